@@ -14,7 +14,7 @@ from support.waiting import DEADLINE_SECS, until
 
 @pytest.fixture
 def run(tmp_path):
-    def run(code, *, secs=DEADLINE_SECS, cancelled=lambda: False):
+    def run(code, *, secs=DEADLINE_SECS, cancelled=lambda: False, progress=lambda _: None):
         programs.run(
             "thing",
             [sys.executable, "-c", code],
@@ -22,6 +22,7 @@ def run(tmp_path):
             env=os.environ,
             secs=secs,
             cancelled=cancelled,
+            progress=progress,
         )
 
     return run
@@ -30,6 +31,12 @@ def run(tmp_path):
 def test_one_that_ends_well(run, tmp_path):
     run(f"open({str(tmp_path / 'done')!r}, 'w')")
     assert (tmp_path / "done").exists()
+
+
+def test_each_line_of_its_output_is_passed_on_while_it_runs(run):
+    lines = []
+    run("import time; print(1, flush=True); time.sleep(0.3); print(2)", progress=lines.append)
+    assert lines == ["1", "2"]
 
 
 @pytest.mark.parametrize(

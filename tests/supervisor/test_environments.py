@@ -83,10 +83,14 @@ def test_nothing_is_built_where_nothing_is_required(made, unpacked, tmp_path):
     assert left_in(tmp_path) == []
 
 
-def test_one_is_built_of_wheels_and_kept(made, unpacked, tmp_path):
+def test_one_is_built_of_wheels_and_kept(made, unpacked, tmp_path, caplog):
+    caplog.set_level("INFO")
     pins = ("helper==2.0", "tiny==1.0")
     built = python(made, unpacked, *pins)
     name = made.identity(requiring(unpacked, *pins))
+    installing = "pip: Installing collected packages: helper, tiny"
+    assert f"the environment {name} is being built: {installing}" in caplog.messages
+    assert made.progress(name) == "", "it is built"
     assert built == tmp_path / "environments" / name / "bin" / "python"
     assert left_in(tmp_path) == [name]
     program = "import pyspark, stormkeeper, sys, tiny; print(tiny.VALUE, tiny.__file__, sys.prefix)"

@@ -43,6 +43,12 @@ class Environments:
             raise self.failure
         return Path(sys.executable)
 
+    def identity(self, manifest):
+        return manifest.removeprefix("manifest of ")
+
+    def progress(self, name):
+        return f"pip: {name}" if name else ""
+
     def close(self):
         self.is_closed = True
 
@@ -116,3 +122,9 @@ def test_nothing_is_answered_after_the_end(preparing, code, environments, answer
     until(lambda: not [t for t in threading.enumerate() if t.name == "code wc"])
     assert answers.empty()
     assert environments.is_closed
+
+
+def test_what_pip_does_is_known_of_each_topology(preparing, answers):
+    preparing.build(6700, 1, "wc")
+    answers.get(timeout=DEADLINE_SECS)
+    assert (preparing.progress("wc"), preparing.progress("job")) == ("pip: wc", "")

@@ -34,6 +34,7 @@ def run(
     env: Mapping[str, str],
     secs: float,
     cancelled: Callable[[], bool] = lambda: False,
+    progress: Callable[[str], None] = lambda _: None,
 ) -> None:
     """Run a program to its end.
 
@@ -47,6 +48,8 @@ def run(
         How long it may take.
     cancelled
         Asked while it runs; once it says so, the program is ended.
+    progress
+        Called with each line of its output, as far as the lines do not come too fast.
 
     Raises
     ------
@@ -57,9 +60,10 @@ def run(
     with_us = [sys.executable, "-I", "-S", die_with_parent.__file__, str(os.getpid())]
     child = Child(name, [*with_us, *argv], log=log, env=env, ready=_NEVER)
     deadline = time.monotonic() + secs
-    why = ""
+    why, heard = "", 0
     try:
         while child.returncode is None and not why:
+            heard = _pass_on(child, heard, progress)
             if cancelled():
                 why = "when it was cancelled"
             elif time.monotonic() > deadline:
@@ -68,10 +72,19 @@ def run(
                 time.sleep(_POLL_SECS)
     finally:
         child.stop(GRACE_SECS)
+    _pass_on(child, heard, progress)
     if why:
         raise ChildError(f"{name} was ended {why}:\n{_last_words(child)}")
     if child.returncode != 0:
         raise ChildError(f"{name} {child.state()}:\n{_last_words(child)}")
+
+
+def _pass_on(child: Child, heard: int, progress: Callable[[str], None]) -> int:
+    """Pass the lines on that came after the first `heard` ones; return how many there are now."""
+    lines, count = child.output()
+    for line in lines[len(lines) - min(count - heard, len(lines)) :]:
+        progress(line)
+    return count
 
 
 def _last_words(child: Child) -> str:

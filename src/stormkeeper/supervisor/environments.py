@@ -19,7 +19,7 @@ import tempfile
 import threading
 import time
 import venv
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Final
@@ -38,6 +38,9 @@ BUILD_SECS: Final = 1800.0
 
 #: How long the new Python may take to import PySpark, in seconds.
 CHECK_SECS: Final = 120.0
+
+#: How the lines begin in which pip says what it does.
+_STEPS: Final = ("Collecting ", "Downloading ", "Processing ", "Building ", "Installing ")
 
 _UNFINISHED = ".building-"
 _REMOVED = ".removing-"
@@ -69,6 +72,7 @@ class Environments:
         self._closed = threading.Event()
         self._lock = threading.Lock()
         self._builds: dict[str, Future[Path]] = {}
+        self._progress: dict[str, str] = {}
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         for left in (*folder.glob(f"{_UNFINISHED}*"), *folder.glob(f"{_REMOVED}*")):
             shutil.rmtree(left, ignore_errors=True)
@@ -123,9 +127,14 @@ class Environments:
         except BaseException as error:
             build.set_exception(error)
         finally:
+            self._progress.pop(name, None)
             with self._lock:
                 del self._builds[name]
         return build.result()
+
+    def progress(self, name: str) -> str:
+        """Return what pip does for the environment of an identity; empty if it is not built now."""
+        return self._progress.get(name, "")
 
     def remove_unused(self, used: Collection[str]) -> list[str]:
         """Remove environments that no topology needs, and return their identities.
@@ -193,13 +202,31 @@ class Environments:
         pip += ["--requirement", str(required), "--constraint", str(constraints)]
         if manifest.wheels:
             pip += ["--no-index", "--find-links", str(unpacked / WHEELS)]
-        self._run("pip", unfinished, pip, self._build_secs)
+        self._run("pip", unfinished, pip, self._build_secs, self._noted(place.name))
         check = ["-c", "import pyspark, stormkeeper"]
         self._run("the import of PySpark beside the requirements", unfinished, check, CHECK_SECS)
         _rename_in_scripts(unfinished, place)
         os.sync()  # else a loss of power may leave empty files in one that has its last name
 
-    def _run(self, what: str, unfinished: Path, arguments: Sequence[str], secs: float) -> None:
+    def _noted(self, name: str) -> Callable[[str], None]:
+        """Return what logs and keeps the steps of pip, without the packages that are there."""
+
+        def note(line: str) -> None:
+            step = line.strip()
+            if step.startswith(_STEPS):
+                self._progress[name] = f"pip: {step}"
+                _log.info("the environment %s is being built: pip: %s", name, step)
+
+        return note
+
+    def _run(
+        self,
+        what: str,
+        unfinished: Path,
+        arguments: Sequence[str],
+        secs: float,
+        progress: Callable[[str], None] = lambda _: None,
+    ) -> None:
         """Run the environment's Python to its end.
 
         Raises
@@ -215,6 +242,7 @@ class Environments:
                 env={**os.environ, "PIP_USER": "0"},
                 secs=secs,
                 cancelled=self._closed.is_set,
+                progress=progress,
             )
         except ChildError as error:
             raise EnvironmentBuildError(str(error)) from error

@@ -45,6 +45,8 @@ class Preparing:
         #: By port and number.
         self._requests: set[tuple[int, int]] = set()
         self._pythons: dict[str, Path] = {}
+        #: By topology, the identity of the environment that is being prepared.
+        self._building: dict[str, str] = {}
 
     def fetch(self, port: int, request: int, storm_id: str) -> None:
         """Begin to see that a topology's code is here."""
@@ -58,10 +60,15 @@ class Preparing:
 
         def build() -> None:
             manifest, unpacked = self._code.manifest(storm_id), self._code.unpacked(storm_id)
+            self._building[storm_id] = self._environments.identity(manifest) or ""
             python = self._environments.python(manifest, unpacked, wait_secs=_WAIT_SECS)
             self._pythons[storm_id] = python
 
         self._begin(port, request, f"environment {storm_id}", build)
+
+    def progress(self, storm_id: str) -> str:
+        """Return what pip does for a topology's environment; empty if none is being built."""
+        return self._environments.progress(self._building.get(storm_id, ""))
 
     def python(self, storm_id: str) -> Path:
         """Return the Python of a topology whose environment was prepared.

@@ -26,7 +26,7 @@ from stormkeeper.supervisor.orders import Orders, orders, stopped
 from stormkeeper.supervisor.preparing import Preparing
 from stormkeeper.supervisor.records import Restart, SlotAssignment, SlotRecord
 from stormkeeper.supervisor.reports import last_lines
-from stormkeeper.supervisor.slots import SAID, Slot
+from stormkeeper.supervisor.slots import SAID, Slot, SlotState, SlotStatus
 from stormkeeper.supervisor.tidying import Needed, Tidying
 from stormkeeper.supervisor.waiting import Waiting
 from stormkeeper.supervisor.worker_processes import Look
@@ -311,7 +311,7 @@ class SlotLoop:
     def _tell(self) -> None:
         """Say how the slots are, where it is asked for."""
         used = frozenset(port for port, record in self._records.items() if record.worker)
-        slots = {port: slot.status() for port, slot in self._slots.items()}
+        slots = {port: self._with_progress(slot.status()) for port, slot in self._slots.items()}
         self._means.registration.tell(used, stopped(self._orders, self._records), slots)
         self._memory = {port: size for port, size in self._memory.items() if port in used}
         self.seen = Seen(
@@ -323,6 +323,13 @@ class SlotLoop:
             self._problems,
             self._orders.foreign,
         )
+
+    def _with_progress(self, slot: SlotStatus) -> SlotStatus:
+        """Say what pip does in a slot that waits for the environment of its topology."""
+        if slot.state is SlotState.WAITING_FOR_ENVIRONMENT and slot.assignment is not None:
+            progress = self._preparing.progress(slot.assignment.storm_id)
+            return replace(slot, reason=progress or slot.reason)
+        return slot
 
     # --- what the slots say --------------------------------------------------------------------
 
