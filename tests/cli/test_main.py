@@ -257,6 +257,18 @@ def test_an_error_of_another_file_is_not_put_down_to_the_output(monkeypatch, cap
     assert capsys.readouterr().err == ""
 
 
+def test_without_a_temporary_folder_it_says_what_to_do(monkeypatch, capsys):
+    def fail(**_):
+        raise FileNotFoundError(2, "No usable temporary directory found in ['/tmp']")
+
+    monkeypatch.setattr(storm, "main", fail)
+    monkeypatch.setattr(signal, "pthread_sigmask", lambda *_: set())  # not of the tests' process
+    with pytest.raises(SystemExit) as ended:
+        main()
+    expected = "storm: there is no temporary folder: set TMPDIR to a folder that can be written\n"
+    assert (ended.value.code, capsys.readouterr().err) == (74, expected)
+
+
 def test_an_ascii_locale_and_python_without_texts_do_no_harm(storm):
     told = storm(
         "status",

@@ -36,6 +36,8 @@ def main() -> None:
     except KeyboardInterrupt:
         sys.exit(128 + signal.SIGINT)
     except OSError as error:
+        if "No usable temporary directory" in str(error):
+            _end("there is no temporary folder: set TMPDIR to a folder that can be written")
         fault = None if error.filename else _fault_of_stdout()
         if fault is None:
             raise
