@@ -194,3 +194,16 @@ def test_an_exception_of_java_in_a_batch_function_is_named_by_java():
         ": org.apache.spark.SparkException: Job aborted\n\tat org.apache.spark.Some.call(x.scala)\n"
     )
     assert readable_text(text).endswith("count()\norg.apache.spark.SparkException: Job aborted")
+
+
+@pytest.mark.parametrize(
+    ("said", "name"),
+    [
+        ("Failed to read log file file:/c/t/out/offsets/2. Incomplete log file\n", "/c/t/out"),
+        ("Checksum error: file:/c/t/out/commits/12 at 0 exp: 1 got: 2\n", "/c/t/out"),
+        ("Unexpected end-of-input in field name\n at x\nCurrent Available Offsets: {}\n", "NAME"),
+    ],
+)
+def test_an_error_of_a_broken_checkpoint_names_what_mends_it(said, name):
+    assert f"`storm checkpoint check {name}` says which" in readable_text(said)
+    assert "storm checkpoint" not in readable_text("Unexpected end-of-input in a row")

@@ -19,6 +19,7 @@ _COMMANDS = {
     "activate": "stormkeeper.cli.topologies:activate",
     "alerts": "stormkeeper.cli.alerts:alerts",
     "blobstore": "stormkeeper.cli.blobstore:blobstore",
+    "checkpoint": "stormkeeper.cli.checkpoint:checkpoint",
     "completion": "stormkeeper.cli.completion:completion",
     "config": "stormkeeper.cli.config:config",
     "deactivate": "stormkeeper.cli.topologies:deactivate",

@@ -71,6 +71,22 @@ def without_checkpoint(query: str) -> str:
 #: How a worker has ended that another supervisor had started.
 UNSEEN_END: Final = "its exit code is not known"
 
+
+def broken_checkpoint(name: str) -> str:
+    """Say what can be done about a checkpoint with a file that is empty or cut off.
+
+    Parameters
+    ----------
+    name
+        The topology's name, or the checkpoint's folder.
+    """
+    return (
+        "a file of the checkpoint is empty or cut off, as after a power cut: on this machine,"
+        f" `storm checkpoint check {name}` says which, and what is lost if it is mended, and"
+        f" `storm checkpoint repair {name}` mends it"
+    )
+
+
 #: How the line of a crash begins.
 _CRASH: Final = "the worker in slot "
 _TRACEBACK: Final = "Traceback (most "

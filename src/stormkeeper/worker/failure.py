@@ -39,6 +39,12 @@ _DISK = re.compile(r"No space left on device|Disk quota exceeded|Read-only file 
 #: A data source that Spark does not find, with what Spark says of it.
 _SOURCE = re.compile(r"(Failed to find (?:the )?data source: (\S+))\. [^\n]*")
 
+#: What Spark says of a file of a checkpoint that is empty, and of one that is cut off.
+_EMPTY = re.compile(
+    r"(?:Failed to read log file|Checksum error:) (?:file:)?(\S+)/(?:offsets|commits)/\d+\b"
+)
+_CUT_OFF = re.compile(r"Unexpected end-of-input.*Current Available Offsets: \{\}", re.DOTALL)
+
 #: What py4j puts before an exception of the JVM.
 _CALL = re.compile(r"\A(?:py4j\.protocol\.Py4JJavaError: )?An error occurred while calling \S+\n: ")
 
@@ -73,7 +79,11 @@ def readable(error: BaseException) -> str:
 
 def readable_text(text: str) -> str:
     """Return the text of an exception that happened elsewhere as its user should see it."""
-    return _with_disk(_with_remedy(python_traceback(text) or first_lines(text)), text)
+    said = _with_remedy(python_traceback(text) or first_lines(text))
+    empty = _EMPTY.search(text)
+    if empty is not None or _CUT_OFF.search(text):
+        said += f"\n{faults.broken_checkpoint(empty[1] if empty is not None else 'NAME')}"
+    return _with_disk(said, text)
 
 
 def _readable(error: BaseException) -> str:
