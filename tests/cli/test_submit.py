@@ -35,9 +35,16 @@ def nimbus():
 @pytest.fixture
 def script(tmp_path):
     path = tmp_path / "plain_job.py"
-    named = '.option("checkpointLocation", "/shared/plain").start()'
-    path.write_text(STREAMING.replace(".start()", named))
+    path.write_text(STREAMING)
     return path
+
+
+@pytest.fixture
+def named(script):
+    """A script that names its checkpoint: there is nothing to warn of."""
+    own = '.option("checkpointLocation", "/shared/plain").start()'
+    script.write_text(STREAMING.replace(".start()", own))
+    return script
 
 
 @pytest.fixture
@@ -55,9 +62,9 @@ def submit(environ, nimbus, monkeypatch):
 
 
 @pytest.mark.parametrize("by", ["submit", "jar"])
-def test_it_waits_until_it_runs(submit, nimbus, script, by):
+def test_it_waits_until_it_runs(submit, nimbus, named, by):
     nimbus.looks = 3
-    told = submit(script, by=by)
+    told = submit(named, by=by)
     assert told.exit_code == 0, told.output
     assert told.stdout == "Finished submitting topology: plain-job\n"
     assert told.stderr.splitlines() == [
@@ -65,7 +72,7 @@ def test_it_waits_until_it_runs(submit, nimbus, script, by):
         "storm: plain-job: no new pulse yet of node-1:6700",
         "storm: plain-job: it runs at node-1:6700",
     ]
-    assert nimbus.topologies["plain-job"].conf == {}
+    assert nimbus.topologies["plain-job"].conf == {"topology.checkpoint.scripts": False}
 
 
 def test_name_conf_and_arguments(submit, nimbus, script):
@@ -77,12 +84,12 @@ def test_name_conf_and_arguments(submit, nimbus, script):
     assert nimbus.packages["nightly"].manifest.arguments == ("-x", "--", "y")
 
 
-def test_a_mistyped_key_is_a_warning_or_an_error(submit, nimbus, script):
+def test_a_mistyped_key_is_a_warning_or_an_error(submit, nimbus, named):
     says = "-c: unknown key topology.workrs; is topology.workers meant?"
-    told = submit(script, "-c", "topology.workrs=2", "-c", "day=3", "--strict")
+    told = submit(named, "-c", "topology.workrs=2", "-c", "day=3", "--strict")
     assert (told.exit_code, told.stderr) == (2, f"storm: {says}\n")
     assert nimbus.uploads == {}
-    told = submit(script, "-c", "topology.workrs=2", "-c", "day=3", "--no-wait")
+    told = submit(named, "-c", "topology.workrs=2", "-c", "day=3", "--no-wait")
     assert (told.exit_code, told.stderr) == (0, f"storm: warning: {says}\n")
 
 
@@ -214,11 +221,11 @@ def test_the_first_crash_is_said_at_once(submit, nimbus, script):
     assert (printed["done"], printed["text"]) == (False, nimbus.fails_with)
 
 
-def test_ctrl_c_leaves_it_submitted_and_says_so(environ, nimbus, script):
+def test_ctrl_c_leaves_it_submitted_and_says_so(environ, nimbus, named):
     nimbus.looks = 1_000_000
     with serving(nimbus) as seed:
         options = ["-c", f"nimbus.seeds=[{seed}]"]
-        with Running(["submit", str(script), *options], environ) as running:
+        with Running(["submit", str(named), *options], environ) as running:
             assert running.line() == "Finished submitting topology: plain-job"
             assert running.remark() == "storm: plain-job: no worker is assigned yet"
             assert running.interrupt() == 128 + signal.SIGINT
