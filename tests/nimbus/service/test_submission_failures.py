@@ -130,6 +130,22 @@ def test_copies_that_do_not_come_in_time_are_done_without(nimbus, caplog):
     assert "submitted with 1 of 2 copies of its code" in caplog.text
 
 
+def test_code_that_is_lost_while_it_is_copied_is_not_submitted(nimbus, monkeypatch):
+    wait = replication.wait
+
+    def lose(*arguments):
+        for path in (nimbus.code.store.folder / "data").iterdir():
+            path.unlink()
+        nimbus.code.sync.run_once()
+        return wait(*arguments)
+
+    monkeypatch.setattr(replication, "wait", lose)
+    conf = '{"topology.max.replication.wait.time.sec": 0.01}'
+    with pytest.raises(CallRefusedError, match="no Nimbus has its code any more"):
+        nimbus.submit("wc", conf=conf)
+    assert nimbus.storm.active_storms() == []
+
+
 def test_who_would_wait_for_copies_for_ever_is_refused_in_the_end(tmp_path, ensemble):
     storm = StormClusterState(ensemble.session(), Codec())
     short = {"storm.thrift.socket.timeout.ms": 10}

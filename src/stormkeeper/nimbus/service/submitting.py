@@ -22,6 +22,7 @@ from typing import Any
 from stormkeeper import paths
 from stormkeeper.errors import (
     CallerError,
+    CallRefusedError,
     CheckpointsError,
     OutcomeUnknownError,
     SerializationError,
@@ -238,6 +239,11 @@ class Submitting(Served):
         found, secs = self._await_copies(checked.storm_id, conf)
         if found.is_enough:
             return
+        if not found.copies:
+            raise CallRefusedError(
+                f"{checked.name} is not submitted: no Nimbus has its code any more; this Nimbus's"
+                " disk has lost it, or its session with ZooKeeper has ended: submit it again"
+            )
         told = f"{found.copies} of {found.wanted} copies of its code"
         if secs != conf[WAIT_SECS]:
             raise CallerError(
