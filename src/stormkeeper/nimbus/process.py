@@ -352,6 +352,8 @@ def _register(
 def _find_disk_fault(code: LocalCodeDistributor, is_written: bool) -> str | None:
     """Return why a folder of this Nimbus takes no files; None if all do."""
     try:
+        if is_written and code.store.verify():
+            code.store.on_loss()
         faults = (
             find_fault(each, least_free_bytes=LEAST_FREE_BYTES, is_written=is_written)
             for each in code.folders()
