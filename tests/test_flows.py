@@ -453,10 +453,10 @@ def claim_of(launch):
 def test_a_rebalance_whose_conf_was_not_saved_is_finished(master, submit, monkeypatch):
     storm_id, change, failures = submit(), master.code.change, [StateUnavailableError("it is lost")]
 
-    def change_later(*arguments):
+    def change_later(*arguments, **options):
         if failures:
             raise failures.pop()
-        change(*arguments)
+        change(*arguments, **options)
 
     monkeypatch.setattr(master.code, "change", change_later)
     options = RebalanceOptions(wait_secs=0, num_workers=2, topology_conf_overrides='{"own": 1}')
