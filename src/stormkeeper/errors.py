@@ -123,11 +123,11 @@ class LogsError(StormkeeperError):
 
 
 class CallRefusedError(RpcError):
-    """A server cannot carry out a call now; the caller is told why, in these words."""
+    """A server cannot carry out a call now; the message goes to the caller."""
 
 
 class CallerError(CallRefusedError):
-    """A server refuses a call for what its caller asks: the same call would fail elsewhere, too."""
+    """A call is wrong in itself: it would fail on every server."""
 
 
 class SimulationError(StormkeeperError):

@@ -167,7 +167,7 @@ class BlobStore:
             digest = hashlib.sha256()
             try:
                 with self._path(record.sha256).open("rb", buffering=0) as file:
-                    # The disk is to be read, and not what the kernel remembers of it.
+                    # Read from the disk, not from the kernel's cache.
                     os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
                     while True:
                         began = time.monotonic()

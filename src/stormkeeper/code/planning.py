@@ -47,7 +47,7 @@ class Snapshot:
 
 @dataclass(frozen=True)
 class Fetch:
-    """A blob that is to be fetched, and the Nimbuses that have it, if any does."""
+    """A blob to fetch, and the Nimbuses that have it, if any does."""
 
     key: str
     record: BlobRecord

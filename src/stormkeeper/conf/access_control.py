@@ -1,10 +1,10 @@
-"""Storm's keys that say who may do what, or where to connect, and that nothing here reads.
+"""Storm's keys of access control, and of addresses, that Stormkeeper does not read.
 
-Until Nimbus and supervisors check who calls, a configuration that asks for it must not start them:
-its author believes that the cluster is closed. `IGNORE` starts them all the same. A key counts
-unless its value is empty or the default of one of Storm's releases, so a ``storm.yaml`` that
-repeats Storm's defaults asks for nothing. What a Pacemaker and ZooKeeper are asked for
-(``pacemaker.auth.*``, ``storm.zookeeper.auth.*``) is supported, and not among these keys.
+Nimbus and supervisors do not authenticate callers yet. They do not start with a configuration that
+asks for it, because its author believes that the cluster is closed; `IGNORE` starts them anyway. A
+key counts unless its value is empty or the default of one of Storm's releases, so a ``storm.yaml``
+that repeats Storm's defaults is accepted. Keys of a Pacemaker and of ZooKeeper
+(``pacemaker.auth.*``, ``storm.zookeeper.auth.*``) are supported, and are not listed here.
 """
 
 from __future__ import annotations

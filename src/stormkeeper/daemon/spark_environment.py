@@ -120,7 +120,7 @@ def complete(environ: MutableMapping[str, str], *, home: Path | None = None) -> 
     environ
         The environment.
     home
-        Folder that becomes the home of a user who has none; made if it is not there. None: a
+        Folder that becomes the home of a user without one; created if it is missing. None: a
         temporary folder, removed when this process ends.
 
     Raises

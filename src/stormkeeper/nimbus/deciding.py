@@ -42,7 +42,7 @@ class Memory:
     next_counter
         The least counter that no claim of this reign can have had.
     crashes
-        What supervisors told last of the crashes of workers that are still launched, by claim.
+        Newest crash counts from supervisors, for workers that are still launched, by claim.
     """
 
     watch: Watch = field(default_factory=Watch)
@@ -154,7 +154,7 @@ def _is_to_move(actions: Iterable[Action], cluster: Cluster) -> bool:
 
 
 def _crashes(before: Mapping[Claim, Crashes], cluster: Cluster) -> dict[Claim, Crashes]:
-    """Return what is known of the crashes of each launch; a supervisor that is lost told last."""
+    """Return the crashes of each launch; those of a lost supervisor as they were last."""
     told = {
         claim: one for each in cluster.supervisors.values() for claim, one in each.crashes.items()
     }

@@ -1,11 +1,11 @@
-"""How a topology does, beside its status: it runs, starts, waits, is stuck or crashes; pure.
+"""Health of a topology beside its status: running, starting, waiting, stuck or crashing; pure.
 
-Two sources tell of each worker: its supervisor, which knows of workers that never beat, and its
-newest heartbeat. A worker counts by the supervisor's word until it runs, and by its heartbeat then.
-A topology is what the worst of its workers is.
+Two sources describe each worker: its supervisor's record, which covers workers that never beat, and
+its newest heartbeat. The record counts until the worker runs; then the heartbeat counts. A topology
+has the health of its worst worker.
 
-A batch that takes long is said and not judged, as nothing tells a long batch from one that never
-ends; after `Limits.batch_secs` the topology is called stuck.
+A long batch is shown and not judged, because it may still end. After `Limits.batch_secs` the
+topology counts as stuck.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ STUCK: Final = "stuck"
 CRASHING: Final = "crashing"
 FAILED: Final = "failed"
 
-#: Of a worker whose queries have all ended.
+#: State of a worker whose queries have all ended.
 _DONE: Final = "completed"
 
 #: From good to bad.
 STATES: Final = (RUNNING, STARTING, WAITING, STUCK, CRASHING, FAILED)
 
-#: Seconds after which a running batch is said.
+#: Seconds after which a running batch is shown.
 _LONG_BATCH_SECS: Final = 20
 #: Seconds that a worker has to run after a single crash to count as running.
 _PROVEN_SECS: Final = 30
 #: Characters of an error in one line.
 _LONGEST: Final = 160
 
-#: What ``sched_status`` begins with where all is placed, and where heartbeats say more.
+#: Beginnings of ``sched_status`` where all is placed, and where heartbeats say more.
 _PLACED: Final = ("Fully Scheduled", "Running with fewer slots than requested")
 _OF_PULSES: Final = ("No pulse comes from", "No Pacemaker can say")
 _COMPLETED: Final = "Completed"
@@ -55,7 +55,7 @@ _COMPLETED: Final = "Completed"
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """When silence is too long, in seconds.
+    """Longest silences of a healthy worker, in seconds.
 
     Parameters
     ----------
@@ -74,7 +74,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """A worker's newest heartbeat; None for an age that a Java Pacemaker does not tell."""
+    """A worker's newest heartbeat; the age is None if it comes from a Java Pacemaker."""
 
     activity: WorkerActivity
     age_secs: float | None
@@ -82,7 +82,7 @@ class Beat:
 
 @dataclass(frozen=True, slots=True)
 class WorkerHealth:
-    """How a worker is: one of `STATES`, why, its crashes in a row, and what its queries do."""
+    """Health of a worker: one of `STATES`, the reason, crashes in a row, and its queries."""
 
     state: str
     text: str = ""
@@ -99,7 +99,7 @@ def workers(
     *,
     ended: Collection[str] | None = None,
 ) -> dict[Slot, WorkerHealth]:
-    """Return how the workers of a topology are that have not completed.
+    """Return the health of a topology's workers that have not completed.
 
     Parameters
     ----------
@@ -143,18 +143,18 @@ def of_topology(
     found: Mapping[Slot, WorkerHealth],
     hosts: Mapping[str, str],
 ) -> TopologyHealth | None:
-    """Return how a topology does; None where it is not to run, or has completed.
+    """Return the health of a topology; None if it is being killed, rebalanced, or has completed.
 
     Parameters
     ----------
     status
-        Its status.
+        The topology's status.
     sched_status
-        What scheduling tells of it; None where that is not known.
+        The scheduler's text; None if this Nimbus does not know it.
     found
-        Its workers.
+        The topology's workers.
     hosts
-        The names of machines by the ids of their supervisors.
+        Host names by supervisor id.
     """
     is_to_run = status in (TopologyStatus.ACTIVE, TopologyStatus.INACTIVE)
     if not is_to_run or sched_status == _COMPLETED:

@@ -316,7 +316,7 @@ def _pages(
     code: LocalCodeDistributor,
     handler: Handler,
 ) -> Pages:
-    # 5 MB, for who asks for them.
+    # Imported on demand: 5 MB.
     from stormkeeper.nimbus.metrics import pages  # noqa: PLC0415
 
     return pages(

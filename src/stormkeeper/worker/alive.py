@@ -1,4 +1,4 @@
-"""What a worker says to its supervisor by files: that it gets on, and that it ends as it should."""
+"""Files by which a worker informs its supervisor: a sign of life, and the intended exit code."""
 
 from __future__ import annotations
 
@@ -21,17 +21,21 @@ _ENDED = "ended"
 
 
 def say_end(alive: Path | None, code: int) -> None:
-    """Say beside a sign of life that the worker ends with an exit code, of its own accord.
+    """Write the intended exit code of the worker into a file beside its sign of life.
 
-    User code can end the process with any code. So the supervisor takes no worker for one that has
-    done its work unless the worker says so.
+    User code can end the process with any code. So the supervisor counts a worker as completed only
+    if the worker has written this file.
     """
     if alive is None:
         return
     try:
         alive.with_name(_ENDED).write_text(str(code))
     except OSError as error:  # the cluster's state also says which queries have ended
-        log.warning("the supervisor cannot be told that the worker ends with %d: %s", code, error)
+        log.warning(
+            "cannot write for the supervisor that the worker ends with exit code %d: %s",
+            code,
+            error,
+        )
 
 
 def alive_file(

@@ -119,7 +119,7 @@ class Checkpoint:
         return found[-1] if found and (found[-1] > claim or claim not in found) else None
 
     def owner(self, claim: Claim) -> Owner | None:
-        """Return who has made a claim; None where that is not known."""
+        """Return the owner of a claim; None if the file does not name it."""
         try:
             stream = self._files.open(self._file(claim))
             try:

@@ -53,7 +53,7 @@ class JvmWatch:
     events
         The queries that run.
     said_secs
-        How long the JVM may take for an answer before the silence is told.
+        Seconds of silence of the JVM after which heartbeats report it.
     ask
         Calls the JVM; returns what `_states` returns.
     clock

@@ -124,7 +124,7 @@ class Topology:
     ended
         Queries that have ended for good, and are not to be launched again.
     claimed
-        Queries of which a launch has told that it claims the checkpoint.
+        Queries whose checkpoint a launch has claimed.
     released
         The launches that were released before `claimed` was read. A released launch can claim
         nothing more, so what is known of its claims is final.

@@ -13,7 +13,7 @@ The rules, and why:
   and also when its topology goes on from an earlier one.
 - **A checkpoint that no launch has claimed holds nothing.** A launch tells the cluster before it
   claims a checkpoint for the first time, and only as long as it is not released. So a dead worker
-  that has told nothing is released first. If nothing was told by then, its queries can move.
+  without such a record is released first. If there is none by then either, its queries can move.
 - **Storm's own supervisors run nothing of ours**, so no machine of theirs has a checkpoint.
 - **Nothing of a topology starts while one of its released workers may still run.** Its supervisor
   says that it has stopped, or the supervisor is gone and the worker is proven dead.
@@ -118,7 +118,7 @@ class Standing:
         return node if node is not None and self._has_checkpoints(node) else None
 
     def tells_claims(self, queries: Collection[str]) -> bool:
-        """Return whether all launches so far of some queries, if any, have told of their claims."""
+        """Return whether each launch of some queries so far records its claims."""
         if self.topology.is_shared:
             return False  # nothing depends on it
         before = [
