@@ -1,8 +1,12 @@
+import contextlib
+
 import pytest
+from pyspark.errors import StreamingQueryException
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from stormkeeper.errors import TopologyError
 from stormkeeper.worker.file_sinks import FileSinks
+from stormkeeper.worker.script_queries import ScriptCheckpoints
 
 pytestmark = pytest.mark.spark
 
@@ -131,3 +135,17 @@ def test_afterwards_pyspark_is_as_it_was():
     with FileSinks().installed():
         assert DataStreamWriter.start is not before[0]
     assert (DataStreamWriter.start, DataStreamWriter.option, DataStreamWriter.toTable) == before
+
+
+def test_a_query_that_failed_is_started_again_in_its_checkpoint(spark, numbers, tmp_path):
+    def fail(*_):
+        raise ValueError("no")
+
+    checkpoints, used = ScriptCheckpoints(lambda: str(tmp_path)), []
+    with FileSinks(used.append, checkpoints.place, checkpoints.started).installed():
+        for function in (fail, lambda *_: None, lambda *_: None):
+            rows = spark.readStream.text(str(numbers[0])).writeStream.queryName("again")
+            query = rows.foreachBatch(function).trigger(availableNow=True).start()
+            with contextlib.suppress(StreamingQueryException):
+                query.awaitTermination(60)
+    assert used == [f"{tmp_path}/{name}" for name in ("again", "again", "again.2")]

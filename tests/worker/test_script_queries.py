@@ -82,3 +82,34 @@ def test_each_start_of_a_process_has_the_checkpoint_of_that_start_of_the_one_bef
     for _ in range(ScriptCheckpoints.MOST - 2):
         assert checkpoints.place(Sink("q"))
     assert checkpoints.place(Sink("q")) is None
+
+
+class Query:
+    def __init__(self, error=None):
+        self.error = error
+
+    def exception(self):
+        return self.error
+
+
+def test_a_query_goes_on_after_an_error_in_the_checkpoint_it_had():
+    checkpoints, sink = ScriptCheckpoints(lambda: "/c"), Sink("q", "parquet", "/out")
+    for query, place in [
+        (Query("disk full"), "/c/q"),
+        (None, "/c/q"),  # the start fails as well
+        (Query("disk full"), "/c/q"),
+        (Query(), "/c/q"),  # this one ends well, or still runs
+        (Query("disk full"), "/c/q.2"),
+    ]:
+        assert checkpoints.place(sink) == place
+        checkpoints.started(sink, place, query)
+    assert checkpoints.place(sink._replace(target="/other")) == "/c/q.3"
+
+
+def test_starts_at_the_same_time_have_a_checkpoint_each():
+    checkpoints, sink = ScriptCheckpoints(lambda: "/c"), Sink("q")
+    places = [checkpoints.place(sink) for _ in range(2)]
+    for place in places:
+        checkpoints.started(sink, place, Query())
+    assert places == ["/c/q", "/c/q.2"]
+    assert checkpoints.place(sink) == "/c/q.3"

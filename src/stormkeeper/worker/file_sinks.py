@@ -23,6 +23,7 @@ from weakref import WeakKeyDictionary
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from stormkeeper.errors import TopologyError
@@ -70,13 +71,18 @@ class FileSinks:
     checkpoint
         Returns the checkpoint of a query that names none, by what is known of its sink; None: Spark
         is to make one up.
+    started
+        Called after the start of a query that has its checkpoint from `checkpoint`: with its sink,
+        the checkpoint and the query, None if the start has failed.
     """
 
     def __init__(
         self,
         on_start: Callable[[str | None], None] | None = None,
         checkpoint: Callable[[Sink], str | None] = lambda _: None,
+        started: Callable[[Sink, str, StreamingQuery | None], None] = lambda *_: None,
     ) -> None:
+        self._started = started
         self._on_start = on_start
         self._checkpoint = checkpoint
         self._known: WeakKeyDictionary[DataStreamWriter, _Options] = WeakKeyDictionary()
@@ -113,27 +119,37 @@ class FileSinks:
             given = signature.bind(*args, **kwargs).arguments
             writer = given.pop(next(iter(given)))  # however the method calls it
             self._note(writer, given)
-            if method.__name__ in ("start", "toTable"):
-                self._starts(writer)
-            if method.__name__ == "start":
-                self.check(writer)
-            elif method.__name__ == "toTable":
-                place = _location(given["tableName"])
-                if place is not None:
-                    _check(place, self._known[writer])
-            return method(*args, **kwargs)
+            if method.__name__ not in ("start", "toTable"):
+                return method(*args, **kwargs)
+            with self._starting(writer) as started:
+                if method.__name__ == "start":
+                    self.check(writer)
+                else:
+                    place = _location(given["tableName"])
+                    if place is not None:
+                        _check(place, self._known[writer])
+                started.append(method(*args, **kwargs))
+            return started[0]
 
         return noting
 
-    def _starts(self, writer: DataStreamWriter) -> None:
+    @contextlib.contextmanager
+    def _starting(self, writer: DataStreamWriter) -> Iterator[list[StreamingQuery]]:
+        """Give a writer its checkpoint; the started query is to be put into the list."""
         known = self._known[writer]
-        place = _checkpoint(SparkSession.active(), known)
+        sink, started = _sink(known), list[StreamingQuery]()
+        place, given = _checkpoint(SparkSession.active(), known), None
         if place is None:
-            place = self._checkpoint(_sink(known))
-            if place is not None:
-                writer.option("checkpointLocation", place)
-        if self._on_start is not None:
-            self._on_start(place)
+            place = given = self._checkpoint(sink)
+            if given is not None:
+                writer.option("checkpointLocation", given)
+        try:
+            if self._on_start is not None:
+                self._on_start(place)
+            yield started
+        finally:
+            if given is not None:
+                self._started(sink, given, started[0] if started else None)
 
     def _note(self, writer: DataStreamWriter, given: Mapping[str, Any]) -> None:
         known = self._known.setdefault(writer, {})

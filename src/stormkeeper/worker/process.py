@@ -166,7 +166,11 @@ class Worker:
             lambda: settings.checkpoint(self._run_conf(), job.storm_id, job.script_id or "")
         )
         self._sinks = (
-            FileSinks(self._claiming.take_for_script, self._script_checkpoint)
+            FileSinks(
+                self._claiming.take_for_script,
+                self._script_checkpoint,
+                self._script_checkpoints.started,
+            )
             if job.script_claim
             else FileSinks()
         )

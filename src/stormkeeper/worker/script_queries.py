@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator
 
 from pyspark.sql import DataFrame
 from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
+from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from stormkeeper.topology.component import ComponentDescription
@@ -108,8 +109,9 @@ class ScriptCheckpoints:
     """Gives checkpoints to a script's queries that name none, the same ones in each process.
 
     Such a query is known by its name, or else by its sink, and by how many of the same name or sink
-    were started before it in this process. Each start is another query to Spark, so each start has
-    a checkpoint of its own: a loop over tables does not go on from the table before.
+    were started before it in this process. So a loop over tables does not go on from the table
+    before. But if the query before ended with an error, and writes to the same sink, the script
+    starts that query again: it has the same checkpoint, and no rows are written twice.
 
     Parameters
     ----------
@@ -124,6 +126,8 @@ class ScriptCheckpoints:
     def __init__(self, folder: Callable[[], str]) -> None:
         self._folder = folder
         self._starts = Counter[str]()
+        #: The last query of each name, until it is started again.
+        self._last: dict[str, tuple[Sink, StreamingQuery]] = {}
 
     def place(self, sink: Sink) -> str | None:
         """Return the checkpoint of a query that starts; None: it gets none.
@@ -133,7 +137,23 @@ class ScriptCheckpoints:
         if sink.format == "memory":
             return None
         name = checkpoint_name(sink)
-        self._starts[name] += 1
+        before, query = self._last.pop(name, (sink, None))
+        has_failed = query is not None and query.exception() is not None
+        if not has_failed or (before.format, before.target) != (sink.format, sink.target):
+            self._starts[name] += 1
+        return self._place(name)
+
+    def started(self, sink: Sink, place: str, query: StreamingQuery | None) -> None:
+        """Take in the query that was started with a checkpoint; None: the start has failed."""
+        name = checkpoint_name(sink)
+        if place != self._place(name):  # another thread has started one of the same name since
+            return
+        if query is not None:
+            self._last[name] = sink, query
+        else:
+            self._starts[name] -= 1
+
+    def _place(self, name: str) -> str | None:
         number = self._starts[name]
         if number > self.MOST:
             return None
