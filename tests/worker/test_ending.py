@@ -22,3 +22,12 @@ def test_a_signal_counts_before_all():
     signals.append("SIGTERM")
     assert ending.is_asked
     assert ending.code == STOPPED
+
+
+def test_a_worker_says_that_it_is_to_be_started_again():
+    said = []
+    for codes in ([INACTIVE, INACTIVE], [CLAIMED, INACTIVE], [1]):
+        ending = Ending(lambda: False, STOPPED, said.append)
+        for code in codes:
+            ending.ask(code)
+    assert said == [INACTIVE]

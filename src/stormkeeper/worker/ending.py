@@ -25,9 +25,18 @@ class Ending:
         Whether a signal asks it to.
     stopped_code
         Its exit code then.
+    say
+        Called with `INACTIVE` when the worker is asked to end with that code, which counts for the
+        supervisor only if the worker says so.
     """
 
-    def __init__(self, signalled: Callable[[], bool], stopped_code: int) -> None:
+    def __init__(
+        self,
+        signalled: Callable[[], bool],
+        stopped_code: int,
+        say: Callable[[int], None] = lambda _: None,
+    ) -> None:
+        self._say = say
         self._signalled = signalled
         self._stopped_code = stopped_code
         self._code: int | None = None
@@ -47,4 +56,6 @@ class Ending:
     def ask(self, code: int) -> None:
         """Have it end with an exit code; the first one counts."""
         if self._code is None:
+            if code == INACTIVE:
+                self._say(code)
             self._code = code

@@ -140,7 +140,10 @@ class Worker:
         self._began = time.monotonic()
         self._settled: Conf | None = None
         self._topologies: list[Topology] = []
-        self._ending = Ending(signalled, STOPPED if job.package is not None else 0)
+        self._ending = Ending(
+            *(signalled, STOPPED if job.package is not None else 0),
+            say=lambda code: say_end(job.alive, code),
+        )
         self._statistics = WorkerStatistics()
         self._script_queries = ScriptQueries(self._statistics, job.script_id)
         self._events = QueryEvents(self._script_queries)
@@ -260,7 +263,6 @@ class Worker:
             if self._finished:
                 return
             if self._job.script_id and self._script_began and not self._reports.is_active:
-                say_end(self._job.alive, INACTIVE)
                 self._ending.ask(INACTIVE)
             silent_secs = self._jvm.look()
             lost = self._lost() if silent_secs < self._silence_secs else _silent(silent_secs)
