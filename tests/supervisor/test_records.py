@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from stormkeeper import conf
-from stormkeeper.supervisor.records import Restart, SlotAssignment
+from stormkeeper.supervisor.records import CrashSeries, Restart, SlotAssignment
 
 WORK = SlotAssignment("counts-1-1", {"out": "1-1-a", "in": "1-2-b"})
 
@@ -26,6 +26,9 @@ def test_the_same_work_is_the_same_queries_of_the_same_topology(other, is_same):
 
 def test_when_it_runs_again_is_no_part_of_a_launch():
     assert WORK.is_same_launch(replace(WORK, restart=Restart.ALWAYS))
+    crashed = replace(WORK, crashes=CrashSeries(2, 1_700_000_000, "disk full"))
+    assert WORK.is_same_launch(crashed)
+    assert crashed.is_same_launch(WORK)
     assert not WORK.is_same_launch(replace(WORK, version="2"))
     assert not WORK.is_same_launch(None)
 

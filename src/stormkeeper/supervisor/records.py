@@ -48,7 +48,7 @@ class CrashSeries:
 
 @dataclass(frozen=True, slots=True)
 class SlotAssignment:
-    """What a slot is to run. If anything of it but `restart` changes, that is a new launch.
+    """What a slot is to run. A change of anything but `restart` and `crashes` is a new launch.
 
     Parameters
     ----------
@@ -75,7 +75,10 @@ class SlotAssignment:
 
     def is_same_launch(self, other: "SlotAssignment | None") -> bool:
         """Return whether a worker of `other` has all that this one is launched with."""
-        return other is not None and replace(other, restart=self.restart) == self
+        if other is None:
+            return False
+        # An older Nimbus that writes an assignment again leaves `crashes` out.
+        return replace(other, restart=self.restart, crashes=self.crashes) == self
 
     def is_same_work(self, other: "SlotAssignment | None") -> bool:
         """Return whether `other` has the same queries of the same topology, by whatever claim."""

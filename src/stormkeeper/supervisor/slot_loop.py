@@ -277,6 +277,8 @@ class SlotLoop:
             is_done = self._is_done(worker, now)
             return None if is_done is None else replace(look, exit_code=0 if is_done else None)
         is_done = code == 0 and self._is_done(worker, now)
+        if is_done is None:
+            return None
         return replace(look, is_premature=code in SAID and not is_done)
 
     def _is_done(self, worker: _Worker, now: float) -> bool | None:
