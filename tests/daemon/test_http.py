@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import errno
 import http.client
 import socket
 import threading
@@ -196,3 +197,19 @@ def test_addresses_take_turns(served):
         thread.join(DEADLINE_SECS)
     assert order.count("127.0.0.2") == 10
     assert before < 8, "it waited for all that the other one had asked for"
+
+
+def test_a_client_that_resets_meanwhile_stops_no_other(served, monkeypatch):
+    shutdowns = []
+
+    def write_eof(transport):
+        shutdowns.append(transport)
+        if len(shutdowns) == 1:  # as the system says of a connection that was reset
+            raise OSError(errno.ENOTCONN, "Transport endpoint is not connected")
+        original(transport)
+
+    original = asyncio.selector_events._SelectorSocketTransport.write_eof
+    monkeypatch.setattr(asyncio.selector_events._SelectorSocketTransport, "write_eof", write_eof)
+    served.send(b"GET /ill HTTP/1.1\r\nHost: a\r\n\r\n")
+    assert served.ask("/ill")[:2] == (503, b"not now\n")
+    until(lambda: not served.connections)

@@ -175,9 +175,13 @@ class HttpEndpoint:
                 continue
             self._is_free = False
             started = self._loop.time()
-            connection.send(self.answer(request))
-            took = self._loop.time() - started
-            self._loop.call_later(min(_REST * took, _LONG_REST), self._serve)
+            try:
+                connection.send(self.answer(request))
+            except OSError:  # reset by the client while the answer was written
+                connection.transport.abort()
+            finally:
+                took = self._loop.time() - started
+                self._loop.call_later(min(_REST * took, _LONG_REST), self._serve)
             return
 
     def _accept(self) -> None:
