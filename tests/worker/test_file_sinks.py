@@ -149,3 +149,15 @@ def test_a_query_that_failed_is_started_again_in_its_checkpoint(spark, numbers, 
             with contextlib.suppress(StreamingQueryException):
                 query.awaitTermination(60)
     assert used == [f"{tmp_path}/{name}" for name in ("again", "again", "again.2")]
+
+
+def test_a_writer_that_is_started_again_keeps_its_checkpoint(spark, numbers, tmp_path):
+    begun, queries = [], []
+    place = str(tmp_path / "c")
+    with FileSinks(None, lambda _: place, lambda _, *start: begun.append(start)).installed():
+        rows = spark.readStream.text(str(numbers[0])).writeStream.format("noop")
+        writer = rows.trigger(availableNow=True)
+        for _ in range(2):
+            queries.append(writer.start())
+            assert queries[-1].awaitTermination(60)
+    assert begun == [(place, query) for query in queries]

@@ -35,6 +35,8 @@ _Options = dict[str, Any]
 _QUERY = "query name"
 #: The same of its sink. No option of Spark's has a blank in its name.
 _FORMAT, _TABLE, _FUNCTION = "sink format", "sink table", "sink function"
+#: The checkpoint that a writer was given here.
+_GIVEN = "given checkpoint"
 
 #: Where queries keep their checkpoints that do not say it themselves, below it by name.
 _CHECKPOINTS = "spark.sql.streaming.checkpointLocation"
@@ -139,16 +141,20 @@ class FileSinks:
         known = self._known[writer]
         sink, started = _sink(known), list[StreamingQuery]()
         place, given = _checkpoint(SparkSession.active(), known), None
-        if place is None:
+        is_first = place is None
+        if is_first:
             place = given = self._checkpoint(sink)
             if given is not None:
                 writer.option("checkpointLocation", given)
+                known[_GIVEN] = given
+        elif place == known.get(_GIVEN):  # the writer is started again
+            given = place
         try:
             if self._on_start is not None:
                 self._on_start(place)
             yield started
         finally:
-            if given is not None:
+            if given is not None and (started or is_first):
                 self._started(sink, given, started[0] if started else None)
 
     def _note(self, writer: DataStreamWriter, given: Mapping[str, Any]) -> None:
