@@ -69,5 +69,5 @@ def test_they_are_there_unless_somebody_says_otherwise(host, is_said, caplog):
     assert conf["logviewer.port"] is not None
     conf = conf.with_values({"logviewer.port": 0, "supervisor.bind.host": host})
     with process._listener(conf):
-        assert ("nobody is asked who he is" in caplog.text) is is_said
+        assert ("authentication is off" in caplog.text) is is_said
     assert process._listener(conf.with_values({"logviewer.port": None})) is None

@@ -232,7 +232,7 @@ def test_what_it_says_of_itself(leader, supervisor, tmp_path):
 
     [place] = re.findall(r"metrics on (http://\S+)/metrics", supervisor.log)
     assert place == f"http://127.0.0.1:{record(leader, node).http_port}"
-    assert "nobody is asked who he is" not in supervisor.log
+    assert "authentication is off" not in supervisor.log
     # What another Nimbus places here is not run. That is said once.
     foreign = f"{WC} is not run here: a Nimbus that is not ours"
     executors = {(1, 1): NodeInfo(node, {PORT})}

@@ -366,7 +366,7 @@ def _find_disk_fault(code: LocalCodeDistributor, is_written: bool) -> str | None
 def _warn_of_openness(listener: socket.socket, address: str) -> None:
     if not is_loopback(listener):
         log.warning(
-            "whoever reaches %s may submit and kill topologies: nobody is asked who he is; let only"
-            " the cluster's machines reach that port, or set nimbus.bind.host to 127.0.0.1",
+            "anyone who can reach %s can submit and kill topologies: authentication is off; let"
+            " only the cluster's machines reach that port, or set nimbus.bind.host to 127.0.0.1",
             address,
         )

@@ -239,8 +239,8 @@ def _listener(conf: Conf) -> socket.socket | None:
     log.info("logs of workers, health and metrics on http://%s/metrics", address)
     if not is_loopback(listener):
         log.warning(
-            "whoever reaches %s can read what workers log: nobody is asked who he is; let only the"
-            " cluster's machines reach that port, or set supervisor.bind.host to 127.0.0.1",
+            "anyone who can reach %s can read the workers' logs: authentication is off; let only"
+            " the cluster's machines reach that port, or set supervisor.bind.host to 127.0.0.1",
             address,
         )
     return listener
