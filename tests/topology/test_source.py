@@ -298,6 +298,7 @@ def test_modules_beside_a_script(tmp_path):
         ("a.writeStream.start(checkpointLocation=place)", True),
         ("a.writeStream.start(); b.writeStream.option('checkpointlocation', p).start()", None),
         ("spark.conf.set('spark.sql.streaming.checkpointLocation', p); a.writeStream", True),
+        ("'It has no checkpointLocation'; a.writeStream.start()", False),
         ("beside.start(a)", True),
         ("def f(:", None),
     ],

@@ -130,13 +130,19 @@ def names_checkpoints(script: Path, py_files: Sequence[Path] = ()) -> bool | Non
     nodes = [node for tree in trees for node in ast.walk(tree)]
     writes = sum(isinstance(node, ast.Attribute) and node.attr == "writeStream" for node in nodes)
     named = sum(
-        (isinstance(node, ast.Constant) and str(node.value).lower().endswith(_CHECKPOINT))
+        (isinstance(node, ast.Constant) and _is_checkpoint(str(node.value)))
         or (isinstance(node, ast.keyword) and str(node.arg).lower() == _CHECKPOINT)
         for node in nodes
     )
     if not named:
         return False
     return True if named >= writes else None
+
+
+def _is_checkpoint(text: str) -> bool:
+    """Return whether a text is the name of the option or the setting, and no prose about it."""
+    name = text.lower()
+    return name == _CHECKPOINT or (name.endswith(f".{_CHECKPOINT}") and len(name.split()) == 1)
 
 
 def modules_beside(script: Path, py_files: Sequence[Path] = ()) -> list[Path]:
