@@ -13,6 +13,7 @@ from stormkeeper.errors import (
     NotAliveError,
     RefusedError,
     RpcRefusedError,
+    StateUnavailableError,
 )
 from stormkeeper.thrift.nimbus import (
     AlreadyAliveException,
@@ -43,6 +44,21 @@ def test_nobody_there_is_said_with_what_to_do():
     assert text.startswith(f"Could not find leader nimbus from seed hosts [{seed}].")
     assert "connection refused: nothing listens there" in text
     assert text.endswith("name another with -c nimbus.seeds=HOST or HOST:PORT")
+
+
+def test_without_zookeeper_no_other_nimbus_is_advised(cluster):
+    nimbus = SmallNimbus()
+
+    def without_zookeeper():
+        raise StateUnavailableError("see that a majority runs")
+
+    nimbus.getLeader = without_zookeeper
+    with (
+        pytest.raises(LeaderNotFoundError) as error,
+        connect(cluster(nimbus), finding_secs=0.2),
+    ):
+        pass
+    assert str(error.value).endswith(" does not reach ZooKeeper: see that a majority runs")
 
 
 def test_what_is_set_bounds_calls_and_the_search(cluster, monkeypatch):

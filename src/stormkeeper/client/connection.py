@@ -23,7 +23,7 @@ from stormkeeper.errors import (
 )
 from stormkeeper.rpc.calling import Calls
 from stormkeeper.rpc.leader import LeaderClient
-from stormkeeper.rpc.messages import NO_ZOOKEEPER, FaultKind
+from stormkeeper.rpc.messages import FaultKind
 from stormkeeper.thrift.nimbus import (
     AlreadyAliveException,
     AuthorizationException,
@@ -202,7 +202,8 @@ class Connection:
 
 
 def _with_remedy(error: LeaderNotFoundError) -> str:
-    return str(error) if NO_ZOOKEEPER in str(error) else f"{error}; {_REMEDY}"
+    # A Nimbus that answered needs ZooKeeper, and no other seed.
+    return str(error) if "does not reach ZooKeeper" in str(error) else f"{error}; {_REMEDY}"
 
 
 def _may_be_repeated(name: str, error: RpcRefusedError | RpcOutcomeUnknownError) -> bool:
