@@ -2,6 +2,7 @@ import errno
 import hashlib
 import logging
 import os
+import shutil
 
 import pytest
 
@@ -156,6 +157,17 @@ def test_a_folder_has_one_process_at_a_time(store):
         BlobStore(store.folder)
     store.close()
     BlobStore(store.folder).close()
+
+
+def test_a_replaced_folder_of_another_process_stays_its_own(store):
+    shutil.rmtree(store.folder)
+    with BlobStore(store.folder):
+        for _ in range(2):
+            with pytest.raises(BlobStorageError, match="another process keeps its blobs"):
+                store.verify()
+    store.verify()
+    with pytest.raises(BlobStorageError, match="another process keeps its blobs"):
+        BlobStore(store.folder)
 
 
 def test_a_folder_that_cannot_be_is_told(tmp_path):

@@ -81,7 +81,7 @@ class BlobStore:
         with storing(folder, "keep blobs"):
             self._owned = self._make()
         try:
-            self._own()
+            self._own(self._owned)
             with storing(folder, "read the blobs"):
                 self._sweep()
         except BaseException:
@@ -363,9 +363,13 @@ class BlobStore:
             if os.path.sameopenfile(owned.fileno(), self._owned.fileno()):
                 owned.close()
                 return
+            try:
+                self._own(owned)
+            except BlobStorageError:
+                owned.close()
+                raise
             self._owned.close()
             self._owned = owned
-            self._own()
 
     def _path(self, sha256: str) -> Path:
         return self._data / sha256
@@ -388,9 +392,9 @@ class BlobStore:
         if not self.has(sha256):
             self._path(sha256).unlink(missing_ok=True)
 
-    def _own(self) -> None:
+    def _own(self, file: BinaryIO) -> None:
         try:
-            fcntl.flock(self._owned, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             raise BlobStorageError(
                 f"another process keeps its blobs in {self.folder}: give this one a folder of its"
