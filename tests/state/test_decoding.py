@@ -226,6 +226,7 @@ def test_a_directory_where_a_record_should_be_is_noted(path):
             "BlobHolder",
             {"nimbus": "nimbus1.example:6627:0", "version": 3},
         ),
+        (f"/workerbeats/{ID}/sink%3Aout-claimed", b"", "QueryClaim", {"query": "sink:out"}),
     ],
 )
 def test_values_that_are_no_records(path, data, kind, value):

@@ -155,6 +155,13 @@ def _empty(top: str, names: list[str], data: bytes) -> Decoded:
     if place == (paths.BLOBSTORE, 2) and (holder := paths.parse_blob_holder(names[1])):
         value = {"nimbus": holder.nimbus, "version": holder.version}
         return Decoded("BlobHolder", value, _columns(value))
+    if (
+        place == (paths.WORKERBEATS, 2)
+        and not data
+        and (query := paths.parse_query_claim(names[1]))
+    ):
+        value = {"query": query}
+        return Decoded("QueryClaim", value, _columns(value))
     # The name of a component may end as that of a last error does.
     if place not in _RECORDS or place == (paths.ERRORS, 2):
         return Decoded("directory", None, "")
