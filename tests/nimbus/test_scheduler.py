@@ -240,6 +240,7 @@ def test_it_warns_of_a_nimbus_of_storms_own_once(start, machine, memory, caplog)
     java.add_nimbus_host(NimbusSummary("java.example", 6627, 1, False, "2.8.8"))
     ours = NimbusSummary("ours.example", 6627, 1, False, "0.1.0", stormkeeper="0.1.0")
     java.add_nimbus_host(ours)
+    java.add_nimbus_host(NimbusSummary("old.example", 6627, 1, False, "0.1.0"))
     nimbus = start()
     machine()
     for storm_id in (ID, OTHER):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
+import stormkeeper
 from stormkeeper.cli import tables
 from stormkeeper.cli.columns import aligned
 from stormkeeper.cli.durations import duration
@@ -14,6 +15,7 @@ from stormkeeper.names import host_port, printable
 
 if TYPE_CHECKING:
     from stormkeeper.thrift.nimbus import ClusterSummary, SupervisorSummary, TopologySummary
+    from stormkeeper.thrift.records import NimbusSummary
 
 #: What a supervisor has for its workers, in MB.
 _MEMORY: Final = "memory.mb"
@@ -80,13 +82,17 @@ def _java_nimbuses(cluster: ClusterSummary) -> Iterator[str]:
     leader = next((each for each in cluster.nimbuses if each.isLeader), None)
     if leader is None:
         return
-    for each in [leader] if leader.stormkeeper is None else cluster.nimbuses:
-        if each.stormkeeper is None:
+    for each in [leader] if _is_java(leader) else cluster.nimbuses:
+        if _is_java(each):
             advice = "it leads, and" if each.isLeader else "stop it, as it"
             yield (
                 f"{printable(host_port(each.host, each.port))} is Storm {printable(each.version)}:"
                 f" {advice} runs Java topologies only"
             )
+
+
+def _is_java(nimbus: NimbusSummary) -> bool:
+    return nimbus.stormkeeper is None and nimbus.version != stormkeeper.UNNAMED_VERSION
 
 
 def as_values(cluster: ClusterSummary) -> dict[str, Any]:

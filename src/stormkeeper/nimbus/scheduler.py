@@ -19,6 +19,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Final, TypeVar, assert_never
 
+import stormkeeper
 from stormkeeper import paths
 from stormkeeper.errors import NoNodeError, NotLeaderError, SerializationError, StatusError
 from stormkeeper.nimbus import checkpoints, lifecycle
@@ -190,7 +191,11 @@ class Scheduler:
         return snapshot
 
     def _warn_of_java(self, snapshot: ClusterSnapshot) -> None:
-        found = {name for name, each in snapshot.nimbuses.items() if each.stormkeeper is None}
+        found = {
+            name
+            for name, each in snapshot.nimbuses.items()
+            if each.stormkeeper is None and each.version != stormkeeper.UNNAMED_VERSION
+        }
         for name in sorted(found - self._java):
             log.warning(
                 "%s is a Nimbus of Storm %s: stop it, as it cannot run topologies of Stormkeeper"

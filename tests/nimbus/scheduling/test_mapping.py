@@ -158,6 +158,11 @@ def test_storms_own_supervisors_have_no_slots_for_us():
     info = SupervisorInfo(NOW, "a.example", meta=[6700], uptime_secs=5, version="2.8.8")
     found = mapping.supervisor("a", deserialize(SupervisorInfo, serialize(info)))
     assert (found.ports, found.is_ours) == (frozenset(), False)
-    for field in ({"http_port": 8000}, {"stormkeeper": "0.1.0"}, {"refuses": "disk"}):
+    for field in (
+        {"http_port": 8000},
+        {"stormkeeper": "0.1.0"},
+        {"refuses": "disk"},
+        {"version": "0.1.0"},
+    ):
         ours = mapping.supervisor("a", SupervisorInfo(NOW, "a.example", meta=[6700], **field))
         assert (ours.ports, ours.is_ours) == (frozenset({6700}), True)

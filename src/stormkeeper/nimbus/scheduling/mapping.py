@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from math import inf
 from typing import Final
 
+import stormkeeper
 from stormkeeper.nimbus.scheduling.cluster import Crashes, Launch, Supervisor, Topology
 from stormkeeper.paths import Slot
 from stormkeeper.thrift.records import (
@@ -69,10 +70,10 @@ def _crashes(series: CrashSeries) -> Crashes:
 def runs_packages(info: SupervisorInfo) -> bool:
     """Return whether a supervisor is Stormkeeper's: Storm's own runs only Java topologies.
 
-    Supervisors of Stormkeeper that do not say so yet have another field of ours.
+    Supervisors of Stormkeeper that do not say so yet have another field of ours, or its version.
     """
     ours = (info.stormkeeper, info.slots, info.stopped_workers, info.http_port, info.refuses)
-    return any(each is not None for each in ours)
+    return info.version == stormkeeper.UNNAMED_VERSION or any(each is not None for each in ours)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
