@@ -106,9 +106,8 @@ def test_a_checkpoint_whose_machine_is_lost_is_given_up(cluster, master, submit,
     here.stop()
     there = cluster.machine()
     waiting = submit("new", "wc")
-    until(lambda: here.id in master.scheduler.sched_status().get(waiting, ""))
-    name = master.storm.storm_base(waiting).checkpoints.hosts[here.id]
-    assert f"the machine {name} (supervisor {here.id})" in master.scheduler.sched_status()[waiting]
+    name = f"{master.storm.storm_base(waiting).checkpoints.hosts[here.id]} ({here.id[:8]})"
+    until(lambda: f"the machine {name}: " in master.scheduler.sched_status().get(waiting, ""))
     kill(waiting)
 
     new = submit("again", "new", **lost)

@@ -331,7 +331,7 @@ def test_topology_that_fails_shows_its_own_error_once_and_before_all_else_ends(l
     ended = next(
         n for n, line in enumerate(run.lines) if re.match("storm: broken-1-.* has failed", line)
     )
-    assert f'  File "{script}", line 4, in <module>' in [line[2:] for line in run.lines]
+    assert '  File "broken.py", line 4, in <module>' in [line[2:] for line in run.lines]
     assert " crashed " not in run.text()
     assert not [line for line in run.lines[ended:] if "waiting: " in line], run.text()
     assert not [p for p in tmp_path.iterdir() if p.name.startswith("stormkeeper-local-")]

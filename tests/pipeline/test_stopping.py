@@ -190,8 +190,9 @@ SLOW = PySparkException("org.apache.spark.SparkException: Python worker failed t
         ([PySparkException("the disk is full"), None], 1),
     ],
 )
-def test_a_query_whose_python_worker_was_slow_starts_again(tmp_path, errors, started):
+def test_a_query_whose_python_worker_was_slow_starts_again(monkeypatch, tmp_path, errors, started):
     """As workers do: another error is final, and so is the same one again and again."""
+    monkeypatch.setattr(process, "_STOP_SECS", 0.0)  # no query here has a batch to wait for
     begun, left = {"liveness": [], "statistics": []}, [*errors]
 
     def start(_session, _stopped, names):

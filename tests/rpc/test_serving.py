@@ -170,6 +170,7 @@ def test_connections_are_turned_away_where_none_is_idle(handler, caplog):
         with dial(place) as again:
             assert echoes(again)
         busy[1].close()
+        handler.let_go.set()
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,6 @@ import pytest
 from stormkeeper.conf import defaults
 from stormkeeper.daemon.spark import session
 from stormkeeper.topology.plan import plan
-from stormkeeper.worker import udf_daemon
 from stormkeeper.worker.building import build
 from stormkeeper.worker.claims import Checkpoint, Claims
 from stormkeeper.worker.counting import TopologyCounts
@@ -25,7 +24,6 @@ def spark(tmp_path_factory):
             "spark.sql.shuffle.partitions": 2,
             "spark.sql.warehouse.dir": str(folder / "warehouse"),
             "spark.local.dir": str(folder),
-            "spark.python.daemon.module": udf_daemon.__name__,
         },
         "tests",
     )

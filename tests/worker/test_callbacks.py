@@ -1,13 +1,13 @@
 """Every call of the JVM into this process is answered, whatever the called code does."""
 
 import re
+import subprocess
 import sys
 
 import pytest
 from py4j import protocol
 from py4j.protocol import unescape_new_line
 from pyspark.errors import StreamingQueryException
-from pyspark.sql import functions as F
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from stormkeeper.worker import callbacks
@@ -69,21 +69,35 @@ def test_whatever_a_batch_function_raises_is_answered_and_named(spark, tmp_path)
             text.encode()
 
 
-@pytest.mark.spark
-@pytest.mark.timeout(400)
-def test_what_a_python_worker_raises_is_named_too(spark, tmp_path):
+#: The setting counts for the first session of a process alone, so this runs in its own.
+UDF = """
+from pyspark.sql import functions as F
+from stormkeeper.daemon.spark import session
+from stormkeeper.worker import udf_daemon
+
+conf = {"spark.master": "local[1]", "spark.python.daemon.module": udf_daemon.__name__}
+with session(conf, "udf") as spark:
+
     @F.udf("long")
     def raising(_):
-        raise ValueError("half \udcff")
+        raise ValueError("half \\udcff")
 
-    rates = spark.readStream.format("rate").option("rowsPerSecond", 100).load()
-    writer = rates.select(raising("value")).writeStream.format("noop")
-    query = writer.option("checkpointLocation", str(tmp_path / "c")).start()
-    with pytest.raises(StreamingQueryException) as failed:
-        assert query.awaitTermination(DEADLINE_SECS), "no answer"
-    assert readable(failed.value).endswith(
-        'in raising\n    raise ValueError("half \\udcff")\nValueError: half \\udcff'
+    try:
+        spark.range(1).select(raising("id")).collect()
+    except Exception as error:
+        print(error)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+def test_what_a_python_worker_raises_is_named_too(tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text(UDF)
+    ran = subprocess.run(
+        [sys.executable, program], capture_output=True, text=True, check=True, timeout=300
     )
+    assert "ValueError: half \\udcff" in ran.stdout
 
 
 @pytest.mark.spark

@@ -73,7 +73,7 @@ def test_what_is_refused_changes_nothing(leading, client, tmp_path):
 def break_in(monkeypatch, error):
     """Have confs not be saved, by an error."""
 
-    def fail(*_):
+    def fail(*_, **__):
         raise error
 
     monkeypatch.setattr(LocalCodeDistributor, "change", fail)
