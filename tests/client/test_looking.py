@@ -57,7 +57,7 @@ def test_a_page_in_an_order_of_its_own():
     assert found.sched_status == "Fully Scheduled"
 
 
-def test_workers_that_share_a_host_and_port_show_their_supervisors():
+def test_workers_on_one_host_and_port_show_their_supervisors():
     workers = [
         WorkerSummary("0123456789", "node", 6700),
         WorkerSummary("abcdefghij", "node", 6700),

@@ -264,7 +264,7 @@ def test_a_script_with_its_own_checkpoints_goes_on_by_itself(send, nimbus, scrip
     assert nimbus.topologies["plain-job"].conf == {"topology.checkpoint.scripts": False}
 
 
-def test_a_script_that_names_no_checkpoint_is_told_what_becomes_of_it(send, nimbus, script, told):
+def test_submit_warns_of_a_script_without_checkpoint(send, nimbus, script, told):
     send("topology.checkpoint.scripts=false")
     send(going_on_from="old", name="again")
     assert nimbus.topologies["again"].conf == {"topology.checkpoint.from": "old"}

@@ -369,7 +369,7 @@ def test_a_misspelt_setting_of_spark_gets_a_warning(key, meant):
         "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled",
     ],
 )
-def test_settings_of_spark_and_keys_of_other_peoples_get_no_warning(key):
+def test_spark_settings_and_foreign_keys_get_no_warning(key):
     load(files=[], overrides=[f"{key}=1"], warn=pytest.fail)
 
 

@@ -78,7 +78,7 @@ def slots(rows):
     return [options(rows[name])[5] for name in SITE.machines]
 
 
-def test_supervisors_share_the_cores_of_the_machine_unless_the_user_says_it(rows):
+def test_supervisors_share_the_cores_of_the_machine_by_default(rows):
     for name in SITE.machines:
         assert "supervisor.cpu.capacity=200" in options(rows[name])
         told = options(rows_of("supervisor.cpu.capacity=300")[name])

@@ -163,7 +163,7 @@ def test_a_topology_is_what_its_worst_worker_is():
     assert health.counts([one, None])["crashing"] == 1
 
 
-def test_the_error_of_the_worker_itself_takes_the_place_of_its_end():
+def test_the_workers_own_error_replaces_its_exit_code():
     found = health.of_topology(
         TopologyStatus.ACTIVE,
         "Fully Scheduled",

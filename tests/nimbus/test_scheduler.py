@@ -219,7 +219,7 @@ def test_the_queries_of_a_machine_that_is_gone_move_where_their_checkpoints_are_
     until(lambda: "Waits for the machine" in nimbus.scheduler.sched_status()[ID])
 
 
-def test_a_query_that_no_worker_has_claimed_moves_when_its_machine_is_gone(start, machine, memory):
+def test_an_unclaimed_query_leaves_a_lost_machine(start, machine, memory):
     """And its worker can claim it no more."""
     nimbus = start(Times(monitor=HOUR, launch=0.5, limits=Limits(0.1, 0.5), kept=HOUR))
     lost = StormClusterState(memory.open(), Codec())

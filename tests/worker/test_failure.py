@@ -164,7 +164,7 @@ def test_a_data_source_that_is_missing_gets_its_remedy():
     assert "GROUP:NAME:VERSION`, the package with 'org.mine.Lake' for Spark" in said
 
 
-def test_a_text_that_cannot_be_had_or_is_too_long_is_said_all_the_same():
+def test_an_error_without_text_or_too_long_is_reported():
     class BadError(Exception):
         def __str__(self):
             raise KeyboardInterrupt
@@ -186,7 +186,7 @@ def test_paths_of_a_laid_out_package_are_the_users():
     assert without_folder(text, None) == text
 
 
-def test_an_exception_of_java_in_a_batch_function_is_named_by_java():
+def test_a_java_exception_in_a_batch_function_has_its_class():
     text = (
         "An exception was raised by the Python Proxy. Return Message: Traceback (most recent call"
         ' last):\n  File "/home/me/topology.py", line 7, in write\n    batch.count()\n'

@@ -71,7 +71,7 @@ def test_a_checkpoint_is_named_by_the_query_or_its_sink(sink, name):
     assert checkpoint_name(sink) == name
 
 
-def test_each_start_of_a_process_has_the_checkpoint_of_that_start_of_the_one_before():
+def test_the_nth_start_has_the_same_checkpoint_in_each_process():
     sinks = Sink(format="console"), Sink("q"), Sink("q"), Sink(format="memory"), Sink("q.2")
     places = ["/c/t/console", "/c/t/q", "/c/t/q.2", None]
     for _ in range(2):

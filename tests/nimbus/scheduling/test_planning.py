@@ -226,7 +226,7 @@ UNCLAIMED = launch("a:6700", "q", tells_claims=True)
 
 
 @pytest.mark.parametrize("machine", [(), [supervisor("a")]])
-def test_a_query_that_was_never_claimed_moves_when_its_worker_is_released(machine):
+def test_an_unclaimed_query_moves_when_its_worker_is_released(machine):
     """Its machine is gone, or does not get its worker started."""
     t = topology("t", launches=(UNCLAIMED,))
     first = carried_out(cluster(*machine, supervisor("b"), t, dead=[1]))
@@ -242,7 +242,7 @@ def test_a_query_that_was_never_claimed_moves_when_its_worker_is_released(machin
     assert "b:6700" not in places(after)["t"]
 
 
-def test_a_worker_that_no_other_machine_has_room_for_is_not_released():
+def test_a_worker_without_room_elsewhere_is_not_released():
     full = supervisor("b", slots=0)
     for machine in ((), [supervisor("a")]):
         before = cluster(*machine, full, topology("t", launches=(UNCLAIMED,)), dead=[1])

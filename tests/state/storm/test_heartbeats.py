@@ -116,7 +116,7 @@ def launched(**facts):
     return Assignment("/code", launches=[launch])
 
 
-def test_a_claim_is_told_once_and_only_by_a_launch_that_is_assigned(cluster):
+def test_only_an_assigned_launch_records_a_claim_once(cluster):
     leader, claim = lead(cluster), LaunchClaim(7, 3)
     path = paths.query_claim(STORM, "q")
     assert cluster.begin_claim(STORM, "q", claim), "there is no assignment"
@@ -134,7 +134,7 @@ def test_a_claim_is_told_once_and_only_by_a_launch_that_is_assigned(cluster):
     assert cluster.worker_heartbeats(STORM) == {}
 
 
-def test_a_claim_is_not_told_once_the_launch_was_released_meanwhile(cluster, monkeypatch):
+def test_a_released_launch_records_no_claim(cluster, monkeypatch):
     leader = lead(cluster)
     leader.set_assignment(STORM, launched(tells_claims=True))
     mkdirs = cluster.state.mkdirs
