@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from stormkeeper.simulation.activity import WINDOWS
 from stormkeeper.simulation.components import Component
-from stormkeeper.thrift.compression import GZIP_MAGIC, Compression
+from stormkeeper.thrift.compression import GZIP_MAGIC, Compression, zstd_library
 from stormkeeper.thrift.records import (
     BoltStats,
     ClusterWorkerHeartbeat,
@@ -225,7 +225,7 @@ class Opened:
 
 def _zstd_start(body: bytes, size: int) -> bytes:
     """Return a frame of `size` bytes that lacks its last block."""
-    import zstandard  # noqa: PLC0415  (only clusters that are set to zstd pay for it)
-
-    frame = zstandard.ZstdCompressor(level=_LEVEL).compressobj(size=size)
-    return frame.compress(body) + frame.flush(zstandard.COMPRESSOBJ_FLUSH_BLOCK)
+    frame = zstd_library().ZstdCompressor(level=_LEVEL)
+    frame.set_pledged_input_size(size)
+    start: bytes = frame.compress(body, frame.FLUSH_BLOCK)
+    return start

@@ -10,6 +10,8 @@ member of a gzip stream anything is ignored, after the last zstd frame nothing i
 
 from __future__ import annotations
 
+import importlib
+import sys
 import zlib
 from collections.abc import Callable
 from enum import Enum
@@ -32,9 +34,9 @@ DEFAULT_LIMIT: Final = 100 * 1024 * 1024
 _GZIP_PIECE: Final = 4096
 _ZSTD_PIECE: Final = 256
 
-#: The memory that a zstd frame may ask for: what RFC 8878 §3.1.1.1.2 wants every reader to
-#: support, and what level 19, the highest that Storm allows, uses.
-_ZSTD_WINDOW: Final = 8 * 1024 * 1024
+#: Largest window of a zstd frame, as a power of two in bytes: 8 MiB. Every reader should support
+#: that (RFC 8878 §3.1.1.1.2), and level 19, the highest that Storm allows, uses it.
+_ZSTD_WINDOW_LOG: Final = 23
 
 _GZIP_LEVEL: Final = 6
 _ZSTD_LEVEL: Final = 3
@@ -91,9 +93,8 @@ def compress(data: bytes, compression: Compression) -> bytes:
     if compression is Compression.GZIP:
         return zlib.compress(data, _GZIP_LEVEL, wbits=zlib.MAX_WBITS | 16)
     if compression is Compression.ZSTD:
-        import zstandard  # noqa: PLC0415  (only clusters that are set to zstd pay for it)
-
-        return zstandard.ZstdCompressor(level=_ZSTD_LEVEL).compress(data)
+        compressed: bytes = zstd_library().compress(data, _ZSTD_LEVEL)
+        return compressed
     return data
 
 
@@ -133,6 +134,16 @@ class _Stream(Protocol):
 
 
 @cache
+def zstd_library() -> Any:
+    """Return Python's module for zstd, or its backport; only clusters that use zstd load it."""
+    if sys.version_info >= (3, 14):
+        return importlib.import_module("compression.zstd")
+    from backports import zstd  # noqa: PLC0415
+
+    return zstd
+
+
+@cache
 def _zlib() -> Any:
     """Return zlib-ng, which takes half the time, where it is installed, or else Python's zlib."""
     try:
@@ -159,18 +170,17 @@ def _gunzip(data: bytes, limit: int) -> bytes:
 
 
 def _unzstd(data: bytes, limit: int) -> bytes:
-    import zstandard  # noqa: PLC0415  (only clusters that are set to zstd pay for it)
-
-    decompressor = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW)
+    library = zstd_library()
+    options = {library.DecompressionParameter.window_log_max: _ZSTD_WINDOW_LOG}
     try:
         return _inflate(
             data,
-            decompressor.decompressobj,
+            lambda: library.ZstdDecompressor(options=options),
             piece=_ZSTD_PIECE,
             limit=limit,
             follows=lambda _rest: True,
         )
-    except zstandard.ZstdError as error:
+    except library.ZstdError as error:
         raise SerializationError(f"damaged zstd data ({error})") from error
     except EOFError:
         raise SerializationError(f"zstd data that end too early, after {len(data)} bytes") from None
