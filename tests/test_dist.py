@@ -20,7 +20,7 @@ PROJECT = Path(__file__).parents[1]
 ENGINES = [f"stormkeeper/{room}/_compiled." for room in ("pacemaker/server", "pipeline/decoding")]
 
 #: In millions of bytes: packages of the base, without pip.
-LARGEST_MB = 70
+LARGEST_MB = 52
 
 #: Building, or installing: most of it is the machine's, or the line's.
 INSTALL_SECS = 600
