@@ -4,11 +4,11 @@ import threading
 
 import pytest
 
+from stormkeeper.daemon import spark_callbacks
 from stormkeeper.errors import ClaimedError, OccupiedError, WorkerError
 from stormkeeper.topology import Topology
 from stormkeeper.topology.claims import Claim
 from stormkeeper.topology.plan import plan
-from stormkeeper.worker import callbacks
 from stormkeeper.worker import claims as claims_module
 from stormkeeper.worker.building import build
 from stormkeeper.worker.claims import Checkpoint, Claims, Owner
@@ -197,7 +197,7 @@ def run(spark, tmp_path):
     )
 
     def admits(batch):
-        return claims.look(events.running_as(callbacks.query_id(batch)).name)
+        return claims.look(events.running_as(spark_callbacks.query_id(batch)).name)
 
     stopped = threading.Event()
     with BatchGate(admits).installed():

@@ -30,7 +30,7 @@ from pyspark.core import context
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from stormkeeper.daemon import spark_environment, spark_properties
+from stormkeeper.daemon import spark_callbacks, spark_environment, spark_properties
 from stormkeeper.daemon.logs import is_json
 from stormkeeper.errors import EngineError
 
@@ -295,6 +295,7 @@ def reason(error: BaseException) -> str:
     first line of all. Call it while the JVM runs, which holds the text of some errors.
     """
     text = str(error.java_exception if isinstance(error, Py4JJavaError) else error)
+    text = spark_callbacks.without_separators(text)
     trace = r"Traceback \(most recent call last\):\n(?:[ \t]+.*\n)+"
     ends = re.findall(rf"{trace}(?:py4j\.protocol\.Py4JJavaError: .*\n: )?(\S.*)", text)
     lines = [line.strip() for line in text.splitlines() if line.strip()]

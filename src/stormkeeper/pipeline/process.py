@@ -21,7 +21,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from stormkeeper.conf import Conf
 from stormkeeper.conf.folders import folder
 from stormkeeper.daemon import spark as engine
-from stormkeeper.daemon import spark_environment
+from stormkeeper.daemon import spark_callbacks, spark_environment
 from stormkeeper.daemon.http_thread import HttpThread
 from stormkeeper.daemon.lifecycle import StopSignals, announce, die_with_parent
 from stormkeeper.daemon.listening import address_of, listen
@@ -334,6 +334,7 @@ def _register(session: SparkSession, stop: StopSignals) -> None:
         done.result()
 
 
+@spark_callbacks.answered()
 def _run(
     session: SparkSession,
     conf: Conf,

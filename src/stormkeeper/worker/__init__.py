@@ -28,7 +28,6 @@
 ``file_sinks``        refuses a folder that another run has written to
 ``query_events``      what Spark reports of queries
 ``jvm_watch``         asks the JVM for a sign of life, and for the batches that run
-``callbacks``         what the JVM calls here: ``foreachBatch`` functions, and the answers
 ``udf_daemon``        PySpark's daemon of Python workers, which tells any error to the JVM
 ``batch_readings``    what these have read of a batch
 ``counting``          from rows on edges to what components did

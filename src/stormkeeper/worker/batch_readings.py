@@ -29,8 +29,8 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from stormkeeper.worker import callbacks
-from stormkeeper.worker.callbacks import BatchFunction
+from stormkeeper.daemon import spark_callbacks
+from stormkeeper.daemon.spark_callbacks import BatchFunction
 
 log = logging.getLogger(__name__)
 
@@ -191,7 +191,7 @@ class BatchReadings:
     @contextmanager
     def installed(self) -> Iterator[None]:
         """Watch every ``foreachBatch`` function of this process."""
-        with callbacks.wrapped(self._watched):
+        with spark_callbacks.wrapped(self._watched):
             yield
 
     def take(self, query_id: str, number: int) -> Seen:
@@ -225,7 +225,7 @@ class BatchReadings:
     def _gather(self, batch: Any, number: int) -> None:
         try:
             context = batch.sparkSession.sparkContext
-            query_id = callbacks.query_id(batch)
+            query_id = spark_callbacks.query_id(batch)
             own = context.getLocalProperty(_EXECUTION_ID)
             if query_id is None:
                 return

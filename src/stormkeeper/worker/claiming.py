@@ -15,8 +15,8 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+from stormkeeper.daemon import spark_callbacks
 from stormkeeper.errors import ClaimedError, OccupiedError
-from stormkeeper.worker import callbacks
 from stormkeeper.worker.claims import LOOK_SECS, Checkpoint, Claims, Owner
 from stormkeeper.worker.ending import CLAIMED, INACTIVE, Ending
 from stormkeeper.worker.job import Job
@@ -120,7 +120,7 @@ class Claiming:
             if not self.claims.look_at_all():
                 self._ending.ask(self._lost_code)
             return not self.claims.lost
-        run = self._events.running_as(callbacks.query_id(batch))
+        run = self._events.running_as(spark_callbacks.query_id(batch))
         return run is None or run.name is None or self.claims.look(run.name)
 
     @property

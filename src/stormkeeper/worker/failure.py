@@ -17,6 +17,7 @@ import py4j
 import pyspark
 
 import stormkeeper
+from stormkeeper.daemon.spark_callbacks import without_separators
 from stormkeeper.topology import faults
 from stormkeeper.topology.package import manifest
 
@@ -79,6 +80,7 @@ def readable(error: BaseException) -> str:
 
 def readable_text(text: str) -> str:
     """Return the text of an exception that happened elsewhere as its user should see it."""
+    text = without_separators(text)
     said = _with_remedy(python_traceback(text) or first_lines(text))
     empty = _EMPTY.search(text)
     if empty is not None or _CUT_OFF.search(text):
@@ -148,7 +150,7 @@ def _text(error: BaseException) -> str:
         text = str(error)
     except BaseException as another:  # of code of the user
         return f"<its text cannot be had: {type(another).__name__} in __str__>"
-    return text.encode(errors="backslashreplace").decode()
+    return without_separators(text).encode(errors="backslashreplace").decode()
 
 
 def _shortened(text: str) -> str:

@@ -21,6 +21,7 @@ from py4j.protocol import Py4JError
 from stormkeeper import paths
 from stormkeeper.conf import Conf
 from stormkeeper.daemon import spark as engine
+from stormkeeper.daemon import spark_callbacks
 from stormkeeper.daemon.lifecycle import StopSignals, announce, die_with_parent
 from stormkeeper.errors import (
     ClaimedError,
@@ -35,8 +36,8 @@ from stormkeeper.thrift.records import ClusterWorkerHeartbeat
 from stormkeeper.topology import faults
 from stormkeeper.topology.plan import Plan, plan
 from stormkeeper.topology.topology import Topology, spread
-from stormkeeper.worker import callbacks, settings
 from stormkeeper.worker import script as scripts
+from stormkeeper.worker import settings
 from stormkeeper.worker.alive import alive_file, say_end
 from stormkeeper.worker.beater import Beater
 from stormkeeper.worker.building import Built, build
@@ -327,7 +328,7 @@ class Worker:
 
     def _work(self) -> None:
         with contextlib.ExitStack() as stack:
-            stack.enter_context(callbacks.answered())
+            stack.enter_context(spark_callbacks.answered())
             stack.enter_context(self._gate.installed())
             stack.enter_context(self._sinks.installed())
             stack.enter_context(self._events.readings.installed())

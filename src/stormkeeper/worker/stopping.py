@@ -19,8 +19,8 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql.streaming.query import StreamingQuery, StreamingQueryManager
 
-from stormkeeper.worker import callbacks
-from stormkeeper.worker.callbacks import BatchFunction
+from stormkeeper.daemon import spark_callbacks
+from stormkeeper.daemon.spark_callbacks import BatchFunction
 
 log = logging.getLogger(__name__)
 
@@ -107,7 +107,7 @@ class BatchGate:
         for cls, name, wait in waits:
             setattr(cls, name, _ending_in_peace(wait))
         try:
-            with callbacks.wrapped(self.guard):
+            with spark_callbacks.wrapped(self.guard):
                 yield
         finally:
             for cls, name, wait in waits:

@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+import threading
 
 import pytest
 from py4j import protocol
@@ -10,8 +11,8 @@ from py4j.protocol import unescape_new_line
 from pyspark.errors import StreamingQueryException
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
-from stormkeeper.worker import callbacks
-from stormkeeper.worker.callbacks import sendable
+from stormkeeper.daemon import spark_callbacks
+from stormkeeper.daemon.spark_callbacks import sendable, without_separators
 from stormkeeper.worker.failure import readable
 from support.waiting import DEADLINE_SECS, until
 
@@ -52,7 +53,7 @@ def sink(error):
 @pytest.mark.timeout(400)
 def test_whatever_a_batch_function_raises_is_answered_and_named(spark, tmp_path):
     rates = spark.readStream.format("rate").option("rowsPerSecond", 100).load()
-    with callbacks.answered():
+    with spark_callbacks.answered():
         queries = {
             name: rates.writeStream.foreachBatch(sink(error))
             .option("checkpointLocation", str(tmp_path / name))
@@ -116,7 +117,7 @@ def test_a_listener_that_exits_holds_up_no_other_one(spark, tmp_path):
             heard.append(event)
 
     listeners = [Exits(), Hears()]
-    with callbacks.answered():
+    with spark_callbacks.answered():
         for listener in listeners:
             spark.streams.addListener(listener)
         rates = spark.readStream.format("rate").load().writeStream.format("noop")
@@ -126,6 +127,37 @@ def test_a_listener_that_exits_holds_up_no_other_one(spark, tmp_path):
         until(lambda: heard)
         for listener in listeners:
             spark.streams.removeListener(listener)
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(
+    ("text", "is_failure"),
+    [(": java.lang.InterruptedException\n", False), (": java.lang.OutOfMemoryError\n", True)],
+)
+def test_a_long_error_of_a_stopped_query(spark, text, is_failure):
+    began, stopped = threading.Event(), threading.Event()
+    text = f"py4j.protocol.Py4JJavaError: An error occurred while calling o1.a.\n{text}"
+
+    def each(_, __):
+        began.set()
+        stopped.wait(DEADLINE_SECS)
+        raise ValueError(text + "\tat a.B.c\n" * 1_000)
+
+    rates = spark.readStream.format("rate").load()
+    with spark_callbacks.answered():
+        query = rates.writeStream.foreachBatch(each).start()
+        assert began.wait(DEADLINE_SECS)
+        stop = threading.Thread(target=query.stop)
+        stop.start()
+        # Spark marks the query as stopped before it interrupts the batch.
+        until(lambda: not query.isActive)
+        stopped.set()
+        stop.join(DEADLINE_SECS)
+    # With a StackOverflowError, Spark would forget the failure, too.
+    failure = query.exception()
+    assert (failure is not None) == is_failure
+    if failure is not None:
+        assert text in without_separators(str(failure))
 
 
 def test_no_answer_is_cut_within_an_escape():

@@ -3,6 +3,10 @@
 py4j answers the JVM after an ``Exception`` only, and only in UTF-8. After ``sys.exit()`` in a
 ``foreachBatch`` function, or after an exception whose text has half of a surrogate pair, its thread
 ended, and the JVM waited for ever.
+
+When a query is stopped, Spark searches the text of its ``foreachBatch`` function's exception for an
+interruption, with a pattern that takes the thread's stack for about 1,000 characters. So the text
+gets a line separator (U+2028) where that pattern is to end; `without_separators` removes it.
 """
 
 from __future__ import annotations
@@ -28,6 +32,13 @@ _HEAD, _TAIL = 20_000, 4_000
 
 _ERROR = protocol.RETURN_MESSAGE + protocol.ERROR
 _SURROGATE = re.compile("[\ud800-\udfff]")
+
+#: Where Spark's search begins. What it looks for is the name of the class of Java's exception, at
+#: once behind this. py4j has escaped the text: no escape may be cut in two.
+_JAVA_ERROR = re.compile(
+    r"py4j\.protocol\.Py4JJavaError: An error occurred while calling(?:\\.|[^\\]){0,200}"
+)
+_SEPARATOR = "\u2028"
 
 
 def query_id(batch: Any) -> str | None:
@@ -82,9 +93,19 @@ def _answering(call: Callable[[Any, str, Any], str]) -> Callable[[Any, str, Any]
 
 
 def sendable(message: str) -> str:
-    """Return an answer as py4j can send it: a long error without its middle, all of it in UTF-8."""
+    """Return an answer as py4j can send it and Spark can search it.
+
+    A long error loses its middle.
+    """
+    if message.startswith(_ERROR):
+        message = _JAVA_ERROR.sub(rf"\g<0>{_SEPARATOR}", message)
     if message.startswith(_ERROR) and len(message) > _HEAD + _TAIL:
         # The text has its line breaks and backslashes escaped: no escape may be cut in two.
         head, tail = message[:_HEAD].rstrip("\\"), message[-_TAIL:].lstrip("\\")
         message = f"{head} ... {len(message) - _HEAD - _TAIL} characters ... {tail}"
     return _SURROGATE.sub(lambda found: f"\\\\u{ord(found[0]):04x}", message)
+
+
+def without_separators(text: str) -> str:
+    """Return the text of an exception without what `sendable` has put into it."""
+    return text.replace(_SEPARATOR, "")
