@@ -116,27 +116,34 @@ class TestTheDiskWatch:
     def look(self, watch, faults):
         """Let the disk have one fault after another, each until after the next write."""
         for fault in faults:
-            watch._find_fault = lambda _, fault=fault: fault
+            watch._find_fault = lambda *_, fault=fault: fault
             for _ in range(LOOKS_PER_WRITE):
                 watch.look()
 
     def test_a_fault_is_told_after_each_write_and_its_end_once(self):
         told = []
-        self.look(DiskWatch(lambda _: None, told.append), [None, "full", "full", None, None])
+        self.look(DiskWatch(lambda *_: None, told.append), [None, "full", "full", None, None])
         assert told == ["full", "full", None]
 
     def test_a_look_finds_a_fault_and_only_a_write_its_end(self):
         asked = []
-        watch = DiskWatch(lambda is_write: asked.append(is_write) or str(is_write), print)
+        watch = DiskWatch(lambda is_write, _: asked.append(is_write) or str(is_write), print)
         watch.fault = "full"
         for _ in range(2 * LOOKS_PER_WRITE):
             watch.look()
         assert asked == [True, True]
-        watch = DiskWatch(lambda is_write: None if is_write else "full", print)
+        watch = DiskWatch(lambda is_write, _: None if is_write else "full", print)
         watch.look()
         assert watch.fault is None
         watch.look()
         assert watch.fault == "full"
+
+    def test_after_a_fault_the_look_is_told_of_it(self):
+        told = []
+        watch = DiskWatch(lambda _, had_fault: told.append(had_fault) or "full", print)
+        for _ in range(LOOKS_PER_WRITE + 1):
+            watch.look()
+        assert told == [False, True]
 
     def test_what_could_not_be_published_is_published_later(self):
         told = []
@@ -146,12 +153,12 @@ class TestTheDiskWatch:
             if len(told) == 2:
                 raise StateUnavailableError("away")
 
-        self.look(DiskWatch(lambda _: None, publish), ["full", None, None])
+        self.look(DiskWatch(lambda *_: None, publish), ["full", None, None])
         assert told == ["full", None, None]
 
     def test_a_write_that_hangs_is_a_fault_until_it_ends(self):
         goes_on = threading.Event()
-        watch = DiskWatch(lambda _: goes_on.wait() and None, lambda _: None, hang_secs=0.01)
+        watch = DiskWatch(lambda *_: goes_on.wait() and None, lambda _: None, hang_secs=0.01)
         watch.look()
         assert "a write has not ended" in watch.fault
         goes_on.set()
@@ -159,7 +166,7 @@ class TestTheDiskWatch:
 
     def test_it_looks_by_itself(self):
         looks = []
-        watch = DiskWatch(lambda _: looks.append(1), lambda _: None, period_secs=0.01)
+        watch = DiskWatch(lambda *_: looks.append(1), lambda _: None, period_secs=0.01)
         watch.start()
         until(lambda: len(looks) > 2)
         watch.close()

@@ -12,6 +12,14 @@ from typing import Final
 #: Size of the probe file in bytes: one block of most file systems, so that a full disk refuses it.
 PROBE_BYTES: Final = 4096
 
+#: Bytes that have to be free on a daemon's disk: fewer are soon gone, as packages, workers and
+#: ZooKeeper write there, too.
+LEAST_FREE_BYTES: Final = 64 * 2**20
+
+#: Bytes that have to be free before a disk that was full counts as good again. So a disk near
+#: the limit does not move the lead, or work, to and fro.
+AGAIN_FREE_BYTES: Final = 2 * LEAST_FREE_BYTES
+
 #: What to do about each error of a write, by errno.
 _REMEDIES: Final = {
     errno.ENOSPC: "make room on its disk",
@@ -26,7 +34,7 @@ _REMEDIES: Final = {
 }
 
 
-def find_fault(folder: Path, *, least_free_bytes: int = 0, is_written: bool = True) -> str | None:
+def find_fault(folder: Path, *, had_fault: bool = False, is_written: bool = True) -> str | None:
     """Return why a folder does not take files; None if it does.
 
     The folder is not created. The call takes as long as the disk does: a disk that hangs holds up
@@ -36,8 +44,8 @@ def find_fault(folder: Path, *, least_free_bytes: int = 0, is_written: bool = Tr
     ----------
     folder
         An existing folder.
-    least_free_bytes
-        Bytes that have to be free for the user of this process.
+    had_fault
+        Whether the look before found a fault: then more bytes have to be free.
     is_written
         False: write no probe file, and look only at what the system says of the folder. That is
         cheap, and finds a disk that is full or read-only.
@@ -53,10 +61,11 @@ def find_fault(folder: Path, *, least_free_bytes: int = 0, is_written: bool = Tr
     except OSError as error:
         remedy = _REMEDIES.get(error.errno or 0, "check the folder and its disk")
         return f"{folder} cannot be written to ({error.strerror or error}): {remedy}"
-    if free < least_free_bytes:
+    least = AGAIN_FREE_BYTES if had_fault else LEAST_FREE_BYTES
+    if free < least:
         return (
-            f"{folder} has {free // 2**20:,} MiB free and needs {-(-least_free_bytes // 2**20):,}"
-            " MiB: make room on its disk"
+            f"{folder} has {free // 2**20:,} MiB free and needs {least // 2**20:,} MiB: make room"
+            " on its disk"
         )
     return None
 

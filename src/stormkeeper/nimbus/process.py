@@ -44,7 +44,7 @@ from stormkeeper.nimbus.elector import Elector
 from stormkeeper.nimbus.history import History
 from stormkeeper.nimbus.knowing import Knowledge
 from stormkeeper.nimbus.leading import Leading
-from stormkeeper.nimbus.readiness import LEAST_FREE_BYTES, DiskWatch
+from stormkeeper.nimbus.readiness import DiskWatch
 from stormkeeper.nimbus.reign import Reign
 from stormkeeper.nimbus.retaining import Retention
 from stormkeeper.nimbus.scheduler import Scheduler
@@ -349,14 +349,13 @@ def _register(
     storm.add_nimbus_host(summary)
 
 
-def _find_disk_fault(code: LocalCodeDistributor, is_written: bool) -> str | None:
+def _find_disk_fault(code: LocalCodeDistributor, is_written: bool, had_fault: bool) -> str | None:
     """Return why a folder of this Nimbus takes no files; None if all do."""
     try:
         if is_written and code.store.verify():
             code.store.on_loss()
         faults = (
-            find_fault(each, least_free_bytes=LEAST_FREE_BYTES, is_written=is_written)
-            for each in code.folders()
+            find_fault(each, had_fault=had_fault, is_written=is_written) for each in code.folders()
         )
         return next((fault for fault in faults if fault is not None), None)
     except BlobStorageError as error:

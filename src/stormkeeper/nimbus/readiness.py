@@ -35,10 +35,6 @@ LOOKS_PER_WRITE: Final = 5
 #: How long a probe may take before the disk counts as failing, in seconds.
 HANG_SECS: Final = 20.0
 
-#: Bytes that have to be free on a Nimbus's disk: less is soon full of packages and of ZooKeeper's
-#: and the system's own files.
-LEAST_FREE_BYTES: Final = 64 * 2**20
-
 
 class TopologyCode(Protocol):
     """What a `stormkeeper.code.sync.CodeSync` knows of the topologies' code, and does for it."""
@@ -174,8 +170,8 @@ class DiskWatch:
     Parameters
     ----------
     find_fault
-        Returns why the disk takes no files, None if it does. It is called with True where it is to
-        write to the disk, and may hang.
+        Returns why the disk takes no files, None if it does. It may hang. It is called with whether
+        it is to write to the disk, and whether the look before found a fault.
     on_fault
         Called with the fault after the first look and each write that finds one, and with None
         after the first that finds none any more. If it raises `StateError`, it is called again
@@ -184,7 +180,7 @@ class DiskWatch:
 
     def __init__(
         self,
-        find_fault: Callable[[bool], str | None],
+        find_fault: Callable[[bool, bool], str | None],
         on_fault: Callable[[str | None], None],
         *,
         period_secs: float = LOOK_SECS,
@@ -250,7 +246,7 @@ class DiskWatch:
 
     def _do(self, probe: Future[str | None], is_write: bool) -> None:
         try:
-            probe.set_result(self._find_fault(is_write))
+            probe.set_result(self._find_fault(is_write, self.fault is not None))
         except BaseException as error:
             probe.set_exception(error)
 

@@ -21,9 +21,6 @@ log = logging.getLogger(__name__)
 #: Time between two rounds of checks, in seconds, as in Storm.
 PERIOD_SECS: Final = 30.0
 
-#: Bytes that have to be free where workers write: with less, a worker that starts soon fails.
-LEAST_FREE_BYTES: Final = 64 * 2**20
-
 #: How long the thread may take to end, in seconds; checks that run then end by themselves.
 _END_SECS: Final = 1.0
 
@@ -48,6 +45,7 @@ class HealthWatch:
         self._folders = folders
         self._tell = tell
         self._reason: str | None = None
+        self._is_full = False
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="health", daemon=True)
 
@@ -74,7 +72,8 @@ class HealthWatch:
         self._tell(reason)
 
     def _unfit(self) -> str | None:
-        full = [find_fault(each, least_free_bytes=LEAST_FREE_BYTES) for each in self._folders]
+        full = [find_fault(each, had_fault=self._is_full) for each in self._folders]
+        self._is_full = any(full)
         disk = "; ".join(dict.fromkeys(filter(None, full)))
         # The operator's checks need the temporary folder.
         return disk or in_words(health.check(self._conf))
