@@ -122,3 +122,6 @@ def test_log_levels_are_set_removed_and_shown(run, nimbus):
     told = run("set_log_level", "wc", "-l", "ROOT")
     assert told.exit_code == 2
     assert "'ROOT' is no LOGGER=LEVEL or LOGGER=LEVEL:SECS" in told.output
+    told = run("set_log_level", "wc", "-l", "ROOT=LOUD")
+    assert told.exit_code == 2
+    assert "LOUD is none of ALL, TRACE, DEBUG, INFO, WARN, ERROR, FATAL, OFF" in told.output

@@ -10,6 +10,7 @@ import click
 
 from stormkeeper.cli.effects import connected, json_option, print_json
 from stormkeeper.cli.options import ConfigFault, conf_options, examples, faults
+from stormkeeper.daemon.logs import LEVELS
 from stormkeeper.errors import ConfigError
 from stormkeeper.names import printable
 
@@ -87,8 +88,11 @@ def _level(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> dic
         parsed = _SETTING.fullmatch(text)
         if parsed is None:
             raise click.BadParameter(f"{text!r} is no LOGGER=LEVEL or LOGGER=LEVEL:SECS")
+        level = parsed["level"].upper()
+        if level not in LEVELS:
+            raise click.BadParameter(f"{level} is none of {', '.join(LEVELS)}")
         secs = int(parsed["secs"]) if parsed["secs"] else None
-        found[parsed["logger"]] = Setting(parsed["level"].upper(), secs)
+        found[parsed["logger"]] = Setting(level, secs)
     return found
 
 

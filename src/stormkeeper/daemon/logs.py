@@ -15,6 +15,9 @@ from typing import Any, Final
 
 from stormkeeper.names import printable
 
+#: Names of log levels in configuration and on the wire, which are log4j's.
+LEVELS: Final = ("ALL", "TRACE", "DEBUG", "INFO", "WARN", "ERROR", "FATAL", "OFF")
+
 #: What the further lines of a record in a text log begin with.
 CONTINUED: Final = "  "
 

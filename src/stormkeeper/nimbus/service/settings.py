@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import copy
 import threading
-from typing import Final
 
+from stormkeeper.daemon.logs import LEVELS
 from stormkeeper.errors import CallerError
 from stormkeeper.nimbus.service.served import Served, told
 from stormkeeper.thrift.nimbus import AuthorizationException, NotAliveException
@@ -23,9 +23,6 @@ from stormkeeper.thrift.records import (
     ProfileAction,
     ProfileRequest,
 )
-
-#: The names of log levels, which are log4j's.
-LEVELS: Final = ("ALL", "TRACE", "DEBUG", "INFO", "WARN", "ERROR", "FATAL", "OFF")
 
 
 class Settings(Served):
