@@ -45,6 +45,10 @@ from stormkeeper.pacemaker.server.connections.request_stream import RequestStrea
 from stormkeeper.pacemaker.server.connections.tls import TLS_BYTES, fault_of, secure
 from stormkeeper.pacemaker.server.store.pulse_index import PulseIndex
 
+#: Rounds of the loop in which a channel reads before it ends with the server: enough to read what a
+#: client could send at a time, over TLS too.
+_LAST_LOOKS: Final = READ_BYTES // TLS_BYTES + 1
+
 #: Seconds for a client to finish TLS.
 _HANDSHAKE_SECONDS: Final = 10.0
 
@@ -129,14 +133,6 @@ class AsyncioChannels:
 
     def drain(self) -> None:
         """Answer what has come, read no more, and half-close every channel when that is sent."""
-        # After the loop has looked at the sockets so often that what a client could send at a time
-        # has been read, over TLS too.
-        self._finish_after(READ_BYTES // TLS_BYTES)
-
-    def _finish_after(self, looks: int) -> None:
-        if looks >= 0:
-            asyncio.get_running_loop().call_soon(self._finish_after, looks - 1)
-            return
         self.is_draining = True
         for channel in list(self._channels):
             channel.move()
@@ -240,6 +236,8 @@ class _Channel(asyncio.BufferedProtocol):
         #: Whether a turn is due though nothing happens; and whether it is one for a long request.
         self._is_due = False
         self._is_due_long = False
+        #: Rounds in which it still reads once the server drains.
+        self._looks = _LAST_LOOKS
         #: The monotonic time since when requests wait for another turn, if they do.
         self._waits_since: float | None = None
         # Clock seconds: since when a frame is unfinished and answers are unread, if they are.
@@ -399,6 +397,8 @@ class _Channel(asyncio.BufferedProtocol):
             self._half_close(transport)
         elif requests.has_unanswered or self._is_full:
             transport.pause_reading()
+            if self._is_full and self._channels.is_draining:
+                self._looks = 0  # the client does not read, and so may send for ever
             if self._is_full or self._is_due or self._is_due_long:
                 pass
             elif requests.has_long:
@@ -407,12 +407,16 @@ class _Channel(asyncio.BufferedProtocol):
             else:
                 self._is_due = self._channels.is_cut = True
                 asyncio.get_running_loop().call_soon(self._take_turn)
-        elif self._channels.is_draining:
+        elif self._channels.is_draining and not self._looks:
             transport.pause_reading()
             self._end(DRAIN, STOPPING)
             self._half_close(transport)
         else:
             transport.resume_reading()
+            if self._channels.is_draining and not self._is_due:
+                self._looks -= 1
+                self._is_due = True
+                asyncio.get_running_loop().call_soon(self._take_turn)
         if not requests.has_partial or not transport.is_reading():
             self._frame_since = None
         elif self._frame_since is None:
