@@ -114,6 +114,13 @@ def test_what_a_worker_waits_for_is_shown(view):
     assert "waiting" not in text_of(LineView, seen)
 
 
+def test_a_line_has_the_beginning_of_what_a_worker_waits_for():
+    seen = picture()
+    worker = replace(seen.snapshot.workers[0], waiting="no executor has come " * 20)
+    shown = text_of(LineView, replace(seen, snapshot=replace(seen.snapshot, workers=[worker])))
+    assert "waiting: no executor has come no executor has come no executor has…" in shown
+
+
 def test_live_view_redraws_the_newest_picture():
     shown = text_of(LiveView, picture(status="alive"), picture(status="dead"))
     assert "dead" in shown
@@ -171,12 +178,12 @@ def test_who_has_completed_is_neither_late_nor_dead():
 
 
 def test_line_view_says_once_what_is_waited_for():
-    waits = ["Spark is starting", "Spark is starting", "the first batch", "the first batch", ""]
+    waits = ["Spark is starting", "Spark is starting", "waiting: no core", "waiting: no core", ""]
     pictures = [picture(now=100.0 + n, waits_for=wait) for n, wait in enumerate(waits)]
     said = [line for line in text_of(LineView, *pictures).splitlines() if "waiting" in line]
     assert said == [
         "  65 s  waiting: Spark is starting",
-        "  65 s  waiting: the first batch",
+        "  65 s  waiting: no core",
     ]
 
 

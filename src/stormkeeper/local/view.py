@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -142,7 +143,8 @@ class LineView:
         if says_more(picture.waits_for, self._waits_for):
             self._waits_for = picture.waits_for
             if picture.waits_for:
-                self._print(f"{picture.up_secs:4.0f} s  waiting: {picture.waits_for}")
+                text = picture.waits_for.removeprefix("waiting: ")
+                self._print(f"{picture.up_secs:4.0f} s  waiting: {text}")
         for seen in picture.snapshot.workers:
             worker = seen.worker
             status = picture.status(seen)
@@ -163,7 +165,8 @@ class LineView:
             counts = " · ".join(
                 f"{named(name, c)} {flow(c)}" for name, c in sorted(seen.components.items())
             )
-            counts += f"  waiting: {seen.waiting}" if seen.waiting else ""
+            if seen.waiting:
+                counts += "  waiting: " + textwrap.shorten(seen.waiting, 60, placeholder="…")
             self._print(
                 f"{picture.up_secs:4.0f} s  {seen.worker.storm_id} at {seen.worker.port}: "
                 f"pulse {seen.pulses}, {picture.now - seen.last_received:.1f} s ago "
