@@ -19,8 +19,7 @@ pytestmark = [pytest.mark.faults, pytest.mark.spark, pytest.mark.timeout(3000)]
 #: For a worker that starts beside others on a busy machine.
 SOON = 240.0
 
-#: How long silence may last in this cluster. `storm list` has to show each harm within 30 s.
-SILENCE_SECS = 12
+#: `storm list` has to show each harm within so many seconds, with the default time-outs.
 SHOWN_SECS = 30.0
 
 PROGRAM = """
@@ -134,9 +133,9 @@ HARMS = [
     raised("jvm exits", "Spark's JVM ended with status 0"),
     raised("jvm without memory", "OutOfMemoryError"),
     raised("udf exits", "Python worker exited unexpectedly"),
-    Harm("jvm stopped", "its JVM has not answered", "Spark's JVM had not answered for 12 s"),
-    Harm("holds the interpreter", "no pulse for|silent for", "it was silent for 12 s"),
-    Harm("driver stopped", "no pulse for|silent for", "it was silent for 12 s"),
+    Harm("jvm stopped", "its JVM has not answered", "Spark's JVM had not answered for 30 s"),
+    Harm("holds the interpreter", "no pulse for|silent for", "it was silent for 30 s"),
+    Harm("driver stopped", "no pulse for|silent for", "it was silent for 30 s"),
     raised("listener hangs", "a StreamingQueryListener of the topology holds up Spark's events"),
     Harm("query stopped by a lock", "of out has run for", heals=False),
     Harm("script hangs", "Spark and its queries start, for", heals=False),
@@ -145,12 +144,8 @@ HARMS = [
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory):
-    conf = {
-        "supervisor.worker.timeout.secs": SILENCE_SECS,
-        "nimbus.task.timeout.secs": SILENCE_SECS,
-    }
     folder = tmp_path_factory.mktemp("cluster")
-    with RealCluster(folder, nimbuses=1, supervisors=1, conf=conf) as cluster:
+    with RealCluster(folder, nimbuses=1, supervisors=1) as cluster:
         (folder / "harm.py").write_text(PROGRAM)
         yield cluster
 

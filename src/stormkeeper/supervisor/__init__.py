@@ -19,8 +19,7 @@
 ``launching``         how a worker is launched: files, command line, environment
 ``worker_processes``  the processes of workers: start, look, signals, memory
 ``control_groups``    limits of their memory that the kernel keeps
-``kinship``           which processes belong to a worker, pure
-``process_table``     the processes of a machine, by pid and start time
+``process_table``     the processes of a machine, and which of them are a worker's
 ``directories``       where everything is on the disk, and the removal of what nobody needs
 ``tidying``           has it removed
 ``checkpoints``       removes those of topologies that are gone

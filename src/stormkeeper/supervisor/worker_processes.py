@@ -21,8 +21,7 @@ from stormkeeper.errors import SupervisorError
 from stormkeeper.supervisor import process_table
 from stormkeeper.supervisor.control_groups import ControlGroups
 from stormkeeper.supervisor.events import Ended, Event, Gone
-from stormkeeper.supervisor.kinship import members
-from stormkeeper.supervisor.process_table import Process, ProcessId
+from stormkeeper.supervisor.process_table import Process, ProcessId, members
 
 log = logging.getLogger(__name__)
 

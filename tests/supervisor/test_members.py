@@ -2,8 +2,7 @@
 
 import pytest
 
-from stormkeeper.supervisor.kinship import members
-from stormkeeper.supervisor.process_table import Process, ProcessId
+from stormkeeper.supervisor.process_table import Process, ProcessId, members
 
 #: The worker's own process, seen alive at 500 for the last time.
 MAIN = ProcessId(100, 50)
