@@ -6,8 +6,8 @@ Python worker that is not there within 10 s, and where two start theirs on two p
 other things to do, it takes longer. So that nobody waits for that, one process of the run gets all
 files with such tests, and shares one session among them.
 
-In the second tier, which is for machines that have nothing else to do, it is two of them at a time:
-those of whole clusters, which wait most of the time, run beside the others.
+In the second tier, which is for machines that have nothing else to do, these tests are three lines,
+and each process of the run has one: their tests wait half of the time.
 """
 
 import fcntl
@@ -24,9 +24,11 @@ from support import tiers
 #: What a file has in it that has tests of Spark.
 _MARK = "pytest.mark." + "spark"
 
-
-#: Whose tests start all that they need of Spark in other processes.
-_OF_CLUSTERS = ("cluster", "daemon", "faults", "local")
+#: The lines of the second tier beside "spark", by the folders of their tests: about as long as it.
+_LINES = {
+    "clusters": ("cluster", "faults"),
+    "workers": ("daemon", "local", "worker", "pipeline/analyses"),
+}
 
 
 class Schedule(LoadFileScheduling):
@@ -47,8 +49,12 @@ def line_of(config: pytest.Config, file: Path) -> str | None:
     """Return in which line the tests of a file wait for each other; None if they have no Spark."""
     if not has_spark(file):
         return None
-    room = file.relative_to(config.rootpath / "tests").parts[0]
-    return "clusters" if tiers.has_second(config) and room in _OF_CLUSTERS else "spark"
+    folder = file.parent.relative_to(config.rootpath / "tests")
+    if tiers.has_second(config):
+        for line, folders in _LINES.items():
+            if any(folder.is_relative_to(each) for each in folders):
+                return line
+    return "spark"
 
 
 def put_in_order(items: list[pytest.Item]) -> None:

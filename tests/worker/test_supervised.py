@@ -349,7 +349,8 @@ def test_of_two_scripts_on_one_checkpoint_the_older_one_waits(
     older = start("daily=7-1-1")
     until(lambda: beat(storm).waiting, START_SECS)
     assert f"{folder}/mine belongs to the topology {other} at" in beat(storm).waiting
-    assert f"belongs to the topology {other}" in storm.last_error(STORM, "daily").error
+    error = until(lambda: storm.last_error(STORM, "daily"), START_SECS)
+    assert f"belongs to the topology {other}" in error.error
     newer.send(signal.SIGTERM)
     assert newer.ended() == STOPPED, newer.text
     leader.remove_storm(other)
