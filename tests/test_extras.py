@@ -20,7 +20,10 @@ from support.waiting import DEADLINE_SECS
 
 PACKAGE = Path(stormkeeper.__file__).parent
 SPARKS_ROOMS = {"history", "local", "pipeline", "tables", "worker"}
-SPARKS_MODULES = {f"daemon/{name}.py" for name in ("spark", "spark_archive", "spark_properties")}
+SPARKS_MODULES = {
+    f"daemon/{name}.py"
+    for name in ("spark", "spark_archive", "spark_callbacks", "spark_properties")
+}
 ABSENT = {"duckdb", "numpy", "pandas", "plotext", "py4j", "pyarrow", "pyspark", "zlib_ng"}
 UNAVAILABLE = 69
 

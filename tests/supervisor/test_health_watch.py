@@ -1,8 +1,7 @@
 """Health checks that are run again and again."""
 
 from stormkeeper import conf
-from stormkeeper.supervisor.health import FailedCheck
-from stormkeeper.supervisor.health_watch import HealthWatch, in_words
+from stormkeeper.supervisor.health import FailedCheck, HealthWatch, in_words
 from support.disks import room_for
 from support.packages import tree
 

@@ -6,7 +6,7 @@ import zipfile
 import pytest
 
 from stormkeeper.topology.package.unpacking import unpack
-from stormkeeper.worker import code_archive, unpacked
+from stormkeeper.worker import remote, unpacked
 from support.packages import of_folder, packed, tree
 
 FILES = {
@@ -25,7 +25,7 @@ def package(tmp_path):
 
 
 def test_another_python_imports_from_it_also_without_init_files(package, tmp_path):
-    archive = code_archive.write(package, tmp_path)
+    archive = remote.write_code(package, tmp_path)
     code = (
         "import pkgutil, sys; sys.path.insert(1, sys.argv[1]); import beside, parts.one;"
         "print(beside.NAME, parts.one.NAME,"
@@ -38,10 +38,10 @@ def test_another_python_imports_from_it_also_without_init_files(package, tmp_pat
 
 def test_the_same_package_makes_the_same_bytes(package, tmp_path):
     (tmp_path / "other").mkdir()
-    first = code_archive.write(package, tmp_path)
+    first = remote.write_code(package, tmp_path)
     # As Python leaves it there when the driver has imported a module.
     tree(package.code, {"__pycache__/beside.pyc": "cached"})
-    second = code_archive.write(package, tmp_path / "other")
+    second = remote.write_code(package, tmp_path / "other")
     digests = {hashlib.sha256(file.read_bytes()).hexdigest() for file in (first, second)}
     assert len(digests) == 1
     with zipfile.ZipFile(second) as archive:

@@ -5,8 +5,7 @@
 ``packing``       a topology's package, made and checked on this machine
 ``structure``     a topology as Storm's clients see it
 ``sent_conf``     the conf that a topology is submitted with
-``uploading``     sends a package to Nimbus
-``submitting``    all of that, in its order
+``submitting``    all of that, in its order; sends the package to Nimbus
 ``looking``       what Nimbus tells of topologies
 ``acting``        kills, activates, deactivates, rebalances
 ``effects``       when that has its effect, and what it waits for until then

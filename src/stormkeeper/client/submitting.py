@@ -6,13 +6,12 @@ import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 
 from stormkeeper.client import looking, packing, sent_conf
 from stormkeeper.client.connection import Connection
 from stormkeeper.client.packing import Given, Packed
 from stormkeeper.client.structure import storm_topology
-from stormkeeper.client.uploading import upload
 from stormkeeper.conf import Address, Conf
 from stormkeeper.errors import (
     ConfigError,
@@ -29,6 +28,10 @@ from stormkeeper.thrift.records import Credentials
 from stormkeeper.topology import faults, source
 from stormkeeper.topology.package.collecting import Code
 
+#: Bytes of a piece: Storm's clients send as many.
+_CHUNK: Final = 307_200
+#: What of a message is left for all but the piece.
+_BESIDE: Final = 4_096
 _SUBMIT: Final = "submitTopologyWithOpts"
 #: Seconds that Nimbus may take for a submission, beyond what it waits for copies of the code.
 _SUBMIT_SECS: Final = 60.0
@@ -298,3 +301,42 @@ def _is_taken(
         return False
     # The name was free a moment ago: whoever has it now was submitted by this.
     return looking.summary(connection, name) is not None
+
+
+def upload(
+    connection: Connection,
+    file: BinaryIO,
+    *,
+    max_frame: int,
+    sent: Callable[[int], None] = lambda _sent: None,
+) -> str:
+    """Send a file, and return where Nimbus keeps it.
+
+    Parameters
+    ----------
+    connection
+        To the leading Nimbus.
+    file
+        From its beginning.
+    max_frame
+        The longest message, in bytes: ``nimbus.thrift.max_buffer_size``.
+    sent
+        Called with how many bytes have arrived.
+
+    Raises
+    ------
+    RpcError
+        If a piece does not arrive. What has arrived is removed by Nimbus in time.
+    RefusedError
+        If Nimbus does not want it.
+    """
+    nimbus = connection.nimbus
+    location = nimbus.beginFileUpload()
+    file.seek(0)
+    arrived = 0
+    while chunk := file.read(max(1, min(_CHUNK, max_frame - _BESIDE))):
+        nimbus.uploadChunk(location, chunk)
+        arrived += len(chunk)
+        sent(arrived)
+    nimbus.finishFileUpload(location)
+    return location

@@ -28,8 +28,7 @@
 ``local_state``       what outlives a supervisor: its id and its slots
 ``reports``           what went wrong with workers, for their users
 ``ending``            ends all workers of a machine
-``health``            the operator's own checks of a machine
-``health_watch``      runs them again and again
+``health``            whether a machine is fit for new work, looked at again and again
 ``pages``             metrics and health, over HTTP
 ``metrics``           the metrics
 ====================  =========================================================================

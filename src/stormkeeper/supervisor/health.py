@@ -1,22 +1,35 @@
-"""The operator's own checks of a machine: executables in a folder, as Storm runs them.
+"""Whether a machine is fit for new work: its disks take files, and the operator's checks pass.
 
-A check fails if its exit code is not 0, whatever it prints, or if it cannot be run. One that takes
-too long fails unless that is allowed. A machine with a failed check should get no new work.
+The checks are executables in a folder, as Storm runs them. A check fails if its exit code is not 0,
+whatever it prints, or if it cannot be run. A check that takes too long fails unless that is
+allowed.
 """
 
 import contextlib
+import logging
 import os
 import signal
 import subprocess
 import tempfile
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Final
 
+from stormkeeper.conf import Conf
 from stormkeeper.conf.folders import folder
 from stormkeeper.daemon.children import how_it_ended
+from stormkeeper.daemon.disk import find_fault
+
+log = logging.getLogger(__name__)
+
+#: Time between two rounds of checks, in seconds, as in Storm.
+PERIOD_SECS: Final = 30.0
+
+#: How long the thread may take to end, in seconds; checks that run then end by themselves.
+_END_SECS: Final = 1.0
 
 #: How long a killed check may take to be gone, in seconds.
 _KILLED_SECS: Final = 1.0
@@ -125,3 +138,82 @@ def _last_line(output: IO[bytes]) -> str:
     lines = output.read().decode(errors="replace").split("\n")
     said = [line.strip() for line in lines if line.strip()]
     return f": {said[-1]}" if said else ""
+
+
+class HealthWatch:
+    """Runs the checks of a configuration.
+
+    Parameters
+    ----------
+    conf
+        Names the folder of the operator's checks.
+    folders
+        Folders in which workers and the supervisor make files.
+    tell
+        Takes the result of each round: why the machine is unfit for new work, None if it is fit.
+    """
+
+    def __init__(
+        self, conf: Conf, folders: Sequence[Path], tell: Callable[[str | None], None]
+    ) -> None:
+        self._conf = conf
+        self._folders = folders
+        self._tell = tell
+        self._reason: str | None = None
+        self._is_full = False
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="health", daemon=True)
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the thread goes on."""
+        return self._thread.is_alive()
+
+    def look(self) -> None:
+        """Run the checks once.
+
+        Raises
+        ------
+        ConfigError
+            Their folder begins with the home of a user who has none.
+        """
+        reason = self._unfit()
+        if reason != self._reason:
+            if reason is None:
+                log.info("this machine passes its health checks again, and takes new work")
+            else:
+                log.warning("this machine takes no new work: %s", reason)
+        self._reason = reason
+        self._tell(reason)
+
+    def _unfit(self) -> str | None:
+        full = [find_fault(each, had_fault=self._is_full) for each in self._folders]
+        self._is_full = any(full)
+        disk = "; ".join(dict.fromkeys(filter(None, full)))
+        # The operator's checks need the temporary folder.
+        return disk or in_words(check(self._conf))
+
+    def start(self) -> None:
+        """Go on with it."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Begin no round any more."""
+        self._closed.set()
+        self._thread.join(_END_SECS)
+
+    def _run(self) -> None:
+        while not self._closed.wait(PERIOD_SECS):
+            self.look()
+
+
+def in_words(failed: Iterable[FailedCheck]) -> str | None:
+    """Return why a machine is unfit; None where no check has failed.
+
+    Examples
+    --------
+    >>> in_words([FailedCheck("disk.sh", "it ended with exit code 1: / is full")])
+    'the health check disk.sh failed: it ended with exit code 1: / is full'
+    """
+    said = [f"the health check {each.name} failed: {each.reason}" for each in failed]
+    return "; ".join(said) or None

@@ -40,7 +40,7 @@ from stormkeeper.supervisor.checkpoints import CheckpointRemoval
 from stormkeeper.supervisor.control_groups import ControlGroups, NoControlGroupsError
 from stormkeeper.supervisor.directories import Directories
 from stormkeeper.supervisor.environments import Environments
-from stormkeeper.supervisor.health_watch import HealthWatch
+from stormkeeper.supervisor.health import HealthWatch
 from stormkeeper.supervisor.launching import Launching
 from stormkeeper.supervisor.local_state import LocalState
 from stormkeeper.supervisor.log_files import LogFiles

@@ -9,8 +9,7 @@
 ``settings``          the configuration that it runs with, and what of it goes to Spark
 ``sizes``             how much of its machine its Spark uses where nobody says so
 ``session``           its Spark session
-``remote``            where tasks run on other machines: what Spark is told, what failures mean
-``code_archive``      what is sent there of a package
+``remote``            Spark on other machines: its settings, the code that it is sent, its errors
 ``executors``         notices that there are none any more
 ``command_line``      options of all commands that run a script
 ``script``            runs a user's script as Python would

@@ -1,23 +1,28 @@
-"""Spark on other machines: what its driver is told where nobody says so, and what its errors mean.
+"""Spark on other machines: default settings of a driver, the code that executors get, its errors.
 
-``spark.master`` names where a session's tasks run. With ``local[N]`` it is the driver's own JVM;
-with any other, processes on other machines: executors. Of these masters, Spark's own standalone one
-(``spark://HOST:PORT``) is what the rules here are for. The Python of executors and the topology's
-code are the same matter with all of them.
+``spark.master`` names where a session's tasks run: with ``local[N]`` in the driver's own JVM, with
+any other master in executors, which are processes on other machines. The settings are for Spark's
+standalone master (``spark://HOST:PORT``). The Python of executors and the topology's code concern
+all of these masters.
 """
 
 from __future__ import annotations
 
 import re
 import socket
+import zipfile
 from collections.abc import Mapping
+from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
 from stormkeeper.conf import Conf
 from stormkeeper.conf.address import Address, hostname
 from stormkeeper.errors import ConfigError, EngineError
 from stormkeeper.names import bracketed
+from stormkeeper.topology.package import manifest
+from stormkeeper.topology.package.writing import PLAIN, TIME
 from stormkeeper.worker.sizes import slot_cores
+from stormkeeper.worker.unpacked import Unpacked
 
 _STANDALONE: Final = "spark://"
 
@@ -26,6 +31,12 @@ _PORT: Final = 7077
 
 #: How long one master may take to accept a connection, in seconds.
 _CONNECT_SECS: Final = 3.0
+
+#: Name of the archive of a package's code. Spark wants each file that it is sent to have its own.
+_ARCHIVE: Final = "stormkeeper-topology-code.zip"
+
+#: The attributes of a folder in a zip: its mode, and what DOS calls a folder.
+_FOLDER: Final = (0o040755 << 16) | 0x10
 
 #: The setting that names the Python of executors.
 PYTHON: Final = "spark.pyspark.python"
@@ -147,3 +158,39 @@ def remedy(text: str, values: Mapping[str, Any]) -> str | None:
         if found is not None:
             return what.format(*found.groups(), master=master)
     return None
+
+
+def write_code(package: Unpacked, folder: Path) -> Path:
+    """Write the code of a package to an archive of modules in a folder, and return where it is.
+
+    The same package makes the same bytes. It has all that the package says that it has, and nothing
+    that was put beside it since, such as Python's caches.
+
+    Raises
+    ------
+    OSError
+        The disk does not take it, or the package is not as it says.
+    """
+    prefix = manifest.CODE
+    names = sorted(
+        file.name.removeprefix(prefix)
+        for file in package.manifest.files
+        if file.name.startswith(prefix)
+    )
+    place = folder / _ARCHIVE
+    with zipfile.ZipFile(place, "w", zipfile.ZIP_DEFLATED) as archive:
+        # Python finds a package without an __init__.py only in a folder that is an entry.
+        for above in sorted({str(up) for name in names for up in _folders(name)}):
+            entry = zipfile.ZipInfo(f"{above}/", TIME)
+            entry.external_attr = _FOLDER
+            archive.writestr(entry, b"")
+        for name in names:
+            entry = zipfile.ZipInfo(name, TIME)
+            entry.compress_type = zipfile.ZIP_DEFLATED
+            entry.external_attr = PLAIN << 16
+            archive.writestr(entry, (package.code / name).read_bytes())
+    return place
+
+
+def _folders(name: str) -> list[PurePosixPath]:
+    return [*PurePosixPath(name).parents][:-1]

@@ -26,7 +26,7 @@ from stormkeeper.conf import Conf
 from stormkeeper.daemon import spark as engine
 from stormkeeper.errors import EngineError, WorkerError
 from stormkeeper.topology import faults
-from stormkeeper.worker import code_archive, executors, remote, udf_daemon
+from stormkeeper.worker import executors, remote, udf_daemon
 from stormkeeper.worker.settings import spark_values, warn_of_own_checkpoints
 from stormkeeper.worker.sizes import slot_share
 from stormkeeper.worker.unpacked import Unpacked
@@ -275,7 +275,7 @@ class WorkerSession:
             return []
         if self._sent is None:
             self._sent = tempfile.TemporaryDirectory(prefix="code-", ignore_cleanup_errors=True)
-        return [code_archive.write(self._package, Path(self._sent.name))]
+        return [remote.write_code(self._package, Path(self._sent.name))]
 
     def _watch_executors(self, session: SparkSession) -> None:
         if self._watch is not None:
