@@ -99,10 +99,10 @@ def sendable(message: str) -> str:
     """
     if message.startswith(_ERROR):
         message = _JAVA_ERROR.sub(rf"\g<0>{_SEPARATOR}", message)
-    if message.startswith(_ERROR) and len(message) > _HEAD + _TAIL:
-        # The text has its line breaks and backslashes escaped: no escape may be cut in two.
-        head, tail = message[:_HEAD].rstrip("\\"), message[-_TAIL:].lstrip("\\")
-        message = f"{head} ... {len(message) - _HEAD - _TAIL} characters ... {tail}"
+        if len(message) > _HEAD + _TAIL:
+            # The text has its line breaks and backslashes escaped: no escape may be cut in two.
+            head, tail = message[:_HEAD].rstrip("\\"), message[-_TAIL:].lstrip("\\")
+            message = f"{head} ... {len(message) - _HEAD - _TAIL} characters ... {tail}"
     return _SURROGATE.sub(lambda found: f"\\\\u{ord(found[0]):04x}", message)
 
 
