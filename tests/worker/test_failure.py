@@ -1,4 +1,5 @@
 import logging
+import sys
 from pathlib import Path
 
 import pyspark
@@ -207,3 +208,12 @@ def test_a_java_exception_in_a_batch_function_has_its_class():
 def test_an_error_of_a_broken_checkpoint_names_what_mends_it(said, name):
     assert f"`storm checkpoint check {name}` says which" in readable_text(said)
     assert "storm checkpoint" not in readable_text("Unexpected end-of-input in a row")
+
+
+@pytest.mark.parametrize("code", [None, 3])
+def test_an_exit_has_a_remedy(code):
+    with pytest.raises(SystemExit) as caught:
+        sys.exit(code)
+    assert readable(caught.value).endswith(
+        " (code of the topology ends the process: return, or raise an exception instead)"
+    )

@@ -31,7 +31,10 @@ class OwnError(BaseException):
 
 #: What user code may raise, and what its user reads of it.
 RAISED = {
-    "exit": (SystemExit(3), r"SystemExit: 3"),
+    "exit": (
+        SystemExit(3),
+        r"SystemExit: 3 \(code of the topology ends the process: return, or .*\)",
+    ),
     "interrupt": (KeyboardInterrupt(), r"KeyboardInterrupt"),
     "generator": (GeneratorExit("gone"), r"GeneratorExit: gone"),
     "own": (OwnError("mine"), r".*OwnError: mine"),

@@ -35,6 +35,9 @@ _SQLSTATE = re.compile(r"[;. ]*SQLSTATE: \w+;?$")
 #: How the text of an exception ends whose cause is a module that is not there.
 _MISSING = re.compile(r"\bModuleNotFoundError: (No module named '([^']+)')$")
 
+#: How the text of an exception ends where code has called `sys.exit`.
+_EXIT = re.compile(r"^SystemExit(\(\)|: .*)?$(?!\n)", re.MULTILINE)
+
 #: What the system says of a disk that takes no more, in the text of any exception of a chain.
 _DISK = re.compile(r"No space left on device|Disk quota exceeded|Read-only file system")
 #: A data source that Spark does not find, with what Spark says of it.
@@ -176,6 +179,10 @@ def first_lines(text: str) -> str:
 
 def _with_remedy(text: str) -> str:
     text = _SOURCE.sub(lambda found: f"{found[1]}: {faults.missing_source(found[2])}", text)
+    if _EXIT.search(text):
+        return (
+            f"{text} (code of the topology ends the process: return, or raise an exception instead)"
+        )
     missing = _MISSING.search(text)
     if missing is None:
         return text
