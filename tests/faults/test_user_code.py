@@ -105,6 +105,8 @@ def out(numbers, conf):
     return numbers.writeStream.foreachBatch(write).trigger(processingTime="500 milliseconds")
 """
 
+LISTENER = "a StreamingQueryListener of the topology holds up Spark's events"
+
 
 @dataclass(frozen=True)
 class Harm:
@@ -136,7 +138,7 @@ HARMS = [
     Harm("jvm stopped", "its JVM has not answered", "Spark's JVM had not answered for 30 s"),
     Harm("holds the interpreter", "no pulse for|silent for", "it was silent for 30 s"),
     Harm("driver stopped", "no pulse for|silent for", "it was silent for 30 s"),
-    raised("listener hangs", "a StreamingQueryListener of the topology holds up Spark's events"),
+    Harm("listener hangs", LISTENER, LISTENER),
     Harm("query stopped by a lock", "of out has run for", heals=False),
     Harm("script hangs", "Spark and its queries start, for", heals=False),
 ]

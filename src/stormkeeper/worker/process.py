@@ -292,13 +292,9 @@ class Worker:
             self._session.check_executors()
         except WorkerError as error:
             return error
-        unheard = self._jvm.unheard(self._silence_secs)
+        unheard = self._unheard(self._silence_secs)
         if unheard is not None:
-            return WorkerError(
-                f"Spark has ended the query {self._name_of(unheard)!r}, and has not said so for"
-                f" {self._silence_secs:g} s: a StreamingQueryListener of the topology holds up"
-                " Spark's events"
-            )
+            return WorkerError(unheard)
         session = self._session.session
         if session is None or session.sparkContext._jsc is None:
             return None
@@ -307,6 +303,16 @@ class Worker:
         except WorkerError as error:
             return None if self._script_over.wait(AFTER_SECS) else error
         return None
+
+    def _unheard(self, secs: float) -> str | None:
+        """Return which query has ended so long ago without an event; None: none has."""
+        run = self._jvm.unheard(secs)
+        if run is None:
+            return None
+        return (
+            f"Spark has ended the query {self._name_of(run)!r}, and has not said so for {secs:g} s:"
+            " a StreamingQueryListener of the topology holds up Spark's events"
+        )
 
     def _leave(self, code: int) -> None:
         self._finish()
@@ -485,7 +491,9 @@ class Worker:
             inactive=self._waits,
             queries=self._jvm.activities(self._name_of) if query is None else (),
             jvm_silent_ms=self._jvm.silent_ms if query is None else None,
-            waiting=self._session.waiting or self._claiming.waiting,
+            waiting=self._session.waiting
+            or self._claiming.waiting
+            or self._unheard(self._silence_secs / 3),
         )
 
     def _name_of(self, run: Run) -> str | None:
