@@ -68,33 +68,33 @@ def _packages(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> 
     metavar="FILE[,FILE...]",
     multiple=True,
     callback=files.py_files,
-    help="Modules (.py) and archives of modules (.zip, .egg) that come along, for Spark's executors"
-    " too.",
+    help="Send these modules (.py) and archives of modules (.zip, .egg) with the code, for Spark's"
+    " executors too.",
 )
 @click.option(
     "--requirements",
     metavar="FILE",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="What has to be installed, instead of the requirements.txt beside the code.",
+    help="Install what FILE names, in place of the requirements.txt beside the code.",
 )
 @click.option(
     "--with-wheels",
     is_flag=True,
-    help="Bring the wheels of what has to be installed, for machines that cannot fetch them.",
+    help="Send the wheels of the requirements too, for machines that cannot fetch them.",
 )
 @click.option(
     "--jars",
     metavar="FILE[,FILE...]",
     multiple=True,
     callback=files.files_of(".jar"),
-    help="Jars that come along.",
+    help="Send these jars with the code.",
 )
 @click.option(
     "--packages",
     metavar="GROUP:NAME:VERSION[,...]",
     multiple=True,
     callback=_packages,
-    help="What Spark fetches from a Maven repository.",
+    help="Have Spark fetch these packages from a Maven repository.",
 )
 @click.option(
     "--credentials",
@@ -137,23 +137,24 @@ def submit(
 ) -> None:
     """Submit a topology to the cluster, where it runs until it is killed.
 
-    It is a Python file that defines a Topology, any PySpark streaming script, a folder (its
-    __main__.py or topology.py runs), or a wheel (its package's __main__.py runs). The file
-    requirements.txt beside it says what has to be installed. NAME is what it is called in the
-    cluster; without one it is called as it calls itself. The script's own arguments stand behind
-    --.
+    FILE defines a Topology, or is any PySpark streaming script. In a folder (DIR) the command runs
+    __main__.py or topology.py; in a WHEEL, the __main__.py of its package. requirements.txt beside
+    the code names what has to be installed. NAME is the name in the cluster; without NAME, the
+    topology's own name counts. Arguments of the script follow --.
 
-    All is checked on this machine before anything is sent, with file and line in what is wrong. -c
-    sets keys of the topology's conf; what -c says of nimbus.*, storm.nimbus.* and storm.thrift.*
-    is for the way to Nimbus, and is not sent. A key that is much like a known one, or begins with
-    topology., and is unknown gets a warning. Then it waits until the first batch of each query has
-    ended, and says what it waits for; a query whose source has no data counts after 10 s. If a
-    worker crashes, it says how, and waits no more. Ctrl-C ends only the waiting.
+    The command checks everything on this machine before it sends anything, and names file and line
+    of what is wrong. -c sets keys of the topology's conf; keys of nimbus.*, storm.nimbus.* and
+    storm.thrift.* concern the connection to Nimbus, and are not sent. An unknown key that looks
+    like a known one, or begins with topology., gets a warning.
 
-    Exit code 0: it runs, or --no-wait. 1: it has a fault, or Nimbus refused it or was not reached.
-    2: wrong usage or configuration. 4: it is submitted, and does not run yet, or has crashed. 69:
-    the script has to be run to see what it defines, or requires something, and the extra
-    stormkeeper[spark] is not installed.
+    Then the command waits until the first batch of each query has ended, and says what it waits
+    for; a query whose source has no data counts after 10 s. If a worker crashes, the command shows
+    the error and ends. Ctrl-C ends the waiting alone.
+
+    Exit code 0: the topology runs, or --no-wait. 1: the topology has a fault, or Nimbus refused it
+    or was not reached. 2: wrong usage or configuration. 4: the topology is submitted, and does not
+    run yet, or has crashed. 69: the extra stormkeeper[spark] is not installed, and the script has
+    to be run to see what it defines, or requires something.
     """
     conf = load_conf(unknown="keep")
     with faults():
