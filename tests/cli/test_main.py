@@ -277,6 +277,8 @@ def test_an_ascii_locale_and_python_without_texts_do_no_harm(storm):
         "nimbus.seeds=[127.0.0.1]",
         "-c",
         "nimbus.thrift.port=1",
+        "-c",
+        "storm.nimbus.retry.times=0",
         LC_ALL="C",
         PYTHONUTF8="0",
         PYTHONIOENCODING="ascii",
