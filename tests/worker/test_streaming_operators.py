@@ -7,7 +7,7 @@ from pathlib import Path
 import pandas as pd
 import pyarrow as pa
 import pytest
-from pyspark import cloudpickle
+from pyspark import SparkContext, cloudpickle
 from pyspark.sql import Row
 from pyspark.sql.datasource import (
     DataSource,
@@ -37,12 +37,19 @@ SCHEMA = "word string, count long"
 def spark():
     # Spark's Python workers have no such module.
     cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    is_shared = SparkContext._active_spark_context is not None
     session = engine.session(
         {**engine.LOCAL_CHECKPOINTS, **ROCKS_DB, "spark.master": "local[2]"}, "operators"
     )
     session.conf.set("spark.sql.shuffle.partitions", "1")
+    # Spark looks for Python data sources in the active session, which this makes it.
+    session.createDataFrame([(1,)], "number int")
     yield session
-    engine.end(session)
+    if is_shared:
+        for key in (*engine.LOCAL_CHECKPOINTS, *ROCKS_DB, "spark.sql.shuffle.partitions"):
+            session.conf.unset(key)
+    else:
+        engine.end(session)
     cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
 
 
