@@ -40,7 +40,10 @@ def test_the_way_to_nimbus_is_not_sent():
 def test_help_says_what_is_not_sent(command):
     said = re.sub(r"\s+", " ", command.help)
     kept = ", ".join(f"{start}*" for start in sent_conf.OF_THE_WAY[:-1])
-    assert f"{kept} and {sent_conf.OF_THE_WAY[-1]}* is for the way to Nimbus, and is not" in said
+    assert (
+        f"{kept} and {sent_conf.OF_THE_WAY[-1]}* concern the connection to Nimbus, and are not"
+        in said
+    )
 
 
 def test_a_value_that_its_key_cannot_have_is_refused():

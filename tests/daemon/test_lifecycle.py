@@ -125,6 +125,14 @@ def test_an_announced_line_is_out_at_once(capfd):
     assert capfd.readouterr().out == "pacemaker listening on 127.0.0.1:6699\n"
 
 
+def test_an_announced_line_is_whole_beside_a_line_that_is_begun():
+    code = "import sys; from stormkeeper.daemon.lifecycle import announce\n"
+    code += "sys.stdout.reconfigure(write_through=False)\n"
+    code += "sys.stdout.write('ra'); announce('ready'); print('n')"
+    ran = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, check=True)
+    assert ran.stdout == b"ready\nran\n"
+
+
 CHILD = """
 from stormkeeper.daemon.lifecycle import announce, die_with_parent
 import time

@@ -126,7 +126,7 @@ def test_what_the_environment_names_stays(tmp_path):
 def test_a_user_with_name_and_home_needs_no_options(tmp_path, monkeypatch):
     account = SimpleNamespace(pw_name="me", pw_dir=str(tmp_path))
     monkeypatch.setattr(spark_environment, "_account", lambda: account)
-    environ = {"HOME": "/nonexistent", "LANG": "C.UTF-8"}
+    environ = {"HOME": str(tmp_path / "gone"), "LANG": "C.UTF-8"}
     complete(environ)
     assert environ == {
         "HOME": str(tmp_path),

@@ -328,8 +328,8 @@ def rebalance(
     query whose checkpoint is not shared stays on its machine. The command waits until all workers
     run. Ctrl-C ends only that.
 
-    -c sets keys of the topology's conf, which its workers have from their next start on; what -c
-    says of nimbus.*, storm.nimbus.* and storm.thrift.* is for the way to Nimbus, and is not sent.
+    -c sets keys of the topology's conf, which its workers have from their next start on; keys of
+    nimbus.*, storm.nimbus.* and storm.thrift.* concern the connection to Nimbus, and are not sent.
 
     Exit code 4: it is rebalanced, and its workers do not all run in time.
     """

@@ -42,7 +42,8 @@ def announce(line: str) -> None:
     if is_json():
         _log.info("%s", line)
         return
-    sys.stdout.write(f"{line}\n")
+    # Not through the buffer, where another thread may have begun a line.
+    os.write(sys.stdout.fileno(), f"{line}\n".encode())
     sys.stdout.flush()
 
 

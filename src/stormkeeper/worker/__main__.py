@@ -43,7 +43,9 @@ def main(arguments: list[str] | None = None) -> int:
     # What the script prints is seen line by line, also where stdout is a file or a pipe.
     for stream in (sys.stdout, sys.stderr):
         # What the encoding lacks, as with PYTHONIOENCODING=ascii, is escaped.
-        cast("TextIOWrapper", stream).reconfigure(line_buffering=True, errors="backslashreplace")
+        cast("TextIOWrapper", stream).reconfigure(
+            line_buffering=True, write_through=False, errors="backslashreplace"
+        )
     try:
         extras.require("spark", "a worker")
         saved = overrides.read(given.overrides) if given.overrides is not None else {}
