@@ -9,6 +9,7 @@ import pytest
 from pyspark.errors import PySparkException
 
 from stormkeeper.conf import Address
+from stormkeeper.daemon import spark as engine
 from stormkeeper.heartbeats.following import Part
 from stormkeeper.pacemaker.client import PacemakerClient
 from stormkeeper.pacemaker.client.settings import of_texts
@@ -125,10 +126,11 @@ def batch(spark, *addresses, **options):
 
 def test_the_format_is_there_in_a_fresh_session_without_registration(pacemaker, tmp_path):
     send(pacemaker, "a")
+    quick = engine.settings({}, "")["spark.driver.defaultJavaOptions"]  # it starts in half the time
     program = f"""
         from pyspark.sql import SparkSession
         spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", False)
-        spark = spark.getOrCreate()
+        spark = spark.config("spark.driver.defaultJavaOptions", {quick!r}).getOrCreate()
         reader = spark.read.format("pacemaker").option("timeoutSecs", {PATIENT})
         df = reader.option("servers", "{pacemaker.address}").load()
         print([(row.kind, row.path) for row in df.collect()])

@@ -130,6 +130,7 @@ def test_a_worker_that_ends_is_started_again(leader, supervisor, submit):
     assert len(supervisor.starts(WC)) == 4
 
 
+@pytest.mark.slow
 def test_workers_outlive_their_supervisor_and_are_adopted(leader, supervisor, submit):
     node = supervisor.start()
     submit(WC)
