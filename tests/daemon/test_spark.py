@@ -154,6 +154,7 @@ def test_a_setting_that_spark_refuses_is_one_readable_error(tmp_path):
     assert "\n" not in done.stdout.strip()
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_a_session_whose_jvm_hangs_is_ended_in_time(tmp_path):
     program = """

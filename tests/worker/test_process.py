@@ -284,12 +284,13 @@ query = spark.readStream.format("rate").load().writeStream.format("noop").queryN
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "code",
     [
         pytest.param(ENDLESS, id="topology"),
         *(
-            pytest.param(PLAIN_ENDLESS + rest, marks=pytest.mark.slow, id=name)
+            pytest.param(PLAIN_ENDLESS + rest, id=name)
             for rest, name in (
                 ("", "query left running"),
                 ("query.awaitTermination()\n", "awaited query"),
