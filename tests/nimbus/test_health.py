@@ -79,6 +79,13 @@ def told(
         (None, beat(DONE, jvm_silent_ms=40_000), "stuck: its JVM has not answered for 41 s"),
         (None, beat(DONE, age=14.0), "running"),
         (None, beat(DONE, age=16.0), "running: no pulse for 16 s"),
+        (
+            None,
+            beat(DONE, age=16.0, jvm_silent_ms=9_000),
+            "stuck: its JVM has not answered for 25 s",
+        ),
+        (None, beat(age=16.0, waiting="no executor"), "waiting: no executor"),
+        (None, beat(age=16.0, uptime=9), "starting: Spark and its queries start, for 9 s"),
         (None, beat(DONE, age=45.0), "stuck: no pulse for 45 s"),
         (None, beat(waiting="no executor has come"), "waiting: no executor has come"),
         (None, beat(inactive=True), "running: inactive: its queries wait"),

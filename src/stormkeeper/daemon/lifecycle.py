@@ -42,7 +42,7 @@ def announce(line: str) -> None:
     if is_json():
         _log.info("%s", line)
         return
-    # Not through the buffer, where another thread may have begun a line.
+    # This bypasses the buffer of `print`, in which another thread may have begun a line.
     os.write(sys.stdout.fileno(), f"{line}\n".encode())
     sys.stdout.flush()
 

@@ -4,9 +4,10 @@ py4j answers the JVM after an ``Exception`` only, and only in UTF-8. After ``sys
 ``foreachBatch`` function, or after an exception whose text has half of a surrogate pair, its thread
 ended, and the JVM waited for ever.
 
-When a query is stopped, Spark searches the text of its ``foreachBatch`` function's exception for an
-interruption, with a pattern that takes the thread's stack for about 1,000 characters. So the text
-gets a line separator (U+2028) where that pattern is to end; `without_separators` removes it.
+When a query is stopped in mid-batch, Spark searches the text of the batch function's exception for
+the name of an interruption. Spark's pattern overflows the stack of a thread after some 1,000
+characters, and stops at a line separator (U+2028). So `sendable` puts a separator behind the place
+of that name, and `without_separators` removes it.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ _HEAD, _TAIL = 20_000, 4_000
 _ERROR = protocol.RETURN_MESSAGE + protocol.ERROR
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
-#: Where Spark's search begins. What it looks for is the name of the class of Java's exception, at
-#: once behind this. py4j has escaped the text: no escape may be cut in two.
+#: The beginning of Spark's pattern, and the class of Java's exception, which follows at once. py4j
+#: has escaped the text: no escape may be cut in two.
 _JAVA_ERROR = re.compile(
     r"py4j\.protocol\.Py4JJavaError: An error occurred while calling(?:\\.|[^\\]){0,200}"
 )

@@ -5,7 +5,7 @@ its newest heartbeat. The record counts until the worker runs; then the heartbea
 has the health of its worst worker.
 
 A long batch is shown and not judged, because it may still end. After `Limits.batch_secs` the
-topology counts as stuck. Likewise a silence of a worker is shown after half of `Limits.beat_secs`.
+topology counts as stuck. The silence of a running worker is shown after half of `Limits.beat_secs`.
 """
 
 from __future__ import annotations
@@ -293,9 +293,8 @@ def _of_beat(beat: Beat, limits: Limits) -> WorkerHealth:
     longest = max(queries, key=lambda each: each.running_ms or 0, default=None)
     batch_secs = 0.0 if longest is None else (longest.running_ms or 0) / 1000
     state, text = RUNNING, ""
-    if age > limits.beat_secs / 2:
-        state = STUCK if age > limits.beat_secs else RUNNING
-        text = f"no pulse for {ago(age)}"
+    if age > limits.beat_secs:
+        state, text = STUCK, f"no pulse for {ago(age)}"
     elif activity.jvm_silent_ms is not None:
         state = STUCK
         text = f"its JVM has not answered for {ago(activity.jvm_silent_ms / 1000 + age)}"
@@ -308,6 +307,8 @@ def _of_beat(beat: Beat, limits: Limits) -> WorkerHealth:
         text = "inactive: its queries wait"
     elif not queries:
         state, text = STARTING, f"Spark and its queries start, for {ago(activity.uptime_secs)}"
+    if state == RUNNING and age > limits.beat_secs / 2:
+        text = f"no pulse for {ago(age)}"
     return WorkerHealth(state, text, queries=queries)
 
 

@@ -310,8 +310,8 @@ class Worker:
         if run is None:
             return None
         return (
-            f"Spark has ended the query {self._name_of(run)!r}, and has not said so for {secs:g} s:"
-            " a StreamingQueryListener of the topology holds up Spark's events"
+            f"Spark has ended the query {self._name_of(run)!r}, and has not said so for"
+            f" {secs:.0f} s: a StreamingQueryListener of the topology holds up Spark's events"
         )
 
     def _leave(self, code: int) -> None:

@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from datetime import UTC, datetime
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final
 
 from stormkeeper.cli.top.statistics import PulseChange, ServerLook, State, Statistics, Told
 from stormkeeper.errors import (
@@ -164,7 +163,7 @@ def _rounded(value: Any) -> Any:
     return [_rounded(item) for item in value] if isinstance(value, list) else value
 
 
-class Watcher:
+class Watcher(ExitStack):
     """Reads every server's changes, each from where the look before ended.
 
     Parameters
@@ -178,26 +177,18 @@ class Watcher:
     def __init__(
         self, clients: Iterable[PacemakerClient], clock: Callable[[], float] = time.monotonic
     ) -> None:
+        super().__init__()
         self._clock = clock
         #: Where the next look at each server begins.
         self._positions: dict[PacemakerClient, Position | None] = dict.fromkeys(clients)
-        self._threads = ThreadPoolExecutor(len(self._positions), "storm-heartbeats-top")
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+        self._threads = self.enter_context(
+            ThreadPoolExecutor(len(self._positions), "storm-heartbeats-top")
+        )
         for client in self._positions:
-            client.close()  # whoever waits for an answer ends at once
-        self._threads.shutdown()
+            self.callback(client.close)  # before the threads, whose calls then end at once
 
     def look(self) -> list[ServerLook]:
-        """ServerLook at all servers; costs the slowest, or the clients' deadline."""
+        """Look at all servers at once; takes as long as the slowest, or the clients' deadline."""
         return list(self._threads.map(self._look, self._positions))
 
     def _look(self, client: PacemakerClient) -> ServerLook:

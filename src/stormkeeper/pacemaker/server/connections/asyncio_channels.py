@@ -236,7 +236,7 @@ class _Channel(asyncio.BufferedProtocol):
         #: Whether a turn is due though nothing happens; and whether it is one for a long request.
         self._is_due = False
         self._is_due_long = False
-        #: Rounds in which it still reads once the server drains.
+        #: Rounds of the loop in which the channel still reads once the server drains.
         self._looks = _LAST_LOOKS
         #: The monotonic time since when requests wait for another turn, if they do.
         self._waits_since: float | None = None
@@ -398,7 +398,7 @@ class _Channel(asyncio.BufferedProtocol):
         elif requests.has_unanswered or self._is_full:
             transport.pause_reading()
             if self._is_full and self._channels.is_draining:
-                self._looks = 0  # the client does not read, and so may send for ever
+                self._looks = 0  # a client that does not read may send for ever
             if self._is_full or self._is_due or self._is_due_long:
                 pass
             elif requests.has_long:
