@@ -6,7 +6,7 @@ from support.cluster import RealCluster
 from support.two_queries import SOON, TWO_QUERIES, assert_once, written
 from support.waiting import until
 
-pytestmark = [pytest.mark.slow, pytest.mark.spark, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.spark]
 
 #: Each machine has its own.
 UNSHARED = {"topology.checkpoint.dir": None, "topology.checkpoint.shared": False}

@@ -16,7 +16,7 @@ from support.cluster import RealCluster
 from support.two_queries import SOON, TWO_QUERIES, assert_once, grows, written
 from support.waiting import until
 
-pytestmark = [pytest.mark.slow, pytest.mark.spark, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.spark]
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 

@@ -14,7 +14,6 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.spark,
     pytest.mark.zookeeper,
-    pytest.mark.timeout(900),
 ]
 
 

@@ -12,7 +12,7 @@ from support.processes import all_gone, family, send
 from support.two_queries import SOON, TWO_QUERIES, assert_once, grows
 from support.waiting import until
 
-pytestmark = [pytest.mark.slow, pytest.mark.spark, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.spark]
 
 #: Shorter than by default, so that it can be waited for.
 TIMES = {

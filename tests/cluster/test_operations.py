@@ -8,7 +8,7 @@ from support.cluster import RealCluster
 from support.two_queries import SOON, TWO_QUERIES, assert_once, grows
 from support.waiting import until
 
-pytestmark = [pytest.mark.slow, pytest.mark.spark, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.spark]
 
 #: Shorter than by default, so that it can be waited for; but on a busy machine, on which Sparks of
 #: other tests start, a worker may be silent for ten seconds.

@@ -11,7 +11,7 @@ from support.cluster import COMMAND_SECS, RealCluster
 from support.packages import STREAMING
 from support.waiting import until
 
-pytestmark = [pytest.mark.slow, pytest.mark.zookeeper, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.zookeeper]
 
 
 def test_a_submission_goes_on_at_the_next_leader(tmp_path):

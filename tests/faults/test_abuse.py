@@ -208,7 +208,6 @@ def test_only_what_disturbs_each_time_disturbs() -> None:
     "name",
     [name if name == "NONE" else pytest.param(name, marks=pytest.mark.slow) for name in PLAIN],
 )
-@pytest.mark.timeout(600)
 def test_no_abuse_disturbs_anybody(
     request: pytest.FixtureRequest, tmp_path: Path, name: str
 ) -> None:

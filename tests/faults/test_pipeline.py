@@ -87,7 +87,6 @@ def fill(file: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     ("program", "seed", "kills"),
     [

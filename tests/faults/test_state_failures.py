@@ -145,7 +145,6 @@ def test_a_leader_is_killed_and_comes_back(ensemble: Ensemble, connect: Connect)
 
 
 @pytest.mark.faults
-@pytest.mark.timeout(300)
 def test_one_leader_after_the_other_is_killed(ensemble: Ensemble, connect: Connect) -> None:
     kill_leader(ensemble, connect, times=6)
 

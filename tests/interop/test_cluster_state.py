@@ -29,7 +29,7 @@ from support.leaders import lead
 from support.storm_peer import PeerProcess
 from support.waiting import DEADLINE_SECS
 
-pytestmark = [pytest.mark.interop, pytest.mark.timeout(300), pytest.mark.zookeeper]
+pytestmark = [pytest.mark.interop, pytest.mark.zookeeper]
 
 # As ClusterState.java has them.
 TOPOLOGY = "wc-1-1700000000"

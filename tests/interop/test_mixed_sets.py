@@ -12,7 +12,7 @@ from support.proxy import Proxy
 from support.storm_peer import PeerProcess, free_port
 from support.waiting import until
 
-pytestmark = [pytest.mark.interop, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.interop]
 
 WORKERS = 4
 TOPOLOGY = "wc-1-1700000000"

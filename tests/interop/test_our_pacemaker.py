@@ -8,7 +8,7 @@ from support.proxy import Proxy
 from support.storm_peer import PeerProcess
 from support.waiting import until
 
-pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.interop]
 
 WORKERS = 4
 TOPOLOGY = "wc-1-1700000000"

@@ -13,7 +13,7 @@ from stormkeeper.thrift.serialization import Release, serialize
 from support.command import STORM
 from support.storm_peer import PeerProcess, free_port
 
-pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.interop]
 
 TOPOLOGY = "wc-1-1700000000"
 PATH = f"/workerbeats/{TOPOLOGY}/node-6700"

@@ -41,7 +41,7 @@ if folder is None:
     rows.writeStream
 """
 
-pytestmark = [pytest.mark.zookeeper, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.zookeeper]
 
 
 class Terminal:

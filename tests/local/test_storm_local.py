@@ -28,7 +28,7 @@ START_SECS = 300
 BEAT_SECS = 3
 TIMEOUT_SECS = 30
 
-pytestmark = [pytest.mark.spark, pytest.mark.zookeeper, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.spark, pytest.mark.zookeeper]
 
 
 class Run:
@@ -137,7 +137,10 @@ def test_report_tells_the_truth_and_nothing_is_left(local, text, tmp_path):
     # What would keep Spark from the cores until then starts only now.
     run.wait_for(r"waiting: the heartbeat pipeline is starting")
     run.wait_for(r"is alive in the liveness table")
-    until(lambda: json.loads(output.read_text()) == dict(words), 120)
+    until(lambda: json.loads(output.read_text()) == dict(words), START_SECS)
+    directory = Path(run.wait_for(r"pipeline writes its tables to (\S+)").group(1))
+    # Four windows of at least four counts; the statistics' first batch may be slow to come.
+    until(lambda: len(present(directory / "statistics", tables.WORKER_STATS)) >= 4 * 4, START_SECS)
     processes += family(run.process.pid)
     ran_secs = time.monotonic() - began
     run.process.send_signal(signal.SIGINT)

@@ -388,7 +388,6 @@ class ThreeNimbuses:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 def test_disks_of_nimbuses_are_lost_full_and_read_only(start, storm, tmp_path):
     """No code is lost, and what one Nimbus refuses the next leader takes."""
     with contextlib.ExitStack() as stack:

@@ -89,7 +89,6 @@ def printed(pipeline, *options):
 
 @pytest.mark.slow
 @pytest.mark.spark
-@pytest.mark.timeout(600)  # two starts of Spark, and a silence
 def test_a_silent_node_is_an_alert_until_it_is_heard_again(start_pacemaker, tmp_path):
     address = start_pacemaker().address
 

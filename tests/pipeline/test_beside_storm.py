@@ -98,7 +98,6 @@ def status_of(folder, name):
 
 @pytest.mark.slow
 @pytest.mark.spark
-@pytest.mark.timeout(300)  # a start of Spark
 def test_storms_workers_have_the_names_that_nimbus_gives_them(pacemaker, nimbus, tmp_path):
     with PacemakerClient(pacemaker.address) as client:
         for beat in SMALL._input["heartbeats"]:

@@ -51,7 +51,6 @@ def paragraph(beginning):
 
 @pytest.mark.slow
 @pytest.mark.spark
-@pytest.mark.timeout(600)  # many small jobs of Spark
 def test_the_examples_run(spark, start_pacemaker, tmp_path, capsys, monkeypatch):
     servers = [start_pacemaker(), start_pacemaker()]
     stats = bolt({("lines", "default"): 12}, 3)

@@ -62,7 +62,6 @@ def test_nobody_else_writes_what_a_pipeline_keeps(tmp_path, query):
 
 @pytest.mark.slow
 @pytest.mark.spark
-@pytest.mark.timeout(170)
 def test_a_query_goes_on_in_its_process_and_is_refused_without_its_tables(
     spark, pacemaker, tmp_path
 ):
@@ -109,7 +108,6 @@ def test_a_query_goes_on_in_its_process_and_is_refused_without_its_tables(
 @pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.zookeeper
-@pytest.mark.timeout(170)
 def test_a_topology_keeps_the_tables_and_goes_on_after_it_was_killed(tmp_path):
     place = tmp_path / "tables"
 

@@ -104,7 +104,6 @@ def status_of(rows, storm_id):
 
 @pytest.mark.slow
 @pytest.mark.spark
-@pytest.mark.timeout(300)  # two starts of Spark, and workers' silences
 def test_the_tables_follow_workers_and_servers(start_pacemaker, tmp_path):
     a, b = start_pacemaker(), start_pacemaker()
     with Pipeline(tmp_path, [a.address, b.address]) as pipeline:
@@ -222,7 +221,6 @@ def test_the_tables_follow_workers_and_servers(start_pacemaker, tmp_path):
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(400)
 @pytest.mark.parametrize(
     ("key", "error"),
     [
@@ -273,7 +271,6 @@ sys.addaudithook(on_event)
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(300)  # two starts of Spark
 @pytest.mark.slow
 def test_tables_of_a_batch_that_was_cut_off_between_them_are_all_of_one_reading(
     pacemaker, tmp_path
@@ -308,7 +305,6 @@ def test_tables_of_a_batch_that_was_cut_off_between_them_are_all_of_one_reading(
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(400)
 @pytest.mark.parametrize("ahead", [-60, 60])
 def test_a_reader_whose_clock_is_wrong_makes_nobody_dead(spark, tmp_path, ahead):
     store = store_of(tmp_path, tables.LIVENESS)
@@ -327,7 +323,6 @@ def test_a_reader_whose_clock_is_wrong_makes_nobody_dead(spark, tmp_path, ahead)
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(400)
 def test_a_micro_batch_whose_tables_are_published_is_not_repeated(spark, pacemaker, tmp_path):
     def batch(emitted):
         with PacemakerClient(pacemaker.address) as client:
@@ -364,7 +359,6 @@ queries.source_options = lambda *given: {**options(*given), "timeoutSecs": "30"}
 
 @pytest.mark.slow
 @pytest.mark.spark
-@pytest.mark.timeout(300)
 def test_a_pipeline_that_sees_nothing_says_so_and_why(start_pacemaker, tmp_path):
     def jaas(name, password):
         file = tmp_path / name

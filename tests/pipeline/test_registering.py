@@ -14,7 +14,7 @@ import pytest
 from stormkeeper.pacemaker.client import PacemakerClient
 from support.heartbeats import heartbeat, path
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.spark]
 
 PAGE = (Path(__file__).parents[2] / "docs" / "reading-pacemakers.md").read_text()
 EXAMPLES = re.findall(r"^```python\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)

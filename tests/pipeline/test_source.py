@@ -22,7 +22,7 @@ from support.scripted_pacemaker import JavaPacemaker, ScriptedPacemaker
 from support.storm_pacemaker import StormPacemaker
 from support.waiting import until
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark]
 
 #: Seconds within which every server that can answer does so.
 PATIENT = "30"

@@ -23,7 +23,7 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "heartbeat_tables_on_spark.py
 
 TOPOLOGIES = [f"t-{number}-17" for number in range(7)]
 
-pytestmark = [pytest.mark.slow, pytest.mark.spark, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.slow, pytest.mark.spark]
 
 
 def beat(servers, counted):

@@ -24,7 +24,6 @@ def started(tmp_path, server="127.0.0.1:1", prelude=None):
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(400)
 def test_a_stop_while_spark_starts_begins_no_query(pacemaker, tmp_path):
     with started(tmp_path, pacemaker.address) as pipeline:
         processes = until(pipeline.descendants)
@@ -41,7 +40,6 @@ def test_a_stop_while_spark_starts_begins_no_query(pacemaker, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.spark
-@pytest.mark.timeout(400)
 def test_a_stop_while_sparks_python_hangs_is_heeded(tmp_path):
     python, noted = tmp_path / "python", tmp_path / "python.pid"
     python.write_text("#!/bin/sh\necho $$ > $0.pid\nexec sleep 600\n")
@@ -98,7 +96,6 @@ def test_a_stop_between_the_queries_starts_is_heeded(spark, pacemaker, tmp_path)
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(400)
 def test_a_batch_that_hangs_does_not_keep_the_pipeline_from_stopping(
     spark, tmp_path, monkeypatch, caplog
 ):

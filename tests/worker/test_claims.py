@@ -19,7 +19,7 @@ from stormkeeper.worker.statistics import WorkerStatistics
 from stormkeeper.worker.stopping import BatchGate
 from support.waiting import DEADLINE_SECS, until
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.spark]
 
 FIRST, SECOND, THIRD = Claim(7, 1), Claim(7, 2), Claim(12, 1)
 

@@ -14,7 +14,7 @@ from support.processes import all_gone, send
 from support.waiting import until
 from support.worker import START_SECS, WorkerProcess
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.spark]
 
 #: Writes each batch to a file of its own, as a sink should that may see a batch twice.
 COPYING = """

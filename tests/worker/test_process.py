@@ -25,7 +25,7 @@ from support.processes import all_gone, name
 from support.waiting import until
 from support.worker import START_SECS, WorkerProcess
 
-pytestmark = [pytest.mark.spark, pytest.mark.zookeeper, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.spark, pytest.mark.zookeeper]
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 PACEMAKER_STORE = "org.apache.storm.cluster.PaceMakerStateStorageFactory"

@@ -13,7 +13,7 @@ from stormkeeper.worker.running import TopologyRun
 from stormkeeper.worker.statistics import WorkerStatistics
 from stormkeeper.worker.stopping import BatchGate, Countdown
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.spark]
 
 
 def failing_topology(folder, messages):

@@ -53,7 +53,6 @@ def sink(error):
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(400)
 def test_whatever_a_batch_function_raises_is_answered_and_named(spark, tmp_path):
     rates = spark.readStream.format("rate").option("rowsPerSecond", 100).load()
     with spark_callbacks.answered():
@@ -105,7 +104,6 @@ def test_what_a_python_worker_raises_is_named_too(tmp_path):
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(400)
 def test_a_listener_that_exits_holds_up_no_other_one(spark, tmp_path):
     heard = []
 

@@ -29,7 +29,6 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.spark,
     pytest.mark.zookeeper,
-    pytest.mark.timeout(400),
 ]
 
 CODE = {

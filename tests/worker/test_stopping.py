@@ -6,7 +6,7 @@ import pytest
 from stormkeeper.worker.stopping import BatchGate, Countdown, stop_queries
 from support.waiting import DEADLINE_SECS, until
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.spark]
 
 
 @pytest.fixture

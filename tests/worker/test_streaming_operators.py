@@ -21,7 +21,7 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from stormkeeper.daemon import spark as engine
 from support.waiting import DEADLINE_SECS, until
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 #: What transformWithState keeps its state in.
 ROCKS_DB = {

@@ -32,7 +32,7 @@ from support.processes import all_gone
 from support.waiting import until
 from support.worker import START_SECS, WorkerProcess
 
-pytestmark = [pytest.mark.spark, pytest.mark.zookeeper, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.spark, pytest.mark.zookeeper]
 
 STORM = "job-1-1700000000"
 SECRET = "hunter2-of-all-tests"

@@ -32,7 +32,6 @@ def in_utc(spark):
 @pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.usefixtures("in_utc")
-@pytest.mark.timeout(600)  # many small jobs of Spark
 def test_the_examples_print_what_the_page_shows(tmp_path, capsys):
     troubled_cluster.write(tmp_path / "heartbeats")
     namespace, differing = {}, []

@@ -14,7 +14,7 @@ from stormkeeper.pipeline.analyses.throughput import unusual_throughput
 from support.read_simulations import Statistics
 from support.simulations import BEGIN, simulation
 
-pytestmark = [pytest.mark.slow, pytest.mark.spark, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.spark]
 
 PERIOD_SECS = 60.0
 HOURS = 6.5
