@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from stormkeeper.code import fetching, sync
+from stormkeeper.blobs import fetching, sync
 from stormkeeper.conf import load
 from stormkeeper.nimbus import elector
 from stormkeeper.nimbus import process as nimbus

@@ -12,7 +12,7 @@ import pytest
 from thrift.Thrift import TApplicationException
 from thrift.transport.TTransport import TTransportException
 
-from stormkeeper.code import keys
+from stormkeeper.blobs import keys
 from stormkeeper.conf.schema import PACEMAKER_STATE_STORES
 from stormkeeper.daemon.listening import listen
 from stormkeeper.nimbus import process

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from stormkeeper.code import keys
+from stormkeeper.blobs import keys
 from stormkeeper.errors import CodeError, SerializationError
 from stormkeeper.nimbus import submitted
 from stormkeeper.nimbus.service import structure

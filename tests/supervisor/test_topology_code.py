@@ -11,7 +11,7 @@ from random import Random
 
 import pytest
 
-from stormkeeper.code import keys
+from stormkeeper.blobs import keys
 from stormkeeper.daemon.http_thread import HttpThread
 from stormkeeper.daemon.listening import listen
 from stormkeeper.errors import BlobNotFoundError, PeerError, StateUnavailableError, SupervisorError

@@ -5,11 +5,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from stormkeeper.code.blobs import BlobStore
-from stormkeeper.code.distributor import LocalCodeDistributor
-from stormkeeper.code.downloads import Downloads
-from stormkeeper.code.fetching import Download
-from stormkeeper.code.settings import Settings
+from stormkeeper.blobs.distributor import LocalCodeDistributor
+from stormkeeper.blobs.downloads import Downloads
+from stormkeeper.blobs.fetching import Download
+from stormkeeper.blobs.settings import Settings
+from stormkeeper.blobs.store import BlobStore
 from stormkeeper.errors import CodeError, PeerError, PeerUnavailableError
 from stormkeeper.paths import NimbusId
 from stormkeeper.state.memory.ensemble import MemoryEnsemble

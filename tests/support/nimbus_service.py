@@ -8,9 +8,9 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from stormkeeper import conf
-from stormkeeper.code import peers
-from stormkeeper.code.distributor import LocalCodeDistributor
-from stormkeeper.code.settings import Settings
+from stormkeeper.blobs import peers
+from stormkeeper.blobs.distributor import LocalCodeDistributor
+from stormkeeper.blobs.settings import Settings
 from stormkeeper.daemon.listening import listen
 from stormkeeper.errors import NotLeaderError
 from stormkeeper.nimbus.conf_changes import ConfChanges

@@ -6,8 +6,8 @@ import time
 import uuid
 
 from stormkeeper import conf
-from stormkeeper.code.distributor import LocalCodeDistributor
-from stormkeeper.code.settings import Settings
+from stormkeeper.blobs.distributor import LocalCodeDistributor
+from stormkeeper.blobs.settings import Settings
 from stormkeeper.daemon.orphans import RUN_MARK, end_marked
 from stormkeeper.errors import BlobNotFoundError
 from stormkeeper.nimbus.scheduling import mapping

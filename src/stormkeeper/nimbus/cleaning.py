@@ -2,7 +2,7 @@
 
 Their workers may be writing them still when the topology goes, so they are removed later: when the
 topology has been gone for ``nimbus.topology.blobstore.deletion.delay.ms``. Then its code goes too
-(`stormkeeper.code.sync`). What else there is, such as credentials, is left where a leader was lost
+(`stormkeeper.blobs.sync`). What else there is, such as credentials, is left where a leader was lost
 in the middle of a submission, and goes with it.
 """
 

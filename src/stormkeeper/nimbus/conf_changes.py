@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any, Final, Protocol
 
-from stormkeeper.code import keys
+from stormkeeper.blobs import keys
 from stormkeeper.errors import CodeError, NoNodeError, SerializationError
 from stormkeeper.nimbus import lifecycle
 from stormkeeper.nimbus.submitted import decode_conf, encode_conf
@@ -28,7 +28,7 @@ _CONF: Final = keys.PARTS[2]
 
 
 class Code(Protocol):
-    """Where the code of topologies is; a `stormkeeper.code.distributor.LocalCodeDistributor`."""
+    """Where the code of topologies is; a `stormkeeper.blobs.distributor.LocalCodeDistributor`."""
 
     def change(
         self,
@@ -75,7 +75,7 @@ class ConfChanges:
         Raises
         ------
         CodeError, StateError
-            As `stormkeeper.code.distributor.LocalCodeDistributor.change`.
+            As `stormkeeper.blobs.distributor.LocalCodeDistributor.change`.
         """
 
         def changed(data: bytes) -> bytes:

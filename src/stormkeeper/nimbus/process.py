@@ -13,9 +13,9 @@ from concurrent.futures import Future, wait
 from typing import Final
 
 import stormkeeper
-from stormkeeper.code.distributor import LocalCodeDistributor
-from stormkeeper.code.peers import peers
-from stormkeeper.code.settings import Settings
+from stormkeeper.blobs.distributor import LocalCodeDistributor
+from stormkeeper.blobs.peers import peers
+from stormkeeper.blobs.settings import Settings
 from stormkeeper.conf import Conf
 from stormkeeper.conf.address import hostname
 from stormkeeper.daemon.accepting import BACKLOG

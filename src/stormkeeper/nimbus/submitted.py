@@ -17,8 +17,8 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
-from stormkeeper.code import keys
-from stormkeeper.code.blobs import BlobStore
+from stormkeeper.blobs import keys
+from stormkeeper.blobs.store import BlobStore
 from stormkeeper.conf.schema import SCHEMA
 from stormkeeper.errors import BlobNotFoundError, CodeError, ConfigError, SerializationError
 from stormkeeper.statistics.reports import Component

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from stormkeeper import paths
-from stormkeeper.code.peers import peers
+from stormkeeper.blobs.peers import peers
 from stormkeeper.conf import Conf
 from stormkeeper.conf.address import hostname
 from stormkeeper.daemon import spark_environment

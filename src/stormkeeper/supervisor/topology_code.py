@@ -24,7 +24,7 @@ from typing import Any, Final
 
 import msgspec
 
-from stormkeeper.code import delivery, fetching, keys
+from stormkeeper.blobs import delivery, fetching, keys
 from stormkeeper.errors import (
     BlobNotFoundError,
     CodeError,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from stormkeeper.code import keys
+from stormkeeper.blobs import keys
 from support.nimbus_clients import declared, refusal, submit
 from support.waiting import until
 

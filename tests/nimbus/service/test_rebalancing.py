@@ -5,8 +5,8 @@ import re
 
 import pytest
 
-from stormkeeper.code import keys
-from stormkeeper.code.distributor import LocalCodeDistributor
+from stormkeeper.blobs import keys
+from stormkeeper.blobs.distributor import LocalCodeDistributor
 from stormkeeper.errors import BlobStorageError, CallRefusedError, StateUnavailableError
 from stormkeeper.nimbus import deadlines
 from stormkeeper.nimbus.conf_changes import ConfChanges

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from stormkeeper import paths
-from stormkeeper.code import replication
+from stormkeeper.blobs import replication
 from stormkeeper.conf.address import Address
 from stormkeeper.errors import CallRefusedError, NotLeaderError, OutcomeUnknownError
 from stormkeeper.nimbus.submitted import encode_conf

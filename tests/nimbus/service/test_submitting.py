@@ -7,7 +7,7 @@ import zipfile
 
 import pytest
 
-from stormkeeper.code import keys
+from stormkeeper.blobs import keys
 from stormkeeper.conf.address import Address
 from stormkeeper.rpc.leader import LeaderClient
 from support.nimbus_clients import NO_TOPOLOGY, declared, submission, upload

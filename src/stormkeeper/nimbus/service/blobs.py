@@ -13,8 +13,8 @@ from itertools import islice
 from typing import Final
 
 from stormkeeper import paths
-from stormkeeper.code import keys
-from stormkeeper.code.sessions import Sessions
+from stormkeeper.blobs import keys
+from stormkeeper.blobs.sessions import Sessions
 from stormkeeper.errors import (
     BlobInUseError,
     BlobNotFoundError,

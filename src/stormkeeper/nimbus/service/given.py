@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from stormkeeper.code.distributor import LocalCodeDistributor
+from stormkeeper.blobs.distributor import LocalCodeDistributor
 from stormkeeper.conf import Conf
 from stormkeeper.nimbus.conf_changes import ConfChanges
 from stormkeeper.nimbus.reign import Reigns

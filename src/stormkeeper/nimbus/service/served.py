@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 from stormkeeper import paths
-from stormkeeper.code import replication
+from stormkeeper.blobs import replication
 from stormkeeper.errors import (
     BlobExistsError,
     BlobInUseError,

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from stormkeeper.code import keys
+from stormkeeper.blobs import keys
 from stormkeeper.errors import CodeError, PacemakerError
 from stormkeeper.nimbus import health
 from stormkeeper.nimbus.health import WorkerHealth

@@ -1,0 +1,434 @@
+"""The blobs on a disk: each has a key, bytes, and the record of what they are.
+
+``data/<sha256>`` has bytes, ``keys/<key>.json`` says which of them are a blob's. Both are written
+under another name, brought to the disk, and renamed. So a blob is there as a whole, in its newest
+version, or not at all, whatever a crash leaves; and whoever reads one goes on with what it was when
+it was opened. Bytes that several blobs have are kept once, and those that none has are deleted.
+
+A disk can lose files while the process runs. `BlobStore.verify` drops the blobs whose files are
+gone or have another size, and `BlobStore.scrub` those whose checksum is wrong: then they are not
+here, and can be fetched again.
+
+Other names are ``….new``, of what is being written, and ``<sha256>.part``, of what is being
+fetched, which a later process goes on with.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import hashlib
+import logging
+import os
+import threading
+import time
+import uuid
+from collections.abc import Callable, Collection, Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, BinaryIO, Final
+
+from stormkeeper.blobs import keys
+from stormkeeper.blobs.drafts import BLOCK, Content, Draft, storing, sync_folder
+from stormkeeper.errors import BlobNotFoundError, BlobStorageError, CodeError, SerializationError
+from stormkeeper.state.storm.blobs import BlobRecord
+
+log = logging.getLogger(__name__)
+
+#: What is being written; what is being fetched; what says which bytes are a blob's.
+_NEW: Final = ".new"
+_PART: Final = ".part"
+_JSON: Final = ".json"
+
+#: The share of the time that `BlobStore.scrub` reads; it rests for the remainder.
+SCRUB_SHARE: Final = 0.02
+
+#: Errors of a read that say nothing of the file: the process has too many open, or no memory.
+_OF_THE_PROCESS: Final = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+
+#: In place of a record: whichever there is.
+_ANY: Final[Any] = object()
+
+
+class BlobStore:
+    """The blobs in a folder, of one process at a time. Safe for many threads.
+
+    Opening it removes what was being uploaded when an earlier process ended, and every blob whose
+    bytes are not those of its record: it is logged, and not there.
+
+    Parameters
+    ----------
+    folder
+        Where; made if absent.
+
+    Raises
+    ------
+    BlobStorageError
+        The folder cannot be used, or another process uses it.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        #: Where they are.
+        self.folder = folder
+        #: Called when `open` or `scrub` finds that blobs are lost, on the thread that finds it.
+        self.on_loss: Callable[[], None] = lambda: None
+        #: How many blobs were lost since the start.
+        self.losses = 0
+        self._data = folder / "data"
+        self._keys = folder / "keys"
+        self._lock = threading.RLock()
+        self._records: dict[str, BlobRecord] = {}
+        with storing(folder, "keep blobs"):
+            self._owned = self._make()
+        try:
+            self._own(self._owned)
+            with storing(folder, "read the blobs"):
+                self._sweep()
+        except BaseException:
+            self._owned.close()
+            raise
+
+    def __enter__(self) -> BlobStore:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let another process have the folder."""
+        self._owned.close()
+
+    def get(self, key: str) -> BlobRecord | None:
+        """Return the record of a blob, None where there is none of that key."""
+        with self._lock:
+            return self._records.get(key)
+
+    def all(self) -> dict[str, BlobRecord]:
+        """Return the records of all blobs by their keys."""
+        with self._lock:
+            return dict(self._records)
+
+    def open(self, key: str) -> tuple[BlobRecord, BinaryIO]:
+        """Return a blob's record, and its bytes as a file to read, which the caller closes.
+
+        Raises
+        ------
+        BlobNotFoundError
+            There is none.
+        BlobStorageError
+            It cannot be read. If its file is gone, the blob is dropped as `verify` does.
+        """
+        try:
+            with self._lock, storing(self.folder, f"read {key}"):
+                record = self._records.get(key)
+                if record is None:
+                    raise BlobNotFoundError(f"there is no blob {key} here")
+                return record, self._path(record.sha256).open("rb", buffering=0)
+        except BlobStorageError:
+            if self.verify():
+                self.on_loss()
+            raise
+
+    def verify(self) -> list[str]:
+        """Drop the blobs whose files are gone or have another size; returns their keys.
+
+        Reads no file. The store's folders, and records whose files are gone, are written again
+        where the disk allows it.
+
+        Raises
+        ------
+        BlobStorageError
+            The folder was replaced, and another process uses it.
+        """
+        with self._lock:
+            self._restore()
+            sizes = {record.sha256: record.size for record in self._records.values()}
+            lost = self._drop(
+                {sha256 for sha256, size in sizes.items() if not self._has(sha256, size)}
+            )
+            for key, record in self._records.items():
+                if not self._file(key).exists():
+                    with suppress(OSError, BlobStorageError):
+                        self._write(key, record)
+        self._report(lost, "its bytes are gone or cut off")
+        return lost
+
+    def scrub(self, wait: Callable[[float], bool] = lambda _: False) -> list[str]:
+        """Read all blobs, and drop those whose bytes have changed; returns their keys.
+
+        Parameters
+        ----------
+        wait
+            Sleeps for seconds between two blocks, so that the reading takes `SCRUB_SHARE` of the
+            time; returns True to end early.
+        """
+        damaged: list[str] = []
+        for record in {record.sha256: record for record in self.all().values()}.values():
+            digest = hashlib.sha256()
+            try:
+                with self._path(record.sha256).open("rb", buffering=0) as file:
+                    # Read from the disk, not from the kernel's cache.
+                    os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+                    while True:
+                        began = time.monotonic()
+                        block = file.read(BLOCK)
+                        digest.update(block)
+                        if not block:
+                            break
+                        if wait((time.monotonic() - began) * (1 / SCRUB_SHARE - 1)):
+                            return damaged
+            except FileNotFoundError:
+                continue  # deleted meanwhile, or `verify` finds it
+            except OSError as error:
+                log.warning("%s cannot be read: %s", self._path(record.sha256), error)
+            if digest.hexdigest() != record.sha256:
+                damaged += self.drop_damaged(record)
+        return damaged
+
+    def drop_damaged(self, record: BlobRecord) -> list[str]:
+        """Drop the blobs that have the bytes of a record, if these are wrong or cannot be read.
+
+        Returns the keys of the blobs. Wrong bytes are deleted; those that cannot be read stay, as
+        a later read may succeed.
+        """
+        why, path = "its bytes have changed", self._path(record.sha256)
+        with self._lock:
+            try:
+                if self._is_whole(Content(record.sha256, record.size)):
+                    return []
+                path.unlink(missing_ok=True)
+            except OSError as error:
+                if error.errno in _OF_THE_PROCESS:
+                    return []
+                why = f"its bytes cannot be read ({error.strerror or error})"
+            lost = self._drop({record.sha256})
+        self._report(lost, why)
+        if lost:
+            self.on_loss()
+        return lost
+
+    def folders(self) -> list[Path]:
+        """Return the folders that files are written to, which are made again where missing."""
+        with self._lock:
+            self._restore()
+        return [self._data, self._keys]
+
+    def draft(self) -> Draft:
+        """Begin a blob, whose CRC is counted."""
+        if not self._data.is_dir():
+            with self._lock:
+                self._restore()
+        return Draft(self._data / f"{uuid.uuid4()}{_NEW}", counted=True)
+
+    def part(self, sha256: str) -> Path:
+        """Return where the bytes with that checksum are gathered."""
+        return self._data / f"{sha256}{_PART}"
+
+    def put(
+        self,
+        key: str,
+        record: BlobRecord,
+        draft: Draft | None,
+        *,
+        expected: BlobRecord | None = _ANY,
+    ) -> bool:
+        """Have a blob be what a record says; then all of it is on the disk.
+
+        Parameters
+        ----------
+        key, record
+            The blob.
+        draft
+            Its bytes, finished. They are the store's afterwards, or gone. None: bytes that are here
+            already, such as those of another version or of a dropped blob.
+        expected
+            The record that is to be replaced, None for no blob; any, if left out.
+
+        Returns
+        -------
+        bool
+            Whether it was put there: not if there is another record than `expected`.
+
+        Raises
+        ------
+        ValueError
+            The bytes are none that the record is of.
+        BlobStorageError
+            The disk did not take it. The blob is what it was, unless the disk failed at the last
+            step: then it is what it should be, and may not survive a power failure.
+        """
+        keys.check(key)
+        content = Content(record.sha256, record.size)
+        data = self._path(record.sha256)
+        with self._lock:
+            before = self._records.get(key)
+            if expected is not _ANY and before != expected:
+                if draft is not None:
+                    draft.discard()
+                return False
+            if draft.content() != content if draft is not None else not self._is_here(content):
+                raise ValueError(f"these are not the bytes of {key} with the SHA-256 {content}")
+            try:
+                with storing(self.folder, f"store {key}"):
+                    if draft is not None:
+                        draft.path.replace(data)
+                        sync_folder(self._data)
+                    self._write(key, record)
+            except BlobStorageError:
+                if draft is not None:
+                    draft.discard()
+                self._forget(record.sha256)
+                raise
+            self._records[key] = record
+            with storing(self.folder, f"store {key}"):
+                sync_folder(self._keys)
+                if before is not None:
+                    self._forget(before.sha256)
+            return True
+
+    def delete(self, key: str, *, expected: BlobRecord | None = _ANY) -> bool:
+        """Delete a blob, and give its space back; returns whether it did.
+
+        Where `expected` is given, a blob with another record stays.
+
+        Raises
+        ------
+        BlobStorageError
+            The disk did not forget it: it may be there again after a restart.
+        """
+        with self._lock:
+            record = self._records.get(key)
+            if record is None or (expected is not _ANY and record != expected):
+                return False
+            del self._records[key]
+            with storing(self.folder, f"delete {key}"):
+                self._file(key).unlink(missing_ok=True)
+                sync_folder(self._keys)
+                self._forget(record.sha256)
+            return True
+
+    def has(self, sha256: str) -> bool:
+        """Return whether some blob has the bytes with that checksum."""
+        with self._lock:
+            return any(record.sha256 == sha256 for record in self._records.values())
+
+    def drop_parts(self, wanted: Collection[str]) -> None:
+        """Give the space back of what was being fetched, and is none of the `wanted` checksums."""
+        with storing(self.folder, "delete what nobody wants"):
+            for path in self._data.glob(f"*{_PART}"):
+                if path.name.removesuffix(_PART) not in wanted:
+                    path.unlink(missing_ok=True)
+
+    def _drop(self, checksums: Collection[str]) -> list[str]:
+        lost = sorted(key for key, each in self._records.items() if each.sha256 in checksums)
+        for key in lost:
+            del self._records[key]
+        self.losses += len(lost)
+        return lost
+
+    def _report(self, lost: Iterable[str], why: str) -> None:
+        for key in lost:
+            log.error("the blob %s is lost in %s: %s; it is fetched again", key, self.folder, why)
+
+    def _has(self, sha256: str, size: int) -> bool:
+        """Return whether there is a file of that size for a checksum."""
+        try:
+            return self._path(sha256).stat().st_size == size
+        except OSError:
+            return False
+
+    def _is_here(self, content: Content) -> bool:
+        """Return whether these bytes are here; they are read unless a blob vouches for them."""
+        if self.has(content.sha256):
+            return self._has(*content)
+        try:
+            return self._is_whole(content)
+        except OSError:
+            return False
+
+    def _make(self) -> BinaryIO:
+        """Make the folders where they are missing, and open the file of the lock."""
+        # Private: a topology's configuration may have secrets in it.
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._data.mkdir(exist_ok=True)
+        self._keys.mkdir(exist_ok=True)
+        return (self.folder / "lock").open("ab")
+
+    def _restore(self) -> None:
+        """Make the folders again, and own them, where they were removed."""
+        if self._owned.closed:
+            return
+        with suppress(OSError):
+            owned = self._make()
+            if os.path.sameopenfile(owned.fileno(), self._owned.fileno()):
+                owned.close()
+                return
+            try:
+                self._own(owned)
+            except BlobStorageError:
+                owned.close()
+                raise
+            self._owned.close()
+            self._owned = owned
+
+    def _path(self, sha256: str) -> Path:
+        return self._data / sha256
+
+    def _file(self, key: str) -> Path:
+        return self._keys / f"{key}{_JSON}"
+
+    def _write(self, key: str, record: BlobRecord) -> None:
+        new = self._keys / f"{uuid.uuid4()}{_NEW}"
+        try:
+            draft = Draft(new)
+            draft.write(record.encode())
+            draft.finish()
+            new.replace(self._file(key))
+        finally:
+            new.unlink(missing_ok=True)
+
+    def _forget(self, sha256: str) -> None:
+        """Delete bytes that no blob has any more."""
+        if not self.has(sha256):
+            self._path(sha256).unlink(missing_ok=True)
+
+    def _own(self, file: BinaryIO) -> None:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise BlobStorageError(
+                f"another process keeps its blobs in {self.folder}: give this one a folder of its"
+                " own (storm.local.dir or blobstore.dir), or stop the other"
+            ) from error
+
+    def _sweep(self) -> None:
+        """Keep the blobs that are whole, and what was being fetched; delete all else."""
+        for folder in (self._data, self._keys):
+            for path in folder.glob(f"*{_NEW}"):
+                path.unlink()
+        known: dict[str, bool] = {}
+        for path in sorted(self._keys.glob(f"*{_JSON}")):
+            key = path.name.removesuffix(_JSON)
+            try:
+                keys.check(key)
+                record = BlobRecord.decode(path.read_bytes())
+                content = Content(record.sha256, record.size)
+                if content.sha256 not in known:
+                    known[content.sha256] = self._is_whole(content)
+                if not known[content.sha256]:
+                    raise BlobNotFoundError("its bytes are gone, or others than they were")
+            except (CodeError, SerializationError) as error:
+                log.warning("the blob %s is damaged, and removed: %s", key, error)
+                path.unlink()
+            else:
+                self._records[key] = record
+        for path in self._data.iterdir():
+            if path.suffix != _PART and not self.has(path.name):
+                path.unlink()
+
+    def _is_whole(self, content: Content) -> bool:
+        path = self._path(content.sha256)
+        if not path.is_file() or path.stat().st_size != content.size:
+            return False
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest() == content.sha256

@@ -1,0 +1,49 @@
+"""The same on the real ZooKeeper: what is announced there, and what starts a copy."""
+
+import pytest
+
+from stormkeeper import conf, paths
+from stormkeeper.blobs import keys, replication
+from stormkeeper.state.storm import cluster as storm_cluster
+from support.code import Cluster, activate, code_of
+from support.waiting import until
+
+WC = "wc-1-1700000000"
+
+
+@pytest.fixture
+def on_zookeeper(tmp_path, zookeeper_settings):
+    configured = conf.defaults().with_values(zookeeper_settings())
+    cluster = Cluster(tmp_path, connect=lambda: storm_cluster.connect(configured))
+    yield cluster
+    cluster.close()
+
+
+@pytest.mark.zookeeper
+def test_code_is_copied_by_a_watch_in_every_version_and_is_gone_in_the_end(on_zookeeper):
+    one, two = on_zookeeper.start(1), on_zookeeper.start(2)
+    one.code.start()
+    two.code.start()
+    one.submitted.append(WC)
+    one.code.upload(WC, code_of(WC))
+    wanted = conf.defaults().with_values({"topology.max.replication.wait.time.sec": 60})
+    assert replication.wait(one.storm, WC, wanted) == (2, 2)
+    activate(one, WC)
+    one.submitted.clear()
+    assert two.code.sync.missing() == {}
+
+    [jar, *_] = blobs = keys.of_topology(WC)
+    update = one.code.uploads.begin_update(jar)
+    one.code.uploads.chunk(update, b"new")
+    record = one.code.uploads.finish(update)
+    until(lambda: two.code.store.get(jar) == record)
+    holders = paths.blob_holder(jar, str(two.id), 2)
+    until(lambda: one.storm.state.node_exists(holders))
+    assert one.storm.state.get_stat(holders).owner == two.storm.state.session_id
+    assert one.storm.blobs([jar])[jar].held == (str(one.id), str(two.id))
+
+    one.leader.remove_storm(WC)
+    for nimbus in (one, two):
+        until(lambda nimbus=nimbus: nimbus.code.sync.wake() or not nimbus.code.store.all())
+    assert one.storm.blobstore() == []
+    assert one.storm.blobs(blobs) == {}
