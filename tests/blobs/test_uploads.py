@@ -26,11 +26,11 @@ from stormkeeper.errors import (
     TransferEndedError,
 )
 from stormkeeper.paths import NimbusId
-from stormkeeper.state.memory.ensemble import MemoryEnsemble
 from stormkeeper.state.storm.blobs import BlobRecord
 from stormkeeper.state.storm.cluster import StormClusterState
 from stormkeeper.state.storm.codec import Codec
 from support.disks import files, room_for
+from support.memory_state import MemoryEnsemble
 
 ME = NimbusId("nimbus1.example", 6627, 0)
 

@@ -9,9 +9,9 @@ from click.testing import CliRunner
 from stormkeeper.cli.commands import storm as command
 from stormkeeper.client import looking
 from stormkeeper.client.connection import connect
-from stormkeeper.state.memory.ensemble import MemoryEnsemble
 from stormkeeper.state.storm.cluster import StormClusterState
 from stormkeeper.state.storm.codec import Codec
+from support.memory_state import MemoryEnsemble
 from support.nimbus_service import nimbuses
 from support.packages import tree
 

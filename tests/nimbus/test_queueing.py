@@ -8,9 +8,9 @@ from stormkeeper.nimbus.queueing import ROUNDS, Queueing, watched
 from stormkeeper.paths import NimbusId
 from stormkeeper.state import locks
 from stormkeeper.state.locks import Lock
-from stormkeeper.state.memory.ensemble import MemoryEnsemble
 from stormkeeper.state.storage import EventType
 from support.interposed import Interposed
+from support.memory_state import MemoryEnsemble
 
 NIMBUS = NimbusId("nimbus1.example", 6627, 6628)
 

@@ -14,7 +14,6 @@ from stormkeeper.history.asking import Past
 from stormkeeper.local import ports
 from stormkeeper.pacemaker.client import PacemakerClient
 from stormkeeper.pipeline import tables
-from stormkeeper.state.memory.ensemble import MemoryEnsemble
 from stormkeeper.state.storm.cluster import StormClusterState
 from stormkeeper.state.storm.codec import Codec
 from stormkeeper.thrift.records import Assignment
@@ -22,6 +21,7 @@ from stormkeeper.thrift.serialization import deserialize
 from support import vectors
 from support.daemon import DaemonProcess
 from support.heartbeats import path
+from support.memory_state import MemoryEnsemble
 from support.nimbus_service import nimbuses
 from support.statistics_examples import example
 from support.storm_topologies import leave

@@ -11,10 +11,10 @@ from stormkeeper.pipeline import rows, tables
 from stormkeeper.pipeline.components import unnamed
 from stormkeeper.pipeline.naming import Naming, Timeouts, naming, timeout_in
 from stormkeeper.pipeline.sight import Sight
-from stormkeeper.state.memory.ensemble import MemoryEnsemble
 from stormkeeper.state.storm.cluster import StormClusterState
 from stormkeeper.state.storm.codec import Codec
 from support.heartbeats import bolt, change_of, decode_batch, heartbeat, page_of, path, spout
+from support.memory_state import MemoryEnsemble
 from support.nimbus_service import nimbuses
 from support.statistics_examples import example
 from support.storm_topologies import leave

@@ -13,10 +13,10 @@ from stormkeeper.errors import NotLeaderError, OutcomeUnknownError, StateError, 
 from stormkeeper.state import fences, locks
 from stormkeeper.state.fences import FencedWriter
 from stormkeeper.state.locks import Lock
-from stormkeeper.state.memory.ensemble import MemoryEnsemble
 from stormkeeper.state.storage import ClusterState, ConnectionState
 from stormkeeper.state.transactions import Operation, Result
 from support.interposed import Interposed
+from support.memory_state import MemoryEnsemble
 
 #: After which silence the server ends a session.
 SESSION_SECS: Final = 10.0

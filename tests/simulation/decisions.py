@@ -6,11 +6,11 @@ from typing import Final
 from simulation.history import Attempt
 from stormkeeper import paths
 from stormkeeper.state.fences import FencedWriter
-from stormkeeper.state.memory.tree import MemoryTree
 from stormkeeper.state.storm.codec import Codec
 from stormkeeper.state.storm.leader import LeaderClusterState
 from stormkeeper.thrift.compression import Compression
 from stormkeeper.thrift.records import Assignment, StormBase, TaskInfo, TopologyStatus
+from support.memory_tree import MemoryTree
 
 TOPOLOGIES: Final = tuple(f"topology-{number}-1" for number in range(4))
 COMPONENT: Final = "split"

@@ -13,9 +13,9 @@ from stormkeeper import paths
 from stormkeeper.nimbus.election import Election
 from stormkeeper.nimbus.election_events import Stand
 from stormkeeper.state import locks
-from stormkeeper.state.memory.ensemble import MemoryEnsemble
 from stormkeeper.state.storage import NodeData
 from stormkeeper.state.transactions import Create, Operation
+from support.memory_state import MemoryEnsemble
 
 #: Virtual seconds with new faults, and without: at least, until the old ones have had their effect,
 #: and at most, until one leads.

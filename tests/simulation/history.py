@@ -15,8 +15,8 @@ from stormkeeper.errors import (
     StateUnavailableError,
 )
 from stormkeeper.state.fences import Fence
-from stormkeeper.state.memory.tree import MemoryTree
 from stormkeeper.state.transactions import Check, Operation
+from support.memory_tree import MemoryTree
 
 
 class Outcome(enum.Enum):

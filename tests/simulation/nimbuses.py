@@ -39,13 +39,13 @@ from stormkeeper.nimbus.readiness import LOOK_SECS, DiskWatch
 from stormkeeper.nimbus.reigning import Reigning
 from stormkeeper.paths import NimbusId
 from stormkeeper.state.fences import FencedWriter
-from stormkeeper.state.memory.ensemble import MemoryEnsemble
 from stormkeeper.state.storage import ConnectionState, EventType
 from stormkeeper.state.storm.cluster import StormClusterState
 from stormkeeper.state.storm.leader import LeaderClusterState
 from stormkeeper.state.transactions import Create
 from stormkeeper.thrift.records import NimbusSummary
 from support.interposed import Interposed
+from support.memory_state import MemoryEnsemble
 from support.nimbuses import Shelf
 
 #: After which silence the server ends a session.

@@ -11,7 +11,7 @@ from simulation.history import History
 from stormkeeper import paths
 from stormkeeper.state import locks
 from stormkeeper.state.fences import FencedWriter
-from stormkeeper.state.memory.ensemble import MemoryEnsemble
+from support.memory_state import MemoryEnsemble
 
 CANDIDATES: Final = 3
 

@@ -6,11 +6,11 @@ from kazoo.client import KazooClient
 
 from stormkeeper.conf import Address
 from stormkeeper.state.fences import FencedWriter
-from stormkeeper.state.memory.ensemble import MemoryEnsemble
 from stormkeeper.state.zookeeper.connection import Connection
 from stormkeeper.state.zookeeper.settings import Settings
 from stormkeeper.state.zookeeper.state import ZooKeeperState
 from support.leaders import fence_of
+from support.memory_state import MemoryEnsemble
 from support.pacemaker import PacemakerProcess
 from support.proxy import Proxy
 from support.stores import (

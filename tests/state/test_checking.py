@@ -10,7 +10,6 @@ from stormkeeper.errors import AccessDeniedError
 from stormkeeper.state import fences, locks, survey
 from stormkeeper.state.checking import ADVICE, Finding, check
 from stormkeeper.state.fences import Fence, FencedWriter
-from stormkeeper.state.memory.ensemble import MemoryEnsemble
 from stormkeeper.state.storage import NodeData, NodeStat
 from stormkeeper.state.storm.codec import Codec, stamped
 from stormkeeper.state.storm.leader import LeaderClusterState
@@ -32,6 +31,7 @@ from stormkeeper.thrift.records import (
     TopologyStatus,
 )
 from support.interposed import Interposed
+from support.memory_state import MemoryEnsemble
 
 VECTORS = Path(__file__).parent.parent / "vectors"
 ID = "wc-1-1700000000"

@@ -8,10 +8,10 @@ from stormkeeper.errors import InvalidPathError, PacemakerClosedError, StateClos
 from stormkeeper.heartbeats.pacemaker import PacemakerHeartbeats
 from stormkeeper.heartbeats.protocols import HeartbeatStore
 from stormkeeper.pacemaker.client.pool import PacemakerPool
-from stormkeeper.state.memory.state import MemoryState
 from stormkeeper.state.node_heartbeats import NodeHeartbeats
 from stormkeeper.state.storage import ClusterState
 from stormkeeper.state.zookeeper.state import ZooKeeperState
+from support.memory_state import MemoryState
 from support.stores import MemoryStore, ZooKeeperStore
 
 TOP = "/workerbeats/wc-1-1700000000"

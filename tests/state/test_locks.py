@@ -19,9 +19,9 @@ from stormkeeper.errors import (
 )
 from stormkeeper.state import locks
 from stormkeeper.state.locks import Lock, in_line, predecessor
-from stormkeeper.state.memory.ensemble import MemoryEnsemble
 from stormkeeper.state.storage import EventType, NodeData, NodeStat
 from support.interposed import Interposed
+from support.memory_state import MemoryEnsemble
 from support.waiting import DEADLINE_SECS
 
 GUID = "[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"

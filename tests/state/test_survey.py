@@ -9,7 +9,7 @@ from stormkeeper.errors import (
     RemoteProtocolError,
 )
 from stormkeeper.state import survey
-from stormkeeper.state.memory.ensemble import MemoryEnsemble
+from support.memory_state import MemoryEnsemble
 
 NODES = {
     "/storms/wc-1": b"base",

@@ -4,13 +4,13 @@ import pytest
 
 from stormkeeper import paths
 from stormkeeper.errors import StateUnavailableError
-from stormkeeper.state.memory.ensemble import MemoryEnsemble
 from stormkeeper.state.storm.cluster import StormClusterState
 from stormkeeper.state.storm.codec import Codec
 from stormkeeper.supervisor import assignments
 from stormkeeper.supervisor.assignments import Assignments
 from stormkeeper.thrift.records import Assignment
 from support.leaders import lead
+from support.memory_state import MemoryEnsemble
 from support.waiting import until
 
 

@@ -10,7 +10,6 @@ import pytest
 import stormkeeper
 from stormkeeper import conf
 from stormkeeper.nimbus.scheduling import mapping
-from stormkeeper.state.memory.ensemble import MemoryEnsemble
 from stormkeeper.state.storm.cluster import StormClusterState
 from stormkeeper.state.storm.codec import Codec
 from stormkeeper.supervisor import registration
@@ -20,6 +19,7 @@ from stormkeeper.supervisor.slots import SlotState, SlotStatus
 from stormkeeper.thrift import records as thrift
 from stormkeeper.thrift.records import LaunchClaim
 from stormkeeper.topology.claims import Claim
+from support.memory_state import MemoryEnsemble
 from support.waiting import until
 
 MACHINE = Machine(

@@ -5,12 +5,12 @@ import time
 import pytest
 
 from stormkeeper.errors import StateUnavailableError
-from stormkeeper.state.memory.ensemble import MemoryEnsemble
 from stormkeeper.state.storm.cluster import StormClusterState
 from stormkeeper.state.storm.codec import Codec
 from stormkeeper.supervisor.records import SlotAssignment
 from stormkeeper.supervisor.reports import Reports, last_lines
 from stormkeeper.topology.faults import crash, crash_with_cause
+from support.memory_state import MemoryEnsemble
 
 WORK = SlotAssignment("wc-1-1", {"out": "1-1-0", "totals": "1-1-0"})
 

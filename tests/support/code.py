@@ -12,12 +12,12 @@ from stormkeeper.blobs.settings import Settings
 from stormkeeper.blobs.store import BlobStore
 from stormkeeper.errors import CodeError, PeerError, PeerUnavailableError
 from stormkeeper.paths import NimbusId
-from stormkeeper.state.memory.ensemble import MemoryEnsemble
 from stormkeeper.state.storm.blobs import BlobRecord
 from stormkeeper.state.storm.cluster import StormClusterState
 from stormkeeper.state.storm.codec import Codec
 from stormkeeper.thrift.records import NimbusSummary, StormBase, TopologyStatus
 from support.leaders import lead
+from support.memory_state import MemoryEnsemble
 
 #: Takes a chunk and how many bytes its peer has sent before; returns what arrives.
 Fault = Callable[[bytes, int], bytes]

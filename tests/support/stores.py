@@ -4,11 +4,11 @@ from abc import ABC, abstractmethod
 from dataclasses import replace
 
 from stormkeeper.local.dev_zookeeper import DevZooKeeper
-from stormkeeper.state.memory.ensemble import MemoryEnsemble
 from stormkeeper.state.storage import ClusterState
 from stormkeeper.state.zookeeper.connection import Connection
 from stormkeeper.state.zookeeper.settings import Settings
 from stormkeeper.state.zookeeper.state import ZooKeeperState
+from support.memory_state import MemoryEnsemble
 from support.zookeeper import expire_session
 
 

@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stormkeeper.errors import PacemakerUnavailableError, StateUnavailableError
-from stormkeeper.state.memory.ensemble import MemoryEnsemble
 from stormkeeper.state.node_heartbeats import NodeHeartbeats
 from stormkeeper.worker.beater import Beater, next_due
+from support.memory_state import MemoryEnsemble
 from support.waiting import DEADLINE_SECS, until
 
 PATH = "/workerbeats/wc-1-1/n-6700"

@@ -5,7 +5,6 @@ import threading
 import pytest
 
 from stormkeeper.errors import AccessDeniedError, StateUnavailableError
-from stormkeeper.state.memory.ensemble import MemoryEnsemble
 from stormkeeper.state.storm.cluster import StormClusterState
 from stormkeeper.state.storm.codec import Codec
 from stormkeeper.thrift.records import (
@@ -19,6 +18,7 @@ from stormkeeper.thrift.records import (
 from stormkeeper.worker import cluster_link
 from stormkeeper.worker.cluster_link import ClusterLink
 from support.leaders import lead
+from support.memory_state import MemoryEnsemble
 from support.waiting import DEADLINE_SECS, until
 
 STORM = "wc-1-1"

@@ -6,7 +6,6 @@ import msgspec
 import pytest
 
 from stormkeeper.conf import defaults
-from stormkeeper.state.memory.ensemble import MemoryEnsemble
 from stormkeeper.state.storm.cluster import StormClusterState
 from stormkeeper.state.storm.codec import Codec
 from stormkeeper.thrift.records import ClusterWorkerHeartbeat, StormBase, TopologyStatus
@@ -16,6 +15,7 @@ from stormkeeper.worker import reports, unpacked
 from stormkeeper.worker.job import Job
 from stormkeeper.worker.reports import Reports
 from support.leaders import lead
+from support.memory_state import MemoryEnsemble
 from support.packages import of_folder, packed, tree
 
 STORM = "job-1-1"

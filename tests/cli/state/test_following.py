@@ -4,8 +4,8 @@ import pytest
 
 from stormkeeper.cli.state.following import Denied, NodeChange, Started, follow
 from stormkeeper.errors import AccessDeniedError, StateUnavailableError
-from stormkeeper.state.memory.ensemble import MemoryEnsemble
 from stormkeeper.state.storage import ConnectionState, EventType
+from support.memory_state import MemoryEnsemble
 
 
 @pytest.fixture

@@ -1,9 +1,9 @@
 from stormkeeper.cli.state import showing
 from stormkeeper.state import survey
 from stormkeeper.state.decoding import decode
-from stormkeeper.state.memory.ensemble import MemoryEnsemble
 from stormkeeper.thrift.records import StormBase, TopologyStatus
 from stormkeeper.thrift.serialization import Compression, serialize
+from support.memory_state import MemoryEnsemble
 
 BASE = serialize(StormBase("wc", TopologyStatus.ACTIVE, 2, leader_epoch=7), Compression.PLAIN)
 

@@ -11,7 +11,6 @@ from stormkeeper.nimbus.scheduling.actions import Assign, FinishRebalance, Remov
 from stormkeeper.nimbus.scheduling.mapping import Facts
 from stormkeeper.nimbus.scheduling.planning import plan
 from stormkeeper.nimbus.scheduling.watching import Watch, judge
-from stormkeeper.state.memory.ensemble import MemoryEnsemble
 from stormkeeper.state.node_heartbeats import NodeHeartbeats
 from stormkeeper.state.storm.cluster import StormClusterState
 from stormkeeper.state.storm.codec import Codec
@@ -26,6 +25,7 @@ from stormkeeper.thrift.records import (
 )
 from support.clusters import NOW
 from support.leaders import lead
+from support.memory_state import MemoryEnsemble
 
 LIMITS = Limits(late_secs=9, timeout_secs=30)
 FACTS = {id_: Facts(queries=("q", "r"), memory_mb=512.0, is_shared=True) for id_ in "tu"}

@@ -5,7 +5,6 @@ from collections import Counter
 
 import pytest
 
-from stormkeeper.state.memory.ensemble import MemoryEnsemble
 from stormkeeper.state.storm.cluster import StormClusterState
 from stormkeeper.state.storm.codec import Codec
 from stormkeeper.thrift.records import (
@@ -20,6 +19,7 @@ from stormkeeper.thrift.records import (
     WorkerLaunch,
 )
 from stormkeeper.topology.faults import crash, crash_with_cause
+from support.memory_state import MemoryEnsemble
 from support.nimbus_service import nimbuses
 
 MANY = 100

@@ -11,11 +11,11 @@ from stormkeeper.errors import BlobStorageError, CallRefusedError, StateUnavaila
 from stormkeeper.nimbus import deadlines
 from stormkeeper.nimbus.conf_changes import ConfChanges
 from stormkeeper.nimbus.service import topology_conf
-from stormkeeper.state.memory.ensemble import MemoryEnsemble
 from stormkeeper.state.storm.cluster import StormClusterState
 from stormkeeper.state.storm.codec import Codec
 from stormkeeper.thrift.nimbus import InvalidTopologyException
 from stormkeeper.thrift.records import RebalanceOptions, TopologyStatus
+from support.memory_state import MemoryEnsemble
 from support.nimbus_clients import declared, submit
 from support.nimbus_service import SECRET, nimbuses
 from support.waiting import until

@@ -12,7 +12,6 @@ from stormkeeper.conf.address import Address
 from stormkeeper.errors import CallRefusedError, NotLeaderError, OutcomeUnknownError
 from stormkeeper.nimbus.submitted import encode_conf
 from stormkeeper.rpc.calling import Client
-from stormkeeper.state.memory.ensemble import MemoryEnsemble
 from stormkeeper.state.storm.cluster import StormClusterState
 from stormkeeper.state.storm.codec import Codec
 from stormkeeper.thrift.nimbus import (
@@ -23,6 +22,7 @@ from stormkeeper.thrift.nimbus import (
     TopologyInitialStatus,
 )
 from stormkeeper.thrift.records import Credentials, LogConfig, LogLevel, LogLevelAction
+from support.memory_state import MemoryEnsemble
 from support.nimbus_service import describe, nimbuses, package, topology_of
 from support.waiting import DEADLINE_SECS, until
 

@@ -4,12 +4,11 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from stormkeeper.state.memory.ensemble import MemoryEnsemble
-from stormkeeper.state.memory.state import MemoryState
 from stormkeeper.state.storm.cluster import StormClusterState
 from stormkeeper.state.storm.codec import Codec
 from stormkeeper.state.storm.leader import LeaderClusterState
 from support.leaders import lead
+from support.memory_state import MemoryEnsemble, MemoryState
 
 
 class Clock:

@@ -10,9 +10,9 @@ from stormkeeper.errors import (
     SerializationError,
 )
 from stormkeeper.paths import BlobHolder, NimbusId
-from stormkeeper.state.memory.ensemble import MemoryEnsemble
 from stormkeeper.state.storage import DIRECTORY
 from stormkeeper.state.storm.blobs import BlobEntry, BlobRecord
+from support.memory_state import MemoryEnsemble
 
 KEY = "wc-1-1700000000-stormcode.ser"
 FIRST = NimbusId("nimbus1.example", 6627, 0)

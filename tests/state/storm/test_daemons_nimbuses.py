@@ -4,10 +4,10 @@ import pytest
 
 from stormkeeper import paths
 from stormkeeper.errors import NoNodeError, StateUnavailableError
-from stormkeeper.state.memory.ensemble import MemoryEnsemble
 from stormkeeper.state.storm.cluster import StormClusterState
 from stormkeeper.state.storm.codec import Codec
 from stormkeeper.thrift.records import NimbusSummary
+from support.memory_state import MemoryEnsemble
 from support.waiting import until
 from support.zookeeper import expire_behind_cut
 

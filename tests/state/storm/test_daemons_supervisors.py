@@ -2,8 +2,8 @@ import pytest
 
 from stormkeeper import paths
 from stormkeeper.errors import SerializationError
-from stormkeeper.state.memory.ensemble import MemoryEnsemble
 from stormkeeper.thrift.records import SupervisorInfo
+from support.memory_state import MemoryEnsemble
 
 
 @pytest.fixture

@@ -2,8 +2,8 @@
 
 import pytest
 
-from stormkeeper.state.memory.ensemble import MemoryEnsemble
 from stormkeeper.thrift.records import Credentials, LogConfig, LogLevel, LogLevelAction
+from support.memory_state import MemoryEnsemble
 
 ID = "wc-1-1700000000"
 CREDENTIALS = Credentials({"user": "ann", "ticket": "é\n"}, "ann")

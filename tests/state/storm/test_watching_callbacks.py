@@ -6,11 +6,11 @@ import pytest
 
 from stormkeeper import paths
 from stormkeeper.errors import StateError, StateUnavailableError
-from stormkeeper.state.memory.ensemble import MemoryEnsemble
 from stormkeeper.state.storm.watching import WaitingCallbacks
 from stormkeeper.state.watches import Watched
 from stormkeeper.thrift.records import Assignment
 from support.leaders import lead
+from support.memory_state import MemoryEnsemble
 
 ID = "wc-1-1700000000"
 

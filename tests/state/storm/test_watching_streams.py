@@ -10,13 +10,13 @@ import pytest
 
 from stormkeeper import paths
 from stormkeeper.errors import StateClosedError, StateUnavailableError
-from stormkeeper.state.memory.ensemble import MemoryEnsemble
 from stormkeeper.state.storage import ConnectionState
 from stormkeeper.state.storm.cluster import StormClusterState, StormReads
 from stormkeeper.state.storm.codec import Codec
 from stormkeeper.state.zookeeper.state import ZooKeeperState
 from stormkeeper.thrift.records import StormBase, TopologyStatus
 from support.leaders import lead
+from support.memory_state import MemoryEnsemble
 from support.stores import settings_for
 from support.waiting import until
 from support.zookeeper import expire_session

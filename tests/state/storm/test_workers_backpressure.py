@@ -1,8 +1,8 @@
 import pytest
 
 from stormkeeper import paths
-from stormkeeper.state.memory.ensemble import MemoryEnsemble
 from stormkeeper.state.storage import DIRECTORY
+from support.memory_state import MemoryEnsemble
 
 STORM = "wc-1-1700000000"
 NOW_MS = 1_700_000_000_000  # the fixture's clock stands still there

@@ -5,10 +5,10 @@ import threading
 import pytest
 
 from stormkeeper.errors import OutcomeUnknownError, StateUnavailableError, TransactionError
-from stormkeeper.state.memory.ensemble import MemoryEnsemble
 from stormkeeper.state.storage import ConnectionState, EventType
 from stormkeeper.state.transactions import Check, Create, Delete, SetData
 from support.hearing import Hearing
+from support.memory_state import MemoryEnsemble
 
 CHANGED = EventType.NODE_DATA_CHANGED
 
