@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from stormkeeper.errors import TopologyError
+from stormkeeper.topology import describer
 from stormkeeper.topology.description import Description
 from stormkeeper.topology.package import collecting, gathering, pinning, writing
 from stormkeeper.topology.package.collecting import Code
@@ -22,7 +23,6 @@ from stormkeeper.topology.package.environment import Base
 from stormkeeper.topology.package.manifest import Manifest
 from stormkeeper.topology.package.requirements import Requirement
 from stormkeeper.topology.topology import unheard
-from stormkeeper.worker import describing
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,7 +104,7 @@ def collected(given: Given) -> Iterator[Code]:
         code = collecting.collect(given.code, Path(folder), given.py_files, required)
         # Both say what is wrong.
         _required(code)
-        describing.has_to_run(code.script, root=_root(code), py_files=given.py_files)
+        describer.has_to_run(code.script, root=_root(code), py_files=given.py_files)
         yield code
 
 
@@ -120,7 +120,7 @@ def describe(given: Given, code: Code) -> Description:
     ChildError
         The process in which it is run cannot be started.
     """
-    return describing.describe(
+    return describer.describe(
         code.script,
         root=_root(code),
         arguments=given.arguments,

@@ -13,8 +13,7 @@
 ``executors``         notices that there are none any more
 ``command_line``      options of all commands that run a script
 ``script``            runs a user's script as Python would
-``describing``        describes a script, in another process
-``describe_script``   that process
+``describe_script``   the process that describes a script
 ``building``          makes queries of a topology's functions
 ``running``           runs them
 ``script_queries``    the queries of a script without a topology

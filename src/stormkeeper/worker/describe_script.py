@@ -1,7 +1,7 @@
 """Runs a script to its end and writes the description of its topology.
 
 ``python -m stormkeeper.worker.describe_script SCRIPT --to FILE [--session | --session-first]`` is
-the process that `stormkeeper.worker.describing` starts. It starts no query and calls no function of
+the process that `stormkeeper.topology.describer` starts. It starts no query, calls no function of
 a component. Without ``--session`` the script gets no Spark session: Spark takes seconds to start,
 and most scripts of topologies do not need it. The exit code says what FILE holds: see `Outcome`.
 """
@@ -26,12 +26,12 @@ from stormkeeper.daemon.lifecycle import die_with_parent
 from stormkeeper.daemon.logs import configure_logging
 from stormkeeper.errors import StormkeeperError, TopologyError
 from stormkeeper.topology import description, faults
+from stormkeeper.topology.describer import Outcome
 from stormkeeper.topology.description import Description
 from stormkeeper.topology.topology import Topology
 from stormkeeper.worker import script as scripts
 from stormkeeper.worker import settings
 from stormkeeper.worker.command_line import CommandLine
-from stormkeeper.worker.describing import Outcome
 from stormkeeper.worker.session import WorkerSession
 
 #: Where this process may start Spark: on this machine, whatever the topology asks for.

@@ -1,7 +1,9 @@
-"""Describes a script by running it in a process of its own, within limits of time and size.
+"""Describes what a script defines, by running the script in a process of its own.
 
-A script may do anything while it runs: print, hang, end the process, start threads. The submitter
-gets a description all the same, or a sentence that says what is wrong.
+A script may do anything while it runs: print, hang, exit, start threads. So the process has limits
+of time and size, and whatever the script has started ends with it. The process is a worker's
+(`stormkeeper.worker.describe_script`), so that the script meets the Spark session that it will
+have in the cluster; starting that module by its name keeps PySpark out of this one.
 """
 
 from __future__ import annotations
@@ -24,8 +26,8 @@ from stormkeeper.errors import TopologyError
 from stormkeeper.topology import description, idle, source
 from stormkeeper.topology.description import MAX_BYTES, Description
 
-#: How long a script may take, in seconds, without a Spark session and with one. Spark alone may
-#: take most of a minute on a busy machine.
+#: Seconds that a script may run, without a Spark session and with one. Spark alone may take most of
+#: a minute to start on a busy machine.
 PLAIN_SECS = 60.0
 SESSION_SECS = 180.0
 
@@ -33,13 +35,13 @@ _NEVER = re.compile(r"(?!)")
 
 
 class Outcome(IntEnum):
-    """What the process says with its exit code; none of these is one of Python's own."""
+    """Exit codes of the process, none of which Python itself uses."""
 
-    #: Its file holds the description.
+    #: The result file holds the description.
     DESCRIBED = 20
-    #: Its file holds what is wrong, in words.
+    #: The result file holds the text of an error.
     FAULT = 21
-    #: There is no file: the script needs a Spark session, or one that is there before it begins.
+    #: There is no file: the script needs a Spark session, in the second case before it begins.
     NEEDS_SESSION = 22
     NEEDS_SESSION_FIRST = 23
 
@@ -57,33 +59,27 @@ def describe(
 ) -> Description:
     """Return the description of what a script defines.
 
-    A script that does not import `Topology` defines none, and is not run; if its source says that
-    it starts nothing, that is a fault. Any other script is run to its end without a Spark session.
-    If it needs one, it is run again with one, in a new process. That session begins when the script
-    asks for it or makes a Topology, or before the script, where that is too late.
+    A script that does not import `Topology` is described without running it. Any other script runs
+    to its end, first without a Spark session. If it needs a session, it runs again in a new process
+    with a session that begins when the script asks for it or makes a `Topology`; if that is too
+    late, once more with a session that is there before the script begins.
 
     Parameters
     ----------
-    script
-        Defines a topology, or is any PySpark streaming script.
     root
-        The folder that is first in ``sys.path``; the script's own if left out.
-    arguments
-        What the script finds in ``sys.argv``.
+        The first folder in ``sys.path``; by default the script's own.
     py_files
-        Modules and archives of modules that it can import.
+        Modules and archives of modules that the script can import.
     files, overrides
-        Of the configuration of its Spark session, as of `stormkeeper.conf.load`.
-    plain_secs, session_secs
-        How long it may take without a session, and with one.
+        Of the configuration of its Spark session, as in `stormkeeper.conf.load`.
 
     Raises
     ------
     TopologyError
-        The script has a fault, takes too long, or describes too much, or one of `py_files` is not
-        there; the message says what to do.
+        The script has a fault, takes too long or describes too much, or one of `py_files` is
+        missing.
     MissingExtraError
-        It has to be run, and PySpark is not installed.
+        The script has to run, and PySpark is not installed.
     ChildError
         The process cannot be started.
     """
@@ -107,10 +103,7 @@ def describe(
 
 
 def has_to_run(script: Path, *, root: Path | None = None, py_files: Sequence[Path] = ()) -> bool:
-    """Return whether a script has to be run to be described, and can be.
-
-    Parameters and errors are those of `describe`, as far as they show before it is run.
-    """
+    """Return whether a script has to run to be described; check its source as `describe` does."""
     for file in py_files:
         if not file.is_file():
             raise TopologyError(f"there is no file {file}, which {script} is to be able to import")
@@ -129,7 +122,7 @@ def _run(
     arguments: Sequence[str],
     secs: float,
 ) -> Description | Outcome:
-    """Return the description, or else which session the script needs."""
+    """Run the script; return its description, or which session it needs."""
     mark = uuid.uuid4().hex
     with tempfile.TemporaryDirectory(prefix="stormkeeper-describe-") as folder:
         result = Path(folder, "result")
