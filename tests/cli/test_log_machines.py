@@ -7,7 +7,7 @@ import pytest
 
 from stormkeeper.cli import log_machines
 from stormkeeper.cli.log_machines import LogMachines
-from stormkeeper.client.log_places import Machine
+from stormkeeper.client.log_server import LogMachine
 from stormkeeper.errors import LeaderNotFoundError
 from support.logs import Log, serving
 
@@ -39,7 +39,7 @@ def machines(tmp_path):
 
         def machine(self, name, *ports):
             # (All of them are this one.)
-            return Machine("127.0.0.1", self.ports[name], True, ports)
+            return LogMachine("127.0.0.1", self.ports[name], True, ports)
 
     machines = Machines()
     yield machines
@@ -152,8 +152,8 @@ def test_machines_that_cannot_be_asked_do_not_keep_the_others_back(machines, tmp
     logs = LogMachines(ID, since=None, as_json=False)
     logs.ask(
         {
-            "gone": Machine("host-x", None, False, (6700, 6701)),
-            "deaf": Machine("host-y", None, True, (6700,)),
+            "gone": LogMachine("host-x", None, False, (6700, 6701)),
+            "deaf": LogMachine("host-y", None, True, (6700,)),
             "a": machines.machine("a", 6700, 6709),
         }
     )

@@ -3,7 +3,13 @@
 import pytest
 
 from stormkeeper.cli import tables
-from stormkeeper.client.looking import Component, Health, Query, Topology, Worker
+from stormkeeper.client.topology_view import (
+    ComponentView,
+    HealthView,
+    QueryView,
+    TopologyView,
+    WorkerView,
+)
 from stormkeeper.supervisor.slots import _how_it_ended
 from stormkeeper.thrift.nimbus import TopologySummary
 from stormkeeper.thrift.records import CrashSeries, ErrorInfo, TopologyHealth
@@ -67,7 +73,7 @@ def test_the_table_says_how_topologies_do():
 def shown(**more):
     """Return the lines of a topology whose one worker has run for a minute."""
     worker = {"host": "h", "port": 6700, "supervisor_id": "s", "supervisor": "h", "executors": 1}
-    topology = Topology(
+    topology = TopologyView(
         id="wc-1-17",
         name="wc",
         status="ACTIVE",
@@ -76,7 +82,7 @@ def shown(**more):
         owner="",
         replication_count=None,
         components=more.pop("components", ()),
-        workers=(Worker(**worker, **{"uptime_secs": 60, **more.pop("worker", {})}),),
+        workers=(WorkerView(**worker, **{"uptime_secs": 60, **more.pop("worker", {})}),),
         reporting_workers=1,
         **more,
     )
@@ -85,11 +91,11 @@ def shown(**more):
 
 def test_what_a_topology_and_its_queries_do():
     lines = shown(
-        health=Health(state="stuck", text="its JVM has not answered for 40 s"),
+        health=HealthView(state="stuck", text="its JVM has not answered for 40 s"),
         worker={"uptime_secs": 0, "health": "stuck: its JVM has not answered for 40 s"},
         queries=(
-            Query(name="a", last_batch=7, since_last_secs=3.2),
-            Query(name="b", running_batch=0, running_secs=61.0),
+            QueryView(name="a", last_batch=7, since_last_secs=3.2),
+            QueryView(name="b", running_batch=0, running_secs=61.0),
         ),
     )
     assert "  health    stuck: its JVM has not answered for 40 s" in lines
@@ -105,10 +111,10 @@ def test_what_a_topology_and_its_queries_do():
 def test_an_end_that_nobody_saw_is_over_when_the_worker_runs(uptime, is_over):
     error = crash(6700, 1, _how_it_ended(None))
     kind = {"id": "q", "kind": "bolt", "executors": 1, "tasks": 1}
-    of_it = Component(**kind, error=error, error_time_secs=900)
+    of_it = ComponentView(**kind, error=error, error_time_secs=900)
     lines = shown(components=(of_it,), worker={"uptime_secs": uptime})
     assert any("exit code is not known" in line for line in lines) is not is_over
-    other = Component(**kind, error="ValueError: no day", error_time_secs=900)
+    other = ComponentView(**kind, error="ValueError: no day", error_time_secs=900)
     assert shown(components=(other,))[-1] == "q, 1 min 40 s ago: ValueError: no day"
 
 
@@ -118,7 +124,7 @@ def test_long_names_widen_their_column():
 
 
 def test_all_there_is_to_say_of_a_topology():
-    topology = Topology(
+    topology = TopologyView(
         id="wc-1-17",
         name="wc",
         status="ACTIVE",
@@ -127,8 +133,8 @@ def test_all_there_is_to_say_of_a_topology():
         owner="alice",
         replication_count=2,
         components=(
-            Component(id="lines", kind="spout", executors=1, tasks=2, emitted=12_345, failed=0),
-            Component(
+            ComponentView(id="lines", kind="spout", executors=1, tasks=2, emitted=12_345, failed=0),
+            ComponentView(
                 id="words",
                 kind="bolt",
                 executors=1,
@@ -138,7 +144,7 @@ def test_all_there_is_to_say_of_a_topology():
             ),
         ),
         workers=(
-            Worker(
+            WorkerView(
                 host="node-1",
                 port=6700,
                 supervisor_id="s1",
@@ -146,7 +152,7 @@ def test_all_there_is_to_say_of_a_topology():
                 executors=2,
                 uptime_secs=59,
             ),
-            Worker(
+            WorkerView(
                 host="node-2",
                 port=6700,
                 supervisor_id="s2",

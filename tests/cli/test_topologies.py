@@ -8,7 +8,7 @@ from click.testing import CliRunner
 
 from stormkeeper.cli import effects
 from stormkeeper.cli.commands import storm as command
-from stormkeeper.client import acting, looking, waiting
+from stormkeeper.client import topology_commands, topology_view, wait
 from stormkeeper.errors import RpcUnavailableError
 from stormkeeper.thrift.nimbus import (
     CommonAggregateStats,
@@ -26,7 +26,7 @@ def nimbus():
 @pytest.fixture
 def run(environ, nimbus, monkeypatch):
     """Run a command on the cluster of the small Nimbus."""
-    monkeypatch.setattr(waiting, "PERIOD_SECS", 0.01)
+    monkeypatch.setattr(wait, "PERIOD_SECS", 0.01)
     with serving(nimbus) as seed:
 
         def invoke(*arguments):
@@ -187,7 +187,7 @@ def test_kill_without_nimbus_says_which_are_not_killed(run, nimbus, monkeypatch)
     def ends(*_, **__):
         raise RpcUnavailableError("no route")
 
-    monkeypatch.setattr(acting, "kill", ends)
+    monkeypatch.setattr(topology_commands, "kill", ends)
     told = run("kill", "a", "c", "-w", "0", "-i")
     assert told.exit_code == 1
     assert told.stderr == (
@@ -230,7 +230,7 @@ def test_ctrl_c_ends_only_the_waiting(run, nimbus, monkeypatch):
     def interrupt(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(looking, "summary", interrupt)
+    monkeypatch.setattr(topology_view, "summary", interrupt)
     told = run("kill", "wc")
     assert told.exit_code == 128 + signal.SIGINT
     assert told.stdout == "Killed topology: wc\n"

@@ -3,7 +3,7 @@ from contextlib import ExitStack
 import pytest
 
 from stormkeeper import conf
-from stormkeeper.client.connection import connect
+from stormkeeper.client.nimbus_connection import connect
 from support.small_nimbus import SmallNimbus, serving
 
 

@@ -6,57 +6,57 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stormkeeper.client import log_parts
-from stormkeeper.client.log_parts import (
-    Lines,
-    Part,
-    Place,
+from stormkeeper.client import log_reader
+from stormkeeper.client.log_reader import (
+    LogLines,
+    LogPart,
+    LogPosition,
     begins_before,
     next_packed,
     next_part,
     time_of,
 )
-from stormkeeper.client.log_server import LogFile
+from stormkeeper.client.log_server import RemoteLog
 
 
 def file(identity, size, modified=10.0, name="worker.log"):
-    return LogFile(f"wc-1-1/6700/{name}", 6700, identity, size, modified)
+    return RemoteLog(f"wc-1-1/6700/{name}", 6700, identity, size, modified)
 
 
 def test_a_log_that_has_grown_is_read_from_where_it_was():
     now = file("a", 9)
-    assert next_part([now], Place("a", 9, 10.0)) is None
-    part = next_part([now], Place("a", 4, 10.0))
-    assert part == Part(now, 4, 5, goes_on=True)
-    assert Place("a", 4, 10.0, {"z"}).after(part, 3) == Place("a", 7, 10.0, {"z"})
+    assert next_part([now], LogPosition("a", 9, 10.0)) is None
+    part = next_part([now], LogPosition("a", 4, 10.0))
+    assert part == LogPart(now, 4, 5, goes_on=True)
+    assert LogPosition("a", 4, 10.0, {"z"}).after(part, 3) == LogPosition("a", 7, 10.0, {"z"})
 
 
 def test_a_log_that_was_renamed_is_read_to_its_end_and_then_the_new_one():
     old, new = file("a", 9, name="worker.log.1"), file("b", 3, 11.0)
-    assert next_part([old, new], Place("a", 4, 10.0)) == Part(old, 4, 5, goes_on=True)
-    assert next_part([old, new], Place("a", 9, 10.0)) == Part(new, 0, 3, goes_on=False)
-    assert next_part([old, file("b", 0)], Place("a", 9, 10.0)) is None
+    assert next_part([old, new], LogPosition("a", 4, 10.0)) == LogPart(old, 4, 5, goes_on=True)
+    assert next_part([old, new], LogPosition("a", 9, 10.0)) == LogPart(new, 0, 3, goes_on=False)
+    assert next_part([old, file("b", 0)], LogPosition("a", 9, 10.0)) is None
     between = file("c", 5, 10.5, name="worker.log.1")
-    assert next_part([old, between, new], Place("a", 9, 10.0)).file == between
+    assert next_part([old, between, new], LogPosition("a", 9, 10.0)).file == between
 
 
 def test_a_log_that_was_emptied_is_read_from_its_beginning():
     now = file("a", 3)
-    assert next_part([now], Place("a", 9, 10.0)) == Part(now, 0, 3, goes_on=False)
+    assert next_part([now], LogPosition("a", 9, 10.0)) == LogPart(now, 0, 3, goes_on=False)
     emptied = file("a", 0)
-    place = Place("a", 9, 10.0)
+    place = LogPosition("a", 9, 10.0)
     part = next_part([emptied], place)
-    assert part == Part(emptied, 0, 0, goes_on=False)
+    assert part == LogPart(emptied, 0, 0, goes_on=False)
     assert next_part([emptied], place.after(part, 0)) is None
 
 
 def test_what_was_put_aside_packed_is_read_before_what_is_left():
     old, new = file("p", 5, 8.0, "worker.log.2.gz"), file("q", 6, 9.0, "worker.log.1.gz")
     files = [old, new, file("a", 3)]
-    place = Place("a", 900, 7.0, frozenset("p"))
+    place = LogPosition("a", 900, 7.0, frozenset("p"))
     assert next_packed(files, place) == new
     place = place.after_packed(new, 800)
-    assert place == Place("a", 100, 7.0, frozenset("pq"))
+    assert place == LogPosition("a", 100, 7.0, frozenset("pq"))
     assert next_packed(files, place) is None
     assert place.after_packed(file("r", 7, 9.5, "worker.log.1.gz"), 800).offset == 0
     assert next_part([old, new], place) is None
@@ -65,16 +65,16 @@ def test_what_was_put_aside_packed_is_read_before_what_is_left():
 def test_after_a_log_that_is_gone_comes_what_is_newer():
     before, after = file("x", 5, 3.0, "worker.log.2"), file("c", 5, 12.0, "worker.log.1")
     new = file("b", 3, 13.0)
-    assert next_part([before, after, new], Place("a", 9, 10.0)).file == after
-    assert next_part([before], Place("a", 9, 10.0)).file == before
-    assert next_part([], Place("a", 9, 10.0)) is None
+    assert next_part([before, after, new], LogPosition("a", 9, 10.0)).file == after
+    assert next_part([before], LogPosition("a", 9, 10.0)).file == before
+    assert next_part([], LogPosition("a", 9, 10.0)) is None
 
 
 @given(st.lists(st.binary(min_size=1, max_size=20), min_size=1, max_size=8), st.data())
 def test_nothing_is_missed_or_read_twice_however_a_log_is_renamed(written, data):
     """Play a log that grows and is renamed, and a reader that looks in between."""
     contents, read = {0: b""}, b""
-    place = Place("0", 0, 0.0)
+    place = LogPosition("0", 0, 0.0)
     for number, piece in enumerate(written):
         if data.draw(st.booleans(), label="renamed"):
             contents[len(contents)] = b""
@@ -119,7 +119,7 @@ def test_a_block_begins_before_a_moment():
 
 
 def test_lines_are_whole_whatever_the_pieces():
-    lines = Lines()
+    lines = LogLines()
     assert [*lines.take(b"on")] == []
     assert [*lines.take(b"e\ntwo\r\nthr")] == ["one", "two"]
     assert [*lines.take("\xfcber\n\n".encode("latin-1"))] == ["thr\ufffdber", ""]
@@ -129,16 +129,16 @@ def test_lines_are_whole_whatever_the_pieces():
 
 
 def test_a_line_without_an_end_is_shown_in_pieces(monkeypatch):
-    monkeypatch.setattr(log_parts, "MOST_HELD", 3)
-    lines = Lines()
+    monkeypatch.setattr(log_reader, "MOST_HELD", 3)
+    lines = LogLines()
     assert [*lines.take(b"abcd")] == ["abcd"]
     assert [*lines.take(b"ef\n")] == ["ef"]
 
 
 def test_what_is_cut_at_the_beginning_is_left_out():
-    lines = Lines(is_whole=False)
+    lines = LogLines(is_whole=False)
     assert [*lines.take(b"st of one\ntwo\n")] == ["two"]
-    lines = Lines(is_whole=False)
+    lines = LogLines(is_whole=False)
     assert [*lines.take(b"st of one"), *lines.end(), *lines.take(b"a new file\n")] == ["a new file"]
 
 
@@ -158,7 +158,7 @@ OLD, NEW = at(1, "old"), at(9, "new")
     ],
 )
 def test_lines_since_a_moment_and_those_that_do_not_say_theirs(lines, shown, at_the_end):
-    made = Lines(since=5.0)
+    made = LogLines(since=5.0)
     texts = [line.decode() for line in lines]
     assert [*made.take(b"\n".join([*lines, b""]))] == [texts[each] for each in shown]
     assert [*made.caught_up()] == [texts[each] for each in at_the_end]
@@ -166,7 +166,7 @@ def test_lines_since_a_moment_and_those_that_do_not_say_theirs(lines, shown, at_
 
 
 def test_of_lines_that_may_be_of_any_time_the_last_are_shown(monkeypatch):
-    monkeypatch.setattr(log_parts, "MOST_DOUBTFUL", 10)
-    lines = Lines(since=5.0)
+    monkeypatch.setattr(log_reader, "MOST_DOUBTFUL", 10)
+    lines = LogLines(since=5.0)
     assert [*lines.take(b"one\ntwo\nthree\n")] == []
     assert [*lines.caught_up()] == ["two", "three"]

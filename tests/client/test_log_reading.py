@@ -6,8 +6,8 @@ import socket
 
 import pytest
 
-from stormkeeper.client import log_parts, log_reading
-from stormkeeper.client.log_reading import END_BYTES, MachineLogs
+from stormkeeper.client import log_reader
+from stormkeeper.client.log_reader import END_BYTES, MachineLogs
 from stormkeeper.client.log_server import LogServer
 from stormkeeper.conf.address import Address
 from stormkeeper.errors import LogsError
@@ -81,7 +81,7 @@ def test_a_log_is_followed_through_what_is_put_aside(folder, server, monkeypatch
         return takes_out
 
     monkeypatch.setattr("stormkeeper.worker.log_file._take_out", take_out)
-    monkeypatch.setattr(log_parts, "MOST_DOUBTFUL", 1_000_000)
+    monkeypatch.setattr(log_reader, "MOST_DOUBTFUL", 1_000_000)
     log, shown = Log(folder, ID, 6700), Shown()
     written = []
 
@@ -163,7 +163,7 @@ def test_of_a_long_log_the_end_is_shown(folder, server):
 
 @pytest.mark.parametrize("block", [100, 1_000, 256 * 1024])
 def test_lines_since_a_moment_are_found_in_any_block(folder, server, monkeypatch, block):
-    monkeypatch.setattr(log_reading, "_BLOCK", block)
+    monkeypatch.setattr(log_reader, "_BLOCK", block)
     log, shown = Log(folder, ID, 6700), Shown()
     for minute, part in itertools.product(range(50), range(4)):
         log.write(f"1970-01-01T00:{minute:02}:00.000Z INFO worker {part}", "  of it")

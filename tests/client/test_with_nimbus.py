@@ -7,8 +7,8 @@ import pytest
 from click.testing import CliRunner
 
 from stormkeeper.cli.commands import storm as command
-from stormkeeper.client import looking
-from stormkeeper.client.connection import connect
+from stormkeeper.client import topology_view
+from stormkeeper.client.nimbus_connection import connect
 from stormkeeper.state.storm.cluster import StormClusterState
 from stormkeeper.state.storm.codec import Codec
 from support.memory_state import MemoryEnsemble
@@ -120,8 +120,8 @@ def test_a_leader_that_was_deposed_is_left(both, submitted):
         {"nimbus.seeds": [f"127.0.0.1:{each.port}" for each in both]}
     )
     with connect(settings) as connected:
-        assert looking.summary(connected, "word-count").id == submitted["id"]
+        assert topology_view.summary(connected, "word-count").id == submitted["id"]
         former.elector.remove_from_leader_lock_queue()
         next_one.lead()
         connected.nimbus.deactivate("word-count")
-        assert looking.summary(connected, "word-count").status == "INACTIVE"
+        assert topology_view.summary(connected, "word-count").status == "INACTIVE"

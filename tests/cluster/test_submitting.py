@@ -4,8 +4,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from stormkeeper.client import blobs
-from stormkeeper.client.connection import connect
+from stormkeeper.client import blob_transfer
+from stormkeeper.client.nimbus_connection import connect
 from stormkeeper.conf import load
 from support.cluster import COMMAND_SECS, RealCluster
 from support.packages import STREAMING
@@ -27,7 +27,7 @@ def test_a_submission_goes_on_at_the_next_leader(tmp_path):
         )
         conf = load(files=[tmp_path / "storm.yaml"])
         with connect(conf) as connection:
-            until(lambda: len(blobs.keys(connection)) == 3)
+            until(lambda: len(blob_transfer.keys(connection)) == 3)
         cluster.nimbuses[leader].kill()
         ran = submitted.result(COMMAND_SECS)
         assert ran.returncode == 0, ran.stderr

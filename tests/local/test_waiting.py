@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from stormkeeper.client.looking import Health, Topology, Worker
+from stormkeeper.client.topology_view import HealthView, TopologyView, WorkerView
 from stormkeeper.local import waiting
 from stormkeeper.local.ledger import Counts, Snapshot, WorkerSeen
 from stormkeeper.local.waiting import PIPELINE_AFTER_SECS, is_completed, is_pipeline_due, waits_for
@@ -17,12 +17,12 @@ def seen(components):
 
 
 def on(port):
-    return Worker(
+    return WorkerView(
         host="h", port=port, supervisor_id="local", supervisor="h", executors=1, uptime_secs=1
     )
 
 
-FOUND = Topology(
+FOUND = TopologyView(
     id="wc-1-1",
     name="wc",
     status="ACTIVE",
@@ -67,10 +67,10 @@ def test_what_nimbus_waits_for_is_said_as_long_as_nobody_runs():
 @pytest.mark.parametrize(
     ("health", "said"),
     [
-        (Health(state="starting", text="Spark starts, for 3 s"), ""),
-        (Health(state="running"), ""),
-        (Health(state="running", text="batch 3 of q has run for 25 s"), "batch 3 of q has run"),
-        (Health(state="stuck", text="no pulse for 40 s"), "stuck: no pulse for 40 s"),
+        (HealthView(state="starting", text="Spark starts, for 3 s"), ""),
+        (HealthView(state="running"), ""),
+        (HealthView(state="running", text="batch 3 of q has run for 25 s"), "batch 3 of q has run"),
+        (HealthView(state="stuck", text="no pulse for 40 s"), "stuck: no pulse for 40 s"),
     ],
 )
 def test_what_hinders_a_topology_that_runs_is_said(health, said):

@@ -9,7 +9,7 @@ from typing import Any, Self
 
 import yaml
 
-from stormkeeper.client.connection import connect
+from stormkeeper.client.nimbus_connection import connect
 from stormkeeper.conf import load
 from stormkeeper.local import ports
 from stormkeeper.local.dev_zookeeper import DevZooKeeper

@@ -20,8 +20,8 @@ from stormkeeper.errors import RefusedError
 from stormkeeper.names import printable
 
 if TYPE_CHECKING:
-    from stormkeeper.client.blobs import Blob
-    from stormkeeper.client.connection import Connection
+    from stormkeeper.client.blob_transfer import Blob
+    from stormkeeper.client.nimbus_connection import NimbusConnection
 
 _file_option = click.option(
     "-f",
@@ -67,17 +67,17 @@ def list_blobs(keys: tuple[str, ...], as_json: bool) -> None:
     """
     missing: list[str] = []
     with connected() as connection:
-        from stormkeeper.client import blobs
+        from stormkeeper.client import blob_transfer
 
         def described() -> Iterator[Blob]:
             for key in keys:
                 try:
-                    yield blobs.describe(connection, key)
+                    yield blob_transfer.describe(connection, key)
                 except RefusedError as error:
                     click.echo(f"storm: {printable(str(error))}", err=True)
                     missing.append(key)
 
-        found = described() if keys else blobs.all_blobs(connection)
+        found = described() if keys else blob_transfer.all_blobs(connection)
         if as_json:
             click.echo(json.dumps([asdict(blob) for blob in found]))
         else:
@@ -101,13 +101,13 @@ def list_blobs(keys: tuple[str, ...], as_json: bool) -> None:
 def cat(key: str, file: Path | None) -> None:
     """Print the blob KEY, or write it to a file."""
     with connected() as connection:
-        from stormkeeper.client import blobs
+        from stormkeeper.client import blob_transfer
 
         if file is None:
-            blobs.download(connection, key, sys.stdout.buffer.write)
+            blob_transfer.download(connection, key, sys.stdout.buffer.write)
             return
         with _replacing(file) as new:
-            blobs.download(connection, key, new.write)
+            blob_transfer.download(connection, key, new.write)
 
 
 @blobstore.command(
@@ -130,9 +130,11 @@ def cat(key: str, file: Path | None) -> None:
 def create(key: str, file: BinaryIO, replication: int | None) -> None:
     """Create the blob KEY."""
     with _sending() as (connection, max_frame):
-        from stormkeeper.client import blobs
+        from stormkeeper.client import blob_transfer
 
-        size = blobs.create(connection, key, file, replication=replication, max_frame=max_frame)
+        size = blob_transfer.create(
+            connection, key, file, replication=replication, max_frame=max_frame
+        )
     click.echo(f"storm: created {key} with {size} bytes", err=True)
 
 
@@ -143,9 +145,9 @@ def create(key: str, file: BinaryIO, replication: int | None) -> None:
 def update(key: str, file: BinaryIO) -> None:
     """Replace what the blob KEY has."""
     with _sending() as (connection, max_frame):
-        from stormkeeper.client import blobs
+        from stormkeeper.client import blob_transfer
 
-        size = blobs.update(connection, key, file, max_frame=max_frame)
+        size = blob_transfer.update(connection, key, file, max_frame=max_frame)
     click.echo(f"storm: {key} has {size} bytes now", err=True)
 
 
@@ -197,7 +199,7 @@ def replication(
 
 
 @contextmanager
-def _sending() -> Iterator[tuple[Connection, int]]:
+def _sending() -> Iterator[tuple[NimbusConnection, int]]:
     """Give a connection to the leading Nimbus, and how long a message may be."""
     with connected() as connection:
         yield connection, load_conf()["nimbus.thrift.max_buffer_size"]

@@ -20,7 +20,7 @@ from stormkeeper.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from stormkeeper.client.connection import Connection
+    from stormkeeper.client.nimbus_connection import NimbusConnection
     from stormkeeper.conf import Conf
     from stormkeeper.topology.checkpoint_files import Defect
 
@@ -187,7 +187,7 @@ class _User(NamedTuple):
     root: str | None
 
 
-def _users(connection: Connection) -> list[_User]:
+def _users(connection: NimbusConnection) -> list[_User]:
     found = []
     for each in connection.nimbus.getTopologySummaries():
         saved = json.loads(connection.nimbus.getTopologyConf(each.id))

@@ -9,7 +9,7 @@ import stormkeeper
 from stormkeeper.cli import tables
 from stormkeeper.cli.columns import aligned
 from stormkeeper.cli.durations import duration
-from stormkeeper.client.looking import health_of
+from stormkeeper.client.topology_view import health_of
 from stormkeeper.conf.address import supervisor_names
 from stormkeeper.names import host_port, printable
 

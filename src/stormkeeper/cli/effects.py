@@ -17,8 +17,8 @@ from stormkeeper.cli.progress import Progress, left
 from stormkeeper.names import printable
 
 if TYPE_CHECKING:
-    from stormkeeper.client.connection import Connection
-    from stormkeeper.client.waiting import NewestError, Seen, Wait
+    from stormkeeper.client.nimbus_connection import NimbusConnection
+    from stormkeeper.client.wait import ComponentError, Wait, WaitStatus
     from stormkeeper.conf import Conf
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -63,10 +63,10 @@ def waiting_options(default: str) -> Callable[[F], F]:
 
 
 @contextmanager
-def connected(conf: Conf | None = None) -> Iterator[Connection]:
+def connected(conf: Conf | None = None) -> Iterator[NimbusConnection]:
     """Give a connection to the leading Nimbus of a configuration; the command's, if left out."""
     conf = load_conf() if conf is None else conf
-    from stormkeeper.client.connection import connect
+    from stormkeeper.client.nimbus_connection import connect
 
     with faults(), Progress() as finding, connect(conf, say=finding.say) as connection:
         finding.wipe()
@@ -87,12 +87,12 @@ def waiting(progress: Progress, what: str, secs: float, wait_secs: float = 0.0) 
     wait_secs
         How long it will take, if that is known.
     """
-    from stormkeeper.client.waiting import Wait
+    from stormkeeper.client.wait import Wait
 
     def say(text: str, passed: float) -> None:
         progress.say(f"{what}: {text}", left(wait_secs, passed))
 
-    def tell(error: NewestError) -> None:
+    def tell(error: ComponentError) -> None:
         ago = duration(max(0, int(time.time() - error.time_secs)))
         progress.remark(f"{what}: error of {error.component}, {ago} ago: {error.line}")
 
@@ -109,7 +109,7 @@ def interrupted_with(progress: Progress, remark: str) -> Iterator[None]:
         exit_with(128 + signal.SIGINT)
 
 
-def end(name: str, seen: Seen | None, secs: float) -> None:
+def end(name: str, seen: WaitStatus | None, secs: float) -> None:
     """Say what is there now; end the command where that is not the effect.
 
     Parameters
@@ -139,7 +139,7 @@ def end(name: str, seen: Seen | None, secs: float) -> None:
     click.echo(f"storm: {name}: {text}", err=True)
 
 
-def as_values(seen: Seen | None) -> dict[str, Any]:
+def as_values(seen: WaitStatus | None) -> dict[str, Any]:
     """Return what was seen last for a JSON object; where nobody has looked, that says so."""
     if seen is None:
         return {"done": False, "text": "Nimbus has taken it, and its effect was not waited for"}

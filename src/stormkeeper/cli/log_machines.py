@@ -17,9 +17,8 @@ from typing import Final
 import click
 
 from stormkeeper.cli.listing import remark
-from stormkeeper.client.log_places import Machine
-from stormkeeper.client.log_reading import MachineLogs
-from stormkeeper.client.log_server import LogServer
+from stormkeeper.client.log_reader import MachineLogs
+from stormkeeper.client.log_server import LogMachine, LogServer
 from stormkeeper.conf.address import supervisor_names
 from stormkeeper.errors import LogsError, StormkeeperError
 from stormkeeper.names import host_port, printable
@@ -39,7 +38,7 @@ _LOOK: Final = 5.0
 class _Source:
     """One machine, and what was read of its logs."""
 
-    def __init__(self, machine: Machine) -> None:
+    def __init__(self, machine: LogMachine) -> None:
         self.machine = machine
         #: What people call its supervisor.
         self.name = machine.host
@@ -71,7 +70,7 @@ class LogMachines:
         #: Whether lines are told apart by whose they are, from the first time that they have to be.
         self._is_shared = False
 
-    def ask(self, machines: Mapping[str, Machine]) -> None:
+    def ask(self, machines: Mapping[str, LogMachine]) -> None:
         """Ask these machines from now on; what was read of those among them stays so."""
         self._sources = {
             node: self._sources.get(node) or _Source(machine) for node, machine in machines.items()
@@ -115,7 +114,7 @@ class LogMachines:
                     )
         return any(source.is_missing for source in self._sources.values())
 
-    def follow(self, look: Callable[[], Mapping[str, Machine] | None]) -> None:
+    def follow(self, look: Callable[[], Mapping[str, LogMachine] | None]) -> None:
         """Print what there is and what comes, until interrupted or the topology is gone.
 
         Parameters

@@ -24,7 +24,7 @@ from stormkeeper.cli.options import (
 from stormkeeper.names import split_host_port
 
 if TYPE_CHECKING:
-    from stormkeeper.client.log_places import Machine
+    from stormkeeper.client.log_server import LogMachine
     from stormkeeper.conf import Conf
     from stormkeeper.state.storm.cluster import StormReads
 
@@ -113,15 +113,15 @@ def logs(
         cluster = StormReads(store, Codec.from_conf(conf), heartbeats=NodeHeartbeats(store))
         storm_id = _id(cluster, topology, is_gone=worker is not None)
 
-        def look() -> dict[str, Machine] | None:
+        def look() -> dict[str, LogMachine] | None:
             return _machines(conf, cluster, storm_id, component, worker)
 
         machines = look()
         runs_nowhere = not machines and not is_followed
         if runs_nowhere and component is None:
-            from stormkeeper.client import log_places
+            from stormkeeper.client import log_server
 
-            machines = log_places.of_all(cluster.all_supervisor_info())
+            machines = log_server.of_all(cluster.all_supervisor_info())
         reading = LogMachines(
             storm_id,
             since=None if since_secs is None else time.time() - since_secs,
@@ -156,15 +156,15 @@ def _machines(
     storm_id: str,
     component: str | None,
     worker: tuple[str, int] | None,
-) -> dict[str, Machine] | None:
+) -> dict[str, LogMachine] | None:
     """Return whom to ask, by their supervisors' ids; None where the topology is gone."""
-    from stormkeeper.client import log_places
+    from stormkeeper.client import log_server
 
     supervisors = cluster.all_supervisor_info()
     assignment = cluster.assignment_info(storm_id)
-    found = log_places.of_topology(assignment, supervisors)
+    found = log_server.of_topology(assignment, supervisors)
     if worker is not None:
-        there = log_places.only(found, {worker}) or log_places.of_host(*worker, supervisors)
+        there = log_server.only(found, {worker}) or log_server.of_host(*worker, supervisors)
         if not there:
             hosts = ", ".join(sorted({each.hostname for each in supervisors.values()})) or "none"
             raise Fault(f"no supervisor is registered on {worker[0]}; these are: {hosts}")
@@ -173,13 +173,13 @@ def _machines(
         return None
     if component is None or not found:
         return found
-    return log_places.only(found, _workers_of(conf, storm_id, component))
+    return log_server.only(found, _workers_of(conf, storm_id, component))
 
 
 def _workers_of(conf: Conf, storm_id: str, component: str) -> set[tuple[str, int]]:
     """Return the hosts and ports of a component's workers, which Nimbus alone can tell."""
-    from stormkeeper.client.connection import connect
-    from stormkeeper.client.log_places import of_component
+    from stormkeeper.client.log_server import of_component
+    from stormkeeper.client.nimbus_connection import connect
     from stormkeeper.thrift.nimbus import GetInfoOptions, NumErrorsChoice
 
     with _unanswered(), connect(conf) as connection:

@@ -18,8 +18,8 @@ from stormkeeper.errors import NotAliveError, RpcError
 from stormkeeper.names import printable
 
 if TYPE_CHECKING:
-    from stormkeeper.client.connection import Connection
     from stormkeeper.client.monitoring import Counting, Look, Row
+    from stormkeeper.client.nimbus_connection import NimbusConnection
     from stormkeeper.thrift.nimbus import NumErrorsChoice, TopologyInfo
 
 #: From this rate on, tuples a second are printed without a fraction.
@@ -43,11 +43,11 @@ def get_errors(name: str, as_json: bool) -> None:
     Exit code 1: there is no such topology, or Nimbus was not reached.
     """
     with connected() as connection:
-        from stormkeeper.client import looking
+        from stormkeeper.client import topology_view
 
         for_people = sys.stdout.isatty() and not as_json
         try:
-            info = looking.errors(connection, name)
+            info = topology_view.errors(connection, name)
         except NotAliveError:
             if for_people:
                 raise
@@ -191,7 +191,7 @@ class _Rows:
         click.echo(line(cells, self._widths))
 
 
-def _info(connection: Connection, name: str, errors: NumErrorsChoice) -> TopologyInfo:
+def _info(connection: NimbusConnection, name: str, errors: NumErrorsChoice) -> TopologyInfo:
     from stormkeeper.thrift.nimbus import GetInfoOptions
 
     return connection.nimbus.getTopologyInfoByNameWithOpts(name, GetInfoOptions(errors))

@@ -7,7 +7,7 @@ import sys
 from types import TracebackType
 from typing import Self, TextIO
 
-from stormkeeper.client.waiting import says_more
+from stormkeeper.client.wait import says_more
 from stormkeeper.names import printable
 
 #: Goes to the line's beginning and wipes it.

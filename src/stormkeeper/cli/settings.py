@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
 import time
+from collections.abc import Iterable
 from typing import Final, NamedTuple, TextIO
 
 import click
@@ -161,10 +163,9 @@ def set_log_level(
 
 
 def _read(file: TextIO | None, pairs: tuple[str, ...]) -> dict[str, str]:
-    from stormkeeper.client import credentials
 
     given = {} if file is None else read(file)
-    given |= credentials.from_pairs(pairs)
+    given |= from_pairs(pairs)
     if not given:
         raise ConfigFault("no credentials are given: name a file with -f FILE")
     return given
@@ -178,12 +179,75 @@ def read(file: TextIO) -> dict[str, str]:
     ConfigError
         It cannot be read, or has what is none.
     """
-    from stormkeeper.client import credentials
-
     where = "standard input" if file.name == "<stdin>" else file.name
     try:
-        return credentials.from_text(file.read(), where)
+        return from_text(file.read(), where)
     except UnicodeDecodeError:
         raise ConfigError(f"{where} is not UTF-8") from None
     except OSError as error:
         raise ConfigError(f"{where} cannot be read: {error.strerror}") from error
+
+
+def from_text(text: str, where: str) -> dict[str, str]:
+    r"""Return the credentials that a file has: one JSON object, or a line ``KEY=VALUE`` for each.
+
+    Empty lines and those that begin with ``#`` are left out. A value with several lines needs JSON.
+
+    Parameters
+    ----------
+    text
+        What is in it.
+    where
+        What it is called, for the error.
+
+    Raises
+    ------
+    ConfigError
+        It is neither.
+
+    Examples
+    --------
+    >>> from_text("# of the bank\nuser = bob\npassword=a=b\n", "FILE")
+    {'user': 'bob', 'password': 'a=b'}
+    """
+    if text.lstrip().startswith("{"):
+        return _from_json(text, where)
+    found: dict[str, str] = {}
+    for number, line in enumerate(text.splitlines(), start=1):
+        if line.strip() and not line.lstrip().startswith("#"):
+            _put(found, line, f"line {number} of {where}")
+    return found
+
+
+def from_pairs(pairs: Iterable[str]) -> dict[str, str]:
+    """Return the credentials that a command line has: texts ``KEY=VALUE``.
+
+    Raises
+    ------
+    ConfigError
+        One is no such text.
+    """
+    found: dict[str, str] = {}
+    for number, pair in enumerate(pairs, start=1):
+        _put(found, pair, f"credential {number} of the command line")
+    return found
+
+
+def _put(found: dict[str, str], text: str, where: str) -> None:
+    key, equals, value = text.partition("=")
+    if not equals or not key.strip():
+        raise ConfigError(f"{where} is no KEY=VALUE")
+    if key.strip() in found:
+        raise ConfigError(f"{where}: {key.strip()} is there twice")
+    found[key.strip()] = value.strip()
+
+
+def _from_json(text: str, where: str) -> dict[str, str]:
+    try:
+        found = json.loads(text)
+    except ValueError as error:
+        # (Its message may be shown: it has a position, and nothing that was read.)
+        raise ConfigError(f"{where} is no JSON: {error}") from None
+    if not all(isinstance(value, str) for value in found.values()):
+        raise ConfigError(f"{where} has a value that is no text: put it in quotes")
+    return dict(found)

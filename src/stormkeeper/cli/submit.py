@@ -14,9 +14,9 @@ from stormkeeper.cli.progress import Progress
 from stormkeeper.cli.settings import read
 
 if TYPE_CHECKING:
-    from stormkeeper.client.packing import Given
-    from stormkeeper.client.submitting import Submitted
-    from stormkeeper.client.waiting import Seen
+    from stormkeeper.client.package_builder import SubmissionRequest
+    from stormkeeper.client.topology_submission import SubmittedTopology
+    from stormkeeper.client.wait import WaitStatus
     from stormkeeper.conf import Conf
 
 #: Seconds in which a topology should have its workers: its environment may have to be built.
@@ -159,9 +159,9 @@ def submit(
     conf = load_conf(unknown="keep")
     with faults():
         credentials = {} if secrets is None else read(secrets)
-    from stormkeeper.client import packing
+    from stormkeeper.client import package_builder
 
-    given = packing.Given(
+    given = package_builder.SubmissionRequest(
         code=code,
         name=name,
         arguments=click.get_current_context().meta[_ARGUMENTS],
@@ -191,17 +191,22 @@ def submit(
 
 def _submit(
     conf: Conf,
-    given: Given,
+    given: SubmissionRequest,
     checkpoints: tuple[str | None, tuple[str, ...]],
     progress: Progress,
     wait_secs: float,
     *,
     as_json: bool,
-) -> tuple[Submitted, Seen | None]:
-    from stormkeeper.client import acting, packing, sent_conf, submitting
-    from stormkeeper.client.connection import connect
+) -> tuple[SubmittedTopology, WaitStatus | None]:
+    from stormkeeper.client import (
+        package_builder,
+        submission_conf,
+        topology_commands,
+        topology_submission,
+    )
+    from stormkeeper.client.nimbus_connection import connect
 
-    told = submitting.Told(
+    told = topology_submission.SubmissionListener(
         say=progress.step,
         sent=lambda arrived, size: progress.step(
             f"uploading {size / 1e3:,.0f} kB", f"{100 * arrived / size:.0f} %"
@@ -209,11 +214,14 @@ def _submit(
         warn=lambda text: progress.remark(f"warning: {text}"),
         strict=settings().strict,
     )
-    for text in sent_conf.mistyped_given(conf):
+    for text in submission_conf.mistyped_given(conf):
         told.mistyped(text)
-    with packing.collected(given) as code, connect(conf, say=progress.say) as connection:
+    with (
+        package_builder.collected(given) as code,
+        connect(conf, say=progress.say) as connection,
+    ):
         going_on_from, abandon = checkpoints
-        submitted = submitting.submit(
+        submitted = topology_submission.submit(
             connection, conf, given, code, told, going_on_from=going_on_from, abandon=abandon
         )
         name = submitted.name
@@ -224,5 +232,7 @@ def _submit(
             return submitted, None
         stays = f"{name} stays submitted, as {submitted.storm_id}; see `storm status {name}`"
         with interrupted_with(progress, stays):
-            seen = acting.until_started(connection, name, waiting(progress, name, wait_secs))
+            seen = topology_commands.until_started(
+                connection, name, waiting(progress, name, wait_secs)
+            )
         return submitted, seen

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from stormkeeper.cli.columns import aligned, line
 from stormkeeper.cli.durations import duration
-from stormkeeper.client.looking import COMPLETED, health_of, shown_status
+from stormkeeper.client.topology_view import COMPLETED, health_of, shown_status
 from stormkeeper.names import printable
 from stormkeeper.topology.faults import UNSEEN_END
 
 if TYPE_CHECKING:
-    from stormkeeper.client.looking import Component, Query, Topology, Worker
+    from stormkeeper.client.topology_view import ComponentView, QueryView, TopologyView, WorkerView
     from stormkeeper.thrift.nimbus import TopologySummary
     from stormkeeper.thrift.records import ErrorInfo
 
@@ -107,7 +107,7 @@ def as_values(each: TopologySummary) -> dict[str, Any]:
     }
 
 
-def of_topology(topology: Topology, now: float) -> Iterator[str]:
+def of_topology(topology: TopologyView, now: float) -> Iterator[str]:
     """Yield what there is to say of a topology.
 
     Parameters
@@ -202,13 +202,13 @@ def of_errors(newest: Mapping[str, ErrorInfo], now: float) -> Iterator[str]:
         yield from (f"  {printable(line)}" for line in error.error.expandtabs().splitlines())
 
 
-def _runs_for(worker: Worker) -> str:
+def _runs_for(worker: WorkerView) -> str:
     if worker.health is None and worker.uptime_secs:
         return duration(worker.uptime_secs)
     return printable(worker.health or "no pulse yet")
 
 
-def _query(query: Query) -> tuple[str, ...]:
+def _query(query: QueryView) -> tuple[str, ...]:
     last = running = "-"
     if query.last_batch is not None:
         last = f"{query.last_batch}, {duration(int(query.since_last_secs or 0))} ago"
@@ -217,7 +217,7 @@ def _query(query: Query) -> tuple[str, ...]:
     return printable(query.name), last, running
 
 
-def _is_over(topology: Topology, component: Component, now: float) -> bool:
+def _is_over(topology: TopologyView, component: ComponentView, now: float) -> bool:
     """Return whether an error says only that a worker's end was not seen, and all run since."""
     if UNSEEN_END not in (component.error or ""):
         return False

@@ -26,8 +26,8 @@ from stormkeeper.cli.progress import Progress
 from stormkeeper.errors import RpcUnavailableError, StormkeeperError
 
 if TYPE_CHECKING:
-    from stormkeeper.client.connection import Connection
-    from stormkeeper.client.waiting import Seen, Wait
+    from stormkeeper.client.nimbus_connection import NimbusConnection
+    from stormkeeper.client.wait import Wait, WaitStatus
     from stormkeeper.conf import Conf
 
 #: Seconds that an effect may take, beyond what Nimbus waits before it begins.
@@ -64,9 +64,9 @@ def list_all(as_json: bool) -> None:
     """
     with connected() as connection:
         from stormkeeper.cli import tables
-        from stormkeeper.client import looking
+        from stormkeeper.client import topology_view
 
-        found = looking.summaries(connection)
+        found = topology_view.summaries(connection)
         if as_json:
             click.echo(json.dumps([tables.as_values(each) for each in found]))
         else:
@@ -94,16 +94,16 @@ def status(name: str | None, as_json: bool) -> None:
     """
     with connected() as connection:
         from stormkeeper.cli import cluster_tables, tables
-        from stormkeeper.client import looking
+        from stormkeeper.client import topology_view
 
         if name is None:
-            cluster = looking.cluster(connection)
+            cluster = topology_view.cluster(connection)
             if as_json:
                 click.echo(json.dumps(cluster_tables.as_values(cluster)))
             else:
                 click.echo("\n".join(cluster_tables.of_cluster(cluster)))
             return
-        found = looking.topology(connection, name)
+        found = topology_view.topology(connection, name)
         if as_json:
             click.echo(json.dumps(asdict(found)))
         else:
@@ -151,20 +151,20 @@ def kill(
     Nimbus was not reached). 4: one is killed, and not gone in time.
     """
     with connected() as connection, Progress() as progress:
-        from stormkeeper.client import acting
+        from stormkeeper.client import topology_commands
 
         kills = _Kills(connection, progress, dict.fromkeys(names))
         for name, _ in kills.ask(wait_secs, purge=purge):
             if not as_json:
                 click.echo(f"Killed topology: {name}")
-        ends: list[tuple[str, Seen | None, float]] = []
+        ends: list[tuple[str, WaitStatus | None, float]] = []
         for name, (storm_id, waits) in kills.killed.items():
             seen, secs = None, timeout or waits + _SOON
             if not no_wait:
                 told = ", ".join(kills.killed)
                 with interrupted_with(progress, f"{told}: killed, and gone in time"):
                     wait = waiting(progress, name, secs, waits)
-                    seen = acting.until_gone(connection, name, storm_id, wait)
+                    seen = topology_commands.until_gone(connection, name, storm_id, wait)
             ends.append((name, seen, secs))
     if as_json:
         click.echo(json.dumps(kills.as_values({name: seen for name, seen, _ in ends})))
@@ -185,7 +185,7 @@ class _Kills:
     """The topologies that a command kills, and what Nimbus says of each."""
 
     def __init__(
-        self, connection: Connection, progress: Progress, names: Mapping[str, None]
+        self, connection: NimbusConnection, progress: Progress, names: Mapping[str, None]
     ) -> None:
         self._connection = connection
         self._progress = progress
@@ -198,7 +198,7 @@ class _Kills:
 
     def ask(self, wait_secs: int | None, *, purge: bool) -> Iterator[tuple[str, str]]:
         """Have Nimbus kill them; yield the name and id of each that it kills."""
-        from stormkeeper.client import acting, looking
+        from stormkeeper.client import topology_commands, topology_view
 
         for name in self._names:
             if not self.is_reached:
@@ -207,8 +207,8 @@ class _Kills:
             try:
                 waits: float | None = wait_secs
                 if waits is None:
-                    waits = looking.kill_wait_secs(self._connection, name)
-                storm_id = acting.kill(self._connection, name, wait_secs, purge=purge)
+                    waits = topology_view.kill_wait_secs(self._connection, name)
+                storm_id = topology_commands.kill(self._connection, name, wait_secs, purge=purge)
             except StormkeeperError as error:
                 self.is_reached = not isinstance(error, RpcUnavailableError)
                 self._refuse(name, str(error))
@@ -220,7 +220,7 @@ class _Kills:
         self.refused[name] = why
         self._progress.remark(why if name in why else f"{name}: {why}")
 
-    def as_values(self, seen: Mapping[str, Seen | None]) -> list[dict[str, Any]]:
+    def as_values(self, seen: Mapping[str, WaitStatus | None]) -> list[dict[str, Any]]:
         """Return a JSON object for each."""
         return [
             {"name": name, "id": None, "done": False, "text": self.refused[name]}
@@ -261,13 +261,13 @@ def deactivate(*, name: str, no_wait: bool, timeout: float | None, as_json: bool
 def _set_active(
     name: str, *, active: bool, no_wait: bool, timeout: float | None, as_json: bool
 ) -> None:
-    from stormkeeper.client import acting
+    from stormkeeper.client import topology_commands
 
     _carry_out(
         name,
         f"{'Activated' if active else 'Deactivated'} topology: {name}",
-        ask=lambda connection: acting.set_active(connection, name, active=active),
-        until=lambda connection, wait: acting.until_status(
+        ask=lambda connection: topology_commands.set_active(connection, name, active=active),
+        until=lambda connection, wait: topology_commands.until_status(
             connection, name, "ACTIVE" if active else "INACTIVE", wait
         ),
         secs=0.0 if no_wait else timeout or _SOON,
@@ -335,18 +335,20 @@ def rebalance(
     """
     conf = load_conf(unknown="keep")
     with connected(conf) as connection:
-        from stormkeeper.client import acting, looking, sent_conf
+        from stormkeeper.client import submission_conf, topology_commands, topology_view
 
-        values = sent_conf.sent({}, conf, name)
-        waits = looking.kill_wait_secs(connection, name) if wait_secs is None else wait_secs
-    change = acting.Change(
+        values = submission_conf.sent({}, conf, name)
+        waits = topology_view.kill_wait_secs(connection, name) if wait_secs is None else wait_secs
+    change = topology_commands.RebalanceChange(
         wait_secs=wait_secs, workers=num_workers, parallelism=parallelism, conf=values
     )
     _carry_out(
         name,
         f"Topology {name} is rebalancing",
-        ask=lambda connection: acting.rebalance(connection, name, change),
-        until=lambda connection, wait: acting.until_placed(connection, name, wait, num_workers),
+        ask=lambda connection: topology_commands.rebalance(connection, name, change),
+        until=lambda connection, wait: topology_commands.until_placed(
+            connection, name, wait, num_workers
+        ),
         secs=0.0 if no_wait else timeout or waits + _PLACED,
         waits=waits,
         conf=conf,
@@ -358,8 +360,8 @@ def _carry_out(
     name: str,
     said: str,
     *,
-    ask: Callable[[Connection], str],
-    until: Callable[[Connection, Wait], Seen],
+    ask: Callable[[NimbusConnection], str],
+    until: Callable[[NimbusConnection, Wait], WaitStatus],
     secs: float,
     as_json: bool,
     waits: float = 0.0,

@@ -12,9 +12,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from stormkeeper.client import acting, looking, packing, sent_conf, submitting
-from stormkeeper.client.connection import Connection, connect
-from stormkeeper.client.looking import Topology
+from stormkeeper.client import (
+    package_builder,
+    submission_conf,
+    topology_commands,
+    topology_submission,
+    topology_view,
+)
+from stormkeeper.client.nimbus_connection import NimbusConnection, connect
+from stormkeeper.client.topology_view import TopologyView
 from stormkeeper.conf import Conf
 from stormkeeper.errors import LocalClusterError, RpcError
 from stormkeeper.local import settings
@@ -71,7 +77,7 @@ class Submission:
         #: Its name and its id, once Nimbus has taken it.
         self.name = self.storm_id = ""
         #: What Nimbus has told last.
-        self.told: Topology | None = None
+        self.told: TopologyView | None = None
         self._thread = threading.Thread(target=self._run, name="submission", daemon=True)
 
     def start(self) -> None:
@@ -84,7 +90,7 @@ class Submission:
         Raises
         ------
         StormkeeperError
-            As of `stormkeeper.client.submitting.submit`.
+            As of `stormkeeper.client.topology_submission.submit`.
         """
         if self._error is not None:
             raise self._error
@@ -104,7 +110,7 @@ class Submission:
             Nimbus was not reached, or did not.
         """
         with connect(self._cluster, finding_secs=_FINDING_SECS, say=_refuse) as connection:
-            acting.kill(connection, self.name, 0)
+            topology_commands.kill(connection, self.name, 0)
 
     def _run(self) -> None:
         try:
@@ -118,38 +124,38 @@ class Submission:
             code = collecting.collect(request.topology, Path(folder), request.py_files)
             code = replace(code, required=None)
             overrides = tuple(settings.given(request.overrides))
-            given = packing.Given(
+            given = package_builder.SubmissionRequest(
                 code=request.topology,
                 arguments=tuple(request.arguments),
                 py_files=tuple(request.py_files),
                 files=tuple(self._conf.files),
                 overrides=overrides,
             )
-            described = packing.describe(given, code)
+            described = package_builder.describe(given, code)
             conf = settings.of_topology(
                 self._conf, overrides, described.conf, strict=request.strict, warn=self._warn
             )
-            told = submitting.Told(
+            told = topology_submission.SubmissionListener(
                 _say_nothing, lambda _, __: None, self._warn, strict=request.strict
             )
-            for text in sent_conf.mistyped_own(described.conf, described.name):
+            for text in submission_conf.mistyped_own(described.conf, described.name):
                 told.mistyped(text)
-            values = sent_conf.sent(described.conf, conf, described.name)
+            values = submission_conf.sent(described.conf, conf, described.name)
             with (
-                packing.packed(given, code, described, _say_nothing) as packed,
+                package_builder.packed(given, code, described, _say_nothing) as packed,
                 connect(self._cluster, finding_secs=self._finding_secs) as connection,
             ):
                 if self._closing.is_set():
                     return
-                sent = submitting.send(connection, self._cluster, packed, values, told)
+                sent = topology_submission.send(connection, self._cluster, packed, values, told)
                 self.name, self.storm_id = sent.name, sent.storm_id
                 self._follow(connection)
 
-    def _follow(self, connection: Connection) -> None:
+    def _follow(self, connection: NimbusConnection) -> None:
         while not self._closing.is_set():
             # Nimbuses may be killed, too: another one leads then, or nobody.
             with contextlib.suppress(RpcError):
-                self.told = looking.topology(connection, self.name)
+                self.told = topology_view.topology(connection, self.name)
             self._closing.wait(_LOOK_SECS)
 
 

@@ -14,7 +14,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from stormkeeper.client.waiting import says_more
+from stormkeeper.client.wait import says_more
 from stormkeeper.local.ledger import Counts, Snapshot, WorkerSeen
 from stormkeeper.paths import WorkerId
 

@@ -4,7 +4,7 @@ Two Spark sessions that start at the same time slow each other down. So the hear
 started once the worker has counted its first rows.
 """
 
-from stormkeeper.client.looking import Topology
+from stormkeeper.client.topology_view import TopologyView
 from stormkeeper.local.ledger import Counts, Snapshot
 
 #: How long the pipeline's start is put off at most, in seconds: several times what a first batch
@@ -32,7 +32,7 @@ def is_pipeline_due(snapshot: Snapshot, up_secs: float) -> bool:
     return has_counted(snapshot) or up_secs >= PIPELINE_AFTER_SECS
 
 
-def _unwell(told: Topology | None) -> str:
+def _unwell(told: TopologyView | None) -> str:
     """Return what is wrong with a topology that has workers; empty: nothing, or it starts."""
     health = None if told is None else told.health
     if health is None or health.state in ("running", "starting"):
@@ -40,7 +40,7 @@ def _unwell(told: Topology | None) -> str:
     return str(health)
 
 
-def is_completed(snapshot: Snapshot, told: Topology | None) -> bool:
+def is_completed(snapshot: Snapshot, told: TopologyView | None) -> bool:
     """Return whether all queries of a topology have ended by themselves.
 
     Parameters
@@ -60,7 +60,7 @@ def is_completed(snapshot: Snapshot, told: Topology | None) -> bool:
 
 
 def waits_for(
-    snapshot: Snapshot, *, is_submitted: bool, told: Topology | None, pipeline_starts: bool
+    snapshot: Snapshot, *, is_submitted: bool, told: TopologyView | None, pipeline_starts: bool
 ) -> str:
     """Say what the run waits for; nothing once everything is there.
 

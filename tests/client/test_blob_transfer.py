@@ -4,7 +4,7 @@ import io
 
 import pytest
 
-from stormkeeper.client.submitting import upload
+from stormkeeper.client.topology_submission import upload
 from stormkeeper.errors import RpcRefusedError, StateError
 
 MAX_FRAME = 1 << 20

@@ -2,8 +2,8 @@
 
 import pytest
 
-from stormkeeper.client import packing
-from stormkeeper.client.packing import Given
+from stormkeeper.client import package_builder
+from stormkeeper.client.package_builder import SubmissionRequest
 from stormkeeper.errors import TopologyError
 from stormkeeper.topology.package import reading
 from support.packages import STREAMING, tree, wheel
@@ -27,9 +27,9 @@ def totals(lines):
 def pack(given):
     """Return a package and what was said while it was made."""
     said = []
-    with packing.collected(given) as code:
-        description = packing.describe(given, code)
-        with packing.packed(given, code, description, said.append) as packed:
+    with package_builder.collected(given) as code:
+        description = package_builder.describe(given, code)
+        with package_builder.packed(given, code, description, said.append) as packed:
             package = reading.read(packed.file)
             assert packed.manifest == package.manifest
             assert packed.description == package.description
@@ -41,7 +41,7 @@ def test_a_topology_with_what_comes_along(tmp_path):
     script.write_text(TOPOLOGY)
     tree(tmp_path, {"helper.py": "x = 1\n", "a.jar": b"PK"})
     package, said = pack(
-        Given(
+        SubmissionRequest(
             code=script,
             name="nightly",
             arguments=("--day", "1"),
@@ -65,13 +65,13 @@ def test_a_topology_with_what_comes_along(tmp_path):
 def test_without_a_name_it_is_called_as_it_calls_itself(tmp_path):
     script = tmp_path / "job.py"
     script.write_text(TOPOLOGY)
-    assert pack(Given(code=script))[0].manifest.name == "word-count"
+    assert pack(SubmissionRequest(code=script))[0].manifest.name == "word-count"
 
 
 def test_a_plain_script_is_called_after_its_file(tmp_path):
     script = tmp_path / "plain_job.py"
     script.write_text(STREAMING)
-    package, _ = pack(Given(code=script))
+    package, _ = pack(SubmissionRequest(code=script))
     assert package.manifest.name == "plain-job"
     assert package.description.kind == "script"
 
@@ -84,7 +84,7 @@ def test_a_wheel_imports_its_own_package(tmp_path):
             "from .naming import NAME\nimport counting\n" + TOPOLOGY.replace('"word-count"', "NAME")
         ),
     }
-    package, _ = pack(Given(code=wheel(tmp_path, "counting", "1.0", files)))
+    package, _ = pack(SubmissionRequest(code=wheel(tmp_path, "counting", "1.0", files)))
     assert package.manifest.name == "of-a-wheel"
     assert package.manifest.entry_point == "code/counting/__main__.py"
 
@@ -95,7 +95,7 @@ def test_a_topology_in_a_module_beside_the_script_of_a_wheel(tmp_path):
         "counting/__main__.py": "from .counts import topology\n",
         "counting/counts.py": TOPOLOGY,
     }
-    package, _ = pack(Given(code=wheel(tmp_path, "counting", "1.0", files)))
+    package, _ = pack(SubmissionRequest(code=wheel(tmp_path, "counting", "1.0", files)))
     assert (package.description.kind, package.manifest.name) == ("topology", "word-count")
 
 
@@ -116,7 +116,7 @@ def test_faults_are_found_before_anything_is_made(tmp_path, files, given, said):
     folder = tree(tmp_path, files)
     with (
         pytest.raises(TopologyError, match=said),
-        packing.collected(Given(code=folder / "job.py", **given)),
+        package_builder.collected(SubmissionRequest(code=folder / "job.py", **given)),
     ):
         pass
 
@@ -125,27 +125,27 @@ def test_requirements_from_another_file(tmp_path):
     folder = tree(
         tmp_path, {"job.py": "", "requirements.txt": "-e no\n", "mine.txt": "ok\n==bad\n"}
     )
-    given = Given(code=folder / "job.py", requirements=folder / "mine.txt")
+    given = SubmissionRequest(code=folder / "job.py", requirements=folder / "mine.txt")
     with (
         pytest.raises(TopologyError, match=r"mine\.txt, line 2: '==bad' is no requirement"),
-        packing.collected(given),
+        package_builder.collected(given),
     ):
         pass
 
 
 def test_a_file_of_requirements_that_is_not_there(tmp_path):
     folder = tree(tmp_path, {"job.py": ""})
-    given = Given(code=folder / "job.py", requirements=folder / "gone.txt")
+    given = SubmissionRequest(code=folder / "job.py", requirements=folder / "gone.txt")
     with (
         pytest.raises(TopologyError, match=r"gone\.txt cannot be read"),
-        packing.collected(given),
+        package_builder.collected(given),
     ):
         pass
 
 
 def test_what_the_cluster_has_is_not_asked_of_pip(tmp_path):
     folder = tree(tmp_path, {"job.py": STREAMING, "requirements.txt": "pyspark\n"})
-    package, said = pack(Given(code=folder / "job.py"))
+    package, said = pack(SubmissionRequest(code=folder / "job.py"))
     assert package.manifest.requirements == ()
     assert said == ["packing"]
 
@@ -156,7 +156,7 @@ def test_wheels_come_along(tmp_path, monkeypatch):
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(index))
     folder = tree(tmp_path / "mine", {"job.py": STREAMING, "requirements.txt": "tiny\n"})
-    package, said = pack(Given(code=folder / "job.py", with_wheels=True))
+    package, said = pack(SubmissionRequest(code=folder / "job.py", with_wheels=True))
     assert package.manifest.requirements == ("tiny==1.0",)
     assert package.manifest.wheels == ("wheels/tiny-1.0-py3-none-any.whl",)
     choosing = f"choosing versions for {(folder / 'requirements.txt').resolve()}"

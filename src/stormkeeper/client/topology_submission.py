@@ -8,10 +8,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, BinaryIO, Final
 
-from stormkeeper.client import looking, packing, sent_conf
-from stormkeeper.client.connection import Connection
-from stormkeeper.client.packing import Given, Packed
-from stormkeeper.client.structure import storm_topology
+import stormkeeper
+from stormkeeper.client import package_builder, submission_conf, topology_view
+from stormkeeper.client.nimbus_connection import NimbusConnection
+from stormkeeper.client.package_builder import BuiltPackage, SubmissionRequest
 from stormkeeper.conf import Address, Conf
 from stormkeeper.errors import (
     ConfigError,
@@ -23,9 +23,23 @@ from stormkeeper.errors import (
     TopologyError,
 )
 from stormkeeper.names import topology_fault
-from stormkeeper.thrift.nimbus import SubmitOptions, TopologyInitialStatus
-from stormkeeper.thrift.records import Credentials
+from stormkeeper.thrift.nimbus import (
+    Bolt,
+    ComponentCommon,
+    ComponentObject,
+    Grouping,
+    NullStruct,
+    ShellComponent,
+    SpoutSpec,
+    StormTopology,
+    StreamInfo,
+    SubmitOptions,
+    TopologyInitialStatus,
+)
+from stormkeeper.thrift.records import Credentials, GlobalStreamId
 from stormkeeper.topology import faults, source
+from stormkeeper.topology.component import ComponentDescription
+from stormkeeper.topology.description import Description
 from stormkeeper.topology.package.collecting import Code
 
 #: Bytes of a piece: Storm's clients send as many.
@@ -50,7 +64,7 @@ _COPIES_MOST_SECS: Final = 600.0
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class SubmissionListener:
     """Whom a submission tells how it gets on.
 
     Parameters
@@ -84,7 +98,7 @@ class Told:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Submitted:
+class SubmittedTopology:
     """A topology that Nimbus has taken: its name and id, and the bytes of its package."""
 
     name: str
@@ -93,15 +107,15 @@ class Submitted:
 
 
 def submit(
-    connection: Connection,
+    connection: NimbusConnection,
     conf: Conf,
-    given: Given,
+    given: SubmissionRequest,
     code: Code,
-    told: Told,
+    told: SubmissionListener,
     *,
     going_on_from: str | None = None,
     abandon: Sequence[str] = (),
-) -> Submitted:
+) -> SubmittedTopology:
     """Submit a topology.
 
     Parameters
@@ -136,10 +150,10 @@ def submit(
     if given.name is not None:
         _check_free(connection, given.name)
     told.say(f"reading {given.code}")
-    description = packing.describe(given, code)
-    for text in sent_conf.mistyped_own(description.conf, description.name):
+    description = package_builder.describe(given, code)
+    for text in submission_conf.mistyped_own(description.conf, description.name):
         told.mistyped(text)
-    values = sent_conf.sent(description.conf, conf, description.name)
+    values = submission_conf.sent(description.conf, conf, description.name)
     if going_on_from is not None:
         values[_FROM] = going_on_from
     if abandon:
@@ -161,13 +175,13 @@ def submit(
             )
         if not named:
             told.warn(faults.unnamed_checkpoints(given.code, named is False, keeps))
-    with packing.packed(given, code, description, told.say) as packed:
+    with package_builder.packed(given, code, description, told.say) as packed:
         name = packed.manifest.name
         _check_free(connection, name)
         return send(connection, conf, packed, values, told, credentials=given.credentials)
 
 
-def _check_free(connection: Connection, name: str) -> None:
+def _check_free(connection: NimbusConnection, name: str) -> None:
     if fault := topology_fault(name):
         raise RefusedError(fault)
     if not connection.nimbus.isTopologyNameAllowed(name):
@@ -178,14 +192,14 @@ def _check_free(connection: Connection, name: str) -> None:
 
 
 def send(
-    connection: Connection,
+    connection: NimbusConnection,
     conf: Conf,
-    packed: Packed,
+    packed: BuiltPackage,
     values: dict[str, Any],
-    told: Told,
+    told: SubmissionListener,
     *,
     credentials: Mapping[str, str] | None = None,
-) -> Submitted:
+) -> SubmittedTopology:
     """Send a package, and have Nimbus take it.
 
     Parameters
@@ -209,7 +223,7 @@ def send(
     name = packed.manifest.name
     creds = Credentials(dict(credentials)) if credentials else None
     arguments = (
-        sent_conf.as_json(values),
+        submission_conf.as_json(values),
         storm_topology(packed.description, packed.manifest.entry_point),
         SubmitOptions(TopologyInitialStatus.ACTIVE, creds),
     )
@@ -237,7 +251,7 @@ def send(
             lost = values.get(_ABANDON) or ()
             for line in differences(values[_FROM], saved.get(_QUERIES) or (), queries, lost):
                 told.warn(line)
-    return Submitted(name=name, storm_id=found.id, package_bytes=packed.size)
+    return SubmittedTopology(name=name, storm_id=found.id, package_bytes=packed.size)
 
 
 def differences(
@@ -269,7 +283,9 @@ def differences(
     return lines
 
 
-def _uploaded(connection: Connection, conf: Conf, packed: Packed, told: Told) -> str:
+def _uploaded(
+    connection: NimbusConnection, conf: Conf, packed: BuiltPackage, told: SubmissionListener
+) -> str:
     """Upload a package; to the next leader, if the one goes away meanwhile."""
 
     def try_once() -> str:
@@ -294,17 +310,17 @@ def _copies_secs(values: Mapping[str, Any], conf: Conf) -> float:
 
 
 def _is_taken(
-    connection: Connection, name: str, error: StormkeeperError, holder: Address | None
+    connection: NimbusConnection, name: str, error: StormkeeperError, holder: Address | None
 ) -> bool:
     """Return whether a topology was taken by `holder` though its submission has ended so."""
     if isinstance(error, RefusedError) and connection.address == holder:
         return False
     # The name was free a moment ago: whoever has it now was submitted by this.
-    return looking.summary(connection, name) is not None
+    return topology_view.summary(connection, name) is not None
 
 
 def upload(
-    connection: Connection,
+    connection: NimbusConnection,
     file: BinaryIO,
     *,
     max_frame: int,
@@ -340,3 +356,40 @@ def upload(
         sent(arrived)
     nimbus.finishFileUpload(location)
     return location
+
+
+#: The one stream that a component of ours has: the rows of its DataFrame.
+STREAM: Final = "default"
+
+
+def storm_topology(description: Description, script: str) -> StormTopology:
+    """Return the record of a topology.
+
+    Parameters
+    ----------
+    description
+        The topology's. A plain script is one spout, which is called as the description is.
+    script
+        Its name in the package.
+    """
+    components = description.components or (ComponentDescription(description.name, "spout", (), 1),)
+    read = {source for component in components for source in component.inputs}
+    code = ComponentObject(shell=ShellComponent("python", script))
+
+    def common(component: ComponentDescription) -> ComponentCommon:
+        return ComponentCommon(
+            inputs={
+                # Spark spreads rows over tasks as it likes.
+                GlobalStreamId(source, STREAM): Grouping(shuffle=NullStruct())
+                for source in component.inputs
+            },
+            streams={STREAM: StreamInfo([], False)} if component.id in read else {},
+            parallelism_hint=component.parallelism,
+        )
+
+    return StormTopology(
+        spouts={one.id: SpoutSpec(code, common(one)) for one in components if one.kind == "spout"},
+        bolts={one.id: Bolt(code, common(one)) for one in components if one.kind == "bolt"},
+        state_spouts={},
+        storm_version=stormkeeper.__version__,
+    )

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import BinaryIO, Final
 
-from stormkeeper.client.connection import Connection
+from stormkeeper.client.nimbus_connection import NimbusConnection
 from stormkeeper.errors import RefusedError, RemoteProtocolError, StormkeeperError
 from stormkeeper.thrift.nimbus import AccessControl, AccessControlType, SettableBlobMeta
 
@@ -42,7 +42,7 @@ class Blob:
     replication: int | None
 
 
-def keys(connection: Connection) -> list[str]:
+def keys(connection: NimbusConnection) -> list[str]:
     """Return the keys of all blobs, sorted."""
     found: set[str] = set()
     session = ""
@@ -52,7 +52,7 @@ def keys(connection: Connection) -> list[str]:
     return sorted(found)
 
 
-def describe(connection: Connection, key: str) -> Blob:
+def describe(connection: NimbusConnection, key: str) -> Blob:
     """Return what there is to say of a blob.
 
     Raises
@@ -66,14 +66,14 @@ def describe(connection: Connection, key: str) -> Blob:
     return Blob(key, meta.version, acl, settable.replication_factor)
 
 
-def all_blobs(connection: Connection) -> Iterator[Blob]:
+def all_blobs(connection: NimbusConnection) -> Iterator[Blob]:
     """Yield every blob; one that goes in between is left out."""
     for key in keys(connection):
         with suppress(RefusedError):
             yield describe(connection, key)
 
 
-def download(connection: Connection, key: str, write: Callable[[bytes], object]) -> int:
+def download(connection: NimbusConnection, key: str, write: Callable[[bytes], object]) -> int:
     """Fetch a blob, and return how many bytes it has.
 
     Parameters
@@ -103,7 +103,12 @@ def download(connection: Connection, key: str, write: Callable[[bytes], object])
 
 
 def create(
-    connection: Connection, key: str, file: BinaryIO, *, replication: int | None, max_frame: int
+    connection: NimbusConnection,
+    key: str,
+    file: BinaryIO,
+    *,
+    replication: int | None,
+    max_frame: int,
 ) -> int:
     """Make a blob of what a file has from where it is, and return how many bytes that were.
 
@@ -129,12 +134,12 @@ def create(
     return size
 
 
-def update(connection: Connection, key: str, file: BinaryIO, *, max_frame: int) -> int:
+def update(connection: NimbusConnection, key: str, file: BinaryIO, *, max_frame: int) -> int:
     """Have a blob be what a file has; else as `create`."""
     return _send(connection, connection.nimbus.beginUpdateBlob(key), file, max_frame)
 
 
-def _send(connection: Connection, session: str, file: BinaryIO, max_frame: int) -> int:
+def _send(connection: NimbusConnection, session: str, file: BinaryIO, max_frame: int) -> int:
     nimbus = connection.nimbus
     size = 0
     try:

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from stormkeeper.client.structure import storm_topology
+from stormkeeper.client.topology_submission import storm_topology
 from stormkeeper.thrift import nimbus
 from stormkeeper.thrift.reader import decode
 from stormkeeper.thrift.records import GlobalStreamId

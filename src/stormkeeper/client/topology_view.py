@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from stormkeeper.client.connection import Connection
+from stormkeeper.client.nimbus_connection import NimbusConnection
 from stormkeeper.conf.address import supervisor_names
 from stormkeeper.errors import NotAliveError, RpcRefusedError
 from stormkeeper.names import host_port
@@ -36,7 +36,7 @@ _KILL_WAIT_SECS: Final = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Component:
+class ComponentView:
     """A spout or a bolt.
 
     Parameters
@@ -62,7 +62,7 @@ class Component:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Worker:
+class WorkerView:
     """A worker: where it is, and since when it has run; 0 before its first heartbeat.
 
     `supervisor` is what people call its supervisor: its host, if that and the port name the worker.
@@ -84,7 +84,7 @@ class Worker:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Health:
+class HealthView:
     """How a topology does, beside its status.
 
     Parameters
@@ -110,7 +110,7 @@ class Health:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Query:
+class QueryView:
     """What a query does: the batch that ended last, and the one that runs; None: none."""
 
     name: str
@@ -121,7 +121,7 @@ class Query:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Topology:
+class TopologyView:
     """A topology with its components and workers.
 
     `reporting_workers` is how many of the workers have told of their executors: while no executor
@@ -135,19 +135,19 @@ class Topology:
     uptime_secs: int
     owner: str
     replication_count: int | None
-    components: tuple[Component, ...]
-    workers: tuple[Worker, ...]
+    components: tuple[ComponentView, ...]
+    workers: tuple[WorkerView, ...]
     reporting_workers: int
-    health: Health | None = None
-    queries: tuple[Query, ...] = ()
+    health: HealthView | None = None
+    queries: tuple[QueryView, ...] = ()
 
 
-def summaries(connection: Connection) -> list[TopologySummary]:
+def summaries(connection: NimbusConnection) -> list[TopologySummary]:
     """Return all topologies, by name."""
     return sorted(connection.nimbus.getTopologySummaries(), key=lambda each: each.name)
 
 
-def cluster(connection: Connection) -> ClusterSummary:
+def cluster(connection: NimbusConnection) -> ClusterSummary:
     """Return the Nimbuses, supervisors and topologies of the cluster, in a lasting order."""
     found = connection.nimbus.getClusterInfo()
     return ClusterSummary(
@@ -157,7 +157,7 @@ def cluster(connection: Connection) -> ClusterSummary:
     )
 
 
-def summary(connection: Connection, name: str) -> TopologySummary | None:
+def summary(connection: NimbusConnection, name: str) -> TopologySummary | None:
     """Return a topology by its name; None where there is none."""
     try:
         return connection.nimbus.getTopologySummaryByName(name)
@@ -165,7 +165,7 @@ def summary(connection: Connection, name: str) -> TopologySummary | None:
         return None
 
 
-def topology(connection: Connection, name: str) -> Topology:
+def topology(connection: NimbusConnection, name: str) -> TopologyView:
     """Return what there is to say of a topology.
 
     Raises
@@ -177,7 +177,7 @@ def topology(connection: Connection, name: str) -> Topology:
     return of_page(connection.nimbus.getTopologyPageInfo(found.id, _ALL_TIME, False))
 
 
-def errors(connection: Connection, name: str) -> TopologyInfo:
+def errors(connection: NimbusConnection, name: str) -> TopologyInfo:
     """Return a topology with the newest error of each component.
 
     Raises
@@ -189,7 +189,7 @@ def errors(connection: Connection, name: str) -> TopologyInfo:
     return connection.nimbus.getTopologyInfoByNameWithOpts(name, options)
 
 
-def of_page(page: TopologyPageInfo) -> Topology:
+def of_page(page: TopologyPageInfo) -> TopologyView:
     """Return what a page says, in an order that does not depend on it; pure."""
     components = [
         _component(id_, kind, stats)
@@ -204,7 +204,7 @@ def of_page(page: TopologyPageInfo) -> Topology:
     )
     places = Counter((each.host, each.port) for each in page.workers or ())
     workers = [
-        Worker(
+        WorkerView(
             host=each.host or "?",
             port=each.port or 0,
             supervisor_id=each.supervisor_id,
@@ -219,7 +219,7 @@ def of_page(page: TopologyPageInfo) -> Topology:
         )
         for each in page.workers or ()
     ]
-    return Topology(
+    return TopologyView(
         id=page.id,
         name=page.name or page.id,
         status=shown_status(page.status, page.sched_status),
@@ -232,7 +232,7 @@ def of_page(page: TopologyPageInfo) -> Topology:
         reporting_workers=page.num_workers or 0,
         health=health_of(page.health),
         queries=tuple(
-            Query(
+            QueryView(
                 name=each.query,
                 last_batch=each.last_batch,
                 since_last_secs=_secs(each.since_last_ms),
@@ -244,14 +244,14 @@ def of_page(page: TopologyPageInfo) -> Topology:
     )
 
 
-def health_of(found: TopologyHealth | None) -> Health | None:
+def health_of(found: TopologyHealth | None) -> HealthView | None:
     """Return how a topology does; None where it is not to run, or its Nimbus does not tell."""
     if found is None:
         return None
     if found.crashes is None:
-        return Health(state=found.state, text=found.text)
+        return HealthView(state=found.state, text=found.text)
     crashes = found.crashes
-    return Health(
+    return HealthView(
         state=found.state,
         text=found.text,
         crashes=crashes.count,
@@ -284,7 +284,7 @@ def shown_status(status: str | None, sched_status: str | None) -> str:
     return status or "?"
 
 
-def kill_wait_secs(connection: Connection, name: str) -> float:
+def kill_wait_secs(connection: NimbusConnection, name: str) -> float:
     """Return how long Nimbus waits before it kills or rebalances a topology, if nobody says.
 
     Raises
@@ -307,9 +307,9 @@ def wait_in(conf: Mapping[str, Any]) -> float:
     return float(value) if isinstance(value, int | float) else _KILL_WAIT_SECS
 
 
-def _component(id_: str, kind: str, stats: ComponentAggregateStats) -> Component:
+def _component(id_: str, kind: str, stats: ComponentAggregateStats) -> ComponentView:
     common, error = stats.common_stats, stats.last_error
-    return Component(
+    return ComponentView(
         id=id_,
         kind=kind,
         executors=(common.num_executors if common else None) or 0,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from stormkeeper.client.log_places import Machine, of_component, of_host, of_topology, only
+from stormkeeper.client.log_server import LogMachine, of_component, of_host, of_topology, only
 from stormkeeper.conf.address import Address
 from stormkeeper.errors import UnknownComponentError
 from stormkeeper.thrift.nimbus import ExecutorSummary, TopologyInfo
@@ -42,9 +42,9 @@ ASSIGNMENT = Assignment(
 def test_the_machines_of_a_topology_with_those_that_workers_have_left():
     machines = of_topology(ASSIGNMENT, SUPERVISORS)
     assert machines == {
-        "one": Machine("host-a", 8000, True, (6700, 6701)),
-        "two": Machine("host-b", None, True, (6700, 6703)),
-        "three": Machine("host-c", None, False, (6702,)),
+        "one": LogMachine("host-a", 8000, True, (6700, 6701)),
+        "two": LogMachine("host-b", None, True, (6700, 6703)),
+        "three": LogMachine("host-c", None, False, (6702,)),
     }
     assert machines["one"].address == Address("host-a", 8000)
     assert machines["two"].address is None
@@ -81,4 +81,4 @@ def test_the_workers_of_a_component_alone():
     ):
         of_component(info, "sums")
     machines = of_topology(ASSIGNMENT, SUPERVISORS)
-    assert only(machines, {("host-b", 6700)}) == {"two": Machine("host-b", None, True, (6700,))}
+    assert only(machines, {("host-b", 6700)}) == {"two": LogMachine("host-b", None, True, (6700,))}

@@ -4,9 +4,15 @@ from dataclasses import replace
 
 import pytest
 
-from stormkeeper.client import effects
-from stormkeeper.client.looking import Component, Health, Query, Topology, Worker
-from stormkeeper.client.waiting import NewestError
+from stormkeeper.client import topology_commands
+from stormkeeper.client.topology_view import (
+    ComponentView,
+    HealthView,
+    QueryView,
+    TopologyView,
+    WorkerView,
+)
+from stormkeeper.client.wait import ComponentError
 from stormkeeper.thrift.nimbus import TopologySummary
 
 
@@ -24,7 +30,7 @@ def topology(
 ):
     """One with a worker for each uptime, of which so many have started their query."""
     errors = [*errors, *[(None, None)] * (len(uptimes) - len(errors))]
-    return Topology(
+    return TopologyView(
         id="wc-1-17",
         name="wc",
         status=status,
@@ -33,7 +39,7 @@ def topology(
         owner="alice",
         replication_count=1,
         components=tuple(
-            Component(
+            ComponentView(
                 id=f"c{n}",
                 kind="bolt",
                 executors=int(started is None or n < started),
@@ -44,7 +50,7 @@ def topology(
             for n, (error, when) in enumerate(errors)
         ),
         workers=tuple(
-            Worker(
+            WorkerView(
                 host="node",
                 port=6700 + n,
                 supervisor_id="s",
@@ -59,17 +65,19 @@ def topology(
 
 
 def test_one_that_was_killed_is_gone_when_nimbus_has_none_of_its_id():
-    assert effects.gone(None, "wc-1-17").is_done
-    assert effects.gone(summary("ACTIVE", "wc-2-18"), "wc-1-17").is_done
-    seen = effects.gone(summary("KILLED"), "wc-1-17")
+    assert topology_commands.gone(None, "wc-1-17").is_done
+    assert topology_commands.gone(summary("ACTIVE", "wc-2-18"), "wc-1-17").is_done
+    seen = topology_commands.gone(summary("KILLED"), "wc-1-17")
     assert not seen.is_done
     assert "KILLED" in seen.text
 
 
 def test_a_status_is_there_or_never_will_be():
-    assert effects.has_status(summary("INACTIVE"), "INACTIVE").is_done
-    assert not effects.has_status(summary("ACTIVE"), "INACTIVE").is_done
-    assert effects.has_status(None, "INACTIVE") == effects.Seen(True, "it is gone")
+    assert topology_commands.has_status(summary("INACTIVE"), "INACTIVE").is_done
+    assert not topology_commands.has_status(summary("ACTIVE"), "INACTIVE").is_done
+    assert topology_commands.has_status(None, "INACTIVE") == topology_commands.WaitStatus(
+        True, "it is gone"
+    )
 
 
 @pytest.mark.parametrize(
@@ -103,29 +111,29 @@ def test_a_status_is_there_or_never_will_be():
     ],
 )
 def test_a_topology_is_there_when_all_of_its_workers_have_told(found, is_done, text):
-    seen = effects.running(found)
+    seen = topology_commands.running(found)
     assert seen.is_done is is_done
     assert seen.text.startswith(text)
 
 
 def test_while_it_is_not_there_the_newest_error_is_told():
     errors = [("OSError: old", 10), ("ValueError: no day", 20), (None, None)]
-    seen = effects.running(topology(uptimes=[0], errors=errors))
-    newest = NewestError("c1", 20, "ValueError: no day")
+    seen = topology_commands.running(topology(uptimes=[0], errors=errors))
+    newest = ComponentError("c1", 20, "ValueError: no day")
     assert seen.error == newest
     assert "no day" not in seen.text  # it would be said again with each text
-    young = effects.running(topology(uptimes=[90, 29], errors=errors))
+    young = topology_commands.running(topology(uptimes=[90, 29], errors=errors))
     text = "the worker at node:6701 has started 29 s ago"
-    assert young == effects.Seen(False, text, error=newest)
+    assert young == topology_commands.WaitStatus(False, text, error=newest)
 
 
 def query(name="q", last=None, running=None, secs=None):
-    return Query(name=name, last_batch=last, running_batch=running, running_secs=secs)
+    return QueryView(name=name, last_batch=last, running_batch=running, running_secs=secs)
 
 
 def looks(*shown):
     """Return what a new topology's workers wait for, by what each look shows after the first."""
-    placed = effects.Placed()
+    placed = topology_commands.PlacementCheck()
     placed(topology(uptimes=[1]))
     return [
         placed(replace(topology(uptimes=[uptime]), health=health, queries=tuple(queries)))
@@ -133,7 +141,10 @@ def looks(*shown):
     ]
 
 
-RUNS, STARTS = Health(state="running"), Health(state="starting", text="Spark starts, for 3 s")
+RUNS, STARTS = (
+    HealthView(state="running"),
+    HealthView(state="starting", text="Spark starts, for 3 s"),
+)
 
 
 def test_the_first_batch_of_each_query_is_waited_for():
@@ -162,16 +173,16 @@ def test_a_query_that_waits_for_data_is_not_waited_for():
 
 @pytest.mark.parametrize("state", ["stuck", "waiting", "crashing"])
 def test_what_is_not_well_is_waited_for_and_said(state):
-    health = Health(state=state, text="its JVM has not answered for 40 s")
+    health = HealthView(state=state, text="its JVM has not answered for 40 s")
     [seen] = looks((20, health, query("a", 0)))
     assert (seen.is_done, seen.text) == (False, str(health))
 
 
 def test_after_a_rebalance_the_last_pulse_of_the_worker_before_does_not_count():
-    placed = effects.Placed()
+    placed = topology_commands.PlacementCheck()
     assert placed(topology(status="REBALANCING", uptimes=[9])).text.startswith("it is REBALANCING")
     seen = placed(topology(uptimes=[10, 7]))
-    assert seen == effects.Seen(False, "no new pulse yet of node:6700, node:6701")
+    assert seen == topology_commands.WaitStatus(False, "no new pulse yet of node:6700, node:6701")
     # One goes on, and the other one is new.
     assert placed(topology(uptimes=[13, 7])).text == "no new pulse yet of node:6701"
     assert placed(topology(uptimes=[13, 0])).text.startswith("no pulse yet of node:6701")
@@ -188,25 +199,27 @@ def test_after_a_rebalance_the_last_pulse_of_the_worker_before_does_not_count():
     ],
 )
 def test_more_workers_than_queries_are_told_of(asked, uptimes, said):
-    placed = effects.Placed(asked)
+    placed = topology_commands.PlacementCheck(asked)
     assert not placed(topology(uptimes=[10 * secs for secs in uptimes])).is_done
     seen = placed(topology(uptimes=uptimes))
-    assert seen == effects.Seen(True, effects.running(topology(uptimes=uptimes)).text + said)
+    assert seen == topology_commands.WaitStatus(
+        True, topology_commands.running(topology(uptimes=uptimes)).text + said
+    )
 
 
 def test_too_few_slots_are_no_reason_to_speak_of_queries():
     status = "Running with fewer slots than requested (1/2)"
-    placed = effects.Placed(2)
+    placed = topology_commands.PlacementCheck(2)
     placed(topology(sched_status=status, uptimes=[9]))
     assert placed(topology(sched_status=status, uptimes=[1])).text.endswith(f"({status})")
 
 
 def test_after_a_rebalance_what_was_told_before_the_plan_does_not_count():
-    placed = effects.Placed()
+    placed = topology_commands.PlacementCheck()
     waits = "Waits until the worker at node:6700 is known to have stopped"
     assert not placed(topology(uptimes=[10])).is_done
     assert placed(topology(sched_status=waits, uptimes=[13])).text == waits
     assert not placed(topology(uptimes=[13])).is_done
     assert placed(topology(uptimes=[1])).is_done
-    assert effects.Placed()(topology("COMPLETED", "Completed")).is_done
-    assert effects.Placed()(topology(status="KILLED", uptimes=[5])).is_done
+    assert topology_commands.PlacementCheck()(topology("COMPLETED", "Completed")).is_done
+    assert topology_commands.PlacementCheck()(topology(status="KILLED", uptimes=[5])).is_done

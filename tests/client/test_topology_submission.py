@@ -5,9 +5,9 @@ import json
 import pytest
 
 from stormkeeper import conf
-from stormkeeper.client import packing
-from stormkeeper.client.packing import Given
-from stormkeeper.client.submitting import Told, submit
+from stormkeeper.client import package_builder
+from stormkeeper.client.package_builder import SubmissionRequest
+from stormkeeper.client.topology_submission import SubmissionListener, submit
 from stormkeeper.errors import (
     ConfigError,
     OutcomeUnknownError,
@@ -40,9 +40,9 @@ def send(connected, script, told):
 
     def run(*overrides, going_on_from=None, abandon=(), **given):
         settings = conf.load(files=[], overrides=overrides, unknown="keep")
-        wanted = Given(code=script, **given)
-        with packing.collected(wanted) as code:
-            told_of = Told(
+        wanted = SubmissionRequest(code=script, **given)
+        with package_builder.collected(wanted) as code:
+            told_of = SubmissionListener(
                 say=lambda text: told.append(("say", text)),
                 sent=lambda arrived, size: told.append(("sent", arrived, size)),
                 warn=lambda text: told.append(("warn", text)),

@@ -2,10 +2,10 @@
 
 import pytest
 
-from stormkeeper.client import acting, looking
-from stormkeeper.client.acting import Change
-from stormkeeper.client.connection import connect
-from stormkeeper.client.waiting import Seen, Wait
+from stormkeeper.client import topology_commands, topology_view
+from stormkeeper.client.nimbus_connection import connect
+from stormkeeper.client.topology_commands import RebalanceChange
+from stormkeeper.client.wait import Wait, WaitStatus
 from stormkeeper.errors import (
     CallRefusedError,
     NotAliveError,
@@ -29,51 +29,51 @@ def wait():
 
 def test_one_is_killed_and_gone_in_time(connected, nimbus, wait):
     nimbus.has("wc")
-    storm_id = acting.kill(connected, "wc", 5)
+    storm_id = topology_commands.kill(connected, "wc", 5)
     assert nimbus.calls == [("kill", "wc", 5)]
-    assert acting.until_gone(connected, "wc", storm_id, wait).is_done
-    assert looking.summary(connected, "wc") is None
+    assert topology_commands.until_gone(connected, "wc", storm_id, wait).is_done
+    assert topology_view.summary(connected, "wc") is None
 
 
 def test_what_is_not_there_is_not_killed(connected):
     with pytest.raises(NotAliveError, match="there is no topology wc"):
-        acting.kill(connected, "wc", None)
+        topology_commands.kill(connected, "wc", None)
 
 
 def test_deactivated_and_activated(connected, nimbus, wait):
     standing = nimbus.has("wc")
-    assert acting.set_active(connected, "wc", active=False) == standing.id
-    assert acting.until_status(connected, "wc", "INACTIVE", wait).is_done
+    assert topology_commands.set_active(connected, "wc", active=False) == standing.id
+    assert topology_commands.until_status(connected, "wc", "INACTIVE", wait).is_done
     assert standing.status == "INACTIVE"
-    acting.set_active(connected, "wc", active=True)
-    assert acting.until_status(connected, "wc", "ACTIVE", wait).is_done
+    topology_commands.set_active(connected, "wc", active=True)
+    assert topology_commands.until_status(connected, "wc", "ACTIVE", wait).is_done
     assert standing.status == "ACTIVE"
 
 
 def test_a_status_that_does_not_take_it_is_named(connected, nimbus):
     nimbus.has("wc").status = "REBALANCING"
     with pytest.raises(RefusedError, match="wc is REBALANCING, and takes no other command until"):
-        acting.set_active(connected, "wc", active=True)
+        topology_commands.set_active(connected, "wc", active=True)
 
 
 def test_another_internal_error_stays_one(connected, nimbus):
     nimbus.has("wc")
     nimbus.activate = None  # which nobody can call
     with pytest.raises(RpcRefusedError, match="Internal error processing activate"):
-        acting.set_active(connected, "wc", active=True)
+        topology_commands.set_active(connected, "wc", active=True)
 
 
 def test_rebalanced_with_what_was_asked_for(connected, nimbus, wait):
     nimbus.has("wc")
-    change = Change(wait_secs=0, workers=2, parallelism={"words": 4})
-    acting.rebalance(connected, "wc", change)
+    change = RebalanceChange(wait_secs=0, workers=2, parallelism={"words": 4})
+    topology_commands.rebalance(connected, "wc", change)
     assert nimbus.calls == [("rebalance", "wc", 0, 2, {"words": 4})]
-    assert acting.until_placed(connected, "wc", wait).is_done
+    assert topology_commands.until_placed(connected, "wc", wait).is_done
 
 
 def test_how_long_nimbus_waits_is_the_topologys(connected, nimbus):
     nimbus.has("wc", **{"topology.message.timeout.secs": 3})
-    assert looking.kill_wait_secs(connected, "wc") == 3.0
+    assert topology_view.kill_wait_secs(connected, "wc") == 3.0
 
 
 def test_one_whose_code_is_lost_can_be_killed_like_others(connected, nimbus):
@@ -85,29 +85,29 @@ def test_one_whose_code_is_lost_can_be_killed_like_others(connected, nimbus):
 
     nimbus.getTopologyConf = lost
     nimbus.getNimbusConf = lambda: '{"topology.message.timeout.secs": 4}'
-    assert looking.kill_wait_secs(connected, "wc") == 4.0
+    assert topology_view.kill_wait_secs(connected, "wc") == 4.0
 
 
 def test_a_new_one_whose_worker_crashes_is_waited_for_no_more(connected, nimbus, wait):
     standing = nimbus.has("wc")
     standing.errs(CRASH)
-    seen = acting.until_started(connected, "wc", wait)
-    assert seen == Seen(False, CRASH, has_failed=True)
+    seen = topology_commands.until_started(connected, "wc", wait)
+    assert seen == WaitStatus(False, CRASH, has_failed=True)
 
 
 def test_a_crash_of_which_no_error_tells_ends_the_wait(connected, nimbus, wait):
     standing = nimbus.has("wc")
     series = CrashSeries(2, 17, "it ended by SIGKILL")
     standing.health = TopologyHealth("crashing", "2 times in a row: it ended by SIGKILL", series)
-    seen = acting.until_started(connected, "wc", wait)
+    seen = topology_commands.until_started(connected, "wc", wait)
     text = "crashing: 2 times in a row: it ended by SIGKILL"
-    assert seen == Seen(False, text, has_failed=True)
+    assert seen == WaitStatus(False, text, has_failed=True)
 
 
 def test_a_new_one_that_something_hinders_is_waited_for(connected, nimbus, wait):
     standing = nimbus.has("wc")
     standing.errs("its code cannot be fetched: no Nimbus answers")
-    assert acting.until_started(connected, "wc", wait).is_done
+    assert topology_commands.until_started(connected, "wc", wait).is_done
     assert standing.workers[0].uptime_secs >= 30
 
 
@@ -132,6 +132,9 @@ def test_what_a_leader_has_done_without_knowing_it_is_done(cluster, command, rei
     heir.rebalance = refuse
     with connect(settings) as connected:
         if command == "rebalance":
-            assert acting.rebalance(connected, "wc", Change(parallelism={})) == storm_id
+            assert (
+                topology_commands.rebalance(connected, "wc", RebalanceChange(parallelism={}))
+                == storm_id
+            )
         else:
-            assert acting.kill(connected, "wc", None) == storm_id
+            assert topology_commands.kill(connected, "wc", None) == storm_id

@@ -2,7 +2,7 @@
 
 import pytest
 
-from stormkeeper.client.waiting import PERIOD_SECS, Seen, Wait
+from stormkeeper.client.wait import PERIOD_SECS, Wait, WaitStatus
 from stormkeeper.errors import NotAliveError, RpcUnavailableError
 
 
@@ -45,30 +45,32 @@ def looks(*answers):
 
 
 def test_it_looks_until_the_effect_is_there(wait, told):
-    seen = wait(60).until(looks(Seen(False, "a"), Seen(False, "b"), Seen(True, "c")))
-    assert seen == Seen(True, "c")
+    seen = wait(60).until(
+        looks(WaitStatus(False, "a"), WaitStatus(False, "b"), WaitStatus(True, "c"))
+    )
+    assert seen == WaitStatus(True, "c")
     assert told == [("a", 0.0), ("b", PERIOD_SECS)]
 
 
 def test_what_has_failed_is_waited_for_no_more(wait, told):
-    failed = Seen(False, "b", has_failed=True)
-    assert wait(60).until(looks(Seen(False, "a"), failed, Seen(True, "c"))) == failed
+    failed = WaitStatus(False, "b", has_failed=True)
+    assert wait(60).until(looks(WaitStatus(False, "a"), failed, WaitStatus(True, "c"))) == failed
     assert told == [("a", 0.0)]
 
 
 def test_its_time_ends(wait, told):
-    assert wait(1.2).until(looks(Seen(False, "a"))) == Seen(False, "a")
+    assert wait(1.2).until(looks(WaitStatus(False, "a"))) == WaitStatus(False, "a")
     assert [passed for _, passed in told] == pytest.approx([0.0, 0.5, 1.0])
 
 
 def test_without_time_it_looks_once(wait, told):
-    assert wait(0).until(looks(Seen(False, "a"))) == Seen(False, "a")
+    assert wait(0).until(looks(WaitStatus(False, "a"))) == WaitStatus(False, "a")
     assert told == []
 
 
 def test_a_nimbus_that_is_silent_for_a_while_is_waited_for(wait, told):
     gone = RpcUnavailableError("n:6627: connection refused")
-    assert wait(60).until(looks(gone, Seen(True, "c"))).is_done
+    assert wait(60).until(looks(gone, WaitStatus(True, "c"))).is_done
     assert told == [("Nimbus does not answer: n:6627: connection refused", 0.0)]
 
 

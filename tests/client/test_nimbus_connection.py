@@ -6,8 +6,8 @@ import time
 import pytest
 
 from stormkeeper import conf
-from stormkeeper.client import connection
-from stormkeeper.client.connection import connect
+from stormkeeper.client import nimbus_connection
+from stormkeeper.client.nimbus_connection import connect
 from stormkeeper.errors import (
     LeaderNotFoundError,
     NotAliveError,
@@ -64,10 +64,10 @@ def test_without_zookeeper_no_other_nimbus_is_advised(cluster):
 def test_what_is_set_bounds_calls_and_the_search(cluster, monkeypatch):
     said = []
     monkeypatch.setattr(
-        connection.LeaderClient, "call", lambda *_, timeout: said.append(timeout) or "{}"
+        nimbus_connection.LeaderClient, "call", lambda *_, timeout: said.append(timeout) or "{}"
     )
     monkeypatch.setattr(
-        connection.LeaderClient,
+        nimbus_connection.LeaderClient,
         "find",
         lambda _, deadline: said.append(round(deadline - time.monotonic())),
     )
@@ -100,7 +100,7 @@ def test_an_election_is_waited_for(cluster):
 
 
 def test_an_election_without_an_end_is_not(cluster, monkeypatch):
-    monkeypatch.setattr(connection, "_ELECTION_SECS", 0.1)
+    monkeypatch.setattr(nimbus_connection, "_ELECTION_SECS", 0.1)
     nimbus = SmallNimbus()
     settings = cluster(nimbus).with_values({"storm.zookeeper.session.timeout": 100})
     nimbus.leader = None

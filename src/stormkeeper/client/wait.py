@@ -34,7 +34,7 @@ def says_more(text: str, before: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class NewestError:
+class ComponentError:
     """An error of a component, in one line, and when it was, in seconds since 1970."""
 
     component: str
@@ -43,7 +43,7 @@ class NewestError:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class WaitStatus:
     """What a look has shown.
 
     Parameters
@@ -61,7 +61,7 @@ class Seen:
     is_done: bool
     text: str
     has_failed: bool = False
-    error: NewestError | None = None
+    error: ComponentError | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +84,9 @@ class Wait:
     say: Callable[[str, float], None]
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
-    tell: Callable[[NewestError], None] = lambda _: None
+    tell: Callable[[ComponentError], None] = lambda _: None
 
-    def until(self, look: Callable[[], Seen]) -> Seen:
+    def until(self, look: Callable[[], WaitStatus]) -> WaitStatus:
         """Look until the effect is there, or will not be; return what was seen last.
 
         Raises
@@ -99,7 +99,7 @@ class Wait:
             try:
                 seen = look()
             except RpcError as error:
-                seen = Seen(False, f"Nimbus does not answer: {error}")
+                seen = WaitStatus(False, f"Nimbus does not answer: {error}")
             passed = self.clock() - began
             if seen.error is not None and seen.error != told and not seen.has_failed:
                 told = seen.error

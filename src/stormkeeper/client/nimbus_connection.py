@@ -70,7 +70,7 @@ _IN_WORDS: Final[dict[type[Exception], str]] = {
 }
 
 
-class Connection:
+class NimbusConnection:
     """Calls the leading Nimbus; `connect` makes it.
 
     Parameters
@@ -219,7 +219,7 @@ def connect(
     *,
     finding_secs: float | None = None,
     say: Callable[[str], None] = lambda _: None,
-) -> Iterator[Connection]:
+) -> Iterator[NimbusConnection]:
     """Give a connection to the leading Nimbus of the cluster that a configuration is for.
 
     Parameters
@@ -247,7 +247,7 @@ def connect(
         if finding_secs is None:
             is_set = any(key in changed for key in _RETRIES)
             finding_secs = client.search_secs if is_set else FINDING_SECS
-        connection = Connection(
+        connection = NimbusConnection(
             client,
             finding_secs=finding_secs,
             electing_secs=session_secs + _ELECTION_SECS,

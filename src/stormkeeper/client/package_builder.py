@@ -26,7 +26,7 @@ from stormkeeper.topology.topology import unheard
 
 
 @dataclass(frozen=True, kw_only=True)
-class Given:
+class SubmissionRequest:
     """What a user submits.
 
     Parameters
@@ -65,7 +65,7 @@ class Given:
 
 
 @dataclass(frozen=True)
-class Packed:
+class BuiltPackage:
     """A package.
 
     Parameters
@@ -85,7 +85,7 @@ class Packed:
 
 
 @contextmanager
-def collected(given: Given) -> Iterator[Code]:
+def collected(given: SubmissionRequest) -> Iterator[Code]:
     """Give the code of what is submitted, whose source was checked, as long as it is needed.
 
     Raises
@@ -108,7 +108,7 @@ def collected(given: Given) -> Iterator[Code]:
         yield code
 
 
-def describe(given: Given, code: Code) -> Description:
+def describe(given: SubmissionRequest, code: Code) -> Description:
     """Return the description of what a script defines; it is run for that, if it has to be.
 
     Raises
@@ -132,8 +132,8 @@ def describe(given: Given, code: Code) -> Description:
 
 @contextmanager
 def packed(
-    given: Given, code: Code, description: Description, say: Callable[[str], None]
-) -> Iterator[Packed]:
+    given: SubmissionRequest, code: Code, description: Description, say: Callable[[str], None]
+) -> Iterator[BuiltPackage]:
     """Give the package, as long as it is needed.
 
     Parameters
@@ -171,7 +171,7 @@ def packed(
             made = writing.write(file, contents, writing.versions())
             size = file.seek(0, os.SEEK_END)
             file.seek(0)
-            yield Packed(file, size, made, description)
+            yield BuiltPackage(file, size, made, description)
 
 
 def _root(code: Code) -> Path | None:
