@@ -6,8 +6,9 @@ import shutil
 from pathlib import Path
 
 from stormkeeper.blobs import fetching, keys
-from stormkeeper.blobs.drafts import BLOCK, Draft, storing, sync_folder
+from stormkeeper.blobs.drafts import BLOCK, Draft, storing
 from stormkeeper.blobs.store import BlobStore
+from stormkeeper.daemon.durable import sync_folder
 from stormkeeper.errors import BlobNotFoundError, BlobStorageError, PeerError
 from stormkeeper.state.storm.blobs import BlobEntry
 from stormkeeper.state.storm.cluster import StormReads

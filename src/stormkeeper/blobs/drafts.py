@@ -155,15 +155,3 @@ def storing(folder: Path, what: str) -> Iterator[None]:
         raise BlobStorageError(
             f"cannot {what} in {folder}: {error.strerror or error}; {remedy}"
         ) from error
-
-
-def sync_folder(folder: Path) -> None:
-    """Have the names in a folder survive a power failure."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # of file systems that cannot
-            raise
-    finally:
-        os.close(descriptor)

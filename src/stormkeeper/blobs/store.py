@@ -16,7 +16,6 @@ fetched, which a later process goes on with.
 from __future__ import annotations
 
 import errno
-import fcntl
 import hashlib
 import logging
 import os
@@ -29,7 +28,8 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 from stormkeeper.blobs import keys
-from stormkeeper.blobs.drafts import BLOCK, Content, Draft, storing, sync_folder
+from stormkeeper.blobs.drafts import BLOCK, Content, Draft, storing
+from stormkeeper.daemon.durable import sync_folder, try_lock
 from stormkeeper.errors import BlobNotFoundError, BlobStorageError, CodeError, SerializationError
 from stormkeeper.state.storm.blobs import BlobRecord
 
@@ -393,13 +393,11 @@ class BlobStore:
             self._path(sha256).unlink(missing_ok=True)
 
     def _own(self, file: BinaryIO) -> None:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
+        if not try_lock(file, if_unsupported=False):
             raise BlobStorageError(
                 f"another process keeps its blobs in {self.folder}: give this one a folder of its"
                 " own (storm.local.dir or blobstore.dir), or stop the other"
-            ) from error
+            )
 
     def _sweep(self) -> None:
         """Keep the blobs that are whole, and what was being fetched; delete all else."""

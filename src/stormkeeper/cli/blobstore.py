@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,6 +15,7 @@ import click
 from stormkeeper.cli.effects import connected, json_option
 from stormkeeper.cli.groups import Group
 from stormkeeper.cli.options import Fault, conf_options, examples, exit_with, load_conf
+from stormkeeper.daemon.durable import replace_file
 from stormkeeper.errors import RefusedError
 from stormkeeper.names import printable
 
@@ -208,12 +208,8 @@ def _sending() -> Iterator[tuple[NimbusConnection, int]]:
 @contextmanager
 def _replacing(path: Path) -> Iterator[BinaryIO]:
     """Give a file that takes the place of the one at `path` if nothing is raised."""
-    new = path.with_name(f".{path.name}.{os.getpid()}.new")
     try:
-        with new.open("wb") as file:
+        with replace_file(path) as file:
             yield file
-        new.replace(path)
     except OSError as error:
         raise Fault(f"{path} cannot be written: {error.strerror}") from error
-    finally:
-        new.unlink(missing_ok=True)

@@ -12,7 +12,6 @@ import functools
 import logging
 import os
 import re
-import tempfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -24,6 +23,7 @@ from stormkeeper.conf.spark_sizes import check as check_spark_size
 from stormkeeper.conf.yaml_text import read as read_yaml
 from stormkeeper.conf.yaml_text import write as write_yaml
 from stormkeeper.conf.yaml_text import write_value
+from stormkeeper.daemon.durable import write_file
 from stormkeeper.errors import ConfigError
 
 log = logging.getLogger(__name__)
@@ -144,15 +144,7 @@ class Conf(Mapping[str, Any]):
         OSError
             When it cannot be written.
         """
-        path = Path(path)
-        fd, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        try:
-            with os.fdopen(fd, "w", encoding="utf-8") as file:
-                file.write(self.to_yaml())
-            Path(temporary).replace(path)
-        except BaseException:
-            Path(temporary).unlink(missing_ok=True)
-            raise
+        write_file(Path(path), self.to_yaml().encode(), mode=0o600)
 
 
 @functools.cache

@@ -6,7 +6,6 @@ member of an ensemble. Its data survives its own death and ours, but not the mac
 """
 
 import contextlib
-import fcntl
 import logging
 import os
 import queue
@@ -24,6 +23,7 @@ from typing import Any, Self
 from stormkeeper.conf import Address
 from stormkeeper.conf.folders import folder
 from stormkeeper.daemon import die_with_parent as die_with_parent_program
+from stormkeeper.daemon.durable import try_lock
 from stormkeeper.daemon.lifecycle import StopSignals, announce, die_with_parent
 from stormkeeper.daemon.logs import configure_logging
 from stormkeeper.daemon.spark_environment import find_java
@@ -349,7 +349,7 @@ def _sole_server(data_dir: Path) -> Iterator[int]:
         ) from error
     with lock:
         deadline = time.monotonic() + LEAVING_SECS
-        while not _locked(lock.fileno()):
+        while not try_lock(lock, if_unsupported=True):
             if time.monotonic() > deadline:
                 raise LocalClusterError(
                     f"another ZooKeeper keeps its data in {data_dir}: stop it, or give each its"
@@ -357,16 +357,6 @@ def _sole_server(data_dir: Path) -> Iterator[int]:
                 )
             time.sleep(POLL_SECS)
         yield lock.fileno()
-
-
-def _locked(lock: int) -> bool:
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError as error:  # a file system without locks
-        _log.debug("the folder of ZooKeeper's data cannot be locked: %s", error)
-    return True
 
 
 def _keep(

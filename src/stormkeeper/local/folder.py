@@ -6,19 +6,16 @@ any more. The file holds the run's mark, by which what is left of its processes 
 """
 
 import contextlib
-import fcntl
-import logging
 import os
 import shutil
 import tempfile
 from pathlib import Path
 from types import TracebackType
-from typing import BinaryIO, Self
+from typing import Self
 
+from stormkeeper.daemon.durable import try_lock
 from stormkeeper.daemon.orphans import end_marked
 from stormkeeper.errors import LocalClusterError
-
-log = logging.getLogger(__name__)
 
 PREFIX = "stormkeeper-local-"
 
@@ -47,7 +44,7 @@ class RunFolder:
         except OSError as error:
             self.remove()
             raise _no_place(error) from error
-        _lock(self._owner)
+        try_lock(self._owner, if_unsupported=False)
         # Nobody finds the file before it is locked.
         aside.rename(self.path / OWNER)
 
@@ -121,19 +118,10 @@ def _remove_if_abandoned(folder: Path) -> bool:
     # No symbolic link is followed: anybody may have put one into a folder that all may write to.
     owner = os.open(folder / OWNER, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
     with os.fdopen(owner, "r+b") as file:
-        if not _lock(file):
+        if not try_lock(file, if_unsupported=False):
             return False
         mark = file.read().decode()
         if mark:
             end_marked(mark, settle_secs=0)
         remove(folder)
-    return True
-
-
-def _lock(file: BinaryIO) -> bool:
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:  # somebody's, or a file system without locks
-        log.debug("%s was not locked: %s", file.name, error)
-        return False
     return True

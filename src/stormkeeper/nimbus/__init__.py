@@ -17,7 +17,6 @@
 ``cleaning``         removes what is left of topologies that are gone
 ``retaining``        has their checkpoints removed, when their time is over
 ``checkpoints``      where checkpoints are, and who goes on from them
-``repeating``        the thread of either: woken by watches, by calls, and by time
 ``scheduling``       who runs where
 ``lifecycle``        what a topology may do next, by its status
 ``conf_changes``     what rebalances change in confs, though the leader is lost meanwhile

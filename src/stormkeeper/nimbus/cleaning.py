@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final
 
 from stormkeeper import paths
-from stormkeeper.nimbus.repeating import Repeating
+from stormkeeper.daemon.periodic import PeriodicThread
 from stormkeeper.nimbus.retaining import Retention
 from stormkeeper.state.storm.cluster import StormClusterState
 from stormkeeper.state.storm.leader import LeaderClusterState
@@ -77,12 +77,14 @@ class Cleaner:
         self._kept_secs = kept_secs
         self._clock = clock
         self._since: dict[str, float] = {}
-        self._thread: Repeating | None = None
+        self._thread: PeriodicThread | None = None
 
     def begin(self, leader: LeaderClusterState) -> None:
         """Clean, from now on; returns at once."""
         self._since = {}
-        thread: Repeating = Repeating("nimbus cleaning", lambda: self._once(leader, thread))
+        thread: PeriodicThread = PeriodicThread(
+            "nimbus cleaning", lambda: self._once(leader, thread), logger=log
+        )
         self._thread = thread
         thread.start()
 
@@ -92,7 +94,7 @@ class Cleaner:
         if thread is not None and not thread.close(_END_SECS):
             log.warning("a removal goes on %g s after this Nimbus led", _END_SECS)
 
-    def _once(self, leader: LeaderClusterState, thread: Repeating) -> float:
+    def _once(self, leader: LeaderClusterState, thread: PeriodicThread) -> float:
         found = {*leader.heartbeat_storms(), *leader.kept_storms()}
         # In this order: one that is being submitted is so until it is there.
         kept = set(self._submitted())

@@ -21,13 +21,13 @@ from typing import Final, TypeVar, assert_never
 
 import stormkeeper
 from stormkeeper import paths
+from stormkeeper.daemon.periodic import PeriodicThread
 from stormkeeper.errors import NoNodeError, NotLeaderError, SerializationError, StatusError
 from stormkeeper.nimbus import checkpoints, lifecycle
 from stormkeeper.nimbus.conf_changes import ConfChanges
 from stormkeeper.nimbus.deciding import Decision, Memory, decide
 from stormkeeper.nimbus.knowing import Knowledge, Known
 from stormkeeper.nimbus.lifecycle import Command, Event
-from stormkeeper.nimbus.repeating import Repeating
 from stormkeeper.nimbus.scheduling import mapping
 from stormkeeper.nimbus.scheduling.actions import (
     Action,
@@ -51,6 +51,9 @@ Value = TypeVar("Value")
 
 #: How long `end` waits for a round that is under way, in seconds.
 _END_SECS: Final = 5.0
+
+#: Pause between a change and its round, in seconds: a caller writes several changes at once.
+_SETTLE_SECS: Final = 0.02
 
 
 class Scheduler:
@@ -280,7 +283,9 @@ class _Round:
 
     def __init__(self, leader: LeaderClusterState, once: Callable[[_Round], float]) -> None:
         self.leader = leader
-        self.thread = Repeating("nimbus scheduling", lambda: once(self))
+        self.thread = PeriodicThread(
+            "nimbus scheduling", lambda: once(self), settle_secs=_SETTLE_SECS, logger=log
+        )
         #: By what they are left on: the watches that have not been told yet.
         self._left: set[str] = set()
 

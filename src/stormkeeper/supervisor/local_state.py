@@ -6,11 +6,8 @@ aside with a warning, and taken for none. Then no worker is adopted, and whateve
 """
 
 import contextlib
-import fcntl
 import logging
-import os
 import re
-import tempfile
 import time
 import uuid
 import zlib
@@ -22,6 +19,7 @@ from typing import Any, Final, Self
 
 import msgspec
 
+from stormkeeper.daemon.durable import try_lock, write_file
 from stormkeeper.errors import SupervisorError
 from stormkeeper.supervisor import process_table
 from stormkeeper.supervisor.records import SlotRecord
@@ -61,12 +59,11 @@ def is_held(folder: Path) -> bool:
     """Return whether a supervisor runs that has the folder."""
     try:
         with (folder / _LOCK).open("ab") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return not try_lock(lock, if_unsupported=False)
     except FileNotFoundError:
         return False
     except OSError:
         return True
-    return False
 
 
 class LocalState:
@@ -94,14 +91,12 @@ class LocalState:
                 f"{folder} cannot be used ({error}): set storm.local.dir to a folder that can be"
                 " written"
             ) from error
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
+        if not try_lock(self._lock, if_unsupported=False):
             self._lock.close()
             raise SupervisorError(
-                f"another supervisor has {folder} ({error}): end it, or give each its own"
-                " storm.local.dir"
-            ) from error
+                f"another supervisor has {folder}, or its file system has no locks: end it, or give"
+                " each its own storm.local.dir"
+            )
 
     def __enter__(self) -> Self:
         return self
@@ -218,28 +213,11 @@ class LocalState:
 
     def _write(self, path: Path, content: bytes) -> None:
         try:
-            descriptor, temporary = tempfile.mkstemp(dir=self._folder, prefix=f".{path.name}.")
-            try:
-                with os.fdopen(descriptor, "wb") as file:
-                    file.write(content)
-                    file.flush()
-                    os.fsync(file.fileno())
-                Path(temporary).replace(path)
-            except BaseException:
-                Path(temporary).unlink(missing_ok=True)
-                raise
-            self._sync_folder()
+            write_file(path, content, mode=0o600)
         except OSError as error:
             raise SupervisorError(
                 f"{path} cannot be written ({error}): make space, or the folder writable"
             ) from error
-
-    def _sync_folder(self) -> None:
-        descriptor = os.open(self._folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
 
 
 def _checksum(text: bytes) -> bytes:

@@ -21,9 +21,9 @@ from typing import Final
 
 import pyarrow as pa
 
+from stormkeeper.daemon.durable import sync_folder
 from stormkeeper.tables import parquet
 from stormkeeper.tables.manifest import DataFile, Manifest
-from stormkeeper.tables.places import sync
 from stormkeeper.tables.retention import MB
 from stormkeeper.tables.specs import Retention, TableSpec
 
@@ -200,7 +200,7 @@ class Compactor:
         rows = parquet.read(self._folder, group, spec.schema, use_threads=False)
         level = group[0].level + 1
         output = parquet.write(self._folder, path, spec, [spec.sorted(rows)], level)
-        sync(self._folder / spec.name)
+        sync_folder(self._folder / spec.name)
         return Merge(spec.name, frozenset(file.path for file in group), output)
 
     def _gave_up(self, spec: TableSpec, path: str, error: Exception) -> None:

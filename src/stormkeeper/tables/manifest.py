@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from datetime import datetime
 from pathlib import Path
 from typing import Final, Literal
 
 import msgspec
 
+from stormkeeper.daemon.durable import sync_file, sync_folder
 from stormkeeper.errors import TableError
-from stormkeeper.tables.places import sync
 
 NAME: Final = "manifest.json"
 
@@ -147,8 +146,7 @@ def stage(folder: Path, manifest: Manifest) -> None:
     """Write the next manifest aside, safe from a power failure."""
     with (folder / _ASIDE).open("wb") as file:
         file.write(msgspec.json.encode(manifest))
-        file.flush()
-        os.fsync(file.fileno())
+        sync_file(file)
 
 
 def publish(folder: Path) -> None:
@@ -158,4 +156,4 @@ def publish(folder: Path) -> None:
 
 def settle(folder: Path) -> None:
     """Have the manifest that is there survive a power failure."""
-    sync(folder)
+    sync_folder(folder)

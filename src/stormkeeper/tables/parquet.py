@@ -72,7 +72,7 @@ class NewFile:
     def finish(self, level: int = 0) -> DataFile:
         """Have it whole, and safe from a power failure; `add` was called before.
 
-        The name itself is safe only once `places.sync` has had its folder.
+        The name itself is safe only once its folder was synced.
         """
         assert self._writer is not None
         self._writer.close()

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
-import logging
 import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from stormkeeper.daemon.durable import try_lock
 from stormkeeper.errors import TableError
-
-log = logging.getLogger(__name__)
 
 #: Held by the one process that writes the tables of a folder.
 _LOCK: Final = ".writer"
@@ -80,12 +77,9 @@ def sole_writer(folder: Path, key: str = KEY) -> Iterator[None]:
     except OSError as error:
         raise TableError(f"{key} cannot be {folder}: {error}") from error
     with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise shared(folder) from error
-        except OSError as error:  # a file system without locks: the manifest's number must do
-            log.debug("%s cannot be locked: %s", folder, error)
+        # A file system without locks: the manifest's number must do.
+        if not try_lock(lock, if_unsupported=True):
+            raise shared(folder)
         yield
 
 
@@ -114,15 +108,3 @@ def unreadable(folder: Path, error: OSError) -> TableError:
     if isinstance(error, PermissionError):
         remedy = "; run as the user of the pipeline that writes them, or as one of its group"
     return TableError(f"the tables in {folder} cannot be read: {reason}{remedy}")
-
-
-def sync(folder: Path) -> None:
-    """Have the names in a folder survive a power failure."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # of file systems that cannot
-            raise
-    finally:
-        os.close(descriptor)

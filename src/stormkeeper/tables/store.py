@@ -17,11 +17,12 @@ from typing import Final, Self, TypeAlias
 import msgspec
 import pyarrow as pa
 
+from stormkeeper.daemon.durable import sync_folder
 from stormkeeper.errors import TableError
 from stormkeeper.tables import leftovers, manifest, parquet, retention
 from stormkeeper.tables.compaction import FAN_IN, Compactor, Merge
 from stormkeeper.tables.manifest import DataFile, Entry, Manifest, Origin
-from stormkeeper.tables.places import Place, refused, shared, sync
+from stormkeeper.tables.places import Place, refused, shared
 from stormkeeper.tables.specs import TableSpec
 
 log = logging.getLogger(__name__)
@@ -246,7 +247,7 @@ class TableStore:
         for name in new:
             (self._folder / name).mkdir(exist_ok=True)
         if new:
-            sync(self._folder)
+            sync_folder(self._folder)
 
     def _write(self, part: Made, version: int, begun: list[str]) -> dict[str, DataFile]:
         """Write the files of one part, whose tables are let go of one by one."""
@@ -320,7 +321,7 @@ class _NewFiles:
         if name in self._files:
             self.written[name] = self._files.pop(name).finish()
             # Else a power failure may leave the manifest without what it names.
-            sync(self._folder / name)
+            sync_folder(self._folder / name)
 
 
 def _replaced(

@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import BinaryIO, Final
 
+from stormkeeper.daemon.durable import sync_file, sync_folder
 from stormkeeper.topology.package import manifest
 from stormkeeper.topology.package.manifest import Manifest
 from stormkeeper.topology.package.reading import Package
@@ -53,13 +54,13 @@ def unpack(file: BinaryIO, folder: Path) -> Manifest:
             _write(unfinished / packed.name, package.chunks(packed), mode)
         _write(unfinished / manifest.MANIFEST, [manifest.encode(package.manifest)], _FILE_MODE)
         for made, _, _ in os.walk(unfinished):
-            _sync(Path(made))
+            sync_folder(Path(made))
         try:
             unfinished.rename(folder)
         except OSError:
             if not (folder / manifest.MANIFEST).exists():
                 raise
-        _sync(folder.parent)
+        sync_folder(folder.parent)
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
     return package.manifest
@@ -105,19 +106,10 @@ def _write(file: Path, chunks: Iterable[bytes], mode: int) -> None:
     with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as out:
         for chunk in chunks:
             out.write(chunk)
-        out.flush()
-        os.fsync(out.fileno())
+        sync_file(out)
 
 
 def _make(folder: Path) -> None:
     if not folder.exists():
         _make(folder.parent)
         folder.mkdir(_FOLDER_MODE)
-
-
-def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -1,0 +1,186 @@
+"""Threads that repeat one step, and the back-off and log of steps that fail.
+
+A failing step is retried for ever. Its first failure is logged, then each power of two, so that a
+long outage does not fill the log.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import random
+import threading
+import time
+from collections.abc import Callable
+from typing import Final
+
+from stormkeeper.errors import NotLeaderError, StateClosedError, StormkeeperError
+
+_log = logging.getLogger(__name__)
+
+#: Errors that end a thread quietly: its work is over.
+_ENDS: Final = (NotLeaderError, StateClosedError)
+
+
+class FailureStreak:
+    """Counts failures in a row: the pause before the next attempt, and whether to log.
+
+    Parameters
+    ----------
+    first_secs, longest_secs
+        The first pause, which doubles with each failure, and the longest.
+    jitter
+        The share of each pause that is random, so that clients which failed together do not retry
+        together.
+    """
+
+    def __init__(
+        self, first_secs: float = 0.25, longest_secs: float = 10.0, *, jitter: float = 0.0
+    ) -> None:
+        self._first_secs = first_secs
+        self._longest_secs = longest_secs
+        self._jitter = jitter
+        #: Failures since the last success.
+        self.count = 0
+
+    def record(self) -> float:
+        """Count a failure; returns the pause before the next attempt, in seconds."""
+        pause = min(self._longest_secs, self._first_secs * 2.0 ** min(self.count, 30))
+        self.count += 1
+        return pause * random.uniform(1.0 - self._jitter, 1.0)
+
+    @property
+    def should_log(self) -> bool:
+        """Whether the newest failure is the first, second, fourth, and so on."""
+        return self.count & (self.count - 1) == 0
+
+    def reset(self) -> None:
+        """Record a success."""
+        self.count = 0
+
+
+class PeriodicThread:
+    """A thread that repeats a step from `start` to `close`: at intervals, and when woken.
+
+    Parameters
+    ----------
+    name
+        Of the thread.
+    step
+        Returns the seconds until the next step at the latest; None: `period_secs`. A step that
+        raises is retried after a pause; `NotLeaderError` and `StateClosedError` end the thread.
+    period_secs
+        Pause between two steps; infinite: until `wake`.
+    first_secs
+        Pause before the first step, which `wake` ends; infinite: until `wake`.
+    settle_secs
+        Pause between a `wake` and its step, for changes that come in groups. With a pause, a step
+        also waits as long as the one before took: a thread that is always woken uses half the time.
+    streak
+        Back-off of failures.
+    failure, recovery
+        Log lines of a failing step, and of its next success; default: a line with the name, and
+        none.
+    logger
+        Gets these lines.
+    clock
+        Seconds of a monotonic clock.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        step: Callable[[], float | None],
+        *,
+        period_secs: float = math.inf,
+        first_secs: float = 0.0,
+        settle_secs: float = 0.0,
+        streak: FailureStreak | None = None,
+        failure: str = "",
+        recovery: str = "",
+        logger: logging.Logger = _log,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._step = step
+        self._period_secs = period_secs
+        self._first_secs = first_secs
+        self._settle_secs = settle_secs
+        self._streak = streak or FailureStreak()
+        self._failure = failure or f"{name} failed"
+        self._recovery = recovery
+        self._log = logger
+        self._clock = clock
+        self._woken = threading.Event()
+        self._closing = threading.Event()
+        #: Whether `wake` began the present step.
+        self.was_woken = False
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the thread is alive."""
+        return self._thread.is_alive()
+
+    @property
+    def is_closing(self) -> bool:
+        """Whether `close` was called; a long step asks now and then."""
+        return self._closing.is_set()
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def wake(self) -> None:
+        """Begin a step as soon as possible; calls during a step cause one further step."""
+        self._woken.set()
+
+    def close(self, timeout_secs: float | None = None) -> bool:
+        """End the thread after its present step; returns whether it ended within the time.
+
+        Does not wait if the step itself calls it.
+        """
+        self._closing.set()
+        self._woken.set()
+        if self._thread.ident is not None and self._thread is not threading.current_thread():
+            self._thread.join(timeout_secs)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        self.was_woken = self._wait(self._first_secs)
+        while not self._closing.is_set():
+            self._woken.clear()
+            began = self._clock()
+            try:
+                wait = self._step()
+            except _ENDS as error:
+                self._log.info("%s ends: %s", self._thread.name, error)
+                return
+            except Exception as error:
+                wait = self._record_failure(error)
+            else:
+                self._record_success()
+            took = self._clock() - began
+            self.was_woken = self._wait(self._period_secs if wait is None else wait)
+            if self.was_woken and self._settle_secs:
+                self._closing.wait(max(self._settle_secs, took))
+
+    def _wait(self, secs: float) -> bool:
+        return self._woken.wait(None if math.isinf(secs) else secs)
+
+    def _record_success(self) -> None:
+        if self._streak.count and self._recovery:
+            self._log.info("%s", self._recovery)
+        self._streak.reset()
+
+    def _record_failure(self, error: Exception) -> float:
+        if self._closing.is_set():
+            return 0.0
+        pause = self._streak.record()
+        if self._streak.should_log:
+            is_defect = not isinstance(error, StormkeeperError | OSError)
+            self._log.warning(
+                "%s; next attempt in %.3g s: %s",
+                *(self._failure, pause, error),
+                exc_info=error if is_defect else None,
+            )
+        return pause
