@@ -27,12 +27,12 @@ import numpy as np
 import pyarrow as pa
 
 from stormkeeper.conf import defaults
+from stormkeeper.history import compaction, manifest, parquet
+from stormkeeper.history.manifest import DataFile, Entry, Manifest, Origin
+from stormkeeper.history.table_specs import TIME
+from stormkeeper.history.table_store import TableStore
 from stormkeeper.pipeline import queries, tables
 from stormkeeper.pipeline.analyses import rounds
-from stormkeeper.tables import compaction, manifest, parquet, retention
-from stormkeeper.tables.manifest import DataFile, Entry, Manifest, Origin
-from stormkeeper.tables.specs import TIME
-from stormkeeper.tables.store import TableStore
 
 RESULTS = Path(__file__).resolve().parent / "results" / "history.json"
 STORM = Path(sys.executable).with_name("storm")
@@ -136,7 +136,7 @@ def make(folder, length):
                 sizes[spec.name] = {
                     "files": len(files),
                     "rows": sum(file.rows for file in files),
-                    "mb": round(sum(file.bytes for file in files) / retention.MB, 1),
+                    "mb": round(sum(file.bytes for file in files) / compaction.MB, 1),
                 }
                 print(spec.name, json.dumps(sizes[spec.name]), flush=True)
         at = Manifest(manifest.FORMAT, 1, Origin("q", 1), now, STATISTICS_SECS, entries)
@@ -157,7 +157,7 @@ def written(place, spec, now, length):
     found = []
     for group, level in groups(times, rows_of, spec):
         found.append(file_of(place, spec, rows_of, group, level, found))
-    return retention.kept(found, spec.retention, now)
+    return compaction.files_to_keep(found, spec.retention, now)
 
 
 def groups(times, rows_of, spec) -> Iterator[tuple[list[datetime], int]]:

@@ -19,7 +19,7 @@ from support.small_nimbus import SmallNimbus, serving
 from support.waiting import DEADLINE_SECS
 
 PACKAGE = Path(stormkeeper.__file__).parent
-SPARKS_ROOMS = {"history", "local", "pipeline", "tables", "worker"}
+SPARKS_ROOMS = {"history", "local", "pipeline", "worker"}
 SPARKS_MODULES = {
     f"daemon/{name}.py"
     for name in ("spark", "spark_archive", "spark_callbacks", "spark_properties")

@@ -15,8 +15,8 @@ from pathlib import Path
 from pipeline import agreement, daemons, families, truth, watching
 from pipeline.looks import Looks
 from stormkeeper.conf import load
-from stormkeeper.tables.manifest import NAME
-from stormkeeper.tables.reading import Tables
+from stormkeeper.history.manifest import NAME
+from stormkeeper.history.table_reader import Tables
 
 #: Spark starts, beside seven others that want the machine.
 START_SECS = 240

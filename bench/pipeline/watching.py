@@ -7,8 +7,8 @@ import numpy as np
 import pyarrow.compute as pc
 
 from stormkeeper.errors import TableError
-from stormkeeper.tables.manifest import NAME
-from stormkeeper.tables.reading import Tables
+from stormkeeper.history.manifest import NAME
+from stormkeeper.history.table_reader import Tables
 
 #: Seconds between two looks for a new version.
 _LOOK_SECS = 0.02

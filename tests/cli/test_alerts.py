@@ -11,10 +11,10 @@ from click.testing import CliRunner
 
 from stormkeeper.cli.commands import storm as command
 from stormkeeper.conf import defaults
+from stormkeeper.history.manifest import Origin
+from stormkeeper.history.table_store import TableStore
 from stormkeeper.pipeline import tables
 from stormkeeper.pipeline.analyses.rounds import ALERT_HISTORY, ALERTS, specs
-from stormkeeper.tables.manifest import Origin
-from stormkeeper.tables.store import TableStore
 from support.command import HEAVY, Running, imported_by
 from support.tables import store
 

@@ -19,11 +19,11 @@ import pyarrow as pa
 from stormkeeper.conf import Conf, load
 from stormkeeper.daemon.lifecycle import die_with_parent
 from stormkeeper.errors import TableError
+from stormkeeper.history.table_store import TableStore
 from stormkeeper.pipeline import decode, folders, queries, rows
 from stormkeeper.pipeline.options import Options
 from stormkeeper.pipeline.source import PacemakerStreamReader
 from stormkeeper.pipeline.tables import STATISTICS
-from stormkeeper.tables.store import TableStore
 
 _TICK_SECS: Final = 0.05
 

@@ -5,12 +5,11 @@ import math
 import pyarrow as pa
 import pytest
 
-from stormkeeper.history import statistics
-from stormkeeper.history.asking import Past
-from stormkeeper.history.naming import named
+from stormkeeper.history import component_stats
+from stormkeeper.history.database import Past, named
+from stormkeeper.history.table_specs import TIME, TableSpec
 from stormkeeper.pipeline.statistics.rollups import ROLLUP as ROLLUP_COLUMNS
 from stormkeeper.pipeline.statistics.summaries import COMPONENT_STATS
-from stormkeeper.tables.specs import TIME, TableSpec
 from support.tables import at, origin, store
 
 TEXT, COUNT, NUMBER = pa.string(), pa.int64(), pa.float64()
@@ -72,9 +71,9 @@ def test_executors_become_their_component_again(written):
         {"component": "named", "window": "600", "workers": 2, "executed": 1},
     )
     with Past(written(component_stats=found)) as past:
-        now = {(row["component"], row["window"]): row for row in statistics.newest(past, "wc")}
-        assert statistics.newest(past, ID, "split", "600") == [now["split", "600"]]
-        assert statistics.newest(past, ID, "tasks 1-2") == []
+        now = {(row["component"], row["window"]): row for row in component_stats.newest(past, "wc")}
+        assert component_stats.newest(past, ID, "split", "600") == [now["split", "600"]]
+        assert component_stats.newest(past, ID, "tasks 1-2") == []
     assert sorted(now) == [
         ("named", "600"),
         ("split", "600"),
@@ -103,7 +102,7 @@ def test_shares_and_spread_are_those_of_the_executors(written):
     ]
     with Past(written(rollup_1m=rows(ROLLUP, *found))) as past:
         (row,) = past.ask(f"SELECT * FROM {past.table('rollup_1m')}")
-        (bucket,) = statistics.course(past, "wc", at(0), at(60), component="split")
+        (bucket,) = component_stats.course(past, "wc", at(0), at(60), component="split")
     mean = sum(executed) / 4
     spread = math.sqrt(sum((count - mean) ** 2 for count in executed) / 4)
     assert row["largest_share"] == pytest.approx(10 / 16)

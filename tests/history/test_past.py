@@ -5,10 +5,10 @@ import pytest
 
 from stormkeeper.conf import defaults
 from stormkeeper.errors import TableError
-from stormkeeper.history import happenings, statistics
-from stormkeeper.history.asking import Past
+from stormkeeper.history import component_stats, events
+from stormkeeper.history.database import Past
+from stormkeeper.history.table_specs import TIME, TableSpec
 from stormkeeper.pipeline import queries, tables
-from stormkeeper.tables.specs import TIME, TableSpec
 from support.tables import BEGAN, at, origin, store
 
 TEXT, COUNT, NUMBER = pa.string(), pa.int64(), pa.float64()
@@ -96,7 +96,7 @@ def test_a_topology_bucket_by_bucket(written):
     other |= {"skipped": 4, "interval_secs": 15.0}
     rows = table(ROLLUP, spout, one, other, bucket(60, emitted=1), bucket(0, topology="other"))
     with Past(written("statistics", *ROLLUPS, rollup_1m=rows)) as past:
-        found = statistics.course(past, "wc", at(0), at(120))
+        found = component_stats.course(past, "wc", at(0), at(120))
     assert found[0] == {
         "bucket": at(0),
         "emitted": 15,
@@ -123,8 +123,8 @@ def test_a_component_of_a_time(written):
     ]
     rows += [bucket(60, "words", "spout", acked=100)]
     with Past(written("statistics", *ROLLUPS, rollup_1m=table(ROLLUP, *rows))) as past:
-        found = statistics.course(past, "wc", at(60), at(180), component="split")
-        assert statistics.course(past, "wc", at(60), at(180), component="join") == []
+        found = component_stats.course(past, "wc", at(60), at(180), component="split")
+        assert component_stats.course(past, "wc", at(60), at(180), component="join") == []
     assert [row["restarts"] for row in found] == [1, 2]
     assert [(row["acked"], row["process_ms_avg"]) for row in found] == [(1, 1.0), (2, 2.0)]
 
@@ -134,15 +134,15 @@ def test_a_topology_by_its_name_and_by_its_id(written, given):
     rows = [bucket(0, emitted=1), bucket(0, storm_id="wc-2-1700000001", emitted=10)]
     named = {"wc": 11, ID: 1, "wc-2-1700000001": 10}
     with Past(written("statistics", *ROLLUPS, rollup_10m=table(ROLLUP, *rows))) as past:
-        (found,) = statistics.course(past, given, at(0), at(1), rollup="rollup_10m")
+        (found,) = component_stats.course(past, given, at(0), at(1), rollup="rollup_10m")
     assert found["emitted"] == named[given]
 
 
 def test_a_topology_whose_name_looks_like_an_id(written):
     rows = table(ROLLUP, bucket(0, topology="a-1-2", storm_id="a-1-2-3-4", emitted=1))
     with Past(written("statistics", *ROLLUPS, rollup_1m=rows)) as past:
-        assert len(statistics.course(past, "a-1-2", at(0), at(1))) == 1
-        assert len(statistics.course(past, "a-1-2-3-4", at(0), at(1))) == 1
+        assert len(component_stats.course(past, "a-1-2", at(0), at(1))) == 1
+        assert len(component_stats.course(past, "a-1-2-3-4", at(0), at(1))) == 1
 
 
 @pytest.mark.parametrize(
@@ -156,7 +156,7 @@ def test_a_topology_whose_name_looks_like_an_id(written):
     ],
 )
 def test_a_longer_time_has_larger_buckets(length, rollup):
-    assert statistics.rollup_for(length) == rollup
+    assert component_stats.rollup_for(length) == rollup
 
 
 def reading(secs, component, window, **columns):
@@ -175,12 +175,12 @@ def test_the_newest_reading(written):
     new = [reading(15, "split", window, executed=2) for window in windows]
     folder = written("statistics", READINGS, component_stats=table(READING, *old, *new))
     with Past(folder) as past:
-        found = statistics.newest(past, "wc")
+        found = component_stats.newest(past, "wc")
         assert [row["window"] for row in found] == ["600", "10800", "86400", ":all-time"]
         assert {row["executed"] for row in found} == {2}
-        assert len(statistics.newest(past, "wc", window="600")) == 1
-        assert statistics.newest(past, "wc", component="'; DROP TABLE x") == []
-        assert statistics.newest(past, "other") == []
+        assert len(component_stats.newest(past, "wc", window="600")) == 1
+        assert component_stats.newest(past, "wc", component="'; DROP TABLE x") == []
+        assert component_stats.newest(past, "other") == []
 
 
 def test_a_component_whose_worker_was_not_read_again_is_there_once(written):
@@ -190,12 +190,12 @@ def test_a_component_whose_worker_was_not_read_again_is_there_once(written):
     folder = written("statistics", READINGS, component_stats=table(READING, *first))
     written("statistics", READINGS, component_stats=table(READING, *second))
     with Past(folder) as past:
-        found = statistics.newest(past, "wc")
+        found = component_stats.newest(past, "wc")
         assert [(row["component"], row["read_at"]) for row in found] == [
             ("split", at(0)),
             ("words", at(15)),
         ]
-        assert len(statistics.newest(past, "wc", "split")) == 1
+        assert len(component_stats.newest(past, "wc", "split")) == 1
 
 
 def test_the_topology_that_was_submitted_last(written):
@@ -206,14 +206,14 @@ def test_the_topology_that_was_submitted_last(written):
     ]
     rows += [reading(3600, "split", "600", storm_id="other-1-1", topology="other")]
     with Past(written("statistics", READINGS, component_stats=table(READING, *rows))) as past:
-        assert [row["executed"] for row in statistics.newest(past, "wc")] == [10]
-        assert [row["executed"] for row in statistics.newest(past, "wc-9-9")] == [9]
+        assert [row["executed"] for row in component_stats.newest(past, "wc")] == [10]
+        assert [row["executed"] for row in component_stats.newest(past, "wc-9-9")] == [9]
 
 
 def test_of_topologies_that_were_submitted_together_one_is_shown(written):
     rows = [reading(0, name, "600", storm_id=f"wc-{n}-9") for n, name in ((1, "a"), (2, "b"))]
     with Past(written("statistics", READINGS, component_stats=table(READING, *rows))) as past:
-        assert {row["storm_id"] for row in statistics.newest(past, "wc")} == {"wc-2-9"}
+        assert {row["storm_id"] for row in component_stats.newest(past, "wc")} == {"wc-2-9"}
 
 
 def test_sums_are_cut_to_64_bits(written):
@@ -222,7 +222,7 @@ def test_sums_are_cut_to_64_bits(written):
     rows = [bucket(0, name, executed=largest) for name in ("split", "count")]
     rows += [bucket(60, name, executed=-largest) for name in ("split", "count")]
     with Past(written("statistics", *ROLLUPS, rollup_1m=table(ROLLUP, *rows))) as past:
-        found = statistics.course(past, "wc", at(0), at(120))
+        found = component_stats.course(past, "wc", at(0), at(120))
     assert [row["executed"] for row in found] == [largest, -largest]
     assert [row["emitted"] for row in found] == [None, None]
 
@@ -238,12 +238,12 @@ def test_the_components_of_a_topology_that_was_never_counted_are_not_searched(wr
     old = list(folder.rglob("component_stats/*.parquet"))
     counted(20 * 3600, "new")
     with Past(folder) as past:
-        assert [row["topology"] for row in statistics.newest(past, "old")] == ["old"]
+        assert [row["topology"] for row in component_stats.newest(past, "old")] == ["old"]
         for path in old:
             path.write_bytes(b"not one")
-        assert statistics.newest(past, "never") == []
+        assert component_stats.newest(past, "never") == []
     with Past(folder) as past, pytest.raises(TableError, match="cannot be read"):
-        statistics.newest(past, "old")
+        component_stats.newest(past, "old")
 
 
 def test_only_the_newest_files_are_read_for_the_newest_reading(written):
@@ -252,8 +252,8 @@ def test_only_the_newest_files_are_read_for_the_newest_reading(written):
         path.write_bytes(b"not one")
     written("statistics", READINGS, component_stats=table(READING, reading(15, "b", "600")))
     with Past(folder) as past:
-        assert [row["component"] for row in statistics.newest(past, "wc")] == ["b"]
-        assert statistics.topologies(past) == (["wc"], [])
+        assert [row["component"] for row in component_stats.newest(past, "wc")] == ["b"]
+        assert component_stats.topologies(past) == (["wc"], [])
 
 
 def test_files_are_sorted_by_what_is_asked_for():
@@ -284,10 +284,10 @@ def test_what_happened_to_workers(written, subject, found):
         event(1, "started"),
     ]
     with Past(written("liveness", EVENTS, worker_events=table(EVENT, *rows))) as past:
-        assert [row["event"] for row in happenings.events(past, subject)] == found
-        assert [row["event"] for row in happenings.events(past, subject, at(2))] == found[1:]
-        assert [row["event"] for row in happenings.events(past, subject, until=at(3))] == found[:1]
-        assert [row["event"] for row in happenings.events(past, subject, limit=1)] == found[-1:]
+        assert [row["event"] for row in events.events(past, subject)] == found
+        assert [row["event"] for row in events.events(past, subject, at(2))] == found[1:]
+        assert [row["event"] for row in events.events(past, subject, until=at(3))] == found[:1]
+        assert [row["event"] for row in events.events(past, subject, limit=1)] == found[-1:]
 
 
 def alert(name, severity, since, until=None, **columns):
@@ -305,10 +305,10 @@ def test_alerts_the_severest_first(tmp_path):
     with store(tmp_path / "alerts", ALERTS, HISTORY) as tables:
         tables.publish(origin(1), {"alerts": table(ALERT, *rows)})
     with Past(tmp_path) as past:
-        assert [row["id"] for row in happenings.alerts(past)] == ["worst", "new", "old"]
-        ended = happenings.alerts(past, ended=True)
+        assert [row["id"] for row in events.alerts(past)] == ["worst", "new", "old"]
+        ended = events.alerts(past, ended=True)
         assert [row["id"] for row in ended] == ["worst", "new", "old", "ended"]
-        assert [row["id"] for row in happenings.alerts(past, severity="critical")] == ["worst"]
+        assert [row["id"] for row in events.alerts(past, severity="critical")] == ["worst"]
 
 
 def test_what_alerts_did_since(written):
@@ -318,9 +318,9 @@ def test_what_alerts_did_since(written):
     ]
     history = table({"at": TIME, "change": TEXT, **ALERT}, *rows)
     with Past(written("alerts", HISTORY, alert_history=history)) as past:
-        assert [row["change"] for row in happenings.changes(past, at(0))] == ["began", "ended"]
-        assert [row["change"] for row in happenings.changes(past, at(10))] == ["ended"]
-        assert happenings.changes(past, at(70)) == []
+        assert [row["change"] for row in events.changes(past, at(0))] == ["began", "ended"]
+        assert [row["change"] for row in events.changes(past, at(10))] == ["ended"]
+        assert events.changes(past, at(70)) == []
 
 
 def test_files_of_earlier_releases_are_read(written):
@@ -329,11 +329,11 @@ def test_files_of_earlier_releases_are_read(written):
     folder = written("liveness", log("worker_events", early, "at"), worker_events=table(early, row))
     written("liveness", EVENTS)
     with Past(folder) as past:
-        (found,) = happenings.events(past, "wc")
+        (found,) = events.events(past, "wc")
         assert (found["event"], found["node"]) == (None, "n-1")
         written("liveness", EVENTS, worker_events=table(EVENT, event(2, "late")))
     with Past(folder) as past:
-        assert [row["event"] for row in happenings.events(past, "wc")] == [None, "late"]
+        assert [row["event"] for row in events.events(past, "wc")] == [None, "late"]
 
 
 @pytest.mark.parametrize("name", ["it's", "a[b]*?", "a b%20", "topology=other"])
@@ -342,14 +342,14 @@ def test_a_folders_name_is_taken_as_it_is(tmp_path, name):
     with store(folder / "liveness", EVENTS) as tables:
         tables.publish(origin(0), {"worker_events": table(EVENT, event(1, "late"))})
     with Past(folder) as past:
-        assert len(happenings.events(past, "wc")) == 1
+        assert len(events.events(past, "wc")) == 1
 
 
 @pytest.mark.parametrize("zone", ["Asia/Kolkata", "GMT+5"])
 def test_times_are_in_utc(written, monkeypatch, zone):
     monkeypatch.setenv("TZ", zone)
     with Past(written("liveness", EVENTS, worker_events=table(EVENT, event(1, "late")))) as past:
-        (found,) = happenings.events(past, "wc")
+        (found,) = events.events(past, "wc")
     assert found["at"] == datetime.fromtimestamp(BEGAN + 1, UTC)
     assert found["at"].tzinfo is UTC
 
@@ -363,8 +363,8 @@ def test_what_is_not_there_is_said(written, tmp_path):
         with pytest.raises(
             TableError, match=r"no table 'alerts' in .*; these are there: worker_ev"
         ):
-            happenings.alerts(past)
+            events.alerts(past)
         for path in folder.rglob("*.parquet"):
             path.write_bytes(b"not one")
         with pytest.raises(TableError, match=r"the tables in .* cannot be read: .*Parquet"):
-            happenings.events(past, "wc")
+            events.events(past, "wc")

@@ -9,8 +9,8 @@ from types import SimpleNamespace
 import pytest
 
 from stormkeeper.errors import TableError
-from stormkeeper.history import statistics
-from stormkeeper.history.asking import Past
+from stormkeeper.history import component_stats
+from stormkeeper.history.database import Past
 from stormkeeper.local import ports
 from stormkeeper.pacemaker.client import PacemakerClient
 from stormkeeper.pipeline import tables
@@ -85,7 +85,7 @@ def components(folder, storm_id):
     """What is read of a topology's components in the last ten minutes, as executors each."""
     try:
         with Past(folder) as past:
-            rows = statistics.newest(past, storm_id, window="600")
+            rows = component_stats.newest(past, storm_id, window="600")
     except TableError:  # nothing was written yet
         return {}
     return {row["component"]: row for row in rows}

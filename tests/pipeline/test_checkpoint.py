@@ -6,13 +6,13 @@ import pytest
 
 from stormkeeper.conf import defaults
 from stormkeeper.errors import StormkeeperError, TableError
+from stormkeeper.history.manifest import Origin
+from stormkeeper.history.table_specs import TableSpec
+from stormkeeper.history.table_store import TableStore
 from stormkeeper.pacemaker.client import PacemakerClient
 from stormkeeper.pipeline import checkpoint, process, queries, tables
 from stormkeeper.pipeline.servers import SERVERS
 from stormkeeper.pipeline.sight import Sight
-from stormkeeper.tables.manifest import Origin
-from stormkeeper.tables.specs import TableSpec
-from stormkeeper.tables.store import TableStore
 from support.heartbeats import heartbeat, path
 from support.tables import present
 from support.waiting import until

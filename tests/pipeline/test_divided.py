@@ -11,14 +11,14 @@ from stormkeeper.conf import defaults
 from stormkeeper.heartbeats.coverage import Coverage
 from stormkeeper.heartbeats.following import Part, Position
 from stormkeeper.heartbeats.liveness import Limits
+from stormkeeper.history.manifest import Origin
+from stormkeeper.history.table_reader import Tables
+from stormkeeper.history.table_store import TableStore
 from stormkeeper.pacemaker.client import PacemakerClient
 from stormkeeper.pipeline import current, decode, divided, queries, rows, tables
 from stormkeeper.pipeline.options import Options
 from stormkeeper.pipeline.reports import WORKER_REPORTS
 from stormkeeper.pipeline.source import PacemakerStreamReader
-from stormkeeper.tables.manifest import Origin
-from stormkeeper.tables.reading import Tables
-from stormkeeper.tables.store import TableStore
 from support.dataframes import dataframe
 from support.heartbeats import bolt, change_of, heartbeat, page_of, path, spout
 

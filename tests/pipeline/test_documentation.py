@@ -9,6 +9,8 @@ import pytest
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from stormkeeper.conf import defaults
+from stormkeeper.history.manifest import Origin
+from stormkeeper.history.table_store import TableStore
 from stormkeeper.pacemaker.client import PacemakerClient
 from stormkeeper.pipeline import process, queries, rows, tables
 from stormkeeper.pipeline.analyses.rounds import (
@@ -29,8 +31,6 @@ from stormkeeper.pipeline.statistics.summaries import (
     TOPOLOGY_STATS,
     WORKER_STATS,
 )
-from stormkeeper.tables.manifest import Origin
-from stormkeeper.tables.store import TableStore
 from support.heartbeats import bolt, heartbeat, path, spout
 from support.waiting import until
 

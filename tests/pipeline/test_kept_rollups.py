@@ -9,12 +9,12 @@ import pytest
 from stormkeeper.conf import defaults
 from stormkeeper.heartbeats.coverage import Coverage
 from stormkeeper.heartbeats.following import Position
-from stormkeeper.history.asking import Past
-from stormkeeper.history.statistics import course
+from stormkeeper.history.component_stats import course
+from stormkeeper.history.database import Past
+from stormkeeper.history.manifest import Origin
+from stormkeeper.history.table_store import TableStore
 from stormkeeper.pipeline import queries, rows
 from stormkeeper.pipeline.batch import Batch
-from stormkeeper.tables.manifest import Origin
-from stormkeeper.tables.store import TableStore
 from support.heartbeats import bolt, change_of, decode_batch, heartbeat, page_of, path, spout
 
 HOUR = 1_700_002_800.0

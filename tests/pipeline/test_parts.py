@@ -9,10 +9,10 @@ import pytest
 
 from stormkeeper.conf import defaults
 from stormkeeper.errors import ConfigError, TableError
+from stormkeeper.history import manifest
+from stormkeeper.history.folder import sole_writer
 from stormkeeper.pacemaker.client import PacemakerClient
 from stormkeeper.pipeline import checkpoint, parts, process, queries, tables
-from stormkeeper.tables import manifest
-from stormkeeper.tables.places import sole_writer
 from support.cluster import COMMAND_SECS, RealCluster
 from support.heartbeats import heartbeat, path
 from support.tables import origin, present, state, store

@@ -15,10 +15,10 @@ from stormkeeper.errors import ConfigError
 from stormkeeper.heartbeats.coverage import Coverage
 from stormkeeper.heartbeats.following import Position
 from stormkeeper.heartbeats.liveness import Limits
+from stormkeeper.history.table_store import TableStore
 from stormkeeper.pacemaker.client import PacemakerClient
 from stormkeeper.pipeline import decode, process, queries, tables
 from stormkeeper.pipeline.rows import of_pages, of_server
-from stormkeeper.tables.store import TableStore
 from support.heartbeats import bolt, change_of, heartbeat, page_of, path, spout
 from support.pipelines import PipelineProcess
 from support.processes import all_gone, name

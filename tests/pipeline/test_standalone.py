@@ -10,9 +10,9 @@ from pathlib import Path
 import pyspark
 import pytest
 
+from stormkeeper.history import manifest
 from stormkeeper.pacemaker.client import PacemakerClient
 from stormkeeper.pipeline import tables
-from stormkeeper.tables import manifest
 from support.heartbeats import bolt, heartbeat, path, spout
 from support.pipelines import START_SECS, PipelineProcess
 from support.processes import all_gone, family, send

@@ -1,8 +1,8 @@
-"""What `stormkeeper.tables` gives to Spark."""
+"""What `stormkeeper.history` gives to Spark."""
 
 import pytest
 
-from stormkeeper.tables.reading import Tables
+from stormkeeper.history.table_reader import Tables
 from support.tables import at, events, origin, state, store
 
 

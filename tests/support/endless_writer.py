@@ -13,8 +13,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from stormkeeper.tables import manifest
-from stormkeeper.tables.places import sole_writer
+from stormkeeper.history import manifest
+from stormkeeper.history.folder import sole_writer
 from support.tables import events, origin, state, store
 
 

@@ -13,9 +13,9 @@ from typing import Any, Self
 import psutil
 import pyarrow as pa
 
+from stormkeeper.history import manifest
+from stormkeeper.history.table_reader import Tables
 from stormkeeper.pipeline import tables
-from stormkeeper.tables import manifest
-from stormkeeper.tables.reading import Tables
 from support.processes import all_gone, family
 from support.waiting import until
 

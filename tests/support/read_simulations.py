@@ -6,10 +6,10 @@ import pyarrow.parquet as pq
 from stormkeeper.conf import load
 from stormkeeper.heartbeats.coverage import Coverage
 from stormkeeper.heartbeats.following import Position
+from stormkeeper.history.table_reader import Tables
+from stormkeeper.history.table_store import TableStore
 from stormkeeper.pipeline import queries, rows, tables
 from stormkeeper.pipeline.batch import Batch
-from stormkeeper.tables.reading import Tables
-from stormkeeper.tables.store import TableStore
 from support.heartbeats import change_of, decode_batch, page_of
 from support.simulations import PERIOD_SECS, write_truth
 from support.tables import origin

@@ -8,11 +8,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from stormkeeper.tables import manifest
-from stormkeeper.tables.manifest import Origin
-from stormkeeper.tables.reading import Tables
-from stormkeeper.tables.specs import TIME, Retention, TableSpec
-from stormkeeper.tables.store import TableStore
+from stormkeeper.history import manifest
+from stormkeeper.history.manifest import Origin
+from stormkeeper.history.table_reader import Tables
+from stormkeeper.history.table_specs import TIME, Retention, TableSpec
+from stormkeeper.history.table_store import TableStore
 
 #: Seconds since the epoch at which the tests' clocks begin.
 BEGAN = 1_800_000_000.0

@@ -10,8 +10,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from stormkeeper.tables import manifest
-from stormkeeper.tables.reading import Tables
+from stormkeeper.history import manifest
+from stormkeeper.history.table_reader import Tables
 
 if __name__ == "__main__":
     folder, stop = map(Path, sys.argv[1:])

@@ -11,9 +11,9 @@ from datetime import UTC, datetime, timedelta
 import pyarrow as pa
 
 from stormkeeper.conf import defaults
+from stormkeeper.history.manifest import Origin
+from stormkeeper.history.table_store import TableStore
 from stormkeeper.pipeline import queries, tables
-from stormkeeper.tables.manifest import Origin
-from stormkeeper.tables.store import TableStore
 
 NOW = datetime(2026, 3, 2, 12, tzinfo=UTC)
 

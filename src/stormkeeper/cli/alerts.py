@@ -62,16 +62,16 @@ def alerts(*, follow: bool, ended: bool, severity: str | None, as_json: bool) ->
     """
     conf = load_conf()
     with until_interrupted(), faults():
-        from stormkeeper.history import happenings
-        from stormkeeper.history.asking import Past
+        from stormkeeper.history import events
+        from stormkeeper.history.database import Past
         from stormkeeper.pipeline import folders
 
         folder = folders.of_tables(conf)
         with Past(folder) as past:
             found, seen, is_old = list[dict[str, Any]](), None, False
-            hosts = happenings.hosts(past)
+            hosts = events.hosts(past)
             if past.has("alerts"):
-                found = happenings.alerts(past, ended=ended, severity=severity)
+                found = events.alerts(past, ended=ended, severity=severity)
                 seen = past.written_at("alert_history")
                 is_old = remark_on_age(past, "alerts")
         if seen is None:
@@ -100,8 +100,8 @@ def _changes(folder: Path, seen: datetime | None, *, is_old: bool) -> Iterator[M
 
     Without a time that was `seen` there is none yet, and then all of it is new.
     """
-    from stormkeeper.history import happenings
-    from stormkeeper.history.asking import Past
+    from stormkeeper.history import events
+    from stormkeeper.history.database import Past
 
     manifest, read, complaint = folder / "alerts" / "manifest.json", None, None
     interval_secs = 0.0
@@ -117,7 +117,7 @@ def _changes(folder: Path, seen: datetime | None, *, is_old: bool) -> Iterator[M
                     is_old = True
                 continue
             with Past(folder) as past:
-                news = happenings.changes(past, seen or _BEGINNING)
+                news = events.changes(past, seen or _BEGINNING)
                 seen = past.written_at("alert_history")
                 interval_secs = past.interval_secs("alert_history")
         except (OSError, TableError) as error:

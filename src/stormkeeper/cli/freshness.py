@@ -10,7 +10,7 @@ import click
 from stormkeeper.cli.durations import duration
 
 if TYPE_CHECKING:
-    from stormkeeper.history.asking import Past
+    from stormkeeper.history.database import Past
 
 #: What is older than so many times the pipeline's interval is old, and after so many seconds at
 #: least.

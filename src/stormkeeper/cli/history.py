@@ -72,16 +72,16 @@ def history(subject: str, since: timedelta | None, lines: int, as_json: bool) ->
     """
     conf = load_conf()
     with faults():
-        from stormkeeper.history import happenings
-        from stormkeeper.history.asking import Past
+        from stormkeeper.history import events
+        from stormkeeper.history.database import Past
         from stormkeeper.pipeline import folders
 
         beginning = None if since is None else datetime.now(UTC) - since
         with Past(folders.of_tables(conf)) as past:
-            found = happenings.events(past, subject, beginning, limit=lines)
+            found = events.events(past, subject, beginning, limit=lines)
             if not found:
-                happenings.check_known(past, subject)
-            names = node_names(happenings.hosts(past), (event["node"] for event in found))
+                events.check_known(past, subject)
+            names = node_names(events.hosts(past), (event["node"] for event in found))
             remark_on_age(past, "worker_events")
     if as_json:
         click.echo(json.dumps(found, default=_iso))

@@ -1,18 +1,16 @@
-"""What was: statistics, events and alerts out of the pipeline's tables, through DuckDB.
+"""The pipeline's tables: Parquet files under one manifest, their writer, their readers, SQL.
 
-==============  ==================================================================================
-``asking``      ``Past``: the tables of a pipeline, to be asked with SQL
-``naming``      the components of rows that have tasks in their place
-``statistics``  what components count, now and bucket by bucket
-``readings``    a topology's newest reading, or its course of time, for who looks at it
-``plots``       such a course, drawn in the terminal
-``happenings``  what happened to workers; what the analyses found
-``suggesting``  what an error says to somebody who asked for what is not there
-==============  ==================================================================================
+::
 
-Neither Spark nor pyarrow is loaded: an answer takes a fraction of a second, also out of a week.
+    <folder>/manifest.json
+    <folder>/worker_events/000000000041-5f0c12ab.parquet
+    <folder>/rollup_10m/000000000007-90aa3be1.parquet
+
+A file never changes once the manifest names it, and one rename replaces the manifest. So readers
+see a commit as a whole or not at all, and a killed writer leaves only files that no manifest names.
+Spark is not needed. The file system must rename a file atomically: every local one does, and NFS.
 """
 
 from stormkeeper import extras
 
-extras.require("spark", "the history of workers", "duckdb")
+extras.require("spark", "the table store", "pyarrow", "duckdb")

@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
+from stormkeeper.history import manifest
+from stormkeeper.history.table_reader import Tables
 from stormkeeper.paths import WorkerId
 from stormkeeper.pipeline.tables import LIVENESS, NAMES, WORKER_LIVENESS
-from stormkeeper.tables import manifest
-from stormkeeper.tables.reading import Tables
 
 
 def statuses(directory: Path) -> dict[WorkerId, str]:

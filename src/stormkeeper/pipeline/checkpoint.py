@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Final
 
 from stormkeeper.errors import TableError
-from stormkeeper.tables import manifest
-from stormkeeper.tables.manifest import Origin
+from stormkeeper.history import manifest
+from stormkeeper.history.manifest import Origin
 
 log = logging.getLogger(__name__)
 

@@ -12,6 +12,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from stormkeeper.history.table_store import Rows
 from stormkeeper.paths import WorkerId
 from stormkeeper.pipeline import tables
 from stormkeeper.pipeline.judging import worker_keys
@@ -26,7 +27,6 @@ from stormkeeper.pipeline.statistics.summaries import (
     topology_stats,
     worker_stats,
 )
-from stormkeeper.tables.store import Rows
 
 _WORKER: Final = pa.schema([READINGS.field(name) for name in WorkerId._fields])
 

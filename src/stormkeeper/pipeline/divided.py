@@ -19,12 +19,12 @@ import pyarrow.compute as pc
 from stormkeeper.conf import Conf
 from stormkeeper.heartbeats import coverage
 from stormkeeper.heartbeats.following import Part
+from stormkeeper.history.table_store import TableStore
 from stormkeeper.pipeline import current, tables
 from stormkeeper.pipeline.clock import OnTime
 from stormkeeper.pipeline.decode import part_numbers
 from stormkeeper.pipeline.options import Options
 from stormkeeper.pipeline.statistics import buckets
-from stormkeeper.tables.store import TableStore
 
 log = logging.getLogger(__name__)
 

@@ -26,6 +26,10 @@ from stormkeeper.errors import (
     StormkeeperError,
     TableError,
 )
+from stormkeeper.history.manifest import Origin
+from stormkeeper.history.table_reader import Tables
+from stormkeeper.history.table_specs import TableSpec
+from stormkeeper.history.table_store import TableStore
 from stormkeeper.pipeline import folders, tables
 from stormkeeper.pipeline.components import (
     COMPONENTS,
@@ -37,10 +41,6 @@ from stormkeeper.pipeline.components import (
 )
 from stormkeeper.pipeline.sight import Sight
 from stormkeeper.rpc.leader import LeaderClient
-from stormkeeper.tables.manifest import Origin
-from stormkeeper.tables.reading import Tables
-from stormkeeper.tables.specs import TableSpec
-from stormkeeper.tables.store import TableStore
 from stormkeeper.thrift.nimbus import (
     AuthorizationException,
     GetInfoOptions,

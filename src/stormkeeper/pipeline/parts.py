@@ -22,6 +22,8 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from stormkeeper.conf import Conf
 from stormkeeper.errors import ConfigError, TableError
+from stormkeeper.history.folder import sole_writer
+from stormkeeper.history.table_store import TableStore
 from stormkeeper.pipeline import checkpoint, folders, queries
 from stormkeeper.pipeline.analyses.rounds import specs
 from stormkeeper.pipeline.analyses.watch import Watch
@@ -29,8 +31,6 @@ from stormkeeper.pipeline.naming import Naming, Timeouts, naming
 from stormkeeper.pipeline.queries import Keeper
 from stormkeeper.pipeline.sight import Sight
 from stormkeeper.pipeline.tables import ALERTS, LIVENESS, NAMING, STATISTICS
-from stormkeeper.tables.places import sole_writer
-from stormkeeper.tables.store import TableStore
 
 _process: Final = contextlib.ExitStack()
 atexit.register(_process.close)

@@ -28,6 +28,8 @@ from stormkeeper.daemon.listening import address_of, listen
 from stormkeeper.daemon.logs import configure_logging
 from stormkeeper.errors import ConfigError, EngineError, ListenError, TableError
 from stormkeeper.heartbeats import coverage
+from stormkeeper.history.folder import sole_writer
+from stormkeeper.history.table_store import TableStore
 from stormkeeper.pipeline import checkpoint, folders, forking, queries
 from stormkeeper.pipeline.analyses.rounds import specs
 from stormkeeper.pipeline.analyses.watch import Watch
@@ -38,8 +40,6 @@ from stormkeeper.pipeline.queries import Places
 from stormkeeper.pipeline.registering import register
 from stormkeeper.pipeline.sight import Sight
 from stormkeeper.pipeline.tables import ALERTS
-from stormkeeper.tables.places import sole_writer
-from stormkeeper.tables.store import TableStore
 
 log = logging.getLogger(__name__)
 

@@ -27,6 +27,10 @@ from stormkeeper.conf import Conf
 from stormkeeper.heartbeats.following import Part
 from stormkeeper.heartbeats.liveness import Limits
 from stormkeeper.heartbeats.uncollected import uncollected
+from stormkeeper.history.folder import refused
+from stormkeeper.history.manifest import Origin
+from stormkeeper.history.table_specs import Retention, TableSpec
+from stormkeeper.history.table_store import Made, Rows, TableStore
 from stormkeeper.pacemaker.client.settings import access_of
 from stormkeeper.pipeline import current, decode, divided, folders, reports, tables
 from stormkeeper.pipeline.batch import Batch, Named, Pulses, by_part
@@ -44,10 +48,6 @@ from stormkeeper.pipeline.statistics import buckets, holders, readings, summarie
 from stormkeeper.pipeline.statistics.readings import apart, laid_out, pieces
 from stormkeeper.pipeline.statistics.rollups import OPEN, ROLLUP
 from stormkeeper.pipeline.tables import LIVENESS, STATISTICS
-from stormkeeper.tables.manifest import Origin
-from stormkeeper.tables.places import refused
-from stormkeeper.tables.specs import Retention, TableSpec
-from stormkeeper.tables.store import Made, Rows, TableStore
 
 #: The queries, and the folders of their tables.
 NAMES: Final = (LIVENESS, STATISTICS)

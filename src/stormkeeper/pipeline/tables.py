@@ -1,4 +1,4 @@
-"""The tables of the pipeline, by the folder that they are in; `stormkeeper.tables` keeps them."""
+"""The tables of the pipeline, by the folder that they are in; `stormkeeper.history` keeps them."""
 
 from typing import Final
 

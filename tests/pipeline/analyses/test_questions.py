@@ -9,13 +9,13 @@ import pyarrow as pa
 import pytest
 
 from stormkeeper.conf import defaults
+from stormkeeper.history.table_reader import Tables
+from stormkeeper.history.table_specs import TableSpec
 from stormkeeper.pipeline import tables
 from stormkeeper.pipeline.analyses import questions, rounds
 from stormkeeper.pipeline.current import WORKER_LIVENESS
 from stormkeeper.pipeline.events import WORKER_EVENTS
 from stormkeeper.pipeline.statistics.rollups import ROLLUP
-from stormkeeper.tables.reading import Tables
-from stormkeeper.tables.specs import TableSpec
 from support.tables import origin, store
 
 NOW = datetime(2026, 3, 2, 12, tzinfo=UTC)

@@ -7,6 +7,8 @@ import pyarrow as pa
 import pytest
 
 from stormkeeper.conf import defaults
+from stormkeeper.history.table_reader import Tables
+from stormkeeper.history.table_specs import TIME, TableSpec
 from stormkeeper.pipeline import tables
 from stormkeeper.pipeline.analyses import questions, rounds
 from stormkeeper.pipeline.analyses.rounds import (
@@ -22,8 +24,6 @@ from stormkeeper.pipeline.analyses.rounds import (
     next_supervisors,
     without_killed,
 )
-from stormkeeper.tables.reading import Tables
-from stormkeeper.tables.specs import TIME, TableSpec
 from support.tables import origin, store
 
 NOW = datetime(2026, 3, 2, 12, tzinfo=UTC)

@@ -11,13 +11,13 @@ from pyspark.sql import functions as F
 
 from stormkeeper.conf import defaults
 from stormkeeper.errors import RpcUnavailableError
+from stormkeeper.history.table_specs import TIME, TableSpec
+from stormkeeper.history.table_store import TableStore
 from stormkeeper.pipeline import tables
 from stormkeeper.pipeline.analyses import questions, watch
 from stormkeeper.pipeline.analyses.rounds import Listed, specs
 from stormkeeper.pipeline.analyses.watch import Watch
 from stormkeeper.pipeline.sight import Sight
-from stormkeeper.tables.specs import TIME, TableSpec
-from stormkeeper.tables.store import TableStore
 from support.tables import origin, present, store
 from support.waiting import until
 

@@ -16,8 +16,8 @@ from stormkeeper.cli.history import Age
 from stormkeeper.cli.options import conf_options, examples, faults, load_conf
 
 if TYPE_CHECKING:
-    from stormkeeper.history.asking import Past
-    from stormkeeper.history.readings import Reading
+    from stormkeeper.history.component_stats import Reading
+    from stormkeeper.history.database import Past
 
 #: The windows of Storm's pages, by what may be written for them.
 _WINDOWS: Final = {
@@ -104,7 +104,7 @@ def stats(
     conf = load_conf()
     with faults():
         from stormkeeper import extras
-        from stormkeeper.history.asking import Past
+        from stormkeeper.history.database import Past
         from stormkeeper.pipeline import folders
 
         if plot:
@@ -120,9 +120,9 @@ def _newest(
     past: Past, topology: str, component: str | None, window: str, *, as_json: bool
 ) -> None:
     from stormkeeper.cli.stats import pages
-    from stormkeeper.history import readings
+    from stormkeeper.history import component_stats
 
-    reading = readings.reading(past, topology, component, window)
+    reading = component_stats.reading(past, topology, component, window)
     is_old = remark_on_age(past, "component_stats")
     now = datetime.now(UTC)
     if as_json:
@@ -145,11 +145,13 @@ def _course(
     as_json: bool,
 ) -> None:
     from stormkeeper.cli.stats import pages
-    from stormkeeper.history import readings
+    from stormkeeper.history import component_stats
 
     until = datetime.now(UTC)
     interval_secs = past.interval_secs("rollup_1m")
-    bucket_secs, buckets = readings.course(past, topology, component, until - since, until)
+    bucket_secs, buckets = component_stats.course_with_bucket_secs(
+        past, topology, component, until - since, until
+    )
     remark_on_age(past, "rollup_1m")
     if as_json:
         _print_json(

@@ -14,7 +14,7 @@ from stormkeeper.cli.durations import duration
 from stormkeeper.cli.freshness import limit_secs
 
 if TYPE_CHECKING:
-    from stormkeeper.history.readings import Reading
+    from stormkeeper.history.component_stats import Reading
 
 #: What the windows are called.
 WINDOWS: Final = {

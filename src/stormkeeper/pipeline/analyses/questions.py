@@ -21,9 +21,9 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 
 from stormkeeper.conf import Conf
+from stormkeeper.history.table_reader import Tables
 from stormkeeper.pipeline import tables
 from stormkeeper.pipeline.analyses import flapping, growth, saturation, skew, throughput, together
-from stormkeeper.tables.reading import Tables
 
 _MINUTE: Final = 60.0
 _TEN_MINUTES: Final = 600.0

@@ -13,11 +13,11 @@ import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
 from stormkeeper.conf import Conf
+from stormkeeper.history.table_reader import Tables
+from stormkeeper.history.table_specs import TIME, Retention, TableSpec
 from stormkeeper.pipeline import tables
 from stormkeeper.pipeline.analyses import alerts
 from stormkeeper.pipeline.analyses.questions import Question
-from stormkeeper.tables.reading import Tables
-from stormkeeper.tables.specs import TIME, Retention, TableSpec
 
 _TYPES: Final = {"string": pa.string(), "double": pa.float64(), "timestamp": TIME}
 

@@ -18,6 +18,10 @@ from pyspark.sql import SparkSession
 from stormkeeper.conf import Conf
 from stormkeeper.daemon import spark as engine
 from stormkeeper.errors import StormkeeperError
+from stormkeeper.history import manifest
+from stormkeeper.history.manifest import Origin
+from stormkeeper.history.table_reader import Tables
+from stormkeeper.history.table_store import TableStore
 from stormkeeper.pipeline import folders, tables
 from stormkeeper.pipeline.analyses.questions import chosen
 from stormkeeper.pipeline.analyses.rounds import (
@@ -35,10 +39,6 @@ from stormkeeper.pipeline.analyses.rounds import (
 )
 from stormkeeper.pipeline.sight import ROUND, Sight
 from stormkeeper.rpc.leader import LeaderClient
-from stormkeeper.tables import manifest
-from stormkeeper.tables.manifest import Origin
-from stormkeeper.tables.reading import Tables
-from stormkeeper.tables.store import TableStore
 from stormkeeper.thrift.nimbus import AuthorizationException
 
 log = logging.getLogger(__name__)

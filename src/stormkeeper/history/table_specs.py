@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from stormkeeper.errors import TableError
-from stormkeeper.tables.manifest import Kind
+from stormkeeper.history.manifest import Kind
 
 #: The type of every time in a table.
 TIME: Final = pa.timestamp("us", tz="UTC")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-from collections.abc import Iterator
+import re
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -108,3 +109,35 @@ def unreadable(folder: Path, error: OSError) -> TableError:
     if isinstance(error, PermissionError):
         remedy = "; run as the user of the pipeline that writes them, or as one of its group"
     return TableError(f"the tables in {folder} cannot be read: {reason}{remedy}")
+
+
+#: What we call our files. Others are somebody else's.
+_OURS: Final = re.compile(r"[0-9]{12,}-[0-9a-f]{8}\.parquet")
+
+
+def mark_as_leaving(folder: Path, paths: Iterable[str], now: float) -> None:
+    """Note on files that they leave the manifest now, in seconds since the epoch."""
+    for path in paths:
+        with contextlib.suppress(FileNotFoundError):
+            os.utime(folder / path, (now, now))
+
+
+def remove_leftovers(
+    folder: Path, tables: Iterable[str], named: Collection[str], now: float, keep_secs: float
+) -> None:
+    """Remove the files of these tables that are not named and left more than `keep_secs` ago."""
+    for table in tables:
+        # What cannot be removed is not worth a commit; it is tried again at the next one.
+        with contextlib.suppress(OSError), os.scandir(folder / table) as entries:
+            for entry in entries:
+                if _OURS.fullmatch(entry.name) and f"{table}/{entry.name}" not in named:
+                    _remove_old(entry, now, keep_secs)
+
+
+def _remove_old(entry: os.DirEntry[str], now: float, keep_secs: float) -> None:
+    with contextlib.suppress(OSError):
+        age = now - entry.stat().st_mtime
+        if age < 0:  # the clock was set back: it counts from now on
+            os.utime(entry.path, (now, now))
+        elif age > keep_secs:
+            Path(entry.path).unlink()

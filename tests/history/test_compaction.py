@@ -4,12 +4,11 @@ from datetime import timedelta
 
 import pytest
 
-from stormkeeper.tables import compaction, manifest
-from stormkeeper.tables.compaction import MAX_BYTES, MAX_ROWS, plan
-from stormkeeper.tables.manifest import DataFile, Entry, Manifest, Origin
-from stormkeeper.tables.reading import Tables
-from stormkeeper.tables.retention import kept
-from stormkeeper.tables.specs import Retention
+from stormkeeper.history import compaction, manifest
+from stormkeeper.history.compaction import MAX_BYTES, MAX_ROWS, files_to_keep, plan
+from stormkeeper.history.manifest import DataFile, Entry, Manifest, Origin
+from stormkeeper.history.table_reader import Tables
+from stormkeeper.history.table_specs import Retention
 from support.disks import room_for
 from support.tables import EVENTS, SHORT, at, data_files, events, origin, store, values
 
@@ -52,7 +51,7 @@ def test_a_file_that_is_large_enough_is_left_alone():
 @pytest.mark.parametrize("hours", [99_999_999, 2**31 - 1])
 def test_what_is_kept_longer_than_there_are_dates_is_kept(hours):
     files = [file(number, 1, 1) for number in range(3)]
-    assert kept(files, Retention(hours=hours), at(86_400)) == files
+    assert files_to_keep(files, Retention(hours=hours), at(86_400)) == files
 
 
 @pytest.mark.parametrize(
@@ -65,7 +64,7 @@ def test_the_files_of_a_day_are_few(rows, size, hours):
     per_file = max(rows * days / MAX_ROWS, size * days / MAX_BYTES)
     files, most = [], 0
     for number in range(5760):
-        files = kept([*files, file(number, rows, size)], retention, at(15 * number))
+        files = files_to_keep([*files, file(number, rows, size)], retention, at(15 * number))
         for group in plan(files, retention):
             place = files.index(group[0])
             merged = DataFile(

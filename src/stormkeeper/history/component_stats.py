@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from stormkeeper.history.asking import Past, names_of, of_topology
-from stormkeeper.history.naming import held
+from stormkeeper.errors import TableError
+from stormkeeper.history.database import (
+    NO_HEARTBEATS,
+    Past,
+    held,
+    is_id,
+    meant,
+    names_of,
+    of_topology,
+)
 
 #: The roll-ups, with the longest time for which each is looked at: up to 180 buckets, or what the
 #: longest one has.
@@ -78,8 +87,8 @@ def newest(
             only += f' AND "{column}" = ?'
             values.append(given)
     for since in _looks(past, "component_stats"):
-        for is_id in names_of(topology):
-            which, named = of_topology(topology, is_id=is_id)
+        for by_id in names_of(topology):
+            which, named = of_topology(topology, is_id=by_id)
             if since is None and not _was_counted(past, which, named):
                 continue
             found = past.ask(
@@ -232,8 +241,8 @@ def course(
     """
     name = rollup or rollup_for(until - since)
     of_workers = "max" if component is None else "sum"
-    for is_id in names_of(topology):
-        which, values = of_topology(topology, is_id=is_id)
+    for by_id in names_of(topology):
+        which, values = of_topology(topology, is_id=by_id)
         if component is not None:
             which += " AND component = ?"
             values.append(component)
@@ -288,3 +297,96 @@ def _looks(past: Past, name: str) -> Iterator[datetime | None]:
 
 def _finite(average: str, weight: str) -> str:
     return f"CASE WHEN isfinite({average}) THEN {average} * {weight} END"
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """The newest reading of a topology, or of one of its components.
+
+    Attributes
+    ----------
+    storm_id
+        The topology's id.
+    read_at
+        When it was read.
+    newest_at
+        When anything was read last.
+    interval_secs
+        How often the pipeline reads.
+    totals
+        Rows of ``topology_stats``, per window.
+    components
+        Rows of ``component_stats``, per component and window.
+    executors
+        What `statistics.executors` returns, of one component; None: of none.
+    """
+
+    storm_id: str
+    read_at: datetime
+    newest_at: datetime
+    interval_secs: float
+    totals: list[dict[str, Any]]
+    components: list[dict[str, Any]]
+    executors: list[dict[str, Any]] | None = None
+
+
+def reading(past: Past, topology: str, component: str | None, window: str) -> Reading:
+    """Return the newest reading.
+
+    Raises
+    ------
+    TableError
+        The topology or the component is not there.
+    """
+    rows = newest(past, topology, component)
+    if not rows:
+        raise _unknown(past, topology, component)
+    storm_id, read_at = rows[0]["storm_id"], max(row["read_at"] for row in rows)
+    return Reading(
+        storm_id,
+        read_at,
+        past.latest("component_stats") or read_at,
+        past.interval_secs("component_stats"),
+        totals(past, storm_id),
+        rows,
+        None
+        if component is None
+        else executors(past, storm_id, component, window, rows[0]["executors"]),
+    )
+
+
+def course_with_bucket_secs(
+    past: Past, topology: str, component: str | None, since: datetime, until: datetime
+) -> tuple[int, list[dict[str, Any]]]:
+    """Return the length of a bucket in seconds, and what `statistics.course` returns.
+
+    If no bucket of the length that suits the time is over, as of a pipeline that was started not
+    long ago, the buckets are shorter ones.
+
+    Raises
+    ------
+    TableError
+        The topology or the component is not there.
+    """
+    longest = BUCKET_SECS[rollup_for(until - since)]
+    for rollup, secs in reversed(BUCKET_SECS.items()):
+        if secs <= longest:
+            found = course(past, topology, since, until, component=component, rollup=rollup)
+            if found:
+                return secs, found
+    if not newest(past, topology, component):
+        raise _unknown(past, topology, component)
+    return longest, []
+
+
+def _unknown(past: Past, topology: str, component: str | None) -> TableError:
+    rows = newest(past, topology) if component is not None else []
+    if component is not None and rows:
+        there = sorted({row["component"] for row in rows})
+        return TableError(f"{topology} has no component {component!r}; {meant(component, there)}")
+    names, ids = topologies(past)
+    if not names:
+        return TableError(f"nothing has been counted yet: {NO_HEARTBEATS}")
+    if is_id(topology):
+        names = ids
+    return TableError(f"nothing is known of a topology {topology!r}; {meant(topology, names)}")

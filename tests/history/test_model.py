@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from stormkeeper.errors import TableError
-from stormkeeper.tables.reading import Tables
+from stormkeeper.history.table_reader import Tables
 from support.disks import room_for
 from support.tables import (
     BEGAN,

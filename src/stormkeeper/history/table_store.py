@@ -19,11 +19,17 @@ import pyarrow as pa
 
 from stormkeeper.daemon.durable import sync_folder
 from stormkeeper.errors import TableError
-from stormkeeper.tables import leftovers, manifest, parquet, retention
-from stormkeeper.tables.compaction import FAN_IN, Compactor, Merge
-from stormkeeper.tables.manifest import DataFile, Entry, Manifest, Origin
-from stormkeeper.tables.places import Place, refused, shared
-from stormkeeper.tables.specs import TableSpec
+from stormkeeper.history import manifest, parquet
+from stormkeeper.history.compaction import FAN_IN, Compactor, Merge, RetentionClock, files_to_keep
+from stormkeeper.history.folder import (
+    Place,
+    mark_as_leaving,
+    refused,
+    remove_leftovers,
+    shared,
+)
+from stormkeeper.history.manifest import DataFile, Entry, Manifest, Origin
+from stormkeeper.history.table_specs import TableSpec
 
 log = logging.getLogger(__name__)
 
@@ -83,7 +89,7 @@ class TableStore:
         self._interval_secs = interval_secs
         self._keep_secs = keep_secs
         self._clock = clock
-        self._kept_by = retention.RetentionClock(steady)
+        self._kept_by = RetentionClock(steady)
         self._place = Place(folder)
         self._compactor = Compactor(folder, self._specs, fan_in)
         #: The commit that we know the manifest to have; None before ours, or if we do not know.
@@ -218,7 +224,7 @@ class TableStore:
             now = self._clock()  # parts may take a while
             after = self._next(before, origin, written, merges, now)
             leaving = before.paths - after.paths if before else set()
-            leftovers.mark(self._folder, leaving, now)
+            mark_as_leaving(self._folder, leaving, now)
             manifest.stage(self._folder, after)
         self._version = None  # until we know
         manifest.publish(self._folder)
@@ -226,7 +232,7 @@ class TableStore:
         manifest.settle(self._folder)
         self._compactor.taken(merges)
         named = after.paths | self._compactor.outputs
-        leftovers.sweep(self._folder, after.tables, named, now, self._keep_secs)
+        remove_leftovers(self._folder, after.tables, named, now, self._keep_secs)
         self._compactor.begin(after)
         return after.version
 
@@ -289,7 +295,7 @@ class TableStore:
             else:
                 files = _merged(entry.files, [merge for merge in merges if merge.table == name])
                 files += [part[name] for part in written if name in part]
-                files = retention.kept(files, spec.retention, kept_by)
+                files = files_to_keep(files, spec.retention, kept_by)
             tables[name] = msgspec.structs.replace(entry, files=files)
         version = before.version + 1 if before else 1
         return Manifest(manifest.FORMAT, version, origin, at, self._interval_secs, tables)

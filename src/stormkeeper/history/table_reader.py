@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from stormkeeper.errors import TableError
-from stormkeeper.tables import manifest
-from stormkeeper.tables.manifest import DataFile, Entry, Manifest
-from stormkeeper.tables.places import unreadable
+from stormkeeper.history import manifest
+from stormkeeper.history.folder import unreadable
+from stormkeeper.history.manifest import DataFile, Entry, Manifest
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -94,7 +94,7 @@ class Tables:
 
     def schema(self, name: str) -> pa.Schema:
         """Return the columns of a table, as pyarrow has them."""
-        from stormkeeper.tables.specs import schema_of  # noqa: PLC0415 - as with `arrow`
+        from stormkeeper.history.table_specs import schema_of  # noqa: PLC0415 - as with `arrow`
 
         return schema_of(self._entry(name).columns)
 
@@ -168,7 +168,7 @@ class Tables:
         import pyarrow as pa  # noqa: PLC0415
         import pyarrow.compute as pc  # noqa: PLC0415
 
-        from stormkeeper.tables import parquet  # noqa: PLC0415
+        from stormkeeper.history import parquet  # noqa: PLC0415
 
         time, only = self._entry(name).time, None
         if since is not None:

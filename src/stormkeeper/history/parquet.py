@@ -14,8 +14,8 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 from pyarrow import fs
 
-from stormkeeper.tables.manifest import DataFile
-from stormkeeper.tables.specs import TableSpec
+from stormkeeper.history.manifest import DataFile
+from stormkeeper.history.table_specs import TableSpec
 
 
 def new_path(name: str, version: int) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from stormkeeper.tables.reading import Tables
+from stormkeeper.history.table_reader import Tables
 from support import killed_writer
 from support.tables import data_files, origin, store, values
 from support.waiting import DEADLINE_SECS

@@ -13,21 +13,22 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
 
 from stormkeeper.daemon.durable import sync_folder
-from stormkeeper.tables import parquet
-from stormkeeper.tables.manifest import DataFile, Manifest
-from stormkeeper.tables.retention import MB
-from stormkeeper.tables.specs import Retention, TableSpec
+from stormkeeper.history import parquet
+from stormkeeper.history.manifest import DataFile, Manifest
+from stormkeeper.history.table_specs import Retention, TableSpec
 
 log = logging.getLogger(__name__)
+
+MB: Final = 1 << 20
 
 #: How many files of a level make one of the next.
 FAN_IN: Final = 16
@@ -216,3 +217,77 @@ class Compactor:
         with self._guard:
             self._outputs.discard(path)
         self._not_before = time.monotonic() + _RETRY_SECS
+
+
+#: Before all rows. Who keeps them longer keeps all.
+_FIRST = datetime.fromtimestamp(0, UTC)
+
+#: For how long a clock has to be ahead until it is believed, and what is not ahead yet, in seconds.
+DOUBT_SECS: Final = 3600.0
+_SMALL_SECS: Final = 60.0
+
+
+class RetentionClock:
+    """The time by which rows are too old.
+
+    It goes by the machine's clock, and while that is ahead of what has passed, by what has passed.
+
+    Parameters
+    ----------
+    steady
+        A clock that nobody sets, in seconds.
+    """
+
+    def __init__(self, steady: Callable[[], float] = time.monotonic) -> None:
+        self._steady = steady
+        #: When it was how late, by the steady clock and by the machine's.
+        self._known: tuple[float, float] | None = None
+        self._ahead_since: float | None = None
+
+    def at(self, now: datetime, before: datetime | None) -> datetime:
+        """Return the time by which rows are too old.
+
+        Parameters
+        ----------
+        now
+            By the machine's clock.
+        before
+            When the manifest was written that is there, if there is one.
+        """
+        wall, steady = now.timestamp(), self._steady()
+        if self._known is None:
+            # While nobody wrote, nothing grew too old that takes more room than it did.
+            self._known = steady, min(wall, before.timestamp() if before else wall)
+        then, known = self._known
+        passed = known + steady - then
+        if wall <= passed + _SMALL_SECS:
+            self._ahead_since = None
+        else:
+            self._ahead_since = steady if self._ahead_since is None else self._ahead_since
+            if steady - self._ahead_since < DOUBT_SECS:
+                return datetime.fromtimestamp(passed, UTC)
+            self._ahead_since = None
+        self._known = steady, wall
+        return now
+
+
+def files_to_keep(files: Sequence[DataFile], retention: Retention, now: datetime) -> list[DataFile]:
+    """Return the files that stay, in their order.
+
+    Files go whole: by age once their latest row is too old, by size in the order of that row.
+    """
+    staying = list(files)
+    if retention.hours is not None:
+        age = timedelta(hours=retention.hours)
+        oldest = now - age if age < now - _FIRST else _FIRST
+        staying = [file for file in staying if file.latest is None or file.latest >= oldest]
+    if retention.mb is None:
+        return staying
+    room, gone = retention.mb * MB, set[str]()
+    size = sum(file.bytes for file in staying)
+    for file in sorted(staying, key=lambda file: file.latest or now)[:-1]:
+        if size <= room:
+            break
+        size -= file.bytes
+        gone.add(file.path)
+    return [file for file in staying if file.path not in gone]

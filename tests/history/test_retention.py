@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from stormkeeper.tables.retention import DOUBT_SECS, RetentionClock
+from stormkeeper.history.compaction import DOUBT_SECS, RetentionClock
 from support.tables import BEGAN, SHORT, events, origin, store, values
 
 DAY = 86_400.0

@@ -4,7 +4,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from stormkeeper.errors import TableError
-from stormkeeper.tables.reading import Tables
+from stormkeeper.history.table_reader import Tables
 from support.tables import EVENTS, at, events, origin, state, store, values
 
 

@@ -7,8 +7,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from stormkeeper.errors import TableError
-from stormkeeper.history.asking import Past, is_id, names_of, of_topology
-from stormkeeper.history.suggesting import NO_HEARTBEATS, meant
+from stormkeeper.history.database import NO_HEARTBEATS, Past, is_id, meant, names_of, of_topology
 
 #: The address in a supervisor's id, behind a UUID; the whole id where there is none.
 _ADDRESS: Final = "regexp_replace(node, '^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}-(.+)$', '\\2')"

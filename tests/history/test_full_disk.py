@@ -8,7 +8,7 @@ from contextlib import suppress
 import pytest
 
 from stormkeeper.errors import TableError
-from stormkeeper.tables.reading import Tables
+from stormkeeper.history.table_reader import Tables
 from support.disks import room_for
 from support.tables import data_files, events, origin, state, store, values
 
