@@ -32,7 +32,7 @@ from stormkeeper.thrift.records import (
 from stormkeeper.topology.claims import Claim
 from stormkeeper.topology.package.collecting import collect
 from stormkeeper.topology.package.unpacking import unpack
-from stormkeeper.worker.ending import INACTIVE
+from stormkeeper.worker.shutdown import INACTIVE
 from support.heartbeats import heartbeat, path
 from support.inner_cluster import DEAD_SECS, GRAPH, QUERY, InnerCluster
 from support.leaders import lead
@@ -416,7 +416,7 @@ while not Path("over").exists():
 class TestATask:
     """Rows are routed by Spark, within a query. So what finds another place here is a query.
 
-    A worker that hears of nothing leaves it to the later claim: `tests/worker/test_claims.py`.
+    A worker that hears of nothing leaves it to the later claim: `tests/worker/test_checkpoint_claims.py`.
     """
 
     def test_1_a_query_moves_when_its_assignment_changes(self, cluster, master, submit):

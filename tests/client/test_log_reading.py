@@ -80,7 +80,7 @@ def test_a_log_is_followed_through_what_is_put_aside(folder, server, monkeypatch
             os.pwrite(descriptor, left, 0)
         return takes_out
 
-    monkeypatch.setattr("stormkeeper.worker.log_file._take_out", take_out)
+    monkeypatch.setattr("stormkeeper.worker.driver_log._take_out", take_out)
     monkeypatch.setattr(log_reader, "MOST_DOUBTFUL", 1_000_000)
     log, shown = Log(folder, ID, 6700), Shown()
     written = []

@@ -8,9 +8,9 @@ from stormkeeper.daemon import logs
 from stormkeeper.local.worker_log import WorkerLog
 
 LINES = """\
-2026-03-01T12:00:00.123Z INFO stormkeeper.worker.running the query out runs
+2026-03-01T12:00:00.123Z INFO stormkeeper.worker.topology_run the query out runs
 2026-03-01T12:00:01.123Z WARNING org.apache.hadoop.util.NativeCodeLoader unable to load
-2026-03-01T12:00:02.123Z WARNING stormkeeper.worker.beater heartbeats do not go out
+2026-03-01T12:00:02.123Z WARNING stormkeeper.worker.heartbeat heartbeats do not go out
 2026-03-01T12:00:03.123Z ERROR py4j.clientserver not ours
   belongs to it
 2026-03-01T12:00:04.123Z ERROR stormkeeper.worker.process the query 'out' failed:
@@ -58,7 +58,7 @@ def test_whether_it_has_told_of_an_error():
 
 def test_spark_s_own_records_belong_to_nothing():
     lines = [
-        "2026-03-01T12:00:02.123Z WARNING stormkeeper.worker.beater heartbeats do not go out",
+        "2026-03-01T12:00:02.123Z WARNING stormkeeper.worker.heartbeat heartbeats do not go out",
         "2026-03-01T12:00:03.391Z ERROR org.apache.spark.broadcast.TorrentBroadcast it fails",
         "  java.io.IOException: no space left",
         "  \tat org.apache.spark",

@@ -13,7 +13,7 @@ from stormkeeper.errors import ConfigError, SupervisorError
 from stormkeeper.supervisor.directories import Directories
 from stormkeeper.supervisor.launching import Launching
 from stormkeeper.supervisor.records import Restart, SlotAssignment
-from stormkeeper.worker.alive import say_end
+from stormkeeper.worker.heartbeat import say_end
 from support.packages import of_folder, packed
 
 WC = "wc-1-1700000000"

@@ -6,7 +6,7 @@ from stormkeeper.daemon.http_thread import HttpThread
 from stormkeeper.daemon.listening import address_of, listen
 from stormkeeper.supervisor.log_files import LogFiles
 from stormkeeper.supervisor.log_pages import queries
-from stormkeeper.worker.log_file import put_aside
+from stormkeeper.worker.driver_log import put_aside
 
 
 @contextmanager

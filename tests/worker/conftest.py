@@ -5,12 +5,10 @@ import pytest
 from stormkeeper.conf import defaults
 from stormkeeper.daemon.spark import session
 from stormkeeper.topology.plan import plan
-from stormkeeper.worker.building import build
-from stormkeeper.worker.claims import Checkpoint, Claims
-from stormkeeper.worker.counting import TopologyCounts
-from stormkeeper.worker.query_events import QueryEvents
-from stormkeeper.worker.running import TopologyRun
-from stormkeeper.worker.statistics import ALL_TIME, WorkerStatistics
+from stormkeeper.worker.checkpoint_claims import Checkpoint, Claims
+from stormkeeper.worker.executor_counts import ALL_TIME, TopologyCounts, WorkerStatistics
+from stormkeeper.worker.running_queries import QueryEvents
+from stormkeeper.worker.topology_run import TopologyRun, build
 from support.waiting import until
 
 

@@ -3,7 +3,7 @@ import os
 import pytest
 
 from stormkeeper.conf import defaults
-from stormkeeper.worker.alive import AliveFile, alive_file
+from stormkeeper.worker.heartbeat import AliveFile, alive_file
 from support.waiting import until
 
 

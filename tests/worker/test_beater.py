@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from stormkeeper.errors import PacemakerUnavailableError, StateUnavailableError
 from stormkeeper.state.node_heartbeats import NodeHeartbeats
-from stormkeeper.worker.beater import Beater, next_due
+from stormkeeper.worker.heartbeat import Beater, next_due
 from support.memory_state import MemoryEnsemble
 from support.waiting import DEADLINE_SECS, until
 
@@ -102,7 +102,7 @@ def test_a_long_period_does_not_delay_the_close(recording):
 
 
 def test_failures_are_logged_when_they_begin_and_when_they_end(beater, recording, caplog):
-    caplog.set_level(logging.INFO, "stormkeeper.worker.beater")
+    caplog.set_level(logging.INFO, "stormkeeper.worker.heartbeat")
     recording.broken = PacemakerUnavailableError("nobody is there")
     beater.start()
     until(lambda: caplog.records)

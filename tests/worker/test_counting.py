@@ -1,9 +1,14 @@
 from stormkeeper.topology import Topology
 from stormkeeper.topology.plan import Edge, plan
 from stormkeeper.worker.batch_readings import Seen
-from stormkeeper.worker.counting import TopologyCounts, observation, work
-from stormkeeper.worker.query_events import Run
-from stormkeeper.worker.statistics import ALL_TIME, WorkerStatistics
+from stormkeeper.worker.executor_counts import (
+    ALL_TIME,
+    TopologyCounts,
+    WorkerStatistics,
+    observation,
+    work,
+)
+from stormkeeper.worker.running_queries import Run
 
 
 def diamond():

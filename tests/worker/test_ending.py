@@ -1,4 +1,4 @@
-from stormkeeper.worker.ending import CLAIMED, INACTIVE, STOPPED, Ending
+from stormkeeper.worker.shutdown import CLAIMED, INACTIVE, STOPPED, Ending
 
 
 def test_nothing_asks_it():

@@ -3,7 +3,7 @@ import threading
 
 from py4j.protocol import Py4JError
 
-from stormkeeper.worker.executors import Absence, ExecutorWatch, wanted
+from stormkeeper.worker.remote_spark import Absence, ExecutorWatch, wanted
 from support.waiting import until
 
 

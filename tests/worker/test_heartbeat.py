@@ -1,7 +1,7 @@
 from stormkeeper.thrift.records import ClusterWorkerHeartbeat, ExecutorInfo, GlobalStreamId
 from stormkeeper.thrift.serialization import Compression, deserialize, serialize
+from stormkeeper.worker.executor_counts import ALL_TIME, Work, WorkerStatistics
 from stormkeeper.worker.heartbeat import heartbeat
-from stormkeeper.worker.statistics import ALL_TIME, Work, WorkerStatistics
 from support.topologies import executor
 
 WINDOWS = ["600", "10800", "86400", ALL_TIME]

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from stormkeeper.worker.ending import CLAIMED
+from stormkeeper.worker.shutdown import CLAIMED
 from support.pacemaker import PacemakerProcess
 from support.processes import all_gone, send
 from support.waiting import until

@@ -5,7 +5,7 @@ import logging
 import pytest
 
 from stormkeeper.thrift.records import LogConfig, LogLevel, LogLevelAction
-from stormkeeper.worker.log_levels import (
+from stormkeeper.worker.driver_log import (
     ROOT,
     AppliedLevels,
     LogLevels,

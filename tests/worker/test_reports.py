@@ -11,9 +11,9 @@ from stormkeeper.state.storm.codec import Codec
 from stormkeeper.thrift.records import ClusterWorkerHeartbeat, StormBase, TopologyStatus
 from stormkeeper.topology.claims import Claim
 from stormkeeper.topology.package.unpacking import unpack
-from stormkeeper.worker import reports, unpacked
-from stormkeeper.worker.job import Job
-from stormkeeper.worker.reports import Reports
+from stormkeeper.worker import cluster_link
+from stormkeeper.worker.cluster_link import Reports
+from stormkeeper.worker.job import Job, read_package
 from support.leaders import lead
 from support.memory_state import MemoryEnsemble
 from support.packages import of_folder, packed, tree
@@ -26,7 +26,7 @@ def storm(monkeypatch):
     """The cluster's state; workers get sessions of their own with it."""
     ensemble = MemoryEnsemble()
     monkeypatch.setattr(
-        reports, "_connect", lambda _: StormClusterState(ensemble.session(), Codec())
+        cluster_link, "_connect", lambda _: StormClusterState(ensemble.session(), Codec())
     )
     storm = StormClusterState(ensemble.session(), Codec())
     yield storm
@@ -43,7 +43,7 @@ def started(tmp_path):
         if supervised:
             file, _ = packed(of_folder(tree(tmp_path / "mine", {})))
             unpack(file, tmp_path / "package")
-            package = unpacked.read(tmp_path / "package")
+            package = read_package(tmp_path / "package")
         job = Job(
             script=Path("code/topology.py"),
             storm_id=STORM,
@@ -66,7 +66,7 @@ def _beat(query):
 
 
 def test_without_a_supervisor_nothing_is_asked_or_told(started, monkeypatch):
-    monkeypatch.setattr(reports, "_connect", lambda _: pytest.fail("there is no need to"))
+    monkeypatch.setattr(cluster_link, "_connect", lambda _: pytest.fail("there is no need to"))
     alone = started(supervised=False)
     alone.wait_known(lambda: False)
     alone.failed("x")

@@ -3,10 +3,9 @@ import functools
 import pytest
 
 from stormkeeper.worker.batch_readings import Seen
-from stormkeeper.worker.file_sinks import Sink
-from stormkeeper.worker.query_events import Run
-from stormkeeper.worker.script_queries import ScriptCheckpoints, ScriptQueries, checkpoint_name
-from stormkeeper.worker.statistics import ALL_TIME, WorkerStatistics
+from stormkeeper.worker.executor_counts import ALL_TIME, ScriptQueries, WorkerStatistics
+from stormkeeper.worker.running_queries import Run
+from stormkeeper.worker.sinks import ScriptCheckpoints, Sink, checkpoint_name
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from stormkeeper.topology import Topology, description
 from stormkeeper.topology.package import writing
 from stormkeeper.topology.package.collecting import collect
 from stormkeeper.topology.package.unpacking import unpack
-from stormkeeper.worker.ending import STOPPED
+from stormkeeper.worker.shutdown import STOPPED
 from support.leaders import lead
 from support.packages import MADE_WITH, tree
 from support.processes import all_gone

@@ -25,7 +25,7 @@ from stormkeeper.topology.package import writing
 from stormkeeper.topology.package.collecting import collect
 from stormkeeper.topology.package.unpacking import unpack
 from stormkeeper.worker.__main__ import main
-from stormkeeper.worker.ending import CLAIMED, INACTIVE, STOPPED
+from stormkeeper.worker.shutdown import CLAIMED, INACTIVE, STOPPED
 from support.leaders import lead
 from support.packages import MADE_WITH, tree
 from support.processes import all_gone

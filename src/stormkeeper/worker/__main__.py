@@ -19,9 +19,8 @@ from stormkeeper.daemon.logs import configure_logging
 from stormkeeper.daemon.spark_environment import restart_if_unfit
 from stormkeeper.errors import ConfigError, InvalidPathError, MissingExtraError, WorkerError
 from stormkeeper.topology.claims import Claim
-from stormkeeper.worker import overrides, unpacked
 from stormkeeper.worker.command_line import CommandLine
-from stormkeeper.worker.job import Job
+from stormkeeper.worker.job import Job, read_package
 
 if TYPE_CHECKING:
     from io import TextIOWrapper
@@ -48,11 +47,13 @@ def main(arguments: list[str] | None = None) -> int:
         )
     try:
         extras.require("spark", "a worker")
-        saved = overrides.read(given.overrides) if given.overrides is not None else {}
+        from stormkeeper.worker import process, topology_conf  # noqa: PLC0415  (imports PySpark)
+
+        saved = topology_conf.read_overrides(given.overrides) if given.overrides is not None else {}
         # Whether a key is known shows later: the topology has keys of its own.
         conf = load(files=files, overrides=given.conf, unknown="keep")
         commanded = {override.partition("=")[0].strip() for override in given.conf}
-        conf = overrides.applied(conf, saved, keep=commanded)
+        conf = topology_conf.with_overrides(conf, saved, keep=commanded)
         job = Job(
             script=given.script,
             storm_id=given.storm_id,
@@ -62,15 +63,13 @@ def main(arguments: list[str] | None = None) -> int:
             py_files=given.py_files,
             queries=given.query,
             claims=dict(given.claim),
-            package=unpacked.read(given.root) if given.root is not None else None,
+            package=read_package(given.root) if given.root is not None else None,
             alive=given.alive,
         )
-        from stormkeeper.worker import process, settings  # noqa: PLC0415  (imports PySpark)
-
         return process.serve(
             conf,
             job,
-            lambda topology: settings.merged(
+            lambda topology: topology_conf.merged(
                 topology, files=files, overrides=given.conf, strict=given.strict, saved=saved
             ),
         )

@@ -30,7 +30,7 @@ from stormkeeper.topology.describer import Outcome
 from stormkeeper.topology.description import Description
 from stormkeeper.topology.topology import Topology
 from stormkeeper.worker import script as scripts
-from stormkeeper.worker import settings
+from stormkeeper.worker import topology_conf
 from stormkeeper.worker.command_line import CommandLine
 from stormkeeper.worker.session import WorkerSession
 
@@ -79,7 +79,7 @@ def main(arguments: Sequence[str]) -> int:
     die_with_parent()
 
     def settle(topology: Topology | None) -> Conf:
-        return settings.merged(
+        return topology_conf.merged(
             topology, files=given.config, overrides=given.conf, strict=given.strict
         )
 

@@ -37,45 +37,41 @@ from stormkeeper.topology import faults
 from stormkeeper.topology.plan import Plan, plan
 from stormkeeper.topology.topology import Topology, spread
 from stormkeeper.worker import script as scripts
-from stormkeeper.worker import settings
-from stormkeeper.worker.alive import alive_file, say_end
-from stormkeeper.worker.beater import Beater
-from stormkeeper.worker.building import Built, build
-from stormkeeper.worker.claiming import Claiming
-from stormkeeper.worker.claims import Checkpoint
-from stormkeeper.worker.counting import TopologyCounts
-from stormkeeper.worker.deadlines import (
+from stormkeeper.worker import topology_conf
+from stormkeeper.worker.checkpoint_claims import Checkpoint, JobClaims
+from stormkeeper.worker.cluster_link import Reports
+from stormkeeper.worker.driver_log import LogFile, LogLevels
+from stormkeeper.worker.executor_counts import (
+    ScriptQueries,
+    TopologyCounts,
+    WorkerStatistics,
+    writes_counted,
+)
+from stormkeeper.worker.failure import log_failure, readable_text, without_folder
+from stormkeeper.worker.heartbeat import Beater, alive_file, heartbeat, say_end
+from stormkeeper.worker.job import Job
+from stormkeeper.worker.running_queries import JvmWatch, QueryEvents, Run
+from stormkeeper.worker.session import WorkerSession, check_jvm
+from stormkeeper.worker.shutdown import (
     AFTER_SECS,
     BEAT_SECS,
+    CLAIMED,
     DRAIN_SECS,
     END_SECS,
+    INACTIVE,
     JVM_SECS,
     LAST_BEAT_SECS,
     PAUSE_SECS,
     SCRIPT_SECS,
+    STOPPED,
+    BatchGate,
+    Countdown,
+    Ending,
+    LiveQueries,
 )
-from stormkeeper.worker.ending import CLAIMED, INACTIVE, STOPPED, Ending
-from stormkeeper.worker.failure import log_failure, readable_text, without_folder
-from stormkeeper.worker.file_sinks import FileSinks, Sink
-from stormkeeper.worker.heartbeat import heartbeat
-from stormkeeper.worker.job import Job
-from stormkeeper.worker.jvm_watch import JvmWatch
-from stormkeeper.worker.live_queries import LiveQueries
-from stormkeeper.worker.log_file import LogFile
-from stormkeeper.worker.log_levels import LogLevels
-from stormkeeper.worker.overrides import with_credentials
-from stormkeeper.worker.query_events import QueryEvents, Run
-from stormkeeper.worker.reports import Reports
-from stormkeeper.worker.running import TopologyRun
-from stormkeeper.worker.script_queries import (
-    ScriptCheckpoints,
-    ScriptQueries,
-    checkpoint_name,
-    writes_counted,
-)
-from stormkeeper.worker.session import WorkerSession, check_jvm
-from stormkeeper.worker.statistics import WorkerStatistics
-from stormkeeper.worker.stopping import BatchGate, Countdown
+from stormkeeper.worker.sinks import FileSinks, ScriptCheckpoints, Sink, checkpoint_name
+from stormkeeper.worker.topology_conf import with_credentials
+from stormkeeper.worker.topology_run import Built, TopologyRun, build
 
 log = logging.getLogger(__name__)
 
@@ -107,12 +103,12 @@ def serve(conf: Conf, job: Job, settle: Callable[[Topology | None], Conf] | None
         When the configuration to run with is wrong.
     """
     die_with_parent()
-    settings.warn_of_silent_pacemakers(conf)
+    topology_conf.warn_of_silent_pacemakers(conf)
     with StopSignals() as signals:
         worker = Worker(
             conf,
             job,
-            settle=settle or (lambda topology: settings.with_topology(conf, topology)),
+            settle=settle or (lambda topology: topology_conf.with_topology(conf, topology)),
             signalled=lambda: signals.stopped,
         )
         stopper = threading.Thread(
@@ -157,7 +153,7 @@ class Worker:
         )
         self._log_levels = LogLevels(lambda: self._session.started)
         self._reports = Reports(conf, job, self._beat_of, self._log_levels.take)
-        self._claiming = Claiming(
+        self._claiming = JobClaims(
             *(job, self._checkpoint, self._events, self._ending),
             begin=self._begin_claim,
             owner=lambda: self._reports.owner,
@@ -167,7 +163,7 @@ class Worker:
         self._gate = BatchGate(self._claiming.admits)
         self._live = LiveQueries(self._events, self._gate, lambda: self._ending.is_asked)
         self._script_checkpoints = ScriptCheckpoints(
-            lambda: settings.checkpoint(self._run_conf(), job.storm_id, job.script_id or "")
+            lambda: topology_conf.checkpoint(self._run_conf(), job.storm_id, job.script_id or "")
         )
         self._sinks = (
             FileSinks(
@@ -409,7 +405,7 @@ class Worker:
             topology.components,
             self._session.get(),
             conf,
-            lambda query: settings.checkpoint(conf, self._job.storm_id, query),
+            lambda query: topology_conf.checkpoint(conf, self._job.storm_id, query),
         )
         for query in built:  # before any of them runs
             self._sinks.check(query.writer)
@@ -434,7 +430,7 @@ class Worker:
             self._reports.begin_claim(query, lambda: self._ending.is_asked)
 
     def _checkpoint(self, query: str) -> Checkpoint:
-        location = settings.checkpoint(self._run_conf(), self._job.storm_id, query)
+        location = topology_conf.checkpoint(self._run_conf(), self._job.storm_id, query)
         return Checkpoint(self._session.get(), location)
 
     # --- a plain script ------------------------------------------------------------------------

@@ -26,10 +26,9 @@ from stormkeeper.conf import Conf
 from stormkeeper.daemon import spark as engine
 from stormkeeper.errors import EngineError, WorkerError
 from stormkeeper.topology import faults
-from stormkeeper.worker import executors, remote, udf_daemon
-from stormkeeper.worker.settings import spark_values, warn_of_own_checkpoints
-from stormkeeper.worker.sizes import slot_share
-from stormkeeper.worker.unpacked import Unpacked
+from stormkeeper.worker import remote_spark, udf_daemon
+from stormkeeper.worker.job import UnpackedPackage
+from stormkeeper.worker.topology_conf import slot_share, spark_values, warn_of_own_checkpoints
 
 log = logging.getLogger(__name__)
 
@@ -85,7 +84,7 @@ class WorkerSession:
         name: str,
         py_files: Sequence[Path] = (),
         *,
-        package: Unpacked | None = None,
+        package: UnpackedPackage | None = None,
         cancelled: Callable[[], bool] = lambda: False,
     ) -> None:
         self._conf = conf
@@ -99,7 +98,7 @@ class WorkerSession:
         self._starting = False
         #: Has what executors elsewhere are sent, which they may ask for at any time.
         self._sent: tempfile.TemporaryDirectory[str] | None = None
-        self._watch: executors.ExecutorWatch | None = None
+        self._watch: remote_spark.ExecutorWatch | None = None
 
     @property
     def session(self) -> SparkSession | None:
@@ -218,8 +217,8 @@ class WorkerSession:
     def _defaults(self, asked: Mapping[str, Any]) -> dict[str, str]:
         conf, cores = self._conf(), len(os.sched_getaffinity(0))
         chosen = slot_share(conf, cores) if self._package is not None else {}
-        if remote.is_standalone(conf.get("spark.master") or asked.get("spark.master")):
-            chosen |= remote.defaults(conf, cores)
+        if remote_spark.is_standalone(conf.get("spark.master") or asked.get("spark.master")):
+            chosen |= remote_spark.defaults(conf, cores)
         return chosen
 
     def _say_master(self, asked: Mapping[str, Any]) -> None:
@@ -255,12 +254,12 @@ class WorkerSession:
 
     @property
     def _is_remote(self) -> bool:
-        return remote.is_remote(self._given.get("spark.master"))
+        return remote_spark.is_remote(self._given.get("spark.master"))
 
     def _prepare_remote(self) -> None:
-        remote.check_master(str(self._given["spark.master"]))
+        remote_spark.check_master(str(self._given["spark.master"]))
         warn_of_own_checkpoints(self._conf())
-        python = self._given.get(remote.PYTHON)
+        python = self._given.get(remote_spark.PYTHON)
         if python is not None:
             # Spark sends executors the name of their Python with each task. It takes it from here.
             os.environ["PYSPARK_PYTHON"] = str(python)
@@ -275,12 +274,12 @@ class WorkerSession:
             return []
         if self._sent is None:
             self._sent = tempfile.TemporaryDirectory(prefix="code-", ignore_cleanup_errors=True)
-        return [remote.write_code(self._package, Path(self._sent.name))]
+        return [remote_spark.write_code(self._package, Path(self._sent.name))]
 
     def _watch_executors(self, session: SparkSession) -> None:
         if self._watch is not None:
             self._watch.close()
-        self._watch = executors.watch(session, self._given)
+        self._watch = remote_spark.watch(session, self._given)
 
     @property
     def waiting(self) -> str | None:
@@ -297,15 +296,15 @@ class WorkerSession:
         """
         if self._watch is not None and self._watch.has_lost and self.started is not None:
             raise WorkerError(
-                f"Spark has lost all executors at spark.master={self._given['spark.master']}, and"
-                f" got no other one for {executors.LOST_SECS:.0f} s: Spark's workers are gone, or"
-                " its master has started anew and does not know this driver, which registers again"
-                " when it is started again"
+                f"Spark has lost all executors at spark.master={self._given['spark.master']},"
+                f" and got no other one for {remote_spark.LOST_SECS:.0f} s: Spark's workers are"
+                " gone, or its master has started anew and does not know this driver, which"
+                " registers again when it is started again"
             )
 
     def explained(self, error: Exception) -> Exception:
         """Return an error with what is to be done about it, where executors brought it about."""
-        what = remote.remedy(str(error), self._given)
+        what = remote_spark.remedy(str(error), self._given)
         if what is None:
             return error
         component = error.component if isinstance(error, WorkerError) else None

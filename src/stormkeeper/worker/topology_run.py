@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from stormkeeper.daemon.spark import Starts
-from stormkeeper.errors import ClaimedError, WorkerError
-from stormkeeper.worker.building import Built
-from stormkeeper.worker.claims import Claims
+from stormkeeper.errors import ClaimedError, TopologyError, WorkerError
+from stormkeeper.topology import faults
+from stormkeeper.topology.component import Component
+from stormkeeper.topology.plan import Edge, Plan, Query
+from stormkeeper.worker.checkpoint_claims import Claims
+from stormkeeper.worker.executor_counts import counted, observation
 from stormkeeper.worker.failure import readable, readable_text
-from stormkeeper.worker.query_events import QueryEvents, Run
+from stormkeeper.worker.running_queries import QueryEvents, Run
 from stormkeeper.worker.session import check_jvm
 
 log = logging.getLogger(__name__)
@@ -161,3 +167,122 @@ class TopologyRun:
 
     def _any_ended(self) -> bool:
         return any(self._has_ended(running) for running in self._running)
+
+
+@dataclass(frozen=True)
+class Built:
+    """A query, ready to be started."""
+
+    query: Query
+    writer: DataStreamWriter
+
+
+def build(
+    plan: Plan,
+    components: Mapping[str, Component],
+    spark: SparkSession,
+    conf: Mapping[str, Any],
+    checkpoint: Callable[[str], str],
+) -> list[Built]:
+    """Call the functions of every component, once per query, and return the queries.
+
+    Nothing is started: a fault in one query is found before another one runs.
+
+    Parameters
+    ----------
+    plan
+        What to build.
+    components
+        The topology's components by id, with their functions.
+    spark, conf
+        What functions get that ask for it.
+    checkpoint
+        Returns where a query, by its id, keeps its checkpoint.
+
+    Raises
+    ------
+    TopologyError
+        When a function returned what its component may not return.
+    WorkerError
+        When a function raised; the message has its traceback.
+    """
+    return [
+        _build_query(query, components, spark, conf, checkpoint(query.id)) for query in plan.queries
+    ]
+
+
+def _build_query(
+    query: Query,
+    components: Mapping[str, Component],
+    spark: SparkSession,
+    conf: Mapping[str, Any],
+    checkpoint: str,
+) -> Built:
+    frames: dict[str, DataFrame] = {}
+    for component in [components[described.id] for described in query.components]:
+        inputs = [
+            _input(frames[source], Edge(source, component.id, position), component.parallelism)
+            for position, source in enumerate(component.inputs)
+        ]
+        returned = _call(component, inputs, {"spark": spark, "conf": conf})
+        try:
+            if component.id != query.id:
+                frames[component.id] = _output(component, returned)
+            else:
+                writer = _writer(component, returned)
+        except TopologyError as error:
+            raise TopologyError(f"{component.place}: {error}".removeprefix(": ")) from error
+    return Built(query, writer.queryName(query.id).option("checkpointLocation", checkpoint))
+
+
+def _input(frame: DataFrame, edge: Edge, parallelism: int) -> DataFrame:
+    rows = counted(frame, observation(edge))
+    return rows.repartition(parallelism) if parallelism > 1 else rows
+
+
+def _call(component: Component, inputs: list[DataFrame], services: Mapping[str, Any]) -> Any:
+    positional, keywords = component.arguments(inputs, services)
+    try:
+        return component.function(*positional, **keywords)
+    except BaseException as error:  # also SystemExit, whose exit code 0 would say that all is done
+        raise WorkerError(
+            f"the {component.kind} {component.id!r} failed:\n{readable(error)}", component.id
+        ) from error
+
+
+def _output(component: Component, returned: Any) -> DataFrame:
+    who = f"the {component.kind} {component.id!r}"
+    if isinstance(returned, DataStreamWriter):
+        if component.kind == "spout":
+            raise TopologyError(
+                f"{who} returned a DataStreamWriter, which ends a query: a spout returns the "
+                "DataFrame, and a bolt that reads from it writes it"
+            )
+        raise TopologyError(faults.writer_read(component.id))
+    if not isinstance(returned, DataFrame):
+        raise TopologyError(f"{who} returned {_described(returned)}, not a DataFrame")
+    if not returned.isStreaming:
+        how = "spark.readStream" if component.kind == "spout" else "the DataFrames of its inputs"
+        raise TopologyError(
+            f"{who} returned a batch DataFrame, whose rows end: make a streaming one from {how}"
+        )
+    if component.kind == "spout" and component.parallelism > 1:
+        return returned.repartition(component.parallelism)
+    return returned
+
+
+def _writer(sink: Component, returned: Any) -> DataStreamWriter:
+    if isinstance(returned, DataFrame):
+        raise TopologyError(faults.frame_unread(sink.id))
+    if isinstance(returned, StreamingQuery):
+        returned.stop()
+        raise TopologyError(faults.starts_itself(sink.id))
+    if not isinstance(returned, DataStreamWriter):
+        raise TopologyError(faults.no_writer(sink.id, _described(returned)))
+    return returned
+
+
+def _described(returned: Any) -> str:
+    if returned is None:
+        return faults.NOTHING
+    return f"{returned!r} ({type(returned).__name__})"

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from stormkeeper.worker import log_file
-from stormkeeper.worker.log_file import LogFile, put_aside
+from stormkeeper.worker import driver_log
+from stormkeeper.worker.driver_log import LogFile, put_aside
 from support.waiting import until
 
 BLOCK = 4096
@@ -25,7 +25,7 @@ def aside(file, number):
 def file(request, tmp_path, monkeypatch):
     """A log, on a file system that can take blocks out and on one that cannot."""
     if request.param == "it is emptied":
-        monkeypatch.setattr(log_file, "_take_out", lambda *_: False)
+        monkeypatch.setattr(driver_log, "_take_out", lambda *_: False)
     return tmp_path / "worker.log"
 
 
@@ -93,7 +93,7 @@ def can_take_out(folder):
     probe = folder / "probe"
     probe.write_bytes(bytes(2 * BLOCK))
     with probe.open("rb+") as opened:
-        return log_file._take_out(opened.fileno(), BLOCK)
+        return driver_log._take_out(opened.fileno(), BLOCK)
 
 
 def test_a_descriptor_that_appends_to_a_file_is_looked_after(tmp_path):

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stormkeeper.worker.statistics import (
+from stormkeeper.worker.executor_counts import (
     ALL_TIME,
     BUCKETS,
     WINDOWS,

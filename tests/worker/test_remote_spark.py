@@ -4,7 +4,7 @@ import pytest
 
 from stormkeeper.conf import defaults
 from stormkeeper.errors import EngineError
-from stormkeeper.worker import remote
+from stormkeeper.worker import remote_spark
 from stormkeeper.worker.session import resolver_error
 
 
@@ -20,20 +20,23 @@ from stormkeeper.worker.session import resolver_error
     ],
 )
 def test_where_tasks_run(master, is_remote, is_standalone):
-    assert (remote.is_remote(master), remote.is_standalone(master)) == (is_remote, is_standalone)
+    assert (remote_spark.is_remote(master), remote_spark.is_standalone(master)) == (
+        is_remote,
+        is_standalone,
+    )
 
 
 def test_what_a_standalone_master_is_told():
     slots = {"supervisor.slots.ports": [6700, 6701, 6702, 6703]}
     conf = defaults().with_values({**slots, "storm.local.hostname": "machine-7"})
-    told = remote.defaults(conf, 16)
+    told = remote_spark.defaults(conf, 16)
     assert told["spark.cores.max"] == "4"
     assert told["spark.driver.host"] == "machine-7"
     assert told["spark.driver.bindAddress"] == "0.0.0.0"
-    assert remote.defaults(conf, 2)["spark.cores.max"] == "1"
+    assert remote_spark.defaults(conf, 2)["spark.cores.max"] == "1"
     half = conf.with_values({"supervisor.cpu.capacity": 800})
-    assert remote.defaults(half, 16)["spark.cores.max"] == "2"
-    assert remote.defaults(defaults(), 1)["spark.driver.host"] == socket.gethostname()
+    assert remote_spark.defaults(half, 16)["spark.cores.max"] == "2"
+    assert remote_spark.defaults(defaults(), 1)["spark.driver.host"] == socket.gethostname()
 
 
 @pytest.fixture
@@ -53,16 +56,16 @@ def closed():
 def test_a_master_that_does_not_answer_is_named(closed):
     master = f"spark://127.0.0.1:{closed}"
     with pytest.raises(EngineError, match=f"spark.master={master} .*Connection refused.*start it"):
-        remote.check_master(master)
+        remote_spark.check_master(master)
 
 
 def test_one_of_several_masters_is_enough(closed, listening):
-    remote.check_master(f"spark://127.0.0.1:{closed},127.0.0.1:{listening}")
+    remote_spark.check_master(f"spark://127.0.0.1:{closed},127.0.0.1:{listening}")
 
 
 @pytest.mark.parametrize("master", ["local[2]", "yarn", "spark://[:1", "spark://host:many"])
 def test_what_is_no_address_of_a_master_is_left_to_spark(master):
-    remote.check_master(master)
+    remote_spark.check_master(master)
 
 
 STANDALONE = {"spark.master": "spark://m:7077"}
@@ -87,13 +90,13 @@ STANDALONE = {"spark.master": "spark://m:7077"}
     ],
 )
 def test_what_executors_bring_about_has_a_remedy(text, named):
-    what = remote.remedy(f"the query 'out' failed:\n{text}", STANDALONE)
+    what = remote_spark.remedy(f"the query 'out' failed:\n{text}", STANDALONE)
     assert all(part in what for part in ["spark.master=spark://m:7077", *named])
-    assert remote.remedy(text, {"spark.master": "local[2]"}) is None
+    assert remote_spark.remedy(text, {"spark.master": "local[2]"}) is None
 
 
 def test_what_a_users_code_brings_about_is_left_as_it_is():
-    assert remote.remedy("ZeroDivisionError: division by zero", STANDALONE) is None
+    assert remote_spark.remedy("ZeroDivisionError: division by zero", STANDALONE) is None
 
 
 def test_why_packages_were_not_fetched():

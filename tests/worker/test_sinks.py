@@ -5,8 +5,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from stormkeeper.errors import TopologyError
-from stormkeeper.worker.file_sinks import FileSinks
-from stormkeeper.worker.script_queries import ScriptCheckpoints
+from stormkeeper.worker.sinks import FileSinks, ScriptCheckpoints
 
 pytestmark = pytest.mark.spark
 

@@ -5,9 +5,8 @@ import threading
 import pytest
 
 from stormkeeper.thrift.records import QueryActivity
-from stormkeeper.worker import jvm_watch
-from stormkeeper.worker.jvm_watch import JvmWatch
-from stormkeeper.worker.query_events import Run
+from stormkeeper.worker import running_queries
+from stormkeeper.worker.running_queries import JvmWatch, Run
 from support.waiting import until
 
 
@@ -38,7 +37,7 @@ def world():
 
 @pytest.fixture
 def watch(world, monkeypatch):
-    monkeypatch.setattr(jvm_watch, "_PERIOD_SECS", 0.01)
+    monkeypatch.setattr(running_queries, "_PERIOD_SECS", 0.01)
     watch = JvmWatch(world, 10.0, world.ask, lambda: world.now)
     watch.start()
     yield watch

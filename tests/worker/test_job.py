@@ -8,8 +8,7 @@ from stormkeeper.topology.claims import Claim
 from stormkeeper.topology.package import writing
 from stormkeeper.topology.package.collecting import collect
 from stormkeeper.topology.package.unpacking import unpack
-from stormkeeper.worker import unpacked
-from stormkeeper.worker.job import Job
+from stormkeeper.worker.job import Job, read_package
 from support.packages import of_folder, packed, tree
 
 
@@ -20,7 +19,7 @@ def lay_out(tmp_path):
     def lay(what):
         file, _ = packed(what)
         unpack(file, tmp_path / "package")
-        return unpacked.read(tmp_path / "package")
+        return read_package(tmp_path / "package")
 
     return lay
 
@@ -107,7 +106,7 @@ def test_a_script_that_is_not_in_the_package(lay_out, tmp_path):
 
 def test_a_folder_without_a_package(tmp_path):
     with pytest.raises(WorkerError, match="there is no topology's package in"):
-        unpacked.read(tmp_path)
+        read_package(tmp_path)
     tree(tmp_path, {"manifest.json": "{}", "description.json": "{}"})
     with pytest.raises(WorkerError, match=r"no topology's package in .* no manifest"):
-        unpacked.read(tmp_path)
+        read_package(tmp_path)

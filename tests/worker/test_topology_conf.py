@@ -6,7 +6,7 @@ from stormkeeper.conf import defaults
 from stormkeeper.conf.folders import checkpoint_root
 from stormkeeper.errors import ConfigError
 from stormkeeper.topology import Topology
-from stormkeeper.worker import settings
+from stormkeeper.worker import topology_conf
 
 
 @pytest.fixture
@@ -20,7 +20,9 @@ def test_topology_wins_over_the_file_and_the_command_line_over_both(files):
     topology = Topology(
         "t", {"input": "the topology's", "topology.workers": 3, "spark.master": "local[1]"}
     )
-    conf = settings.merged(topology, files=files, overrides=["topology.workers=4", " spark.x = 1"])
+    conf = topology_conf.merged(
+        topology, files=files, overrides=["topology.workers=4", " spark.x = 1"]
+    )
     assert conf["input"] == "the topology's"
     assert conf["topology.workers"] == 4
     assert conf["spark.master"] == "local[1]"
@@ -34,7 +36,9 @@ def test_what_was_saved_wins_over_the_file_and_the_topology_but_not_over_the_com
 ):
     topology = Topology("t", {"input": "its own", "topology.workers": 3, "spark.x": 1})
     saved = {"input": "saved", "topology.workers": 5, "topology.name": "other", "new": [1]}
-    conf = settings.merged(topology, files=files, overrides=["topology.workers=4"], saved=saved)
+    conf = topology_conf.merged(
+        topology, files=files, overrides=["topology.workers=4"], saved=saved
+    )
     assert conf["input"] == "saved"
     assert conf["topology.workers"] == 4
     assert conf["topology.name"] == "other"
@@ -44,47 +48,47 @@ def test_what_was_saved_wins_over_the_file_and_the_topology_but_not_over_the_com
 
 
 def test_own_keys_of_the_topology_are_known(files, caplog):
-    conf = settings.merged(Topology("t", {"input": 1}), files=files, overrides=["input=2"])
+    conf = topology_conf.merged(Topology("t", {"input": 1}), files=files, overrides=["input=2"])
     assert conf["input"] == 2
     assert caplog.records == []
 
 
 def test_unknown_key_is_warned_of_with_the_nearest_known(files, caplog):
-    settings.merged(Topology("t", {"input": 1}), files=files, overrides=["inptu=2"])
+    topology_conf.merged(Topology("t", {"input": 1}), files=files, overrides=["inptu=2"])
     assert "unknown key inptu; is input meant?" in caplog.text
 
 
 def test_strict_makes_it_an_error(files):
     with pytest.raises(ConfigError, match="inptu"):
-        settings.merged(
+        topology_conf.merged(
             Topology("t", {"input": 1}), files=files, overrides=["inptu=2"], strict=True
         )
 
 
 def test_wrong_value_in_the_topology_says_where():
     with pytest.raises(ConfigError, match=r"conf of the topology 't': topology.workers: expected"):
-        settings.with_topology(defaults(), Topology("t", {"topology.workers": 0}))
+        topology_conf.with_topology(defaults(), Topology("t", {"topology.workers": 0}))
 
 
 def test_without_a_topology_the_configuration_stands():
     conf = defaults()
-    assert settings.with_topology(conf, None) is conf
+    assert topology_conf.with_topology(conf, None) is conf
 
 
 def test_pacemakers_that_no_heartbeat_goes_to_are_warned_of(caplog):
-    settings.warn_of_silent_pacemakers(defaults())
+    topology_conf.warn_of_silent_pacemakers(defaults())
     named = defaults().with_values({"pacemaker.servers": ["host"]})
     store = "org.apache.storm.cluster.PaceMakerStateStorageFactory"
-    settings.warn_of_silent_pacemakers(named.with_values({"storm.cluster.state.store": store}))
+    topology_conf.warn_of_silent_pacemakers(named.with_values({"storm.cluster.state.store": store}))
     assert caplog.records == []
-    settings.warn_of_silent_pacemakers(named)
+    topology_conf.warn_of_silent_pacemakers(named)
     [record] = caplog.records
     assert f"storm.cluster.state.store={store}" in record.getMessage()
 
 
 def test_what_spark_is_asked_for():
     conf = {"spark.master": "local[3]", "topology.workers": 1, **PATHS}
-    asked = settings.spark_values(conf, {"spark.master": "local[1]", "spark.app.name": "mine"})
+    asked = topology_conf.spark_values(conf, {"spark.master": "local[1]", "spark.app.name": "mine"})
     assert asked["spark.master"] == "local[3]"
     assert asked["spark.app.name"] == "mine"
     assert "topology.workers" not in asked
@@ -94,7 +98,7 @@ def test_what_spark_is_asked_for():
 def test_what_a_slot_has_of_its_machine_counts_where_nobody_says_anything():
     share = {"spark.master": "local[2]", "spark.driver.memory": "1024m", "spark.cores": "2"}
     conf = {"spark.master": "local[3]", **PATHS}
-    asked = settings.spark_values(conf, {"spark.driver.memory": "3g"}, share)
+    asked = topology_conf.spark_values(conf, {"spark.driver.memory": "3g"}, share)
     assert asked["spark.master"] == "local[3]"
     assert asked["spark.driver.memory"] == "3g"
     assert asked["spark.cores"] == "2"
@@ -116,7 +120,7 @@ PATHS = {"topology.checkpoint.dir": None, "storm.local.dir": "/local"}
     ],
 )
 def test_checkpoints_on_a_local_disk_are_written_by_system_calls(place, local):
-    asked = settings.spark_values({**PATHS, "topology.checkpoint.dir": place}, {})
+    asked = topology_conf.spark_values({**PATHS, "topology.checkpoint.dir": place}, {})
     assert ("spark.sql.streaming.checkpointFileManagerClass" in asked) == local
 
 
@@ -133,12 +137,12 @@ def test_checkpoints_on_a_local_disk_are_written_by_system_calls(place, local):
 )
 def test_where_a_checkpoint_is(place, expected):
     conf = {**PATHS, "topology.checkpoint.dir": place, "topology.checkpoint.from": None}
-    assert settings.checkpoint(conf, "wc-1-1", "totals") == expected
+    assert topology_conf.checkpoint(conf, "wc-1-1", "totals") == expected
 
 
 def test_who_goes_on_from_checkpoints_has_their_folder():
     conf = {"topology.checkpoint.dir": "/a", "topology.checkpoint.from": "wc-1-1"}
-    assert settings.checkpoint(conf, "wc-2-9", "totals") == "/a/wc-1-1/totals"
+    assert topology_conf.checkpoint(conf, "wc-2-9", "totals") == "/a/wc-1-1/totals"
 
 
 def test_checkpoints_are_in_the_folder_in_which_all_daemons_keep_what_they_keep():
@@ -151,8 +155,10 @@ def test_checkpoints_that_executors_would_not_share_are_warned_of(caplog):
         {"topology.checkpoint.dir": "/a", "topology.checkpoint.shared": True},
         {"topology.checkpoint.dir": "hdfs://host/a"},
     ):
-        settings.warn_of_own_checkpoints(defaults().with_values(shared))
+        topology_conf.warn_of_own_checkpoints(defaults().with_values(shared))
     assert caplog.records == []
-    settings.warn_of_own_checkpoints(defaults().with_values({"topology.checkpoint.dir": "/a/b"}))
+    topology_conf.warn_of_own_checkpoints(
+        defaults().with_values({"topology.checkpoint.dir": "/a/b"})
+    )
     assert "/a/b" in caplog.text
     assert "topology.checkpoint.shared" in caplog.text

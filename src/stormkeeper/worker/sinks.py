@@ -15,7 +15,10 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import logging
 import re
+import zlib
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
@@ -230,3 +233,82 @@ def _location(table: str) -> str | None:
     except PySparkException:
         return None
     return next((str(row[1]) for row in described if row[0] == "Location"), None)
+
+
+log = logging.getLogger(__name__)
+
+
+#: Longest name of a checkpoint, in characters, without its checksum and number.
+_LONGEST = 60
+
+
+class ScriptCheckpoints:
+    """Gives checkpoints to a script's queries that name none, the same ones in each process.
+
+    Such a query is known by its name, or else by its sink, and by how many of the same name or sink
+    were started before it in this process. So a loop over tables does not go on from the table
+    before. But if the query before ended with an error, and writes to the same sink, the script
+    starts that query again: it has the same checkpoint, and no rows are written twice.
+
+    Parameters
+    ----------
+    folder
+        Returns the folder that all checkpoints are in.
+    """
+
+    #: Starts of queries of one name that get a checkpoint. A script that starts a query again and
+    #: again would fill the disk with checkpoints.
+    MOST = 100
+
+    def __init__(self, folder: Callable[[], str]) -> None:
+        self._folder = folder
+        self._starts = Counter[str]()
+        #: The last query of each name, until it is started again.
+        self._last: dict[str, tuple[Sink, StreamingQuery]] = {}
+
+    def place(self, sink: Sink) -> str | None:
+        """Return the checkpoint of a query that starts; None: it gets none.
+
+        Spark refuses to go on from the checkpoint of a memory sink, whose rows are gone by then.
+        """
+        if sink.format == "memory":
+            return None
+        name = checkpoint_name(sink)
+        before, query = self._last.pop(name, (sink, None))
+        has_failed = query is not None and query.exception() is not None
+        if not has_failed or (before.format, before.target) != (sink.format, sink.target):
+            self._starts[name] += 1
+        return self._place(name)
+
+    def started(self, sink: Sink, place: str, query: StreamingQuery | None) -> None:
+        """Take in the query that was started with a checkpoint; None: the start has failed."""
+        name = checkpoint_name(sink)
+        if place != self._place(name):  # another thread has started one of the same name since
+            return
+        if query is not None:
+            self._last[name] = sink, query
+        else:
+            self._starts[name] -= 1
+
+    def _place(self, name: str) -> str | None:
+        number = self._starts[name]
+        if number > self.MOST:
+            return None
+        return f"{self._folder()}/{name}" + (f".{number}" if number > 1 else "")
+
+
+def checkpoint_name(sink: Sink) -> str:
+    """Return the name of a folder for the checkpoint of a query, by its name or its sink; pure."""
+    if sink.query:
+        return _folder_name(sink.query)
+    if sink.function is not None:
+        function = getattr(sink.function, "func", sink.function)  # of a functools.partial
+        called = getattr(function, "__qualname__", type(function).__name__)
+        return _folder_name("foreach-" + called.replace("<locals>.", "").strip("<>"))
+    return _folder_name("-".join(filter(None, [sink.format or "sink", sink.target])))
+
+
+def _folder_name(text: str) -> str:
+    """Return a text as the name of a folder, with a checksum where the name does not say all."""
+    name = re.sub(r"[^A-Za-z0-9_]+", "-", text)[:_LONGEST].strip("-")
+    return name if name == text else f"{name}-{zlib.crc32(text.encode()):08x}"

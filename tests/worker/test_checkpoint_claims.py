@@ -9,14 +9,12 @@ from stormkeeper.errors import ClaimedError, OccupiedError, WorkerError
 from stormkeeper.topology import Topology
 from stormkeeper.topology.claims import Claim
 from stormkeeper.topology.plan import plan
-from stormkeeper.worker import claims as claims_module
-from stormkeeper.worker.building import build
-from stormkeeper.worker.claims import Checkpoint, Claims, Owner
-from stormkeeper.worker.counting import TopologyCounts
-from stormkeeper.worker.query_events import QueryEvents
-from stormkeeper.worker.running import TopologyRun
-from stormkeeper.worker.statistics import WorkerStatistics
-from stormkeeper.worker.stopping import BatchGate
+from stormkeeper.worker import checkpoint_claims as claims_module
+from stormkeeper.worker.checkpoint_claims import Checkpoint, Claims, Owner
+from stormkeeper.worker.executor_counts import TopologyCounts, WorkerStatistics
+from stormkeeper.worker.running_queries import QueryEvents
+from stormkeeper.worker.shutdown import BatchGate
+from stormkeeper.worker.topology_run import TopologyRun, build
 from support.waiting import DEADLINE_SECS, until
 
 pytestmark = [pytest.mark.spark]

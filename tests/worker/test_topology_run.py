@@ -4,14 +4,11 @@ from stormkeeper.conf import defaults
 from stormkeeper.errors import WorkerError
 from stormkeeper.topology import Topology
 from stormkeeper.topology.plan import plan
-from stormkeeper.worker.building import build
-from stormkeeper.worker.claims import Checkpoint, Claims
-from stormkeeper.worker.counting import TopologyCounts
-from stormkeeper.worker.live_queries import LiveQueries
-from stormkeeper.worker.query_events import QueryEvents
-from stormkeeper.worker.running import TopologyRun
-from stormkeeper.worker.statistics import WorkerStatistics
-from stormkeeper.worker.stopping import BatchGate, Countdown
+from stormkeeper.worker.checkpoint_claims import Checkpoint, Claims
+from stormkeeper.worker.executor_counts import TopologyCounts, WorkerStatistics
+from stormkeeper.worker.running_queries import QueryEvents
+from stormkeeper.worker.shutdown import BatchGate, Countdown, LiveQueries
+from stormkeeper.worker.topology_run import TopologyRun, build
 
 pytestmark = [pytest.mark.spark]
 

@@ -3,7 +3,7 @@ import time
 
 import pytest
 
-from stormkeeper.worker.stopping import BatchGate, Countdown, stop_queries
+from stormkeeper.worker.shutdown import BatchGate, Countdown, stop_queries
 from support.waiting import DEADLINE_SECS, until
 
 pytestmark = [pytest.mark.spark]
