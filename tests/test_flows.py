@@ -416,7 +416,7 @@ while not Path("over").exists():
 class TestATask:
     """Rows are routed by Spark, within a query. So what finds another place here is a query.
 
-    A worker that hears of nothing leaves it to the later claim: `tests/worker/test_checkpoint_claims.py`.
+    A worker without news leaves it to the later claim (`worker.checkpoint_claims`).
     """
 
     def test_1_a_query_moves_when_its_assignment_changes(self, cluster, master, submit):

@@ -19,8 +19,7 @@ from stormkeeper.daemon.logs import configure_logging
 from stormkeeper.daemon.spark_environment import restart_if_unfit
 from stormkeeper.errors import ConfigError, InvalidPathError, MissingExtraError, WorkerError
 from stormkeeper.topology.claims import Claim
-from stormkeeper.worker.command_line import CommandLine
-from stormkeeper.worker.job import Job, read_package
+from stormkeeper.worker.job import CommandLine, Job, read_package
 
 if TYPE_CHECKING:
     from io import TextIOWrapper

@@ -31,7 +31,7 @@ from stormkeeper.topology.description import Description
 from stormkeeper.topology.topology import Topology
 from stormkeeper.worker import script as scripts
 from stormkeeper.worker import topology_conf
-from stormkeeper.worker.command_line import CommandLine
+from stormkeeper.worker.job import CommandLine
 from stormkeeper.worker.session import WorkerSession
 
 #: Where this process may start Spark: on this machine, whatever the topology asks for.
