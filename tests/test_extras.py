@@ -20,10 +20,7 @@ from support.waiting import DEADLINE_SECS
 
 PACKAGE = Path(stormkeeper.__file__).parent
 SPARKS_ROOMS = {"history", "local", "pipeline", "worker"}
-SPARKS_MODULES = {
-    f"daemon/{name}.py"
-    for name in ("spark", "spark_archive", "spark_callbacks", "spark_properties")
-}
+SPARKS_MODULES = {f"daemon/{name}.py" for name in ("spark", "spark_archive", "spark_callbacks")}
 ABSENT = {"duckdb", "numpy", "pandas", "plotext", "py4j", "pyarrow", "pyspark", "zlib_ng"}
 UNAVAILABLE = 69
 

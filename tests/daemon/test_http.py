@@ -11,8 +11,8 @@ import time
 import pytest
 
 from stormkeeper.daemon import http as endpoint_module
-from stormkeeper.daemon.http import MAX_PER_ADDRESS, HttpEndpoint, Page
-from stormkeeper.daemon.listening import listen
+from stormkeeper.daemon.http import MAX_PER_ADDRESS, HttpEndpoint, HttpThread, Page
+from stormkeeper.daemon.sockets import address_of, listen
 from support.waiting import DEADLINE_SECS, until
 
 SLOW_SECS = 0.02
@@ -213,3 +213,26 @@ def test_a_client_that_resets_meanwhile_stops_no_other(served, monkeypatch):
     served.send(b"GET /ill HTTP/1.1\r\nHost: a\r\n\r\n")
     assert served.ask("/ill")[:2] == (503, b"not now\n")
     until(lambda: not served.connections)
+
+
+def test_pages_are_served_while_the_caller_does_something_else():
+    names = []
+
+    def page(_):
+        names.append(threading.current_thread().name)
+        return Page(200, b"here\n")
+
+    listener = listen("127.0.0.1", 0, keys="none", backlog=16)
+    port = int(address_of(listener).rpartition(":")[2])
+
+    def ask():
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+        connection.request("GET", "/page")
+        return connection.getresponse().read()
+
+    with HttpThread(listener, {"/page": page}):
+        assert ask() == b"here\n"
+    assert names == ["http"]
+    assert "http" not in [thread.name for thread in threading.enumerate()]
+    with pytest.raises(ConnectionError):
+        ask()

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from stormkeeper.daemon.orphans import RUN_MARK, marked
+from stormkeeper.daemon.children import RUN_MARK, marked
 from stormkeeper.errors import LocalClusterError
 from stormkeeper.local import folder
 from stormkeeper.local.folder import OWNER, PREFIX, RunFolder, remove_abandoned

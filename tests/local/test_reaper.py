@@ -7,7 +7,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from stormkeeper.daemon.orphans import RUN_MARK, end_marked, marked
+from stormkeeper.daemon.children import RUN_MARK, end_marked, marked
 from stormkeeper.local.reaper import IGNORED
 from support.processes import command_line
 from support.waiting import until

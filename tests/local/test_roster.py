@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from stormkeeper.conf import Address, load
+from stormkeeper.daemon.children import RUN_MARK
 from stormkeeper.daemon.lifecycle import DIE_WITH_PARENT
-from stormkeeper.daemon.orphans import RUN_MARK
 from stormkeeper.local.roster import Site, Stage, roster
 from stormkeeper.local.settings import Places
 

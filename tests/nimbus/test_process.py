@@ -14,7 +14,7 @@ from thrift.transport.TTransport import TTransportException
 
 from stormkeeper.blobs import keys
 from stormkeeper.conf.schema import PACEMAKER_STATE_STORES
-from stormkeeper.daemon.listening import listen
+from stormkeeper.daemon.sockets import listen
 from stormkeeper.nimbus import process
 from stormkeeper.pacemaker.client import PacemakerClient
 from stormkeeper.state import locks

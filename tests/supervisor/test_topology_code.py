@@ -12,8 +12,8 @@ from random import Random
 import pytest
 
 from stormkeeper.blobs import keys
-from stormkeeper.daemon.http_thread import HttpThread
-from stormkeeper.daemon.listening import listen
+from stormkeeper.daemon.http import HttpThread
+from stormkeeper.daemon.sockets import listen
 from stormkeeper.errors import BlobNotFoundError, PeerError, StateUnavailableError, SupervisorError
 from stormkeeper.supervisor.directories import Directories
 from stormkeeper.supervisor.log_files import MOST_BYTES

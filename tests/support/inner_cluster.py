@@ -11,7 +11,7 @@ import time
 import uuid
 
 from stormkeeper import conf
-from stormkeeper.daemon.orphans import RUN_MARK, end_marked
+from stormkeeper.daemon.children import RUN_MARK, end_marked
 from stormkeeper.heartbeats.liveness import Limits
 from stormkeeper.nimbus.cleaning import Cleaner
 from stormkeeper.nimbus.knowing import Knowledge

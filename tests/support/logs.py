@@ -2,8 +2,8 @@
 
 from contextlib import contextmanager
 
-from stormkeeper.daemon.http_thread import HttpThread
-from stormkeeper.daemon.listening import address_of, listen
+from stormkeeper.daemon.http import HttpThread
+from stormkeeper.daemon.sockets import address_of, listen
 from stormkeeper.supervisor.log_files import LogFiles
 from stormkeeper.supervisor.log_pages import queries
 from stormkeeper.worker.driver_log import put_aside

@@ -11,7 +11,7 @@ from stormkeeper import conf
 from stormkeeper.blobs import peers
 from stormkeeper.blobs.distributor import LocalCodeDistributor
 from stormkeeper.blobs.settings import Settings
-from stormkeeper.daemon.listening import listen
+from stormkeeper.daemon.sockets import listen
 from stormkeeper.errors import NotLeaderError
 from stormkeeper.nimbus.conf_changes import ConfChanges
 from stormkeeper.nimbus.elector import Elector

@@ -7,7 +7,7 @@ import types
 from contextlib import contextmanager
 from struct import pack, unpack
 
-from stormkeeper.daemon.listening import listen
+from stormkeeper.daemon.sockets import listen
 from stormkeeper.rpc.connection import Step
 from stormkeeper.rpc.limits import Limits
 from stormkeeper.rpc.serving import Server

@@ -8,7 +8,7 @@ import uuid
 from stormkeeper import conf
 from stormkeeper.blobs.distributor import LocalCodeDistributor
 from stormkeeper.blobs.settings import Settings
-from stormkeeper.daemon.orphans import RUN_MARK, end_marked
+from stormkeeper.daemon.children import RUN_MARK, end_marked
 from stormkeeper.errors import BlobNotFoundError
 from stormkeeper.nimbus.scheduling import mapping
 from stormkeeper.nimbus.scheduling.cluster import Launch

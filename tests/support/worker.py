@@ -14,7 +14,7 @@ from typing import Any, Self
 
 import psutil
 
-from stormkeeper.daemon.orphans import RUN_MARK, end_marked
+from stormkeeper.daemon.children import RUN_MARK, end_marked
 from support.processes import command_line, family, send
 from support.waiting import DEADLINE_SECS, until
 

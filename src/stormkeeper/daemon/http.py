@@ -21,16 +21,16 @@ import asyncio
 import contextlib
 import logging
 import socket
+import threading
 from collections import deque
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
-from types import MappingProxyType
-from typing import Final, NamedTuple
+from types import MappingProxyType, TracebackType
+from typing import Final, NamedTuple, Self
 
 import h11
 
-from stormkeeper.daemon.accepting import Places, network_of, plain_address
-from stormkeeper.daemon.listening import address_of
+from stormkeeper.daemon.sockets import Places, address_of, network_of, plain_address
 
 _log = logging.getLogger(__name__)
 
@@ -292,3 +292,53 @@ def refusal(status: int, reason: str) -> Page:
     """Return a page that says why there is none."""
     phrase = HTTPStatus(status).phrase
     return Page(status, f"{phrase}: {reason}\n".encode())
+
+
+#: Seconds for the thread to begin, and to end.
+_PATIENCE: Final = 5.0
+
+
+class HttpThread:
+    """Serves pages as `HttpEndpoint` does, in a thread of its own, while it is entered.
+
+    Parameters
+    ----------
+    listener, pages, queries
+        As for `HttpEndpoint`. The pages are made in that thread.
+    """
+
+    def __init__(
+        self, listener: socket.socket, pages: Pages, queries: Pages = MappingProxyType({})
+    ) -> None:
+        self._listener = listener
+        self._pages = pages
+        self._queries = queries
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name="http", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(_PATIENCE)
+
+    def _run(self) -> None:
+        endpoints: list[HttpEndpoint] = []
+        # An endpoint belongs to the loop that runs.
+        self._loop.call_soon(
+            lambda: endpoints.append(HttpEndpoint(self._listener, self._pages, self._queries))
+        )
+        try:
+            self._loop.run_forever()
+            for endpoint in endpoints:
+                endpoint.close()
+            self._loop.run_until_complete(asyncio.sleep(0))
+        finally:
+            self._loop.close()

@@ -20,9 +20,8 @@ from rich.console import Console
 
 from stormkeeper.conf import Address, Conf
 from stormkeeper.daemon import spark_environment
-from stormkeeper.daemon.children import Children, memory_mib
+from stormkeeper.daemon.children import Children, end_marked, memory_mib
 from stormkeeper.daemon.lifecycle import StopSignals
-from stormkeeper.daemon.orphans import end_marked
 from stormkeeper.errors import ConfigError, LocalClusterError, StormkeeperError
 from stormkeeper.local import hints, outcome, ports, report, settings
 from stormkeeper.local.ending import end_topology

@@ -13,8 +13,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from stormkeeper.daemon.children import end_marked
 from stormkeeper.daemon.durable import try_lock
-from stormkeeper.daemon.orphans import end_marked
 from stormkeeper.errors import LocalClusterError
 
 PREFIX = "stormkeeper-local-"

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from stormkeeper.daemon.orphans import end_marked
+from stormkeeper.daemon.children import end_marked
 from stormkeeper.local.folder import RunFolder, remove
 
 #: How long the processes of a killed run may go on, in seconds. The system has told them to end,

@@ -15,8 +15,8 @@ from enum import IntEnum
 from pathlib import Path
 
 from stormkeeper.conf import Conf
+from stormkeeper.daemon.children import RUN_MARK
 from stormkeeper.daemon.lifecycle import DIE_WITH_PARENT
-from stormkeeper.daemon.orphans import RUN_MARK
 from stormkeeper.local.settings import Places
 
 PIPELINE = "pipeline"

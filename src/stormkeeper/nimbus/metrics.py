@@ -15,7 +15,7 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from stormkeeper.daemon.http import Page
-from stormkeeper.daemon.process_metrics import ProcessMetrics
+from stormkeeper.daemon.metrics import ProcessMetrics
 from stormkeeper.errors import StormkeeperError
 from stormkeeper.heartbeats.liveness import Status
 from stormkeeper.nimbus.sight import Seen

@@ -18,18 +18,16 @@ from stormkeeper.blobs.peers import peers
 from stormkeeper.blobs.settings import Settings
 from stormkeeper.conf import Conf
 from stormkeeper.conf.address import hostname
-from stormkeeper.daemon.accepting import BACKLOG
-from stormkeeper.daemon.disk import find_fault
-from stormkeeper.daemon.http import Pages
-from stormkeeper.daemon.http_thread import HttpThread
+from stormkeeper.daemon.durable import find_fault
+from stormkeeper.daemon.http import HttpThread, Pages
 from stormkeeper.daemon.lifecycle import (
     StopSignals,
     announce,
     die_with_parent,
     raise_file_limit,
 )
-from stormkeeper.daemon.listening import address_of, is_loopback, listen
 from stormkeeper.daemon.logs import configure_logging
+from stormkeeper.daemon.sockets import BACKLOG, address_of, is_loopback, listen
 from stormkeeper.errors import (
     BlobStorageError,
     CodeError,

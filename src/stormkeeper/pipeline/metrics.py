@@ -9,7 +9,7 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from stormkeeper.daemon.http import Page
-from stormkeeper.daemon.process_metrics import ProcessMetrics
+from stormkeeper.daemon.metrics import ProcessMetrics
 from stormkeeper.heartbeats.liveness import Status
 from stormkeeper.pipeline.sight import Seen
 from stormkeeper.pipeline.tables import LIVENESS

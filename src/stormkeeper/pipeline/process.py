@@ -22,10 +22,10 @@ from stormkeeper.conf import Conf
 from stormkeeper.conf.folders import folder
 from stormkeeper.daemon import spark as engine
 from stormkeeper.daemon import spark_callbacks, spark_environment
-from stormkeeper.daemon.http_thread import HttpThread
+from stormkeeper.daemon.http import HttpThread
 from stormkeeper.daemon.lifecycle import StopSignals, announce, die_with_parent
-from stormkeeper.daemon.listening import address_of, listen
 from stormkeeper.daemon.logs import configure_logging
+from stormkeeper.daemon.sockets import address_of, listen
 from stormkeeper.errors import ConfigError, EngineError, ListenError, TableError
 from stormkeeper.heartbeats import coverage
 from stormkeeper.history.folder import sole_writer

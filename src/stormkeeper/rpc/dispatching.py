@@ -28,7 +28,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Final
 
-from stormkeeper.daemon.line_budget import LineBudget
+from stormkeeper.daemon.logs import LineBudget
 from stormkeeper.errors import (
     CallerError,
     CallRefusedError,

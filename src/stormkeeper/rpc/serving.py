@@ -20,9 +20,8 @@ from collections.abc import Callable, Hashable
 from functools import partial
 from typing import Final
 
-from stormkeeper.daemon.accepting import Acceptor, Places
-from stormkeeper.daemon.line_budget import LineBudget
-from stormkeeper.daemon.logs import counted
+from stormkeeper.daemon.logs import LineBudget, counted
+from stormkeeper.daemon.sockets import Acceptor, Places
 from stormkeeper.rpc.channel import DRAIN, READ_BYTES, Channel, Counts
 from stormkeeper.rpc.connection import Authentication, Connection
 from stormkeeper.rpc.dispatching import Caller, Dispatcher

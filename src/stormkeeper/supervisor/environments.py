@@ -26,7 +26,7 @@ from typing import Final
 
 import msgspec
 
-from stormkeeper.daemon import programs
+from stormkeeper.daemon import children
 from stormkeeper.errors import ChildError, EnvironmentBuildError
 from stormkeeper.topology.package.environment import DIGITS, Base, identity
 from stormkeeper.topology.package.manifest import WHEELS, Manifest
@@ -235,7 +235,7 @@ class Environments:
             It fails, takes longer than `secs`, or this is closed.
         """
         try:
-            programs.run(
+            children.run(
                 what,
                 [str(_python(unfinished)), "-P", *arguments],
                 log=unfinished / "build.log",

@@ -21,7 +21,7 @@ from typing import IO, Any, Final
 from stormkeeper.conf import Conf
 from stormkeeper.conf.folders import folder
 from stormkeeper.daemon.children import how_it_ended
-from stormkeeper.daemon.disk import find_fault
+from stormkeeper.daemon.durable import find_fault
 
 log = logging.getLogger(__name__)
 

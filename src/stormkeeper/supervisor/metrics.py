@@ -11,7 +11,7 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from stormkeeper.daemon.http import Page
-from stormkeeper.daemon.process_metrics import ProcessMetrics
+from stormkeeper.daemon.metrics import ProcessMetrics
 from stormkeeper.supervisor.means import Seen
 from stormkeeper.supervisor.slots import SlotState
 

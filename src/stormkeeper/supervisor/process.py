@@ -18,10 +18,10 @@ from stormkeeper.blobs.peers import peers
 from stormkeeper.conf import Conf
 from stormkeeper.conf.address import hostname
 from stormkeeper.daemon import spark_environment
-from stormkeeper.daemon.http_thread import HttpThread
+from stormkeeper.daemon.http import HttpThread
 from stormkeeper.daemon.lifecycle import StopSignals, announce, die_with_parent
-from stormkeeper.daemon.listening import address_of, is_loopback, listen
 from stormkeeper.daemon.logs import configure_logging
+from stormkeeper.daemon.sockets import address_of, is_loopback, listen
 from stormkeeper.errors import (
     EngineError,
     ListenError,

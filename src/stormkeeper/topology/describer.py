@@ -19,9 +19,8 @@ from pathlib import Path
 
 from stormkeeper import extras
 from stormkeeper.daemon import spark_environment
-from stormkeeper.daemon.children import Child
+from stormkeeper.daemon.children import RUN_MARK, Child, end_marked
 from stormkeeper.daemon.lifecycle import DIE_WITH_PARENT
-from stormkeeper.daemon.orphans import RUN_MARK, end_marked
 from stormkeeper.errors import TopologyError
 from stormkeeper.topology import description, idle, source
 from stormkeeper.topology.description import MAX_BYTES, Description

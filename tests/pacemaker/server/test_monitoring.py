@@ -6,7 +6,7 @@ import urllib.request
 
 import pytest
 
-from stormkeeper.daemon.systemd import ServiceManager
+from stormkeeper.daemon.lifecycle import ServiceManager
 from stormkeeper.errors import ListenError
 from stormkeeper.pacemaker.server.monitoring import Monitoring
 from support.snapshots import SNAPSHOT

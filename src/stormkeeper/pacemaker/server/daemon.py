@@ -23,17 +23,16 @@ from typing import Final
 
 import stormkeeper
 from stormkeeper.conf import Conf
-from stormkeeper.daemon.accepting import BACKLOG
 from stormkeeper.daemon.lifecycle import (
+    ServiceManager,
     announce,
     die_with_parent,
     end_of_signals,
     raise_file_limit,
     stop_requested,
 )
-from stormkeeper.daemon.listening import address_of, listen
 from stormkeeper.daemon.logs import configure_logging, counted
-from stormkeeper.daemon.systemd import ServiceManager
+from stormkeeper.daemon.sockets import BACKLOG, address_of, listen
 from stormkeeper.errors import ConfigError, ListenError
 from stormkeeper.pacemaker.server.connections import tls
 from stormkeeper.pacemaker.server.monitoring import AN_ADDRESS, PRIVILEGE, Monitoring

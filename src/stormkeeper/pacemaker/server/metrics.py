@@ -20,7 +20,7 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from stormkeeper.daemon.http import Page
-from stormkeeper.daemon.process_metrics import ProcessMetrics
+from stormkeeper.daemon.metrics import ProcessMetrics
 from stormkeeper.pacemaker.server.snapshot import (
     CLOSED,
     OUTCOMES,

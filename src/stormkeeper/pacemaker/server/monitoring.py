@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from stormkeeper.daemon.http import HttpEndpoint
-from stormkeeper.daemon.listening import listen
+from stormkeeper.daemon.lifecycle import ServiceManager
 from stormkeeper.daemon.logs import counted
-from stormkeeper.daemon.systemd import ServiceManager
+from stormkeeper.daemon.sockets import listen
 from stormkeeper.errors import ListenError
 from stormkeeper.pacemaker.server.snapshot import ServerSnapshot
 

@@ -12,9 +12,8 @@ from typing import Final
 
 import stormkeeper
 from stormkeeper.conf import Conf
-from stormkeeper.daemon.accepting import AT_ONCE, AT_ONCE_OVER_TLS, Acceptor, Admission
-from stormkeeper.daemon.line_budget import LineBudget
-from stormkeeper.daemon.logs import counted
+from stormkeeper.daemon.logs import LineBudget, counted
+from stormkeeper.daemon.sockets import AT_ONCE, AT_ONCE_OVER_TLS, Acceptor, Admission
 from stormkeeper.pacemaker.server import reload
 from stormkeeper.pacemaker.server.access import Policy
 from stormkeeper.pacemaker.server.answering import Answerer, ServerStatus

@@ -22,8 +22,8 @@ import ssl
 from collections.abc import Callable
 from typing import Final
 
-from stormkeeper.daemon.accepting import network_of
-from stormkeeper.daemon.line_budget import LineBudget
+from stormkeeper.daemon.logs import LineBudget
+from stormkeeper.daemon.sockets import network_of
 from stormkeeper.errors import AuthenticationError, RemoteProtocolError
 from stormkeeper.names import host_port
 from stormkeeper.pacemaker.server.access import Authentication, Policy

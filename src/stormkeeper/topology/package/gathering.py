@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from stormkeeper.daemon import programs
+from stormkeeper.daemon import children
 from stormkeeper.errors import ChildError, TopologyError
 
 #: How long pip may take, in seconds. It may have a gigabyte to fetch, or sources to compile.
@@ -60,7 +60,7 @@ def gather(
     pip += ["--disable-pip-version-check", "--progress-bar=off"]
     pip += ["--wheel-dir", str(folder / "wheels"), "--requirement", str(lines)]
     try:
-        programs.run("pip", pip, log=folder / "log", env={**os.environ}, secs=secs)
+        children.run("pip", pip, log=folder / "log", env={**os.environ}, secs=secs)
     except ChildError as error:
         raise TopologyError(f"the wheels for {file} cannot be gathered: {error}") from error
     return tuple(sorted((folder / "wheels").glob("*.whl")))

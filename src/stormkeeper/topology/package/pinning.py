@@ -20,7 +20,7 @@ import msgspec
 from packaging.requirements import Requirement as Parsed
 from packaging.utils import canonicalize_name
 
-from stormkeeper.daemon import programs
+from stormkeeper.daemon import children
 from stormkeeper.errors import ChildError, TopologyError
 from stormkeeper.topology.package.environment import Base
 from stormkeeper.topology.package.requirements import Requirement
@@ -74,7 +74,7 @@ def pin(
         ]
         pip += ["--requirement", str(lines), "--constraint", str(constraints)]
         try:
-            programs.run(
+            children.run(
                 "pip", pip, log=folder / "log", env={**os.environ, "PIP_USER": "0"}, secs=secs
             )
         except ChildError as error:
