@@ -9,7 +9,7 @@ from contextlib import closing
 import pytest
 
 from stormkeeper.nimbus.retaining import Retention
-from stormkeeper.supervisor import times
+from stormkeeper.supervisor import slot_model as times
 from stormkeeper.thrift.nimbus import InvalidTopologyException
 from stormkeeper.thrift.records import KillOptions
 from support.inner_cluster import GRAPH, QUERY, InnerCluster

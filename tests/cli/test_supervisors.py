@@ -6,7 +6,7 @@ import pytest
 
 from stormkeeper.supervisor import process_table
 from stormkeeper.supervisor.local_state import LocalState
-from stormkeeper.supervisor.records import SlotAssignment, SlotRecord, WorkerRecord
+from stormkeeper.supervisor.slot_model import SlotAssignment, SlotRecord, WorkerRecord
 from support.command import HEAVY, imported_by
 from support.own_workers import HEEDING, OwnWorkers
 from support.packages import tree

@@ -6,7 +6,7 @@ import pytest
 
 from stormkeeper.state.storm.cluster import StormClusterState
 from stormkeeper.state.storm.codec import Codec
-from stormkeeper.supervisor.checkpoints import CheckpointRemoval
+from stormkeeper.supervisor.cleanup import CheckpointRemoval
 from stormkeeper.thrift.records import Checkpoints
 from support.leaders import lead
 from support.stores import MemoryStore

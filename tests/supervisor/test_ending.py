@@ -5,9 +5,9 @@ import subprocess
 import pytest
 
 from stormkeeper.supervisor import process_table
-from stormkeeper.supervisor.ending import EndedWorker, end_workers
 from stormkeeper.supervisor.local_state import LocalState
-from stormkeeper.supervisor.records import SlotAssignment, SlotRecord, WorkerRecord
+from stormkeeper.supervisor.slot_model import SlotAssignment, SlotRecord, WorkerRecord
+from stormkeeper.supervisor.worker_processes import EndedWorker, end_workers
 from support.own_workers import HEEDING, OwnWorkers
 
 WORK = SlotAssignment("wc-1-1", {"out": "1-1-0"})

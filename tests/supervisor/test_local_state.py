@@ -15,10 +15,10 @@ from stormkeeper.errors import SupervisorError
 from stormkeeper.supervisor import process_table
 from stormkeeper.supervisor.local_state import LocalState, is_held, peek
 from stormkeeper.supervisor.process_table import ProcessId
-from stormkeeper.supervisor.records import (
-    Outcome,
+from stormkeeper.supervisor.slot_model import (
     Restart,
     SlotAssignment,
+    SlotOutcome,
     SlotRecord,
     WorkerRecord,
 )
@@ -26,7 +26,7 @@ from stormkeeper.supervisor.records import (
 WORK = SlotAssignment("counts-1-1", {"out": "1-1-a"}, "v", 2**30, Restart.NEVER)
 SLOTS = {
     6700: SlotRecord(WORK, WorkerRecord("w1", WORK, ProcessId(47, 11)), 3),
-    6701: SlotRecord(replace(WORK, claims={}), None, 0, Outcome.COMPLETED),
+    6701: SlotRecord(replace(WORK, claims={}), None, 0, SlotOutcome.COMPLETED),
     6702: SlotRecord(),
 }
 

@@ -13,8 +13,8 @@ from stormkeeper.nimbus.scheduling import mapping
 from stormkeeper.state.storm.cluster import StormClusterState
 from stormkeeper.state.storm.codec import Codec
 from stormkeeper.supervisor import registration
-from stormkeeper.supervisor.records import SlotAssignment
-from stormkeeper.supervisor.registration import Facts, Machine, Registration, info
+from stormkeeper.supervisor.registration import Machine, MachineStatus, Registration, info
+from stormkeeper.supervisor.slot_model import SlotAssignment
 from stormkeeper.supervisor.slots import SlotState, SlotStatus
 from stormkeeper.thrift import records as thrift
 from stormkeeper.thrift.records import LaunchClaim
@@ -33,7 +33,7 @@ MACHINE = Machine(
 
 
 def test_a_nimbus_reads_what_was_meant():
-    facts = Facts(
+    facts = MachineStatus(
         used_ports=frozenset({6701}), stopped={6700: LaunchClaim(7, 3)}, refuses="the disk is full"
     )
     said = info(MACHINE, facts, now=1_700_000_000.9, uptime_secs=60.5)

@@ -4,9 +4,9 @@ from typing import Any, cast
 import pytest
 
 from stormkeeper.supervisor.slot_loop import SlotLoop
-from stormkeeper.supervisor.worker_processes import Look
+from stormkeeper.supervisor.worker_processes import WorkerLook
 
-ENDED = Look(process=None, is_alive=False, exit_code=0, members=())
+ENDED = WorkerLook(process=None, is_alive=False, exit_code=0, members=())
 
 
 @pytest.mark.parametrize("is_done", [None, False, True])

@@ -7,41 +7,39 @@ from math import inf
 
 import pytest
 
-from stormkeeper.supervisor.events import (
-    Abandon,
-    Beaten,
-    CleanUp,
-    Ended,
+from stormkeeper.supervisor.process_table import ProcessId
+from stormkeeper.supervisor.slot_model import (
+    AbandonRequest,
+    CrashSeries,
     FetchCode,
-    Gone,
-    Kill,
-    Launch,
-    Measured,
-    NotPrepared,
-    NotStarted,
+    KillWorker,
+    LaunchFailed,
+    LaunchWorker,
+    MemoryMeasured,
+    PreparationFailed,
     Prepared,
     PrepareEnvironment,
-    Record,
+    RemoveWorkerFiles,
     ReportCrash,
     ReportProblem,
-    Started,
-    Terminate,
+    Restart,
+    SaveRecord,
+    SlotAssignment,
+    SlotOutcome,
+    SlotRecord,
+    SlotTimeouts,
+    TerminateWorker,
     Tick,
     Wanted,
-)
-from stormkeeper.supervisor.process_table import ProcessId
-from stormkeeper.supervisor.records import (
-    CrashSeries,
-    Outcome,
-    Restart,
-    SlotAssignment,
-    SlotRecord,
+    WorkerBeat,
+    WorkerEnded,
+    WorkerGone,
     WorkerRecord,
+    WorkerStarted,
 )
-from stormkeeper.supervisor.slots import AGAIN, Slot, SlotState
-from stormkeeper.supervisor.times import Times
+from stormkeeper.supervisor.slots import AGAIN, SlotMachine, SlotState
 
-TIMES = Times()
+TIMES = SlotTimeouts()
 COUNTS = SlotAssignment("counts-1-1700000000", {"out": "1-1-a"}, memory_bytes=2**30)
 OTHER = SlotAssignment("other-2-1700000000", {"out": "1-2-b"})
 PROCESS = ProcessId(4711, 99)
@@ -54,15 +52,15 @@ class Played:
     def __init__(self, record=None):
         ids = (f"w{n}" for n in itertools.count(1))
         self.now = 1_000.0
-        self.slot = Slot(lambda: next(ids), TIMES, record=record, now=self.now)
+        self.slot = SlotMachine(lambda: next(ids), TIMES, record=record, now=self.now)
         self.records = []
 
     def say(self, *events, after=0.0):
         """Say events after as many seconds; return what is to be done."""
         self.now += after
         done = [one for event in events for one in self.slot.handle(event, self.now)]
-        self.records += [one.record for one in done if isinstance(one, Record)]
-        return [one for one in done if not isinstance(one, Record)]
+        self.records += [one.record for one in done if isinstance(one, SaveRecord)]
+        return [one for one in done if not isinstance(one, SaveRecord)]
 
     def tick_at_deadline(self):
         return self.say(Tick(), after=max(0.0, self.slot.deadline - self.now))
@@ -75,14 +73,14 @@ class Played:
     def relaunch(self, fetch):
         (prepare,) = self.say(Prepared(fetch.request))
         (launch,) = self.say(Prepared(prepare.request))
-        assert isinstance(launch, Launch)
-        assert self.say(Started(launch.worker_id, PROCESS)) == []
+        assert isinstance(launch, LaunchWorker)
+        assert self.say(WorkerStarted(launch.worker_id, PROCESS)) == []
         return launch.worker_id
 
     def run(self, assignment=COUNTS):
         """Come to a worker that runs; return its id."""
         worker_id = self.launch(assignment)
-        assert self.say(Beaten(worker_id)) == []
+        assert self.say(WorkerBeat(worker_id)) == []
         return worker_id
 
     @property
@@ -103,20 +101,20 @@ class TestFromAssignmentToWorker:
         assert played.state is SlotState.WAITING_FOR_CODE
         assert played.say(Prepared(1)) == [PrepareEnvironment(2, COUNTS)]
         assert played.state is SlotState.WAITING_FOR_ENVIRONMENT
-        assert played.say(Prepared(2)) == [Launch("w1", COUNTS)]
+        assert played.say(Prepared(2)) == [LaunchWorker("w1", COUNTS)]
         assert played.state is SlotState.WAITING_FOR_WORKER_START
-        assert played.say(Started("w1", PROCESS)) == []
-        assert played.say(Beaten("w1")) == []
+        assert played.say(WorkerStarted("w1", PROCESS)) == []
+        assert played.say(WorkerBeat("w1")) == []
         assert played.state is SlotState.RUNNING
 
     def test_a_launch_is_written_down_before_and_its_process_after(self, played):
         played.say(Wanted(COUNTS), Prepared(1))
         first, second = played.slot.handle(Prepared(2), played.now)
-        assert first == Record(SlotRecord(COUNTS, WorkerRecord("w1", COUNTS)))
-        assert second == Launch("w1", COUNTS)
-        (third,) = played.slot.handle(Started("w1", PROCESS), played.now)
-        assert third == Record(SlotRecord(COUNTS, WorkerRecord("w1", COUNTS, PROCESS)))
-        assert played.slot.handle(Beaten("w1"), played.now) == []
+        assert first == SaveRecord(SlotRecord(COUNTS, WorkerRecord("w1", COUNTS)))
+        assert second == LaunchWorker("w1", COUNTS)
+        (third,) = played.slot.handle(WorkerStarted("w1", PROCESS), played.now)
+        assert third == SaveRecord(SlotRecord(COUNTS, WorkerRecord("w1", COUNTS, PROCESS)))
+        assert played.slot.handle(WorkerBeat("w1"), played.now) == []
 
     def test_saying_the_same_again_changes_nothing(self, played):
         played.run()
@@ -126,7 +124,7 @@ class TestFromAssignmentToWorker:
         (fetch,) = played.say(Wanted(COUNTS))
         waits = []
         for _ in range(7):
-            reported = played.say(NotPrepared(fetch.request, "no space"))
+            reported = played.say(PreparationFailed(fetch.request, "no space"))
             assert reported == [ReportProblem(COUNTS, "no space")]
             assert played.slot.status().reason == "no space"
             waits.append(played.slot.deadline - played.now)
@@ -144,7 +142,7 @@ class TestFromAssignmentToWorker:
             (asked,) = played.say(Prepared(asked.request))
         assert played.slot.deadline == played.now + limit
         abandon, problem = played.tick_at_deadline()
-        assert abandon == Abandon(asked.request)
+        assert abandon == AbandonRequest(asked.request)
         assert "not there in time" in problem.reason
         assert played.say(Prepared(asked.request)) == []  # too late
         (again,) = played.tick_at_deadline()
@@ -152,27 +150,30 @@ class TestFromAssignmentToWorker:
 
     def test_another_assignment_abandons_the_preparation_of_the_first(self, played):
         played.say(Wanted(COUNTS))
-        assert played.say(Wanted(OTHER)) == [Abandon(1), FetchCode(2, OTHER)]
+        assert played.say(Wanted(OTHER)) == [AbandonRequest(1), FetchCode(2, OTHER)]
         assert played.say(Prepared(1)) == []
-        assert played.say(Wanted(None)) == [Abandon(2)]
+        assert played.say(Wanted(None)) == [AbandonRequest(2)]
         assert played.state is SlotState.EMPTY
         assert played.records[-1] == SlotRecord()
 
     def test_a_process_that_cannot_be_started_is_a_crash(self, played):
         played.say(Wanted(COUNTS), Prepared(1), Prepared(2))
-        done = played.say(NotStarted("w1", "no memory"))
-        assert done[:2] == [CleanUp("w1"), ReportCrash(COUNTS, "w1", "no memory", 1, None)]
+        done = played.say(LaunchFailed("w1", "no memory"))
+        assert done[:2] == [
+            RemoveWorkerFiles("w1"),
+            ReportCrash(COUNTS, "w1", "no memory", 1, None),
+        ]
         assert played.relaunch(done[2]) == "w2"
 
 
 class TestEnd:
     def test_asked_then_gone(self, played):
         played.run()
-        assert played.say(Wanted(None)) == [Terminate("w1")]
+        assert played.say(Wanted(None)) == [TerminateWorker("w1")]
         assert played.state is SlotState.ENDING
-        assert played.say(Ended("w1", 0)) == []
+        assert played.say(WorkerEnded("w1", 0)) == []
         assert played.state is SlotState.ENDING
-        assert played.say(Gone("w1")) == [CleanUp("w1")]
+        assert played.say(WorkerGone("w1")) == [RemoveWorkerFiles("w1")]
         assert played.state is SlotState.EMPTY
         assert played.records[-1] == SlotRecord()
 
@@ -180,37 +181,37 @@ class TestEnd:
         played.run()
         played.say(Wanted(None))
         assert played.say(Tick(), after=TIMES.grace - 0.5) == []
-        assert played.say(Tick(), after=0.5) == [Kill("w1")]
+        assert played.say(Tick(), after=0.5) == [KillWorker("w1")]
         for _ in range(5):
-            assert played.tick_at_deadline() == [Kill("w1")]
-        assert played.say(Gone("w1")) == [CleanUp("w1")]
+            assert played.tick_at_deadline() == [KillWorker("w1")]
+        assert played.say(WorkerGone("w1")) == [RemoveWorkerFiles("w1")]
 
     def test_what_the_worker_leaves_has_a_short_time(self, played):
         played.run()
         played.say(Wanted(None))
-        played.say(Ended("w1", 0), after=1)
+        played.say(WorkerEnded("w1", 0), after=1)
         assert played.say(Tick(), after=TIMES.linger - 0.5) == []
-        assert played.say(Tick(), after=0.5) == [Kill("w1")]
+        assert played.say(Tick(), after=0.5) == [KillWorker("w1")]
 
     def test_that_force_does_not_help_is_reported_again_and_again(self, played):
         played.run()
         played.say(Wanted(None))
         problems = []
         while played.now < 1_000 + TIMES.grace + 2.5 * TIMES.stuck:
-            problems += [one for one in played.tick_at_deadline() if one != Kill("w1")]
+            problems += [one for one in played.tick_at_deadline() if one != KillWorker("w1")]
         assert [type(one) for one in problems] == [ReportProblem] * 2
         assert "120 s after SIGKILL" in problems[0].reason
         assert played.state is SlotState.ENDING
         assert "SIGKILL" in played.slot.status().reason
-        played.say(Gone("w1"))
+        played.say(WorkerGone("w1"))
         assert played.slot.status().reason == ""
 
     def test_asked_before_the_process_is_there_it_is_asked_again(self, played):
         played.say(Wanted(COUNTS), Prepared(1), Prepared(2))
-        assert played.say(Wanted(None)) == [Terminate("w1")]
-        assert played.say(Gone("w1")) == [], "nothing is there yet"
-        assert played.say(Started("w1", PROCESS)) == [Terminate("w1")]
-        assert played.say(Gone("w1")) == [CleanUp("w1")]
+        assert played.say(Wanted(None)) == [TerminateWorker("w1")]
+        assert played.say(WorkerGone("w1")) == [], "nothing is there yet"
+        assert played.say(WorkerStarted("w1", PROCESS)) == [TerminateWorker("w1")]
+        assert played.say(WorkerGone("w1")) == [RemoveWorkerFiles("w1")]
 
     @pytest.mark.parametrize(
         "next_one",
@@ -226,19 +227,22 @@ class TestEnd:
         self, played, next_one
     ):
         played.run()
-        assert played.say(Wanted(next_one)) == [Terminate("w1"), FetchCode(3, next_one)]
+        assert played.say(Wanted(next_one)) == [TerminateWorker("w1"), FetchCode(3, next_one)]
         assert played.say(Prepared(3)) == [PrepareEnvironment(4, next_one)]
         assert played.say(Prepared(4)) == []
-        assert played.say(Ended("w1", 0)) == []
-        assert played.say(Gone("w1")) == [CleanUp("w1"), Launch("w2", next_one)]
+        assert played.say(WorkerEnded("w1", 0)) == []
+        assert played.say(WorkerGone("w1")) == [
+            RemoveWorkerFiles("w1"),
+            LaunchWorker("w2", next_one),
+        ]
         assert played.slot.status().crashes == 0
 
     def test_there_and_back_again_is_a_new_launch_and_no_crash(self, played):
         played.run()
         played.say(Wanted(OTHER))
-        assert played.say(Wanted(COUNTS)) == [Abandon(3), FetchCode(4, COUNTS)]
+        assert played.say(Wanted(COUNTS)) == [AbandonRequest(3), FetchCode(4, COUNTS)]
         played.say(Prepared(4), Prepared(5))
-        assert played.say(Gone("w1")) == [CleanUp("w1"), Launch("w2", COUNTS)]
+        assert played.say(WorkerGone("w1")) == [RemoveWorkerFiles("w1"), LaunchWorker("w2", COUNTS)]
 
 
 class TestCrash:
@@ -246,10 +250,10 @@ class TestCrash:
         waits = []
         worker_id = played.run()
         for crashes in range(1, 10):
-            assert played.say(Ended(worker_id, -signal.SIGKILL)) == []
-            done = played.say(Gone(worker_id))
+            assert played.say(WorkerEnded(worker_id, -signal.SIGKILL)) == []
+            done = played.say(WorkerGone(worker_id))
             assert done[:2] == [
-                CleanUp(worker_id),
+                RemoveWorkerFiles(worker_id),
                 ReportCrash(COUNTS, worker_id, "it ended by SIGKILL", crashes, PROCESS),
             ]
             assert played.slot.status().crashes == crashes
@@ -262,17 +266,17 @@ class TestCrash:
                 assert played.say(Tick(), after=waits[-1] - 0.5) == []
                 launched = played.say(Tick(), after=0.5)
             worker_id = launched[0].worker_id
-            played.say(Started(worker_id, PROCESS), Beaten(worker_id))
+            played.say(WorkerStarted(worker_id, PROCESS), WorkerBeat(worker_id))
         assert waits == [0, 1, 2, 4, 8, 16, 32, 60, 60]
 
     def test_a_long_run_makes_up_for_earlier_crashes(self, played):
-        played.say(Ended(played.run(), 1))
-        *_, fetch = played.say(Gone("w1"))
+        played.say(WorkerEnded(played.run(), 1))
+        *_, fetch = played.say(WorkerGone("w1"))
         worker_id = played.relaunch(fetch)
-        played.say(Beaten(worker_id))
+        played.say(WorkerBeat(worker_id))
         beats = int(TIMES.stable / 10) - 1
         for _ in range(beats):
-            played.say(Beaten(worker_id), after=10)
+            played.say(WorkerBeat(worker_id), after=10)
         assert played.slot.status().crashes == 1
         assert played.slot.deadline == played.now + 10
         played.tick_at_deadline()
@@ -280,20 +284,20 @@ class TestCrash:
         assert played.records[-1].crashes == 0
 
     def test_a_new_claim_is_tried_at_once_and_the_count_goes_on(self, played):
-        played.say(Ended(played.run(), 1))
-        *_, fetch = played.say(Gone("w1"))
-        played.say(Ended(played.relaunch(fetch), 1))
-        played.say(Gone("w2"))
+        played.say(WorkerEnded(played.run(), 1))
+        *_, fetch = played.say(WorkerGone("w1"))
+        played.say(WorkerEnded(played.relaunch(fetch), 1))
+        played.say(WorkerGone("w2"))
         again = replace(COUNTS, claims={"out": "1-9-z"})
         _, fetch = played.say(Wanted(again))
         played.relaunch(fetch)
-        played.say(Ended("w3", 1))
-        crash = played.say(Gone("w3"))[1]
+        played.say(WorkerEnded("w3", 1))
+        crash = played.say(WorkerGone("w3"))[1]
         assert crash.crashes == 3
 
     def test_other_work_begins_without_crashes(self, played):
-        played.say(Ended(played.run(), 1))
-        played.say(Gone("w1"))
+        played.say(WorkerEnded(played.run(), 1))
+        played.say(WorkerGone("w1"))
         played.say(Wanted(OTHER))
         assert played.slot.status().crashes == 0
         assert played.slot.status().reason == ""
@@ -304,12 +308,12 @@ class TestCrash:
         (fetch,) = played.say(Wanted(assignment))
         (prepare,) = played.say(Prepared(fetch.request))
         (launch,) = played.say(Prepared(prepare.request))
-        *_, fetch = played.say(NotStarted(launch.worker_id, "no space"))
+        *_, fetch = played.say(LaunchFailed(launch.worker_id, "no space"))
         assert isinstance(fetch, FetchCode)
 
     def test_an_unknown_exit_code_counts_as_a_failure(self, played):
         played.run()
-        done = played.say(Gone("w1"))
+        done = played.say(WorkerGone("w1"))
         assert "exit code is not known" in done[1].reason
         assert isinstance(done[2], FetchCode)
 
@@ -328,8 +332,8 @@ class TestCrash:
     def test_what_follows_an_end_is_the_topologys_to_say(self, played, restart, exit_code, state):
         assignment = replace(COUNTS, restart=restart)
         played.run(assignment)
-        played.say(Ended("w1", exit_code))
-        done = played.say(Gone("w1"))
+        played.say(WorkerEnded("w1", exit_code))
+        done = played.say(WorkerGone("w1"))
         assert played.state is state
         is_crash = restart is Restart.ALWAYS or exit_code != 0
         assert any(isinstance(one, ReportCrash) for one in done) is is_crash
@@ -337,7 +341,7 @@ class TestCrash:
             assert played.slot.deadline == inf
             assert played.say(Wanted(assignment), Tick(), after=1e6) == []
             record = played.slot.record()
-            assert record.outcome is Outcome(state.value)
+            assert record.outcome is SlotOutcome(state.value)
             assert Played(record).say(Wanted(assignment)) == [], "nor after a restart"
             assert played.say(Wanted(OTHER)) == [FetchCode(3, OTHER)]
 
@@ -352,7 +356,7 @@ class TestCrash:
         played.run(replace(COUNTS, restart=before))
         assert played.say(Wanted(replace(COUNTS, restart=after))) == []
         assert played.state is SlotState.RUNNING
-        played.say(Ended("w1", exit_code), Gone("w1"))
+        played.say(WorkerEnded("w1", exit_code), WorkerGone("w1"))
         assert played.state is state, "it counts when the worker ends"
 
     @pytest.mark.parametrize(
@@ -368,7 +372,7 @@ class TestCrash:
         self, played, exit_code, after, is_run_again
     ):
         played.run(replace(COUNTS, restart=Restart.NEVER))
-        played.say(Ended("w1", exit_code), Gone("w1"))
+        played.say(WorkerEnded("w1", exit_code), WorkerGone("w1"))
         done = played.say(Wanted(replace(COUNTS, restart=after)))
         assert bool(done) is is_run_again
 
@@ -376,9 +380,9 @@ class TestCrash:
     def test_a_worker_that_asks_for_it_is_started_again_at_once(self, played, restart):
         worker_id = played.run(replace(COUNTS, restart=restart))
         for _ in range(3):
-            played.say(Ended(worker_id, AGAIN))
-            clean_up, fetch = played.say(Gone(worker_id))
-            assert clean_up == CleanUp(worker_id)
+            played.say(WorkerEnded(worker_id, AGAIN))
+            clean_up, fetch = played.say(WorkerGone(worker_id))
+            assert clean_up == RemoveWorkerFiles(worker_id)
             worker_id = played.relaunch(fetch)
         assert played.slot.status().crashes == 0
         assert played.slot.status().reason == ""
@@ -386,17 +390,17 @@ class TestCrash:
     @pytest.mark.parametrize("exit_code", [0, AGAIN])
     def test_an_exit_code_alone_is_no_end(self, played, exit_code):
         played.run()
-        played.say(Ended("w1", exit_code, is_premature=True))
-        crash = played.say(Gone("w1"))[1]
+        played.say(WorkerEnded("w1", exit_code, is_premature=True))
+        crash = played.say(WorkerGone("w1"))[1]
         assert f"exit code {exit_code} before its queries had ended" in crash.reason
         assert played.slot.status().crashes == 1
         assert played.slot.record().outcome is None
 
     def test_a_crash_is_reported_though_other_work_is_wanted_by_then(self, played):
         played.run()
-        played.say(Ended("w1", 3))
+        played.say(WorkerEnded("w1", 3))
         assert played.say(Wanted(OTHER)) == []
-        done = played.say(Gone("w1"))
+        done = played.say(WorkerGone("w1"))
         assert done[1] == ReportCrash(COUNTS, "w1", "it ended with exit code 3", 1, PROCESS)
         assert isinstance(done[2], FetchCode)
         assert played.slot.status().crashes == 0
@@ -406,64 +410,64 @@ class TestWatched:
     def test_no_sign_of_life_after_the_start(self, played):
         played.launch()
         assert played.slot.deadline == played.now + TIMES.start
-        assert played.tick_at_deadline() == [Terminate("w1")]
-        played.say(Ended("w1", 0))
-        assert "no sign of life in the 120 s" in played.say(Gone("w1"))[1].reason
+        assert played.tick_at_deadline() == [TerminateWorker("w1")]
+        played.say(WorkerEnded("w1", 0))
+        assert "no sign of life in the 120 s" in played.say(WorkerGone("w1"))[1].reason
 
     def test_silence(self, played):
         played.run()
         for _ in range(5):
             assert played.say(Tick(), after=TIMES.silence - 1) == []
-            assert played.say(Beaten("w1")) == []
-        assert played.tick_at_deadline() == [Terminate("w1")]
-        assert played.say(Beaten("w1")) == [], "too late"
+            assert played.say(WorkerBeat("w1")) == []
+        assert played.tick_at_deadline() == [TerminateWorker("w1")]
+        assert played.say(WorkerBeat("w1")) == [], "too late"
         assert played.state is SlotState.ENDING
         assert played.slot.status().reason == "it was silent for 30 s"
-        played.say(Ended("w1", 0))
-        crash = played.say(Gone("w1"))[1]
+        played.say(WorkerEnded("w1", 0))
+        crash = played.say(WorkerGone("w1"))[1]
         assert crash.reason == "it was silent for 30 s"
 
     def test_too_much_memory_twice_in_a_row(self, played):
         played.run()
         for size in (1025, 1024, 1025, 10):
-            assert played.say(Measured("w1", size * MIB)) == []
-        assert played.say(Measured("w1", 1500 * MIB)) == []
-        assert played.say(Measured("w1", 1600 * MIB)) == [Terminate("w1")]
-        assert played.say(Measured("w1", 1600 * MIB)) == []
-        played.say(Ended("w1", 0))
-        assert "took 1600 MiB" in played.say(Gone("w1"))[1].reason
+            assert played.say(MemoryMeasured("w1", size * MIB)) == []
+        assert played.say(MemoryMeasured("w1", 1500 * MIB)) == []
+        assert played.say(MemoryMeasured("w1", 1600 * MIB)) == [TerminateWorker("w1")]
+        assert played.say(MemoryMeasured("w1", 1600 * MIB)) == []
+        played.say(WorkerEnded("w1", 0))
+        assert "took 1600 MiB" in played.say(WorkerGone("w1"))[1].reason
 
     def test_too_much_memory_for_the_kernel(self, played):
         played.run()
-        played.say(Ended("w1", -signal.SIGKILL, is_too_large=True))
-        crash = played.say(Gone("w1"))[1]
+        played.say(WorkerEnded("w1", -signal.SIGKILL, is_too_large=True))
+        crash = played.say(WorkerGone("w1"))[1]
         assert "the kernel ended it" in crash.reason
         assert "more than the 1024 MiB" in crash.reason
 
     def test_a_process_of_a_worker_that_took_too_much_and_was_not_needed(self, played):
         played.run()
-        played.say(Ended("w1", 0, is_too_large=True))
-        assert played.say(Gone("w1")) == [CleanUp("w1")]
+        played.say(WorkerEnded("w1", 0, is_too_large=True))
+        assert played.say(WorkerGone("w1")) == [RemoveWorkerFiles("w1")]
         assert played.state is SlotState.COMPLETED
 
     def test_no_limit_of_memory(self, played):
         played.run(OTHER)
-        assert played.say(*[Measured("w1", 2**50)] * 5) == []
+        assert played.say(*[MemoryMeasured("w1", 2**50)] * 5) == []
 
     @pytest.mark.parametrize(
         "event",
         [
-            Started("w9", PROCESS),
-            NotStarted("w9", "x"),
-            Ended("w9", 0),
-            Gone("w9"),
-            Beaten("w9"),
-            Measured("w9", 2**50),
+            WorkerStarted("w9", PROCESS),
+            LaunchFailed("w9", "x"),
+            WorkerEnded("w9", 0),
+            WorkerGone("w9"),
+            WorkerBeat("w9"),
+            MemoryMeasured("w9", 2**50),
             Prepared(0),
             Prepared(2),
-            NotPrepared(9, "x"),
-            NotStarted("w1", "x"),
-            Started("w1", ProcessId(1, 1)),
+            PreparationFailed(9, "x"),
+            LaunchFailed("w1", "x"),
+            WorkerStarted("w1", ProcessId(1, 1)),
         ],
     )
     def test_what_is_about_another_worker_or_request_changes_nothing(self, played, event):
@@ -481,7 +485,7 @@ def test_work_that_has_crashed_elsewhere_goes_on_with_that_count():
     assert (status.crashes, status.crashing_since) == (4, 1_000)
     assert status.reason == "it ended with exit code 1"
     worker_id = played.relaunch(fetch)  # at once: the leader has decided anew
-    done = played.say(Ended(worker_id, 1), Gone(worker_id))
+    done = played.say(WorkerEnded(worker_id, 1), WorkerGone(worker_id))
     assert [each.crashes for each in done if isinstance(each, ReportCrash)] == [5]
     assert played.slot.record().crashing_since == 1_000
 
@@ -491,41 +495,41 @@ class TestAfterARestart:
 
     def test_the_worker_that_still_runs_goes_on(self):
         played = Played(self.RECORD)
-        assert played.say(Wanted(COUNTS), Beaten("w7")) == []
+        assert played.say(Wanted(COUNTS), WorkerBeat("w7")) == []
         assert played.state is SlotState.RUNNING
         assert played.slot.status().crashes == 2
         assert played.records == []
 
     def test_it_goes_on_as_long_as_nobody_says_what_is_wanted(self):
         played = Played(self.RECORD)
-        assert played.say(*[Beaten("w7")] * 3, after=20) == []
+        assert played.say(*[WorkerBeat("w7")] * 3, after=20) == []
 
     def test_it_is_ended_if_something_else_is_wanted(self):
         played = Played(self.RECORD)
-        assert played.say(Wanted(None)) == [Terminate("w7")]
-        assert played.say(Gone("w7")) == [CleanUp("w7")]
+        assert played.say(Wanted(None)) == [TerminateWorker("w7")]
+        assert played.say(WorkerGone("w7")) == [RemoveWorkerFiles("w7")]
 
     def test_one_that_was_being_ended_is_ended(self):
         played = Played(replace(self.RECORD, wanted=OTHER))
-        assert played.say(Tick()) == [Terminate("w7"), FetchCode(1, OTHER)]
+        assert played.say(Tick()) == [TerminateWorker("w7"), FetchCode(1, OTHER)]
 
     def test_one_that_is_gone_is_started_again(self):
         played = Played(self.RECORD)
-        done = played.say(Gone("w7"))
-        assert [type(one) for one in done] == [CleanUp, ReportCrash, FetchCode]
+        done = played.say(WorkerGone("w7"))
+        assert [type(one) for one in done] == [RemoveWorkerFiles, ReportCrash, FetchCode]
         assert done[1].crashes == 3
 
     def test_one_that_was_written_down_and_never_started_is_gone_as_well(self):
         played = Played(SlotRecord(COUNTS, WorkerRecord("w7", COUNTS)))
-        assert played.say(Gone("w7"))[0] == CleanUp("w7")
+        assert played.say(WorkerGone("w7"))[0] == RemoveWorkerFiles("w7")
 
     def test_one_that_never_beats_is_not_trusted_for_ever(self):
         played = Played(self.RECORD)
-        assert played.tick_at_deadline() == [Terminate("w7")]
+        assert played.tick_at_deadline() == [TerminateWorker("w7")]
 
     def test_the_wait_after_crashes_is_kept(self):
         played = Played(SlotRecord(COUNTS, None, crashes=5))
         played.say(Tick())
         assert played.say(Prepared(1), Prepared(2)) == [PrepareEnvironment(2, COUNTS)]
         assert played.slot.deadline == played.now + TIMES.delay(5)
-        assert isinstance(played.tick_at_deadline()[0], Launch)
+        assert isinstance(played.tick_at_deadline()[0], LaunchWorker)

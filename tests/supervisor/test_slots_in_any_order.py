@@ -8,31 +8,34 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from stormkeeper.supervisor.events import (
-    Beaten,
-    CleanUp,
-    Ended,
+from stormkeeper.supervisor.process_table import ProcessId
+from stormkeeper.supervisor.slot_model import (
     FetchCode,
-    Gone,
-    Kill,
-    Launch,
-    Measured,
-    NotPrepared,
-    NotStarted,
+    KillWorker,
+    LaunchFailed,
+    LaunchWorker,
+    MemoryMeasured,
+    PreparationFailed,
     Prepared,
     PrepareEnvironment,
-    Record,
+    RemoveWorkerFiles,
     ReportCrash,
-    Started,
+    Restart,
+    SaveRecord,
+    SlotAssignment,
+    SlotRecord,
+    SlotTimeouts,
     Tick,
     Wanted,
+    WorkerBeat,
+    WorkerEnded,
+    WorkerGone,
+    WorkerRecord,
+    WorkerStarted,
 )
-from stormkeeper.supervisor.process_table import ProcessId
-from stormkeeper.supervisor.records import Restart, SlotAssignment, SlotRecord, WorkerRecord
-from stormkeeper.supervisor.slots import AGAIN, Slot, SlotState
-from stormkeeper.supervisor.times import Times
+from stormkeeper.supervisor.slots import AGAIN, SlotMachine, SlotState
 
-TIMES = Times()
+TIMES = SlotTimeouts()
 COUNTS = SlotAssignment("counts-1-1700000000", {"out": "1-1-a"}, memory_bytes=2**30)
 OTHER = SlotAssignment("other-2-1700000000", {"out": "1-2-b"})
 
@@ -50,15 +53,15 @@ WORKS = [
 class AnyOrder(RuleBasedStateMachine):
     """A slot in a world where anything may happen, told truly but late, and of old things too.
 
-    A worker is a main process and a JVM. Either may end at any time. `Gone` is said only where both
-    have ended; so the slot must never launch while one is alive.
+    A worker is a main process and a JVM. Either may end at any time. `WorkerGone` is said only
+    where both have ended; so the slot must never launch while one is alive.
     """
 
     @initialize()
     def begin(self):
         self.ids = (f"w{n}" for n in itertools.count(1))
         self.now = 0.0
-        self.slot = Slot(lambda: next(self.ids), TIMES)
+        self.slot = SlotMachine(lambda: next(self.ids), TIMES)
         self.alive = {}  # the processes of each worker that has some
         self.unanswered = []  # launches
         self.exit_codes = {}
@@ -70,17 +73,17 @@ class AnyOrder(RuleBasedStateMachine):
     def say(self, event):
         self.crashes = self.slot.record().crashes
         done = self.slot.handle(event, self.now)
-        assert not any(isinstance(one, Record) for one in done[1:]), "written first"
+        assert not any(isinstance(one, SaveRecord) for one in done[1:]), "written first"
         for one in done:
             self.carry_out(one)
 
     def carry_out(self, one):
         match one:
-            case Record(record):
+            case SaveRecord(record):
                 self.written = record
             case FetchCode(request) | PrepareEnvironment(request):
                 self.requests.append(request)
-            case Launch(worker_id, assignment):
+            case LaunchWorker(worker_id, assignment):
                 assert not any(self.alive.values()), "two workers in one slot"
                 assert not self.unanswered
                 assert worker_id not in self.workers
@@ -88,10 +91,10 @@ class AnyOrder(RuleBasedStateMachine):
                 assert self.written.worker == WorkerRecord(worker_id, assignment)
                 self.workers.append(worker_id)
                 self.unanswered.append(worker_id)
-            case Kill(worker_id):
+            case KillWorker(worker_id):
                 if not self.unkillable:
                     self.alive.pop(worker_id, None)
-            case CleanUp(worker_id):
+            case RemoveWorkerFiles(worker_id):
                 assert not self.alive.get(worker_id)
                 assert worker_id not in self.unanswered
             case ReportCrash(crashes=crashes, assignment=assignment):
@@ -120,11 +123,11 @@ class AnyOrder(RuleBasedStateMachine):
         if self.unanswered and not so_far:
             self.answer_the_launch(True)
         for worker_id in list(self.alive):
-            self.say(Beaten(worker_id))
+            self.say(WorkerBeat(worker_id))
 
     @rule(data=st.data())
     def not_prepared(self, data):
-        self.say(NotPrepared(data.draw(st.sampled_from(self.requests[-3:])), "no"))
+        self.say(PreparationFailed(data.draw(st.sampled_from(self.requests[-3:])), "no"))
 
     @precondition(lambda self: self.unanswered)
     @rule(works=st.booleans())
@@ -132,9 +135,9 @@ class AnyOrder(RuleBasedStateMachine):
         worker_id = self.unanswered.pop()
         if works:
             self.alive[worker_id] = {"main", "jvm"}
-            self.say(Started(worker_id, ProcessId(len(self.workers), 1)))
+            self.say(WorkerStarted(worker_id, ProcessId(len(self.workers), 1)))
         else:
-            self.say(NotStarted(worker_id, "no"))
+            self.say(LaunchFailed(worker_id, "no"))
 
     @rule(data=st.data(), seconds=st.sampled_from([0.1, 3, 40, 400]))
     def time_passes(self, data, seconds):
@@ -142,7 +145,7 @@ class AnyOrder(RuleBasedStateMachine):
         if data.draw(st.booleans()):
             for worker_id, processes in list(self.alive.items()):
                 if "main" in processes:
-                    self.say(Beaten(worker_id))
+                    self.say(WorkerBeat(worker_id))
         self.say(Tick())
 
     @rule(which=st.sampled_from(["main", "jvm"]), code=st.sampled_from([0, 1, AGAIN, -9, None]))
@@ -158,19 +161,19 @@ class AnyOrder(RuleBasedStateMachine):
         worker_id = self.workers[-1]
         processes = self.alive.get(worker_id, ())
         if worker_id not in self.unanswered and "main" not in processes:
-            self.say(Ended(worker_id, self.exit_codes.get(worker_id)))
+            self.say(WorkerEnded(worker_id, self.exit_codes.get(worker_id)))
         if not processes:
             # Also where it is not there yet.
-            self.say(Gone(worker_id))
+            self.say(WorkerGone(worker_id))
 
     @rule(data=st.data(), size=st.sampled_from([0, 2**40]))
     def measured(self, data, size):
-        self.say(Measured(data.draw(st.sampled_from(self.workers)), size))
+        self.say(MemoryMeasured(data.draw(st.sampled_from(self.workers)), size))
 
     @rule(data=st.data())
     def said_of_an_old_worker(self, data):
         worker_id = data.draw(st.sampled_from(self.workers[:-1] or ["w0"]))
-        for event in (Gone(worker_id), Ended(worker_id, 0), Beaten(worker_id)):
+        for event in (WorkerGone(worker_id), WorkerEnded(worker_id, 0), WorkerBeat(worker_id)):
             self.say(event)
 
     @rule(so=st.booleans())
@@ -185,7 +188,7 @@ class AnyOrder(RuleBasedStateMachine):
         self.unanswered.clear()
         # Numbers of requests begin anew, and nobody answers the old ones.
         self.requests = [0]
-        self.slot = Slot(lambda: next(self.ids), TIMES, record=self.written, now=self.now)
+        self.slot = SlotMachine(lambda: next(self.ids), TIMES, record=self.written, now=self.now)
         self.say(Tick())
 
     @invariant()

@@ -15,11 +15,10 @@ from stormkeeper.blobs import keys
 from stormkeeper.daemon.http import HttpThread
 from stormkeeper.daemon.sockets import listen
 from stormkeeper.errors import BlobNotFoundError, PeerError, StateUnavailableError, SupervisorError
+from stormkeeper.supervisor.cleanup import Needed, _Now
 from stormkeeper.supervisor.directories import Directories
-from stormkeeper.supervisor.log_files import MOST_BYTES
-from stormkeeper.supervisor.log_pages import code_queries
-from stormkeeper.supervisor.tidying import Needed, _Now
-from stormkeeper.supervisor.topology_code import TopologyCode
+from stormkeeper.supervisor.log_pages import MOST_BYTES, code_queries
+from stormkeeper.supervisor.topology_code import LocalTopologyCode
 from stormkeeper.thrift.records import Assignment, NodeInfo, SupervisorInfo
 from support.code import Cluster, activate
 from support.packages import of_folder, packed, tree
@@ -41,7 +40,7 @@ class Site:
         self.storm = self.cluster.connect()
         self.directories = Directories(folder / "local", folder / "logs")
         self.directories.make()
-        self.code = TopologyCode(self.storm, self.cluster.peers, self.directories)
+        self.code = LocalTopologyCode(self.storm, self.cluster.peers, self.directories)
 
     def package(self, name="t", **files):
         place = tree(self.folder / name, {"topology.py": f"print({name!r})\n", **files})

@@ -4,8 +4,7 @@ from contextlib import contextmanager
 
 from stormkeeper.daemon.http import HttpThread
 from stormkeeper.daemon.sockets import address_of, listen
-from stormkeeper.supervisor.log_files import LogFiles
-from stormkeeper.supervisor.log_pages import queries
+from stormkeeper.supervisor.log_pages import LogFiles, queries
 from stormkeeper.worker.driver_log import put_aside
 
 

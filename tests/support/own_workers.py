@@ -3,8 +3,7 @@
 import sys
 
 from stormkeeper.supervisor.directories import Directories
-from stormkeeper.supervisor.ending import end_workers
-from stormkeeper.supervisor.worker_processes import WorkerCommand, WorkerProcesses
+from stormkeeper.supervisor.worker_processes import WorkerCommand, WorkerProcesses, end_workers
 from support.waiting import DEADLINE_SECS, until
 
 #: Ends with what it has started, when it is asked to.

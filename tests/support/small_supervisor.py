@@ -10,19 +10,18 @@ import uuid
 from pathlib import Path
 
 from stormkeeper.daemon.lifecycle import StopSignals, announce
-from stormkeeper.supervisor import events
+from stormkeeper.supervisor import slot_model
 from stormkeeper.supervisor.directories import Directories
 from stormkeeper.supervisor.local_state import LocalState
-from stormkeeper.supervisor.records import SlotAssignment
-from stormkeeper.supervisor.slots import Slot, SlotState
-from stormkeeper.supervisor.times import Times
+from stormkeeper.supervisor.slot_model import SlotAssignment, SlotTimeouts
+from stormkeeper.supervisor.slots import SlotMachine, SlotState
 from stormkeeper.supervisor.worker_processes import WorkerCommand, WorkerProcesses
 
 PORT = 6700
 WORK = SlotAssignment("counts-1-1", {"out": "1-1-a"})
 
 #: A stubborn worker is soon ended by force.
-TIMES = Times(grace=0.5, linger=0.5, kill_again=0.2)
+TIMES = SlotTimeouts(grace=0.5, linger=0.5, kill_again=0.2)
 
 STRAYS_SECS = 60.0
 LOOK_SECS = 0.05
@@ -41,34 +40,36 @@ class SmallSupervisor:
             announce(f"adopted {record.worker.worker_id}")
         if strays := self.processes.end_strays(STRAYS_SECS):
             announce(f"ended {strays} strays")
-        self.slot = Slot(lambda: uuid.uuid4().hex, TIMES, record=record, now=time.monotonic())
+        self.slot = SlotMachine(
+            lambda: uuid.uuid4().hex, TIMES, record=record, now=time.monotonic()
+        )
 
     def run(self, stop: StopSignals) -> None:
         wanted = WORK
         while True:
             if stop.wait(LOOK_SECS):
                 wanted = None
-            self.say(events.Wanted(wanted))
+            self.say(slot_model.Wanted(wanted))
             for worker_id, look in self.processes.look().items():
                 if look.is_alive:
-                    self.say(events.Beaten(worker_id))
+                    self.say(slot_model.WorkerBeat(worker_id))
                 for event in look.events(worker_id):
                     self.say(event)
-            self.say(events.Tick())
+            self.say(slot_model.Tick())
             if wanted is None and self.slot.status().state is SlotState.EMPTY:
                 return
 
-    def say(self, event: events.Event) -> None:
+    def say(self, event: slot_model.Event) -> None:
         for one in self.slot.handle(event, time.monotonic()):
             self.carry_out(one)
 
-    def carry_out(self, one: events.Instruction) -> None:
+    def carry_out(self, one: slot_model.Instruction) -> None:
         match one:
-            case events.Record(record):
+            case slot_model.SaveRecord(record):
                 self.state.save({PORT: record})
-            case events.FetchCode(request) | events.PrepareEnvironment(request):
-                self.say(events.Prepared(request))
-            case events.Launch(worker_id, assignment):
+            case slot_model.FetchCode(request) | slot_model.PrepareEnvironment(request):
+                self.say(slot_model.Prepared(request))
+            case slot_model.LaunchWorker(worker_id, assignment):
                 command = WorkerCommand(
                     argv=[sys.executable, "-c", self.program],
                     folder=self.directories.make_worker(worker_id, assignment.storm_id, PORT),
@@ -76,14 +77,14 @@ class SmallSupervisor:
                 )
                 process = self.processes.start(worker_id, command)
                 announce(f"launched {worker_id} as {process.pid}")
-                self.say(events.Started(worker_id, process))
-            case events.Terminate(worker_id):
+                self.say(slot_model.WorkerStarted(worker_id, process))
+            case slot_model.TerminateWorker(worker_id):
                 self.processes.terminate(worker_id)
-            case events.Kill(worker_id):
+            case slot_model.KillWorker(worker_id):
                 self.processes.kill(worker_id)
-            case events.ReportCrash(worker_id=worker_id, crashes=crashes, reason=reason):
+            case slot_model.ReportCrash(worker_id=worker_id, crashes=crashes, reason=reason):
                 announce(f"crash {crashes} of {worker_id}: {reason}")
-            case events.CleanUp(worker_id):
+            case slot_model.RemoveWorkerFiles(worker_id):
                 self.processes.forget(worker_id)
                 self.directories.remove_worker(worker_id)
                 announce(f"gone {worker_id}")

@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from stormkeeper.topology import Topology
-from stormkeeper.worker.batch_readings import BatchReading, Seen, fullest, parsed, stops_early
+from stormkeeper.worker.batch_readings import BatchReading, BatchRows, fullest, parsed, stops_early
 
 
 def lines_topology(folder):
@@ -163,8 +163,8 @@ def test_the_fullest_of_several_readings():
 
 
 def test_what_spark_tells_of_the_last_reading_counts_where_there_is_no_more():
-    seen = Seen({"a": 60, "b": 0}, frozenset("a")).with_last({"a": 2, "b": 5, "c": 7})
-    assert seen == Seen({"a": 60, "b": 5, "c": 7}, frozenset("a"))
+    seen = BatchRows({"a": 60, "b": 0}, frozenset("a")).with_last({"a": 2, "b": 5, "c": 7})
+    assert seen == BatchRows({"a": 60, "b": 5, "c": 7}, frozenset("a"))
 
 
 PRINTED = """LastAttemptMap {

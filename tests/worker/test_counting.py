@@ -1,6 +1,6 @@
 from stormkeeper.topology import Topology
 from stormkeeper.topology.plan import Edge, plan
-from stormkeeper.worker.batch_readings import Seen
+from stormkeeper.worker.batch_readings import BatchRows
 from stormkeeper.worker.executor_counts import (
     ALL_TIME,
     TopologyCounts,
@@ -8,7 +8,7 @@ from stormkeeper.worker.executor_counts import (
     observation,
     work,
 )
-from stormkeeper.worker.running_queries import Run
+from stormkeeper.worker.running_queries import QueryRun
 
 
 def diamond():
@@ -26,7 +26,7 @@ def observed(**rows):
     for edge, count in rows.items():
         source, target, position = edge.split("_")
         counts[observation(Edge(source, target, int(position)))] = count
-    return Seen(counts)
+    return BatchRows(counts)
 
 
 def test_observations_are_named_apart_and_the_same_at_every_start():
@@ -58,13 +58,13 @@ def test_a_reader_that_stops_early_takes_nothing_from_the_others():
 
 def test_what_was_not_observed_had_no_rows():
     (query,) = diamond().queries
-    assert all(done.emitted == 0 for done in work(query, Seen(), 1.0).values())
+    assert all(done.emitted == 0 for done in work(query, BatchRows(), 1.0).values())
 
 
 def test_a_part_is_one_for_who_let_it_out_and_for_who_took_it_in():
     (query,) = diamond().queries
     names = [observation(edge) for edge in query.edges]
-    done = work(query, Seen(dict.fromkeys(names, 1), frozenset(names[:1])), 1.0)
+    done = work(query, BatchRows(dict.fromkeys(names, 1), frozenset(names[:1])), 1.0)
     assert names[0] == "stormkeeper:s>left:0"
     assert {name for name, did in done.items() if did.partial} == {"s", "left"}
 
@@ -79,10 +79,10 @@ def test_executors_of_a_plan():
 def test_batches_are_counted_by_the_name_of_their_query():
     statistics = WorkerStatistics()
     counts = TopologyCounts(diamond(), statistics, clock=lambda: 0.0)
-    run = Run("run", "query", "join")
+    run = QueryRun("run", "query", "join")
     counts.batch(run, observed(s_left_0=2, s_right_0=2), 1.0)
     counts.batch(run, observed(s_left_0=3, s_right_0=3), 1.0)
-    counts.batch(Run("other", "query", "another"), observed(s_left_0=99), 1.0)
-    counts.batch(Run("other", "query", None), observed(s_left_0=99), 1.0)
+    counts.batch(QueryRun("other", "query", "another"), observed(s_left_0=99), 1.0)
+    counts.batch(QueryRun("other", "query", None), observed(s_left_0=99), 1.0)
     emitted = {e.component.id: f.emitted[ALL_TIME] for e, f in statistics.snapshot(0.0)}
     assert emitted == {"join": 0, "left": 0, "right": 0, "s": 5}

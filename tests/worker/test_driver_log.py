@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from stormkeeper.worker import driver_log
-from stormkeeper.worker.driver_log import LogFile, put_aside
+from stormkeeper.worker.driver_log import LogRotation, put_aside
 from support.waiting import until
 
 BLOCK = 4096
@@ -75,7 +75,7 @@ def test_who_appends_meanwhile_loses_nothing_and_notices_nothing(tmp_path):
     writers = [threading.Thread(target=write)]
     for writer in writers:
         writer.start()
-    log = LogFile(-1)
+    log = LogRotation(-1)
     log._file, log._most_bytes = file, 20 * BLOCK
     try:
         for count in range(1, 4):
@@ -99,7 +99,7 @@ def can_take_out(folder):
 def test_a_descriptor_that_appends_to_a_file_is_looked_after(tmp_path):
     file = tmp_path / "worker.log"
     with file.open("ab", buffering=0) as writer:
-        log = LogFile(writer.fileno(), most_bytes=BLOCK, kept=1, look_secs=0.01)
+        log = LogRotation(writer.fileno(), most_bytes=BLOCK, kept=1, look_secs=0.01)
         log.start()
         writer.write(bytes(2 * BLOCK))
         until(lambda: Path(f"{file}.1.gz").exists())
@@ -112,7 +112,7 @@ def test_whatever_else_it_is_nothing_is_done(tmp_path):
     file = tmp_path / "printed"
     with file.open("wb") as not_appending, os.fdopen(reader), os.fdopen(pipe, "w"):
         for descriptor in (None, pipe, not_appending.fileno(), 10_000):
-            log = LogFile(descriptor, most_bytes=0)
+            log = LogRotation(descriptor, most_bytes=0)
             log.start()
             assert not log.look()
             log.close()

@@ -6,10 +6,10 @@ from stormkeeper.worker.executor_counts import (
     ALL_TIME,
     BUCKETS,
     WINDOWS,
-    ExecutorStatistics,
+    ComponentWork,
+    ExecutorCounts,
     RollingSum,
     WindowedSum,
-    Work,
     WorkerStatistics,
 )
 from support.topologies import executor
@@ -67,9 +67,13 @@ def test_rolling_sum_keeps_no_more_than_its_buckets(added):
 
 
 def test_figures_of_a_bolt():
-    statistics = ExecutorStatistics(["a", "b"])
-    statistics.record(Work(emitted=3, transferred=6, executed={"a": 10, "b": 2}, took_ms=40), 0.0)
-    statistics.record(Work(emitted=1, transferred=2, executed={"a": 5, "b": 0}, took_ms=60), 700.0)
+    statistics = ExecutorCounts(["a", "b"])
+    statistics.record(
+        ComponentWork(emitted=3, transferred=6, executed={"a": 10, "b": 2}, took_ms=40), 0.0
+    )
+    statistics.record(
+        ComponentWork(emitted=1, transferred=2, executed={"a": 5, "b": 0}, took_ms=60), 700.0
+    )
     figures = statistics.figures(700.0)
     assert figures.emitted == {"600": 1, "10800": 4, "86400": 4, ALL_TIME: 4}
     assert figures.transferred == {"600": 2, "10800": 8, "86400": 8, ALL_TIME: 8}
@@ -78,29 +82,29 @@ def test_figures_of_a_bolt():
 
 
 def test_mean_duration_is_weighted_by_rows():
-    statistics = ExecutorStatistics()
-    statistics.record(Work(emitted=30, took_ms=100.0), 0.0)
-    statistics.record(Work(emitted=10, took_ms=500.0), 1.0)
-    statistics.record(Work(emitted=0, took_ms=9000.0), 2.0)
+    statistics = ExecutorCounts()
+    statistics.record(ComponentWork(emitted=30, took_ms=100.0), 0.0)
+    statistics.record(ComponentWork(emitted=10, took_ms=500.0), 1.0)
+    statistics.record(ComponentWork(emitted=0, took_ms=9000.0), 2.0)
     assert statistics.figures(2.0).complete_ms["600"] == pytest.approx(200.0)
 
 
 def test_no_rows_have_no_mean_duration():
-    assert set(ExecutorStatistics().figures(0.0).complete_ms.values()) == {None}
+    assert set(ExecutorCounts().figures(0.0).complete_ms.values()) == {None}
 
 
 def test_worker_statistics_are_by_query_and_sorted_by_task():
     statistics = WorkerStatistics()
     statistics.add(executor("lines", "spout", "second", 3, 4))
     statistics.add(executor("lines", "spout", "first", 1, 2))
-    statistics.record("second", {"lines": Work(emitted=7)}, 0.0)
+    statistics.record("second", {"lines": ComponentWork(emitted=7)}, 0.0)
     first, second = statistics.snapshot(0.0)
     assert (first[0].query, first[1].emitted[ALL_TIME]) == ("first", 0)
     assert (second[0].query, second[1].emitted[ALL_TIME]) == ("second", 7)
 
 
 def test_every_window_has_figures():
-    figures = ExecutorStatistics(["a"]).figures(0.0)
+    figures = ExecutorCounts(["a"]).figures(0.0)
     names = [*map(str, WINDOWS), ALL_TIME]
     for by_window in (figures.emitted, figures.transferred, figures.executed, figures.complete_ms):
         assert list(by_window) == names

@@ -1,6 +1,6 @@
 from stormkeeper.thrift.records import ClusterWorkerHeartbeat, ExecutorInfo, GlobalStreamId
 from stormkeeper.thrift.serialization import Compression, deserialize, serialize
-from stormkeeper.worker.executor_counts import ALL_TIME, Work, WorkerStatistics
+from stormkeeper.worker.executor_counts import ALL_TIME, ComponentWork, WorkerStatistics
 from stormkeeper.worker.heartbeat import heartbeat
 from support.topologies import executor
 
@@ -13,9 +13,9 @@ def beat(*, completed=False):
     statistics.add(executor("words", "bolt", "totals", 4, 4, ("lines",)))
     statistics.add(executor("totals", "bolt", "totals", 1, 1, ("words",)))
     done = {
-        "lines": Work(emitted=5, transferred=5, took_ms=200.0),
-        "words": Work(emitted=40, transferred=40, executed={"lines": 5}),
-        "totals": Work(executed={"words": 40}),
+        "lines": ComponentWork(emitted=5, transferred=5, took_ms=200.0),
+        "words": ComponentWork(emitted=40, transferred=40, executed={"lines": 5}),
+        "totals": ComponentWork(executed={"words": 40}),
     }
     statistics.record("totals", done, 0.0)
     return heartbeat(
@@ -54,9 +54,9 @@ def test_executors_by_task_and_component():
 def test_counts_of_parts_are_said_and_nothing_where_there_are_none():
     statistics = WorkerStatistics()
     statistics.add(executor("out", "bolt", "out", 1, 1, ("lines",)))
-    statistics.record("out", {"out": Work(executed={"lines": 5})}, 0.0)
+    statistics.record("out", {"out": ComponentWork(executed={"lines": 5})}, 0.0)
     assert stats_of(statistics).partial_batches is None
-    statistics.record("out", {"out": Work(executed={"lines": 2}, partial=True)}, 0.0)
+    statistics.record("out", {"out": ComponentWork(executed={"lines": 2}, partial=True)}, 0.0)
     assert stats_of(statistics).partial_batches == dict.fromkeys(WINDOWS, 1)
 
 

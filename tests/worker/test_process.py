@@ -19,7 +19,7 @@ from stormkeeper.pacemaker.client import PacemakerClient
 from stormkeeper.thrift.records import ClusterWorkerHeartbeat
 from stormkeeper.thrift.serialization import Release, deserialize, serialize
 from stormkeeper.worker.job import Job
-from stormkeeper.worker.process import Worker
+from stormkeeper.worker.process import TopologyWorker
 from support.pacemaker import PacemakerProcess
 from support.processes import all_gone, name
 from support.waiting import until
@@ -489,7 +489,7 @@ def test_an_id_that_is_none_ends_it_before_it_beats(start, script):
 
 def test_it_leaves_a_script_though_nobody_reads_what_that_printed(script, monkeypatch):
     job = Job(script=script(""), storm_id="t-1-1", node="node", port=6700)
-    worker = Worker(defaults(), job, settle=lambda _: defaults(), signalled=lambda: True)
+    worker = TopologyWorker(defaults(), job, settle=lambda _: defaults(), signalled=lambda: True)
     reader, writer = os.pipe()
     os.close(reader)
     printed, left = os.fdopen(writer, "w"), []
@@ -560,7 +560,7 @@ def test_pacemakers_that_it_does_not_beat_to_are_warned_of(start, script):
 def test_a_heartbeat_is_for_the_storm_that_is_configured(script, configured, release):
     conf = {**defaults(), "storm.meta.serialization.release": configured}
     job = Job(script=script(""), storm_id="wc-1-1", node="node", port=6700)
-    worker = Worker(conf, job, settle=lambda _topology: conf, signalled=lambda: False)
+    worker = TopologyWorker(conf, job, settle=lambda _topology: conf, signalled=lambda: False)
     data = worker._heartbeat()
     beat = deserialize(ClusterWorkerHeartbeat, data)
     assert data == serialize(beat, release=Release(release))

@@ -5,7 +5,7 @@ import pytest
 from stormkeeper.conf import defaults
 from stormkeeper.errors import EngineError
 from stormkeeper.worker import remote_spark
-from stormkeeper.worker.session import resolver_error
+from stormkeeper.worker.spark_session import resolver_error
 
 
 @pytest.mark.parametrize(

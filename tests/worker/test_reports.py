@@ -12,7 +12,7 @@ from stormkeeper.thrift.records import ClusterWorkerHeartbeat, StormBase, Topolo
 from stormkeeper.topology.claims import Claim
 from stormkeeper.topology.package.unpacking import unpack
 from stormkeeper.worker import cluster_link
-from stormkeeper.worker.cluster_link import Reports
+from stormkeeper.worker.cluster_link import WorkerReports
 from stormkeeper.worker.job import Job, read_package
 from support.leaders import lead
 from support.memory_state import MemoryEnsemble
@@ -52,7 +52,7 @@ def started(tmp_path):
             claims={"daily": Claim(1, 2)},
             package=package,
         )
-        running.append(Reports(defaults().with_values(conf), job, _beat))
+        running.append(WorkerReports(defaults().with_values(conf), job, _beat))
         running[-1].start()
         return running[-1]
 

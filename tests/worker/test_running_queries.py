@@ -6,7 +6,7 @@ import pytest
 
 from stormkeeper.thrift.records import QueryActivity
 from stormkeeper.worker import running_queries
-from stormkeeper.worker.running_queries import JvmWatch, Run
+from stormkeeper.worker.running_queries import JvmWatch, QueryRun
 from support.waiting import until
 
 
@@ -89,7 +89,7 @@ def answered(world, triggers):
 
 
 def test_a_query_tells_of_its_last_batch_and_of_the_running_one(watch, world):
-    world.runs = [Run("r1", "q1", "totals"), Run("r2", "q2", None)]
+    world.runs = [QueryRun("r1", "q1", "totals"), QueryRun("r2", "q2", None)]
     assert activities(watch) == [QueryActivity("totals")]
     answered(world, {"r1": (7, 0)})
     world.now += 5.0
@@ -103,13 +103,13 @@ def test_a_query_tells_of_its_last_batch_and_of_the_running_one(watch, world):
 
 
 def test_queries_of_one_name_are_told_apart(watch, world):
-    world.runs = [Run(f"r{n}", f"q{n}", None) for n in range(3)]
+    world.runs = [QueryRun(f"r{n}", f"q{n}", None) for n in range(3)]
     names = [activity.query for activity in activities(watch, lambda _: "script")]
     assert names == ["script", "script-2", "script-3"]
 
 
 def test_a_query_whose_end_no_event_tells_is_found(watch, world):
-    world.runs = [Run("r1", "q1", "totals"), Run("r2", "q2", "other")]
+    world.runs = [QueryRun("r1", "q1", "totals"), QueryRun("r2", "q2", "other")]
     answered(world, {"r1": None, "r2": (7, 0)})
     world.now += 29.0
     assert watch.unheard(30.0) is None

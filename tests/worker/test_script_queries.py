@@ -2,9 +2,9 @@ import functools
 
 import pytest
 
-from stormkeeper.worker.batch_readings import Seen
+from stormkeeper.worker.batch_readings import BatchRows
 from stormkeeper.worker.executor_counts import ALL_TIME, ScriptQueries, WorkerStatistics
-from stormkeeper.worker.running_queries import Run
+from stormkeeper.worker.running_queries import QueryRun
 from stormkeeper.worker.sinks import ScriptCheckpoints, Sink, checkpoint_name
 
 
@@ -16,7 +16,7 @@ def statistics():
 def count(queries, *runs):
     for run, rows in runs:
         queries.started(run)
-        queries.batch(run, Seen({"stormkeeper:sink-1": rows, "mine": 99}, frozenset()), 5.0)
+        queries.batch(run, BatchRows({"stormkeeper:sink-1": rows, "mine": 99}, frozenset()), 5.0)
 
 
 def emitted(statistics):
@@ -26,7 +26,11 @@ def emitted(statistics):
     }
 
 
-RUNS = (Run("r1", "q1", "named"), 3), (Run("r2", "q2", None), 4), (Run("r3", "q2", None), 5)
+RUNS = (
+    (QueryRun("r1", "q1", "named"), 3),
+    (QueryRun("r2", "q2", None), 4),
+    (QueryRun("r3", "q2", None), 5),
+)
 
 
 def test_each_query_is_a_component(statistics):
@@ -45,7 +49,7 @@ def test_in_a_cluster_the_script_is_one_component_and_one_query(statistics):
 def test_which_query_failed_is_said_by_its_own_name(statistics, caplog):
     queries = ScriptQueries(statistics, "daily")
     for name, said in (("named", "the query named has"), (None, "the query daily has")):
-        queries.ended(Run("r", "q", name, error="ValueError: no"))
+        queries.ended(QueryRun("r", "q", name, error="ValueError: no"))
         assert f"{said} ended with an error: ValueError: no" in caplog.text
 
 

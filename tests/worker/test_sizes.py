@@ -1,7 +1,7 @@
 import pytest
 
 from stormkeeper.conf import defaults
-from stormkeeper.worker.topology_conf import slot_share
+from stormkeeper.worker.worker_conf import slot_share
 
 
 @pytest.mark.parametrize(

@@ -69,14 +69,14 @@ def kill_workers(as_json: bool) -> None:
     conf = load_conf()
     from stormkeeper.supervisor import local_state
     from stormkeeper.supervisor.directories import Directories
-    from stormkeeper.supervisor.ending import end_workers
-    from stormkeeper.supervisor.times import Times
+    from stormkeeper.supervisor.slot_model import SlotTimeouts
+    from stormkeeper.supervisor.worker_processes import end_workers
 
     with faults():
         directories = Directories.from_conf(conf)
         if local_state.is_held(directories.local_state):
             click.echo("storm: a supervisor runs here, and will start its workers again", err=True)
-        ended = end_workers(directories, Times.from_conf(conf).grace)
+        ended = end_workers(directories, SlotTimeouts.from_conf(conf).grace)
     if as_json:
         said = [
             {

@@ -7,8 +7,7 @@ from typing import Final
 from stormkeeper.errors import StormkeeperError
 from stormkeeper.local.submission import Submission
 from stormkeeper.supervisor.directories import Directories
-from stormkeeper.supervisor.ending import end_workers
-from stormkeeper.supervisor.worker_processes import WorkerProcesses
+from stormkeeper.supervisor.worker_processes import WorkerProcesses, end_workers
 
 #: How often it is looked what is left, in seconds.
 _LOOK_SECS: Final = 0.1

@@ -22,7 +22,7 @@ import msgspec
 from stormkeeper.daemon.durable import try_lock, write_file
 from stormkeeper.errors import SupervisorError
 from stormkeeper.supervisor import process_table
-from stormkeeper.supervisor.records import SlotRecord
+from stormkeeper.supervisor.slot_model import SlotRecord
 
 log = logging.getLogger(__name__)
 

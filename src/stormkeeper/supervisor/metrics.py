@@ -12,14 +12,14 @@ from prometheus_client.registry import Collector
 
 from stormkeeper.daemon.http import Page
 from stormkeeper.daemon.metrics import ProcessMetrics
-from stormkeeper.supervisor.means import Seen
 from stormkeeper.supervisor.slots import SlotState
+from stormkeeper.supervisor.status_pages import SupervisorStatus
 
 #: What all names begin with.
 PREFIX: Final = "stormkeeper_supervisor_"
 
 
-def page(seen: Seen, accept: str, *, is_ready: bool) -> Page:
+def page(seen: SupervisorStatus, accept: str, *, is_ready: bool) -> Page:
     """Return the figures of a supervisor, in the text format that the client accepts.
 
     Parameters
@@ -39,7 +39,7 @@ def page(seen: Seen, accept: str, *, is_ready: bool) -> Page:
 
 
 class _SupervisorMetrics(Collector):
-    def __init__(self, seen: Seen, *, is_ready: bool) -> None:
+    def __init__(self, seen: SupervisorStatus, *, is_ready: bool) -> None:
         self._seen = seen
         self._is_ready = is_ready
 

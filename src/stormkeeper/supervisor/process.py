@@ -36,22 +36,19 @@ from stormkeeper.state.storm.codec import Codec
 from stormkeeper.state.storm.errors import ErrorLimits
 from stormkeeper.supervisor import registration
 from stormkeeper.supervisor.assignments import Assignments
-from stormkeeper.supervisor.checkpoints import CheckpointRemoval
+from stormkeeper.supervisor.cleanup import CheckpointRemoval
 from stormkeeper.supervisor.control_groups import ControlGroups, NoControlGroupsError
 from stormkeeper.supervisor.directories import Directories
 from stormkeeper.supervisor.environments import Environments
 from stormkeeper.supervisor.health import HealthWatch
-from stormkeeper.supervisor.launching import Launching
+from stormkeeper.supervisor.launch import Launcher
 from stormkeeper.supervisor.local_state import LocalState
-from stormkeeper.supervisor.log_files import LogFiles
-from stormkeeper.supervisor.log_pages import code_queries, queries
-from stormkeeper.supervisor.means import Means
-from stormkeeper.supervisor.pages import pages
-from stormkeeper.supervisor.registration import Machine, Registration
-from stormkeeper.supervisor.reports import Reports
-from stormkeeper.supervisor.slot_loop import SlotLoop
-from stormkeeper.supervisor.times import Times
-from stormkeeper.supervisor.topology_code import TopologyCode
+from stormkeeper.supervisor.log_pages import LogFiles, code_queries, queries
+from stormkeeper.supervisor.registration import ErrorReports, Machine, Registration
+from stormkeeper.supervisor.slot_loop import SlotLoop, SupervisorContext
+from stormkeeper.supervisor.slot_model import SlotTimeouts
+from stormkeeper.supervisor.status_pages import pages
+from stormkeeper.supervisor.topology_code import LocalTopologyCode
 from stormkeeper.supervisor.worker_processes import WorkerProcesses
 from stormkeeper.topology.package.environment import Base
 
@@ -134,12 +131,12 @@ def _serve(
         machine = Machine.from_conf(conf, state.supervisor_id(address), http_port)
         directories.make()
         _have_a_temporary_folder(directories)
-        code = TopologyCode(storm, peers(conf), directories)
-        reports = Reports(storm, machine.hostname)
+        code = LocalTopologyCode(storm, peers(conf), directories)
+        reports = ErrorReports(storm, machine.hostname)
         registered = Registration(storm, machine, conf["supervisor.heartbeat.frequency.secs"])
-        means = Means(
+        means = SupervisorContext(
             machine=machine,
-            times=Times.from_conf(conf),
+            times=SlotTimeouts.from_conf(conf),
             monitor_secs=conf["supervisor.monitor.frequency.secs"],
             beat_secs=conf["worker.heartbeat.frequency.secs"],
             ended_queries=lambda storm_id: _ended_queries(storm, storm_id),
@@ -149,7 +146,7 @@ def _serve(
             code=code,
             environments=Environments(directories.environments, Base.here()),
             checkpoints=CheckpointRemoval(storm, machine.supervisor_id, conf),
-            launching=Launching(conf, machine.supervisor_id, directories, code, state.next_start),
+            launching=Launcher(conf, machine.supervisor_id, directories, code, state.next_start),
             registration=registered,
             reports=reports,
         )
@@ -262,7 +259,7 @@ def _served(
     slots: SlotLoop,
     registered: Registration,
     directories: Directories,
-    code: TopologyCode,
+    code: LocalTopologyCode,
 ) -> HttpThread:
     """Return what serves metrics, health, the workers' logs and the topologies' code."""
 

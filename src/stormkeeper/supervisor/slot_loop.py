@@ -13,23 +13,26 @@ import threading
 import time
 import uuid
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from math import inf
 from typing import Final
 
 from stormkeeper.errors import ConfigError, StateError, StormkeeperError, SupervisorError
-from stormkeeper.supervisor import events, process_table
-from stormkeeper.supervisor.assignments import Assigned
-from stormkeeper.supervisor.means import FOREIGN, Means, Seen
-from stormkeeper.supervisor.orders import Orders, orders, stopped
-from stormkeeper.supervisor.preparing import Preparing
-from stormkeeper.supervisor.records import Restart, SlotAssignment, SlotRecord
-from stormkeeper.supervisor.reports import last_lines
-from stormkeeper.supervisor.slots import SAID, Slot, SlotState, SlotStatus
-from stormkeeper.supervisor.tidying import Needed, Tidying
-from stormkeeper.supervisor.waiting import Waiting
-from stormkeeper.supervisor.worker_processes import Look
+from stormkeeper.supervisor import process_table, slot_model
+from stormkeeper.supervisor.assignments import Assigned, Orders, orders, stopped
+from stormkeeper.supervisor.cleanup import CheckpointRemoval, Cleanup, Needed
+from stormkeeper.supervisor.directories import Directories
+from stormkeeper.supervisor.environments import Environments
+from stormkeeper.supervisor.launch import Launcher, Preparations
+from stormkeeper.supervisor.local_state import LocalState
+from stormkeeper.supervisor.process_table import ProcessWaiter
+from stormkeeper.supervisor.registration import ErrorReports, Machine, Registration, last_lines
+from stormkeeper.supervisor.slot_model import Restart, SlotAssignment, SlotRecord, SlotTimeouts
+from stormkeeper.supervisor.slots import SAID, SlotMachine, SlotState, SlotStatus
+from stormkeeper.supervisor.status_pages import FOREIGN, SupervisorStatus
+from stormkeeper.supervisor.topology_code import LocalTopologyCode
+from stormkeeper.supervisor.worker_processes import WorkerLook, WorkerProcesses
 from stormkeeper.topology.faults import crash
 
 log = logging.getLogger(__name__)
@@ -84,7 +87,7 @@ class SlotLoop:
         Workers of an earlier supervisor, of which nothing was written down, do not end.
     """
 
-    def __init__(self, means: Means, records: Mapping[int, SlotRecord]) -> None:
+    def __init__(self, means: SupervisorContext, records: Mapping[int, SlotRecord]) -> None:
         self._means = means
         ports = dict.fromkeys(means.machine.ports)
         # A slot that is not configured any more is a slot until its worker is gone.
@@ -94,11 +97,13 @@ class SlotLoop:
         self._adopt()
         now = time.monotonic()
         self._slots = {
-            port: Slot(lambda: str(uuid.uuid4()), means.times, record=record, now=now)
+            port: SlotMachine(lambda: str(uuid.uuid4()), means.times, record=record, now=now)
             for port, record in self._records.items()
         }
-        self._preparing = Preparing(means.code, means.environments, lambda *said: self._send(said))
-        self._tidying = Tidying(
+        self._preparing = Preparations(
+            means.code, means.environments, lambda *said: self._send(said)
+        )
+        self._tidying = Cleanup(
             *(means.code, means.environments, means.checkpoints, means.directories),
             lambda: self.needed,
         )
@@ -108,7 +113,7 @@ class SlotLoop:
         self._memory: dict[int, int] = {}
         self._launches = self._crashes = self._problems = 0
         self.needed = self._what_is_needed()
-        self.seen = Seen(now)
+        self.seen = SupervisorStatus(now)
         #: Why the slots could not be written down last; empty if they are.
         self._unsaved = ""
         #: Why the thread has ended that was not told to; empty if it did not.
@@ -116,8 +121,8 @@ class SlotLoop:
         #: Set once the slots know what they are to run.
         self.ready = threading.Event()
         self._lock = threading.Lock()
-        self._messages: deque[tuple[int, events.Event] | Assigned] = deque()
-        self._waiting = Waiting()
+        self._messages: deque[tuple[int, slot_model.Event] | Assigned] = deque()
+        self._waiting = ProcessWaiter()
         self._is_closed = False
         self._thread = threading.Thread(target=self._run, name="slots", daemon=True)
 
@@ -186,7 +191,7 @@ class SlotLoop:
             now = time.monotonic()
             for port, slot in self._slots.items():
                 if slot.deadline <= now:
-                    self._hear(port, events.Tick())
+                    self._hear(port, slot_model.Tick())
             if not self.ready.is_set():
                 self._tidying.wake()
                 self.ready.set()
@@ -204,7 +209,7 @@ class SlotLoop:
         for storm_id in sorted(self._orders.foreign - before):
             log.warning("%s %s", storm_id, FOREIGN)
         for port in self._slots:
-            self._hear(port, events.Wanted(self._orders.wanted.get(port)))
+            self._hear(port, slot_model.Wanted(self._orders.wanted.get(port)))
         self._note_what_is_needed()
 
     def _restart(self, storm_id: str) -> Restart:
@@ -226,7 +231,7 @@ class SlotLoop:
             beat = self._last_beat(worker_id)
             if beat is not None and beat != worker.beat:
                 worker.beat = beat
-                self._hear(worker.port, events.Beaten(worker_id))
+                self._hear(worker.port, slot_model.WorkerBeat(worker_id))
 
     def _last_beat(self, worker_id: str) -> int | None:
         try:
@@ -257,13 +262,13 @@ class SlotLoop:
             if is_to_measure and look.is_alive:
                 size = self._means.processes.memory_bytes(worker_id)
                 self._memory[worker.port] = size
-                self._hear(worker.port, events.Measured(worker_id, size))
+                self._hear(worker.port, slot_model.MemoryMeasured(worker_id, size))
         ended = [worker.ended_at for worker in self._workers.values()]
         is_soon = any(at <= now < at + _SOON_FOR_SECS for at in ended)
         period = min(_SOON_SECS, self._means.monitor_secs) if is_soon else self._means.monitor_secs
         self._look_at = time.monotonic() + period
 
-    def _judged(self, worker_id: str, look: Look, now: float) -> Look | None:
+    def _judged(self, worker_id: str, look: WorkerLook, now: float) -> WorkerLook | None:
         """Return with which exit code a worker has ended; None: that will be known later.
 
         Exit code 0 alone proves nothing, as user code can end the process with any code. So a
@@ -316,7 +321,7 @@ class SlotLoop:
         slots = {port: self._with_progress(slot.status()) for port, slot in self._slots.items()}
         self._means.registration.tell(used, stopped(self._orders, self._records), slots)
         self._memory = {port: size for port, size in self._memory.items() if port in used}
-        self.seen = Seen(
+        self.seen = SupervisorStatus(
             time.monotonic(),
             slots,
             dict(self._memory),
@@ -335,9 +340,9 @@ class SlotLoop:
 
     # --- what the slots say --------------------------------------------------------------------
 
-    def _hear(self, port: int, event: events.Event) -> None:
+    def _hear(self, port: int, event: slot_model.Event) -> None:
         """Tell a slot what has happened, and do what it says."""
-        if isinstance(event, events.Prepared):
+        if isinstance(event, slot_model.Prepared):
             # Now it may be known what the topology says of its workers.
             self._reorder(port)
         waiting = deque([event])
@@ -354,31 +359,31 @@ class SlotLoop:
         if self._restart(wanted.storm_id) is not wanted.restart:
             self._order()
 
-    def _carry_out(self, port: int, one: events.Instruction) -> events.Event | None:
+    def _carry_out(self, port: int, one: slot_model.Instruction) -> slot_model.Event | None:
         match one:
-            case events.Record(record):
+            case slot_model.SaveRecord(record):
                 self._write_down(port, record)
-            case events.FetchCode(request, assignment):
+            case slot_model.FetchCode(request, assignment):
                 self._preparing.fetch(port, request, assignment.storm_id)
-            case events.PrepareEnvironment(request, assignment):
+            case slot_model.PrepareEnvironment(request, assignment):
                 self._preparing.build(port, request, assignment.storm_id)
-            case events.Abandon(request):
+            case slot_model.AbandonRequest(request):
                 self._preparing.abandon(port, request)
-            case events.Launch(worker_id, assignment):
+            case slot_model.LaunchWorker(worker_id, assignment):
                 return self._launch(port, worker_id, assignment)
-            case events.Terminate(worker_id):
+            case slot_model.TerminateWorker(worker_id):
                 log.info("slot %d: asking the worker %s to end", port, worker_id)
                 self._means.processes.terminate(worker_id)
-            case events.Kill(worker_id):
+            case slot_model.KillWorker(worker_id):
                 log.warning("slot %d: ending what is left of %s by force", port, worker_id)
                 self._means.processes.kill(worker_id)
-            case events.ReportCrash():
+            case slot_model.ReportCrash():
                 self._report_crash(port, one)
-            case events.ReportProblem(assignment, reason):
+            case slot_model.ReportProblem(assignment, reason):
                 self._problems += 1
                 log.warning("slot %d: %s: %s", port, assignment.storm_id, reason)
                 self._means.reports.put(assignment, port, reason)
-            case events.CleanUp(worker_id):
+            case slot_model.RemoveWorkerFiles(worker_id):
                 log.info("slot %d: nothing is left of the worker %s", port, worker_id)
                 self._means.processes.forget(worker_id)
                 self._waiting.forget(worker_id)
@@ -414,18 +419,18 @@ class SlotLoop:
         storm_ids |= {worker.assignment.storm_id for worker in workers} | self._orders.storm_ids
         return Needed(frozenset(storm_ids), frozenset(worker.worker_id for worker in workers))
 
-    def _launch(self, port: int, worker_id: str, assignment: SlotAssignment) -> events.Event:
+    def _launch(self, port: int, worker_id: str, assignment: SlotAssignment) -> slot_model.Event:
         means, storm_id = self._means, assignment.storm_id
         if self._unsaved:
             self._workers[worker_id] = _Worker(port)
-            return events.NotStarted(worker_id, self._unsaved)
+            return slot_model.LaunchFailed(worker_id, self._unsaved)
         try:
             python = self._preparing.python(storm_id)
             command = means.launching.command(worker_id, port, assignment, python)
             process = means.processes.start(worker_id, command)
         except (SupervisorError, ConfigError) as error:
             self._workers[worker_id] = _Worker(port)  # of which nothing is left
-            return events.NotStarted(worker_id, str(error))
+            return slot_model.LaunchFailed(worker_id, str(error))
         log.info("slot %d: started a worker of %s as process %d", port, storm_id, process.pid)
         self._launches += 1
         self._workers[worker_id] = _Worker(port)
@@ -434,9 +439,9 @@ class SlotLoop:
             self._look_at = -inf  # it has ended already
         with contextlib.suppress(SupervisorError):  # it is for people alone
             means.directories.note_process(worker_id, storm_id, port, process.pid)
-        return events.Started(worker_id, process)
+        return slot_model.WorkerStarted(worker_id, process)
 
-    def _report_crash(self, port: int, one: events.ReportCrash) -> None:
+    def _report_crash(self, port: int, one: slot_model.ReportCrash) -> None:
         self._crashes += 1
         assignment = one.assignment
         file = self._means.directories.log(assignment.storm_id, port)
@@ -459,13 +464,45 @@ class SlotLoop:
 
     # --- messages ------------------------------------------------------------------------------
 
-    def _send(self, message: tuple[int, events.Event] | Assigned) -> None:
+    def _send(self, message: tuple[int, slot_model.Event] | Assigned) -> None:
         with self._lock:
             self._messages.append(message)
         self._waiting.wake()
 
-    def _received(self) -> list[tuple[int, events.Event] | Assigned]:
+    def _received(self) -> list[tuple[int, slot_model.Event] | Assigned]:
         with self._lock:
             messages = list(self._messages)
             self._messages.clear()
         return messages
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SupervisorContext:
+    """What the thread works with.
+
+    Parameters
+    ----------
+    machine
+        Whose slots.
+    times
+        How long each step of a slot's life may take.
+    monitor_secs, beat_secs
+        How often the workers' processes are looked at, and their signs of life.
+    ended_queries
+        Returns which queries of a topology have said that they were done.
+    """
+
+    machine: Machine
+    times: SlotTimeouts
+    monitor_secs: float
+    beat_secs: float
+    ended_queries: Callable[[str], frozenset[str]]
+    state: LocalState
+    processes: WorkerProcesses
+    directories: Directories
+    code: LocalTopologyCode
+    environments: Environments
+    checkpoints: CheckpointRemoval
+    launching: Launcher
+    registration: Registration
+    reports: ErrorReports

@@ -8,7 +8,7 @@ The rules that hold here:
 - A worker that has anything else than what is wanted is ended. So is one that gives no sign of
   life, or takes too much memory for two measurements in a row.
 - The code and the environment of the next assignment are prepared while the last one's worker ends.
-- Whatever is waited for has a limit, and `Slot.deadline` is the next one.
+- Whatever is waited for has a limit, and `SlotMachine.deadline` is the next one.
 """
 
 import time
@@ -19,37 +19,37 @@ from itertools import count
 from math import inf
 
 from stormkeeper.daemon.children import how_it_ended
-from stormkeeper.supervisor.events import (
-    Beaten,
-    CleanUp,
-    Ended,
+from stormkeeper.supervisor.process_table import ProcessId
+from stormkeeper.supervisor.slot_model import (
+    AbandonRequest,
     Event,
-    Gone,
+    FetchCode,
     Instruction,
-    Kill,
-    Launch,
-    Measured,
-    NotPrepared,
-    NotStarted,
+    KillWorker,
+    LaunchFailed,
+    LaunchWorker,
+    MemoryMeasured,
+    PreparationFailed,
     Prepared,
-    Record,
+    PrepareEnvironment,
+    RemoveWorkerFiles,
     ReportCrash,
     ReportProblem,
-    Started,
-    Terminate,
+    Restart,
+    SaveRecord,
+    SlotAssignment,
+    SlotOutcome,
+    SlotRecord,
+    SlotTimeouts,
+    TerminateWorker,
     Tick,
     Wanted,
-)
-from stormkeeper.supervisor.preparation import Preparation, Step
-from stormkeeper.supervisor.process_table import ProcessId
-from stormkeeper.supervisor.records import (
-    Outcome,
-    Restart,
-    SlotAssignment,
-    SlotRecord,
+    WorkerBeat,
+    WorkerEnded,
+    WorkerGone,
     WorkerRecord,
+    WorkerStarted,
 )
-from stormkeeper.supervisor.times import Times
 from stormkeeper.topology.faults import UNSEEN_END
 
 #: Measurements in a row of too much memory that end a worker.
@@ -111,7 +111,7 @@ class SlotStatus:
 
 
 class _Phase(Enum):
-    #: `Launch` has no answer yet.
+    #: `LaunchWorker` has no answer yet.
     LAUNCHING = auto()
     STARTING = auto()
     RUNNING = auto()
@@ -133,7 +133,7 @@ class _Worker:
     deadline: float
     phase: _Phase = _Phase.LAUNCHING
     process: ProcessId | None = None
-    #: Whether `Launch` was answered: until then, that no process is left proves nothing.
+    #: Whether `LaunchWorker` was answered: until then, that no process is left proves nothing.
     is_answered: bool = False
     #: Whether it ends because something else is wanted, which is no crash.
     is_unwanted: bool = False
@@ -148,7 +148,7 @@ class _Worker:
     killed_at: float = inf
 
 
-class Slot:
+class SlotMachine:
     """One slot.
 
     Parameters
@@ -159,7 +159,7 @@ class Slot:
         How long each step may take.
     record
         What was written down of this slot by a supervisor before. Its worker, if there is one,
-        counts as running until `Gone` is said of it; what was wanted, as wanted.
+        counts as running until `WorkerGone` is said of it; what was wanted, as wanted.
     now
         Seconds on a monotonic clock, as in all that follows.
     clock
@@ -169,7 +169,7 @@ class Slot:
     def __init__(
         self,
         new_worker_id: Callable[[], str],
-        times: Times,
+        times: SlotTimeouts,
         *,
         record: SlotRecord | None = None,
         now: float = 0.0,
@@ -211,7 +211,7 @@ class Slot:
         self._launch(now)
         if (record := self.record()) != self._recorded:
             self._recorded = record
-            self._out.insert(0, Record(record))
+            self._out.insert(0, SaveRecord(record))
         return self._out
 
     @property
@@ -223,7 +223,7 @@ class Slot:
             if self._crashes:
                 dues.append(worker.running_since + self._times.stable)
         if (preparation := self._preparation) is not None:
-            if preparation.step is not Step.READY:
+            if preparation.step is not PreparationStep.READY:
                 dues.append(preparation.deadline)
             elif worker is None:
                 dues.append(self._not_before)
@@ -257,14 +257,14 @@ class Slot:
             is_starting = self._worker.phase in _WORKING
             return SlotState.WAITING_FOR_WORKER_START if is_starting else SlotState.ENDING
         if self._outcome is not None:
-            is_completed = self._outcome is Outcome.COMPLETED
+            is_completed = self._outcome is SlotOutcome.COMPLETED
             return SlotState.COMPLETED if is_completed else SlotState.FAILED
         if self._preparation is None:
             return SlotState.EMPTY
         return {
-            Step.CODE: SlotState.WAITING_FOR_CODE,
-            Step.ENVIRONMENT: SlotState.WAITING_FOR_ENVIRONMENT,
-            Step.READY: SlotState.BACKING_OFF,
+            PreparationStep.CODE: SlotState.WAITING_FOR_CODE,
+            PreparationStep.ENVIRONMENT: SlotState.WAITING_FOR_ENVIRONMENT,
+            PreparationStep.READY: SlotState.BACKING_OFF,
         }[self._preparation.step]
 
     # --- events --------------------------------------------------------------------------------
@@ -276,40 +276,52 @@ class Slot:
             case Prepared(request):
                 if self._preparation is not None:
                     self._preparation.prepared(request)
-            case NotPrepared(request, reason):
+            case PreparationFailed(request, reason):
                 if self._preparation is not None:
                     self._out += self._preparation.not_prepared(request, reason, now)
             case Tick():
                 pass
-            case Started() | NotStarted() | Beaten() | Measured() | Ended() | Gone():
+            case (
+                WorkerStarted()
+                | LaunchFailed()
+                | WorkerBeat()
+                | MemoryMeasured()
+                | WorkerEnded()
+                | WorkerGone()
+            ):
                 if self._worker is not None and self._worker.id == event.worker_id:
                     self._take_in_of_worker(self._worker, event, now)
 
     def _take_in_of_worker(
         self,
         worker: _Worker,
-        event: Started | NotStarted | Beaten | Measured | Ended | Gone,
+        event: WorkerStarted
+        | LaunchFailed
+        | WorkerBeat
+        | MemoryMeasured
+        | WorkerEnded
+        | WorkerGone,
         now: float,
     ) -> None:
         match event:
-            case Started(process=process):
+            case WorkerStarted(process=process):
                 self._started(worker, process)
-            case NotStarted(reason=reason):
+            case LaunchFailed(reason=reason):
                 if not worker.is_answered:
                     worker.fault = worker.fault or reason
                     self._forget(worker, now)
-            case Beaten():
+            case WorkerBeat():
                 if worker.phase in _WORKING:
                     if worker.phase is not _Phase.RUNNING:
                         worker.running_since = now
                     worker.phase = _Phase.RUNNING
                     worker.deadline = now + self._times.silence
-            case Measured(memory_bytes=size):
+            case MemoryMeasured(memory_bytes=size):
                 self._measured(worker, size, now)
-            case Ended():
+            case WorkerEnded():
                 if worker.is_answered and not worker.has_ended:
                     self._ended(worker, event, now)
-            case Gone():
+            case WorkerGone():
                 if worker.is_answered:
                     self._forget(worker, now)
 
@@ -340,9 +352,9 @@ class Slot:
             worker.phase = _Phase.STARTING
         elif worker.phase is _Phase.ASKED:
             # It was asked before there was anybody to ask.
-            self._out.append(Terminate(worker.id))
+            self._out.append(TerminateWorker(worker.id))
 
-    def _ended(self, worker: _Worker, event: Ended, now: float) -> None:
+    def _ended(self, worker: _Worker, event: WorkerEnded, now: float) -> None:
         worker.has_ended, worker.exit_code = True, event.exit_code
         if event.is_too_large and event.exit_code not in (0, AGAIN) and not worker.fault:
             worker.fault = _ended_by_kernel(worker.assignment)
@@ -396,14 +408,14 @@ class Slot:
         worker.running_since = inf
         worker.deadline = now + self._times.grace
         self._reason = fault
-        self._out.append(Terminate(worker.id))
+        self._out.append(TerminateWorker(worker.id))
 
     def _kill(self, worker: _Worker, now: float) -> None:
         if worker.phase is not _Phase.KILLING:
             worker.phase, worker.killed_at = _Phase.KILLING, now
             worker.stuck_at = now + self._times.stuck
         worker.deadline = now + self._times.kill_again
-        self._out.append(Kill(worker.id))
+        self._out.append(KillWorker(worker.id))
         if now >= worker.stuck_at:
             worker.stuck_at = now + self._times.stuck
             self._reason = (
@@ -416,7 +428,7 @@ class Slot:
     def _forget(self, worker: _Worker, now: float) -> None:
         """Nothing of the worker is left: judge how it ended."""
         self._worker = None
-        self._out.append(CleanUp(worker.id))
+        self._out.append(RemoveWorkerFiles(worker.id))
         if worker.is_unwanted:
             self._reason = ""
             return
@@ -427,7 +439,7 @@ class Slot:
         restart = (self._wanted if is_wanted and self._wanted else worker.assignment).restart
         if not worker.fault and worker.exit_code == 0 and restart is not Restart.ALWAYS:
             if is_wanted:
-                self._outcome = Outcome.COMPLETED
+                self._outcome = SlotOutcome.COMPLETED
                 self._crashes, self._crashing_since, self._reason = 0, 0, ""
             return
         reason = worker.fault or _how_it_ended(worker.exit_code)
@@ -438,7 +450,7 @@ class Slot:
             crashes, self._reason = self._crashes, reason
             self._not_before = now + self._times.delay(crashes)
             if restart is Restart.NEVER and worker.is_answered:  # else it never ran
-                self._outcome = Outcome.FAILED
+                self._outcome = SlotOutcome.FAILED
         self._out.append(ReportCrash(worker.assignment, worker.id, reason, crashes, worker.process))
 
     # --- the next one --------------------------------------------------------------------------
@@ -459,12 +471,12 @@ class Slot:
         preparation = self._preparation
         if self._worker is not None or preparation is None or now < self._not_before:
             return
-        if preparation.step is not Step.READY:
+        if preparation.step is not PreparationStep.READY:
             return
         self._preparation = None
         wanted = preparation.assignment
         self._worker = _Worker(self._new_worker_id(), wanted, now + self._times.start)
-        self._out.append(Launch(self._worker.id, wanted))
+        self._out.append(LaunchWorker(self._worker.id, wanted))
 
 
 def _ended_by_kernel(assignment: SlotAssignment) -> str:
@@ -479,3 +491,80 @@ def _how_it_ended(exit_code: int | None) -> str:
     if exit_code is None:
         return f"it ended, and {UNSEEN_END}, as another supervisor had started it"
     return f"it {how_it_ended(exit_code)}"
+
+
+class PreparationStep(Enum):
+    """How far a preparation is."""
+
+    CODE = auto()
+    ENVIRONMENT = auto()
+    READY = auto()
+
+
+class Preparation:
+    """The preparation of one assignment.
+
+    Parameters
+    ----------
+    assignment
+        What is to be launched.
+    times
+        How long each step may take.
+    requests
+        Gives each request its number, another one each time.
+    """
+
+    def __init__(
+        self, assignment: SlotAssignment, times: SlotTimeouts, requests: "count[int]"
+    ) -> None:
+        self.assignment = assignment
+        self.step = PreparationStep.CODE
+        #: When the request must be answered, or when the next one is made.
+        self.deadline = -inf
+        #: Why the step failed last; empty if it did not.
+        self.reason = ""
+        self._times = times
+        self._requests = requests
+        self._failures = 0
+        #: The request that is on its way, if one is.
+        self._request: int | None = None
+
+    def proceed(self, now: float) -> list[Instruction]:
+        """Return what is to be done by now."""
+        if self.step is PreparationStep.READY or now < self.deadline:
+            return []
+        if self._request is not None:
+            what = "the code" if self.step is PreparationStep.CODE else "the environment"
+            given_up = self.abandon()
+            return given_up + self._failed(f"{what} was not there in time", now)
+        self._request = next(self._requests)
+        if self.step is PreparationStep.CODE:
+            self.deadline = now + self._times.code
+            return [FetchCode(self._request, self.assignment)]
+        self.deadline = now + self._times.environment
+        return [PrepareEnvironment(self._request, self.assignment)]
+
+    def prepared(self, request: int) -> None:
+        """Take in that a request was done."""
+        if request == self._request:
+            self.step = (
+                PreparationStep.ENVIRONMENT
+                if self.step is PreparationStep.CODE
+                else PreparationStep.READY
+            )
+            self._request, self.deadline = None, -inf
+            self._failures, self.reason = 0, ""
+
+    def not_prepared(self, request: int, reason: str, now: float) -> list[Instruction]:
+        """Take in that a request could not be done; return what is to be done about it."""
+        return self._failed(reason, now) if request == self._request else []
+
+    def abandon(self) -> list[Instruction]:
+        """Wait no more for the answer to a request."""
+        return [] if self._request is None else [AbandonRequest(self._request)]
+
+    def _failed(self, reason: str, now: float) -> list[Instruction]:
+        self._request, self.reason = None, reason
+        self._failures += 1
+        self.deadline = now + self._times.retry(self._failures)
+        return [ReportProblem(self.assignment, reason)]

@@ -52,7 +52,7 @@ _CHECKSUMS: Final = "checksums.json"
 _DIGITS: Final = 32
 
 
-class TopologyCode:
+class LocalTopologyCode:
     """The code of all topologies of a supervisor. Safe for many threads.
 
     Parameters

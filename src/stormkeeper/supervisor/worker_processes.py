@@ -5,6 +5,8 @@ ends. The next supervisor adopts it. All that a worker starts inherits its mark,
 found, whoever its parent is by then.
 """
 
+from __future__ import annotations
+
 import contextlib
 import logging
 import os
@@ -18,10 +20,11 @@ from typing import Final
 
 from stormkeeper.daemon.lifecycle import DIE_WITH_PARENT
 from stormkeeper.errors import SupervisorError
-from stormkeeper.supervisor import process_table
+from stormkeeper.supervisor import local_state, process_table
 from stormkeeper.supervisor.control_groups import ControlGroups
-from stormkeeper.supervisor.events import Ended, Event, Gone
+from stormkeeper.supervisor.directories import Directories
 from stormkeeper.supervisor.process_table import Process, ProcessId, members
+from stormkeeper.supervisor.slot_model import Event, WorkerEnded, WorkerGone
 
 log = logging.getLogger(__name__)
 
@@ -62,7 +65,7 @@ class WorkerCommand:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class WorkerLook:
     """What one look found of a worker.
 
     Parameters
@@ -93,9 +96,11 @@ class Look:
         """Return what is to be said of it to the machine of the worker's slot, in that order."""
         said: list[Event] = []
         if not self.is_alive:
-            said.append(Ended(worker_id, self.exit_code, self.is_too_large, self.is_premature))
+            said.append(
+                WorkerEnded(worker_id, self.exit_code, self.is_too_large, self.is_premature)
+            )
         if not self.members:
-            said.append(Gone(worker_id))
+            said.append(WorkerGone(worker_id))
         return said
 
 
@@ -200,7 +205,7 @@ class WorkerProcesses:
         if self._groups is not None:
             self._groups.remove(worker_id)
 
-    def look(self) -> dict[str, Look]:
+    def look(self) -> dict[str, WorkerLook]:
         """Look at all processes of the machine; return what was found, by worker id.
 
         It costs about 0.1 ms for each process that the machine has.
@@ -214,7 +219,7 @@ class WorkerProcesses:
             found = self._look_once()
         return found
 
-    def _look_once(self) -> dict[str, Look]:
+    def _look_once(self) -> dict[str, WorkerLook]:
         now = process_table.now_ticks()
         table = process_table.snapshot()
         marked = self._marked(table)
@@ -299,7 +304,7 @@ class WorkerProcesses:
 
     def _look_at(
         self, worker: _Worker, table: Mapping[int, Process], marked: set[int], now: int
-    ) -> Look:
+    ) -> WorkerLook:
         if worker.process is None:
             worker.process = _leader(table, marked)
         is_alive = False
@@ -317,9 +322,9 @@ class WorkerProcesses:
             )
         )
         exit_code = worker.child.poll() if worker.child is not None and not is_alive else None
-        return Look(worker.process, is_alive, exit_code, worker.members)
+        return WorkerLook(worker.process, is_alive, exit_code, worker.members)
 
-    def _with_memory(self, worker_id: str, look: Look) -> Look:
+    def _with_memory(self, worker_id: str, look: WorkerLook) -> WorkerLook:
         if look.is_alive or self._groups is None:
             return look
         return replace(look, is_too_large=self._groups.is_exceeded(worker_id))
@@ -340,3 +345,103 @@ def _send(process: ProcessId, number: signal.Signals) -> None:
             process.pid,
             number.name,
         )
+
+
+#: How often it is looked what is left, in seconds.
+_ENDED_LOOK_SECS: Final = 0.1
+
+#: How long killed processes may take to be gone, in seconds.
+_KILLED_SECS: Final = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class EndedWorker:
+    """A worker that was ended.
+
+    Parameters
+    ----------
+    worker_id
+        Its id.
+    storm_id, port
+        Its topology and its slot; None where nobody has written them down.
+    pid
+        Of its own process; None where that had ended before.
+    by_force
+        Whether some process of it had to be killed.
+    """
+
+    worker_id: str
+    storm_id: str | None
+    port: int | None
+    pid: int | None
+    by_force: bool
+
+
+def end_workers(directories: Directories, grace_secs: float) -> list[EndedWorker]:
+    """End the workers that a supervisor has written down, and those that carry its mark.
+
+    Parameters
+    ----------
+    directories
+        The supervisor's.
+    grace_secs
+        How long they may take, to finish their batches, before they are killed.
+
+    Returns
+    -------
+    list of EndedWorker
+        Those of which something ran.
+
+    Raises
+    ------
+    SupervisorError
+        Some do not end.
+    """
+    slots = {
+        record.worker.worker_id: (record.worker, port)
+        for port, record in local_state.peek(directories.local_state).items()
+        if record.worker is not None
+    }
+    processes = WorkerProcesses(str(directories.supervisor))
+    for worker, _ in slots.values():
+        processes.adopt(worker.worker_id, worker.process)
+    for worker_id in processes.strays():
+        processes.adopt(worker_id, None)
+    found = {worker_id: look for worker_id, look in processes.look().items() if look.members}
+    for worker_id in found:
+        processes.terminate(worker_id)
+    by_force = _wait(processes, set(found), time.monotonic() + grace_secs)
+    for worker_id in by_force:
+        processes.kill(worker_id)
+    deadline = time.monotonic() + _KILLED_SECS
+    while left := _wait(processes, by_force, time.monotonic() + 1.0):
+        if time.monotonic() > deadline:
+            raise SupervisorError(
+                f"these workers cannot be ended, even by force: {', '.join(sorted(left))}; restart"
+                " the machine, or free what they wait for"
+            )
+        for worker_id in left:
+            processes.kill(worker_id)
+    ended = []
+    for worker_id, look in found.items():
+        known, port = slots.get(worker_id, (None, None))
+        ended.append(
+            EndedWorker(
+                worker_id,
+                known.assignment.storm_id if known is not None else None,
+                port,
+                look.process.pid if look.process is not None and look.is_alive else None,
+                worker_id in by_force,
+            )
+        )
+    return ended
+
+
+def _wait(processes: WorkerProcesses, worker_ids: set[str], deadline: float) -> set[str]:
+    """Wait until nothing is left of workers; return those of which something is at the deadline."""
+    while True:
+        looks = processes.look()
+        left = {worker_id for worker_id in worker_ids if looks[worker_id].members}
+        if not left or time.monotonic() > deadline:
+            return left
+        time.sleep(_ENDED_LOOK_SECS)

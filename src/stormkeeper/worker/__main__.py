@@ -46,13 +46,13 @@ def main(arguments: list[str] | None = None) -> int:
         )
     try:
         extras.require("spark", "a worker")
-        from stormkeeper.worker import process, topology_conf  # noqa: PLC0415  (imports PySpark)
+        from stormkeeper.worker import process, worker_conf  # noqa: PLC0415  (PySpark)
 
-        saved = topology_conf.read_overrides(given.overrides) if given.overrides is not None else {}
+        saved = worker_conf.read_overrides(given.overrides) if given.overrides is not None else {}
         # Whether a key is known shows later: the topology has keys of its own.
         conf = load(files=files, overrides=given.conf, unknown="keep")
         commanded = {override.partition("=")[0].strip() for override in given.conf}
-        conf = topology_conf.with_overrides(conf, saved, keep=commanded)
+        conf = worker_conf.with_overrides(conf, saved, keep=commanded)
         job = Job(
             script=given.script,
             storm_id=given.storm_id,
@@ -68,7 +68,7 @@ def main(arguments: list[str] | None = None) -> int:
         return process.serve(
             conf,
             job,
-            lambda topology: topology_conf.merged(
+            lambda topology: worker_conf.merged(
                 topology, files=files, overrides=given.conf, strict=given.strict, saved=saved
             ),
         )

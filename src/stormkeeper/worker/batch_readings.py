@@ -90,17 +90,17 @@ class BatchReading:
 
 
 @dataclass(frozen=True)
-class Seen:
+class BatchRows:
     """What is known of a batch: rows by observation, and the observations that saw only a part."""
 
     rows: Mapping[str, int] = field(default_factory=dict)
     partial: frozenset[str] = frozenset()
 
-    def with_last(self, observed: Mapping[str, int]) -> Seen:
+    def with_last(self, observed: Mapping[str, int]) -> BatchRows:
         """Return the same with what the last reading saw, which Spark tells of every batch."""
         names = {**self.rows, **observed}
         rows = {name: max(self.rows.get(name, 0), observed.get(name, 0)) for name in names}
-        return Seen(rows, self.partial)
+        return BatchRows(rows, self.partial)
 
 
 def fullest(readings: Iterable[BatchReading]) -> int:
@@ -194,7 +194,7 @@ class BatchReadings:
         with spark_callbacks.wrapped(self._watched):
             yield
 
-    def take(self, query_id: str, number: int) -> Seen:
+    def take(self, query_id: str, number: int) -> BatchRows:
         """Return what was read of a batch, and forget it; nothing where that is not known."""
         with self._lock:
             readings = self._batches.pop((query_id, number), {})
@@ -211,7 +211,7 @@ class BatchReadings:
             return not known[reading.action]
 
         partial = {name for name, of_it in readings.items() if of_it and not any(map(whole, of_it))}
-        return Seen(rows, frozenset(partial))
+        return BatchRows(rows, frozenset(partial))
 
     def _watched(self, function: BatchFunction) -> BatchFunction:
         @functools.wraps(function)

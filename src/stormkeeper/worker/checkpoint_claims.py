@@ -38,7 +38,7 @@ from stormkeeper.topology.claims import Claim
 from stormkeeper.worker.failure import readable
 from stormkeeper.worker.job import Job
 from stormkeeper.worker.running_queries import QueryEvents
-from stormkeeper.worker.shutdown import CLAIMED, INACTIVE, Ending, LiveQueries
+from stormkeeper.worker.shutdown import CLAIMED, INACTIVE, LiveQueries, StopRequest
 
 log = logging.getLogger(__name__)
 
@@ -352,7 +352,7 @@ class JobClaims:
         job: Job,
         checkpoint: Callable[[str], Checkpoint],
         events: QueryEvents,
-        ending: Ending,
+        ending: StopRequest,
         *,
         begin: Callable[[str], None],
         owner: Callable[[], Owner] | None = None,

@@ -253,7 +253,7 @@ _CLOCK_SECS = 2.0
 _PATIENCE_SECS = 5.0
 
 
-class Reports:
+class WorkerReports:
     """The reports of one worker. Safe for many threads.
 
     Parameters

@@ -30,9 +30,9 @@ from stormkeeper.topology.describer import Outcome
 from stormkeeper.topology.description import Description
 from stormkeeper.topology.topology import Topology
 from stormkeeper.worker import script as scripts
-from stormkeeper.worker import topology_conf
+from stormkeeper.worker import worker_conf
 from stormkeeper.worker.job import CommandLine
-from stormkeeper.worker.session import WorkerSession
+from stormkeeper.worker.spark_session import WorkerSession
 
 #: Where this process may start Spark: on this machine, whatever the topology asks for.
 _MASTER = {"spark.master": "local[1]"}
@@ -79,7 +79,7 @@ def main(arguments: Sequence[str]) -> int:
     die_with_parent()
 
     def settle(topology: Topology | None) -> Conf:
-        return topology_conf.merged(
+        return worker_conf.merged(
             topology, files=given.config, overrides=given.conf, strict=given.strict
         )
 

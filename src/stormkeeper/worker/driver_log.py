@@ -48,7 +48,7 @@ _COLLAPSE: Final = 0x08  # <linux/falloc.h>
 _CHUNK: Final = 1024 * 1024
 
 
-class LogFile:
+class LogRotation:
     """A thread that looks after the file to which a descriptor appends.
 
     Parameters

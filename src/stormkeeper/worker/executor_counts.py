@@ -23,9 +23,9 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from stormkeeper.topology.component import ComponentDescription
 from stormkeeper.topology.plan import Edge, Executor, Plan, Query
-from stormkeeper.worker.batch_readings import Seen
+from stormkeeper.worker.batch_readings import BatchRows
 from stormkeeper.worker.failure import readable_text
-from stormkeeper.worker.running_queries import ROWS, QueryEvents, Run
+from stormkeeper.worker.running_queries import ROWS, QueryEvents, QueryRun
 
 log = logging.getLogger(__name__)
 
@@ -89,7 +89,7 @@ class WindowedSum:
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class ComponentWork:
     """What one executor did in one committed micro-batch, in rows.
 
     Parameters
@@ -129,7 +129,7 @@ class Figures:
     partial: Mapping[str, int]
 
 
-class ExecutorStatistics:
+class ExecutorCounts:
     """The running counts of one executor."""
 
     def __init__(self, inputs: Iterable[str] = ()) -> None:
@@ -139,7 +139,7 @@ class ExecutorStatistics:
         self._partial = WindowedSum()
         self._executed = {source: WindowedSum() for source in inputs}
 
-    def record(self, work: Work, now: float) -> None:
+    def record(self, work: ComponentWork, now: float) -> None:
         """Add what was done in a batch that ended at `now`."""
         self._emitted.add(work.emitted, now)
         self._transferred.add(work.transferred, now)
@@ -172,17 +172,17 @@ class WorkerStatistics:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._executors: dict[tuple[str, str], tuple[Executor, ExecutorStatistics]] = {}
+        self._executors: dict[tuple[str, str], tuple[Executor, ExecutorCounts]] = {}
 
     def add(self, executor: Executor) -> None:
         """Take in an executor, with all counts zero."""
         with self._lock:
             self._executors[executor.query, executor.component.id] = (
                 executor,
-                ExecutorStatistics(executor.component.inputs),
+                ExecutorCounts(executor.component.inputs),
             )
 
-    def record(self, query: str, work: Mapping[str, Work], now: float) -> None:
+    def record(self, query: str, work: Mapping[str, ComponentWork], now: float) -> None:
         """Add what the components of `query`, by their ids, did in a batch that ended at `now`."""
         with self._lock:
             for component, done in work.items():
@@ -208,7 +208,7 @@ def observation(edge: Edge) -> str:
     return f"{_PREFIX}{edge.source}>{edge.target}:{edge.position}"
 
 
-def work(query: Query, seen: Seen, took_ms: float) -> dict[str, Work]:
+def work(query: Query, seen: BatchRows, took_ms: float) -> dict[str, ComponentWork]:
     """Return what each component of `query` did in a micro-batch.
 
     Parameters
@@ -235,7 +235,7 @@ def work(query: Query, seen: Seen, took_ms: float) -> dict[str, Work]:
         for edge, count in rows.items():
             if edge.target == component.id:
                 taken[edge.source] = taken.get(edge.source, 0) + count
-        done[component.id] = Work(
+        done[component.id] = ComponentWork(
             # Its DataFrame has the rows that the reader of most of them saw.
             emitted=max(given, default=0),
             transferred=sum(given),
@@ -261,16 +261,16 @@ class TopologyCounts:
         for executor in plan.executors:
             statistics.add(executor)
 
-    def started(self, run: Run) -> None:
+    def started(self, run: QueryRun) -> None:
         """Take in that a query starts."""
 
-    def batch(self, run: Run, seen: Seen, took_ms: float) -> None:
+    def batch(self, run: QueryRun, seen: BatchRows, took_ms: float) -> None:
         """Take in a committed micro-batch."""
         query = self._queries.get(run.name or "")
         if query is not None:
             self._statistics.record(query.id, work(query, seen, took_ms), self._clock())
 
-    def ended(self, run: Run) -> None:
+    def ended(self, run: QueryRun) -> None:
         """Take in the end of a query."""
 
 
@@ -309,7 +309,7 @@ class ScriptQueries:
         self._lock = threading.Lock()
         self._components: dict[str, str] = {}  # by the query's name, else by its id
 
-    def component(self, run: Run) -> str:
+    def component(self, run: QueryRun) -> str:
         """Return the component of a query: the same at a restart in this process."""
         with self._lock:
             key = self._one or run.name or run.query_id
@@ -323,19 +323,19 @@ class ScriptQueries:
                 self._statistics.add(Executor(component, name, task, task))
             return self._components[key]
 
-    def started(self, run: Run) -> None:
+    def started(self, run: QueryRun) -> None:
         """Take in that a query starts."""
         self.component(run)
 
-    def batch(self, run: Run, seen: Seen, took_ms: float) -> None:
+    def batch(self, run: QueryRun, seen: BatchRows, took_ms: float) -> None:
         """Take in a committed micro-batch."""
         rows = sum(n for name, n in seen.rows.items() if name.startswith(_OBSERVATION))
         partial = any(name.startswith(_OBSERVATION) for name in seen.partial)
         name = self.component(run)
-        done = Work(emitted=rows, transferred=rows, took_ms=took_ms, partial=partial)
+        done = ComponentWork(emitted=rows, transferred=rows, took_ms=took_ms, partial=partial)
         self._statistics.record(name, {name: done}, self._clock())
 
-    def ended(self, run: Run) -> None:
+    def ended(self, run: QueryRun) -> None:
         """Take in the end of a query; the script may not look for errors itself."""
         if run.error is not None:
             cause = readable_text(run.error).rpartition("\n")[2]

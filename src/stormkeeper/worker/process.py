@@ -37,10 +37,10 @@ from stormkeeper.topology import faults
 from stormkeeper.topology.plan import Plan, plan
 from stormkeeper.topology.topology import Topology, spread
 from stormkeeper.worker import script as scripts
-from stormkeeper.worker import topology_conf
+from stormkeeper.worker import worker_conf
 from stormkeeper.worker.checkpoint_claims import Checkpoint, JobClaims
-from stormkeeper.worker.cluster_link import Reports
-from stormkeeper.worker.driver_log import LogFile, LogLevels
+from stormkeeper.worker.cluster_link import WorkerReports
+from stormkeeper.worker.driver_log import LogLevels, LogRotation
 from stormkeeper.worker.executor_counts import (
     ScriptQueries,
     TopologyCounts,
@@ -50,8 +50,7 @@ from stormkeeper.worker.executor_counts import (
 from stormkeeper.worker.failure import log_failure, readable_text, without_folder
 from stormkeeper.worker.heartbeat import Beater, alive_file, heartbeat, say_end
 from stormkeeper.worker.job import Job
-from stormkeeper.worker.running_queries import JvmWatch, QueryEvents, Run
-from stormkeeper.worker.session import WorkerSession, check_jvm
+from stormkeeper.worker.running_queries import JvmWatch, QueryEvents, QueryRun
 from stormkeeper.worker.shutdown import (
     AFTER_SECS,
     BEAT_SECS,
@@ -66,12 +65,13 @@ from stormkeeper.worker.shutdown import (
     STOPPED,
     BatchGate,
     Countdown,
-    Ending,
     LiveQueries,
+    StopRequest,
 )
 from stormkeeper.worker.sinks import FileSinks, ScriptCheckpoints, Sink, checkpoint_name
-from stormkeeper.worker.topology_conf import with_credentials
-from stormkeeper.worker.topology_run import Built, TopologyRun, build
+from stormkeeper.worker.spark_session import WorkerSession, check_jvm
+from stormkeeper.worker.topology_run import BuiltQuery, TopologyRun, build
+from stormkeeper.worker.worker_conf import with_credentials
 
 log = logging.getLogger(__name__)
 
@@ -103,12 +103,12 @@ def serve(conf: Conf, job: Job, settle: Callable[[Topology | None], Conf] | None
         When the configuration to run with is wrong.
     """
     die_with_parent()
-    topology_conf.warn_of_silent_pacemakers(conf)
+    worker_conf.warn_of_silent_pacemakers(conf)
     with StopSignals() as signals:
-        worker = Worker(
+        worker = TopologyWorker(
             conf,
             job,
-            settle=settle or (lambda topology: topology_conf.with_topology(conf, topology)),
+            settle=settle or (lambda topology: worker_conf.with_topology(conf, topology)),
             signalled=lambda: signals.stopped,
         )
         stopper = threading.Thread(
@@ -121,7 +121,7 @@ def serve(conf: Conf, job: Job, settle: Callable[[Topology | None], Conf] | None
             stopper.join()
 
 
-class Worker:
+class TopologyWorker:
     """One worker: `run` is for the main thread, `stop_when` for another one."""
 
     def __init__(
@@ -137,7 +137,7 @@ class Worker:
         self._began = time.monotonic()
         self._settled: Conf | None = None
         self._topologies: list[Topology] = []
-        self._ending = Ending(
+        self._ending = StopRequest(
             *(signalled, STOPPED if job.package is not None else 0),
             say=lambda code: say_end(job.alive, code),
         )
@@ -152,7 +152,7 @@ class Worker:
             cancelled=lambda: self._ending.is_asked,
         )
         self._log_levels = LogLevels(lambda: self._session.started)
-        self._reports = Reports(conf, job, self._beat_of, self._log_levels.take)
+        self._reports = WorkerReports(conf, job, self._beat_of, self._log_levels.take)
         self._claiming = JobClaims(
             *(job, self._checkpoint, self._events, self._ending),
             begin=self._begin_claim,
@@ -163,7 +163,7 @@ class Worker:
         self._gate = BatchGate(self._claiming.admits)
         self._live = LiveQueries(self._events, self._gate, lambda: self._ending.is_asked)
         self._script_checkpoints = ScriptCheckpoints(
-            lambda: topology_conf.checkpoint(self._run_conf(), job.storm_id, job.script_id or "")
+            lambda: worker_conf.checkpoint(self._run_conf(), job.storm_id, job.script_id or "")
         )
         self._sinks = (
             FileSinks(
@@ -194,7 +194,7 @@ class Worker:
             period_secs=conf["task.heartbeat.frequency.secs"],
             on_first=lambda: announce(f"worker beating {job.storm_id} {job.node} {job.port}"),
         )
-        self._log_file = LogFile(_STDERR if job.package is not None else None)
+        self._log_file = LogRotation(_STDERR if job.package is not None else None)
         self._alive = alive_file(job.alive, conf, lambda: self._beater.beaten_at)
 
     def run(self) -> int:
@@ -399,13 +399,13 @@ class Worker:
                 self._wait_until_active()
         self._claiming.check()
 
-    def _built(self, the_plan: Plan, topology: Topology, conf: Conf) -> list[Built]:
+    def _built(self, the_plan: Plan, topology: Topology, conf: Conf) -> list[BuiltQuery]:
         built = build(
             the_plan,
             topology.components,
             self._session.get(),
             conf,
-            lambda query: topology_conf.checkpoint(conf, self._job.storm_id, query),
+            lambda query: worker_conf.checkpoint(conf, self._job.storm_id, query),
         )
         for query in built:  # before any of them runs
             self._sinks.check(query.writer)
@@ -430,7 +430,7 @@ class Worker:
             self._reports.begin_claim(query, lambda: self._ending.is_asked)
 
     def _checkpoint(self, query: str) -> Checkpoint:
-        location = topology_conf.checkpoint(self._run_conf(), self._job.storm_id, query)
+        location = worker_conf.checkpoint(self._run_conf(), self._job.storm_id, query)
         return Checkpoint(self._session.get(), location)
 
     # --- a plain script ------------------------------------------------------------------------
@@ -492,7 +492,7 @@ class Worker:
             or self._unheard(self._silence_secs / 3),
         )
 
-    def _name_of(self, run: Run) -> str | None:
+    def _name_of(self, run: QueryRun) -> str | None:
         """Return the name of a query in heartbeats; None for one that a bolt starts by itself."""
         if self._query_ids is not None:
             return run.name if run.name in self._query_ids else None

@@ -28,7 +28,7 @@ from stormkeeper.names import bracketed
 from stormkeeper.topology.package import manifest
 from stormkeeper.topology.package.writing import PLAIN, TIME
 from stormkeeper.worker.job import UnpackedPackage
-from stormkeeper.worker.topology_conf import slot_cores
+from stormkeeper.worker.worker_conf import slot_cores
 
 _STANDALONE: Final = "spark://"
 
@@ -215,7 +215,7 @@ WAIT_SECS: Final = 15.0
 _LOOK_SECS: Final = 1.0
 
 
-class Absence:
+class _Absence:
     """For how long there has been no executor: pure.
 
     Whoever never had one may wait for others to give cores or memory back. Whoever had some and
@@ -293,7 +293,7 @@ class ExecutorWatch:
         self._closed.set()
 
     def _look(self) -> None:
-        absence = Absence()
+        absence = _Absence()
         while not self._closed.wait(self._look_secs):
             try:
                 count = self._count()

@@ -20,13 +20,13 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from stormkeeper.thrift.records import QueryActivity
-from stormkeeper.worker.batch_readings import BatchReadings, Seen
+from stormkeeper.worker.batch_readings import BatchReadings, BatchRows
 
 log = logging.getLogger(__name__)
 
 
 @dataclass
-class Run:
+class QueryRun:
     """One run of a query, from a start to its end."""
 
     run_id: str
@@ -44,13 +44,13 @@ class Run:
 class Counter(Protocol):
     """Takes what there is to count."""
 
-    def started(self, run: Run) -> None:
+    def started(self, run: QueryRun) -> None:
         """Take in that a query starts."""
 
-    def batch(self, run: Run, seen: Seen, took_ms: float) -> None:
+    def batch(self, run: QueryRun, seen: BatchRows, took_ms: float) -> None:
         """Take in a committed micro-batch."""
 
-    def ended(self, run: Run) -> None:
+    def ended(self, run: QueryRun) -> None:
         """Take in the end of a query's run."""
 
 
@@ -61,7 +61,7 @@ class QueryEvents:
         #: Takes the counts from the next event on.
         self.counter = counter
         self._changed = threading.Condition()
-        self._runs: dict[str, Run] = {}
+        self._runs: dict[str, QueryRun] = {}
         self._listener = _Listener(self)
         self._sessions: list[SparkSession] = []
         #: What ``foreachBatch`` functions read; they are watched once it is installed.
@@ -80,15 +80,15 @@ class QueryEvents:
         """The sessions that are listened to."""
         return list(self._sessions)
 
-    def run(self, run_id: str) -> Run | None:
+    def run(self, run_id: str) -> QueryRun | None:
         """Return a run by its id, None before its start was told."""
         return self._runs.get(run_id)
 
-    def running_as(self, query_id: str | None) -> Run | None:
+    def running_as(self, query_id: str | None) -> QueryRun | None:
         """Return the run of a query that has not ended, by Spark's id of the query."""
         return next((run for run in self.running() if run.query_id == query_id), None)
 
-    def running(self) -> list[Run]:
+    def running(self) -> list[QueryRun]:
         """Return the runs that have not ended; without a lock, as heartbeats ask for them."""
         return [run for run in list(self._runs.values()) if not run.ended]
 
@@ -100,7 +100,7 @@ class QueryEvents:
         with self._changed:
             return self._changed.wait_for(condition, timeout_secs)
 
-    def _started(self, run: Run) -> None:
+    def _started(self, run: QueryRun) -> None:
         with self._changed:
             self._runs[run.run_id] = run
             self._changed.notify_all()
@@ -138,7 +138,7 @@ class _Listener(StreamingQueryListener):
         self._events = events
 
     def onQueryStarted(self, event: Any) -> None:  # noqa: N802  (Spark's name)
-        _safely(self._events._started, Run(str(event.runId), str(event.id), event.name))
+        _safely(self._events._started, QueryRun(str(event.runId), str(event.id), event.name))
 
     def onQueryProgress(self, event: Any) -> None:  # noqa: N802
         progress = event.progress
@@ -244,13 +244,13 @@ class JvmWatch:
         with self._lock:
             return int(self._silence * 1000) if self._silence >= self._said_secs else None
 
-    def unheard(self, secs: float) -> Run | None:
+    def unheard(self, secs: float) -> QueryRun | None:
         """Return a run that the JVM ended so long ago, and of whose end no event has come."""
         with self._lock:
             late = {run for run, since in self._ended.items() if self._clock() - since >= secs}
         return next((run for run in self._events.running() if run.run_id in late), None)
 
-    def activities(self, name: Callable[[Run], str | None]) -> list[QueryActivity]:
+    def activities(self, name: Callable[[QueryRun], str | None]) -> list[QueryActivity]:
         """Return what each query does that runs and has a name."""
         with self._lock:
             triggers = self._triggers
@@ -329,7 +329,7 @@ def _query(sessions: Iterable[SparkSession], query_id: str) -> Any:
     return None
 
 
-def _activity(query: str, run: Run, trigger: Trigger | None, now: float) -> QueryActivity:
+def _activity(query: str, run: QueryRun, trigger: Trigger | None, now: float) -> QueryActivity:
     activity = QueryActivity(query)
     if run.last_at is not None:
         activity.last_batch = run.last_batch

@@ -22,8 +22,8 @@ from pyspark.sql.streaming.query import StreamingQuery, StreamingQueryManager
 
 from stormkeeper.daemon import spark_callbacks
 from stormkeeper.daemon.spark_callbacks import BatchFunction
-from stormkeeper.worker.running_queries import QueryEvents, Run, StoppingError, is_stop
-from stormkeeper.worker.session import check_jvm, is_running
+from stormkeeper.worker.running_queries import QueryEvents, QueryRun, StoppingError, is_stop
+from stormkeeper.worker.spark_session import check_jvm, is_running
 
 log = logging.getLogger(__name__)
 
@@ -208,7 +208,7 @@ INACTIVE: Final = 4
 STOPPED: Final = 143
 
 
-class Ending:
+class StopRequest:
     """Why a worker ends, if it is to. Safe for many threads.
 
     Parameters
@@ -304,7 +304,7 @@ class LiveQueries:
                 with contextlib.suppress(Py4JError, PySparkException):
                     query.stop()
 
-    def wait(self) -> list[Run]:
+    def wait(self) -> list[QueryRun]:
         """Wait until all that run now have ended, or the worker is to end; return what ran.
 
         Raises

@@ -22,8 +22,8 @@ from stormkeeper.topology.plan import Edge, Plan, Query
 from stormkeeper.worker.checkpoint_claims import Claims
 from stormkeeper.worker.executor_counts import counted, observation
 from stormkeeper.worker.failure import readable, readable_text
-from stormkeeper.worker.running_queries import QueryEvents, Run
-from stormkeeper.worker.session import check_jvm
+from stormkeeper.worker.running_queries import QueryEvents, QueryRun
+from stormkeeper.worker.spark_session import check_jvm
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ _LOOK_SECS = 0.1
 
 @dataclass
 class _Running:
-    built: Built
+    built: BuiltQuery
     query: StreamingQuery
     #: Spark's id of the run: the query itself would have to ask the JVM for it.
     run_id: str
@@ -63,7 +63,7 @@ class TopologyRun:
 
     def __init__(
         self,
-        built: Sequence[Built],
+        built: Sequence[BuiltQuery],
         events: QueryEvents,
         stopping: Callable[[], bool],
         claims: Claims,
@@ -111,10 +111,10 @@ class TopologyRun:
         return [built.query.id for built in self._started]
 
     @property
-    def _started(self) -> list[Built]:
+    def _started(self) -> list[BuiltQuery]:
         return [running.built for running in self._running]
 
-    def _start(self, built: Built) -> StreamingQuery:
+    def _start(self, built: BuiltQuery) -> StreamingQuery:
         try:
             return built.writer.start()
         except (PySparkException, Py4JError) as error:
@@ -158,7 +158,7 @@ class TopologyRun:
         running.run_id = str(running.query.runId)
         self._settle(running)
 
-    def _run(self, running: _Running) -> Run | None:
+    def _run(self, running: _Running) -> QueryRun | None:
         return self._events.run(running.run_id)
 
     def _has_ended(self, running: _Running) -> bool:
@@ -170,7 +170,7 @@ class TopologyRun:
 
 
 @dataclass(frozen=True)
-class Built:
+class BuiltQuery:
     """A query, ready to be started."""
 
     query: Query
@@ -183,7 +183,7 @@ def build(
     spark: SparkSession,
     conf: Mapping[str, Any],
     checkpoint: Callable[[str], str],
-) -> list[Built]:
+) -> list[BuiltQuery]:
     """Call the functions of every component, once per query, and return the queries.
 
     Nothing is started: a fault in one query is found before another one runs.
@@ -217,7 +217,7 @@ def _build_query(
     spark: SparkSession,
     conf: Mapping[str, Any],
     checkpoint: str,
-) -> Built:
+) -> BuiltQuery:
     frames: dict[str, DataFrame] = {}
     for component in [components[described.id] for described in query.components]:
         inputs = [
@@ -232,7 +232,7 @@ def _build_query(
                 writer = _writer(component, returned)
         except TopologyError as error:
             raise TopologyError(f"{component.place}: {error}".removeprefix(": ")) from error
-    return Built(query, writer.queryName(query.id).option("checkpointLocation", checkpoint))
+    return BuiltQuery(query, writer.queryName(query.id).option("checkpointLocation", checkpoint))
 
 
 def _input(frame: DataFrame, edge: Edge, parallelism: int) -> DataFrame:

@@ -11,8 +11,8 @@ import yaml
 from stormkeeper import conf
 from stormkeeper.errors import ConfigError, SupervisorError
 from stormkeeper.supervisor.directories import Directories
-from stormkeeper.supervisor.launching import Launching
-from stormkeeper.supervisor.records import Restart, SlotAssignment
+from stormkeeper.supervisor.launch import Launcher
+from stormkeeper.supervisor.slot_model import Restart, SlotAssignment
 from stormkeeper.worker.heartbeat import say_end
 from support.packages import of_folder, packed
 
@@ -60,7 +60,7 @@ def launching(tmp_path, code, monkeypatch):
         "storm.zookeeper.auth.payload": "u:" + SECRET,
     }
     numbers = iter(range(5, 100))
-    return Launching(
+    return Launcher(
         conf.defaults().with_values(own), "sup-a", directories, code, lambda: next(numbers)
     )
 

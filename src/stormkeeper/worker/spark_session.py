@@ -28,7 +28,7 @@ from stormkeeper.errors import EngineError, WorkerError
 from stormkeeper.topology import faults
 from stormkeeper.worker import remote_spark, udf_daemon
 from stormkeeper.worker.job import UnpackedPackage
-from stormkeeper.worker.topology_conf import slot_share, spark_values, warn_of_own_checkpoints
+from stormkeeper.worker.worker_conf import slot_share, spark_values, warn_of_own_checkpoints
 
 log = logging.getLogger(__name__)
 

@@ -5,12 +5,12 @@ from hypothesis import strategies as st
 
 from stormkeeper import conf
 from stormkeeper.supervisor.environments import BUILD_SECS, CHECK_SECS
-from stormkeeper.supervisor.times import WORKER_END_SECS, Times
+from stormkeeper.supervisor.slot_model import WORKER_END_SECS, SlotTimeouts
 from stormkeeper.worker import process
 
 
 def test_storms_defaults():
-    times = Times.from_conf(conf.defaults())
+    times = SlotTimeouts.from_conf(conf.defaults())
     assert (times.start, times.silence) == (120, 30)
     assert times.grace == WORKER_END_SECS + 3
 
@@ -20,12 +20,12 @@ def test_a_worker_has_the_time_that_it_may_take_to_end():
 
 
 def test_an_environment_that_takes_too_long_is_given_up_by_its_builder_first():
-    assert Times().environment > BUILD_SECS + CHECK_SECS
+    assert SlotTimeouts().environment > BUILD_SECS + CHECK_SECS
 
 
 @given(st.integers(1, 10_000))
 def test_waits_grow_to_their_limit(count):
-    times = Times()
+    times = SlotTimeouts()
     for wait, most in ((times.delay, times.last_delay), (times.retry, times.last_retry)):
         assert 0 <= wait(count) <= wait(count + 1) <= most
     assert times.delay(10_000) == times.last_delay

@@ -7,14 +7,14 @@ import time
 import pytest
 
 from stormkeeper.supervisor import process_table
-from stormkeeper.supervisor.waiting import Waiting
+from stormkeeper.supervisor.process_table import ProcessWaiter
 from support.leaks import nothing_left_behind
 from support.waiting import DEADLINE_SECS
 
 
 @pytest.fixture
 def waiting():
-    waiting = Waiting()
+    waiting = ProcessWaiter()
     yield waiting
     waiting.close()
 
@@ -68,7 +68,7 @@ def test_a_process_that_has_ended_is_not_followed(waiting):
 
 def test_nothing_is_left_open():
     with subprocess.Popen(["sleep", "600"]) as child, nothing_left_behind():
-        waiting = Waiting()
+        waiting = ProcessWaiter()
         waiting.follow("one", process_table.find(child.pid).id)
         waiting.follow("one", process_table.find(child.pid).id)
         waiting.close()

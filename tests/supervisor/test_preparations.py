@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from stormkeeper.errors import EnvironmentBuildError, PeerError, SupervisorError
-from stormkeeper.supervisor.events import NotPrepared, Prepared
-from stormkeeper.supervisor.preparing import Preparing
+from stormkeeper.supervisor.launch import Preparations
+from stormkeeper.supervisor.slot_model import PreparationFailed, Prepared
 from support.waiting import DEADLINE_SECS, until
 
 
@@ -70,7 +70,7 @@ def answers():
 
 @pytest.fixture
 def preparing(code, environments, answers):
-    return Preparing(code, environments, lambda *answer: answers.put(answer))
+    return Preparations(code, environments, lambda *answer: answers.put(answer))
 
 
 def test_what_was_done_is_answered(preparing, code, answers):
@@ -88,10 +88,10 @@ def test_what_was_not_done_is_answered_with_the_reason(preparing, code, environm
     code.failure = PeerError("no Nimbus answers")
     code.go_on.set()
     preparing.fetch(6700, 1, "wc")
-    assert answers.get(timeout=DEADLINE_SECS) == (6700, NotPrepared(1, "no Nimbus answers"))
+    assert answers.get(timeout=DEADLINE_SECS) == (6700, PreparationFailed(1, "no Nimbus answers"))
     environments.failure = EnvironmentBuildError("pip ended")
     preparing.build(6701, 2, "wc")
-    assert answers.get(timeout=DEADLINE_SECS) == (6701, NotPrepared(2, "pip ended"))
+    assert answers.get(timeout=DEADLINE_SECS) == (6701, PreparationFailed(2, "pip ended"))
 
 
 def test_a_defect_is_answered_too(preparing, environments, answers, caplog):

@@ -3,9 +3,9 @@
 import pytest
 
 from stormkeeper.errors import SupervisorError
+from stormkeeper.supervisor.cleanup import Cleanup, Needed
 from stormkeeper.supervisor.directories import PYTHON, Directories
 from stormkeeper.supervisor.environments import Environments
-from stormkeeper.supervisor.tidying import Needed, Tidying
 from stormkeeper.topology.package.environment import Base
 from support.waiting import until
 
@@ -43,7 +43,7 @@ def directories(tmp_path):
 def tidying(directories):
     environments = Environments(directories.environments, Base.here())
     needed = Needed(frozenset({"wc-1-1"}), frozenset({"w1", "w2"}))
-    tidying = Tidying(Code(), environments, Checkpoints(), directories, lambda: needed)
+    tidying = Cleanup(Code(), environments, Checkpoints(), directories, lambda: needed)
     tidying.start()
     yield tidying
     tidying.close()

@@ -4,15 +4,14 @@ import pytest
 
 from stormkeeper.conf import defaults
 from stormkeeper.supervisor import process
-from stormkeeper.supervisor.means import Seen
-from stormkeeper.supervisor.pages import MAX_SILENCE, pages, slot_lines
-from stormkeeper.supervisor.records import SlotAssignment
+from stormkeeper.supervisor.slot_model import SlotAssignment
 from stormkeeper.supervisor.slots import SlotState, SlotStatus
+from stormkeeper.supervisor.status_pages import MAX_SILENCE, SupervisorStatus, pages, slot_lines
 
 WORK = SlotAssignment("wc-1-1", {"out": "1-1-0"})
 EMPTY = SlotStatus(SlotState.EMPTY, None, None, 0, "")
 FAILING = SlotStatus(SlotState.BACKING_OFF, WORK, None, 3, "it ended by SIGKILL\nand more")
-SEEN = Seen(1000.0, {6701: FAILING, 6700: EMPTY}, {6701: 2**30}, 7, 3, 1)
+SEEN = SupervisorStatus(1000.0, {6701: FAILING, 6700: EMPTY}, {6701: 2**30}, 7, 3, 1)
 
 
 @pytest.fixture
@@ -58,8 +57,8 @@ def test_it_is_ready_while_it_takes_new_work_and_says_what_each_slot_does(said):
     )
     assert said("/readyz") == (200, "ready\n" + slots)
     assert said("/readyz", why="the disk is full") == (503, "the disk is full\n" + slots)
-    assert [*slot_lines(Seen(0.0))] == []
-    [line] = slot_lines(Seen(0.0, foreign=frozenset({"wc-1-1"})))
+    assert [*slot_lines(SupervisorStatus(0.0))] == []
+    [line] = slot_lines(SupervisorStatus(0.0, foreign=frozenset({"wc-1-1"})))
     assert line.startswith("wc-1-1 is not run here: a Nimbus that is not ours")
 
 

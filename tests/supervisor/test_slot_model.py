@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from stormkeeper import conf
-from stormkeeper.supervisor.records import CrashSeries, Restart, SlotAssignment
+from stormkeeper.supervisor.slot_model import CrashSeries, Restart, SlotAssignment
 
 WORK = SlotAssignment("counts-1-1", {"out": "1-1-a", "in": "1-2-b"})
 

@@ -7,7 +7,9 @@ what the topology does, which wins.
 
 from __future__ import annotations
 
+import logging
 import os
+import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -16,11 +18,18 @@ import msgspec
 
 from stormkeeper.conf import Conf
 from stormkeeper.conf.folders import folder
-from stormkeeper.errors import ConfigError, SupervisorError
+from stormkeeper.errors import ConfigError, StormkeeperError, SupervisorError
+from stormkeeper.supervisor.assignments import started
 from stormkeeper.supervisor.directories import PACKAGE, PYTHON, Directories
-from stormkeeper.supervisor.orders import started
-from stormkeeper.supervisor.records import Restart, SlotAssignment
-from stormkeeper.supervisor.topology_code import TopologyCode
+from stormkeeper.supervisor.environments import BUILD_SECS, CHECK_SECS, Environments
+from stormkeeper.supervisor.slot_model import (
+    Event,
+    PreparationFailed,
+    Prepared,
+    Restart,
+    SlotAssignment,
+)
+from stormkeeper.supervisor.topology_code import LocalTopologyCode
 from stormkeeper.supervisor.worker_processes import WorkerCommand
 
 #: The files of a launch, in its folder.
@@ -33,7 +42,7 @@ _ENDED = "ended"
 _MODE: Final = 0o600
 
 
-class Launching:
+class Launcher:
     """Makes what workers are launched with.
 
     Parameters
@@ -55,7 +64,7 @@ class Launching:
         conf: Conf,
         supervisor_id: str,
         directories: Directories,
-        code: TopologyCode,
+        code: LocalTopologyCode,
         next_start: Callable[[], int],
     ) -> None:
         self._conf = conf.with_values(_wherever_it_runs(conf))
@@ -175,3 +184,107 @@ def _text(value: Any) -> str:
 def _write(file: Path, data: bytes) -> None:
     with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _MODE), "wb") as opened:
         opened.write(data)
+
+
+log = logging.getLogger(__name__)
+
+#: How long to wait for an environment that is being built for another slot, in seconds.
+_WAIT_SECS: Final = BUILD_SECS + 2 * CHECK_SECS
+
+
+class Preparations:
+    """What is being prepared for the slots of a supervisor. Safe for many threads.
+
+    There are no more threads than slots, but for those whose answers nobody waits for any more.
+
+    Parameters
+    ----------
+    code, environments
+        Of topologies.
+    answer
+        Takes the answer to a request, with the slot's port.
+    """
+
+    def __init__(
+        self,
+        code: LocalTopologyCode,
+        environments: Environments,
+        answer: Callable[[int, Event], None],
+    ) -> None:
+        self._code = code
+        self._environments = environments
+        self._answer = answer
+        self._lock = threading.Lock()
+        #: By port and number.
+        self._requests: set[tuple[int, int]] = set()
+        self._pythons: dict[str, Path] = {}
+        #: By topology, the identity of the environment that is being prepared.
+        self._building: dict[str, str] = {}
+
+    def fetch(self, port: int, request: int, storm_id: str) -> None:
+        """Begin to see that a topology's code is here."""
+        self._begin(
+            *(port, request, f"code {storm_id}"),
+            lambda: self._code.fetch(storm_id, lambda: (port, request) in self._requests),
+        )
+
+    def build(self, port: int, request: int, storm_id: str) -> None:
+        """Begin to see that a topology's environment is here."""
+
+        def build() -> None:
+            manifest, unpacked = self._code.manifest(storm_id), self._code.unpacked(storm_id)
+            self._building[storm_id] = self._environments.identity(manifest) or ""
+            python = self._environments.python(manifest, unpacked, wait_secs=_WAIT_SECS)
+            self._pythons[storm_id] = python
+
+        self._begin(port, request, f"environment {storm_id}", build)
+
+    def progress(self, storm_id: str) -> str:
+        """Return what pip does for a topology's environment; empty if none is being built."""
+        return self._environments.progress(self._building.get(storm_id, ""))
+
+    def python(self, storm_id: str) -> Path:
+        """Return the Python of a topology whose environment was prepared.
+
+        Raises
+        ------
+        SupervisorError
+            It was not.
+        """
+        try:
+            return self._pythons[storm_id]
+        except KeyError:
+            raise SupervisorError(f"there is no environment for {storm_id} yet") from None
+
+    def abandon(self, port: int, request: int) -> None:
+        """Answer a request no more."""
+        with self._lock:
+            self._requests.discard((port, request))
+
+    def close(self) -> None:
+        """Answer nothing any more, and end what can be ended."""
+        with self._lock:
+            self._requests.clear()
+        self._environments.close()
+
+    def _begin(self, port: int, request: int, name: str, do: Callable[[], None]) -> None:
+        with self._lock:
+            self._requests.add((port, request))
+
+        def run() -> None:
+            answer: Event = Prepared(request)
+            try:
+                do()
+            except StormkeeperError as error:
+                answer = PreparationFailed(request, str(error))
+            except Exception as error:
+                # Whoever waits is told at once, and tries again.
+                log.exception("the %s cannot be prepared, by a defect of Stormkeeper", name)
+                answer = PreparationFailed(request, f"an error of the supervisor: {error!r}")
+            with self._lock:
+                is_wanted = (port, request) in self._requests
+                self._requests.discard((port, request))
+            if is_wanted:
+                self._answer(port, answer)
+
+        threading.Thread(target=run, name=name, daemon=True).start()

@@ -2,18 +2,55 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Final
 
 from stormkeeper.daemon.http import Page
-from stormkeeper.supervisor.means import FOREIGN, Seen
+from stormkeeper.supervisor.slots import SlotStatus
 
 #: Seconds for which the slots' thread may not have done its regular work.
 MAX_SILENCE: Final = 10.0
 
 
+#: What is said of a topology whose assignment has no launches.
+FOREIGN: Final = (
+    "is not run here: a Nimbus that is not ours, such as Java's, has placed it on this supervisor;"
+    " stop that Nimbus and kill the topology, or give this supervisor another storm.zookeeper.root"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SupervisorStatus:
+    """How the slots are, for whoever looks.
+
+    Parameters
+    ----------
+    turned_at
+        When the thread last did its regular work, in seconds of a monotonic clock.
+    slots
+        By port.
+    memory
+        What each worker takes with all that it started, in bytes, by its slot's port.
+    launches, crashes, problems
+        How many there have been.
+    foreign
+        The topologies that another Nimbus has placed here, which do not run.
+    """
+
+    turned_at: float
+    slots: Mapping[int, SlotStatus] = field(default_factory=dict)
+    memory: Mapping[int, int] = field(default_factory=dict)
+    launches: int = 0
+    crashes: int = 0
+    problems: int = 0
+    foreign: frozenset[str] = frozenset()
+
+
 def pages(
-    seen: Callable[[], Seen], unready: Callable[[], str | None], clock: Callable[[], float]
+    seen: Callable[[], SupervisorStatus],
+    unready: Callable[[], str | None],
+    clock: Callable[[], float],
 ) -> dict[str, Callable[[str], Page]]:
     """Return the pages of a supervisor, by path.
 
@@ -51,7 +88,7 @@ def pages(
     return {"/metrics": metrics, "/healthz": healthz, "/readyz": readyz}
 
 
-def slot_lines(seen: Seen) -> Iterator[str]:
+def slot_lines(seen: SupervisorStatus) -> Iterator[str]:
     """Yield what each slot is doing, and what is not run though it was placed here, a line each."""
     for port, slot in sorted(seen.slots.items()):
         said = [f"{port} {slot.state.value}"]

@@ -39,7 +39,7 @@ def merged(
     files, overrides, strict
         As in `stormkeeper.conf.load`.
     saved
-        What was saved of the topology's when it was submitted (`stormkeeper.worker.topology_conf`):
+        What was saved of the topology's when it was submitted (`stormkeeper.worker.worker_conf`):
         wins over its own, and over the cluster's.
 
     Raises

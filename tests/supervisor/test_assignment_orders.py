@@ -7,9 +7,9 @@ import pytest
 from stormkeeper.nimbus.scheduling import mapping
 from stormkeeper.nimbus.scheduling.cluster import Launch
 from stormkeeper.paths import Slot
-from stormkeeper.supervisor.orders import Orders, orders, started, stopped
+from stormkeeper.supervisor.assignments import Orders, orders, started, stopped
 from stormkeeper.supervisor.process_table import ProcessId
-from stormkeeper.supervisor.records import Restart, SlotAssignment, SlotRecord, WorkerRecord
+from stormkeeper.supervisor.slot_model import Restart, SlotAssignment, SlotRecord, WorkerRecord
 from stormkeeper.thrift.records import Assignment, LaunchClaim, NodeInfo
 from stormkeeper.topology.claims import Claim
 

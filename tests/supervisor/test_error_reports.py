@@ -7,8 +7,8 @@ import pytest
 from stormkeeper.errors import StateUnavailableError
 from stormkeeper.state.storm.cluster import StormClusterState
 from stormkeeper.state.storm.codec import Codec
-from stormkeeper.supervisor.records import SlotAssignment
-from stormkeeper.supervisor.reports import Reports, last_lines
+from stormkeeper.supervisor.registration import ErrorReports, last_lines
+from stormkeeper.supervisor.slot_model import SlotAssignment
 from stormkeeper.topology.faults import crash, crash_with_cause
 from support.memory_state import MemoryEnsemble
 
@@ -23,7 +23,7 @@ def storm():
 
 
 def test_each_query_of_the_worker_gets_it(storm):
-    reports = Reports(storm, "a.example")
+    reports = ErrorReports(storm, "a.example")
     reports.start()
     reports.put(WORK, 6700, "it crashed")
     reports.close()
@@ -37,7 +37,7 @@ CRASH = crash(6700, 1, "it ended with exit code 1")
 
 def crashed(storm, **more):
     """Report a crash of the worker; return what is the newest error of each component then."""
-    reports = Reports(storm, "a.example")
+    reports = ErrorReports(storm, "a.example")
     reports.start()
     reports.crashed(WORK, 6700, CRASH, log_end="the end", **more)
     reports.close()
@@ -101,7 +101,7 @@ def test_what_cannot_be_reported_is_logged_and_the_next_one_is_tried(storm, monk
         return whole(*args, **more)
 
     monkeypatch.setattr(storm, "report_error", report)
-    reports = Reports(storm, "a.example")
+    reports = ErrorReports(storm, "a.example")
     reports.start()
     reports.put(WORK, 6700, "first")
     reports.put(WORK, 6700, "second")
@@ -111,7 +111,7 @@ def test_what_cannot_be_reported_is_logged_and_the_next_one_is_tried(storm, monk
 
 
 def test_too_many_do_not_wait(storm, caplog):
-    reports = Reports(storm, "a.example")
+    reports = ErrorReports(storm, "a.example")
     for number in range(101):
         reports.put(WORK, 6700, str(number))
     assert caplog.text.count("too many wait") == 1

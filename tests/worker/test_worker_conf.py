@@ -6,7 +6,7 @@ from stormkeeper.conf import defaults
 from stormkeeper.conf.folders import checkpoint_root
 from stormkeeper.errors import ConfigError
 from stormkeeper.topology import Topology
-from stormkeeper.worker import topology_conf
+from stormkeeper.worker import worker_conf
 
 
 @pytest.fixture
@@ -20,7 +20,7 @@ def test_topology_wins_over_the_file_and_the_command_line_over_both(files):
     topology = Topology(
         "t", {"input": "the topology's", "topology.workers": 3, "spark.master": "local[1]"}
     )
-    conf = topology_conf.merged(
+    conf = worker_conf.merged(
         topology, files=files, overrides=["topology.workers=4", " spark.x = 1"]
     )
     assert conf["input"] == "the topology's"
@@ -36,9 +36,7 @@ def test_what_was_saved_wins_over_the_file_and_the_topology_but_not_over_the_com
 ):
     topology = Topology("t", {"input": "its own", "topology.workers": 3, "spark.x": 1})
     saved = {"input": "saved", "topology.workers": 5, "topology.name": "other", "new": [1]}
-    conf = topology_conf.merged(
-        topology, files=files, overrides=["topology.workers=4"], saved=saved
-    )
+    conf = worker_conf.merged(topology, files=files, overrides=["topology.workers=4"], saved=saved)
     assert conf["input"] == "saved"
     assert conf["topology.workers"] == 4
     assert conf["topology.name"] == "other"
@@ -48,47 +46,47 @@ def test_what_was_saved_wins_over_the_file_and_the_topology_but_not_over_the_com
 
 
 def test_own_keys_of_the_topology_are_known(files, caplog):
-    conf = topology_conf.merged(Topology("t", {"input": 1}), files=files, overrides=["input=2"])
+    conf = worker_conf.merged(Topology("t", {"input": 1}), files=files, overrides=["input=2"])
     assert conf["input"] == 2
     assert caplog.records == []
 
 
 def test_unknown_key_is_warned_of_with_the_nearest_known(files, caplog):
-    topology_conf.merged(Topology("t", {"input": 1}), files=files, overrides=["inptu=2"])
+    worker_conf.merged(Topology("t", {"input": 1}), files=files, overrides=["inptu=2"])
     assert "unknown key inptu; is input meant?" in caplog.text
 
 
 def test_strict_makes_it_an_error(files):
     with pytest.raises(ConfigError, match="inptu"):
-        topology_conf.merged(
+        worker_conf.merged(
             Topology("t", {"input": 1}), files=files, overrides=["inptu=2"], strict=True
         )
 
 
 def test_wrong_value_in_the_topology_says_where():
     with pytest.raises(ConfigError, match=r"conf of the topology 't': topology.workers: expected"):
-        topology_conf.with_topology(defaults(), Topology("t", {"topology.workers": 0}))
+        worker_conf.with_topology(defaults(), Topology("t", {"topology.workers": 0}))
 
 
 def test_without_a_topology_the_configuration_stands():
     conf = defaults()
-    assert topology_conf.with_topology(conf, None) is conf
+    assert worker_conf.with_topology(conf, None) is conf
 
 
 def test_pacemakers_that_no_heartbeat_goes_to_are_warned_of(caplog):
-    topology_conf.warn_of_silent_pacemakers(defaults())
+    worker_conf.warn_of_silent_pacemakers(defaults())
     named = defaults().with_values({"pacemaker.servers": ["host"]})
     store = "org.apache.storm.cluster.PaceMakerStateStorageFactory"
-    topology_conf.warn_of_silent_pacemakers(named.with_values({"storm.cluster.state.store": store}))
+    worker_conf.warn_of_silent_pacemakers(named.with_values({"storm.cluster.state.store": store}))
     assert caplog.records == []
-    topology_conf.warn_of_silent_pacemakers(named)
+    worker_conf.warn_of_silent_pacemakers(named)
     [record] = caplog.records
     assert f"storm.cluster.state.store={store}" in record.getMessage()
 
 
 def test_what_spark_is_asked_for():
     conf = {"spark.master": "local[3]", "topology.workers": 1, **PATHS}
-    asked = topology_conf.spark_values(conf, {"spark.master": "local[1]", "spark.app.name": "mine"})
+    asked = worker_conf.spark_values(conf, {"spark.master": "local[1]", "spark.app.name": "mine"})
     assert asked["spark.master"] == "local[3]"
     assert asked["spark.app.name"] == "mine"
     assert "topology.workers" not in asked
@@ -98,7 +96,7 @@ def test_what_spark_is_asked_for():
 def test_what_a_slot_has_of_its_machine_counts_where_nobody_says_anything():
     share = {"spark.master": "local[2]", "spark.driver.memory": "1024m", "spark.cores": "2"}
     conf = {"spark.master": "local[3]", **PATHS}
-    asked = topology_conf.spark_values(conf, {"spark.driver.memory": "3g"}, share)
+    asked = worker_conf.spark_values(conf, {"spark.driver.memory": "3g"}, share)
     assert asked["spark.master"] == "local[3]"
     assert asked["spark.driver.memory"] == "3g"
     assert asked["spark.cores"] == "2"
@@ -120,7 +118,7 @@ PATHS = {"topology.checkpoint.dir": None, "storm.local.dir": "/local"}
     ],
 )
 def test_checkpoints_on_a_local_disk_are_written_by_system_calls(place, local):
-    asked = topology_conf.spark_values({**PATHS, "topology.checkpoint.dir": place}, {})
+    asked = worker_conf.spark_values({**PATHS, "topology.checkpoint.dir": place}, {})
     assert ("spark.sql.streaming.checkpointFileManagerClass" in asked) == local
 
 
@@ -137,12 +135,12 @@ def test_checkpoints_on_a_local_disk_are_written_by_system_calls(place, local):
 )
 def test_where_a_checkpoint_is(place, expected):
     conf = {**PATHS, "topology.checkpoint.dir": place, "topology.checkpoint.from": None}
-    assert topology_conf.checkpoint(conf, "wc-1-1", "totals") == expected
+    assert worker_conf.checkpoint(conf, "wc-1-1", "totals") == expected
 
 
 def test_who_goes_on_from_checkpoints_has_their_folder():
     conf = {"topology.checkpoint.dir": "/a", "topology.checkpoint.from": "wc-1-1"}
-    assert topology_conf.checkpoint(conf, "wc-2-9", "totals") == "/a/wc-1-1/totals"
+    assert worker_conf.checkpoint(conf, "wc-2-9", "totals") == "/a/wc-1-1/totals"
 
 
 def test_checkpoints_are_in_the_folder_in_which_all_daemons_keep_what_they_keep():
@@ -155,10 +153,8 @@ def test_checkpoints_that_executors_would_not_share_are_warned_of(caplog):
         {"topology.checkpoint.dir": "/a", "topology.checkpoint.shared": True},
         {"topology.checkpoint.dir": "hdfs://host/a"},
     ):
-        topology_conf.warn_of_own_checkpoints(defaults().with_values(shared))
+        worker_conf.warn_of_own_checkpoints(defaults().with_values(shared))
     assert caplog.records == []
-    topology_conf.warn_of_own_checkpoints(
-        defaults().with_values({"topology.checkpoint.dir": "/a/b"})
-    )
+    worker_conf.warn_of_own_checkpoints(defaults().with_values({"topology.checkpoint.dir": "/a/b"}))
     assert "/a/b" in caplog.text
     assert "topology.checkpoint.shared" in caplog.text
