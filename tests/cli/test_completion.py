@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from stormkeeper.cli.completion import SHELLS
+from stormkeeper.cli.config import SHELLS
 
 #: Asks bash what it would offer for the words of a line, of which the last is being written.
 ASK_BASH = """

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stormkeeper.cli.settings import from_pairs, from_text
+from stormkeeper.cli.credentials import from_pairs, from_text
 from stormkeeper.errors import ConfigError
 
 SECRET = "hunter2"

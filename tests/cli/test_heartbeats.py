@@ -7,7 +7,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from stormkeeper.cli.heartbeats import normal
+from stormkeeper.cli.heartbeats import normal_path
 from stormkeeper.pacemaker.client import PacemakerClient
 from stormkeeper.thrift import readable
 from stormkeeper.thrift.records import (
@@ -183,7 +183,7 @@ def test_what_a_pacemaker_lost_as_it_started_again_is_not_gone(environ, start_pa
             other.start()
             assert listing.remark().endswith(" Every Pacemaker answers again")
             said = listing.remark()
-            assert f" {other.address} has taken heartbeats for only " in said
+            assert f" {other.address} has received heartbeats for only " in said
             assert said.endswith(" until it has for 3600 s")
             goes.send_pulse("/w/c", b"")
             goes.send_pulse("/w/d", b"")
@@ -199,7 +199,7 @@ def test_who_has_just_started_is_named_where_nothing_is_found(ask, pacemaker, cl
         told = ask(*command)
         assert (told.returncode, told.stdout) == (code, "")
         new, _ = told.stderr.splitlines()
-        assert new.startswith(f"storm: {pacemaker.address} has taken heartbeats for only ")
+        assert new.startswith(f"storm: {pacemaker.address} has received heartbeats for only ")
         assert new.endswith(" s: workers may not have beaten yet")
     client.send_pulse(PATH, b"x")
     assert ask("list", "/").stderr == ""
@@ -335,7 +335,7 @@ def test_nothing_is_there(ask, client):
 def test_a_cluster_without_heartbeats_is_no_failure(ask, path):
     told = ask("list", path, *PATIENT)
     assert (told.returncode, told.stdout) == (0, "")
-    assert told.stderr == "storm: every Pacemaker answered, and none holds a heartbeat\n"
+    assert told.stderr == "storm: all Pacemakers answered, and hold no heartbeat\n"
     told = ask("list", path, "--json")
     assert (told.returncode, told.stdout) == (0, "[]\n")
 
@@ -448,7 +448,7 @@ def test_what_is_no_path_is_wrong_usage(storm, closed_port, command, path, shown
     ],
 )
 def test_paths_are_taken_as_people_write_them(given, path):
-    assert normal(given) == path
+    assert normal_path(given) == path
 
 
 def test_a_reader_that_goes_away_is_no_failure_to_talk_of(environ, pacemaker, client):

@@ -5,8 +5,8 @@ from contextlib import ExitStack
 
 import pytest
 
-from stormkeeper.cli import log_machines
-from stormkeeper.cli.log_machines import LogMachines
+from stormkeeper.cli import logs
+from stormkeeper.cli.logs import LogMachines
 from stormkeeper.client.log_server import LogMachine
 from stormkeeper.errors import LeaderNotFoundError
 from support.logs import Log, serving
@@ -18,7 +18,7 @@ ID = "wc-1-1700000000"
 def _quick(monkeypatch):
     """Let rounds follow each other at once, each with a look at where the workers are."""
     for period in ("_ROUND", "_AGAIN", "_LOOK"):
-        monkeypatch.setattr(log_machines, period, 0.0)
+        monkeypatch.setattr(logs, period, 0.0)
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from stormkeeper.cli.commands import storm as command
-from stormkeeper.cli.stats import pages
+from stormkeeper.cli.stats import _count
 from support.command import HEAVY, imported_by
 from support.counted import write
 
@@ -388,4 +388,4 @@ def test_it_loads_little(tmp_path, options):
     ],
 )
 def test_counts_are_short(value, text):
-    assert pages._count(value) == text
+    assert _count(value) == text

@@ -12,15 +12,14 @@ from typing import Any
 import click
 
 import stormkeeper
-from stormkeeper.cli.groups import LazyGroup
-from stormkeeper.cli.options import conf_options, examples
+from stormkeeper.cli.options import LazyGroup, conf_options, examples
 
 _COMMANDS = {
     "activate": "stormkeeper.cli.topologies:activate",
-    "alerts": "stormkeeper.cli.alerts:alerts",
+    "alerts": "stormkeeper.cli.history:alerts",
     "blobstore": "stormkeeper.cli.blobstore:blobstore",
     "checkpoint": "stormkeeper.cli.checkpoint:checkpoint",
-    "completion": "stormkeeper.cli.completion:completion",
+    "completion": "stormkeeper.cli.config:completion",
     "config": "stormkeeper.cli.config:config",
     "deactivate": "stormkeeper.cli.topologies:deactivate",
     "dev-zookeeper": "stormkeeper.cli.daemons:dev_zookeeper",
@@ -29,27 +28,27 @@ _COMMANDS = {
     "history": "stormkeeper.cli.history:history",
     "jar": "stormkeeper.cli.submit:submit",
     "kill": "stormkeeper.cli.topologies:kill",
-    "kill_workers": "stormkeeper.cli.supervisors:kill_workers",
+    "kill_workers": "stormkeeper.cli.daemons:kill_workers",
     "list": "stormkeeper.cli.topologies:list_all",
     "local": "stormkeeper.cli.local:local",
-    "localconfvalue": "stormkeeper.cli.inspect:localconfvalue",
+    "localconfvalue": "stormkeeper.cli.config:localconfvalue",
     "logs": "stormkeeper.cli.logs:logs",
     "monitor": "stormkeeper.cli.monitor:monitor",
     "nimbus": "stormkeeper.cli.daemons:nimbus",
-    "node-health-check": "stormkeeper.cli.supervisors:node_health_check",
+    "node-health-check": "stormkeeper.cli.daemons:node_health_check",
     "pacemaker": "stormkeeper.cli.daemons:pacemaker",
     "pipeline": "stormkeeper.cli.daemons:pipeline",
     "rebalance": "stormkeeper.cli.topologies:rebalance",
-    "remoteconfvalue": "stormkeeper.cli.inspect:remoteconfvalue",
-    "set_log_level": "stormkeeper.cli.settings:set_log_level",
+    "remoteconfvalue": "stormkeeper.cli.config:remoteconfvalue",
+    "set_log_level": "stormkeeper.cli.credentials:set_log_level",
     "simulate": "stormkeeper.cli.simulate:simulate",
     "state": "stormkeeper.cli.state:state",
-    "stats": "stormkeeper.cli.stats.command:stats",
+    "stats": "stormkeeper.cli.stats:stats",
     "status": "stormkeeper.cli.topologies:status",
     "submit": "stormkeeper.cli.submit:submit",
-    "supervisor": "stormkeeper.cli.supervisors:supervisor",
-    "upload-credentials": "stormkeeper.cli.settings:upload_credentials",
-    "version": "stormkeeper.cli.inspect:version",
+    "supervisor": "stormkeeper.cli.daemons:supervisor",
+    "upload-credentials": "stormkeeper.cli.credentials:upload_credentials",
+    "version": "stormkeeper.cli.config:version",
 }
 
 #: The commands that hold a hangup back until they can heed it, and then let it through themselves.

@@ -1,21 +1,24 @@
-"""``storm heartbeats``: what workers last said, as the Pacemakers have it."""
+"""``storm heartbeats``: show the heartbeats that Pacemakers hold."""
+
+from __future__ import annotations
 
 import json
 import logging
 import math
 import os
 import re
+import time
 import unicodedata
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import click
 
-from stormkeeper.cli.groups import Group
 from stormkeeper.cli.options import (
     ConfigFault,
     Fault,
+    Group,
     UnansweredFault,
     conf_options,
     examples,
@@ -25,8 +28,10 @@ from stormkeeper.cli.options import (
     until_interrupted,
     watch_option,
 )
+from stormkeeper.cli.output import Listing, remark
 from stormkeeper.errors import (
     ConfigError,
+    PacemakerError,
     PacemakerUnavailableError,
     SerializationError,
     StormkeeperError,
@@ -37,46 +42,49 @@ if TYPE_CHECKING:
     from stormkeeper.conf import Address, Conf
     from stormkeeper.heartbeats.protocols import Heartbeat
     from stormkeeper.pacemaker.client.pool import PacemakerPool
+    from stormkeeper.thrift.pacemaker import ServerInfo
 
-#: Tries after the first: a person waits, and can ask again.
-_RETRIES = 2
+#: Tries after the first; the user can run the command again.
+_RETRIES: Final = 2
 
-_NO_SERVER = "no Pacemaker is configured; name one with -c pacemaker.servers=HOST:PORT"
-_KEYS_GO = "keys are set with -c KEY=VALUE or in storm.yaml"
-_ANOTHER = "or name another with -c pacemaker.servers=HOST:PORT"
+#: Seconds between two reads with ``--watch``.
+_WATCH_SECS: Final = 2.0
 
-#: What may help, by what the error says.
-_REMEDIES = {
+_NO_SERVER: Final = "no Pacemaker is configured; name one with -c pacemaker.servers=HOST:PORT"
+_KEYS_GO: Final = "keys are set with -c KEY=VALUE or in storm.yaml"
+_ANOTHER: Final = "or name another with -c pacemaker.servers=HOST:PORT"
+
+#: Remedies, by a pattern in the error's text.
+_REMEDIES: Final = {
     r"nothing listens there": "start one with `storm pacemaker`",
-    r"could not be looked up": "see how the host is written in pacemaker.servers",
+    r"could not be looked up": "check how pacemaker.servers writes the host",
     r"this is HTTP": "give its pacemaker.port",
-    r"no (answer|connection) within|did not answer (before|within)": "it hangs, or what is between"
-    " does: see its machine and its log",
+    r"no (answer|connection) within|did not answer (before|within)": "the Pacemaker or the network"
+    " hangs: check its machine and its log",
 }
-_SEE_LOG = "see its machine and its log"
+_SEE_LOG: Final = "check its machine and its log"
 
-#: What every cluster has, be it empty.
-_ALWAYS_THERE = frozenset({"/", "/workerbeats"})
+#: These exist in every cluster, even without heartbeats.
+_ALWAYS_THERE: Final = frozenset({"/", "/workerbeats"})
 
-#: Bytes of an undecodable value that one line shows.
-_HEX_WIDTH = 32
+#: Bytes of an undecodable value in one line.
+_HEX_WIDTH: Final = 32
 
 
 class _BadPath(Fault):
-    """Ends the command: the argument is no path."""
+    """Ends the command: the argument is not a valid path."""
 
     exit_code = 2
 
 
 def _checked(_: click.Context, __: click.Parameter, path: str) -> str:
-    """Return a path as Pacemaker writes it, if it can be one."""
     try:
         path.encode()
     except UnicodeEncodeError:
         raise _BadPath(f"PATH is not UTF-8: {os.fsencode(path)!r}") from None
     if any(unicodedata.category(char) == "Cc" for char in path):
         raise _BadPath(f"PATH has a control character, as no path may: {path!a}")
-    return normal(path)
+    return normal_path(path)
 
 
 @click.group(
@@ -90,10 +98,10 @@ def _checked(_: click.Context, __: click.Parameter, path: str) -> str:
 )
 @conf_options
 def heartbeats() -> None:
-    """Look at the heartbeats that the Pacemakers hold.
+    """Show the heartbeats that Pacemakers hold.
 
-    It asks the Pacemakers of pacemaker.servers. If they want authentication, set
-    pacemaker.auth.method and java.security.auth.login.config as they have them. If they have TLS,
+    The commands read from the Pacemakers of pacemaker.servers. If these require authentication, set
+    pacemaker.auth.method and java.security.auth.login.config to the same values; if they use TLS,
     set pacemaker.tls.enable and pacemaker.tls.ca.file.
     """
 
@@ -112,18 +120,18 @@ def heartbeats() -> None:
 @watch_option
 @conf_options
 def list_below(path: str, as_json: bool, is_watched: bool) -> None:
-    """List what lies directly below PATH, one name a line.
+    """List the names directly below PATH, one a line.
 
     PATH is /, or /workerbeats/STORM-ID/NODE-PORT or the beginning of it; the first slash is
     optional. If PATH is a heartbeat, this prints it, as `get` does.
 
     --watch reads the names every two seconds, and prints a line with the time for each that comes
-    (+) or goes (-); with --json it prints the whole list after each change. It does not report a
-    name as gone while a Pacemaker does not answer, nor until one that has started again has taken
-    heartbeats for nimbus.task.timeout.secs. Ctrl-C ends it.
+    (+) or goes (-); with --json it prints the whole list after each change. A name does not count
+    as gone while a Pacemaker does not answer, or has started less than nimbus.task.timeout.secs
+    ago. Ctrl-C ends the command.
 
-    If nothing is found, stderr names each Pacemaker that has taken heartbeats for less than that:
-    its workers may not have beaten yet.
+    If nothing is found, stderr names each Pacemaker that has started less than
+    nimbus.task.timeout.secs ago: workers may not have sent a heartbeat to it yet.
 
     Exit code 0: all Pacemakers answered; / and /workerbeats may still be empty. 1: nothing is at
     PATH. 2: wrong usage or configuration. 3: one or more Pacemakers did not answer or refused, so
@@ -132,24 +140,22 @@ def list_below(path: str, as_json: bool, is_watched: bool) -> None:
     conf = load_conf()
     timeout_secs = conf["nimbus.task.timeout.secs"]
     if is_watched:
-        with until_interrupted(), _asking(conf, is_watched=True) as pool:
-            from stormkeeper.cli import following
-
-            following.follow(pool, path, as_json=as_json, timeout_secs=timeout_secs)
+        with until_interrupted(), _open_pool(conf, is_watched=True) as pool:
+            _watch(pool, path, as_json=as_json, timeout_secs=timeout_secs)
         return
-    with _asking(conf) as pool:
+    with _open_pool(conf) as pool:
         names = sorted(pool.children(path))
         silent = pool.silent
         reading = None if names else pool.reading(path)
         silent |= pool.silent
         if not (names or reading or silent):
-            _tell_who_is_new(pool, timeout_secs)
+            _print_new_servers(pool, timeout_secs)
     if names:
         click.echo(json.dumps(names) if as_json else "\n".join(names))
     elif reading is not None:
         click.echo(_shown(reading, as_json=as_json))
     elif path in _ALWAYS_THERE and not silent:
-        click.echo("storm: every Pacemaker answered, and none holds a heartbeat", err=True)
+        click.echo("storm: all Pacemakers answered, and hold no heartbeat", err=True)
         if as_json:
             click.echo("[]")
     else:
@@ -170,16 +176,16 @@ def list_below(path: str, as_json: bool, is_watched: bool) -> None:
 def get(path: str, as_json: bool) -> None:
     """Print the heartbeat at PATH: storm-id, statistics by executor and window, uptime.
 
-    PATH is /workerbeats/STORM-ID/NODE-PORT; the first slash is optional. /.stormkeeper says what
-    each Pacemaker is and can do.
+    PATH is /workerbeats/STORM-ID/NODE-PORT; the first slash is optional. /.stormkeeper prints the
+    version and extensions of each Pacemaker.
 
-    server is the Pacemaker that has it. age-secs is the time since it came there, on that
-    Pacemaker's clock; Storm's own Pacemaker does not report it. time-secs is the worker's clock. A
-    value that is no heartbeat is printed in hexadecimal. If nothing is found, stderr names each
-    Pacemaker that has taken heartbeats for less than nimbus.task.timeout.secs: its workers may not
-    have beaten yet.
+    In the output, server is the Pacemaker that holds the heartbeat. age-secs is the time since it
+    arrived, by that Pacemaker's clock; Storm's own Pacemaker does not report it. time-secs is the
+    worker's clock. A value that is not a heartbeat is printed in hexadecimal. If nothing is found,
+    stderr names each Pacemaker that has started less than nimbus.task.timeout.secs ago: workers may
+    not have sent a heartbeat to it yet.
 
-    Exit code 1: all Pacemakers answered, and no heartbeat is there. 2: wrong usage or
+    Exit code 1: all Pacemakers answered, and hold no heartbeat at PATH. 2: wrong usage or
     configuration. 3: one or more Pacemakers did not answer or refused, and may hold a newer
     heartbeat, or the only one; stderr names them.
     """
@@ -187,13 +193,13 @@ def get(path: str, as_json: bool) -> None:
         _print_servers(as_json=as_json)
         return
     conf = load_conf()
-    with _asking(conf) as pool:
+    with _open_pool(conf) as pool:
         reading = pool.reading(path)
         silent = pool.silent
         below = reading is None and bool(pool.children(path))
         silent |= pool.silent
         if reading is None and not silent:
-            _tell_who_is_new(pool, conf["nimbus.task.timeout.secs"])
+            _print_new_servers(pool, conf["nimbus.task.timeout.secs"])
     if reading is None:
         hint = f"; see `storm heartbeats list {path}`" if below else ""
         raise _nothing(f"no heartbeat at {path}", silent, hint)
@@ -208,7 +214,7 @@ def get(path: str, as_json: bool) -> None:
         "storm heartbeats top --interval 5 -c 'pacemaker.servers=[a, b:7000]'",
     ),
 )
-@click.option("--once", is_flag=True, help="Look twice, print one picture, and end.")
+@click.option("--once", is_flag=True, help="Read twice, print one table, and end.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object a line.")
 @click.option(
     "--interval",
@@ -216,55 +222,132 @@ def get(path: str, as_json: bool) -> None:
     default=2.0,
     show_default=True,
     metavar="SECS",
-    help="Time from one look to the next. A pulse that another one follows before the next look is"
-    " not seen, so it should be shorter than the workers' heartbeat period.",
+    help="Seconds between two reads. Only the last pulse of a worker between two reads is counted,"
+    " so set it below the workers' heartbeat period.",
 )
 @conf_options
 def top(once: bool, as_json: bool, interval: float) -> None:
-    """Watch the heartbeats of all Pacemakers: rates, sizes, the oldest, the noisiest topologies.
+    """Watch the heartbeats of all Pacemakers: rates, sizes, the oldest, the busiest topologies.
 
-    Ctrl-C ends it. Topologies with the most bytes come first. A worker is silent if its newest
-    pulse, on any Pacemaker, is older than nimbus.task.timeout.secs. A worker whose queries have all
-    ended by themselves looks silent too; `storm heartbeats get` prints `completed` for it.
+    Ctrl-C ends the command. Topologies with the most bytes come first. A worker is silent if its
+    newest pulse, on any Pacemaker, is older than nimbus.task.timeout.secs. A worker whose queries
+    have all ended by themselves looks silent too; `storm heartbeats get` prints `completed` for it.
 
-    Exit code 3: at the first look no Pacemaker could be read.
+    Exit code 3: the first read failed on all Pacemakers.
     """
     conf = load_conf()
     with faults():
         servers = conf.pacemaker_servers()
     if not servers:
         raise ConfigFault(_NO_SERVER)
-    from stormkeeper.cli.top import command
+    from stormkeeper.cli import heartbeats_top
 
-    # What the clients have to say is in the picture.
+    # The table shows the clients' warnings.
     logging.getLogger("stormkeeper").addHandler(logging.NullHandler())
-    with until_interrupted(), _asked():
-        command.run(conf, interval=interval, once=once, as_json=as_json)
+    with until_interrupted(), _pool_faults():
+        heartbeats_top.run(conf, interval=interval, once=once, as_json=as_json)
 
 
-def _tell_who_is_new(pool: "PacemakerPool", timeout_secs: float) -> None:
-    """Name the Pacemakers that have run too briefly to know all workers."""
-    from stormkeeper.cli.following import taking_for
+def normal_path(path: str) -> str:
+    """Return a path with one slash before each part and none at the end."""
+    return "/" + "/".join(part for part in path.split("/") if part)
+
+
+def _watch(pool: PacemakerPool, path: str, *, as_json: bool, timeout_secs: float) -> None:
+    """Print the names below a path, and each that comes or goes, until interrupted.
+
+    Workers need up to `timeout_secs` to beat to a restarted Pacemaker; until then a name that is
+    missing there does not count as gone. Raises `PacemakerError` if the first read fails.
+    """
+    from stormkeeper.heartbeats.coverage import unproven_on
+
+    listing = Listing(as_json=as_json)
+    outages = _Outages(pool.clients)
+    reported: set[str] = set()
+    began = time.monotonic()
+    names = pool.children(path)
+    remark(f"watching {path}")
+    listing.show(names)
+    outages.report(pool.failures)
+    #: When the last read began that found all listed names.
+    all_there = began
+    while True:
+        time.sleep(_WATCH_SECS)
+        began = time.monotonic()
+        try:
+            names = pool.children(path)
+        except PacemakerError as error:
+            outages.report_all(error)
+            continue
+        outages.report(pool.failures)
+        if listing.names.issubset(names):
+            listing.show(names)
+            all_there = began
+            continue
+        infos = {} if pool.failures else pool.server_infos()
+        doubtful = unproven_on(infos, time.monotonic() - all_there, timeout_secs)
+        for server, info in doubtful.items():
+            if info.instance not in reported:
+                reported.add(info.instance)
+                remark(
+                    f"{_horizon_text(server, info)}: missing names do not count as gone until it"
+                    f" has for {timeout_secs:g} s"
+                )
+        if pool.failures or doubtful or _any_failed(infos):
+            listing.show_more(names)
+        else:
+            listing.show(names)
+            all_there = began
+
+
+def _any_failed(infos: Mapping[Address, ServerInfo | StormkeeperError | None]) -> bool:
+    return any(isinstance(info, StormkeeperError) for info in infos.values())
+
+
+def _horizon_text(server: Address, info: ServerInfo) -> str:
+    return f"{server} has received heartbeats for only {info.horizon_ms / 1000:.1f} s"
+
+
+class _Outages:
+    """Reports each change of the set of Pacemakers that do not answer, once."""
+
+    def __init__(self, servers: Iterable[Address]) -> None:
+        self._servers = frozenset(servers)
+        self._missing: frozenset[Address] = frozenset()
+
+    def report(self, failures: Mapping[Address, str]) -> None:
+        from stormkeeper.pacemaker.client.missing_servers import ALL_ANSWER, missing
+
+        text = missing(failures, len(self._servers)) if failures else ALL_ANSWER
+        self._report(frozenset(failures), text)
+
+    def report_all(self, error: PacemakerError) -> None:
+        self._report(self._servers, str(error))
+
+    def _report(self, now: frozenset[Address], text: str) -> None:
+        if now != self._missing:
+            self._missing = now
+            remark(text)
+
+
+def _print_new_servers(pool: PacemakerPool, timeout_secs: float) -> None:
+    """Name the Pacemakers to which some workers may not have sent a heartbeat yet."""
     from stormkeeper.heartbeats.coverage import unproven_on
 
     for server, info in unproven_on(pool.server_infos(), math.inf, timeout_secs).items():
-        click.echo(f"storm: {taking_for(server, info)}: workers may not have beaten yet", err=True)
+        click.echo(
+            f"storm: {_horizon_text(server, info)}: workers may not have sent one yet", err=True
+        )
 
 
-def _nothing(what: str, silent: Collection["Address"], hint: str = "") -> Fault:
-    """Return the error of a command that found nothing on the Pacemakers that answered."""
+def _nothing(what: str, silent: Collection[Address], hint: str = "") -> Fault:
     if not silent:
         return Fault(f"{what}{hint}")
     return UnansweredFault(f"{what} on the Pacemakers that answered{hint}")
 
 
-def normal(path: str) -> str:
-    """Return a path as Pacemaker writes it: one slash before each part and none at the end."""
-    return "/" + "/".join(part for part in path.split("/") if part)
-
-
 @contextmanager
-def _asking(conf: "Conf | None" = None, *, is_watched: bool = False) -> Iterator["PacemakerPool"]:
+def _open_pool(conf: Conf | None = None, *, is_watched: bool = False) -> Iterator[PacemakerPool]:
     conf = conf or load_conf()
     with faults():
         servers = conf.pacemaker_servers()
@@ -273,13 +356,13 @@ def _asking(conf: "Conf | None" = None, *, is_watched: bool = False) -> Iterator
     from stormkeeper.pacemaker.client.pool import connect
 
     _log_to_stderr(is_watched=is_watched)
-    with _asked(), connect(conf, name="storm-heartbeats", retries=_RETRIES) as pool:
+    with _pool_faults(), connect(conf, name="storm-heartbeats", retries=_RETRIES) as pool:
         yield pool
 
 
 @contextmanager
-def _asked() -> Iterator[None]:
-    """End the command with exit code 3 if no Pacemaker answered, and say what may help."""
+def _pool_faults() -> Iterator[None]:
+    """End the command with exit code 3 if no Pacemaker answered, and print a remedy."""
     try:
         yield
     except ConfigError as error:
@@ -289,18 +372,17 @@ def _asked() -> Iterator[None]:
 
 
 def _remedies(error: StormkeeperError) -> list[str]:
-    """Return what may help; if the error names a key, how to set it here."""
     if re.search(r"pacemaker\.(auth|tls)\.", str(error)):
         return [_KEYS_GO]
     if not isinstance(error, PacemakerUnavailableError):
         return []
-    found = [remedy for said, remedy in _REMEDIES.items() if re.search(said, str(error))]
+    found = [remedy for pattern, remedy in _REMEDIES.items() if re.search(pattern, str(error))]
     return [*(found or [_SEE_LOG]), _ANOTHER]
 
 
 def _log_to_stderr(*, is_watched: bool) -> None:
-    """Show the pool's warnings, such as that a server did not answer; a command shows each once."""
-    if not is_watched:  # who watches is told by `following`
+    """Print the pool's warnings, such as a server that does not answer."""
+    if not is_watched:  # `_Outages` reports them
         handler = logging.StreamHandler()
         handler.setFormatter(logging.Formatter("storm: warning: %(message)s"))
         logging.getLogger("stormkeeper.pacemaker.client.pool").addHandler(handler)
@@ -308,7 +390,7 @@ def _log_to_stderr(*, is_watched: bool) -> None:
 
 
 def _print_servers(*, as_json: bool) -> None:
-    with _asking() as pool:
+    with _open_pool() as pool:
         answers = pool.server_infos()
     failures = [answer for answer in answers.values() if isinstance(answer, StormkeeperError)]
     if len(failures) == len(answers) and not as_json:
@@ -318,40 +400,39 @@ def _print_servers(*, as_json: bool) -> None:
     if len(failures) < len(answers):
         for failure in failures:
             click.echo(f"storm: warning: {printable(str(failure))}", err=True)
-    told: dict[str, dict[str, Any] | None] = {}
+    values: dict[str, dict[str, Any] | None] = {}
     for server, answer in answers.items():
         if isinstance(answer, StormkeeperError):
             if as_json:
-                told[str(server)] = {"error": str(answer)}
+                values[str(server)] = {"error": str(answer)}
         else:
-            told[str(server)] = None if answer is None else readable.to_builtins(answer)
+            values[str(server)] = None if answer is None else readable.to_builtins(answer)
     if as_json:
-        click.echo(json.dumps(told))
+        click.echo(json.dumps(values))
         if len(failures) == len(answers):
             _fail_together(failures)
         exit_with(UnansweredFault.exit_code if failures else 0)
-    for address, info in told.items():
+    for address, info in values.items():
         click.echo(f"{address}:" if info else f"{address}: a Pacemaker without extensions")
         for name, value in (info or {}).items():
             click.echo(f"  {name}: {json.dumps(value) if isinstance(value, list) else value}")
     exit_with(UnansweredFault.exit_code if failures else 0)
 
 
-def _fail_together(failures: "Sequence[StormkeeperError]") -> NoReturn:
-    """End the command, as no Pacemaker has told what it is."""
+def _fail_together(failures: Sequence[StormkeeperError]) -> NoReturn:
     from stormkeeper.pacemaker.client.pool import together
 
-    with _asked():
+    with _pool_faults():
         raise together(failures)
 
 
-def _shown(heartbeat: "Heartbeat", *, as_json: bool) -> str:
+def _shown(heartbeat: Heartbeat, *, as_json: bool) -> str:
     from stormkeeper.thrift import readable
     from stormkeeper.thrift.records import ClusterWorkerHeartbeat
     from stormkeeper.thrift.serialization import deserialize
 
     data, age = heartbeat.value, heartbeat.age_secs
-    assert data is not None  # values were asked for
+    assert data is not None  # this command reads with values
     where: dict[str, Any] = {} if age is None else {"age_secs": round(age, 3)}
     where["server"] = heartbeat.server
     try:

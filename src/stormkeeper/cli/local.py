@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 
 from stormkeeper import extras
-from stormkeeper.cli import files
+from stormkeeper.cli import options
 from stormkeeper.cli.options import (
     conf_options,
     examples,
@@ -52,7 +52,7 @@ def _report(_: click.Context, __: click.Parameter, file: Path | None) -> Path | 
     "--py-files",
     metavar="FILE[,FILE...]",
     multiple=True,
-    callback=files.py_files,
+    callback=options.py_files,
     help="Modules (.py) and archives of modules (.zip, .egg) that TOPOLOGY can import, in Spark's "
     "executors too.",
 )

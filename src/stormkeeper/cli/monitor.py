@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from stormkeeper.cli.columns import line
-from stormkeeper.cli.effects import connected, json_option
-from stormkeeper.cli.listing import remark
+from stormkeeper.cli.nimbus_command import connected, json_option
 from stormkeeper.cli.options import Fault, conf_options, examples, exit_with, until_interrupted
+from stormkeeper.cli.output import line, remark
 from stormkeeper.errors import NotAliveError, RpcError
 from stormkeeper.names import printable
 
@@ -55,9 +54,9 @@ def get_errors(name: str, as_json: bool) -> None:
             exit_with(1)
     newest = {component: errors[0] for component, errors in info.errors.items() if errors}
     if for_people:
-        from stormkeeper.cli import tables
+        from stormkeeper.cli import topology_tables
 
-        click.echo("\n".join(tables.of_errors(newest, time.time())))
+        click.echo("\n".join(topology_tables.of_errors(newest, time.time())))
         return
     texts = {component: error.error for component, error in newest.items()}
     click.echo(json.dumps({"Topology Name": info.name, "Comp-Errors": texts}))

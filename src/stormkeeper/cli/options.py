@@ -1,15 +1,16 @@
-"""``-c``, ``--config`` and ``--strict``: on every command that reads a configuration.
+"""What all commands share: options for the configuration and files, groups, errors, exit codes.
 
-They stand before or after its name; what stands before and after is merged in its order, and read
-before the command does anything. The commands that run a daemon have ``--log-json`` as well.
+``-c``, ``--config`` and ``--strict`` stand before or after a command's name; all values are merged
+in their order, and the configuration is read before the command does anything.
 """
 
+import importlib
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
 import click
 
@@ -21,8 +22,11 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-#: Where the context, which click shares between a command and the groups above it, keeps ours.
-_META = "stormkeeper.settings"
+#: The key of our options in click's context, which a command shares with the groups above it.
+_META: Final = "stormkeeper.settings"
+
+#: Longer than any summary of a command, so that click does not cut summaries off.
+_SUMMARY_WIDTH: Final = 1_000
 
 
 class Fault(click.ClickException):
@@ -35,11 +39,11 @@ class Fault(click.ClickException):
         self._is_logged = _logs_json()
 
     def show(self, file: Any = None) -> None:
-        """Write the line."""
+        """Print the line, or log it with ``--log-json``."""
         if self._is_logged:
             logging.getLogger("storm").error("%s", self.format_message())
         else:
-            # A Nimbus, or a file, may have put anything into it.
+            # The message may quote any text of a Nimbus or of a file.
             text = printable(self.format_message(), keep="\n")
             click.echo(f"storm: {text}", file=file, err=file is None)
 
@@ -62,21 +66,55 @@ class MissingExtraFault(Fault):
     exit_code = 69
 
 
-@dataclass
-class Settings:
-    """What the command line says about the configuration.
+class Group(click.Group):
+    """A click group that prints the whole summary of each command."""
 
-    Parameters
-    ----------
-    overrides
-        The ``-c`` values, in their order.
-    files
-        The ``--config`` files, in their order.
-    strict
-        Whether ``--strict`` was given.
-    log_json
-        Whether ``--log-json`` was given.
-    """
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the table of commands."""
+        found = ((name, self.get_command(ctx, name)) for name in self.list_commands(ctx))
+        rows = [
+            (name, command.get_short_help_str(_SUMMARY_WIDTH)) for name, command in found if command
+        ]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
+
+
+class LazyGroup(Group):
+    """A group that imports a command when it is used; `commands_at` has ``module:attribute``."""
+
+    def __init__(self, *args: Any, commands_at: Mapping[str, str], **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._commands_at = commands_at
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 -- click's interface
+        """Return the commands' names, sorted."""
+        return sorted(self._commands_at)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        """Return the command of that name, or None."""
+        where = self._commands_at.get(cmd_name)
+        if where is None:
+            return None
+        module, _, attribute = where.partition(":")
+        command = getattr(importlib.import_module(module), attribute)
+        assert isinstance(command, click.Command)
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find a command; for a wrong name, suggest from all names, not from the imported ones."""
+        try:
+            return super().resolve_command(ctx, args)
+        except click.exceptions.NoSuchCommand as error:
+            raise click.exceptions.NoSuchCommand(
+                error.command_name, possibilities=self.list_commands(ctx), ctx=ctx
+            ) from None
+
+
+@dataclass
+class ConfOptions:
+    """The configuration options of the command line, each in the order given."""
 
     overrides: list[str] = field(default_factory=list)
     files: list[Path] = field(default_factory=list)
@@ -89,15 +127,15 @@ def examples(*lines: str) -> str:
     return "\n".join(["\b", "Examples:", *(f"  {line}" for line in lines)])
 
 
-def settings() -> Settings:
-    """Return the running command's options for the configuration."""
-    found = click.get_current_context().meta.setdefault(_META, Settings())
-    assert isinstance(found, Settings)
+def settings() -> ConfOptions:
+    """Return the running command's configuration options."""
+    found = click.get_current_context().meta.setdefault(_META, ConfOptions())
+    assert isinstance(found, ConfOptions)
     return found
 
 
 def conf_options(command: F) -> F:
-    """Give a command or a group the three options."""
+    """Add ``-c``, ``--config`` and ``--strict`` to a command or a group."""
 
     def add_overrides(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> None:
         settings().overrides.extend(values)
@@ -119,7 +157,7 @@ def conf_options(command: F) -> F:
         click.option(
             "--config",
             metavar="FILE",
-            # Whether it can be read is for who reads it to say, in a line as of any other fault.
+            # The reader reports an unreadable file, in a line like every other fault.
             type=click.Path(path_type=Path, readable=False),
             multiple=True,
             expose_value=False,
@@ -141,7 +179,7 @@ def conf_options(command: F) -> F:
 
 
 def log_option(command: F) -> F:
-    """Give the command of a daemon ``--log-json``."""
+    """Add ``--log-json`` to the command of a daemon."""
 
     def set_log_json(_: click.Context, __: click.Parameter, value: bool) -> None:
         if value:
@@ -154,65 +192,59 @@ def log_option(command: F) -> F:
         "--log-json",
         is_flag=True,
         expose_value=False,
-        is_eager=True,  # before the other options are judged
+        is_eager=True,  # before the other options are checked
         callback=set_log_json,
-        help="Log one JSON object a line, on stderr; what says that it is ready, too.",
+        help="Log one JSON object a line, on stderr, the line that says ready included.",
     )(command)
 
 
 def watch_option(command: F) -> F:
-    """Give a command that lists names ``--watch``."""
+    """Add ``--watch`` to a command that lists names."""
     return click.option(
-        "--watch", "is_watched", is_flag=True, help="Go on with what comes and goes, until Ctrl-C."
+        "--watch",
+        "is_watched",
+        is_flag=True,
+        help="Print each name that comes or goes, until Ctrl-C.",
     )(command)
 
 
-@contextmanager
-def until_interrupted() -> Iterator[None]:
-    """End normally on Ctrl-C."""
-    with suppress(KeyboardInterrupt):
-        yield
+def files_of(
+    *suffixes: str,
+) -> Callable[[click.Context, click.Parameter, tuple[str, ...]], tuple[Path, ...]]:
+    """Return the callback of an option for existing files with these suffixes, comma-separated."""
+    kinds = " or ".join(filter(None, [", ".join(suffixes[:-1]), suffixes[-1]]))
+
+    def check(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> tuple[Path, ...]:
+        files = [Path(name) for names in given for name in names.split(",") if name]
+        for file in files:
+            if file.suffix not in suffixes:
+                raise click.BadParameter(f"{file} is no {kinds} file")
+            if not file.is_file():
+                raise click.BadParameter(f"there is no file {file}")
+        return tuple(file.absolute() for file in files)
+
+    return check
 
 
-def _logs_json() -> bool:
-    """Whether the running command, if one runs, writes its log as JSON."""
-    context = click.get_current_context(silent=True)
-    return context is not None and _META in context.meta and settings().log_json
+#: The callback of ``--py-files``: modules and archives of modules.
+py_files = files_of(".py", ".zip", ".egg")
 
 
 def load_conf(unknown: "Unknown" = "warn") -> "Conf":
-    """Read the configuration with the options of the running command.
+    """Read the configuration with the options of the running command; a fault ends the command.
 
-    Parameters
-    ----------
-    unknown
-        What to do with keys that nobody knows. With ``--strict`` "warn" is "error"; "keep" stays,
-        as whoever they are kept for will judge them.
-
-    Raises
-    ------
-    ConfigFault
-        When something in it is wrong.
+    `unknown` says what happens to unknown keys. ``--strict`` makes "warn" an "error"; "keep" stays,
+    as the topology that the keys are kept for checks them.
     """
     with faults():
         return read_conf(unknown)
 
 
 def load_daemon_conf(*, has_clients: bool = False, unknown: "Unknown" = "warn") -> "Conf":
-    """Read a daemon's configuration, and warn of what in it is unsafe or has no effect.
+    """Read a daemon's configuration, and warn of keys that are unsafe or have no effect.
 
-    Parameters
-    ----------
-    has_clients
-        Whether the daemon would be open to anyone although the configuration asks for access
-        control (`stormkeeper.conf.access_control`).
-    unknown
-        As for `load_conf`.
-
-    Raises
-    ------
-    ConfigFault
-        When something in it is wrong, or `has_clients` and it asks for access control.
+    With `has_clients`, a configuration that asks for Storm's access control is an error, because
+    the daemon would be open to anyone.
     """
     conf = load_conf(unknown)
     from stormkeeper.conf import access_control
@@ -230,21 +262,10 @@ def read_conf(
     warn: Callable[[str], None] | None = None,
     instead_of: "Conf | None" = None,
 ) -> "Conf":
-    """Read what `load_conf` reads, for a daemon that goes on if it is wrong.
+    """Read the configuration as `load_conf` does, but raise `ConfigError` if it is wrong.
 
-    Parameters
-    ----------
-    unknown
-        As for `load_conf`.
-    warn
-        Takes each warning; None: as the command's own line on stderr.
-    instead_of
-        What holds, where it is read anew (`stormkeeper.conf.load`).
-
-    Raises
-    ------
-    ConfigError
-        When something in it is wrong.
+    `warn` takes each warning, by default for stderr. `instead_of` is the configuration in force
+    when a daemon reads it again.
     """
     from stormkeeper import conf
 
@@ -258,21 +279,14 @@ def read_conf(
     )
 
 
-def _warn(line: str) -> None:
-    if _logs_json():
-        log_warning(line)
-    else:
-        click.echo(f"storm: warning: {printable(line)}", err=True)
-
-
 def log_warning(line: str) -> None:
-    """Log a warning of the command's, in a process whose log is set up."""
+    """Log a warning of the command, in a process with a configured log."""
     logging.getLogger("storm").warning("%s", line)
 
 
 @contextmanager
 def faults() -> Iterator[None]:
-    """Turn what our code raises on purpose into a `Fault`."""
+    """Turn a `StormkeeperError` into a `Fault` with the matching exit code."""
     try:
         yield
     except ConfigError as error:
@@ -283,6 +297,25 @@ def faults() -> Iterator[None]:
         raise Fault(str(error)) from error
 
 
+@contextmanager
+def until_interrupted() -> Iterator[None]:
+    """End normally on Ctrl-C."""
+    with suppress(KeyboardInterrupt):
+        yield
+
+
 def exit_with(code: int) -> NoReturn:
-    """End the command with that exit code."""
+    """End the command with this exit code."""
     click.get_current_context().exit(code)
+
+
+def _warn(line: str) -> None:
+    if _logs_json():
+        log_warning(line)
+    else:
+        click.echo(f"storm: warning: {printable(line)}", err=True)
+
+
+def _logs_json() -> bool:
+    context = click.get_current_context(silent=True)
+    return context is not None and _META in context.meta and settings().log_json

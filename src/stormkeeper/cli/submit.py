@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, TextIO
 
 import click
 
-from stormkeeper.cli import effects, files
-from stormkeeper.cli.effects import interrupted_with, waiting, waiting_options
+from stormkeeper.cli import nimbus_command, options
+from stormkeeper.cli.credentials import read
+from stormkeeper.cli.nimbus_command import interrupted_with, waiting, waiting_options
 from stormkeeper.cli.options import examples, faults, load_conf, settings
-from stormkeeper.cli.progress import Progress
-from stormkeeper.cli.settings import read
+from stormkeeper.cli.output import Progress
 
 if TYPE_CHECKING:
     from stormkeeper.client.package_builder import SubmissionRequest
@@ -67,7 +67,7 @@ def _packages(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> 
     "--py-files",
     metavar="FILE[,FILE...]",
     multiple=True,
-    callback=files.py_files,
+    callback=options.py_files,
     help="Send these modules (.py) and archives of modules (.zip, .egg) with the code, for Spark's"
     " executors too.",
 )
@@ -86,7 +86,7 @@ def _packages(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> 
     "--jars",
     metavar="FILE[,FILE...]",
     multiple=True,
-    callback=files.files_of(".jar"),
+    callback=options.files_of(".jar"),
     help="Send these jars with the code.",
 )
 @click.option(
@@ -180,13 +180,13 @@ def submit(
             conf, given, (going_on_from, abandon), progress, wait_secs, as_json=as_json
         )
     if as_json:
-        effects.print_json(
+        nimbus_command.print_json(
             name=submitted.name,
             id=submitted.storm_id,
             package_bytes=submitted.package_bytes,
-            **effects.as_values(seen),
+            **nimbus_command.as_values(seen),
         )
-    effects.end(submitted.name, seen, wait_secs)
+    nimbus_command.end(submitted.name, seen, wait_secs)
 
 
 def _submit(

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from stormkeeper.cli import effects
-from stormkeeper.cli.effects import (
+from stormkeeper.cli import nimbus_command
+from stormkeeper.cli.nimbus_command import (
     NotYetFault,
     connected,
     interrupted_with,
@@ -22,7 +22,7 @@ from stormkeeper.cli.effects import (
     waiting_options,
 )
 from stormkeeper.cli.options import conf_options, examples, exit_with, load_conf
-from stormkeeper.cli.progress import Progress
+from stormkeeper.cli.output import Progress
 from stormkeeper.errors import RpcUnavailableError, StormkeeperError
 
 if TYPE_CHECKING:
@@ -63,15 +63,15 @@ def list_all(as_json: bool) -> None:
     Exit code 1: Nimbus was not reached.
     """
     with connected() as connection:
-        from stormkeeper.cli import tables
+        from stormkeeper.cli import topology_tables
         from stormkeeper.client import topology_view
 
         found = topology_view.summaries(connection)
         if as_json:
-            click.echo(json.dumps([tables.as_values(each) for each in found]))
+            click.echo(json.dumps([topology_tables.as_values(each) for each in found]))
         else:
             columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else _ANY_WIDTH
-            click.echo("\n".join(tables.fitting(found, columns)))
+            click.echo("\n".join(topology_tables.fitting(found, columns)))
 
 
 @click.command(
@@ -93,21 +93,21 @@ def status(name: str | None, as_json: bool) -> None:
     Exit code 1: there is no such topology, or Nimbus was not reached.
     """
     with connected() as connection:
-        from stormkeeper.cli import cluster_tables, tables
+        from stormkeeper.cli import topology_tables
         from stormkeeper.client import topology_view
 
         if name is None:
             cluster = topology_view.cluster(connection)
             if as_json:
-                click.echo(json.dumps(cluster_tables.as_values(cluster)))
+                click.echo(json.dumps(topology_tables.cluster_values(cluster)))
             else:
-                click.echo("\n".join(cluster_tables.of_cluster(cluster)))
+                click.echo("\n".join(topology_tables.of_cluster(cluster)))
             return
         found = topology_view.topology(connection, name)
         if as_json:
             click.echo(json.dumps(asdict(found)))
         else:
-            click.echo("\n".join(tables.of_topology(found, time.time())))
+            click.echo("\n".join(topology_tables.of_topology(found, time.time())))
 
 
 @click.command(
@@ -171,7 +171,7 @@ def kill(
     late = None
     for name, seen, secs in ends:
         try:
-            effects.end(name, seen, secs)
+            nimbus_command.end(name, seen, secs)
         except NotYetFault as fault:
             late = fault
             fault.show()
@@ -225,7 +225,7 @@ class _Kills:
         return [
             {"name": name, "id": None, "done": False, "text": self.refused[name]}
             if name in self.refused
-            else {"name": name, "id": self.killed[name][0], **effects.as_values(seen[name])}
+            else {"name": name, "id": self.killed[name][0], **nimbus_command.as_values(seen[name])}
             for name in self._names
         ]
 
@@ -397,5 +397,5 @@ def _carry_out(
             with interrupted_with(progress, f"{said}; that stays so"):
                 seen = until(connection, waiting(progress, name, secs, waits))
     if as_json:
-        effects.print_json(name=name, id=storm_id, **effects.as_values(seen))
-    effects.end(name, seen, secs)
+        nimbus_command.print_json(name=name, id=storm_id, **nimbus_command.as_values(seen))
+    nimbus_command.end(name, seen, secs)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from stormkeeper.cli.state.following import Denied, NodeChange, Started, follow
+from stormkeeper.cli.state_changes import NodeChange, NodeDenied, WatchStarted, follow
 from stormkeeper.errors import AccessDeniedError, StateUnavailableError
 from stormkeeper.state.storage import ConnectionState, EventType
 from support.memory_state import MemoryEnsemble
@@ -36,7 +36,7 @@ def following(state):
     def start(top, nodes, watched=state, **options):
         told = follow(watched, top, **options)
         begun.append(told)
-        assert next(told) == Started(nodes)
+        assert next(told) == WatchStarted(nodes)
         return told
 
     yield start
@@ -162,7 +162,7 @@ class Meddling:
 
 @pytest.mark.parametrize("call", ["get_stat", "get_children"])
 def test_a_look_that_fails_is_repeated(following, state, other, call, monkeypatch):
-    monkeypatch.setattr("stormkeeper.cli.state.following._RETRY_SECS", 0.05)
+    monkeypatch.setattr("stormkeeper.cli.state_changes._RETRY_SECS", 0.05)
     other.set_data("/storms", b"1")
     meddling = Meddling(state)
     told = following("/storms", 1, watched=meddling)
@@ -208,7 +208,7 @@ def test_a_node_below_that_is_denied_is_told_and_others_go_on(following, state, 
     meddling.fail("get_stat", "/storms/wc-2", AccessDeniedError("not you"))
     other.set_data("/storms/wc-2", b"1")
     assert next(told) == NodeChange("children", "/storms", 0, added=("wc-2",))
-    assert next(told) == Denied("/storms/wc-2", "not you")
+    assert next(told) == NodeDenied("/storms/wc-2", "not you")
     other.set_data("/storms/wc-1", b"2")
     assert next(told) == NodeChange("changed", "/storms/wc-1", 1)
 
@@ -218,7 +218,7 @@ def test_a_node_below_that_is_denied_from_the_beginning_is_told(following, state
     meddling = Meddling(state)
     meddling.fail("get_stat", "/storms/wc-1", AccessDeniedError("not you"))
     told = following("/storms", 1, watched=meddling, recursive=True)
-    assert next(told) == Denied("/storms/wc-1", "not you")
+    assert next(told) == NodeDenied("/storms/wc-1", "not you")
     other.set_data("/storms", b"2")
     assert next(told) == NodeChange("changed", "/storms", 1)
 

@@ -5,7 +5,7 @@ from importlib import metadata
 import pytest
 
 import stormkeeper
-from stormkeeper.cli.inspect import as_java
+from stormkeeper.cli.config import as_java
 
 
 def test_version_names_what_runs_here(storm):

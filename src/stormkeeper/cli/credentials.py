@@ -10,7 +10,7 @@ from typing import Final, NamedTuple, TextIO
 
 import click
 
-from stormkeeper.cli.effects import connected, json_option, print_json
+from stormkeeper.cli.nimbus_command import connected, json_option, print_json
 from stormkeeper.cli.options import ConfigFault, conf_options, examples, faults
 from stormkeeper.daemon.logs import LEVELS
 from stormkeeper.errors import ConfigError

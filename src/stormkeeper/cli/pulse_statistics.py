@@ -1,12 +1,9 @@
-"""What is known of servers, topologies and workers after some looks at the Pacemakers.
+"""Statistics of servers, topologies and workers from repeated reads of Pacemakers; pure.
 
-Without I/O and without a clock: looks come with the time at which they were made, in seconds.
-
-- A pulse is as old as its receipt; of a worker's pulses on several servers the newest counts.
-- Rates are over the last `WINDOW_SECS`, as a worker beats every few seconds only: a shorter view
-  would show nothing, then everything. What a server already held when it was first seen is no rate.
-- A Pacemaker keeps the newest pulse of a worker: of two that come between two looks one is seen.
-  So a topology's rate is exact when looks are more frequent than beats; a server counts for itself.
+Reads carry the time at which they were made, in seconds. A worker's age is that of its newest pulse
+on any server. Rates are averages over `WINDOW_SECS`, because a worker beats only every few seconds;
+pulses that a server held at the first read do not count. A Pacemaker keeps one pulse per worker, so
+of two pulses between two reads one is counted for the topology; the server's own count has both.
 """
 
 import heapq
@@ -18,35 +15,35 @@ from typing import Final, NamedTuple
 
 from stormkeeper.paths import parse_workerbeat
 
-#: What rates are averaged over, in seconds.
+#: The window of rates, in seconds.
 WINDOW_SECS: Final = 10.0
 
-#: The topology of paths that are no worker's.
+#: The topology of paths that do not belong to a worker.
 OTHER: Final = "(other paths)"
 
 
-class State(StrEnum):
-    """A server's state, as a reader sees it."""
+class ServerState(StrEnum):
+    """How a Pacemaker answered the last read."""
 
     SERVING = "serving"
-    #: It has not yet been there for a heartbeat period: who is missing may still report.
+    #: It has served less than a heartbeat period, so workers may be missing.
     FILLING = "filling"
-    #: It answers, but does not tell what changed: Storm's own Pacemaker.
+    #: Storm's own Pacemaker, which answers but does not report changes.
     PLAIN = "no extensions"
     REFUSED = "refused"
     DOWN = "down"
 
 
 class PulseChange(NamedTuple):
-    """A pulse of `size` bytes that a server `received` then; a `size` of None: it was deleted."""
+    """A pulse of `size` bytes and when the server received it; size None: deleted."""
 
     path: str
     size: int | None
     received: float
 
 
-class Told(NamedTuple):
-    """What a server says of itself; times in seconds."""
+class ServerStatus(NamedTuple):
+    """What a server reports of itself; times in seconds."""
 
     instance: str
     version: str
@@ -58,38 +55,31 @@ class Told(NamedTuple):
 
 
 @dataclass(frozen=True)
-class ServerLook:
-    """One look at one server.
+class ServerRead:
+    """One read of one server: its changes since the read before, the oldest first.
 
-    Parameters
-    ----------
-    state
-        `State.SERVING` if it could be read.
-    problem
-        Why it could not be; empty if it could.
-    told
-        None where it could not be read.
-    changes
-        Since the look before, the oldest first.
-    is_anew
-        Whether `changes` are all that the server holds.
+    `is_anew` means that `changes` are all pulses of the server. A failed read has a `problem`, and
+    no `status`.
     """
 
     server: str
     at: float
-    state: State = State.SERVING
+    state: ServerState = ServerState.SERVING
     problem: str = ""
-    told: Told | None = None
+    status: ServerStatus | None = None
     changes: Sequence[PulseChange] = ()
     is_anew: bool = False
 
 
+# The fields of the following classes are the keys of `storm heartbeats top --json`.
+
+
 @dataclass(frozen=True)
 class ServerRow:
-    """A server; fields that only a read server tells are None for the others."""
+    """A server; after a failed read most fields are None."""
 
     address: str
-    state: State
+    state: ServerState
     problem: str
     version: str | None = None
     uptime_secs: float | None = None
@@ -101,7 +91,7 @@ class ServerRow:
 
 @dataclass(frozen=True)
 class TopologyRow:
-    """A topology: its workers, its noise, and the age of its oldest worker's newest pulse."""
+    """A topology: workers, rates, mean size, and the age of its oldest worker's newest pulse."""
 
     topology: str
     workers: int
@@ -114,7 +104,7 @@ class TopologyRow:
 
 @dataclass(frozen=True)
 class WorkerRow:
-    """A worker, by the age of its newest pulse and the server that has it."""
+    """A worker: age and size of its newest pulse, and the server that holds the pulse."""
 
     topology: str
     worker: str
@@ -125,9 +115,9 @@ class WorkerRow:
 
 @dataclass(frozen=True)
 class Summary:
-    """Everything at one moment: topologies with the most bytes first, workers the oldest first.
+    """All statistics at one moment: topologies with the most bytes first, oldest workers first.
 
-    `pulses_per_s` is what the servers received, `bytes_per_s` what was seen of topologies.
+    `pulses_per_s` comes from the servers' counts, `bytes_per_s` from the pulses read.
     """
 
     servers: list[ServerRow]
@@ -140,37 +130,31 @@ class Summary:
 
 
 class _Sample(NamedTuple):
-    """What one round of looks brought, by topology."""
+    """New pulses of one round of reads, by topology."""
 
     at: float
     pulses: Counter[str]
     bytes: Counter[str]
 
 
-class _Held(NamedTuple):
+class _HeldPulse(NamedTuple):
     size: int
     received: float
 
 
 @dataclass
 class _Server:
-    look: ServerLook | None = None
-    held: dict[str, _Held] = field(default_factory=dict)
-    #: When, and how many pulses it had received: of one instance.
+    read: ServerRead | None = None
+    held: dict[str, _HeldPulse] = field(default_factory=dict)
+    #: Times and counts of received pulses, of one instance.
     counts: deque[tuple[float, int]] = field(default_factory=deque)
 
 
-class Statistics:
-    """Gathers looks, and makes pictures of them.
+class PulseStatistics:
+    """Collects reads, and returns a summary of them.
 
-    Parameters
-    ----------
-    servers
-        In the order in which they are shown.
-    period_secs
-        How often a worker beats: ``task.heartbeat.frequency.secs``.
-    timeout_secs
-        The silence after which a worker counts as silent: ``nimbus.task.timeout.secs``.
+    `period_secs` is ``task.heartbeat.frequency.secs``; a worker is silent after `timeout_secs`,
+    ``nimbus.task.timeout.secs``.
     """
 
     def __init__(self, servers: Iterable[str], *, period_secs: float, timeout_secs: float) -> None:
@@ -179,12 +163,12 @@ class Statistics:
         self._timeout = timeout_secs
         self._samples: deque[_Sample] = deque()
 
-    def take(self, looks: Iterable[ServerLook], now: float) -> None:
-        """Take in a look at every server."""
+    def record(self, reads: Iterable[ServerRead], now: float) -> None:
+        """Record a read of every server."""
         pulses: Counter[str] = Counter()
         sizes: Counter[str] = Counter()
-        for look in looks:
-            for path, size in self._take(self._servers[look.server], look):
+        for read in reads:
+            for path, size in self._record(self._servers[read.server], read):
                 topology = _topology(path)
                 pulses[topology] += 1
                 sizes[topology] += size
@@ -193,13 +177,13 @@ class Statistics:
             self._samples.popleft()
 
     def summary(self, now: float, oldest: int) -> Summary:
-        """Sum up what is known at `now`, with that many of the oldest workers."""
+        """Return the statistics at `now`, with that many of the oldest workers."""
         newest = self._newest()
-        by_topology: defaultdict[str, list[tuple[str, _Held]]] = defaultdict(list)
+        by_topology: defaultdict[str, list[tuple[str, _HeldPulse]]] = defaultdict(list)
         for path, (held, _) in newest.items():
             by_topology[_topology(path)].append((path, held))
         elapsed = self._samples[-1].at - self._samples[0].at if self._samples else 0.0
-        # What the first sample brought came before the window begins.
+        # The first sample's pulses came before the window.
         counted = list(self._samples)[1:]
         pulses = {name: sum(sample.pulses[name] for sample in counted) for name in by_topology}
         sizes = {name: sum(sample.bytes[name] for sample in counted) for name in by_topology}
@@ -236,33 +220,33 @@ class Statistics:
             ],
             workers=len(newest),
             silent=sum(row.silent for row in topologies),
-            # The servers' own count has those too that were overwritten between two looks.
+            # The servers' counts include pulses that were overwritten between two reads.
             pulses_per_s=sum(received) if received else None,
             bytes_per_s=_rate(sum(sizes.values()), elapsed),
         )
 
-    def _take(self, server: _Server, look: ServerLook) -> list[tuple[str, int]]:
-        """Take in one look, and return the paths and sizes of the pulses that it brought."""
-        server.look = look
-        if look.told is None:
+    def _record(self, server: _Server, read: ServerRead) -> list[tuple[str, int]]:
+        """Record one read, and return the paths and sizes of new pulses."""
+        server.read = read
+        if read.status is None:
             return []
-        if look.is_anew:
+        if read.is_anew:
             server.held.clear()
             server.counts.clear()
-        for path, size, received in look.changes:
+        for path, size, received in read.changes:
             if size is None:
                 server.held.pop(path, None)
             else:
-                server.held[path] = _Held(size, received)
-        server.counts.append((look.at, look.told.pulses_received))
-        while len(server.counts) > 2 and look.at - server.counts[1][0] >= WINDOW_SECS:
+                server.held[path] = _HeldPulse(size, received)
+        server.counts.append((read.at, read.status.pulses_received))
+        while len(server.counts) > 2 and read.at - server.counts[1][0] >= WINDOW_SECS:
             server.counts.popleft()
-        if look.is_anew:
+        if read.is_anew:
             return []
-        return [(path, size) for path, size, _ in look.changes if size is not None]
+        return [(path, size) for path, size, _ in read.changes if size is not None]
 
-    def _newest(self) -> dict[str, tuple[_Held, str]]:
-        newest: dict[str, tuple[_Held, str]] = {}
+    def _newest(self) -> dict[str, tuple[_HeldPulse, str]]:
+        newest: dict[str, tuple[_HeldPulse, str]] = {}
         for name, server in self._servers.items():
             for path, held in server.held.items():
                 best = newest.get(path)
@@ -271,22 +255,22 @@ class Statistics:
         return newest
 
     def _server_row(self, address: str, server: _Server) -> ServerRow:
-        look = server.look
-        if look is None or look.told is None:
-            state = State.DOWN if look is None else look.state
-            return ServerRow(address, state, "" if look is None else look.problem)
-        told = look.told
+        read = server.read
+        if read is None or read.status is None:
+            state = ServerState.DOWN if read is None else read.state
+            return ServerRow(address, state, "" if read is None else read.problem)
+        status = read.status
         (then, before), (last, count) = server.counts[0], server.counts[-1]
-        is_filling = look.state is State.SERVING and told.horizon < self._period
+        is_filling = read.state is ServerState.SERVING and status.horizon < self._period
         return ServerRow(
             address,
-            State.FILLING if is_filling else look.state,
-            look.problem,
-            version=told.version,
-            uptime_secs=told.uptime,
-            horizon_secs=told.horizon,
-            keys=told.keys,
-            connections=told.connections,
+            ServerState.FILLING if is_filling else read.state,
+            read.problem,
+            version=status.version,
+            uptime_secs=status.uptime,
+            horizon_secs=status.horizon,
+            keys=status.keys,
+            connections=status.connections,
             pulses_per_s=_rate(count - before, last - then),
         )
 

@@ -246,7 +246,7 @@ def test_check_names_the_one_pacemaker_that_does_not_answer(
     assert (told.returncode, told.stdout) == (3, "")
     note, summary = told.stderr.splitlines()
     assert note.startswith("storm: the Pacemaker 127.0.0.1:1 was not looked at: ")
-    assert "not all could be looked at" in summary
+    assert "not all could be read" in summary
     told = storm("state", "check", "--json", *conf)
     assert told.returncode == 3
     (note,) = json.loads(told.stdout)["notes"]
@@ -388,14 +388,14 @@ def test_watch_goes_on_after_its_session_has_expired(
             assert watching.remark().endswith(" watching /storms")
             (session,) = sessions(zookeeper_server) - before
             proxy.stall()
-            assert watching.remark().endswith(" ZooKeeper is not reached")
+            assert watching.remark().endswith(" the connection to ZooKeeper is lost")
             kazoo.set(path, b"2")
             until(lambda: session not in sessions(zookeeper_server))
             proxy.flow()
             remarks = [watching.remark() for _ in range(3)]
-            assert remarks[0].endswith(" the session with ZooKeeper has ended")
-            assert remarks[1].endswith(" ZooKeeper is reached again")
-            assert "what changed meanwhile is told as one change" in remarks[2]
+            assert remarks[0].endswith(" the session with ZooKeeper has expired")
+            assert remarks[1].endswith(" connected to ZooKeeper again")
+            assert "changes during the lost session are printed as one" in remarks[2]
             told = json.loads(watching.line())
             assert (told["event"], told["path"], told["version"]) == ("changed", "/storms", 1)
             kazoo.delete(path)

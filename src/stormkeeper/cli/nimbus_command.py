@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from stormkeeper.cli.durations import duration
 from stormkeeper.cli.options import Fault, conf_options, exit_with, faults, load_conf
-from stormkeeper.cli.progress import Progress, left
+from stormkeeper.cli.output import Progress, duration, time_left
 from stormkeeper.names import printable
 
 if TYPE_CHECKING:
@@ -90,7 +89,7 @@ def waiting(progress: Progress, what: str, secs: float, wait_secs: float = 0.0) 
     from stormkeeper.client.wait import Wait
 
     def say(text: str, passed: float) -> None:
-        progress.say(f"{what}: {text}", left(wait_secs, passed))
+        progress.say(f"{what}: {text}", time_left(wait_secs, passed))
 
     def tell(error: ComponentError) -> None:
         ago = duration(max(0, int(time.time() - error.time_secs)))

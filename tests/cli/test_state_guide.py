@@ -4,12 +4,12 @@ import json
 import re
 from pathlib import Path
 
-from stormkeeper.cli.state import following, showing
+from stormkeeper.cli import state, state_changes
 from stormkeeper.state.checking import ADVICE
 from stormkeeper.state.decoding import decode
 from stormkeeper.state.storage import NodeData, NodeStat
 
-PAGE = (Path(__file__).parents[3] / "docs" / "cluster-state.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "cluster-state.md").read_text(encoding="utf-8")
 ROWS = [
     [cell.strip() for cell in line.strip("| ").split(" | ")]
     for line in PAGE.partition("## Looking at it")[2].splitlines()
@@ -25,9 +25,9 @@ def fields(command):
 
 def test_the_fields_of_objects():
     node = NodeData(b"", NodeStat(0, 1, 1, 1, 0, 0))
-    assert fields("tree") == list(showing.summary("/storms", node))
-    assert fields("get") == list(showing.detail("/storms", node, decode("/storms", b"")))
-    change = json.loads(following._object(following.NodeChange("deleted", "/storms")))
+    assert fields("tree") == list(state.node_summary("/storms", node))
+    assert fields("get") == list(state.node_detail("/storms", node, decode("/storms", b"")))
+    change = json.loads(state_changes._json_line(state_changes.NodeChange("deleted", "/storms")))
     assert fields("watch") == list(change)
 
 

@@ -3,8 +3,8 @@ import io
 import pytest
 from rich.console import Console
 
-from stormkeeper.cli.top.statistics import ServerRow, State, Summary, TopologyRow, WorkerRow
-from stormkeeper.cli.top.view import render
+from stormkeeper.cli.heartbeats_top import render
+from stormkeeper.cli.pulse_statistics import ServerRow, ServerState, Summary, TopologyRow, WorkerRow
 
 TOPOLOGIES = [
     TopologyRow(
@@ -15,11 +15,21 @@ TOPOLOGIES = [
 PICTURE = Summary(
     servers=[
         ServerRow(
-            "10.0.0.1:6699", State.SERVING, "", "0.1.0", 90_000.0, 7000.0, 12_345, 6648, 2216.4
+            "10.0.0.1:6699",
+            ServerState.SERVING,
+            "",
+            "0.1.0",
+            90_000.0,
+            7000.0,
+            12_345,
+            6648,
+            2216.4,
         ),
-        ServerRow("10.0.0.2:6699", State.FILLING, "", "0.1.0", 2.0, 2.0, 0, 1, None),
-        ServerRow("10.0.0.3:6699", State.DOWN, "10.0.0.3:6699 did not answer (connection refused)"),
-        ServerRow("10.0.0.4:6699", State.REFUSED, "asks for authentication"),
+        ServerRow("10.0.0.2:6699", ServerState.FILLING, "", "0.1.0", 2.0, 2.0, 0, 1, None),
+        ServerRow(
+            "10.0.0.3:6699", ServerState.DOWN, "10.0.0.3:6699 did not answer (connection refused)"
+        ),
+        ServerRow("10.0.0.4:6699", ServerState.REFUSED, "asks for authentication"),
     ],
     topologies=TOPOLOGIES,
     oldest=[

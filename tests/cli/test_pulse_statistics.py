@@ -1,4 +1,11 @@
-from stormkeeper.cli.top.statistics import OTHER, PulseChange, ServerLook, State, Statistics, Told
+from stormkeeper.cli.pulse_statistics import (
+    OTHER,
+    PulseChange,
+    PulseStatistics,
+    ServerRead,
+    ServerState,
+    ServerStatus,
+)
 
 A, B = "a:1", "b:1"
 
@@ -8,17 +15,17 @@ def path(topology, port):
 
 
 def told(received=0, *, horizon=100.0, instance="i"):
-    return Told(instance, "0.1", 100.0, horizon, 7, received, 3)
+    return ServerStatus(instance, "0.1", 100.0, horizon, 7, received, 3)
 
 
 def look(server, at, *changes, received=0, is_anew=False, horizon=100.0):
-    return ServerLook(
-        server, at, told=told(received, horizon=horizon), changes=changes, is_anew=is_anew
+    return ServerRead(
+        server, at, status=told(received, horizon=horizon), changes=changes, is_anew=is_anew
     )
 
 
 def statistics(*servers):
-    return Statistics(servers or (A, B), period_secs=3, timeout_secs=30)
+    return PulseStatistics(servers or (A, B), period_secs=3, timeout_secs=30)
 
 
 def rows(summary):
@@ -28,10 +35,10 @@ def rows(summary):
 def test_what_a_server_held_already_is_no_rate():
     book = statistics(A)
     first = [PulseChange(path("t", n), 1000, 8.0) for n in range(10)]
-    book.take([look(A, 10.0, *first, received=500, is_anew=True)], 10.0)
+    book.record([look(A, 10.0, *first, received=500, is_anew=True)], 10.0)
     row = rows(book.summary(10.0, 5))["t"]
     assert (row.workers, row.pulses_per_s, row.mean_bytes, row.oldest_secs) == (10, None, 1000, 2)
-    book.take(
+    book.record(
         [look(A, 12.0, *(PulseChange(path("t", n), 3000, 11.0) for n in range(4)), received=506)],
         12.0,
     )
@@ -48,10 +55,10 @@ def test_what_a_server_held_already_is_no_rate():
 
 def test_rates_are_over_the_last_ten_seconds():
     book = statistics(A)
-    book.take([look(A, 0.0, is_anew=True)], 0.0)
+    book.record([look(A, 0.0, is_anew=True)], 0.0)
     for at in range(1, 31):
         beats = [PulseChange(path("t", at % 3), 100, at)] if at <= 20 else []
-        book.take([look(A, float(at), *beats, received=min(at, 20))], float(at))
+        book.record([look(A, float(at), *beats, received=min(at, 20))], float(at))
         if at == 10:
             assert book.summary(10.0, 1).pulses_per_s == 1.0
     assert book.summary(30.0, 1).pulses_per_s == 0.0
@@ -61,7 +68,7 @@ def test_rates_are_over_the_last_ten_seconds():
 def test_of_a_workers_pulses_the_newest_counts():
     book = statistics()
     left_behind = PulseChange(path("t", 1), 500, 1.0)
-    book.take(
+    book.record(
         [
             look(A, 50.0, left_behind, is_anew=True),
             look(B, 50.0, PulseChange(path("t", 1), 700, 49.0), is_anew=True),
@@ -77,11 +84,11 @@ def test_of_a_workers_pulses_the_newest_counts():
 
 def test_the_noisiest_topology_and_the_oldest_worker_come_first():
     book = statistics(A)
-    book.take([look(A, 100.0, is_anew=True)], 100.0)
+    book.record([look(A, 100.0, is_anew=True)], 100.0)
     changes = [PulseChange(path("many-small", n), 10, 101.0 - n / 10) for n in range(9)]
     changes += [PulseChange(path("few-large", n), 5000, 101.5) for n in range(2)]
     changes += [PulseChange("/elsewhere", 7, 90.0)]
-    book.take([look(A, 102.0, *changes)], 102.0)
+    book.record([look(A, 102.0, *changes)], 102.0)
     summary = book.summary(102.0, 3)
     assert [row.topology for row in summary.topologies] == ["few-large", "many-small", OTHER]
     assert [row.worker for row in summary.oldest] == ["/elsewhere", "node-8", "node-7"]
@@ -91,10 +98,10 @@ def test_the_noisiest_topology_and_the_oldest_worker_come_first():
 def test_tombstones_take_away_and_a_server_that_begins_anew_is_forgotten():
     book = statistics(A)
     changes = [PulseChange(path("t", n), 10, 0.5) for n in range(3)]
-    book.take([look(A, 1.0, *changes, received=3, is_anew=True)], 1.0)
-    book.take([look(A, 2.0, PulseChange(path("t", 0), None, 1.5), received=3)], 2.0)
+    book.record([look(A, 1.0, *changes, received=3, is_anew=True)], 1.0)
+    book.record([look(A, 2.0, PulseChange(path("t", 0), None, 1.5), received=3)], 2.0)
     assert book.summary(2.0, 9).workers == 2
-    book.take([look(A, 3.0, PulseChange(path("u", 0), 10, 2.9), received=1, is_anew=True)], 3.0)
+    book.record([look(A, 3.0, PulseChange(path("u", 0), 10, 2.9), received=1, is_anew=True)], 3.0)
     summary = book.summary(3.0, 9)
     assert [row.topology for row in summary.topologies] == ["u"]
     # 1 received after 3 would be a negative rate.
@@ -103,26 +110,34 @@ def test_tombstones_take_away_and_a_server_that_begins_anew_is_forgotten():
 
 def test_a_server_that_cannot_be_read_keeps_what_is_known_of_its_pulses():
     book = statistics()
-    book.take(
+    book.record(
         [
             look(A, 1.0, PulseChange(path("t", 0), 10, 1.0), is_anew=True),
-            ServerLook(B, 1.0, State.REFUSED, "no"),
+            ServerRead(B, 1.0, ServerState.REFUSED, "no"),
         ],
         1.0,
     )
-    book.take(
-        [ServerLook(A, 2.0, State.DOWN, "gone"), ServerLook(B, 2.0, State.REFUSED, "no")], 2.0
+    book.record(
+        [
+            ServerRead(A, 2.0, ServerState.DOWN, "gone"),
+            ServerRead(B, 2.0, ServerState.REFUSED, "no"),
+        ],
+        2.0,
     )
     summary = book.summary(5.0, 9)
     assert [(s.state, s.problem, s.keys) for s in summary.servers] == [
-        (State.DOWN, "gone", None),
-        (State.REFUSED, "no", None),
+        (ServerState.DOWN, "gone", None),
+        (ServerState.REFUSED, "no", None),
     ]
     assert summary.oldest[0].age_secs == 4.0
 
 
 def test_a_server_is_filling_until_every_worker_could_have_beaten():
     book = statistics(A)
-    for horizon, state in [(0.0, State.FILLING), (2.9, State.FILLING), (3.0, State.SERVING)]:
-        book.take([look(A, 1.0, horizon=horizon, is_anew=True)], 1.0)
+    for horizon, state in [
+        (0.0, ServerState.FILLING),
+        (2.9, ServerState.FILLING),
+        (3.0, ServerState.SERVING),
+    ]:
+        book.record([look(A, 1.0, horizon=horizon, is_anew=True)], 1.0)
         assert book.summary(1.0, 1).servers[0].state is state

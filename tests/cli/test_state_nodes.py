@@ -1,4 +1,4 @@
-from stormkeeper.cli.state import showing
+from stormkeeper.cli import state
 from stormkeeper.state import survey
 from stormkeeper.state.decoding import decode
 from stormkeeper.thrift.records import StormBase, TopologyStatus
@@ -9,18 +9,18 @@ BASE = serialize(StormBase("wc", TopologyStatus.ACTIVE, 2, leader_epoch=7), Comp
 
 
 def found():
-    state = MemoryEnsemble().session()
-    state.mkdirs("/storms")
-    state.set_data("/storms/wc-1", BASE)
-    state.set_data("/storms/wc-1", BASE)
-    state.set_ephemeral_node("/supervisors/sup-a", b"what")
-    nodes = survey.read(state).nodes
-    state.close()
+    session = MemoryEnsemble().session()
+    session.mkdirs("/storms")
+    session.set_data("/storms/wc-1", BASE)
+    session.set_data("/storms/wc-1", BASE)
+    session.set_ephemeral_node("/supervisors/sup-a", b"what")
+    nodes = survey.read(session).nodes
+    session.close()
     return nodes
 
 
 def test_a_tree_is_indented_and_in_columns():
-    lines = list(showing.tree(found(), "/"))
+    lines = list(state.tree_lines(found(), "/"))
     assert [line.split() for line in lines] == [
         ["NODE", "HOLDS", "BYTES"],
         ["/", "directory", "0"],
@@ -36,24 +36,24 @@ def test_a_tree_is_indented_and_in_columns():
 
 def test_the_tree_of_a_part_begins_with_its_whole_path():
     nodes = {path: node for path, node in found().items() if path.startswith("/storms")}
-    lines = list(showing.tree(nodes, "/storms"))
+    lines = list(state.tree_lines(nodes, "/storms"))
     assert [line.split()[0] for line in lines] == ["NODE", "/storms", "wc-1"]
     assert lines[2].startswith("  wc-1")
 
 
 def test_names_that_a_terminal_would_obey_are_escaped():
     node = found()["/storms"]
-    (_, line) = showing.tree({"/a\u202eb": node}, "/a\u202eb")
+    (_, line) = state.tree_lines({"/a\u202eb": node}, "/a\u202eb")
     assert line.startswith("/a\\u202eb ")
 
 
 def detail(path, node):
-    return showing.detail(path, node, decode(path, node.data))
+    return state.node_detail(path, node, decode(path, node.data))
 
 
-def test_a_node_as_an_object():
+def test_a_node_as_an_json_line():
     nodes = found()
-    assert showing.summary("/storms/wc-1", nodes["/storms/wc-1"]) == {
+    assert state.node_summary("/storms/wc-1", nodes["/storms/wc-1"]) == {
         "path": "/storms/wc-1",
         "kind": "StormBase",
         "bytes": len(BASE),
@@ -62,9 +62,9 @@ def test_a_node_as_an_object():
         "children": 0,
         "unreadable": None,
     }
-    reason = showing.summary("/supervisors/sup-a", nodes["/supervisors/sup-a"])["unreadable"]
+    reason = state.node_summary("/supervisors/sup-a", nodes["/supervisors/sup-a"])["unreadable"]
     assert reason.startswith("not a SupervisorInfo: ")
-    assert showing.summary("/storms", nodes["/storms"])["children"] == 1
+    assert state.node_summary("/storms", nodes["/storms"])["children"] == 1
     told = detail("/storms/wc-1", nodes["/storms/wc-1"])
     assert told.pop("value")["status"] == "ACTIVE"
     assert told == {

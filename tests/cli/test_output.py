@@ -4,7 +4,7 @@ import io
 
 import pytest
 
-from stormkeeper.cli.progress import Progress, left
+from stormkeeper.cli.output import Progress, time_left
 
 
 class Terminal(io.StringIO):
@@ -50,4 +50,4 @@ def test_control_characters_of_others_do_nothing():
     ("wait", "passed", "text"), [(30, 7.2, "23 s left"), (30, 31, "31 s"), (0, 2, "2 s")]
 )
 def test_the_seconds_that_are_left_or_that_have_passed(wait, passed, text):
-    assert left(wait, passed) == text
+    assert time_left(wait, passed) == text

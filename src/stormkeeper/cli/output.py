@@ -1,0 +1,166 @@
+"""What commands print: aligned columns, durations, followed lists of names, and progress.
+
+Only light modules are imported here, because quick commands use this module.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from types import TracebackType
+from typing import Final, Self, TextIO
+
+from stormkeeper.client.wait import says_more
+from stormkeeper.names import printable
+
+_MINUTE: Final = 60
+_HOUR: Final = 3_600
+_DAY: Final = 86_400
+
+#: Moves the cursor to the line's beginning and clears the line.
+_WIPE: Final = "\r\x1b[K"
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Yield rows as lines, in columns as wide as their longest cell."""
+    widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
+    for row in rows:
+        yield line(row, [width + 1 for width in widths])
+
+
+def line(row: Sequence[str], widths: Sequence[int]) -> str:
+    """Return a row as a line, in columns of these widths."""
+    cells = (f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True))
+    return " ".join(cells).rstrip()
+
+
+def escaped(text: str) -> str:
+    """Return a text, escaped if a terminal would not print every character."""
+    return text if text.isprintable() else text.encode("unicode_escape").decode()
+
+
+def duration(secs: int) -> str:
+    """Return seconds in the two largest units.
+
+    Examples
+    --------
+    >>> duration(59), duration(61), duration(7_260), duration(90_000)
+    ('59 s', '1 min 1 s', '2 h 1 min', '1 d 1 h')
+    """
+    for unit, name, below, part in (
+        (_DAY, "d", _HOUR, "h"),
+        (_HOUR, "h", _MINUTE, "min"),
+        (_MINUTE, "min", 1, "s"),
+    ):
+        if secs >= unit:
+            return f"{secs // unit} {name} {secs % unit // below} {part}"
+    return f"{secs} s"
+
+
+def remark(text: str) -> None:
+    """Print a line with the time on stderr."""
+    sys.stderr.write(f"storm: {time.strftime('%H:%M:%S')} {printable(text)}\n")
+    sys.stderr.flush()
+
+
+class Listing:
+    """Prints a list of names, and then each name that comes (+) or goes (-), with the time.
+
+    With `as_json` it prints the whole list after each change. `shown` escapes a name for a
+    terminal.
+    """
+
+    def __init__(self, *, as_json: bool, shown: Callable[[str], str] = str) -> None:
+        self._as_json = as_json
+        self._shown = shown
+        self._names: frozenset[str] | None = None
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The names that were printed and have not gone."""
+        return self._names or frozenset()
+
+    def show(self, names: Collection[str]) -> None:
+        """Print the difference from the names before."""
+        before, now = self._names, frozenset(names)
+        if now == before:
+            return
+        self._names = now
+        if self._as_json:
+            lines = [json.dumps(sorted(now))]
+        elif before is None:
+            lines = [self._shown(name) for name in sorted(now)]
+        else:
+            moment = time.strftime("%H:%M:%S")
+            changes = [("+", name) for name in sorted(now - before)]
+            changes += [("-", name) for name in sorted(before - now)]
+            lines = [f"{moment} {sign}{self._shown(name)}" for sign, name in changes]
+        sys.stdout.writelines(f"{line}\n" for line in lines)
+        sys.stdout.flush()
+
+    def show_more(self, names: Collection[str]) -> None:
+        """Print new names only, for reads that missed a server: no name counts as gone."""
+        self.show(self.names.union(names))
+
+
+class Progress:
+    """Prints on stderr what a command waits for: one changing line on a terminal, else a log."""
+
+    def __init__(self, stream: TextIO | None = None) -> None:
+        self._stream = sys.stderr if stream is None else stream
+        self._is_live = self._stream.isatty()
+        self._text = ""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.wipe()
+
+    def step(self, text: str, moment: str = "") -> None:
+        """Show a short step, on a terminal only."""
+        if self._is_live:
+            self.say(text, moment)
+
+    def say(self, text: str, moment: str = "") -> None:
+        """Show what the command does or waits for.
+
+        `moment` is what changes all the time, such as seconds: it is shown on a terminal only.
+        """
+        text = printable(text)
+        if self._is_live:
+            line = f"{text} ({moment})" if moment else text
+            width = shutil.get_terminal_size().columns - 1
+            self._stream.write(_WIPE + (line if len(line) <= width else f"{line[: width - 1]}…"))
+            self._stream.flush()
+        elif says_more(text, self._text):
+            self._stream.write(f"storm: {text}\n")
+            self._stream.flush()
+        self._text = text
+
+    def remark(self, text: str) -> None:
+        """Print a line that stays."""
+        self.wipe()
+        self._stream.write(f"storm: {printable(text)}\n")
+        self._stream.flush()
+
+    def wipe(self) -> None:
+        """Clear the changing line."""
+        if self._is_live and self._text:
+            self._stream.write(_WIPE)
+            self._stream.flush()
+        self._text = ""
+
+
+def time_left(wait_secs: float, passed: float) -> str:
+    """Return the rest of a wait of known length, or else the time that has passed."""
+    secs = wait_secs - passed
+    return f"{secs:.0f} s left" if secs > 0 else f"{passed:.0f} s"

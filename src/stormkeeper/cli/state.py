@@ -1,0 +1,494 @@
+"""``storm state``: show and check the cluster's state in ZooKeeper, decoded. Writes nothing."""
+
+from __future__ import annotations
+
+import functools
+import json
+import logging
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import click
+
+from stormkeeper import paths
+from stormkeeper.cli.heartbeats import normal_path
+from stormkeeper.cli.options import (
+    ConfigFault,
+    Fault,
+    Group,
+    UnansweredFault,
+    conf_options,
+    examples,
+    exit_with,
+    faults,
+    load_conf,
+    until_interrupted,
+    watch_option,
+)
+from stormkeeper.names import printable
+
+if TYPE_CHECKING:
+    from stormkeeper.conf import Conf
+    from stormkeeper.errors import NoNodeError
+    from stormkeeper.state.decoding import Decoded
+    from stormkeeper.state.storage import ClusterState, NodeData
+    from stormkeeper.state.survey import Pacemaker
+
+T = TypeVar("T")
+
+#: Exit code of `check` if there are findings.
+_FOUND: Final = 1
+
+#: The escapes that `printable` writes; the paths of nodes have no control characters.
+_ESCAPE: Final = re.compile(r"\\x[0-9a-f]{2}|\\u[0-9a-f]{4}")
+
+#: Seconds between two tries to find a missing root.
+_ROOT_SECS: Final = 2.0
+
+#: Tries of a Pacemaker after the first; the user can run the command again.
+_RETRIES: Final = 2
+
+#: Longer names push the other columns of their line to the right.
+_NAME_WIDTH: Final = 60
+_INDENT: Final = "  "
+
+
+def _checked(_: click.Context, __: click.Parameter, path: str) -> str:
+    from stormkeeper.errors import InvalidPathError
+
+    try:
+        return paths.check(normal_path(path))
+    except InvalidPathError as error:
+        raise click.BadParameter(str(error)) from error
+
+
+@click.group(
+    cls=Group,
+    epilog=examples(
+        "storm state tree -c 'storm.zookeeper.servers=[localhost]' -c storm.zookeeper.port=2181",
+        "storm state get /assignments/word-count-1-1700000000",
+        "storm state watch /supervisors",
+        "storm state check",
+    ),
+)
+@conf_options
+def state() -> None:
+    r"""Show the cluster's state: the znodes of Storm 2.x, Storm 3.x or Stormkeeper.
+
+    The commands read the servers of storm.zookeeper.servers and storm.zookeeper.port, and write
+    nothing. Every PATH is below storm.zookeeper.root; the first slash is optional. A name that a
+    command printed with an escape (\u202e) can be given in that form. For heartbeats in Pacemakers
+    use `storm heartbeats`.
+    """
+
+
+@state.command(
+    epilog=examples(
+        "storm state tree", "storm state tree /errors", "storm state tree /storms --json"
+    )
+)
+@click.argument("path", default="/", callback=_checked)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object a line.")
+@conf_options
+def tree(path: str, as_json: bool) -> None:
+    """Show all nodes at and below PATH: content type, size in bytes, and ephemeral nodes.
+
+    An ephemeral node is removed when the session that created it ends. An unreadable node does not
+    hold what Storm keeps at its path; `get` says why.
+
+    Exit code 1: nothing is at PATH. 2: wrong usage or configuration. 3: ZooKeeper did not answer,
+    or refused.
+    """
+    conf = load_conf()
+    with open_state(conf) as store:
+        from stormkeeper.state import survey
+
+        path = _resolve_escapes(store, path)
+        found = survey.read(store, path)
+    if found.notes and not found.nodes:
+        raise UnansweredFault("; ".join(found.notes))
+    if not found.nodes:
+        raise Fault(f"nothing at {path}{_root_hint(conf, path)}")
+    _print_notes(found.notes)
+    if as_json:
+        for place, node in found.nodes.items():
+            click.echo(json.dumps(node_summary(place, node)))
+    else:
+        for line in tree_lines(found.nodes, path):
+            click.echo(line)
+
+
+@state.command(
+    "list",
+    epilog=examples(
+        "storm state list /",
+        "storm state list /storms",
+        "storm state list /errors/word-count-1-1700000000 --json",
+        "storm state list /supervisors --watch",
+    ),
+)
+@click.argument("path", callback=_checked)
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON list.")
+@watch_option
+@conf_options
+def list_below(path: str, as_json: bool, is_watched: bool) -> None:
+    """List the names of the nodes directly below PATH, one a line.
+
+    --watch prints a line with the time for each name that comes (+) or goes (-); with --json it
+    prints the whole list after each change. stderr says when the connection to ZooKeeper is lost
+    and when it is back. PATH need not exist yet, nor the root. Ctrl-C ends the command.
+
+    Exit code 1: nothing is at PATH. 2: wrong usage or configuration. 3: ZooKeeper did not answer,
+    or refused (with --watch: at the beginning).
+    """
+    conf = load_conf()
+    if is_watched:
+        from stormkeeper.cli import state_changes
+
+        wait = functools.partial(_wait_for_root, waited=[])
+        with until_interrupted(), open_state(conf, wait) as store:
+            state_changes.print_names(store, _resolve_escapes(store, path), as_json=as_json)
+        return
+    with open_state(conf) as store:
+        path = _resolve_escapes(store, path)
+        names = _found(conf, path, store.children_many)
+    if as_json:
+        click.echo(json.dumps(names))
+    else:
+        for name in names:
+            click.echo(printable(name))
+        if not names:
+            _print_notes([f"{path} has no children; see `storm state get`"])
+
+
+@state.command(
+    epilog=examples(
+        "storm state get /storms/word-count-1-1700000000",
+        "storm state get /storms/word-count-1-1700000000 --json",
+        "storm state get /credentials/word-count-1-1700000000 --show-secrets",
+    )
+)
+@click.argument("path", callback=_checked)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option("--show-secrets", is_flag=True, help="Print the values of credentials, too.")
+@conf_options
+def get(path: str, as_json: bool, show_secrets: bool) -> None:
+    """Print the value of the node at PATH, decoded.
+
+    A value that cannot be decoded is printed as text or in hexadecimal, and stderr says why. Very
+    large values are cut off; --json prints them whole. Credentials are printed as names with … for
+    each value. The keys below /secretkeys are never printed.
+
+    Exit code 1: nothing is at PATH. 2: wrong usage or configuration. 3: ZooKeeper did not answer,
+    or refused.
+    """
+    conf = load_conf()
+    with open_state(conf) as store:
+        path = _resolve_escapes(store, path)
+        node = _found(conf, path, store.read_many)
+    from stormkeeper.state.decoding import decode
+
+    found = decode(path, node.data, show_secrets=show_secrets)
+    if as_json:
+        click.echo(json.dumps(node_detail(path, node, found)))
+        return
+    if found.text:
+        click.echo(found.text)
+    note = found.note
+    if found.kind == "directory" and note is None:
+        note = f"a directory of {_nodes(node.stat.children)}; see `storm state list {path}`"
+    _print_notes([note] if note else [])
+
+
+@state.command(
+    epilog=examples(
+        "storm state watch /supervisors",
+        "storm state watch /assignments --recursive",
+        "storm state watch /storms --json",
+    )
+)
+@click.argument("path", callback=_checked)
+@click.option(
+    "--recursive",
+    "-r",
+    is_flag=True,
+    help="Watch everything below PATH, too: two requests and watches for each node.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object a line.")
+@conf_options
+def watch(path: str, recursive: bool, as_json: bool) -> None:
+    """Print a line for each change of the node at PATH: its value, and the names below it.
+
+    A line has the time, then `created`, `deleted`, `changed` (the value) or `children` (with + and
+    - before the names that came and went), then the path. Changes that follow each other faster
+    than they can be read, or while the connection is lost, are printed as one. stderr says when the
+    connection to ZooKeeper is lost and when it is back. PATH need not exist yet, nor the root.
+    Ctrl-C ends the command.
+
+    Exit code 2: wrong usage or configuration. 3: at the beginning ZooKeeper did not answer, or
+    refused.
+    """
+    from stormkeeper.cli import state_changes
+
+    conf = load_conf()
+    waited: list[str] = []
+    wait = functools.partial(_wait_for_root, waited=waited)
+    with until_interrupted(), open_state(conf, wait) as store:
+        path = _resolve_escapes(store, path)
+        state_changes.print_changes(
+            store, path, recursive=recursive, as_json=as_json, was_absent=bool(waited)
+        )
+
+
+@state.command(epilog=examples("storm state check", "storm state check --json"))
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@conf_options
+def check(as_json: bool) -> None:
+    """Find nodes that should not be there: one finding a line, with kind, path and fault.
+
+    Below the findings of a kind, an indented line says what to do. The kinds:
+    assignment-without-topology; unreadable: a value that is not what Storm keeps at its path;
+    ephemeral-without-session: a node that should go with its session and will stay; left-behind:
+    remains of dead topologies; older-epoch: a record that an earlier leader wrote after a later
+    one.
+
+    stderr names nodes that may not be read, and Pacemakers that do not answer or refuse. While
+    topologies come and go, check twice: Nimbus removes a topology in several steps.
+
+    Exit code 0: all is well. 1: there are findings. 2: wrong usage or configuration. 3: no
+    findings, but something, or everything, could not be read.
+    """
+    conf = load_conf()
+    with _unread_is_unanswered(), open_state(conf) as store:
+        from stormkeeper.state import checking, survey
+
+        with _pacemakers(conf) as pacemakers:
+            found = survey.read(store, pacemakers=pacemakers)
+        if not found.nodes:
+            raise Fault("; ".join(found.notes) or "nothing at /")
+        findings = checking.check(found)
+    if as_json:
+        values: dict[str, Any] = {
+            "findings": [
+                {"kind": finding.kind, "path": finding.path, "message": finding.message}
+                for finding in findings
+            ],
+            "advice": {
+                kind: advice
+                for kind, advice in checking.ADVICE.items()
+                if any(finding.kind == kind for finding in findings)
+            },
+            "notes": found.notes,
+        }
+        click.echo(json.dumps(values))
+    else:
+        for kind, of_kind in groupby(findings, lambda finding: finding.kind):
+            for finding in of_kind:
+                click.echo(printable(f"{kind} {finding.path}: {finding.message}"))
+            click.echo(click.wrap_text(checking.ADVICE[kind], 100, "  ", "  "))
+        _print_notes(found.notes)
+        nodes = _nodes(len(found.nodes))
+        if not findings and found.notes:
+            _print_notes([f"no findings in {nodes}, but not all could be read"])
+        elif not findings:
+            _print_notes([f"{nodes}, all well"])
+    exit_with(_FOUND if findings else UnansweredFault.exit_code if found.notes else 0)
+
+
+def tree_lines(nodes: Mapping[str, NodeData], top: str) -> Iterator[str]:
+    """Yield a heading, and a line for each node; parents precede children in `nodes`.
+
+    Lines of nodes below `top` have their name, indented; the line of `top` has its whole path.
+    """
+    from stormkeeper.state.decoding import outline
+
+    rows = [("NODE", "HOLDS", "BYTES", "")]
+    for path, node in nodes.items():
+        name = path if path == top else _INDENT * _depth(path, top) + path.rpartition("/")[2]
+        found = outline(path, node.data)
+        marks = ["ephemeral"] * _is_ephemeral(node) + ["unreadable"] * bool(found.unreadable)
+        rows.append((printable(name), found.kind, str(len(node.data)), ", ".join(marks)))
+    name_width = min(_NAME_WIDTH, max(len(row[0]) for row in rows))
+    kind_width = max(len(row[1]) for row in rows)
+    size_width = max(len(row[2]) for row in rows)
+    for name, kind, size, marked in rows:
+        line = f"{name:<{name_width}}  {kind:<{kind_width}}  {size:>{size_width}}"
+        yield f"{line}  {marked}" if marked else line
+
+
+def node_summary(path: str, node: NodeData) -> dict[str, Any]:
+    """Return a node without its value, as `tree --json` prints it."""
+    from stormkeeper.state.decoding import outline
+
+    found = outline(path, node.data)
+    return {
+        "path": path,
+        "kind": found.kind,
+        "bytes": len(node.data),
+        "version": node.stat.version,
+        "ephemeral": _is_ephemeral(node),
+        "children": node.stat.children,
+        "unreadable": found.unreadable,
+    }
+
+
+def node_detail(path: str, node: NodeData, found: Decoded) -> dict[str, Any]:
+    """Return a node with its value, as `get --json` prints it; without an epoch: None."""
+    return {
+        "path": path,
+        "kind": found.kind,
+        "value": found.value,
+        "version": node.stat.version,
+        "ephemeral": _is_ephemeral(node),
+        "epoch": found.epoch,
+        "note": found.note,
+    }
+
+
+@contextmanager
+def open_state(
+    conf: Conf | None = None, wait: Callable[[NoNodeError], None] | None = None
+) -> Iterator[ClusterState]:
+    """Yield a read-only store. While the root is missing, call `wait` and try again."""
+    conf = conf or load_conf()
+    from stormkeeper.errors import NoNodeError
+    from stormkeeper.state import factory
+
+    # The clients' warnings repeat the command's errors, except the reason why `overrides` waits.
+    logging.getLogger("stormkeeper").addHandler(logging.NullHandler())
+    store = None
+    with _state_faults(), _warnings_of("stormkeeper.state.zookeeper.overrides"):
+        while store is None:
+            try:
+                store = factory.connect(conf, read_only=True)
+            except NoNodeError as error:
+                if wait is None:
+                    raise
+                wait(error)
+    with _state_faults():
+        try:
+            # The server of this session may lag behind the one that a user has just written to.
+            store.sync_path("/")
+            yield store
+        finally:
+            store.close()
+
+
+@contextmanager
+def _unread_is_unanswered() -> Iterator[None]:
+    """End `check` with exit code 3 if nothing could be read."""
+    try:
+        yield
+    except ConfigFault:
+        raise
+    except Fault as fault:
+        raise UnansweredFault(fault.message) from fault
+
+
+@contextmanager
+def _pacemakers(conf: Conf) -> Iterator[Mapping[str, Pacemaker]]:
+    """Yield a client of each Pacemaker by its address; none if heartbeats are in ZooKeeper."""
+    from stormkeeper.pacemaker.client import pool
+    from stormkeeper.state.factory import in_pacemaker
+
+    if not in_pacemaker(conf):
+        yield {}
+        return
+
+    with pool.connect(conf, name="storm-state", retries=_RETRIES) as pacemakers:
+        yield {str(address): client for address, client in pacemakers.clients.items()}
+
+
+def _wait_for_root(error: NoNodeError, waited: list[str]) -> None:
+    if not waited:
+        _print_notes([f"{error}; waiting for it"])
+    waited.append(str(error))
+    time.sleep(_ROOT_SECS)
+
+
+@contextmanager
+def _warnings_of(name: str) -> Iterator[None]:
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("storm: warning: %(message)s"))
+    logger = logging.getLogger(name)
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+
+
+@contextmanager
+def _state_faults() -> Iterator[None]:
+    """End the command with exit code 3 if ZooKeeper does not answer, or refuses."""
+    from stormkeeper.errors import (
+        AccessDeniedError,
+        StateAuthenticationError,
+        StateUnavailableError,
+    )
+
+    with faults():
+        try:
+            yield
+        except (StateUnavailableError, StateAuthenticationError, AccessDeniedError) as error:
+            raise UnansweredFault(str(error)) from error
+
+
+def _resolve_escapes(store: ClusterState, path: str) -> str:
+    """Return `path`, with printed escapes replaced by their characters if no node has that name."""
+    from stormkeeper.errors import InvalidPathError
+
+    plain = _ESCAPE.sub(lambda escape: chr(int(escape[0][2:], 16)), path)
+    try:
+        paths.check(plain)
+    except InvalidPathError:
+        return path
+    if plain == path or store.read_many([path]) != [None]:
+        return path
+    return plain
+
+
+def _found(conf: Conf, path: str, read: Callable[[list[str]], list[T | None]]) -> T:
+    (found,) = read([path])
+    if found is not None:
+        return found
+    from stormkeeper.state.factory import in_pacemaker
+
+    if not in_pacemaker(conf) or not paths.is_at_or_below(path, paths.WORKERBEATS):
+        raise Fault(f"nothing at {path}{_root_hint(conf, path)}")
+    raise Fault(
+        f"nothing at {path}: heartbeats are in Pacemakers; see `storm heartbeats list {path}`"
+    )
+
+
+def _root_hint(conf: Conf, path: str) -> str:
+    """Return a hint for a path that includes the root."""
+    root = normal_path(conf["storm.zookeeper.root"])
+    if root == "/" or not paths.is_at_or_below(path, root):
+        return ""
+    below = path.removeprefix(root) or "/"
+    return f": paths are below storm.zookeeper.root, which is {root}; try {below}"
+
+
+def _nodes(count: int) -> str:
+    return "1 node" if count == 1 else f"{count} nodes"
+
+
+def _print_notes(notes: list[str]) -> None:
+    for note in notes:
+        click.echo(f"storm: {printable(note)}", err=True)
+
+
+def _is_ephemeral(node: NodeData) -> bool:
+    return node.stat.owner != 0
+
+
+def _depth(path: str, top: str) -> int:
+    depth = 0
+    while path != top:
+        path, depth = paths.parent(path), depth + 1
+    return depth

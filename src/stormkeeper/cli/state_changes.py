@@ -1,0 +1,233 @@
+"""Prints the changes of nodes in ZooKeeper until the user stops the command.
+
+A watch only says that something changed. So each change is the difference between two reads:
+nothing is printed twice, and no change that is still visible is missed.
+"""
+
+import contextlib
+import json
+import queue
+import sys
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Final, NamedTuple
+
+from stormkeeper.cli.output import Listing, remark
+from stormkeeper.errors import AccessDeniedError, NoNodeError, StateUnavailableError
+from stormkeeper.names import printable
+from stormkeeper.state.storage import ClusterState, ConnectionState, EventType
+
+#: Seconds after which a failed read is repeated, unless the connection comes back before.
+_RETRY_SECS: Final = 1.0
+
+_CONNECTIONS: Final = {
+    ConnectionState.CONNECTED: "connected to ZooKeeper again",
+    ConnectionState.SUSPENDED: "the connection to ZooKeeper is lost",
+    ConnectionState.LOST: "the session with ZooKeeper has expired",
+}
+
+
+class NodeChange(NamedTuple):
+    """A node's difference from the read before; `event` is created, deleted, changed or children.
+
+    The field names are the keys of a JSON line.
+    """
+
+    event: str
+    path: str
+    #: The version of its value; None of a deleted node.
+    version: int | None = None
+    #: Names of children that came, and that went.
+    added: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
+
+
+class WatchStarted(NamedTuple):
+    """From now on changes are seen, on so many nodes; 0: no node exists yet."""
+
+    nodes: int
+
+
+class NodeDenied(NamedTuple):
+    """A node below the watched node may not be read."""
+
+    path: str
+    message: str
+
+
+#: What `follow` yields; ``EVENTS_MISSED`` after a session was lost.
+WatchEvent = WatchStarted | NodeChange | NodeDenied | ConnectionState | EventType
+
+
+class _ReadNode(NamedTuple):
+    created: int
+    version: int
+    children: frozenset[str]
+
+
+def print_changes(
+    state: ClusterState, top: str, *, recursive: bool, as_json: bool, was_absent: bool = False
+) -> None:
+    """Print the changes at `top`, and with `recursive` below, until interrupted.
+
+    Raises `StateError` if the first read fails, or the session is closed.
+    """
+    for event in follow(state, top, recursive=recursive, was_absent=was_absent):
+        if isinstance(event, NodeChange):
+            sys.stdout.write((_json_line(event) if as_json else _line(event)) + "\n")
+            sys.stdout.flush()
+        else:
+            remark(_remark_text(event, top))
+
+
+def print_names(state: ClusterState, top: str, *, as_json: bool) -> None:
+    """Print the names of the children of `top`, and each that comes or goes, until interrupted.
+
+    Raises `StateError` if the first read fails, or the session is closed.
+    """
+    listing = Listing(as_json=as_json, shown=printable)
+    is_due = False
+    for event in follow(state, top):
+        is_due |= isinstance(event, WatchStarted | NodeChange)
+        if not isinstance(event, NodeChange):
+            remark(_remark_text(event, top))
+        if is_due:
+            # Without a connection, the event of its return tries this again.
+            with contextlib.suppress(StateUnavailableError):
+                (names,) = state.children_many([top])
+                listing.show(names or ())
+                is_due = False
+
+
+def follow(
+    state: ClusterState, top: str, *, recursive: bool = False, was_absent: bool = False
+) -> Iterator[WatchEvent]:
+    """Yield `WatchStarted`, then the denied nodes, then for ever each change in order.
+
+    With `was_absent`, nothing was at `top` a moment ago, so nodes that exist now count as created.
+    Raises `StateError` if the first read fails, or the session is closed.
+    """
+    events: queue.SimpleQueue[tuple[EventType, str] | ConnectionState] = queue.SimpleQueue()
+    registration = state.register(lambda event, path: events.put((event, path)))
+    listener = events.put
+    state.add_listener(listener)
+    try:
+        reader = _ChangeReader(state, top, recursive=recursive)
+        if was_absent:
+            yield WatchStarted(0)
+            yield from reader.read_pending()
+        denied = [each for each in reader.read_pending() if isinstance(each, NodeDenied)]
+        if not was_absent:
+            yield WatchStarted(len(reader.known))
+        yield from denied
+        while True:
+            event = _next(events, _RETRY_SECS if reader.pending else None)
+            if isinstance(event, ConnectionState):
+                yield event
+            elif event is not None:
+                kind, path = event
+                if kind is EventType.EVENTS_MISSED:
+                    yield kind
+                    reader.reread_all()
+                else:
+                    reader.pending[path] = None
+            if state.connection is ConnectionState.CONNECTED:
+                try:
+                    yield from reader.read_pending()
+                except StateUnavailableError:
+                    continue  # The paths stay pending; the listener reports the connection.
+    finally:
+        state.remove_listener(listener)
+        state.unregister(registration)
+
+
+class _ChangeReader:
+    """Reads nodes, leaves watches, and compares with the read before."""
+
+    def __init__(self, state: ClusterState, top: str, *, recursive: bool) -> None:
+        self._state = state
+        self._top = top
+        self._recursive = recursive
+        self.known: dict[str, _ReadNode] = {}
+        #: Paths to read, in order.
+        self.pending: dict[str, None] = {top: None}
+
+    def reread_all(self) -> None:
+        self.pending |= dict.fromkeys((self._top, *self.known))
+
+    def read_pending(self) -> Iterator[NodeChange | NodeDenied]:
+        """Yield what changed at the pending paths; after an error the rest stays pending."""
+        while self.pending:
+            path = next(iter(self.pending))
+            try:
+                changes = self._changes(path)
+            except AccessDeniedError as error:
+                if path == self._top:
+                    raise
+                changes = [NodeDenied(path, str(error))]
+            del self.pending[path]
+            yield from changes
+
+    def _changes(self, path: str) -> list[NodeChange | NodeDenied]:
+        stat = self._state.get_stat(path, watch=True)
+        was = self.known.get(path)
+        changes: list[NodeChange | NodeDenied] = []
+        if was is not None and (stat is None or stat.created != was.created):
+            del self.known[path]
+            changes.append(NodeChange("deleted", path))
+            was = None
+        if stat is None:
+            return changes
+        children: frozenset[str] = frozenset()
+        if not stat.owner:  # An ephemeral node has no children.
+            try:
+                children = frozenset(self._state.get_children(path, watch=True))
+            except NoNodeError:
+                # Deleted since get_stat: the watch above fires, if the node was known.
+                return changes
+        self.known[path] = _ReadNode(stat.created, stat.version, children)
+        if was is None:
+            changes.append(NodeChange("created", path, stat.version))
+        else:
+            if stat.version != was.version:
+                changes.append(NodeChange("changed", path, stat.version))
+            if children != was.children:
+                added, removed = sorted(children - was.children), sorted(was.children - children)
+                changes.append(
+                    NodeChange("children", path, stat.version, tuple(added), tuple(removed))
+                )
+        if self._recursive:
+            new = children if was is None else children - was.children
+            self.pending |= dict.fromkeys(f"{path.removesuffix('/')}/{n}" for n in sorted(new))
+        return changes
+
+
+def _next(
+    events: "queue.SimpleQueue[tuple[EventType, str] | ConnectionState]", timeout: float | None
+) -> tuple[EventType, str] | ConnectionState | None:
+    try:
+        return events.get(timeout=timeout)
+    except queue.Empty:
+        return None
+
+
+def _line(change: NodeChange) -> str:
+    names = [f"+{name}" for name in change.added] + [f"-{name}" for name in change.removed]
+    return printable(" ".join([time.strftime("%H:%M:%S"), change.event, *names, change.path]))
+
+
+def _json_line(change: NodeChange) -> str:
+    return json.dumps({"time": datetime.now(UTC).isoformat()} | change._asdict())
+
+
+def _remark_text(event: WatchStarted | NodeDenied | ConnectionState | EventType, top: str) -> str:
+    if isinstance(event, WatchStarted):
+        if not event.nodes:
+            return f"nothing at {top} yet"
+        return f"watching {top}" + (f", {event.nodes} nodes" if event.nodes > 1 else "")
+    if isinstance(event, NodeDenied):
+        return printable(f"{event.path} is not watched: {event.message}")
+    if isinstance(event, ConnectionState):
+        return _CONNECTIONS[event]
+    return "all changes during the lost session are printed as one"

@@ -1,1 +1,0 @@
-"""``storm heartbeats top``: what all Pacemakers hold and receive, looked at again and again."""
