@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from stormkeeper.blobs import fetching, sync
+from stormkeeper.blobs import peers, sync
 from stormkeeper.conf import load
 from stormkeeper.nimbus import elector
 from stormkeeper.nimbus import process as nimbus
@@ -138,6 +138,6 @@ def test_the_service_of_a_nimbus_fits_it():
     assert service["WorkingDirectory"] == f"/var/lib/{service['StateDirectory']}"
     assert (service["Restart"], service["RestartPreventExitStatus"]) == ("always", "2")
     # The lead, the calls, and a peer that does not answer.
-    most = elector.CLOSE_SECS + nimbus.DRAIN_SECS + fetching.ANSWER_SECS + sync._PATIENCE
+    most = elector.CLOSE_SECS + nimbus.DRAIN_SECS + peers.ANSWER_SECS + sync._CLOSE_SECS
     assert int(service["TimeoutStopSec"]) > most
     assert f"`deploy/{NIMBUS}`" in (ROOT / "docs" / "nimbus.md").read_text()

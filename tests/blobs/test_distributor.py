@@ -3,14 +3,13 @@ import shutil
 import pytest
 
 from stormkeeper.blobs import keys
-from stormkeeper.blobs.distributor import CodeDistributor
 from stormkeeper.errors import (
     BlobExistsError,
     BlobInUseError,
     BlobNotFoundError,
     BlobStorageError,
 )
-from support.code import activate, code_of
+from support.code import activate, code_of, copies
 from support.disks import files, room_for
 
 WC = "wc-1-1700000000"
@@ -22,23 +21,22 @@ def one(cluster):
 
 
 def test_code_is_uploaded_from_bytes_and_from_files(one, tmp_path):
-    code: CodeDistributor = one.code
     package = tmp_path / "package.zip"
     package.write_bytes(bytes(3_000_000))
-    code.upload(WC, code_of(WC) | {"stormjar.jar": package})
+    one.code.upload(WC, code_of(WC) | {"stormjar.jar": package})
     assert sorted(one.code.store.all()) == sorted(keys.of_topology(WC))
     assert one.code.store.get(keys.of_topology(WC)[0]).size == 3_000_000
-    assert code.replication_count(WC) == 1
-    assert code.replication_count("other") == 0
+    assert copies(one, WC) == 1
+    assert copies(one, "other") == 0
 
 
 def test_the_copies_are_counted(cluster, one):
     one.code.upload(WC, code_of(WC))
     two = cluster.start(2)
     two.code.sync.run_once()
-    assert one.code.replication_count(WC) == 2
+    assert copies(one, WC) == 2
     cluster.stop(two)
-    assert one.code.replication_count(WC) == 1
+    assert copies(one, WC) == 1
 
 
 def test_code_is_uploaded_as_a_whole_or_not_at_all(one):
@@ -64,9 +62,9 @@ def test_a_part_is_changed_for_all_and_what_stays_is_left_alone(cluster, one):
     one.code.change(WC, "stormconf.ser", lambda data: data)
     assert one.code.store.get(conf) == before[2]
     one.code.change(WC, "stormconf.ser", lambda data: data + b" and more")
-    assert one.code.replication_count(WC) == 1
+    assert copies(one, WC) == 1
     two.code.sync.run_once()
-    assert one.code.replication_count(WC) == 2
+    assert copies(one, WC) == 2
     record, file = two.code.store.open(conf)
     with file:
         assert file.read() == code_of(WC)["stormconf.ser"] + b" and more"
@@ -117,13 +115,13 @@ def test_code_in_use_is_not_deleted_and_other_code_is(cluster, one):
     one.code.upload(WC, code_of(WC))
     activate(one, WC)
     with pytest.raises(BlobInUseError, match=f"the code of {WC} is in use: kill the topology"):
-        one.code.cleanup(WC, one.leader)
+        one.code.cleanup(WC)
     for key in keys.of_topology(WC):
         with pytest.raises(BlobInUseError):
             one.code.delete(key)
     one.leader.remove_storm(WC)
     for _ in range(2):
-        one.code.cleanup(WC, one.leader)
+        one.code.cleanup(WC)
     cluster.ensemble.expire(one.storm.state)
     assert one.storm.blobstore() == [], "a new session does not say again that it is there"
     assert files(one.folder) == {"lock"}

@@ -1,7 +1,7 @@
 import pytest
 
-from stormkeeper.blobs.downloads import Downloads
 from stormkeeper.blobs.store import BlobStore
+from stormkeeper.blobs.transfers import Downloads
 from stormkeeper.errors import BlobNotFoundError, TransferEndedError
 from stormkeeper.state.storm.blobs import BlobRecord
 

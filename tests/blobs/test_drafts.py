@@ -2,8 +2,7 @@ import hashlib
 
 import pytest
 
-from stormkeeper.blobs.crc32c import extend
-from stormkeeper.blobs.drafts import Draft
+from stormkeeper.blobs.drafts import Draft, extend_crc32c
 from stormkeeper.errors import BlobStorageError
 from support.disks import files, room_for
 
@@ -14,7 +13,7 @@ def test_what_was_written_is_what_is_there(tmp_path):
         draft.write(part)
     draft.finish()
     assert draft.content() == (hashlib.sha256(b"onetwo").hexdigest(), 6)
-    assert draft.crc32c == extend(0, b"onetwo")
+    assert draft.crc32c == extend_crc32c(0, b"onetwo")
     assert (tmp_path / "draft").read_bytes() == b"onetwo"
 
 
@@ -48,5 +47,5 @@ def test_a_full_disk_is_told_and_leaves_nothing(tmp_path):
 
 
 def test_a_folder_that_is_not_there_is_named(tmp_path):
-    with pytest.raises(BlobStorageError, match="No such file or directory; see to the folder"):
+    with pytest.raises(BlobStorageError, match="No such file or directory; check the folder"):
         Draft(tmp_path / "absent" / "draft")

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stormkeeper.blobs import fetching
+from stormkeeper.blobs import peers
 from stormkeeper.errors import BlobStorageError, PeerError, PeerUnavailableError
 from stormkeeper.paths import NimbusId
 from support.code import WHOLE_BLOB, Other, StorePeer, cut_after, damages, hangs
@@ -30,7 +30,7 @@ def part(tmp_path):
 
 def test_a_blob_comes_as_it_is(other, part):
     peer = other.peer()
-    draft = fetching.fetch(peer, "a", other.record, part)
+    draft = peers.fetch(peer, "a", other.record, part)
     assert draft.content() == (other.record.sha256, len(WHOLE_BLOB))
     assert part.read_bytes() == WHOLE_BLOB
     assert len(other.downloads._sessions) == 0, "the peer has forgotten the download"
@@ -38,10 +38,10 @@ def test_a_blob_comes_as_it_is(other, part):
 
 def test_an_interrupted_blob_is_gone_on_with(other, part):
     with pytest.raises(PeerUnavailableError, match="cut after 2300 bytes"):
-        fetching.fetch(other.peer(cut_after(2300)), "a", other.record, part)
+        peers.fetch(other.peer(cut_after(2300)), "a", other.record, part)
     assert part.read_bytes() == WHOLE_BLOB[:2300]
     peer = other.peer()
-    fetching.fetch(peer, "a", other.record, part)
+    peers.fetch(peer, "a", other.record, part)
     assert peer.begun == [2300]
     assert part.read_bytes() == WHOLE_BLOB
 
@@ -49,7 +49,7 @@ def test_an_interrupted_blob_is_gone_on_with(other, part):
 def test_what_is_all_there_is_not_asked_for(other, part):
     part.write_bytes(WHOLE_BLOB)
     peer = other.peer()
-    fetching.fetch(peer, "a", other.record, part)
+    peers.fetch(peer, "a", other.record, part)
     assert peer.begun == []
 
 
@@ -62,11 +62,11 @@ def test_however_often_it_is_interrupted_the_bytes_are_the_same(data, cuts):
         for cut in cuts:
             peer = other.peer(cut_after(cut))
             with suppress(PeerError):
-                fetching.fetch(peer, "a", other.record, part)
+                peers.fetch(peer, "a", other.record, part)
             assert peer.begun in ([], [sent])
             sent = part.stat().st_size
             assert data[:sent] == part.read_bytes()
-        fetching.fetch(other.peer(), "a", other.record, part).close()
+        peers.fetch(other.peer(), "a", other.record, part).close()
         assert part.read_bytes() == data
         other.close()
 
@@ -78,48 +78,48 @@ class FromTheBeginning(StorePeer):
         return super().begin_blob_download(key, 0, timeout_secs)
 
 
-def test_a_peer_that_knows_no_offsets_sends_all_and_nothing_is_there_twice(other, part):
+def test_a_peer_without_offsets_sends_all_and_known_bytes_are_skipped(other, part):
     part.write_bytes(WHOLE_BLOB[:2300])
     peer = FromTheBeginning(other.downloads)
-    fetching.fetch(peer, "a", other.record, part)
+    peers.fetch(peer, "a", other.record, part)
     assert peer.begun == [0], "what was there already was of use"
     assert part.read_bytes() == WHOLE_BLOB
 
 
 def test_wrong_bytes_are_refused_and_leave_nothing(other, part):
-    with pytest.raises(PeerError, match=f"its SHA-256 is not {other.record.sha256}"):
-        fetching.fetch(other.peer(damages), "a", other.record, part)
+    with pytest.raises(PeerError, match=f"the SHA-256 is not {other.record.sha256}"):
+        peers.fetch(other.peer(damages), "a", other.record, part)
     assert not part.exists()
 
 
 @pytest.mark.parametrize("begun", [b"what is it?", WHOLE_BLOB[:-1] + b"\0", WHOLE_BLOB + b"\0"])
 def test_a_beginning_of_other_bytes_is_thrown_away(other, part, begun):
     part.write_bytes(begun)
-    fetching.fetch(other.peer(), "a", other.record, part)
+    peers.fetch(other.peer(), "a", other.record, part)
     assert part.read_bytes() == WHOLE_BLOB
 
 
 def test_too_many_bytes_are_refused(other, part):
     peer = other.peer(lambda chunk, _sent: chunk * 2)
-    with pytest.raises(PeerError, match="is not what was uploaded"):
-        fetching.fetch(peer, "a", other.record, part)
+    with pytest.raises(PeerError, match="other bytes of a than were uploaded"):
+        peers.fetch(peer, "a", other.record, part)
 
 
 def test_another_version_is_refused_before_a_byte_is_read(other, part):
     record = msgspec.structs.replace(other.record, size=len(WHOLE_BLOB) + 1)
-    with pytest.raises(PeerError, match="another version of a was to be sent: 5000 bytes"):
-        fetching.fetch(other.peer(), "a", record, part)
+    with pytest.raises(PeerError, match="the peer has another version of a: 5000 bytes"):
+        peers.fetch(other.peer(), "a", record, part)
 
 
 def test_a_peer_that_never_answers_is_left_at_its_deadline(other, part):
     with pytest.raises(PeerUnavailableError, match=r"no answer within 0\.01 s"):
-        fetching.fetch(other.peer(hangs), "a", other.record, part, fetching.Patience(0.01))
+        peers.fetch(other.peer(hangs), "a", other.record, part, peers.FetchLimits(0.01))
 
 
 def test_a_peer_that_has_lost_the_blob_says_so(other, part):
     other.store.delete("a")
     with pytest.raises(PeerError, match="no blob a here"):
-        fetching.fetch(other.peer(), "a", other.record, part)
+        peers.fetch(other.peer(), "a", other.record, part)
 
 
 def test_a_peer_that_ends_too_early_is_gone_on_with(other, part):
@@ -127,7 +127,7 @@ def test_a_peer_that_ends_too_early_is_gone_on_with(other, part):
         return chunk if sent < 2000 else b""
 
     with pytest.raises(PeerError, match="ended after 2000 of 5000 bytes"):
-        fetching.fetch(other.peer(end), "a", other.record, part)
+        peers.fetch(other.peer(end), "a", other.record, part)
     assert part.read_bytes() == WHOLE_BLOB[:2000]
 
 
@@ -137,27 +137,29 @@ def test_a_peer_that_is_too_slow_is_left(other, part, clock):
         return chunk
 
     with pytest.raises(PeerError, match="a comes too slowly: 1000 bytes in 40 s"):
-        fetching.fetch(other.peer(dribble), "a", other.record, part, fetching.Patience(clock=clock))
+        peers.fetch(other.peer(dribble), "a", other.record, part, peers.FetchLimits(clock=clock))
     assert part.read_bytes() == WHOLE_BLOB[:1000]
 
 
 def test_what_is_not_wanted_any_more_is_kept_for_later(other, part):
     wanted = [True, True, False]
-    patience = fetching.Patience(is_wanted=lambda: wanted.pop(0))
+    limits = peers.FetchLimits(is_wanted=lambda: wanted.pop(0))
     with pytest.raises(PeerError, match="a is not wanted any more"):
-        fetching.fetch(other.peer(), "a", other.record, part, patience)
+        peers.fetch(other.peer(), "a", other.record, part, limits)
     assert part.read_bytes() == WHOLE_BLOB[:2000]
 
 
 def test_a_full_disk_is_told_and_leaves_nothing(other, part, tmp_path):
     with room_for(3000), pytest.raises(BlobStorageError, match="make room"):
-        fetching.fetch(other.peer(), "a", other.record, part)
+        peers.fetch(other.peer(), "a", other.record, part)
     assert "part" not in files(tmp_path)
 
 
 def test_who_is_no_nimbus_is_not_dialled(other, part):
-    with pytest.raises(PeerUnavailableError, match="'what' has a, and is no host:port"):
-        fetching.fetch_from(pytest.fail, "what", "a", other.record, part)
+    with pytest.raises(
+        PeerUnavailableError, match="a is announced by 'what', which is not a host:port"
+    ):
+        peers.fetch_from(pytest.fail, "what", "a", other.record, part)
 
 
 def test_a_nimbus_is_dialled_by_its_id(cluster, part):
@@ -165,8 +167,8 @@ def test_a_nimbus_is_dialled_by_its_id(cluster, part):
     upload = nimbus.code.uploads.begin_create("a")
     nimbus.code.uploads.chunk(upload, WHOLE_BLOB)
     record = nimbus.code.uploads.finish(upload)
-    fetching.fetch_from(cluster.peers, str(nimbus.id), "a", record, part)
+    peers.fetch_from(cluster.peers, str(nimbus.id), "a", record, part)
     assert part.read_bytes() == WHOLE_BLOB
     absent = str(NimbusId("nimbus9.example", 6627, 0))
     with pytest.raises(PeerUnavailableError, match="connection refused"):
-        fetching.fetch_from(cluster.peers, absent, "a", record, part)
+        peers.fetch_from(cluster.peers, absent, "a", record, part)

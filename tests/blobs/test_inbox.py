@@ -1,6 +1,6 @@
 import pytest
 
-from stormkeeper.blobs.inbox import Inbox
+from stormkeeper.blobs.transfers import Inbox
 from stormkeeper.errors import BlobStorageError, TransferEndedError
 from support.disks import files, room_for
 
@@ -42,7 +42,7 @@ def test_a_file_is_there_when_it_is_finished(inbox, folder):
         inbox.chunk(location, b"three")
 
 
-def test_an_idle_upload_ends_and_a_file_that_nobody_takes_goes_later(inbox, folder, clock, now):
+def test_an_idle_upload_ends_and_an_unused_file_is_deleted(inbox, folder, clock, now):
     location = upload(inbox)
     inbox.chunk(inbox.begin(), b"half")
     written = inbox.take(location).stat().st_mtime
@@ -88,13 +88,13 @@ def test_a_full_disk_ends_the_upload_and_leaves_nothing(inbox, folder):
     assert files(folder) == set()
 
 
-def test_a_file_that_is_too_large_is_removed_before_it_fills_the_disk(folder):
+def test_a_file_that_is_too_large_is_deleted(folder):
     inbox = Inbox(folder, idle_secs=600, kept_secs=3600, most_bytes=4)
     location = upload(inbox, b"four")
     assert inbox.take(location).read_bytes() == b"four"
     other = inbox.begin()
     inbox.chunk(other, b"four")
-    with pytest.raises(BlobStorageError, match="may have 4 bytes"):
+    with pytest.raises(BlobStorageError, match="larger than 4 bytes"):
         inbox.chunk(other, b"5")
     assert files(folder) == {inbox.take(location).name}
     with pytest.raises(TransferEndedError):

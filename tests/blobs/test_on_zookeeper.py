@@ -20,7 +20,7 @@ def on_zookeeper(tmp_path, zookeeper_settings):
 
 
 @pytest.mark.zookeeper
-def test_code_is_copied_by_a_watch_in_every_version_and_is_gone_in_the_end(on_zookeeper):
+def test_watches_copy_every_version_and_the_deletion(on_zookeeper):
     one, two = on_zookeeper.start(1), on_zookeeper.start(2)
     one.code.start()
     two.code.start()

@@ -3,8 +3,7 @@
 import pytest
 
 from stormkeeper import conf
-from stormkeeper.blobs import fetching
-from stormkeeper.blobs.peers import peers
+from stormkeeper.blobs.peers import FetchLimits, fetch_from, peer_connector
 from stormkeeper.errors import BlobNotFoundError, PeerError, PeerUnavailableError
 from stormkeeper.paths import NimbusId
 from stormkeeper.thrift.nimbus import BeginDownloadResult, KeyNotFoundException, Nimbus
@@ -55,7 +54,7 @@ def other(tmp_path):
 
 @pytest.fixture
 def connect():
-    return peers(conf.defaults())
+    return peer_connector(conf.defaults())
 
 
 def id_of(place):
@@ -68,7 +67,7 @@ def test_a_blob_comes_from_where_it_was_interrupted(other, connect, tmp_path, ki
     part.write_bytes(WHOLE_BLOB[:2300])
     handler = kind(other.downloads)
     with served(handler, Nimbus) as (_, place):
-        fetching.fetch_from(connect, id_of(place), "a", other.record, part)
+        fetch_from(connect, id_of(place), "a", other.record, part)
     assert part.read_bytes() == WHOLE_BLOB
     assert handler.offsets == [2300]
 
@@ -77,18 +76,18 @@ def test_what_a_nimbus_has_lost_or_fails_at_is_told_in_its_words(other, connect,
     handler = Handler(other.downloads)
     with served(handler, Nimbus) as (_, place):
         with pytest.raises(PeerError, match="beginBlobDownload: there is no blob b here"):
-            fetching.fetch_from(connect, id_of(place), "b", other.record, tmp_path / "part")
+            fetch_from(connect, id_of(place), "b", other.record, tmp_path / "part")
         other.downloads._chunk_bytes = 2_000_000  # more than a message may have
         del handler._downloads
         with pytest.raises(PeerError, match="Internal error processing beginBlobDownload") as no:
-            fetching.fetch_from(connect, id_of(place), "a", other.record, tmp_path / "part")
+            fetch_from(connect, id_of(place), "a", other.record, tmp_path / "part")
     assert not isinstance(no.value, PeerUnavailableError)
 
 
 @pytest.mark.parametrize("part", [lambda _connected: None, lambda connected: connected.recv(9999)])
 def test_a_nimbus_that_hangs_up_is_unavailable(other, connect, tmp_path, part):
     with scripted(part) as place, pytest.raises(PeerUnavailableError):
-        fetching.fetch_from(connect, id_of(place), "a", other.record, tmp_path / "part")
+        fetch_from(connect, id_of(place), "a", other.record, tmp_path / "part")
 
 
 def test_a_nimbus_that_never_answers_is_left_at_the_deadline(other, connect, tmp_path):
@@ -100,9 +99,9 @@ def test_a_nimbus_that_never_answers_is_left_at_the_deadline(other, connect, tmp
         scripted(wait_for_its_end) as place,
         pytest.raises(PeerUnavailableError, match="no answer in time"),
     ):
-        fetching.fetch_from(
+        fetch_from(
             *(connect, id_of(place), "a", other.record, tmp_path / "part"),
-            patience=fetching.Patience(0.2),
+            limits=FetchLimits(0.2),
         )
 
 
@@ -110,4 +109,4 @@ def test_a_nimbus_that_is_not_there_is_unavailable(other, connect, tmp_path):
     with scripted() as place:
         pass
     with pytest.raises(PeerUnavailableError, match="nothing listens there"):
-        fetching.fetch_from(connect, id_of(place), "a", other.record, tmp_path / "part")
+        fetch_from(connect, id_of(place), "a", other.record, tmp_path / "part")

@@ -52,7 +52,7 @@ def test_nobody_else_may_look_into_the_folder(store):
     assert store.folder.stat().st_mode & 0o077 == 0
 
 
-def test_a_newer_version_replaces_a_blob_and_gives_its_space_back(store):
+def test_a_newer_version_replaces_a_blob_and_frees_its_space(store):
     put(store, "a", b"old")
     put(store, "a", b"new", 2)
     assert store.get("a") == record(b"new", 2)
@@ -70,7 +70,7 @@ def test_who_reads_goes_on_with_what_it_began_with(store):
         store.open("a")
 
 
-def test_bytes_of_two_blobs_are_kept_once_and_as_long_as_one_has_them(store):
+def test_bytes_of_two_blobs_are_stored_once_until_both_are_gone(store):
     put(store, "a", b"same")
     put(store, "b", b"same")
     assert store.put("c", record(b"same", 3), None)
@@ -113,7 +113,7 @@ def test_no_key_leaves_the_folder(store, key):
     assert files(store.folder.parent) == before
 
 
-def test_a_start_removes_what_was_being_written_and_keeps_what_was_being_fetched(store):
+def test_a_start_deletes_unfinished_uploads_and_keeps_partial_fetches(store):
     put(store, "a", b"bytes")
     store.draft().write(b"half")
     part = store.part("0" * 64)
@@ -147,7 +147,7 @@ def test_a_damaged_blob_is_not_there_after_a_start(store, damage, caplog):
     store.close()
     with caplog.at_level(logging.WARNING), BlobStore(store.folder) as again:
         assert again.all() == {"b": record(b"others")}
-    assert "the blob a is damaged, and removed" in caplog.text
+    assert "removed the damaged blob a" in caplog.text
     assert files(store.folder / "data") == names(b"others")
     assert files(store.folder / "keys") == {"b.json"}
 
@@ -176,7 +176,7 @@ def test_a_folder_that_cannot_be_is_told(tmp_path):
         BlobStore(tmp_path / "file")
 
 
-def test_a_disk_that_is_full_at_the_end_leaves_the_blob_as_it_was(store):
+def test_a_disk_full_at_the_last_write_leaves_the_old_blob(store):
     put(store, "a", b"old")
     draft = store.draft()
     draft.write(b"new")
@@ -203,7 +203,7 @@ def test_a_file_that_cannot_be_read_is_not_there_and_stays(store, monkeypatch, c
     with monkeypatch.context() as broken:
         break_reads(broken, errno.EIO)
         assert store.scrub() == ["a"]
-    assert "the blob a is lost" in caplog.text
+    assert "lost the blob a" in caplog.text
     assert "cannot be read (Input/output error)" in caplog.text
     assert store.get("a") is None
     assert store.put("a", record(b"bytes"), None, expected=None)

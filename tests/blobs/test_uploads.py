@@ -14,10 +14,10 @@ from hypothesis.stateful import (
     rule,
 )
 
-from stormkeeper.blobs.publishing import Publisher
+from stormkeeper.blobs.publisher import Publisher
 from stormkeeper.blobs.store import BlobStore
 from stormkeeper.blobs.sync import forget
-from stormkeeper.blobs.uploads import Uploads
+from stormkeeper.blobs.transfers import Uploads
 from stormkeeper.errors import (
     BlobExistsError,
     BlobNotFoundError,
@@ -97,7 +97,7 @@ def test_an_update_is_the_next_version_and_keeps_what_is_set(world):
     assert world.read("a") == b"two"
 
 
-def test_there_is_nothing_to_create_twice_and_nothing_to_update_that_is_not_there(world):
+def test_create_needs_a_new_key_and_update_a_known_one(world):
     with pytest.raises(BlobNotFoundError, match="no blob a to update: create it"):
         world.uploads.begin_update("a")
     world.upload("a", b"one")
@@ -108,7 +108,7 @@ def test_there_is_nothing_to_create_twice_and_nothing_to_update_that_is_not_ther
     assert len(files(world.folder / "data")) == 1
 
 
-def test_a_blob_of_a_user_is_not_called_as_code_is_that_goes_with_its_topology(world):
+def test_a_users_blob_cannot_be_named_like_the_code_of_a_topology(world):
     with pytest.raises(InvalidBlobKeyError, match="give the blob another key"):
         world.uploads.begin_create("tool-stormjar.jar")
     assert not files(world.folder / "data")
@@ -120,7 +120,7 @@ def test_a_blob_that_is_too_large_gives_its_space_back(world):
     )
     session = uploads.begin_create("a")
     uploads.chunk(session, b"8 bytes!")
-    with pytest.raises(BlobStorageError, match=r"may have 8 bytes.*: nimbus\.upload\.max\.bytes"):
+    with pytest.raises(BlobStorageError, match=r"larger than 8 bytes.*nimbus\.upload\.max\.bytes"):
         uploads.chunk(session, b"9")
     assert not files(world.folder / "data")
     with pytest.raises(TransferEndedError):
@@ -129,20 +129,20 @@ def test_a_blob_that_is_too_large_gives_its_space_back(world):
 
 
 @pytest.mark.parametrize("begin", ["begin_create", "begin_update"])
-def test_of_uploads_at_once_the_first_to_finish_wins_and_the_others_learn_it(world, begin):
+def test_the_first_of_several_uploads_to_finish_wins(world, begin):
     if begin == "begin_update":
         world.upload("a", b"zero")
     first, second = (getattr(world.uploads, begin)("a") for _ in range(2))
     world.uploads.chunk(first, b"first")
     world.uploads.chunk(second, b"second")
     world.uploads.finish(second)
-    with pytest.raises(BlobExistsError, match="another upload of a was finished since"):
+    with pytest.raises(BlobExistsError, match="another upload of a finished since"):
         world.uploads.finish(first)
     assert world.read("a") == b"second"
     assert len(files(world.folder / "data")) == 1
 
 
-def test_a_blob_that_turns_up_before_the_end_is_not_replaced_by_one_that_was_to_be_new(world):
+def test_an_upload_of_a_new_blob_does_not_replace_one_made_meanwhile(world):
     """Another Nimbus had counted it, and says only now, after a crash, that it is there."""
     world.storm.set_blob_key_sequence("a", 1, None)
     session = world.uploads.begin_create("a")

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from stormkeeper.blobs.planning import Missing
+from stormkeeper.blobs.sync_plan import Missing
 from stormkeeper.errors import StateUnavailableError
 from stormkeeper.nimbus.election_events import Checked
 from stormkeeper.nimbus.readiness import LOOKS_PER_WRITE, DiskWatch, Readiness, foreign_to

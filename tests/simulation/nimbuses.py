@@ -5,7 +5,7 @@ while, and its answer is told after another. A Nimbus that was told that it lead
 told that it does not, whatever `is_leader` says meanwhile.
 
 Its disk is a `Shelf`, which can be lost, full or gone. It is probed now and then, and code that is
-not there is copied from the others, as `CodeSync` does.
+not there is copied from the others, as `BlobSync` does.
 """
 
 from collections import Counter

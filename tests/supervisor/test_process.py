@@ -172,7 +172,7 @@ def test_what_keeps_a_worker_from_its_start_is_told_its_user(leader, supervisor,
     node = supervisor.start()
     leader.assign(WC, node, PORT, "out")
     [text] = until(lambda: errors(leader, WC))
-    assert f"nobody has ever had {WC}-stormjar.jar" in text
+    assert f"no Nimbus has ever had {WC}-stormjar.jar" in text
     tree(tmp_path / "java", {"topology.py": "1\n"})
     package, _ = packed(contents(collect(tmp_path / "java", tmp_path)))
     package.truncate(100)

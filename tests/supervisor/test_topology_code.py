@@ -185,11 +185,11 @@ def test_a_configuration_that_was_lost_is_fetched_again(site, spoil):
 
 
 def test_code_that_nobody_has_is_an_error(site):
-    with pytest.raises(BlobNotFoundError, match=f"nobody has ever had {WC}-stormjar.jar"):
+    with pytest.raises(BlobNotFoundError, match=f"no Nimbus has ever had {WC}-stormjar.jar"):
         site.fetch()
     site.upload(WC, site.package())
     site.cluster.stop(site.nimbus)
-    with pytest.raises(PeerError, match="no Nimbus that is alive"):
+    with pytest.raises(PeerError, match="no live Nimbus has"):
         site.fetch()
     for ask in (site.code.unpacked, site.code.manifest, site.code.conf):
         with pytest.raises(SupervisorError, match=WC):
@@ -278,7 +278,7 @@ class TestNimbusesThatHaveLostTheCode:
             site.nimbus.code.sync.run_once()
             assert site.nimbus.code.store.all() == before
             assert site.nimbus.code.sync.missing() == {}
-            assert "did not come from supervisor s0, and is asked for again" in caplog.text
+            assert "from supervisor s0, next try in" in caplog.text
             assert f"fetched {WC}-stormjar.jar, version 1" in caplog.text
 
     def test_only_a_supervisor_that_runs_it_is_asked(self, site):
@@ -296,7 +296,7 @@ class TestNimbusesThatHaveLostTheCode:
         with self.serving(site, "s1"):
             shutil.rmtree(site.nimbus.folder)
             site.nimbus.code.sync.run_once()
-            assert f"{WC}-stormconf.ser did not come from supervisor s1" in caplog.text
+            assert f"could not fetch {WC}-stormconf.ser from supervisor s1" in caplog.text
             assert not self.has_all(site)
 
     def test_who_does_not_know_the_checksum_gets_nothing(self, site):

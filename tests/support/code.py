@@ -5,11 +5,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from stormkeeper.blobs.distributor import LocalCodeDistributor
-from stormkeeper.blobs.downloads import Downloads
-from stormkeeper.blobs.fetching import Download
-from stormkeeper.blobs.settings import Settings
+from stormkeeper.blobs import replication
+from stormkeeper.blobs.distributor import BlobSettings, CodeDistributor
+from stormkeeper.blobs.peers import Download
 from stormkeeper.blobs.store import BlobStore
+from stormkeeper.blobs.transfers import Downloads
 from stormkeeper.errors import CodeError, PeerError, PeerUnavailableError
 from stormkeeper.paths import NimbusId
 from stormkeeper.state.storm.blobs import BlobRecord
@@ -108,11 +108,11 @@ class Nimbus:
         #: What it leads with, and which topologies are being submitted to it.
         self.leader = None
         self.submitted: list[str] = []
-        self.code = LocalCodeDistributor(
+        self.code = CodeDistributor(
             self.storm,
             self.id,
             cluster.peers,
-            Settings(self.folder, self.folder.with_suffix(".inbox"), chunk_bytes=1000, **times),
+            BlobSettings(self.folder, self.folder.with_suffix(".inbox"), chunk_bytes=1000, **times),
             leader=lambda: self.leader,
             submitted=lambda: list(self.submitted),
         )
@@ -173,6 +173,11 @@ def code_of(topology_id: str, size: int = 2500) -> dict[str, bytes]:
     text = topology_id.encode()
     package = (text * (size // len(text) + 1))[:size]
     return {"stormjar.jar": package, "stormcode.ser": text + b"!", "stormconf.ser": b"{}"}
+
+
+def copies(nimbus: Nimbus, topology_id: str) -> int:
+    """How many live Nimbuses have a topology's code."""
+    return replication.look(nimbus.storm, topology_id, None).copies
 
 
 def activate(nimbus: Nimbus, topology_id: str) -> None:

@@ -9,8 +9,7 @@ from msgspec.structs import replace
 
 from stormkeeper import conf
 from stormkeeper.blobs import peers
-from stormkeeper.blobs.distributor import LocalCodeDistributor
-from stormkeeper.blobs.settings import Settings
+from stormkeeper.blobs.distributor import BlobSettings, CodeDistributor
 from stormkeeper.daemon.sockets import listen
 from stormkeeper.errors import NotLeaderError
 from stormkeeper.nimbus.conf_changes import ConfChanges
@@ -89,11 +88,11 @@ class NimbusService:
         #: What it leads with.
         self.leader = None
         self.submissions = Submissions(self.conf["nimbus.thrift.threads"])
-        self.code = LocalCodeDistributor(
+        self.code = CodeDistributor(
             storm,
             self.id,
-            peers.peers(self.conf),
-            Settings(folder / "blobs", folder / "inbox"),
+            peers.peer_connector(self.conf),
+            BlobSettings(folder / "blobs", folder / "inbox"),
             leader=lambda: self.leader,
             submitted=self.submissions.ids,
         )

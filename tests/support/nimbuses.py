@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from stormkeeper.blobs.planning import Missing
+from stormkeeper.blobs.sync_plan import Missing
 from stormkeeper.nimbus.elector import Elector
 from stormkeeper.nimbus.readiness import TopologyCode
 from stormkeeper.paths import NimbusId

@@ -6,8 +6,7 @@ import time
 import uuid
 
 from stormkeeper import conf
-from stormkeeper.blobs.distributor import LocalCodeDistributor
-from stormkeeper.blobs.settings import Settings
+from stormkeeper.blobs.distributor import BlobSettings, CodeDistributor
 from stormkeeper.daemon.children import RUN_MARK, end_marked
 from stormkeeper.errors import BlobNotFoundError
 from stormkeeper.nimbus.scheduling import mapping
@@ -75,11 +74,11 @@ class Leader:
         self.storm = storm_cluster.connect(conf.defaults().with_values(settings))
         nimbus_id = NimbusId(place[0], place[1], 0)
         self.storm.add_nimbus_host(NimbusSummary(place[0], place[1], 0, False, "1"))
-        self.code = LocalCodeDistributor(
+        self.code = CodeDistributor(
             self.storm,
             nimbus_id,
             lambda _: None,
-            Settings(folder / "blobs", folder / "inbox"),
+            BlobSettings(folder / "blobs", folder / "inbox"),
             leader=lambda: self.leader,
         )
         self._service.downloads = self.code.downloads

@@ -1,106 +1,105 @@
-"""`CodeDistributor`: how topologies' code gets to where it is needed, and its first implementation.
-
-That one keeps blobs on the local file systems of the Nimbuses, each of which copies them from the
-others.
-"""
+"""Distributes blobs from the disks of the Nimbuses: each Nimbus copies them from the others."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 from stormkeeper import paths
-from stormkeeper.blobs import delivery, fetching, keys, replication
-from stormkeeper.blobs.downloads import Downloads
-from stormkeeper.blobs.drafts import BLOCK, Draft, storing
-from stormkeeper.blobs.inbox import Inbox
-from stormkeeper.blobs.publishing import Publisher, Upload
-from stormkeeper.blobs.settings import Settings
+from stormkeeper.blobs import keys
+from stormkeeper.blobs.drafts import BLOCK, MOST_BYTES, Draft, storing
+from stormkeeper.blobs.peers import PeerConnector
+from stormkeeper.blobs.publisher import Publisher, Upload, forget
 from stormkeeper.blobs.store import BlobStore
-from stormkeeper.blobs.sync import CodeSync, forget
-from stormkeeper.blobs.uploads import Uploads
+from stormkeeper.blobs.sync import BlobSync
+from stormkeeper.blobs.transfers import Downloads, Inbox, Uploads
+from stormkeeper.conf import Conf
+from stormkeeper.conf.folders import folder
 from stormkeeper.errors import BlobInUseError, BlobNotFoundError, StormkeeperError
 from stormkeeper.paths import NimbusId
 from stormkeeper.state.storm.blobs import BlobWrites, VersionedNumber
 from stormkeeper.state.storm.cluster import StormClusterState
 
 
-class CodeDistributor(Protocol):
-    """Distributes the code of topologies. Safe for many threads."""
+@dataclass(frozen=True)
+class BlobSettings:
+    """Configuration of a Nimbus's blobs."""
 
-    def upload(self, topology_id: str, parts: Mapping[str, bytes | Path]) -> None:
-        """Store a topology's code, from where all who need it get it; all of it, or nothing.
+    #: The folder of blobs, and that of files that will be submitted.
+    folder: Path
+    inbox: Path
+    #: Most bytes in one chunk of a download.
+    chunk_bytes: int = 65536
+    #: Seconds without a call after which an upload or download ends.
+    idle_secs: float = 600.0
+    #: The same for uploads to the inbox, and how long a file there waits for its submission.
+    inbox_idle_secs: float = 600.0
+    inbox_kept_secs: float = 3600.0
+    #: Most bytes in one upload; None for any number.
+    most_bytes: int | None = MOST_BYTES
+    #: Seconds between rounds of the synchronisation without a change.
+    period_secs: float = 120.0
+    #: How long an unneeded blob is kept.
+    delay_secs: float = 300.0
+    #: Seconds from the end of one check of all checksums to the next.
+    scrub_secs: float = 3600.0
 
-        Parameters
-        ----------
-        topology_id
-            Whose.
-        parts
-            The bytes of each of `stormkeeper.blobs.keys.PARTS`, or the file that has them.
+    @classmethod
+    def from_conf(cls, conf: Conf) -> BlobSettings:
+        """Read them.
+
+        Raises
+        ------
+        ConfigError
+            A folder is in the home of a user who has none.
         """
-        ...
-
-    def download(self, topology_id: str, folder: Path) -> list[Path]:
-        """Have a topology's code in a folder, as a whole or not at all; returns the files."""
-        ...
-
-    def replication_count(self, topology_id: str) -> int:
-        """Return how many Nimbuses that are alive have all of a topology's code."""
-        ...
-
-    def cleanup(self, topology_id: str) -> None:
-        """Delete the code of a topology that is not there any more; none is fine."""
-        ...
-
-    def close(self) -> None:
-        """End, and leave all code where it is."""
-        ...
+        local = folder("storm.local.dir", conf["storm.local.dir"])
+        own = conf["blobstore.dir"]
+        return cls(
+            folder=local / "blobs" if own is None else folder("blobstore.dir", own),
+            inbox=local / "nimbus" / "inbox",
+            chunk_bytes=conf["storm.blobstore.inputstream.buffer.size.bytes"],
+            idle_secs=conf["nimbus.blobstore.expiration.secs"],
+            inbox_idle_secs=conf["nimbus.file.copy.expiration.secs"],
+            inbox_kept_secs=conf["nimbus.inbox.jar.expiration.secs"],
+            most_bytes=conf["nimbus.upload.max.bytes"],
+            period_secs=conf["nimbus.code.sync.freq.secs"],
+            delay_secs=conf["nimbus.topology.blobstore.deletion.delay.ms"] / 1000,
+        )
 
 
-class LocalCodeDistributor(CodeDistributor):
-    """Code on the disks of the Nimbuses; this is one of them.
+class CodeDistributor:
+    """The blobs of one Nimbus, with the calls for topologies' code. Safe for many threads.
 
     Parameters
     ----------
-    storm
-        The cluster's state, in the Nimbus's session.
-    nimbus_id
-        Which Nimbus.
-    peers
-        Connects to the others.
-    settings
-        What is configured.
     leader
-        Returns what a leader writes with, None while this Nimbus does not lead.
+        Returns the leader's writes, None while this Nimbus does not lead.
     submitted
-        Returns the ids of topologies that are being submitted here; see `CodeSync`.
+        Returns the ids of topologies that are being submitted here; see `BlobSync`.
 
     Raises
     ------
     BlobStorageError
-        The folder cannot be used.
+        A folder cannot be used.
     """
 
     def __init__(
         self,
         storm: StormClusterState,
         nimbus_id: NimbusId,
-        peers: fetching.Peers,
-        settings: Settings,
+        peers: PeerConnector,
+        settings: BlobSettings,
         *,
         leader: Callable[[], BlobWrites | None] = lambda: None,
         submitted: Callable[[], Collection[str]] = tuple,
     ) -> None:
         self._storm = storm
         self._nimbus_id = nimbus_id
-        self._peers = peers
-        #: The blobs that are here.
         self.store = BlobStore(settings.folder)
-        #: What is known of blobs, and makes them.
         self.publisher = Publisher(storm, self.store, nimbus_id)
-        #: What clients upload and download.
         self.uploads = Uploads(
             self.store,
             self.publisher,
@@ -110,15 +109,13 @@ class LocalCodeDistributor(CodeDistributor):
         self.downloads = Downloads(
             self.store, chunk_bytes=settings.chunk_bytes, idle_secs=settings.idle_secs
         )
-        #: What clients upload to be submitted.
         self.inbox = Inbox(
             settings.inbox,
             idle_secs=settings.inbox_idle_secs,
             kept_secs=settings.inbox_kept_secs,
             most_bytes=settings.most_bytes,
         )
-        #: What copies blobs from the others; `start` begins it.
-        self.sync = CodeSync(
+        self.sync = BlobSync(
             storm,
             self.store,
             nimbus_id,
@@ -132,11 +129,11 @@ class LocalCodeDistributor(CodeDistributor):
         )
 
     def start(self) -> None:
-        """Begin to copy blobs from the others."""
+        """Start to copy blobs from the other Nimbuses."""
         self.sync.start()
 
     def folders(self) -> list[Path]:
-        """Return the folders that files are written to, which are made again where missing.
+        """Return the folders that files are written to, and make missing ones again.
 
         Raises
         ------
@@ -147,16 +144,18 @@ class LocalCodeDistributor(CodeDistributor):
         return [*self.store.folders(), self.inbox.folder]
 
     def upload(self, topology_id: str, parts: Mapping[str, bytes | Path]) -> None:
-        """See `CodeDistributor.upload`.
+        """Publish a topology's code, all or nothing.
+
+        `parts` has the bytes, or a file with them, of each of `stormkeeper.blobs.keys.PARTS`.
 
         Raises
         ------
         ValueError
-            A part is missing, or is none of them.
+            A part is missing or unknown.
         BlobExistsError
             There is code of that topology already.
         BlobStorageError, StateError
-            The disk or the cluster's state did not do it; nothing is left, unless that failed too.
+            The disk or ZooKeeper failed; nothing is left, unless the clean-up failed too.
         """
         if sorted(parts) != sorted(keys.PARTS):
             raise ValueError(f"a topology's code has {', '.join(keys.PARTS)}, not {sorted(parts)}")
@@ -169,7 +168,7 @@ class LocalCodeDistributor(CodeDistributor):
         except BaseException:
             with suppress(StormkeeperError):
                 for key in published:
-                    self._delete(self._storm, key)
+                    self._delete(key)
             raise
 
     def change(
@@ -180,29 +179,22 @@ class LocalCodeDistributor(CodeDistributor):
         *,
         is_repeated: bool = False,
     ) -> None:
-        """Have a part of a topology's code be what `change` makes of its bytes.
-
-        The next version is copied by the other Nimbuses as any is. A part that stays as it is gets
-        none.
+        """Publish a new version of a part of a topology's code; equal bytes make no new version.
 
         Parameters
         ----------
-        topology_id
-            Whose.
-        part
-            One of `stormkeeper.blobs.keys.PARTS`.
         change
-            Takes all bytes of the part. What it raises is raised, and nothing is changed.
+            Takes and returns all bytes of the part. Its exceptions pass, and nothing changes.
         is_repeated
-            Whether an earlier try may have made the newest version. If no Nimbus alive has that
-            one any more, as after a lost disk, the version that is here is changed.
+            Whether an earlier try may have made the newest version. If no live Nimbus has that
+            version any more, as after a lost disk, the version here is changed.
 
         Raises
         ------
         BlobNotFoundError
-            There is none, or its newest version is not here.
+            There is no such code, or its newest version is not here.
         BlobExistsError
-            Somebody else has changed it meanwhile.
+            Another Nimbus has changed it meanwhile.
         BlobStorageError, StateError
             As `upload`.
         """
@@ -219,46 +211,29 @@ class LocalCodeDistributor(CodeDistributor):
         if changed != data or record != known:
             self._publish(key, changed, base, settable=record.settable)
 
-    def download(self, topology_id: str, folder: Path) -> list[Path]:
-        """See `CodeDistributor.download`; errors are those of `stormkeeper.blobs.delivery`."""
-        return delivery.deliver(self._storm, self._peers, topology_id, folder, store=self.store)
-
-    def replication_count(self, topology_id: str) -> int:
-        """See `CodeDistributor.replication_count`."""
-        return replication.look(self._storm, topology_id, None).copies
-
-    def cleanup(self, topology_id: str, leader: BlobWrites | None = None) -> None:
-        """See `CodeDistributor.cleanup`; the other Nimbuses delete it after the configured delay.
-
-        Parameters
-        ----------
-        topology_id
-            Whose.
-        leader
-            What a leader writes with, so that nothing is deleted by one who leads no more.
+    def cleanup(self, topology_id: str) -> None:
+        """Delete the code of a topology; the other Nimbuses follow after the configured delay.
 
         Raises
         ------
         BlobInUseError
-            The topology is there.
-        NotLeaderError
-            `leader` leads no more.
+            The topology is active.
         """
         for key in keys.of_topology(topology_id):
-            self.delete(key, leader)
+            self.delete(key)
 
-    def delete(self, key: str, leader: BlobWrites | None = None) -> None:
-        """Delete a blob; none is fine, and else as `cleanup`."""
+    def delete(self, key: str) -> None:
+        """Delete a blob if there is one; errors are those of `cleanup`."""
         topology_id = keys.topology_of(keys.check(key))
         self._storm.state.sync_path(paths.STORMS)
         if topology_id in self._storm.active_storms():
             raise BlobInUseError(
                 f"the code of {topology_id} is in use: kill the topology, and wait until it is gone"
             )
-        self._delete(self._storm if leader is None else leader, key)
+        self._delete(key)
 
     def close(self) -> None:
-        """See `CodeDistributor.close`; what clients were uploading is removed."""
+        """Stop, and delete unfinished uploads."""
         self.sync.close()
         self.uploads.close()
         self.downloads.close()
@@ -273,7 +248,7 @@ class LocalCodeDistributor(CodeDistributor):
         *,
         settable: bytes | None = None,
     ) -> None:
-        """Publish what a blob is to have, which is new unless something is settable of it."""
+        """Publish a blob, a new one if `settable` is None."""
         draft = self.store.draft()
         try:
             if isinstance(source, bytes):
@@ -286,8 +261,8 @@ class LocalCodeDistributor(CodeDistributor):
         finally:
             draft.discard()
 
-    def _delete(self, writer: BlobWrites, key: str) -> None:
-        forget(writer, key)
+    def _delete(self, key: str) -> None:
+        forget(self._storm, key)
         record = self.store.get(key)
         if record is not None:
             self._storm.leave_blob(key, self._nimbus_id, record.version)

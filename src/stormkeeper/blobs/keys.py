@@ -1,23 +1,21 @@
-"""Names of blobs: which are allowed, and which blobs belong to a topology."""
+"""Names of blobs: which are valid, and which belong to a topology."""
 
 from typing import Final
 
 from stormkeeper.errors import InvalidBlobKeyError
 from stormkeeper.names import blob_key_fault
 
-#: What a topology's code is in: its package, its description, and its configuration.
+#: The three blobs of a topology's code: package, description and configuration.
 PARTS: Final = ("stormjar.jar", "stormcode.ser", "stormconf.ser")
 
 
 def check(key: str) -> str:
-    """Return `key` if a blob can have it.
-
-    It is then the name of one file, and of one node in ZooKeeper.
+    """Return `key` if it can name a file and a node in ZooKeeper.
 
     Raises
     ------
     InvalidBlobKeyError
-        It cannot: the message says why.
+        The key is invalid; the message says why.
     """
     if fault := blob_key_fault(key):
         raise InvalidBlobKeyError(fault)
@@ -25,21 +23,17 @@ def check(key: str) -> str:
 
 
 def is_key(key: str) -> bool:
-    """Return whether a blob can have that key."""
-    try:
-        check(key)
-    except InvalidBlobKeyError:
-        return False
-    return True
+    """Return whether a key is valid."""
+    return not blob_key_fault(key)
 
 
 def of_topology(topology_id: str) -> tuple[str, ...]:
-    """Return the keys of the blobs that a topology's code is in, in the order of `PARTS`."""
+    """Return the keys of a topology's code, in the order of `PARTS`."""
     return tuple(f"{topology_id}-{part}" for part in PARTS)
 
 
 def topology_of(key: str) -> str | None:
-    """Return the id of the topology whose code `key` is a part of, None where it is another blob.
+    """Return the id of the topology whose code the blob belongs to, None for any other blob.
 
     Examples
     --------
@@ -51,10 +45,7 @@ def topology_of(key: str) -> str | None:
 
 
 def split(key: str) -> tuple[str | None, str]:
-    """Return the id of a topology and the part of its code that a key names.
-
-    Of another blob, they are None and the key.
-    """
+    """Return topology id and part of a key, or None and the key for any other blob."""
     for part in PARTS:
         topology_id = key.removesuffix(f"-{part}")
         if topology_id and topology_id != key:

@@ -1,20 +1,30 @@
-"""Who blobs are fetched from: other Nimbuses, and supervisors where no Nimbus has a blob.
+"""Fetches blobs from other Nimbuses over Thrift, or from supervisors over HTTP.
 
-A Nimbus is asked by two calls of its Thrift service, a supervisor over HTTP.
+The blob's record in ZooKeeper has the SHA-256 of its bytes before the first of them arrives. So it
+does not matter which peer sends them, and a partial file can be continued by another process with
+another peer.
 """
 
 from __future__ import annotations
 
 import http.client
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, closing, contextmanager
+from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Any, Final
+from pathlib import Path
+from typing import Any, Final, NamedTuple, Protocol
 from urllib.parse import urlencode
 
-from stormkeeper.blobs.fetching import Download, Peers
+from stormkeeper import paths
+from stormkeeper.blobs import keys
+from stormkeeper.blobs.drafts import Content, Draft, storing
 from stormkeeper.conf import Address, Conf
+from stormkeeper.daemon.durable import sync_folder
 from stormkeeper.errors import (
+    BlobNotFoundError,
     PeerError,
     PeerUnavailableError,
     ProtocolError,
@@ -23,25 +33,83 @@ from stormkeeper.errors import (
 )
 from stormkeeper.paths import NimbusId
 from stormkeeper.rpc.calling import Client
+from stormkeeper.state.storm.blobs import BlobEntry, BlobRecord
+from stormkeeper.state.storm.cluster import StormReads
 from stormkeeper.thrift.nimbus import AuthorizationException, KeyNotFoundException, Nimbus
+
+#: Seconds that a peer may take for one answer.
+ANSWER_SECS: Final = 10.0
+
+#: After the first so many seconds, a peer that sends fewer bytes a second is given up.
+GRACE_SECS: Final = 30.0
+SLOWEST: Final = 16 * 1024
+
+#: Bytes in one answer of a supervisor.
+_MOST_BYTES: Final = 2**20
+
+
+class Download(NamedTuple):
+    """A download that has begun: a ``BeginDownloadResult``."""
+
+    #: The CRC-32C of the blob.
+    version: int
+    session: str
+    #: Size of the whole blob in bytes; None if the peer does not say.
+    size: int | None
+    #: The first byte sent. Storm's Nimbus knows no offsets and sends the whole blob.
+    offset: int
+
+
+class Peer(Protocol):
+    """A source of blobs, with two calls of Nimbus's Thrift service.
+
+    Each call raises `PeerUnavailableError` if the peer cannot be reached or does not answer in
+    time, and `PeerError` if the peer does not have the blob or refuses.
+    """
+
+    def begin_blob_download(self, key: str, offset: int, timeout_secs: float) -> Download:
+        """Begin at a byte of the blob, or at the first if the peer knows no offsets."""
+        ...
+
+    def download_blob_chunk(self, session: str, timeout_secs: float) -> bytes:
+        """Return the next bytes; none at the end."""
+        ...
+
+
+#: Connects to a Nimbus while the context lasts; raises `PeerUnavailableError`.
+PeerConnector = Callable[[NimbusId], AbstractContextManager[Peer]]
+
+
+def peer_connector(conf: Conf) -> PeerConnector:
+    """Return a function that connects to the Nimbuses of a cluster."""
+    max_frame = conf["nimbus.thrift.max_buffer_size"]
+    longest = conf["storm.thrift.socket.timeout.ms"] / 1000
+
+    @contextmanager
+    def connect(nimbus: NimbusId) -> Iterator[NimbusPeer]:
+        address = Address(nimbus.host, nimbus.port)
+        with Client(Nimbus, address, max_frame=max_frame, timeout=longest) as client:
+            yield NimbusPeer(client)
+
+    return connect
 
 
 class NimbusPeer:
-    """A Nimbus, ours or Storm's, that is called by `client`; see `stormkeeper.blobs.fetching.Peer`.
+    """A Nimbus as a `Peer`, ours or Storm's.
 
-    The offset goes in a field of ours (id 1000), which Storm's Nimbus skips, and begins at 0.
+    The offset goes in a field of ours (id 1000), which Storm's Nimbus skips.
     """
 
     def __init__(self, client: Client) -> None:
         self._client = client
 
     def begin_blob_download(self, key: str, offset: int, timeout_secs: float) -> Download:
-        """See `stormkeeper.blobs.fetching.Peer.begin_blob_download`."""
+        """Call ``beginBlobDownload``."""
         begun = self._call("beginBlobDownload", key, offset, timeout=timeout_secs)
         return Download(begun.version, begun.session, begun.data_size, begun.offset or 0)
 
     def download_blob_chunk(self, session: str, timeout_secs: float) -> bytes:
-        """See `stormkeeper.blobs.fetching.Peer.download_blob_chunk`."""
+        """Call ``downloadBlobChunk``."""
         chunk: bytes = self._call("downloadBlobChunk", session, timeout=timeout_secs)
         return chunk
 
@@ -56,34 +124,26 @@ class NimbusPeer:
             raise PeerError(f"{self._client.address}: {name}: {error.msg}") from error
 
 
-#: Bytes that an answer of a supervisor may have.
-_MOST_BYTES: Final = 2**20
-
-
 class SupervisorPeer:
-    """A supervisor that has a topology's code; see `stormkeeper.blobs.fetching.Peer`.
+    """A supervisor that has one part of a topology's code, as a `Peer`.
 
-    Parameters
-    ----------
-    address
-        Where it serves its workers' logs.
-    storm_id, part, sha256
-        Which part of which topology's code, and its checksum: without that it is not sent.
+    `address` is that of its HTTP server for logs. The supervisor sends nothing to a caller that
+    does not know the SHA-256 of the part.
     """
 
     def __init__(self, address: Address, storm_id: str, part: str, sha256: str) -> None:
         self._address = address
-        self._asked = {"topology": storm_id, "part": part, "sha256": sha256}
+        self._query = {"topology": storm_id, "part": part, "sha256": sha256}
         self._start = 0
 
     def begin_blob_download(self, key: str, offset: int, timeout_secs: float) -> Download:  # noqa: ARG002
-        """See `stormkeeper.blobs.fetching.Peer.begin_blob_download`."""
+        """Set the first byte that the next chunk begins with."""
         self._start = offset
         return Download(0, "", None, offset)
 
     def download_blob_chunk(self, session: str, timeout_secs: float) -> bytes:  # noqa: ARG002
-        """See `stormkeeper.blobs.fetching.Peer.download_blob_chunk`."""
-        path = f"/api/v1/code?{urlencode({**self._asked, 'start': self._start})}"
+        """Request the next bytes."""
+        path = f"/api/v1/code?{urlencode({**self._query, 'start': self._start})}"
         client = http.client.HTTPConnection(
             self._address.host, self._address.port, timeout=timeout_secs
         )
@@ -97,21 +157,180 @@ class SupervisorPeer:
         except (OSError, http.client.HTTPException) as error:
             raise PeerUnavailableError(f"{self._address}: {error}") from error
         if answer.status != HTTPStatus.OK:
-            said = body[:200].decode(errors="replace").strip()
-            raise PeerError(f"{self._address}: {said or f'HTTP status {answer.status}'}")
+            text = body[:200].decode(errors="replace").strip()
+            raise PeerError(f"{self._address}: {text or f'HTTP status {answer.status}'}")
         self._start += len(body)
         return body
 
 
-def peers(conf: Conf) -> Peers:
-    """Return what connects to the other Nimbuses of a cluster."""
-    max_frame = conf["nimbus.thrift.max_buffer_size"]
-    longest = conf["storm.thrift.socket.timeout.ms"] / 1000
+@dataclass(frozen=True)
+class FetchLimits:
+    """When to give up a fetch."""
 
-    @contextmanager
-    def connect(nimbus: NimbusId) -> Iterator[NimbusPeer]:
-        address = Address(nimbus.host, nimbus.port)
-        with Client(Nimbus, address, max_frame=max_frame, timeout=longest) as client:
-            yield NimbusPeer(client)
+    #: Seconds that a peer may take for one answer.
+    answer_secs: float = ANSWER_SECS
+    #: Called before each chunk is written; False ends the fetch.
+    is_wanted: Callable[[], bool] = lambda: True
+    clock: Callable[[], float] = time.monotonic
 
-    return connect
+
+DEFAULT_LIMITS: Final = FetchLimits()
+
+
+def fetch_from(
+    peers: PeerConnector,
+    nimbus: str,
+    key: str,
+    record: BlobRecord,
+    path: Path,
+    *,
+    limits: FetchLimits = DEFAULT_LIMITS,
+) -> Draft:
+    """Connect to a Nimbus by its id, and `fetch` a blob from it."""
+    nimbus_id = paths.parse_nimbus_id(nimbus)
+    if nimbus_id is None:
+        raise PeerUnavailableError(f"{key} is announced by {nimbus!r}, which is not a host:port")
+    with peers(nimbus_id) as peer:
+        return fetch(peer, key, record, path, limits)
+
+
+def fetch(
+    peer: Peer, key: str, record: BlobRecord, path: Path, limits: FetchLimits = DEFAULT_LIMITS
+) -> Draft:
+    """Download a blob into a file, continuing a partial file; return the file, finished.
+
+    Raises
+    ------
+    PeerError
+        The peer failed, is too slow or has other bytes, or the blob is not wanted any more. The
+        file keeps the bytes so far if they may be useful.
+    BlobStorageError
+        The disk refused the bytes; the file is removed.
+    """
+    draft = Draft(path)
+    begun = draft.size
+    try:
+        if begun < record.size:
+            _append(peer, key, record, draft, limits)
+        is_right = draft.content() == Content(record.sha256, record.size)
+        if is_right:
+            draft.finish()
+    except BaseException:
+        draft.close()
+        raise
+    if is_right:
+        return draft
+    draft.discard()
+    if begun:
+        # The partial file may be to blame: once more from the first byte.
+        return fetch(peer, key, record, path, limits)
+    raise PeerError(
+        f"the peer sent other bytes of {key} than were uploaded: the SHA-256 is not {record.sha256}"
+    )
+
+
+def _append(peer: Peer, key: str, record: BlobRecord, draft: Draft, limits: FetchLimits) -> None:
+    for chunk in _chunks(peer, key, record, draft.size, limits):
+        if not limits.is_wanted():
+            raise PeerError(f"{key} is not wanted any more")
+        draft.write(chunk)
+        if draft.size > record.size:
+            return  # the checksum will be wrong
+    if draft.size < record.size:
+        raise PeerError(f"{key} ended after {draft.size} of {record.size} bytes")
+
+
+def _chunks(
+    peer: Peer, key: str, record: BlobRecord, offset: int, limits: FetchLimits
+) -> Iterator[bytes]:
+    """Yield the bytes of a blob from an offset on, to the end, so that the peer's session ends."""
+    began = limits.clock()
+    download = peer.begin_blob_download(key, offset, limits.answer_secs)
+    if download.size not in (None, record.size) or not 0 <= download.offset <= offset:
+        raise PeerError(
+            f"the peer has another version of {key}: {download.size} bytes from byte"
+            f" {download.offset} on, instead of {record.size} from {offset} on"
+        )
+    known = offset - download.offset
+    received = 0
+    while chunk := peer.download_blob_chunk(download.session, limits.answer_secs):
+        received += len(chunk)
+        skipped = min(known, len(chunk))
+        known -= skipped
+        yield chunk[skipped:]
+        passed = limits.clock() - began
+        is_slow = passed > GRACE_SECS and received < passed * SLOWEST
+        if is_slow and download.offset + received < record.size:
+            raise PeerError(
+                f"{key} comes too slowly: {received} bytes in {passed:.0f} s; the least is"
+                f" {SLOWEST} a second"
+            )
+
+
+def deliver(
+    storm: StormReads,
+    peers: PeerConnector,
+    topology_id: str,
+    folder: Path,
+    *,
+    limits: FetchLimits = DEFAULT_LIMITS,
+) -> list[Path]:
+    """Put the newest code of a topology into a folder, all or nothing; return the files.
+
+    The files are gathered in a hidden folder beside it, where a later call continues after a
+    failure; then that folder takes the place of `folder`. Only one process at a time may deliver to
+    a folder.
+
+    Raises
+    ------
+    BlobNotFoundError
+        No Nimbus has ever had the code.
+    PeerError
+        No live Nimbus has a part of the code, or could send it.
+    BlobStorageError
+        The disk refused the bytes.
+    StateError
+        ZooKeeper could not be read.
+    """
+    keys.check(topology_id)
+    blobs = keys.of_topology(topology_id)
+    entries = storm.blobs(blobs)
+    gathered = folder.with_name(f".{folder.name}.part")
+    with storing(folder.parent, "make a folder for code"):
+        gathered.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for key, part in zip(blobs, keys.PARTS, strict=True):
+        _gather(peers, key, entries.get(key), gathered / part, limits)
+    old = folder.with_name(f".{folder.name}.old")
+    with storing(folder.parent, f"put code into {folder.name}"):
+        sync_folder(gathered)
+        shutil.rmtree(old, ignore_errors=True)
+        if folder.exists():
+            folder.rename(old)
+        gathered.rename(folder)
+        sync_folder(folder.parent)
+        shutil.rmtree(old, ignore_errors=True)
+    return [folder / part for part in keys.PARTS]
+
+
+def _gather(
+    peers: PeerConnector,
+    key: str,
+    entry: BlobEntry | None,
+    path: Path,
+    limits: FetchLimits,
+) -> None:
+    if entry is None or entry.record is None:
+        raise BlobNotFoundError(f"no Nimbus has ever had {key}: was its topology submitted?")
+    failures = []
+    for nimbus in entry.alive:
+        try:
+            fetch_from(peers, nimbus, key, entry.record, path, limits=limits)
+        except PeerError as error:
+            failures.append(f"{nimbus}: {error}")
+        else:
+            return
+    raise PeerError(
+        f"{key} could not be fetched from any Nimbus ({'; '.join(failures)})"
+        if failures
+        else f"no live Nimbus has {key}: {', '.join(entry.held)} had it last"
+    )

@@ -1,7 +1,7 @@
-"""How many Nimbuses have a topology's code, and the wait until enough of them do.
+"""Counts the Nimbuses that have a topology's code, and waits until there are enough.
 
-A copy counts where one Nimbus has all blobs of the code in their newest versions, as only such a
-Nimbus can lead. (Storm waits for copies of any one blob.)
+A Nimbus counts if it has all blobs of the code in their newest versions, as only such a Nimbus can
+lead. (Storm waits for copies of any one blob.)
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from stormkeeper.state.storm.blobs import BlobEntry
 from stormkeeper.state.storm.cluster import StormReads
 from stormkeeper.state.storm.watching import Callback
 
-#: How many copies are wanted where nobody has said, and there are as many Nimbuses.
+#: Copies wanted by default, if there are as many Nimbuses.
 COPIES: Final = 2
 
-#: How long one wait for a change lasts, in seconds: no watch tells that a disk has failed.
+#: Seconds between two looks without a change: no watch reports a failed disk.
 _TURN_SECS: Final = 2.0
 
 
@@ -30,12 +30,12 @@ class Replication(NamedTuple):
 
     @property
     def is_enough(self) -> bool:
-        """Whether there are as many copies as are wanted."""
+        """Whether there are as many copies as wanted."""
         return self.copies >= self.wanted
 
 
 def copies(blobs: Collection[str], entries: Mapping[str, BlobEntry]) -> int:
-    """Return how many Nimbuses that are alive have all of these blobs."""
+    """Return how many live Nimbuses have all of these blobs."""
     holders = [set(entries[key].alive) if key in entries else set() for key in blobs]
     return len(set.intersection(*holders)) if holders else 0
 
@@ -43,12 +43,8 @@ def copies(blobs: Collection[str], entries: Mapping[str, BlobEntry]) -> int:
 def wanted(configured: int | None, nimbuses: int) -> int:
     """Return how many copies are wanted.
 
-    Parameters
-    ----------
-    configured
-        ``topology.min.replication.count``; None: two where two Nimbuses are alive, else one.
-    nimbuses
-        How many are alive and can write to their disks.
+    `configured` is ``topology.min.replication.count``; `nimbuses` counts those that are alive and
+    can write to their disks.
     """
     return max(1, min(COPIES, nimbuses)) if configured is None else configured
 
@@ -56,7 +52,7 @@ def wanted(configured: int | None, nimbuses: int) -> int:
 def look(
     storm: StormReads, topology_id: str, configured: int | None, callback: Callback | None = None
 ) -> Replication:
-    """Return how many copies there are, and are wanted; `callback` is told when that changes."""
+    """Return the current and wanted copies; `callback` is called when they change."""
     blobs = keys.of_topology(topology_id)
     nimbuses = sum(not each.disk_fault for each in storm.nimbuses(callback))
     if callback is not None:
@@ -72,37 +68,27 @@ def wait(
     *,
     clock: Callable[[], float] = time.monotonic,
 ) -> Replication:
-    """Wait until a topology's code is on enough Nimbuses, and return on how many it is.
+    """Wait until enough Nimbuses have a topology's code, and return how many have it.
 
-    Parameters
-    ----------
-    storm
-        The cluster's state.
-    topology_id
-        Whose code.
-    conf
-        The topology's configuration over the cluster's: ``topology.min.replication.count``, and the
-        longest wait, ``topology.max.replication.wait.time.sec``. At 0 and below the wait has no end
-        but enough copies, or the end of the session.
-    clock
-        Seconds of a monotonic clock.
+    `conf` is the topology's configuration over the cluster's. The longest wait is
+    ``topology.max.replication.wait.time.sec``; 0 and less mean no limit.
 
     Raises
     ------
     StateError
-        The cluster's state could not be read; `StateClosedError`: the session was closed.
+        ZooKeeper could not be read; `StateClosedError`: the session was closed.
     """
     configured = conf["topology.min.replication.count"]
     longest = conf["topology.max.replication.wait.time.sec"]
     deadline = clock() + longest if longest > 0 else None
     with storm.watch(lambda again: look(storm, topology_id, configured, again)) as stream:
-        seen = stream.next(0)
-        while not seen.is_enough:
+        latest = stream.next(0)
+        while not latest.is_enough:
             left = _TURN_SECS if deadline is None else deadline - clock()
             if left <= 0:
                 break
             try:
-                seen = stream.next(min(left, _TURN_SECS))
+                latest = stream.next(min(left, _TURN_SECS))
             except TimeoutError:
-                seen = look(storm, topology_id, configured)
-        return seen
+                latest = look(storm, topology_id, configured)
+        return latest

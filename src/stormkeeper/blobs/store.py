@@ -1,16 +1,15 @@
-"""The blobs on a disk: each has a key, bytes, and the record of what they are.
+"""The blobs on a Nimbus's disk: each has a key, bytes, and a record of its contents.
 
-``data/<sha256>`` has bytes, ``keys/<key>.json`` says which of them are a blob's. Both are written
-under another name, brought to the disk, and renamed. So a blob is there as a whole, in its newest
-version, or not at all, whatever a crash leaves; and whoever reads one goes on with what it was when
-it was opened. Bytes that several blobs have are kept once, and those that none has are deleted.
+``data/<sha256>`` has bytes; ``keys/<key>.json`` says which of them a blob has. Both are written
+under another name, synced, and renamed. So after any crash a blob is there in its newest version,
+or not at all, and a reader continues with the version that it opened. Equal bytes are stored once,
+and deleted when no blob has them.
 
-A disk can lose files while the process runs. `BlobStore.verify` drops the blobs whose files are
-gone or have another size, and `BlobStore.scrub` those whose checksum is wrong: then they are not
-here, and can be fetched again.
+A disk can lose files while the process runs. `BlobStore.verify` drops blobs whose files are gone or
+have another size, `BlobStore.scrub` those with a wrong checksum: then they can be fetched again.
 
-Other names are ``….new``, of what is being written, and ``<sha256>.part``, of what is being
-fetched, which a later process goes on with.
+Other names are ``….new``, a file being written, and ``<sha256>.part``, a partial fetch, which a
+later process continues.
 """
 
 from __future__ import annotations
@@ -35,31 +34,26 @@ from stormkeeper.state.storm.blobs import BlobRecord
 
 log = logging.getLogger(__name__)
 
-#: What is being written; what is being fetched; what says which bytes are a blob's.
+#: A file being written; a partial fetch; a blob's record.
 _NEW: Final = ".new"
 _PART: Final = ".part"
 _JSON: Final = ".json"
 
-#: The share of the time that `BlobStore.scrub` reads; it rests for the remainder.
+#: The share of the time in which `BlobStore.scrub` reads; it sleeps for the rest.
 SCRUB_SHARE: Final = 0.02
 
-#: Errors of a read that say nothing of the file: the process has too many open, or no memory.
+#: Errors of a read that are not the file's fault: too many open files, or no memory.
 _OF_THE_PROCESS: Final = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 
-#: In place of a record: whichever there is.
+#: In place of a record: any.
 _ANY: Final[Any] = object()
 
 
 class BlobStore:
-    """The blobs in a folder, of one process at a time. Safe for many threads.
+    """The blobs in a folder that one process owns. Safe for many threads.
 
-    Opening it removes what was being uploaded when an earlier process ended, and every blob whose
-    bytes are not those of its record: it is logged, and not there.
-
-    Parameters
-    ----------
-    folder
-        Where; made if absent.
+    Opening it deletes unfinished uploads of an earlier process, and every blob whose bytes do not
+    match its record; each of those is logged.
 
     Raises
     ------
@@ -68,11 +62,10 @@ class BlobStore:
     """
 
     def __init__(self, folder: Path) -> None:
-        #: Where they are.
         self.folder = folder
-        #: Called when `open` or `scrub` finds that blobs are lost, on the thread that finds it.
+        #: Called on the thread in which `open` or `scrub` finds blobs lost.
         self.on_loss: Callable[[], None] = lambda: None
-        #: How many blobs were lost since the start.
+        #: Blobs lost since the start.
         self.losses = 0
         self._data = folder / "data"
         self._keys = folder / "keys"
@@ -95,28 +88,28 @@ class BlobStore:
         self.close()
 
     def close(self) -> None:
-        """Let another process have the folder."""
+        """Release the folder for another process."""
         self._owned.close()
 
     def get(self, key: str) -> BlobRecord | None:
-        """Return the record of a blob, None where there is none of that key."""
+        """Return the record of a blob, None if there is no such blob."""
         with self._lock:
             return self._records.get(key)
 
     def all(self) -> dict[str, BlobRecord]:
-        """Return the records of all blobs by their keys."""
+        """Return the records of all blobs by key."""
         with self._lock:
             return dict(self._records)
 
     def open(self, key: str) -> tuple[BlobRecord, BinaryIO]:
-        """Return a blob's record, and its bytes as a file to read, which the caller closes.
+        """Return a blob's record and its bytes as a file, which the caller closes.
 
         Raises
         ------
         BlobNotFoundError
-            There is none.
+            There is no such blob.
         BlobStorageError
-            It cannot be read. If its file is gone, the blob is dropped as `verify` does.
+            The blob cannot be read. If its file is gone, the blob is dropped as by `verify`.
         """
         try:
             with self._lock, storing(self.folder, f"read {key}"):
@@ -130,10 +123,9 @@ class BlobStore:
             raise
 
     def verify(self) -> list[str]:
-        """Drop the blobs whose files are gone or have another size; returns their keys.
+        """Drop the blobs whose files are gone or have another size; return their keys.
 
-        Reads no file. The store's folders, and records whose files are gone, are written again
-        where the disk allows it.
+        Reads no file. Missing folders and records are written again if the disk allows it.
 
         Raises
         ------
@@ -154,13 +146,10 @@ class BlobStore:
         return lost
 
     def scrub(self, wait: Callable[[float], bool] = lambda _: False) -> list[str]:
-        """Read all blobs, and drop those whose bytes have changed; returns their keys.
+        """Read all blobs and drop those with a wrong checksum; return their keys.
 
-        Parameters
-        ----------
-        wait
-            Sleeps for seconds between two blocks, so that the reading takes `SCRUB_SHARE` of the
-            time; returns True to end early.
+        `wait` sleeps for seconds between two blocks, so that reading takes `SCRUB_SHARE` of the
+        time; it returns True to end early.
         """
         damaged: list[str] = []
         for record in {record.sha256: record for record in self.all().values()}.values():
@@ -186,10 +175,10 @@ class BlobStore:
         return damaged
 
     def drop_damaged(self, record: BlobRecord) -> list[str]:
-        """Drop the blobs that have the bytes of a record, if these are wrong or cannot be read.
+        """Drop the blobs with the bytes of a record if these are wrong or unreadable.
 
-        Returns the keys of the blobs. Wrong bytes are deleted; those that cannot be read stay, as
-        a later read may succeed.
+        Returns the keys of the blobs. Wrong bytes are deleted; unreadable ones stay, as a later
+        read may succeed.
         """
         why, path = "its bytes have changed", self._path(record.sha256)
         with self._lock:
@@ -208,20 +197,20 @@ class BlobStore:
         return lost
 
     def folders(self) -> list[Path]:
-        """Return the folders that files are written to, which are made again where missing."""
+        """Return the folders that files are written to, and make missing ones again."""
         with self._lock:
             self._restore()
         return [self._data, self._keys]
 
     def draft(self) -> Draft:
-        """Begin a blob, whose CRC is counted."""
+        """Begin a file for a blob; its CRC-32C is counted."""
         if not self._data.is_dir():
             with self._lock:
                 self._restore()
         return Draft(self._data / f"{uuid.uuid4()}{_NEW}", counted=True)
 
     def part(self, sha256: str) -> Path:
-        """Return where the bytes with that checksum are gathered."""
+        """Return the path of the partial fetch of the bytes with that checksum."""
         return self._data / f"{sha256}{_PART}"
 
     def put(
@@ -232,30 +221,23 @@ class BlobStore:
         *,
         expected: BlobRecord | None = _ANY,
     ) -> bool:
-        """Have a blob be what a record says; then all of it is on the disk.
+        """Store a blob on the disk; return False if its record is not `expected`.
 
         Parameters
         ----------
-        key, record
-            The blob.
         draft
-            Its bytes, finished. They are the store's afterwards, or gone. None: bytes that are here
-            already, such as those of another version or of a dropped blob.
+            The blob's bytes, finished; the store takes or discards the file. None: the bytes are
+            here already, such as those of another version or of a dropped blob.
         expected
-            The record that is to be replaced, None for no blob; any, if left out.
-
-        Returns
-        -------
-        bool
-            Whether it was put there: not if there is another record than `expected`.
+            The record to replace, None for no blob; any, by default.
 
         Raises
         ------
         ValueError
-            The bytes are none that the record is of.
+            The bytes do not match the record.
         BlobStorageError
-            The disk did not take it. The blob is what it was, unless the disk failed at the last
-            step: then it is what it should be, and may not survive a power failure.
+            The disk refused it. The old blob stays, unless the last sync failed: then the new one
+            is there, and may not survive a power failure.
         """
         keys.check(key)
         content = Content(record.sha256, record.size)
@@ -287,14 +269,12 @@ class BlobStore:
             return True
 
     def delete(self, key: str, *, expected: BlobRecord | None = _ANY) -> bool:
-        """Delete a blob, and give its space back; returns whether it did.
-
-        Where `expected` is given, a blob with another record stays.
+        """Delete a blob and free its space; return False if its record is not `expected`.
 
         Raises
         ------
         BlobStorageError
-            The disk did not forget it: it may be there again after a restart.
+            The disk failed: the blob may be there again after a restart.
         """
         with self._lock:
             record = self._records.get(key)
@@ -308,13 +288,13 @@ class BlobStore:
             return True
 
     def has(self, sha256: str) -> bool:
-        """Return whether some blob has the bytes with that checksum."""
+        """Return whether a blob has the bytes with that checksum."""
         with self._lock:
             return any(record.sha256 == sha256 for record in self._records.values())
 
     def drop_parts(self, wanted: Collection[str]) -> None:
-        """Give the space back of what was being fetched, and is none of the `wanted` checksums."""
-        with storing(self.folder, "delete what nobody wants"):
+        """Delete partial fetches of other checksums than the `wanted` ones."""
+        with storing(self.folder, "delete partial fetches"):
             for path in self._data.glob(f"*{_PART}"):
                 if path.name.removesuffix(_PART) not in wanted:
                     path.unlink(missing_ok=True)
@@ -328,17 +308,17 @@ class BlobStore:
 
     def _report(self, lost: Iterable[str], why: str) -> None:
         for key in lost:
-            log.error("the blob %s is lost in %s: %s; it is fetched again", key, self.folder, why)
+            log.error("lost the blob %s in %s: %s; it is fetched again", key, self.folder, why)
 
     def _has(self, sha256: str, size: int) -> bool:
-        """Return whether there is a file of that size for a checksum."""
+        """Return whether the file for a checksum exists in that size."""
         try:
             return self._path(sha256).stat().st_size == size
         except OSError:
             return False
 
     def _is_here(self, content: Content) -> bool:
-        """Return whether these bytes are here; they are read unless a blob vouches for them."""
+        """Return whether these bytes are here; reads them unless a blob has them."""
         if self.has(content.sha256):
             return self._has(*content)
         try:
@@ -347,15 +327,15 @@ class BlobStore:
             return False
 
     def _make(self) -> BinaryIO:
-        """Make the folders where they are missing, and open the file of the lock."""
-        # Private: a topology's configuration may have secrets in it.
+        """Make missing folders, and open the lock file."""
+        # Private: a topology's configuration may hold secrets.
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._data.mkdir(exist_ok=True)
         self._keys.mkdir(exist_ok=True)
         return (self.folder / "lock").open("ab")
 
     def _restore(self) -> None:
-        """Make the folders again, and own them, where they were removed."""
+        """Make the folders again, and lock them, if they were removed."""
         if self._owned.closed:
             return
         with suppress(OSError):
@@ -395,12 +375,12 @@ class BlobStore:
     def _own(self, file: BinaryIO) -> None:
         if not try_lock(file, if_unsupported=False):
             raise BlobStorageError(
-                f"another process keeps its blobs in {self.folder}: give this one a folder of its"
-                " own (storm.local.dir or blobstore.dir), or stop the other"
+                f"another process keeps its blobs in {self.folder}: configure another folder"
+                " (storm.local.dir or blobstore.dir), or stop that process"
             )
 
     def _sweep(self) -> None:
-        """Keep the blobs that are whole, and what was being fetched; delete all else."""
+        """Load the whole blobs, keep partial fetches, and delete everything else."""
         for folder in (self._data, self._keys):
             for path in folder.glob(f"*{_NEW}"):
                 path.unlink()
@@ -414,9 +394,9 @@ class BlobStore:
                 if content.sha256 not in known:
                     known[content.sha256] = self._is_whole(content)
                 if not known[content.sha256]:
-                    raise BlobNotFoundError("its bytes are gone, or others than they were")
+                    raise BlobNotFoundError("its bytes are missing or wrong")
             except (CodeError, SerializationError) as error:
-                log.warning("the blob %s is damaged, and removed: %s", key, error)
+                log.warning("removed the damaged blob %s: %s", key, error)
                 path.unlink()
             else:
                 self._records[key] = record

@@ -28,7 +28,7 @@ _CONF: Final = keys.PARTS[2]
 
 
 class Code(Protocol):
-    """Where the code of topologies is; a `stormkeeper.blobs.distributor.LocalCodeDistributor`."""
+    """Where the code of topologies is; a `stormkeeper.blobs.distributor.CodeDistributor`."""
 
     def change(
         self,
@@ -75,7 +75,7 @@ class ConfChanges:
         Raises
         ------
         CodeError, StateError
-            As `stormkeeper.blobs.distributor.LocalCodeDistributor.change`.
+            As `stormkeeper.blobs.distributor.CodeDistributor.change`.
         """
 
         def changed(data: bytes) -> bytes:

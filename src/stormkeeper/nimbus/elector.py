@@ -68,7 +68,7 @@ class Elector:
     nimbus
         The addresses by which others reach this Nimbus.
     code
-        The Nimbus's `stormkeeper.blobs.sync.CodeSync`, started: without topologies' code nobody
+        The Nimbus's `stormkeeper.blobs.sync.BlobSync`, started: without topologies' code nobody
         leads. Closing it ends a fetch that is under way.
     elected
         Called with a `stormkeeper.state.storm.leader.LeaderClusterState` when this Nimbus has come

@@ -13,9 +13,8 @@ from concurrent.futures import Future, wait
 from typing import Final
 
 import stormkeeper
-from stormkeeper.blobs.distributor import LocalCodeDistributor
-from stormkeeper.blobs.peers import peers
-from stormkeeper.blobs.settings import Settings
+from stormkeeper.blobs.distributor import BlobSettings, CodeDistributor
+from stormkeeper.blobs.peers import peer_connector
 from stormkeeper.conf import Conf
 from stormkeeper.conf.address import hostname
 from stormkeeper.daemon.durable import find_fault
@@ -98,7 +97,7 @@ def serve(conf: Conf, stop: StopSignals, *, may_take_over: bool = False) -> int:
     configure_logging()
     die_with_parent()
     raise_file_limit()
-    settings = Settings.from_conf(conf)
+    settings = BlobSettings.from_conf(conf)
     log.info("version %s", stormkeeper.__version__)
     try:
         storm = _connect(conf, stop)
@@ -146,7 +145,7 @@ def _try(conf: Conf, trying: Future[StormClusterState]) -> None:
 
 def _run(
     conf: Conf,
-    settings: Settings,
+    settings: BlobSettings,
     storm: StormClusterState,
     stop: StopSignals,
     *,
@@ -169,10 +168,10 @@ def _run(
     sight = Sight()
     with contextlib.ExitStack() as running:
         running.callback(listener.close)
-        code = LocalCodeDistributor(
+        code = CodeDistributor(
             storm,
             nimbus_id,
-            peers(conf),
+            peer_connector(conf),
             settings,
             leader=leader,
             submitted=submissions.ids,
@@ -311,7 +310,7 @@ def _pages(
     storm: StormClusterState,
     times: Times,
     disk: DiskWatch,
-    code: LocalCodeDistributor,
+    code: CodeDistributor,
     handler: Handler,
 ) -> Pages:
     # Imported on demand: 5 MB.
@@ -347,7 +346,7 @@ def _register(
     storm.add_nimbus_host(summary)
 
 
-def _find_disk_fault(code: LocalCodeDistributor, is_written: bool, had_fault: bool) -> str | None:
+def _find_disk_fault(code: CodeDistributor, is_written: bool, had_fault: bool) -> str | None:
     """Return why a folder of this Nimbus takes no files; None if all do."""
     try:
         if is_written and code.store.verify():

@@ -17,7 +17,7 @@ from concurrent.futures import Future
 from typing import Final, Protocol
 
 from stormkeeper import paths
-from stormkeeper.blobs.planning import Missing
+from stormkeeper.blobs.sync_plan import Missing
 from stormkeeper.errors import NoNodeError, StateError
 from stormkeeper.nimbus.election_events import Checked
 from stormkeeper.paths import NimbusId
@@ -37,7 +37,7 @@ HANG_SECS: Final = 20.0
 
 
 class TopologyCode(Protocol):
-    """What a `stormkeeper.blobs.sync.CodeSync` knows of the topologies' code, and does for it."""
+    """What a `stormkeeper.blobs.sync.BlobSync` knows of the topologies' code, and does for it."""
 
     def missing(self) -> Mapping[str, Missing]:
         """Return the topologies whose code is not all here, by their ids."""

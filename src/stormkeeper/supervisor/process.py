@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from stormkeeper import paths
-from stormkeeper.blobs.peers import peers
+from stormkeeper.blobs.peers import peer_connector
 from stormkeeper.conf import Conf
 from stormkeeper.conf.address import hostname
 from stormkeeper.daemon import spark_environment
@@ -131,7 +131,7 @@ def _serve(
         machine = Machine.from_conf(conf, state.supervisor_id(address), http_port)
         directories.make()
         _have_a_temporary_folder(directories)
-        code = LocalTopologyCode(storm, peers(conf), directories)
+        code = LocalTopologyCode(storm, peer_connector(conf), directories)
         reports = ErrorReports(storm, machine.hostname)
         registered = Registration(storm, machine, conf["supervisor.heartbeat.frequency.secs"])
         means = SupervisorContext(

@@ -24,7 +24,8 @@ from typing import Any, Final
 
 import msgspec
 
-from stormkeeper.blobs import delivery, fetching, keys
+from stormkeeper.blobs import keys
+from stormkeeper.blobs.peers import FetchLimits, PeerConnector, deliver
 from stormkeeper.errors import (
     BlobNotFoundError,
     CodeError,
@@ -66,7 +67,7 @@ class LocalTopologyCode:
     """
 
     def __init__(
-        self, storm: StormClusterState, peers: fetching.Peers, directories: Directories
+        self, storm: StormClusterState, peers: PeerConnector, directories: Directories
     ) -> None:
         self._storm = storm
         self._peers = peers
@@ -106,10 +107,10 @@ class LocalTopologyCode:
                 return
             if self._is_there(storm_id, self._wanted(storm_id)):
                 return
-            patience = fetching.Patience(is_wanted=is_wanted)
+            limits = FetchLimits(is_wanted=is_wanted)
             folder = self._directories.code(storm_id)
             try:
-                delivery.deliver(self._storm, self._peers, storm_id, folder, patience=patience)
+                deliver(self._storm, self._peers, storm_id, folder, limits=limits)
                 with self._disk:
                     checksums = {part: _checksum(folder / part) for part in keys.PARTS}
                     (folder / _CHECKSUMS).write_bytes(msgspec.json.encode(checksums))
@@ -217,7 +218,9 @@ class LocalTopologyCode:
         for key, part in zip(blobs, keys.PARTS, strict=True):
             entry = entries.get(key)
             if entry is None or entry.record is None:
-                raise BlobNotFoundError(f"nobody has ever had {key}: was its topology submitted?")
+                raise BlobNotFoundError(
+                    f"no Nimbus has ever had {key}: was its topology submitted?"
+                )
             wanted[part] = entry.record.sha256
         return wanted
 

@@ -6,7 +6,7 @@ import re
 import pytest
 
 from stormkeeper.blobs import keys
-from stormkeeper.blobs.distributor import LocalCodeDistributor
+from stormkeeper.blobs.distributor import CodeDistributor
 from stormkeeper.errors import BlobStorageError, CallRefusedError, StateUnavailableError
 from stormkeeper.nimbus import deadlines
 from stormkeeper.nimbus.conf_changes import ConfChanges
@@ -76,7 +76,7 @@ def break_in(monkeypatch, error):
     def fail(*_, **__):
         raise error
 
-    monkeypatch.setattr(LocalCodeDistributor, "change", fail)
+    monkeypatch.setattr(CodeDistributor, "change", fail)
 
 
 def test_a_conf_that_cannot_be_saved_is_no_rebalance(tmp_path, monkeypatch):

@@ -200,7 +200,7 @@ def test_submissions_leave_threads_to_those_who_copy_their_code(ensemble, tmp_pa
         refused = [each.exception() for each in both if each.exception() is not None]
         assert all("try again in a moment" in str(each) for each in refused)
         for storm_id in nimbus.storm.active_storms():
-            assert nimbus.code.replication_count(storm_id) == 2
+            assert replication.look(nimbus.storm, storm_id, None).copies == 2
 
 
 def test_what_zookeeper_would_hang_up_on_is_refused(nimbus):

@@ -14,7 +14,7 @@ from typing import Final
 
 from stormkeeper import paths
 from stormkeeper.blobs import keys
-from stormkeeper.blobs.sessions import Sessions
+from stormkeeper.blobs.transfers import TransferSessions
 from stormkeeper.errors import (
     BlobInUseError,
     BlobNotFoundError,
@@ -54,7 +54,7 @@ class Blobs(Served):
 
     def __init__(self, given: Given) -> None:
         super().__init__(given)
-        self._lists: Sessions[Iterator[str]] = Sessions(
+        self._lists: TransferSessions[Iterator[str]] = TransferSessions(
             "list of blobs", given.conf["nimbus.blobstore.expiration.secs"], lambda _keys: None
         )
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from stormkeeper.blobs.distributor import LocalCodeDistributor
+from stormkeeper.blobs.distributor import CodeDistributor
 from stormkeeper.conf import Conf
 from stormkeeper.nimbus.conf_changes import ConfChanges
 from stormkeeper.nimbus.reign import Reigns
@@ -58,7 +58,7 @@ class Given:
 
     conf: Conf
     storm: StormClusterState
-    code: LocalCodeDistributor
+    code: CodeDistributor
     conf_changes: ConfChanges
     submitted: SubmittedCode
     leadership: Leadership

@@ -1,8 +1,8 @@
-"""Makes what was uploaded a blob of the cluster: counted, stored here, and announced.
+"""Publishes uploads as blobs of the cluster: counts the version, stores it here, announces it.
 
-In this order. A crash after the number was counted loses the upload, and a number that nobody ever
-has. One after it was stored here is made good by the next synchronisation, which announces what
-is here and newer than all that others have had.
+The order matters. After a crash between count and store, the upload is lost and its version number
+is never used. After a crash between store and announcement, the next synchronisation announces the
+blob, which is newer than any announced one.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from stormkeeper.blobs.drafts import Draft
-from stormkeeper.blobs.planning import newest
 from stormkeeper.blobs.store import BlobStore
+from stormkeeper.blobs.sync_plan import newest
 from stormkeeper.errors import (
     BadVersionError,
     BlobExistsError,
@@ -22,36 +22,26 @@ from stormkeeper.errors import (
     NoNodeError,
 )
 from stormkeeper.paths import NimbusId
-from stormkeeper.state.storm.blobs import BlobRecord, VersionedNumber
+from stormkeeper.state.storm.blobs import BlobRecord, BlobWrites, VersionedNumber
 from stormkeeper.state.storm.cluster import StormClusterState
 
 
 @dataclass(frozen=True)
 class Upload:
-    """Bytes that are to be a blob."""
+    """Bytes that will be a blob's next version."""
 
     key: str
     draft: Draft
-    #: The number that was counted when the upload began; None where there was none.
+    #: The blob's version counter when the upload began; None if there was none.
     base: VersionedNumber | None
-    #: Whether the blob must not have been there before.
+    #: Whether the blob must not exist yet.
     is_new: bool
-    #: A ``SettableBlobMeta`` in Thrift's binary protocol, or nothing.
+    #: A ``SettableBlobMeta`` in Thrift's binary protocol, or empty.
     settable: bytes = b""
 
 
 class Publisher:
-    """Makes uploads blobs of one Nimbus. Safe for many threads.
-
-    Parameters
-    ----------
-    storm
-        The cluster's state, in the Nimbus's session.
-    store
-        Its blobs.
-    nimbus_id
-        Which Nimbus.
-    """
+    """Publishes blobs that are stored on one Nimbus. Safe for many threads."""
 
     def __init__(self, storm: StormClusterState, store: BlobStore, nimbus_id: NimbusId) -> None:
         self._storm = storm
@@ -59,28 +49,28 @@ class Publisher:
         self._nimbus_id = nimbus_id
 
     def base(self, key: str) -> VersionedNumber | None:
-        """Return the number that is counted of a blob, None where none is."""
+        """Return a blob's version counter, None if there is none."""
         return self._storm.blob_key_sequence(key)
 
     def known(self, key: str) -> BlobRecord | None:
-        """Return the newest version of a blob that is here, or that any Nimbus has had."""
+        """Return the newest version of a blob, here or on any Nimbus."""
         local = self._store.get(key)
         return newest(local, self._storm.blobs([key]).get(key), is_needed=False)
 
     def publish(self, upload: Upload) -> BlobRecord:
-        """Have an upload, whose draft is finished, be the newest version of its blob.
+        """Publish a finished draft as the newest version of its blob.
 
         Raises
         ------
         BlobExistsError
             Another upload was published since this one began.
         BlobNotFoundError
-            The blob was deleted while this was published.
+            The blob was deleted meanwhile.
         BlobStorageError
-            The disk did not take it.
+            The disk refused it.
         StateError
-            The number was not counted; `OutcomeUnknownError`: it may be, and nobody has that
-            version. Or the blob is stored here, and not announced yet.
+            The version was not counted, or the blob is stored here and not announced yet. After
+            `OutcomeUnknownError` a version may be counted that no Nimbus has.
         """
         key, draft = upload.key, upload.draft
         if upload.is_new and self.known(key) is not None:
@@ -93,12 +83,12 @@ class Publisher:
         return self._put(key, record, draft, before)
 
     def publish_settable(self, key: str, settable: bytes) -> BlobRecord:
-        """Have a blob's newest version be the bytes of the last one, with another ``settable``.
+        """Publish a version with the bytes of the last one and another ``settable``.
 
         Raises
         ------
         BlobNotFoundError
-            There is no such blob, or its newest version is not here.
+            The blob does not exist, or its newest version is not here.
         BlobExistsError, BlobStorageError, StateError
             As `publish`.
         """
@@ -112,7 +102,7 @@ class Publisher:
         return self._put(key, record, None, before)
 
     def _count(self, key: str, base: VersionedNumber | None) -> tuple[int, int]:
-        """Count the next version of a blob; returns its number, and which blob of the key it is."""
+        """Count a blob's next version; return the number and the blob's `BlobRecord.born`."""
         number = base.number + 1 if base else 1
         try:
             self._storm.set_blob_key_sequence(key, number, base.version if base else None)
@@ -126,7 +116,7 @@ class Publisher:
     def _put(
         self, key: str, record: BlobRecord, draft: Draft | None, before: BlobRecord | None
     ) -> BlobRecord:
-        """Store a version that was counted, and announce it."""
+        """Store a counted version and announce it."""
         if not self._store.put(key, record, draft, expected=before):
             raise _too_late(key)
         try:
@@ -134,13 +124,23 @@ class Publisher:
         except NoNodeError as error:
             self._store.delete(key, expected=record)
             raise BlobNotFoundError(
-                f"{key} was deleted while it was uploaded, and so is what was uploaded"
+                f"{key} was deleted during the upload; the uploaded bytes are deleted too"
             ) from error
         return record
 
 
+def forget(writer: BlobWrites, key: str) -> None:
+    """Delete a blob in ZooKeeper; every Nimbus then deletes its copy.
+
+    The version counter goes first, since a blob that is not counted cannot be announced. A Nimbus
+    that announces it just then removes the announcement when it deletes its copy.
+    """
+    writer.remove_blob_key_sequence(key)
+    writer.remove_blobstore_key(key)
+
+
 def _too_late(key: str) -> BlobExistsError:
     return BlobExistsError(
-        f"another upload of {key} was finished since this one began, and is the blob now; this one"
-        " was given up: look at the blob, and upload again if need be"
+        f"another upload of {key} finished since this one began, so this one is discarded: look at"
+        " the blob, and upload again if needed"
     )

@@ -1,13 +1,11 @@
-"""Decides what a Nimbus does about blobs: what to fetch from whom, announce, withdraw and delete.
+"""Decides which blobs a Nimbus fetches, announces, withdraws and deletes. Pure.
 
-Pure. ZooKeeper's list of topologies is the authority on what is needed, and its records of blobs on
-what they are. A blob is a topology's code or another one, such as a user's own. The code of a
-topology that is there is needed, whatever else is known of it. Another blob is needed as long as it
-is counted in ZooKeeper: whoever deletes it deletes that.
+ZooKeeper's list of topologies says what is needed, and its records of blobs say what they are. The
+code of an active topology is always needed; any other blob is needed while ZooKeeper counts its
+versions.
 
-What is not needed is deleted when it has not been for the delay. First the leader deletes it in
-ZooKeeper, and then every Nimbus on its disk what ZooKeeper does not have: one that has slept, or
-sees an old state, deletes nothing that the others have.
+An unneeded blob is deleted after a delay: first by the leader in ZooKeeper, then by every Nimbus on
+its disk. So a Nimbus that was asleep or sees old state deletes nothing that the others have.
 """
 
 from __future__ import annotations
@@ -20,34 +18,34 @@ from stormkeeper.state.storm.blobs import BlobEntry, BlobRecord
 
 
 @dataclass(frozen=True)
-class Snapshot:
-    """What a decision is made of; times are seconds of one monotonic clock."""
+class BlobSnapshot:
+    """The input of `plan`; times are seconds of one monotonic clock."""
 
     #: The id of this Nimbus.
     nimbus: str
-    #: The ids of the topologies that there are.
+    #: The ids of the active topologies.
     topologies: Collection[str]
-    #: The blobs on the disk. They are read before `entries`: else a new blob here could seem to be
-    #: one that was deleted.
+    #: The blobs on the disk. They must be read before `entries`, or a new blob here could look like
+    #: a deleted one.
     local: Mapping[str, BlobRecord]
     #: The blobs in ZooKeeper.
     entries: Mapping[str, BlobEntry]
-    #: Topologies that are being submitted here: their code comes before they do.
+    #: Topologies that are being submitted here: their code is stored before they are active.
     submitted: Collection[str] = ()
-    #: Nimbuses that could not be reached lately, and are left alone; and those that did not send a
-    #: blob as they should have, each with its key.
+    #: Nimbuses that were unreachable a moment ago.
     resting: Collection[str] = ()
+    #: Nimbuses that failed to send a blob a moment ago, each with the blob's key.
     refused: Collection[tuple[str, str]] = ()
-    #: Since when a blob has not been needed, as the last `Plan` has it.
+    #: When each blob became unneeded, from the last `SyncPlan`.
     unneeded_since: Mapping[str, float] = field(default_factory=dict)
     now: float = 0.0
-    #: How long a blob is kept that is not needed.
+    #: How long an unneeded blob is kept.
     delay_secs: float = 0.0
 
 
 @dataclass(frozen=True)
 class Fetch:
-    """A blob to fetch, and the Nimbuses that have it, if any does."""
+    """A blob to fetch, and the Nimbuses that have it."""
 
     key: str
     record: BlobRecord
@@ -56,58 +54,57 @@ class Fetch:
 
 @dataclass(frozen=True)
 class Missing:
-    """What is missing of a topology's code on this Nimbus."""
+    """The blobs of a topology's code that this Nimbus does not have."""
 
     keys: tuple[str, ...]
-    #: Of them, those that no other Nimbus has that is alive.
+    #: Those of them that no other live Nimbus has.
     lost: tuple[str, ...] = ()
-    #: The Nimbuses that have held one of the lost ones in its newest version, sorted.
+    #: The Nimbuses that have held a lost one in its newest version, sorted.
     held_last_by: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
-class Plan:
-    """What there is to do, each in the order in which it is to be done."""
+class SyncPlan:
+    """The actions of one round; each list is in the order of execution."""
 
-    #: What topologies need first, and of that the smallest first.
+    #: The code of topologies first, small blobs first.
     fetch: tuple[Fetch, ...] = ()
-    #: Blobs that are here, and of which ZooKeeper does not say so.
+    #: Blobs here that ZooKeeper does not list for this Nimbus.
     announce: tuple[str, ...] = ()
     #: Those of them that ZooKeeper does not count, though a topology needs them.
     count: tuple[str, ...] = ()
-    #: Blobs that are not here, and of which ZooKeeper says that they are.
+    #: Blobs that ZooKeeper lists for this Nimbus and that are not here.
     withdraw: tuple[str, ...] = ()
-    #: Blobs to be deleted on the disk.
+    #: Blobs to delete on the disk.
     delete: tuple[str, ...] = ()
-    #: For the leader: blobs to be deleted in ZooKeeper.
+    #: Blobs for the leader to delete in ZooKeeper.
     forget: tuple[str, ...] = ()
-    #: Blobs that have to come from somebody who does not say yet that he has them, or has a newer
-    #: version of them.
+    #: Blobs that no other Nimbus has announced yet, in their newest version.
     awaited: tuple[str, ...] = ()
-    #: Parts of topologies' code that no Nimbus alive has; their checksums are known.
+    #: Parts of topologies' code that no live Nimbus has and whose checksums are known.
     lost: tuple[Fetch, ...] = ()
-    #: By topology.
+    #: Topologies with missing code, by id.
     missing: Mapping[str, Missing] = field(default_factory=dict)
     unneeded_since: Mapping[str, float] = field(default_factory=dict)
 
 
-def plan(snapshot: Snapshot) -> Plan:
-    """Return what there is to do."""
+def plan(snapshot: BlobSnapshot) -> SyncPlan:
+    """Return the actions that bring this Nimbus's blobs up to date."""
     needed = {key for name in snapshot.topologies for key in keys.of_topology(name)}
     fetch, announce, count, withdraw, awaited, lost = [], [], [], [], [], []
     for key in sorted(snapshot.local.keys() | snapshot.entries.keys() | needed):
         local, entry = snapshot.local.get(key), snapshot.entries.get(key)
         record = newest(local, entry, is_needed=key in needed)
-        is_said = entry is not None and snapshot.nimbus in entry.alive
+        is_announced = entry is not None and snapshot.nimbus in entry.alive
         if entry is not None and entry.number > (record.version if record else 0):
             awaited.append(key)
         if local is not None and local == record:
-            if not is_said or entry is None or entry.record != record:
+            if not is_announced or entry is None or entry.record != record:
                 announce.append(key)
                 if entry is None or entry.number < local.version:
                     count.append(key)
             continue
-        if is_said:
+        if is_announced:
             withdraw.append(key)
         if record is not None and entry is not None:
             others = [name for name in entry.alive if name != snapshot.nimbus]
@@ -128,7 +125,7 @@ def plan(snapshot: Snapshot) -> Plan:
     fetch.sort(key=lambda each: (each.key not in needed, each.record.size, each.key))
     since = _unneeded_since(snapshot, needed)
     due = [key for key in sorted(since) if snapshot.now - since[key] >= snapshot.delay_secs]
-    return Plan(
+    return SyncPlan(
         fetch=tuple(fetch),
         announce=tuple(announce),
         count=tuple(count),
@@ -142,34 +139,34 @@ def plan(snapshot: Snapshot) -> Plan:
     )
 
 
-def missing(snapshot: Snapshot) -> dict[str, Missing]:
-    """Return the topologies whose code is not all here, with what is missing, by their ids."""
+def missing(snapshot: BlobSnapshot) -> dict[str, Missing]:
+    """Return the topologies whose code is not completely here, with what is missing."""
     found = {}
     for topology_id in snapshot.topologies:
-        here, lost = [], []
+        absent, lost = [], []
         last: set[str] = set()
         for key in keys.of_topology(topology_id):
             local, entry = snapshot.local.get(key), snapshot.entries.get(key)
             if local is not None and local == newest(local, entry, is_needed=True):
                 continue
-            here.append(key)
+            absent.append(key)
             if entry is None or not set(entry.alive) - {snapshot.nimbus}:
                 lost.append(key)
                 last.update(entry.held if entry is not None else ())
-        if here:
-            found[topology_id] = Missing(tuple(here), tuple(lost), tuple(sorted(last)))
+        if absent:
+            found[topology_id] = Missing(tuple(absent), tuple(lost), tuple(sorted(last)))
     return found
 
 
 def newest(
     local: BlobRecord | None, entry: BlobEntry | None, *, is_needed: bool
 ) -> BlobRecord | None:
-    """Return which version of a blob there should be, None where nobody has had any that counts.
+    """Return the version of a blob that should be here, None if there is none.
 
-    It is the newest that any Nimbus has had, or a newer one that is here, and was not announced
-    when its process ended. One that is here and was born at another time is of an earlier blob of
-    that key, which was deleted. A topology's code has no earlier one, as ids are not used again:
-    where it was born at another time, or never, ZooKeeper has lost that.
+    It is the newest that any Nimbus has announced, or a newer one here that was not announced when
+    its process ended. A local blob with another `born` is an earlier, deleted blob with this key.
+    The code of a topology has no earlier one, as ids are not reused: if its `born` differs or is
+    missing, ZooKeeper has lost the entry.
     """
     recorded = None if entry is None else entry.record
     if local is None:
@@ -180,7 +177,7 @@ def newest(
     return recorded
 
 
-def _unneeded_since(snapshot: Snapshot, needed: Collection[str]) -> dict[str, float]:
+def _unneeded_since(snapshot: BlobSnapshot, needed: Collection[str]) -> dict[str, float]:
     kept = {*needed, *(key for name in snapshot.submitted for key in keys.of_topology(name))}
     return {
         key: snapshot.unneeded_since.get(key, snapshot.now)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from stormkeeper.blobs.publishing import Publisher, Upload
+from stormkeeper.blobs.publisher import Publisher, Upload
 from stormkeeper.blobs.sync import forget
 from stormkeeper.errors import BlobExistsError, BlobNotFoundError, StateUnavailableError
 
@@ -25,9 +25,7 @@ def upload(one, publisher, data=b"bytes", *, is_new=True):
 
 
 @pytest.mark.parametrize("applied", [True, False, None])
-def test_a_number_of_unknown_outcome_leaves_the_blob_and_keeps_nobody_from_the_next(
-    cluster, one, publisher, applied
-):
+def test_an_unknown_outcome_leaves_the_blob_and_allows_the_next(cluster, one, publisher, applied):
     first = publisher.publish(upload(one, publisher))
     lost = upload(one, publisher, b"lost", is_new=False)
     if applied is None:
@@ -46,18 +44,18 @@ def test_a_number_of_unknown_outcome_leaves_the_blob_and_keeps_nobody_from_the_n
     assert record.version == (3 if applied else 2)
 
 
-def test_a_number_that_was_counted_and_never_had_is_followed_by_the_next(one, publisher):
+def test_an_unused_number_is_followed_by_the_next(one, publisher):
     one.storm.set_blob_key_sequence("a", 1, None)
     assert publisher.publish(upload(one, publisher)).version == 2
     assert one.storm.blobs()["a"].record.version == 2
 
 
-def test_of_two_that_are_new_the_second_comes_too_late_though_its_number_is_right(one, publisher):
+def test_the_second_of_two_new_blobs_comes_too_late(one, publisher):
     """Both began when a number was counted; the first has been published since."""
     one.storm.set_blob_key_sequence("a", 1, None)
     publisher.publish(upload(one, publisher))
     late = upload(one, publisher)
-    with pytest.raises(BlobExistsError, match="was given up: look at the blob"):
+    with pytest.raises(BlobExistsError, match="is discarded: look at the blob"):
         publisher.publish(late)
     late.draft.discard()
     assert one.code.store.get("a").version == 2
@@ -82,7 +80,7 @@ def test_a_blob_that_is_deleted_as_it_is_published_is_gone(one, publisher, monke
         return put(*args, **kwargs)
 
     monkeypatch.setattr(one.code.store, "put", put_and_delete)
-    with pytest.raises(BlobNotFoundError, match="a was deleted while it was uploaded"):
+    with pytest.raises(BlobNotFoundError, match="a was deleted during the upload"):
         publisher.publish(new)
     assert one.code.store.all() == {}
     assert one.storm.blobstore() == []

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stormkeeper.blobs import keys
-from stormkeeper.blobs.planning import Fetch, Missing, Snapshot, plan
+from stormkeeper.blobs.sync_plan import BlobSnapshot, Fetch, Missing, plan
 from stormkeeper.state.storm.blobs import BlobEntry, BlobRecord
 
 WC = "wc-1-1700000000"
@@ -22,7 +22,7 @@ def entry(newest=None, *, held=(), alive=(), number=None, born=1):
 
 
 def snapshot(local=(), entries=(), **rest):
-    return Snapshot(
+    return BlobSnapshot(
         nimbus="me", local=dict(local), entries=dict(entries), **{"topologies": (), **rest}
     )
 
@@ -54,7 +54,7 @@ def test_who_failed_is_left_alone_for_all_blobs_or_for_one():
     assert found.awaited == (), "somebody has it, and is asked again by and by"
 
 
-def test_what_topologies_need_comes_first_and_of_that_the_smallest():
+def test_code_of_topologies_is_fetched_first_the_smallest_first():
     entries = {
         JAR: entry(record(size=9), alive=["you"]),
         CODE: entry(record(size=5), alive=["you"]),
@@ -65,7 +65,7 @@ def test_what_topologies_need_comes_first_and_of_that_the_smallest():
     assert [fetch.key for fetch in found.fetch] == [CODE, CONF, JAR, "a"]
 
 
-def test_a_version_that_was_not_announced_when_the_process_ended_is_announced():
+def test_a_stored_version_is_announced_after_a_restart():
     entries = {"a": entry(record(1), held=["me"], number=2), "b": entry(number=1)}
     found = plan(snapshot({"a": record(2), "b": record(1)}, entries))
     assert (found.announce, found.count, found.fetch) == (("a", "b"), (), ())
@@ -93,7 +93,7 @@ def test_a_blob_of_an_earlier_life_of_its_key_never_counts(newest):
     assert found.delete == ()
 
 
-def test_a_topologys_code_that_zookeeper_has_lost_is_counted_again():
+def test_code_that_zookeeper_has_lost_is_counted_again():
     local = dict.fromkeys((JAR, CODE, CONF), record(2))
     entries = {JAR: entry(record(2), alive=["me"]), CODE: entry(born=9, number=1)}
     found = plan(snapshot(local, entries, topologies=[WC]))
@@ -132,7 +132,7 @@ def test_what_is_missing_of_a_topology_and_who_had_it_last():
     assert nothing.missing == {WC: Missing((JAR, CODE, CONF), (JAR, CODE, CONF), ())}
 
 
-def test_code_of_a_topology_that_is_gone_is_deleted_after_the_delay():
+def test_code_of_a_killed_topology_is_deleted_after_the_delay():
     local, entries = {JAR: record()}, {JAR: entry(record(), alive=["me"])}
     found = plan(snapshot(local, entries, topologies=[WC], delay_secs=300.0, now=100.0))
     assert found.unneeded_since == {}
@@ -174,7 +174,7 @@ ENTRIES = st.builds(
     born=st.integers(1, 2),
 ).map(lambda each: each if each.record else each._replace(held=(), alive=()))
 SNAPSHOTS = st.builds(
-    Snapshot,
+    BlobSnapshot,
     nimbus=st.just("me"),
     topologies=st.sampled_from([(), (WC,)]),
     local=st.dictionaries(BLOBS, RECORDS),
@@ -218,7 +218,7 @@ def test_what_always_holds(seen):
 
 
 @given(SNAPSHOTS)
-def test_a_nimbus_that_has_done_all_has_nothing_missing_but_what_is_lost(seen):
+def test_only_lost_blobs_are_missing_after_a_complete_round(seen):
     """Its blobs after a round are those that it had and those that it fetched."""
     found = plan(replace(seen, resting=()))
     local = {**seen.local, **{fetch.key: fetch.record for fetch in found.fetch}}

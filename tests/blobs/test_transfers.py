@@ -2,7 +2,7 @@ import threading
 
 import pytest
 
-from stormkeeper.blobs.sessions import Sessions
+from stormkeeper.blobs.transfers import TransferSessions
 from stormkeeper.errors import CodeError, TransferEndedError
 from support.waiting import until
 
@@ -14,7 +14,7 @@ def ended():
 
 @pytest.fixture
 def sessions(ended, clock):
-    return Sessions("upload", 600.0, ended.append, most=3, clock=clock)
+    return TransferSessions("upload", 600.0, ended.append, most=3, clock=clock)
 
 
 def test_what_is_under_way_is_used_until_it_is_ended(sessions, ended):

@@ -1,0 +1,448 @@
+"""Uploads and downloads of blobs in chunks, as Storm's clients and other Nimbuses make them.
+
+A transfer is a session of several calls; it ends when it is idle for too long
+(``nimbus.blobstore.expiration.secs``). A blob is visible only after its upload has finished. Of
+several uploads of one key, the first to finish is the blob; the others fail at their end. The bytes
+of an unfinished upload are deleted, also after a restart. A download continues with the version
+that it began with, even if the blob changes.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO, Final, Generic, TypeVar
+
+from stormkeeper.blobs import keys
+from stormkeeper.blobs.drafts import MOST_BYTES, Draft, storing, write_upload
+from stormkeeper.blobs.peers import Download
+from stormkeeper.blobs.publisher import Publisher, Upload
+from stormkeeper.blobs.store import BlobStore
+from stormkeeper.errors import (
+    BlobExistsError,
+    BlobNotFoundError,
+    CodeError,
+    InvalidBlobKeyError,
+    TransferEndedError,
+)
+from stormkeeper.state.storm.blobs import BlobRecord
+
+T = TypeVar("T")
+
+#: Most sessions at once: each keeps a file open, and any client can begin one.
+MOST: Final = 256
+
+#: Storm's name for a file that will be submitted.
+_INBOX_NAME: Final = re.compile(r"stormjar-[0-9a-f-]{36}\.jar")
+
+
+class _Session(Generic[T]):
+    def __init__(self, value: T, now: float) -> None:
+        self.value = value
+        #: When the last call ended.
+        self.used = now
+        #: Held during a call.
+        self.lock = threading.Lock()
+        self.ended = False
+
+
+class TransferSessions(Generic[T]):
+    """Sessions by id, each with a value. Safe for many threads; calls of one session are serial.
+
+    Parameters
+    ----------
+    name
+        What a session is, for messages: "upload".
+    idle_secs
+        Seconds without a call after which a session ends.
+    end
+        Called with the value of each session that ends.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        idle_secs: float,
+        end: Callable[[T], None],
+        *,
+        most: int = MOST,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._name = name
+        self._idle_secs = idle_secs
+        self._end = end
+        self._most = most
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._sessions: dict[str, _Session[T]] = {}
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def begin(self, make: Callable[[], T]) -> str:
+        """End idle sessions, begin a session, and return its id, which cannot be guessed.
+
+        Raises
+        ------
+        CodeError
+            There are too many sessions.
+        """
+        self.expire()
+        with self._lock:
+            if len(self._sessions) >= self._most:
+                raise CodeError(
+                    f"{self._most} {self._name}s are under way, and no more are allowed: try again"
+                    f" when some have ended; an idle one ends after {self._idle_secs:g} s"
+                )
+            session_id = str(uuid.uuid4())
+            self._sessions[session_id] = _Session(make(), self._clock())
+            return session_id
+
+    @contextmanager
+    def using(self, session_id: str, *, last: bool = False) -> Iterator[T]:
+        """Give a session's value to one call at a time.
+
+        The session ends after the `last` call, and when the call raises.
+
+        Raises
+        ------
+        TransferEndedError
+            There is no such session, or it has ended.
+        """
+        with self._lock:
+            session = self._sessions.get(session_id)
+        if session is None:
+            raise self._unknown(session_id)
+        with session.lock:
+            if session.ended:
+                raise self._unknown(session_id)
+            try:
+                yield session.value
+            except BaseException:
+                self._finish(session_id, session)
+                raise
+            session.used = self._clock()
+            if last:
+                self._finish(session_id, session)
+
+    def end(self, session_id: str) -> None:
+        """End a session; raises as `using`."""
+        with self.using(session_id, last=True):
+            pass
+
+    def expire(self) -> int:
+        """End the idle sessions; return how many."""
+        with self._lock:
+            found = list(self._sessions.items())
+        ended = 0
+        for session_id, session in found:
+            # A session with a call in progress is not idle.
+            if session.lock.acquire(blocking=False):
+                try:
+                    idle = self._clock() - session.used > self._idle_secs
+                    if idle and not session.ended:
+                        self._finish(session_id, session)
+                        ended += 1
+                finally:
+                    session.lock.release()
+        return ended
+
+    def close(self) -> None:
+        """End all sessions, each after the call in progress."""
+        with self._lock:
+            found = list(self._sessions.items())
+        for session_id, session in found:
+            with session.lock:
+                if not session.ended:
+                    self._finish(session_id, session)
+
+    def _finish(self, session_id: str, session: _Session[T]) -> None:
+        session.ended = True
+        with self._lock:
+            self._sessions.pop(session_id, None)
+        self._end(session.value)
+
+    def _unknown(self, session_id: str) -> TransferEndedError:
+        return TransferEndedError(
+            f"no {self._name} {session_id!r} is under way: it was finished or cancelled, has"
+            f" failed, or was idle for more than {self._idle_secs:g} s; begin again"
+        )
+
+
+class Uploads:
+    """The uploads of blobs to one Nimbus. Safe for many threads.
+
+    `most_bytes` limits one blob; None allows any size.
+    """
+
+    def __init__(
+        self,
+        store: BlobStore,
+        publisher: Publisher,
+        *,
+        idle_secs: float,
+        most_bytes: int | None = MOST_BYTES,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._store = store
+        self._publisher = publisher
+        self._most_bytes = most_bytes
+        self._sessions: TransferSessions[Upload] = TransferSessions(
+            "upload", idle_secs, lambda upload: upload.draft.discard(), clock=clock
+        )
+
+    def begin_create(self, key: str, settable: bytes = b"") -> str:
+        """Begin the upload of a new blob; return the session.
+
+        Raises
+        ------
+        InvalidBlobKeyError
+            The key is invalid, or reserved for a topology's code.
+        BlobExistsError
+            The blob exists, here or on another Nimbus.
+        BlobStorageError, StateError
+            The disk or ZooKeeper failed.
+        """
+        if keys.topology_of(keys.check(key)) is not None:
+            raise InvalidBlobKeyError(
+                f"{key!r} is a name for the code of a topology, which is deleted with its topology:"
+                " give the blob another key"
+            )
+        base = self._publisher.base(key)
+        if self._publisher.known(key) is not None:
+            raise BlobExistsError(f"there is a blob {key} already: update it, or delete it first")
+        return self._sessions.begin(
+            lambda: Upload(key, self._store.draft(), base, is_new=True, settable=settable)
+        )
+
+    def begin_update(self, key: str) -> str:
+        """Begin the upload of a blob's next version; return the session.
+
+        Raises `BlobNotFoundError` if there is no such blob, and else as `begin_create`.
+        """
+        keys.check(key)
+        base = self._publisher.base(key)
+        known = self._publisher.known(key)
+        if known is None:
+            raise BlobNotFoundError(f"there is no blob {key} to update: create it")
+        return self._sessions.begin(
+            lambda: Upload(key, self._store.draft(), base, is_new=False, settable=known.settable)
+        )
+
+    def chunk(self, session: str, data: bytes) -> None:
+        """Append the next bytes.
+
+        Raises
+        ------
+        TransferEndedError
+            There is no such upload.
+        BlobStorageError
+            The disk refused the bytes, or the blob is too large; the upload has ended.
+        """
+        with self._sessions.using(session) as upload:
+            write_upload(upload.draft, data, self._most_bytes)
+
+    def finish(self, session: str) -> BlobRecord:
+        """End an upload and publish its blob.
+
+        Raises
+        ------
+        TransferEndedError
+            There is no such upload.
+        BlobExistsError
+            Another upload of the blob finished since this one began.
+        BlobStorageError, StateError
+            The disk or ZooKeeper failed. After `OutcomeUnknownError`, or if the blob was stored
+            and not announced, it may appear later: look before trying again.
+        """
+        with self._sessions.using(session, last=True) as upload:
+            upload.draft.finish()
+            return self._publisher.publish(upload)
+
+    def cancel(self, session: str) -> None:
+        """End an upload and delete its bytes; raises `TransferEndedError`."""
+        self._sessions.end(session)
+
+    def expire(self) -> int:
+        """End the idle uploads; return how many."""
+        return self._sessions.expire()
+
+    def close(self) -> None:
+        """End all uploads."""
+        self._sessions.close()
+
+
+class Downloads:
+    """The downloads of blobs from one Nimbus. Safe for many threads.
+
+    `chunk_bytes` is the most that one call returns
+    (``storm.blobstore.inputstream.buffer.size.bytes``).
+    """
+
+    def __init__(
+        self,
+        store: BlobStore,
+        *,
+        chunk_bytes: int,
+        idle_secs: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._store = store
+        self._chunk_bytes = chunk_bytes
+        self._sessions: TransferSessions[BinaryIO] = TransferSessions(
+            "download", idle_secs, lambda file: file.close(), clock=clock
+        )
+
+    def begin(self, key: str, offset: int = 0) -> Download:
+        """Begin to read a blob at a byte; an offset beyond the end means the end.
+
+        Raises
+        ------
+        BlobNotFoundError
+            There is no such blob here.
+        BlobStorageError
+            The blob cannot be read.
+        CodeError
+            There are too many downloads.
+        """
+        record, file = self._store.open(key)
+        try:
+            begun = min(max(offset, 0), record.size)
+            file.seek(begun)
+            session = self._sessions.begin(lambda: file)
+        except BaseException:
+            file.close()
+            raise
+        return Download(record.crc32c, session, record.size, begun)
+
+    def chunk(self, session: str) -> bytes:
+        """Return the next bytes; none at the end, which ends the download.
+
+        Raises
+        ------
+        TransferEndedError
+            There is no such download.
+        BlobStorageError
+            The disk failed; the download has ended.
+        """
+        with self._sessions.using(session) as file, storing(self._store.folder, "read a blob"):
+            data = file.read(self._chunk_bytes)
+        if not data:
+            self._sessions.end(session)
+        return data
+
+    def expire(self) -> int:
+        """End the idle downloads; return how many."""
+        return self._sessions.expire()
+
+    def close(self) -> None:
+        """End all downloads."""
+        self._sessions.close()
+
+
+class Inbox:
+    """Files that Storm's clients upload before they submit a topology. Safe for many threads.
+
+    ``beginFileUpload`` answers with a location, which the submission names. An idle upload ends
+    (``nimbus.file.copy.expiration.secs``), and a file that is never submitted is deleted
+    (``nimbus.inbox.jar.expiration.secs``).
+
+    Raises
+    ------
+    BlobStorageError
+        The folder cannot be used.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        idle_secs: float,
+        kept_secs: float,
+        most_bytes: int | None = MOST_BYTES,
+        clock: Callable[[], float] = time.monotonic,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self.folder = folder
+        self._kept_secs = kept_secs
+        self._most_bytes = most_bytes
+        self._now = now
+        self._sessions: TransferSessions[Draft] = TransferSessions(
+            "upload", idle_secs, Draft.discard, clock=clock
+        )
+        self.restore()
+        with storing(folder, "keep uploaded files"):
+            for path in folder.glob("*.new"):
+                path.unlink(missing_ok=True)
+
+    def restore(self) -> None:
+        """Make the folder if it is missing."""
+        with storing(self.folder, "keep uploaded files"):
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+    def begin(self) -> str:
+        """Begin an upload, and return the location that the file will have."""
+        self.restore()
+        path = self.folder / f"{uuid.uuid4()}.new"
+        session = self._sessions.begin(lambda: Draft(path))
+        return str(self.folder / f"stormjar-{session}.jar")
+
+    def chunk(self, location: str, data: bytes) -> None:
+        """Append the next bytes; raises as `Uploads.chunk`."""
+        with self._sessions.using(_session_of(location)) as draft:
+            write_upload(draft, data, self._most_bytes)
+
+    def finish(self, location: str) -> None:
+        """End an upload and store the file; raises as `Uploads.chunk`."""
+        with self._sessions.using(_session_of(location), last=True) as draft:
+            draft.finish()
+            with storing(self.folder, "keep an uploaded file"):
+                draft.path.replace(self._path(location))
+
+    def take(self, location: str) -> Path:
+        """Return an uploaded file, which the caller deletes.
+
+        Raises
+        ------
+        TransferEndedError
+            This folder has no such file.
+        """
+        path = self._path(location)
+        if str(path) != location or not path.is_file():
+            raise TransferEndedError(
+                f"no file was uploaded as {location!r}: it was never finished, or was taken, or"
+                " was kept for too long; upload it again"
+            )
+        return path
+
+    def expire(self) -> None:
+        """End idle uploads, and delete files that were not submitted in time."""
+        self._sessions.expire()
+        with storing(self.folder, "remove uploaded files"):
+            for path in self.folder.glob("stormjar-*.jar"):
+                try:
+                    written = path.stat().st_mtime
+                except FileNotFoundError:
+                    continue
+                if self._now() - written > self._kept_secs:
+                    path.unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """End all uploads."""
+        self._sessions.close()
+
+    def _path(self, location: str) -> Path:
+        name = Path(location).name
+        return self.folder / (name if _INBOX_NAME.fullmatch(name) else "none")
+
+
+def _session_of(location: str) -> str:
+    name = Path(location).name
+    return (
+        name.removeprefix("stormjar-").removesuffix(".jar") if _INBOX_NAME.fullmatch(name) else ""
+    )
