@@ -78,7 +78,7 @@ class FromTheBeginning(StorePeer):
         return super().begin_blob_download(key, 0, timeout_secs)
 
 
-def test_a_peer_without_offsets_sends_all_and_known_bytes_are_skipped(other, part):
+def test_known_bytes_of_a_peer_without_offsets_are_skipped(other, part):
     part.write_bytes(WHOLE_BLOB[:2300])
     peer = FromTheBeginning(other.downloads)
     peers.fetch(peer, "a", other.record, part)
