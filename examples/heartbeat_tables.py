@@ -6,7 +6,7 @@
 It reads the cluster's own Pacemakers: `pacemaker.servers` of the machine's storm.yaml.
 """
 
-from stormkeeper.pipeline import parts
+from stormkeeper.pipeline import topology_api
 from stormkeeper.topology import Topology
 
 topology = Topology(
@@ -20,19 +20,19 @@ topology = Topology(
 
 @topology.spout
 def ages(spark, conf):
-    return parts.ages(spark, conf)
+    return topology_api.ages(spark, conf)
 
 
 @topology.spout
 def pulses(spark, conf):
-    return parts.pulses(spark, conf)
+    return topology_api.pulses(spark, conf)
 
 
 @topology.bolt(ages)
 def liveness(ages, conf):
-    return parts.liveness(ages, conf)
+    return topology_api.liveness(ages, conf)
 
 
 @topology.bolt(pulses)
 def statistics(pulses, conf):
-    return parts.statistics(pulses, conf)
+    return topology_api.statistics(pulses, conf)

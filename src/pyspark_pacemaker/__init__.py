@@ -3,7 +3,7 @@
 `register` is for a session whose workers run another Python.
 """
 
-from stormkeeper.pipeline.registering import register
+from stormkeeper.pipeline.python_workers import register
 from stormkeeper.pipeline.source import PacemakerDataSource
 
 __all__ = ["DefaultSource", "register"]

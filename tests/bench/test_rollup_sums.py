@@ -8,7 +8,7 @@ from pipeline.looks import Looks
 
 from pipeline import agreement, rollups, truth
 from stormkeeper.pipeline import tables
-from stormkeeper.pipeline.statistics.rollups import longer
+from stormkeeper.pipeline.rollups import longer
 from support.read_simulations import Spoiled, Statistics, write_told
 from support.simulations import BEGIN, simulation
 

@@ -20,9 +20,9 @@ from stormkeeper.conf import Conf, load
 from stormkeeper.daemon.lifecycle import die_with_parent
 from stormkeeper.errors import TableError
 from stormkeeper.history.table_store import TableStore
-from stormkeeper.pipeline import decode, folders, queries, rows
-from stormkeeper.pipeline.options import Options
+from stormkeeper.pipeline import decode, queries, rows, tables
 from stormkeeper.pipeline.source import PacemakerStreamReader
+from stormkeeper.pipeline.source_options import Options
 from stormkeeper.pipeline.tables import STATISTICS
 
 _TICK_SECS: Final = 0.05
@@ -71,7 +71,7 @@ class Query:
         self._reader = PacemakerStreamReader(Options.parse(options))
         self._keep = queries.keeper(conf, servers, name, places)
         self._name = name
-        _, checkpoint = folders.of_query(conf, name)
+        _, checkpoint = tables.query_folders(conf, name)
         self._notes = Notes(checkpoint)
         self._secs = queries.interval_secs(conf, name)
         self._due = 0.0
@@ -99,7 +99,7 @@ class Query:
             batches = decode.decode_batches(batches)
         context = SimpleNamespace(getLocalProperty=lambda _: notes.query)
         batch: Any = SimpleNamespace(
-            columns=decode.TYPED.names if self._name == STATISTICS else rows.SCHEMA.names,
+            columns=rows.TYPED.names if self._name == STATISTICS else rows.SCHEMA.names,
             sparkSession=SimpleNamespace(sparkContext=context),
             toArrow=lambda: pa.Table.from_batches(list(batches)),
         )
@@ -115,7 +115,7 @@ def main(arguments: list[str]) -> int:
     conf = load(files=[], overrides=arguments)
     places = {
         name: TableStore(
-            folders.of_query(conf, name)[0],
+            tables.query_folders(conf, name)[0],
             queries.specs(conf, name),
             interval_secs=queries.interval_secs(conf, name),
         )

@@ -4,12 +4,12 @@ import math
 
 import pyarrow as pa
 import pytest
+from stormkeeper.pipeline.statistics.rollups import ROLLUP as ROLLUP_COLUMNS
+from stormkeeper.pipeline.statistics.summaries import COMPONENT_STATS
 
 from stormkeeper.history import component_stats
 from stormkeeper.history.database import Past, named
 from stormkeeper.history.table_specs import TIME, TableSpec
-from stormkeeper.pipeline.statistics.rollups import ROLLUP as ROLLUP_COLUMNS
-from stormkeeper.pipeline.statistics.summaries import COMPONENT_STATS
 from support.tables import at, origin, store
 
 TEXT, COUNT, NUMBER = pa.string(), pa.int64(), pa.float64()

@@ -6,10 +6,10 @@ import pytest
 
 from stormkeeper.heartbeats.coverage import Coverage
 from stormkeeper.pacemaker.client import PacemakerClient
-from stormkeeper.pipeline import decode, rows
+from stormkeeper.pipeline import batch, decode, rows
 from stormkeeper.pipeline.batch import by_part
-from stormkeeper.pipeline.options import Options
 from stormkeeper.pipeline.source import PacemakerReader
+from stormkeeper.pipeline.source_options import Options
 from support.dataframes import dataframe
 from support.heartbeats import change_of, heartbeat, page_of, path, spout
 
@@ -26,20 +26,20 @@ def test_rows_are_the_same_when_they_were_packed(spark):
     )
     df = spark.createDataFrame(raw)
     usual = spark.conf.get("spark.sql.execution.arrow.maxRecordsPerBatch")
-    (found,) = by_part(decode.packed(df))
+    (found,) = by_part(batch.packed(df))
     assert spark.conf.get("spark.sql.execution.arrow.maxRecordsPerBatch") == usual
-    assert found.rows.schema == decode.TYPED
-    expected = decode.typed(df).toArrow().sort_by("revision").cast(decode.OF_SPARK)
+    assert found.rows.schema == rows.TYPED
+    expected = decode.typed(df).toArrow().sort_by("revision").cast(rows.OF_SPARK)
     light = expected.drop_columns(["executors"])
     assert found.rows.drop_columns(["executors"]).sort_by("revision") == light
     is_pulse = pc.not_equal(found.rows["kind"], rows.SERVER)
     for _ in range(2):
         pulses = pa.concat_tables(found.pulses(is_pulse)).sort_by("revision")
-        assert pulses.cast(decode.OF_SPARK) == expected.filter(
+        assert pulses.cast(rows.OF_SPARK) == expected.filter(
             pc.not_equal(expected["kind"], rows.SERVER)
         )
-    (nothing,) = by_part(decode.packed(df.limit(0)))
-    assert (nothing.rows.schema, nothing.rows.num_rows) == (decode.TYPED, 0)
+    (nothing,) = by_part(batch.packed(df.limit(0)))
+    assert (nothing.rows.schema, nothing.rows.num_rows) == (rows.TYPED, 0)
     assert list(nothing.pulses(pa.array([], pa.bool_()))) == []
 
 
@@ -63,7 +63,7 @@ def test_packed_rows_are_those_that_decoding_gives(pacemaker, tmp_path, values, 
     packed = pa.concat_tables(read(packed="true", **aside))
     assert len(list(tmp_path.iterdir())) == (3 if is_aside else 0)
     assert packed["rows"].null_count == (6 if is_aside else 3)
-    assert packed.schema == decode.IN_TURN
+    assert packed.schema == batch.IN_TURN
     is_used = threading.Event()
 
     def one_by_one(prefetchPartitions):  # noqa: N803
@@ -92,7 +92,7 @@ def test_packed_rows_are_those_that_decoding_gives(pacemaker, tmp_path, values, 
 
 
 def test_a_batch_that_reads_nothing_has_all_parts_and_none_has_rows():
-    nothing = dataframe(decode.IN_TURN.empty_table())
+    nothing = dataframe(batch.IN_TURN.empty_table())
     assert [part.rows.num_rows for part in by_part(nothing, 3)] == [0, 0, 0]
 
 

@@ -11,8 +11,7 @@ from stormkeeper.history.table_specs import TableSpec
 from stormkeeper.history.table_store import TableStore
 from stormkeeper.pacemaker.client import PacemakerClient
 from stormkeeper.pipeline import checkpoint, process, queries, tables
-from stormkeeper.pipeline.servers import SERVERS
-from stormkeeper.pipeline.sight import Sight
+from stormkeeper.pipeline.status import SERVERS, Sight
 from support.heartbeats import heartbeat, path
 from support.tables import present
 from support.waiting import until

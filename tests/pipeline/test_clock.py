@@ -6,11 +6,11 @@ import pyarrow as pa
 import pytest
 
 from stormkeeper.heartbeats.liveness import Limits
-from stormkeeper.pipeline import current, queries, tables
-from stormkeeper.pipeline.clock import Clock
-from stormkeeper.pipeline.current import WORKER_LIVENESS
-from stormkeeper.pipeline.reports import WORKER_REPORTS
-from stormkeeper.pipeline.statistics.buckets import EXECUTOR_COUNTERS
+from stormkeeper.pipeline import table_updates, tables, worker_liveness
+from stormkeeper.pipeline.partitions import Clock
+from stormkeeper.pipeline.rollups import EXECUTOR_COUNTERS
+from stormkeeper.pipeline.worker_liveness import WORKER_LIVENESS
+from stormkeeper.pipeline.worker_reports import WORKER_REPORTS
 from support.heartbeats import change_of, heartbeat, path, spout
 from support.one_query import NOW, Machine
 
@@ -19,12 +19,12 @@ LIMITS = Limits(9, 30, forget_secs=600)
 
 @pytest.fixture
 def watched():
-    return Machine(queries.liveness_tables(LIMITS))
+    return Machine(table_updates.liveness_tables(LIMITS))
 
 
 @pytest.fixture
 def counted():
-    return Machine(queries.statistics_tables(LIMITS, period_secs=3.0))
+    return Machine(table_updates.statistics_tables(LIMITS, period_secs=3.0))
 
 
 def status_of(made, storm_id="t"):
@@ -123,10 +123,10 @@ def test_who_is_remembered_without_a_row_is_so_by_the_clock_that_was_set(watched
     watched.batch()  # it is dead
     watched.pass_by(700)
     watched.batch(up=["b:1"])
-    (before,) = current.forgotten(watched.kept[tables.WORKER_LIVENESS])
+    (before,) = worker_liveness.forgotten(watched.kept[tables.WORKER_LIVENESS])
     watched.wall += set_secs
     watched.batch(up=["b:1"])
-    (after,) = current.forgotten(watched.kept[tables.WORKER_LIVENESS])
+    (after,) = worker_liveness.forgotten(watched.kept[tables.WORKER_LIVENESS])
     assert after == before._replace(last_seen=pytest.approx(before.last_seen + set_secs))
 
 

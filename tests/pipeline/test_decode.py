@@ -35,7 +35,7 @@ def raw(*pulses):
 
 
 def test_the_arrow_schema_is_the_one_that_spark_expects():
-    assert to_arrow_schema(from_arrow_schema(decode.OF_SPARK), timezone="UTC") == decode.OF_SPARK
+    assert to_arrow_schema(from_arrow_schema(rows.OF_SPARK), timezone="UTC") == rows.OF_SPARK
 
 
 @pytest.mark.parametrize("details", GOLDEN.values(), ids=GOLDEN)
@@ -77,7 +77,7 @@ def test_rows_keep_their_order_and_the_sources_columns(engine):
         (path("d"), heartbeat("d")),
     )
     table = decode_batch(batch, engine)
-    assert table.schema == decode.TYPED
+    assert table.schema == rows.TYPED
     found = table.to_pylist()
     assert [row["storm_id"] for row in found] == ["a", "b", "c", "d"]
     assert [row["time_secs"] is None for row in found] == [False, True, True, False]
@@ -96,7 +96,7 @@ def test_a_server_row_goes_through(engine):
 
 
 def test_an_empty_batch_has_the_schema(engine):
-    assert decode_batch(raw(), engine).schema == decode.TYPED
+    assert decode_batch(raw(), engine).schema == rows.TYPED
 
 
 def test_a_batch_of_many_rows_is_decoded_in_pieces_that_fit_together(engine):

@@ -19,18 +19,17 @@ from stormkeeper.pipeline.analyses.rounds import (
     KILLED_TOPOLOGIES,
     SUPERVISORS,
 )
-from stormkeeper.pipeline.current import WORKER_LIVENESS
-from stormkeeper.pipeline.events import WORKER_EVENTS
-from stormkeeper.pipeline.rejected import REJECTED
-from stormkeeper.pipeline.reports import WORKER_REPORTS
-from stormkeeper.pipeline.servers import SERVERS
-from stormkeeper.pipeline.statistics.readings import EXECUTOR_STATS
-from stormkeeper.pipeline.statistics.rollups import ROLLUP
-from stormkeeper.pipeline.statistics.summaries import (
+from stormkeeper.pipeline.executor_stats import EXECUTOR_STATS
+from stormkeeper.pipeline.rollups import ROLLUP
+from stormkeeper.pipeline.status import SERVERS
+from stormkeeper.pipeline.summaries import (
     COMPONENT_STATS,
     TOPOLOGY_STATS,
     WORKER_STATS,
 )
+from stormkeeper.pipeline.worker_events import WORKER_EVENTS
+from stormkeeper.pipeline.worker_liveness import WORKER_LIVENESS
+from stormkeeper.pipeline.worker_reports import REJECTED, WORKER_REPORTS
 from support.heartbeats import bolt, heartbeat, path, spout
 from support.waiting import until
 

@@ -5,15 +5,15 @@ from datetime import UTC, datetime
 
 import pyarrow as pa
 import pytest
+from stormkeeper.history.asking import Past
+from stormkeeper.history.statistics import course
 
 from stormkeeper.conf import defaults
 from stormkeeper.heartbeats.coverage import Coverage
 from stormkeeper.heartbeats.following import Position
-from stormkeeper.history.component_stats import course
-from stormkeeper.history.database import Past
 from stormkeeper.history.manifest import Origin
 from stormkeeper.history.table_store import TableStore
-from stormkeeper.pipeline import queries, rows
+from stormkeeper.pipeline import queries, rows, table_updates
 from stormkeeper.pipeline.batch import Batch
 from support.heartbeats import bolt, change_of, decode_batch, heartbeat, page_of, path, spout
 
@@ -39,7 +39,7 @@ def batch(now, revision, workers):
 def test_all_that_was_counted_is_read_from_each_roll_up_whatever_is_repeated(tmp_path):
     chance = random.Random(7)
     conf, clock = defaults(), [HOUR]
-    advance = queries.statistics_tables(queries.limits(conf), 3.0)
+    advance = table_updates.statistics_tables(queries.limits(conf), 3.0)
     specs = list(queries.specs(conf, queries.STATISTICS))
     workers = {6700: (5, 0, 0), 6701: (6, 0, 0)}
     total, restarts, before = [0, 0], 0, 10

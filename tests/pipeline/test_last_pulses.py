@@ -5,10 +5,10 @@ from stormkeeper.conf import Address
 from stormkeeper.pacemaker.client import PacemakerClient
 from stormkeeper.paths import WorkerId
 from stormkeeper.pipeline import last_pulses
-from stormkeeper.pipeline.current import Said
-from stormkeeper.pipeline.judging import WORKERS
 from stormkeeper.pipeline.last_pulses import LastPulses
-from stormkeeper.pipeline.options import Options
+from stormkeeper.pipeline.liveness_columns import WORKERS
+from stormkeeper.pipeline.source_options import Options
+from stormkeeper.pipeline.worker_liveness import Said
 from support.heartbeats import heartbeat, path
 
 

@@ -5,7 +5,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from stormkeeper.pipeline.metrics import PREFIX, pages
-from stormkeeper.pipeline.sight import Seen, ServerSeen
+from stormkeeper.pipeline.status import Seen, ServerSeen
 
 PAGE = (Path(__file__).parents[2] / "docs" / "observability.md").read_text()
 

@@ -17,7 +17,7 @@ from stormkeeper.heartbeats.following import Position
 from stormkeeper.heartbeats.liveness import Limits
 from stormkeeper.history.table_store import TableStore
 from stormkeeper.pacemaker.client import PacemakerClient
-from stormkeeper.pipeline import decode, process, queries, tables
+from stormkeeper.pipeline import process, queries, table_updates, tables
 from stormkeeper.pipeline.rows import of_pages, of_server
 from support.heartbeats import bolt, change_of, heartbeat, page_of, path, spout
 from support.pipelines import PipelineProcess
@@ -308,7 +308,7 @@ def test_tables_of_a_batch_that_was_cut_off_between_them_are_all_of_one_reading(
 @pytest.mark.parametrize("ahead", [-60, 60])
 def test_a_reader_whose_clock_is_wrong_makes_nobody_dead(spark, tmp_path, ahead):
     store = store_of(tmp_path, tables.LIVENESS)
-    keeper = queries.Keeper(store, queries.liveness_tables(Limits(9, 30)))
+    keeper = table_updates.Keeper(store, table_updates.liveness_tables(Limits(9, 30)))
     for number in (1, 2):
         began = time.time()
         there = began + ahead
@@ -328,11 +328,11 @@ def test_a_micro_batch_whose_tables_are_published_is_not_repeated(spark, pacemak
         with PacemakerClient(pacemaker.address) as client:
             client.send_pulse(path("t"), heartbeat("t", {(1, 1): spout(emitted)}))
         raw = spark.read.format("pacemaker").option("servers", pacemaker.address)
-        return decode.packed(raw.option("timeoutSecs", 30).load())
+        return batch.packed(raw.option("timeoutSecs", 30).load())
 
     def keeper():
-        advance = queries.statistics_tables(Limits(9, 30), period_secs=3)
-        return queries.Keeper(store_of(tmp_path, tables.STATISTICS), advance)
+        advance = table_updates.statistics_tables(Limits(9, 30), period_secs=3)
+        return table_updates.Keeper(store_of(tmp_path, tables.STATISTICS), advance)
 
     keeper()(batch(1), 1)
     before = (tmp_path / "manifest.json").read_bytes()
@@ -392,7 +392,7 @@ def test_a_pipeline_that_sees_nothing_says_so_and_why(start_pacemaker, tmp_path)
         log = until(lambda: len(said()) >= 5 and said())
         port = int(re.search(r"metrics on http://127.0.0.1:(\d+)/metrics", log[0])[1])
         assert (
-            f"WARNING stormkeeper.pipeline.sight the Pacemaker {down.address} cannot be" in log[1]
+            f"WARNING stormkeeper.pipeline.status the Pacemaker {down.address} cannot be" in log[1]
         )
         assert "connection refused" in log[1]
         assert f"the Pacemaker {refusing.address} cannot be read: " in log[2]

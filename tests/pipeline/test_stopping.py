@@ -13,7 +13,7 @@ from pyspark.errors import PySparkException
 from stormkeeper.conf import defaults
 from stormkeeper.errors import EngineError
 from stormkeeper.pipeline import process, queries
-from stormkeeper.pipeline.sight import Sight
+from stormkeeper.pipeline.status import Sight
 from support.pipelines import PipelineProcess
 from support.waiting import DEADLINE_SECS, until
 

@@ -1,6 +1,6 @@
 import pytest
 
-from stormkeeper.pipeline.decoding.values import decode
+from stormkeeper.pipeline.decoding.decoder import decode
 from stormkeeper.simulation.components import SYSTEM
 from stormkeeper.thrift.serialization import (
     Compression,

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 from stormkeeper.errors import SerializationError
-from stormkeeper.pipeline.decoding import engine
+from stormkeeper.pipeline.decoding import decoder
+from stormkeeper.pipeline.decoding.decoder import decode
 from stormkeeper.pipeline.decoding.layout import COUNTER
-from stormkeeper.pipeline.decoding.values import decode
 from stormkeeper.thrift.records import (
     BoltStats,
     ClusterWorkerHeartbeat,
@@ -21,7 +21,7 @@ from stormkeeper.thrift.records import (
 from stormkeeper.thrift.serialization import deserialize
 
 #: The engines that can be run here.
-ENGINES = {one.name: one for one in (engine.INTERPRETED, engine.load())}
+ENGINES = {one.name: one for one in (decoder.INTERPRETED, decoder.load())}
 
 _ABSENT = dict.fromkeys(("time_secs", "uptime_secs", "executors", "completed", "error"))
 

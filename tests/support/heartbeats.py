@@ -7,7 +7,8 @@ import pyarrow as pa
 
 from stormkeeper.heartbeats.following import ChangePage, PathChange, Position
 from stormkeeper.pacemaker.client import PacemakerClient
-from stormkeeper.pipeline.decode import TYPED, Engine, decode_batches
+from stormkeeper.pipeline.decode import Engine, decode_batches
+from stormkeeper.pipeline.rows import TYPED
 from stormkeeper.thrift.records import (
     BoltStats,
     ClusterWorkerHeartbeat,

@@ -6,7 +6,7 @@ from stormkeeper.heartbeats.coverage import Coverage
 from stormkeeper.heartbeats.following import Position
 from stormkeeper.pipeline import rows
 from stormkeeper.pipeline.batch import Batch
-from stormkeeper.pipeline.clock import Clock
+from stormkeeper.pipeline.partitions import Clock
 from support.heartbeats import decode_batch, page_of
 
 #: When it begins.

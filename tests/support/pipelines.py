@@ -143,7 +143,7 @@ class PipelineProcess:
 
         A busy machine may keep a server from answering.
         """
-        usual = " stormkeeper.pipeline.sight ", " INFO stormkeeper.pipeline.process "
+        usual = " stormkeeper.pipeline.status ", " INFO stormkeeper.pipeline.process "
         return [line for line in self.lines if not any(words in line for words in usual)]
 
     @property

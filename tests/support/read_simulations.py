@@ -8,7 +8,7 @@ from stormkeeper.heartbeats.coverage import Coverage
 from stormkeeper.heartbeats.following import Position
 from stormkeeper.history.table_reader import Tables
 from stormkeeper.history.table_store import TableStore
-from stormkeeper.pipeline import queries, rows, tables
+from stormkeeper.pipeline import queries, rows, table_updates, tables
 from stormkeeper.pipeline.batch import Batch
 from support.heartbeats import change_of, decode_batch, page_of
 from support.simulations import PERIOD_SECS, write_truth
@@ -39,7 +39,7 @@ class Statistics:
             interval_secs=15.0,
             clock=lambda: self._now,
         )
-        self._advance = queries.statistics_tables(queries.limits(conf), period_secs)
+        self._advance = table_updates.statistics_tables(queries.limits(conf), period_secs)
 
     def read(self, beats, now):
         """Publish a batch of heartbeats, of workers that have new ones."""

@@ -81,10 +81,10 @@ def history(subject: str, since: timedelta | None, lines: int, as_json: bool) ->
     with faults():
         from stormkeeper.history import events
         from stormkeeper.history.database import Past
-        from stormkeeper.pipeline import folders
+        from stormkeeper.pipeline import tables
 
         beginning = None if since is None else datetime.now(UTC) - since
-        with Past(folders.of_tables(conf)) as past:
+        with Past(tables.tables_folder(conf)) as past:
             found = events.events(past, subject, beginning, limit=lines)
             if not found:
                 events.check_known(past, subject)
@@ -196,9 +196,9 @@ def alerts(*, follow: bool, ended: bool, severity: str | None, as_json: bool) ->
     with until_interrupted(), faults():
         from stormkeeper.history import events
         from stormkeeper.history.database import Past
-        from stormkeeper.pipeline import folders
+        from stormkeeper.pipeline import tables
 
-        folder = folders.of_tables(conf)
+        folder = tables.tables_folder(conf)
         with Past(folder) as past:
             found, seen, is_old = list[dict[str, Any]](), None, False
             hosts = events.hosts(past)

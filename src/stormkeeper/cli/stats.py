@@ -107,11 +107,11 @@ def stats(
     with faults():
         from stormkeeper import extras
         from stormkeeper.history.database import Past
-        from stormkeeper.pipeline import folders
+        from stormkeeper.pipeline import tables
 
         if plot:
             extras.require("spark", "storm stats --plot", "plotext")
-        with Past(folders.of_tables(conf)) as past:
+        with Past(tables.tables_folder(conf)) as past:
             if since is None:
                 _newest(past, topology, component, window or ":all-time", as_json=as_json)
             else:

@@ -12,7 +12,7 @@ from typing import Any, Final
 from stormkeeper.conf import Address, Conf, load
 from stormkeeper.conf.folders import folder
 from stormkeeper.pacemaker.client.settings import for_a_file
-from stormkeeper.pipeline import folders
+from stormkeeper.pipeline import tables
 
 #: All processes of a run are on the loopback interface.
 HOST: Final = "127.0.0.1"
@@ -91,7 +91,7 @@ def tables_folder(conf: Conf, directory: Path) -> Path:
     ConfigError
         When the user names a URL.
     """
-    return (folders.of_tables(conf) if keeps_tables(conf) else directory / "tables").resolve()
+    return (tables.tables_folder(conf) if keeps_tables(conf) else directory / "tables").resolve()
 
 
 def given(overrides: Sequence[str]) -> list[str]:

@@ -6,19 +6,27 @@ topology with many workers gigabytes. It stays packed, and is unpacked while som
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+import secrets
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Self
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame, Row
+from pyspark.sql.pandas.types import from_arrow_schema
 
+from stormkeeper.heartbeats.following import Part, part_of
 from stormkeeper.pipeline import rows
-from stormkeeper.pipeline.decode import EACH, IN_TURN, PACKED, TYPED, in_parts, typed_rows
-from stormkeeper.pipeline.servers import one_each
+from stormkeeper.pipeline.decode import decode_batches, typed_rows
+from stormkeeper.pipeline.rows import TYPED
 
 #: How many rows Spark's JVM has in one batch of Arrow on their way to the driver. A packed one has
 #: megabytes, and of ten thousand, which is usual, the JVM would not have room for one batch.
@@ -221,3 +229,185 @@ def _together(found: Sequence[tuple[int, pa.Table]], parts: int) -> Iterator[Bat
     for part in range(parts):
         mine = [rows_ for number, rows_ in found if number in (part, EACH)]
         yield Batch.of(pa.concat_tables(mine or [TYPED.empty_table()]))
+
+
+#: Of glibc; others give back by themselves, or not at all.
+_TRIM: Final = getattr(ctypes.CDLL(None), "malloc_trim", None)
+
+#: For so long what was freed is kept, in seconds. Whoever needs it again sooner has the system
+#: clear it first: once a second, that was a sixth of the driver's time.
+_KEPT_SECS: Final = 10.0
+
+
+class _Giving:
+    def __init__(self) -> None:
+        self._next_at = 0.0
+
+    def __call__(self) -> None:
+        """Give back what Arrow's allocator and C's hold without need; seldom enough to be cheap.
+
+        Both keep what was freed, in case it is asked for again: after one part of a batch of 72,000
+        workers that is 200 MB more than before it.
+        """
+        now = time.monotonic()
+        if now < self._next_at:
+            return
+        self._next_at = now + _KEPT_SECS
+        pa.default_memory_pool().release_unused()
+        if _TRIM is not None:
+            _TRIM(0)
+
+
+give_back: Final = _Giving()
+
+with contextlib.suppress(NotImplementedError):  # where Arrow was built without it
+    pa.jemalloc_set_decay_ms(round(1000 * _KEPT_SECS))
+
+
+#: Rows of `TYPED`, many in each value, compressed: a fifth of their size on their way through the
+#: JVM, which would take them apart and put them together again, twice. Those of one value are of
+#: one `part`, or of `EACH`.
+PACKED: Final = pa.schema([("part", pa.int32()), ("rows", pa.binary())])
+
+
+#: The same as the source has it, which reads part after part: the rows, or the ``file`` that has
+#: them. After the last that one of the ``reads`` of a part gives comes a value that has neither,
+#: and says how many reads there are.
+IN_TURN: Final = pa.schema([*PACKED, ("file", pa.string()), ("reads", pa.int32())])
+
+
+#: Stands for every part: how a server was is to be known in each.
+EACH: Final = -1
+
+
+_COMPRESSED: Final = pa.ipc.IpcWriteOptions(compression="zstd")
+
+
+#: In a file that is read at once and removed, CPU counts. Pulses of up to so many bytes are not
+#: compressed, which takes a twentieth of the time. Of larger ones a part has gigabytes.
+_SMALL: Final = 32 << 10
+
+
+_QUICKLY: Final = pa.ipc.IpcWriteOptions(compression="lz4")
+
+
+def packed(df: DataFrame, parts: int = 1) -> DataFrame:
+    """Do as `typed`, for a driver that reads them `batch.by_part`: as `PACKED`.
+
+    Rows that are packed already, as by the source's option of this name, stay as they are.
+    """
+    if df.columns in (PACKED.names, IN_TURN.names):
+        return df
+    return df.mapInArrow(partial(_pack, parts=parts), from_arrow_schema(PACKED))
+
+
+def _pack(batches: Iterator[pa.RecordBatch], parts: int) -> Iterator[pa.RecordBatch]:
+    for batch in decode_batches(batches):
+        for part, found in in_parts(pa.Table.from_batches([batch]), parts):
+            columns = {"part": [part], "rows": [_packed_rows(found)]}
+            yield pa.RecordBatch.from_pydict(columns, schema=PACKED)
+
+
+def pack_read(
+    batches: Iterator[pa.RecordBatch], part: Part, reads: int, aside: str | None = None
+) -> Iterator[pa.RecordBatch]:
+    """Decode and pack what a read of a part has given, as Arrow batches of the source's rows.
+
+    What it says of its server counts for its part alone.
+
+    Parameters
+    ----------
+    batches
+        The rows; with those of the first part may be others.
+    part
+        The part.
+    reads
+        How many reads of it there are.
+    aside
+        The folder to which the rows are written, if not into what is returned.
+
+    Returns
+    -------
+    Rows of `IN_TURN`.
+    """
+    found = _of_parts(batches, part)
+    if aside is None:
+        for number, table in found:
+            yield _value(number, rows=_packed_rows(table))
+    else:
+        for number, file in _put_aside(found, Path(aside)):
+            yield _value(number, file=file)
+    yield _value(part.number, reads=reads)
+
+
+def _of_parts(batches: Iterator[pa.RecordBatch], part: Part) -> Iterator[tuple[int, pa.Table]]:
+    for batch in decode_batches(batches):
+        found = pa.Table.from_batches([batch])
+        yield from [(part.number, found)] if part.number else in_parts(found, part.count, 0)
+
+
+def _value(part: int, **given: Any) -> pa.RecordBatch:
+    values = dict.fromkeys(IN_TURN.names) | {"part": part} | given
+    return pa.RecordBatch.from_pylist([values], schema=IN_TURN)
+
+
+def _put_aside(found: Iterator[tuple[int, pa.Table]], folder: Path) -> Iterator[tuple[int, str]]:
+    """Write the rows of each part to a file of its own; whoever reads it removes it."""
+    files: dict[int, str] = {}
+    writers: dict[int, pa.RecordBatchStreamWriter] = {}
+    with contextlib.ExitStack() as open_:
+        for number, table in found:
+            if number not in writers:
+                files[number] = str(folder / f"{secrets.token_hex(8)}.arrow")
+                sink = open_.enter_context(pa.OSFile(files[number], "wb"))
+                is_small = table.nbytes <= _SMALL * table.num_rows
+                writer = pa.ipc.new_stream(sink, TYPED, options=None if is_small else _QUICKLY)
+                writers[number] = open_.enter_context(writer)
+            writers[number].write_table(table)
+    yield from files.items()
+
+
+def _packed_rows(table: pa.Table) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, TYPED, options=_COMPRESSED) as writer:
+        writer.write_table(table)
+    packed_: bytes = sink.getvalue().to_pybytes()
+    return packed_
+
+
+def in_parts(table: pa.Table, parts: int, of_servers: int = EACH) -> Iterator[tuple[int, pa.Table]]:
+    """Cut rows as of `typed` into those of each part that has any; servers are in `of_servers`."""
+    # What belongs to no topology is in the first part.
+    numbers = pc.fill_null(part_numbers(table, parts), 0)
+    numbers = pc.if_else(pc.equal(table["kind"], rows.SERVER), of_servers, numbers)
+    found = pc.unique(numbers).to_pylist()
+    for number in found:
+        yield number, table if len(found) == 1 else table.filter(pc.equal(numbers, number))
+
+
+def part_numbers(table: pa.Table, parts: int) -> pa.ChunkedArray:
+    """Return of which part each row's topology is, null for no topology."""
+    ids = rows.one_array(table["storm_id"]).dictionary_encode()
+    numbers = [part_of(storm_id, parts) for storm_id in ids.dictionary.to_pylist()]
+    return pa.chunked_array([pa.array(numbers, pa.int32()).take(ids.indices)])
+
+
+def one_each(batch: pa.Table) -> pa.Table:
+    """Return a batch in which each server has one row, though it was read in several parts.
+
+    It was read only if all of its parts were, and all was read when the first of them was.
+    """
+    of_servers = pc.equal(batch["kind"], rows.SERVER)
+    found = batch.filter(of_servers)
+    if len(pc.unique(found["server"])) == found.num_rows:
+        return batch
+    first: dict[str, dict[str, Any]] = {}
+    for row in sorted(found.to_pylist(), key=_worst_first):
+        kept = first.setdefault(row["server"], row)
+        kept["health"]["reset"] |= row["health"]["reset"]
+    merged = pa.Table.from_pylist([*first.values()], schema=batch.schema)
+    return pa.concat_tables([rows.where(batch, pc.invert(of_servers)), merged])
+
+
+def _worst_first(row: Mapping[str, Any]) -> tuple[bool, datetime]:
+    return row["health"]["reachable"], row["read_at"]

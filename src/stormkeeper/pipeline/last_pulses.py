@@ -19,10 +19,10 @@ from stormkeeper.pacemaker.client import PacemakerClient
 from stormkeeper.pacemaker.client.fanout import ask_all
 from stormkeeper.pacemaker.client.questions import Question, pulses_of
 from stormkeeper.paths import WORKERBEATS, WorkerId
-from stormkeeper.pipeline.current import Said
-from stormkeeper.pipeline.decoding.values import decode
-from stormkeeper.pipeline.judging import columns_of
-from stormkeeper.pipeline.options import Options
+from stormkeeper.pipeline.decoding.decoder import decode
+from stormkeeper.pipeline.liveness_columns import columns_of
+from stormkeeper.pipeline.source_options import Options
+from stormkeeper.pipeline.worker_liveness import Said
 
 #: Pulses that are asked of one server at once, those that have been silent for longest first; and
 #: how often in one batch, as far as there is time. If all of 72,000 workers fall silent, their last

@@ -11,7 +11,7 @@ from prometheus_client.registry import Collector
 from stormkeeper.daemon.http import Page
 from stormkeeper.daemon.metrics import ProcessMetrics
 from stormkeeper.heartbeats.liveness import Status
-from stormkeeper.pipeline.sight import Seen
+from stormkeeper.pipeline.status import Seen
 from stormkeeper.pipeline.tables import LIVENESS
 
 #: What all names begin with.

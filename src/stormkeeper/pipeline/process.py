@@ -30,15 +30,15 @@ from stormkeeper.errors import ConfigError, EngineError, ListenError, TableError
 from stormkeeper.heartbeats import coverage
 from stormkeeper.history.folder import sole_writer
 from stormkeeper.history.table_store import TableStore
-from stormkeeper.pipeline import checkpoint, folders, forking, queries
+from stormkeeper.pipeline import checkpoint, python_workers, queries, tables
 from stormkeeper.pipeline.analyses.rounds import specs
 from stormkeeper.pipeline.analyses.watch import Watch
-from stormkeeper.pipeline.decoding.engine import warn_if_interpreted
-from stormkeeper.pipeline.naming import Timeouts, naming
-from stormkeeper.pipeline.options import Options
+from stormkeeper.pipeline.decoding.decoder import warn_if_interpreted
+from stormkeeper.pipeline.nimbus_poller import Timeouts, naming
+from stormkeeper.pipeline.python_workers import register
 from stormkeeper.pipeline.queries import Places
-from stormkeeper.pipeline.registering import register
-from stormkeeper.pipeline.sight import Sight
+from stormkeeper.pipeline.source_options import Options
+from stormkeeper.pipeline.status import Sight
 from stormkeeper.pipeline.tables import ALERTS
 
 log = logging.getLogger(__name__)
@@ -108,8 +108,8 @@ def serve(conf: Conf, stop: StopSignals) -> int:
     logging.getLogger("stormkeeper.pacemaker.client").setLevel(logging.WARNING)
     warn_if_interpreted()
     servers = _servers(conf)
-    folders.of_tables(conf)
-    folders.of_checkpoints(conf)
+    tables.tables_folder(conf)
+    tables.checkpoints_folder(conf)
     if stop.stopped:
         _log_stop(stop, "nothing was begun")
         return 0
@@ -200,8 +200,8 @@ def _places(conf: Conf) -> Iterator[Places]:
     The tables that are yielded, by query, know their folder from here on. So if it is moved while
     Spark starts, no other one is begun in its place, which nobody would hold.
     """
-    directory, given = folders.of_tables(conf), folders.of_checkpoints(conf)
-    of_queries = {name: folders.of_query(conf, name) for name in queries.NAMES}
+    directory, given = tables.tables_folder(conf), tables.checkpoints_folder(conf)
+    of_queries = {name: tables.query_folders(conf, name) for name in queries.NAMES}
     if not directory.exists():
         for place, checkpoint_place in of_queries.values():
             checkpoint.begin(checkpoint_place, place)  # what it refuses is to leave no folder
@@ -230,7 +230,7 @@ def _store(conf: Conf, query: str, place: Path) -> TableStore:
 @contextlib.contextmanager
 def _watch(conf: Conf, sight: Sight) -> Iterator[Watch]:
     """Have the analyses write to a folder of their own."""
-    place = folders.of_tables(conf) / ALERTS
+    place = tables.tables_folder(conf) / ALERTS
     with TableStore(place, specs(conf), interval_secs=conf["pipeline.analyses.secs"]) as store:
         yield Watch(conf, store, sight)
 
@@ -284,7 +284,7 @@ def _run_session(
     ours = os.environ.get("PYSPARK_PYTHON", sys.executable) == sys.executable
     if ours and str(settings["spark.master"]).startswith("local"):
         # Elsewhere Spark's workers may run a Python that has no such module.
-        settings.setdefault("spark.python.daemon.module", forking.__name__)
+        settings.setdefault("spark.python.daemon.module", python_workers.__name__)
     # Of the JVM and of Spark's Python workers: C's allocator may keep memory for each of a hundred
     # threads otherwise.
     os.environ.setdefault("MALLOC_ARENA_MAX", "2")
@@ -362,7 +362,7 @@ def _run(
                     running.extend(again)
                 sight.alive()
                 if not announced and all(query.lastProgress is not None for query in running):
-                    announce(f"pipeline writing to {folders.of_tables(conf)}")
+                    announce(f"pipeline writing to {tables.tables_folder(conf)}")
                     announced = True
             if stop.stopped:
                 _log_stop(stop, "batches that run are done first")

@@ -8,12 +8,9 @@ query's batch are published together.
 
 from __future__ import annotations
 
-import itertools
 import shutil
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import replace
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -24,30 +21,34 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from stormkeeper.conf import Conf
-from stormkeeper.heartbeats.following import Part
 from stormkeeper.heartbeats.liveness import Limits
-from stormkeeper.heartbeats.uncollected import uncollected
 from stormkeeper.history.folder import refused
-from stormkeeper.history.manifest import Origin
 from stormkeeper.history.table_specs import Retention, TableSpec
-from stormkeeper.history.table_store import Made, Rows, TableStore
+from stormkeeper.history.table_store import TableStore
 from stormkeeper.pacemaker.client.settings import access_of
-from stormkeeper.pipeline import current, decode, divided, folders, reports, tables
-from stormkeeper.pipeline.batch import Batch, Named, Pulses, by_part
-from stormkeeper.pipeline.clock import Clock
-from stormkeeper.pipeline.counted import Counting
-from stormkeeper.pipeline.divided import Before
-from stormkeeper.pipeline.events import FLAP_SECS, WORKER_EVENTS, next_events
+from stormkeeper.pipeline import (
+    executor_stats,
+    partitions,
+    rollups,
+    summaries,
+    tables,
+    worker_liveness,
+)
+from stormkeeper.pipeline.batch import Named, packed
 from stormkeeper.pipeline.last_pulses import LastPulses
-from stormkeeper.pipeline.memory import give_back
-from stormkeeper.pipeline.options import Options
-from stormkeeper.pipeline.rejected import KNOWN_SECS, REJECTED, next_rejected
-from stormkeeper.pipeline.servers import SERVERS, next_servers
-from stormkeeper.pipeline.sight import Sight
-from stormkeeper.pipeline.statistics import buckets, holders, readings, summaries
-from stormkeeper.pipeline.statistics.readings import apart, laid_out, pieces
-from stormkeeper.pipeline.statistics.rollups import OPEN, ROLLUP
+from stormkeeper.pipeline.rollups import OPEN, ROLLUP
+from stormkeeper.pipeline.source_options import Options
+from stormkeeper.pipeline.status import SERVERS, Sight
+from stormkeeper.pipeline.table_updates import (
+    Keeper,
+    Published,
+    Timeouts,
+    liveness_tables,
+    statistics_tables,
+)
 from stormkeeper.pipeline.tables import LIVENESS, STATISTICS
+from stormkeeper.pipeline.worker_events import WORKER_EVENTS
+from stormkeeper.pipeline.worker_reports import REJECTED, WORKER_REPORTS
 
 #: The queries, and the folders of their tables.
 NAMES: Final = (LIVENESS, STATISTICS)
@@ -58,15 +59,15 @@ Places = Mapping[str, TableStore]
 #: The present tables of each query. Each has logs besides, see `specs`.
 _CURRENT: Final = {
     LIVENESS: (
-        TableSpec(tables.WORKER_LIVENESS, current.WORKER_LIVENESS, "current"),
+        TableSpec(tables.WORKER_LIVENESS, worker_liveness.WORKER_LIVENESS, "current"),
         TableSpec(tables.SERVERS, SERVERS, "current"),
     ),
     STATISTICS: (
-        TableSpec(tables.WORKER_REPORTS, reports.WORKER_REPORTS, "current"),
+        TableSpec(tables.WORKER_REPORTS, WORKER_REPORTS, "current"),
         TableSpec(tables.WORKER_STATS, summaries.WORKER_STATS, "current"),
-        TableSpec(tables.EXECUTOR_COUNTERS, buckets.EXECUTOR_COUNTERS, "current"),
+        TableSpec(tables.EXECUTOR_COUNTERS, rollups.EXECUTOR_COUNTERS, "current"),
         TableSpec(tables.ROLLUP_OPEN, OPEN, "current"),
-        TableSpec(tables.ROLLUP_PARTS, buckets.ROLLUP_PARTS, "current"),
+        TableSpec(tables.ROLLUP_PARTS, rollups.ROLLUP_PARTS, "current"),
     ),
 }
 
@@ -77,22 +78,11 @@ _ROLLUPS: Final = {
     tables.ROLLUP_60M: "pipeline.retention.rollup.60m.hours",
 }
 
-#: Makes a query's next tables, of logs the rows that are new, of: what reads those before, the
-#: rows of a batch, and when they were read (at the earliest, at the latest).
-Advance = Callable[[Before, Batch, tuple[float, float]], Made]
-
-#: Is told that a batch has been published, and those of its tables that are `_TOLD`.
-Published = Callable[[Mapping[str, Rows]], None]
-
-_TOLD: Final = (tables.SERVERS, tables.WORKER_LIVENESS)
 
 #: How long a query may take to make its source, which starts a Python, before the next one begins
 #: all the same, in seconds; and how often it is looked at.
 _SOURCE_SECS: Final = 60.0
 _POLL_SECS: Final = 0.05
-
-#: Returns the ``topology.worker.timeout.secs`` of those topologies of which it is known.
-Timeouts = Callable[[], Mapping[str, float]]
 
 
 def specs(conf: Conf, query: str) -> Iterator[TableSpec]:
@@ -116,7 +106,7 @@ def specs(conf: Conf, query: str) -> Iterator[TableSpec]:
         hours=conf["pipeline.retention.executor.stats.hours"],
         mb=conf["pipeline.retention.executor.stats.mb"],
     )
-    yield log(tables.EXECUTOR_STATS, readings.EXECUTOR_STATS, kept)
+    yield log(tables.EXECUTOR_STATS, executor_stats.EXECUTOR_STATS, kept)
     kept = Retention(hours=conf["pipeline.retention.stats.hours"])
     # Whoever asks, asks of one topology; and what follows each other is alike, and so smaller.
     for name, schema, what in (
@@ -177,7 +167,7 @@ def start(
     conf = settled(conf, servers, places[STATISTICS])
 
     def begin(name: str) -> StreamingQuery:
-        place, checkpoint = folders.of_query(conf, name)
+        place, checkpoint = tables.query_folders(conf, name)
         options = {"packed": "true"}
         if (session.sparkContext.master or "").startswith("local"):
             options["aside"] = _emptied(place / ".aside")
@@ -220,7 +210,7 @@ def _emptied(folder: Path) -> str:
 
 def settled(conf: Conf, servers: list[str], store: TableStore) -> Conf:
     """Return a configuration that says in how many parts the tables of statistics are made."""
-    return divided.settled(conf, Options.parse(source_options(conf, servers)), store)
+    return partitions.settled(conf, Options.parse(source_options(conf, servers)), store)
 
 
 def read(
@@ -236,7 +226,7 @@ def read(
     of the source say so. That spares them ways through the JVM.
     """
     options = source_options(conf, servers) | {
-        "parts": str(divided.parts_of(conf, query)),
+        "parts": str(partitions.parts_of(conf, query)),
         "values": str(query == STATISTICS).lower(),
         **(more or {}),
     }
@@ -248,7 +238,7 @@ def written(
 ) -> DataStreamWriter:
     """Return what has `keep` make tables of what a query reads, as often as it is to."""
     # Those without values cost little to decode where they are read, and nothing in the driver.
-    sent = decode.packed(rows, divided.parts_of(conf, query))
+    sent = packed(rows, partitions.parts_of(conf, query))
     millis = round(1000 * interval_secs(conf, query))
     trigger = f"{millis} milliseconds"
     return sent.writeStream.foreachBatch(keep).trigger(processingTime=trigger)
@@ -269,142 +259,10 @@ def keeper(
         advance = liveness_tables(
             limits(conf),
             LastPulses(Options.parse(source_options(conf, servers))),
-            partial(places[STATISTICS].read, tables.WORKER_REPORTS, schema=current.STARTS),
+            partial(places[STATISTICS].read, tables.WORKER_REPORTS, schema=worker_liveness.STARTS),
             timeouts,
         )
     else:
         period_secs = float(conf["task.heartbeat.frequency.secs"])
         advance = statistics_tables(limits(conf), period_secs, named)
-    return Keeper(places[query], advance, published, divided.parts_of(conf, query))
-
-
-def liveness_tables(
-    limits: Limits,
-    last_pulses: current.LastWords = current.no_words,
-    reports: Callable[[], pa.Table | None] = lambda: None,
-    timeouts: Timeouts = dict,
-) -> Advance:
-    """Return what makes the tables of who is alive out of rows of the source without values.
-
-    Parameters
-    ----------
-    limits
-        From which age on a worker is late, and dead.
-    last_pulses
-        Reads what silent workers said last.
-    reports
-        Returns the newest worker reports.
-    timeouts
-        Returns the topologies' own timeouts.
-    """
-
-    def advance(before: Before, batch: Batch, between: tuple[float, float]) -> Made:
-        previous = before(tables.WORKER_LIVENESS)
-        now_known = replace(limits, timeouts=timeouts())
-        liveness = current.next_liveness(
-            previous, batch.rows, now_known, between, last_pulses, reports=reports()
-        )
-        _, now = between
-        since = datetime.fromtimestamp(now - FLAP_SECS, UTC)
-        recent = partial(before, tables.WORKER_EVENTS, since)
-        events = next_events(recent, previous, liveness, limits=now_known, now=now)
-        yield tables.WORKER_LIVENESS, liveness
-        yield tables.WORKER_EVENTS, events
-        yield tables.SERVERS, next_servers(before(tables.SERVERS), batch.rows)
-
-    return advance
-
-
-def statistics_tables(
-    limits: Limits, period_secs: float, named: Named = lambda pulses: pulses
-) -> Advance:
-    """Return what makes the tables of what was counted out of rows as `decode.typed` gives them.
-
-    Workers beat every `period_secs` seconds; what they do not name is `named`.
-    """
-    growth = divided.Growth()
-
-    def advance(before: Before, batch: Batch, between: tuple[float, float]) -> Made:
-        found, newest = reports.next_reports(
-            before(tables.WORKER_REPORTS), batch.rows, limits, period_secs, between
-        )
-        growth.of_part(found.num_rows)
-        counting = Counting()
-        yield from _executor_stats(batch.pulses(newest, named), counting)
-        yield tables.WORKER_REPORTS, found
-        since = datetime.fromtimestamp(between[1] - KNOWN_SECS, UTC)
-        yield tables.REJECTED, next_rejected(partial(before, tables.REJECTED, since), batch.rows)
-        sums = partial(before, tables.WORKER_STATS, schema=summaries.ENCODED)
-        executors = before(tables.EXECUTOR_COUNTERS, schema=holders.HELD)
-        counted = counting.tables(sums, executors, found)
-        newest_readings = counting.readings()
-        del counting
-        while counted:
-            yield counted.popitem()
-        yield from buckets.next_rollups(before, newest_readings, found, between).items()
-
-    return advance
-
-
-def _executor_stats(pulses: Pulses, counting: Counting) -> Made:
-    """Make the rows of pulses, and take them into sums: what is large is unpacked once for both."""
-    for piece in itertools.chain.from_iterable(map(pieces, pulses)):
-        read = apart(piece)
-        # To lay it out and to write it takes as long as all else, and goes on beside it.
-        yield tables.EXECUTOR_STATS, map(laid_out, [read])
-        counting.add(read)
-
-
-class Keeper:
-    """Brings a query's tables up to date with each micro-batch; one batch twice changes nothing.
-
-    A micro-batch that is repeated after a crash is read anew, and what is read then is not what
-    was read before. So all tables are published together, by one step: either that of the first
-    reading was done, and the batch is not repeated, or nothing of the first reading is left.
-    """
-
-    def __init__(
-        self,
-        store: TableStore,
-        advance: Advance,
-        published: Published = lambda _: None,
-        parts: int = 1,
-    ) -> None:
-        self._tables = store
-        self._advance = advance
-        self._published = published
-        self._parts = parts
-        self._clock = Clock()
-
-    def __call__(self, batch: DataFrame, number: int) -> None:
-        """Read the batch and publish the next tables."""
-        origin = origin_of(batch, number)
-        if self._tables.has(origin):
-            return
-        began, on_time = time.time(), self._clock.look()
-        told: dict[str, Rows] = {}
-
-        def advanced() -> Iterator[Made]:
-            read = by_part(batch, self._parts)
-            # Nothing here holds what a part has, so that it goes once it is written.
-            for part in [Part(one, self._parts) for one in range(self._parts)]:
-                before = divided.before(self._tables, part, on_time)
-                yield self._advanced(before, next(read), began, told)
-                give_back()
-            next(read, None)  # Spark has more to say: that this was all
-
-        with uncollected():
-            self._tables.publish_in_parts(origin, advanced())
-        self._published(told)
-
-    def _advanced(self, before: Before, batch: Batch, began: float, told: dict[str, Rows]) -> Made:
-        for name, rows in self._advance(before, batch, (began, time.time())):
-            if name in _TOLD:
-                told[name] = rows
-            yield name, rows
-
-
-def origin_of(batch: DataFrame, number: int) -> Origin:
-    """Return which micro-batch that is; only in the function that is given to ``foreachBatch``."""
-    context = batch.sparkSession.sparkContext
-    return Origin(str(context.getLocalProperty("sql.streaming.queryId")), number)
+    return Keeper(places[query], advance, published, partitions.parts_of(conf, query))

@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 
 from stormkeeper.heartbeats.coverage import Coverage
 from stormkeeper.heartbeats.following import ChangePage
+from stormkeeper.pipeline.decoding.layout import HEARTBEAT, plain
 
 PULSE: Final = "pulse"
 TOMBSTONE: Final = "tombstone"
@@ -48,6 +49,22 @@ SCHEMA: Final = pa.schema(
         ("health", _HEALTH),
     ]
 )
+
+_WORKER: Final = [("storm_id", pa.string()), ("node", pa.string()), ("port", pa.int32())]
+
+PASSED_ON: Final = [name for name in SCHEMA.names if name != "details"]
+
+TYPED: Final = pa.schema(
+    [
+        *_WORKER,
+        *HEARTBEAT.items(),
+        ("bytes", pa.int64()),
+        *((name, SCHEMA.field(name).type) for name in PASSED_ON),
+    ]
+)
+
+#: The same as Spark has it, which knows no dictionaries within lists.
+OF_SPARK: Final = pa.schema([(field.name, plain(field.type)) for field in TYPED])
 
 
 def of_pages(server: str, pages: Sequence[ChangePage]) -> pa.RecordBatch:

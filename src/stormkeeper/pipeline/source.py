@@ -24,10 +24,10 @@ from stormkeeper.heartbeats import coverage, following
 from stormkeeper.heartbeats.coverage import Coverage
 from stormkeeper.heartbeats.following import WITHOUT_REVISIONS, ChangePage, Part, Position
 from stormkeeper.pacemaker.client import PacemakerClient
-from stormkeeper.pipeline import decode, offsets, reached, rows
-from stormkeeper.pipeline.memory import give_back
-from stormkeeper.pipeline.offsets import Offset, Span
-from stormkeeper.pipeline.options import Options
+from stormkeeper.pipeline import read_positions, rows
+from stormkeeper.pipeline.batch import IN_TURN, give_back, pack_read
+from stormkeeper.pipeline.read_positions import Offset, Span
+from stormkeeper.pipeline.source_options import Options
 
 _CLIENT_NAME: Final = "spark-pacemaker"
 
@@ -210,7 +210,7 @@ class PacemakerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
 
     def initialOffset(self) -> Offset:  # noqa: N802
         """Return the offset before everything."""
-        return offsets.initial()
+        return read_positions.initial()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Note where the servers are: nothing that comes later is read."""
@@ -225,7 +225,7 @@ class PacemakerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         if self._available is not None and self._planned == start:
             return start
         self._health = _ask(self._options) if self._available is None else self._available
-        self._planned = offsets.advance(
+        self._planned = read_positions.advance(
             start, {server: health.position for server, health in self._health.items()}
         )
         return self._planned
@@ -235,7 +235,9 @@ class PacemakerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         if start == end:
             return []
         health = self._health if end == self._planned else {}
-        spans = {server: offsets.span(start, end, str(server)) for server in self._options.servers}
+        spans = {
+            server: read_positions.span(start, end, str(server)) for server in self._options.servers
+        }
         values = self._options.values or any(_is_java(span) for span in spans.values())
         return [
             ServerPartition(server, self._begun(server, part, span), planned, values, part)
@@ -248,7 +250,7 @@ class PacemakerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         folder = self._options.aside
         if folder is None or span is None:
             return span
-        return reached.begun(folder, str(server), part, span)
+        return read_positions.begun(folder, str(server), part, span)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the server's changes, and its row."""
@@ -258,7 +260,7 @@ class PacemakerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
 
 
 def _schema(options: Options) -> StructType:
-    return from_arrow_schema(decode.IN_TURN if options.packed else rows.SCHEMA)
+    return from_arrow_schema(IN_TURN if options.packed else rows.SCHEMA)
 
 
 def _as_wanted(
@@ -268,7 +270,7 @@ def _as_wanted(
         yield from batches
         return
     part, reads = partition.part or Part(0, 1), len(options.servers)
-    yield from decode.pack_read(batches, part, reads, options.aside)
+    yield from pack_read(batches, part, reads, options.aside)
     give_back()  # what decoding took: this worker waits for the next batch now
 
 
@@ -316,7 +318,7 @@ def _read(
                     health = replace(health, read_at=some[-1].read_at)
                     yield rows.of_pages(server, some)
             if noted and position is not None:
-                reached.note(noted, server, partition.part, position)
+                read_positions.note(noted, server, partition.part, position)
         except StormkeeperError as error:
             health = Coverage.failed(error)
             if planned is not None:

@@ -5,13 +5,13 @@ import pytest
 from pyspark.sql import functions as F
 
 from stormkeeper.pipeline import rows
+from stormkeeper.pipeline.aggregation import COUNTED
 from stormkeeper.pipeline.analyses.growth import growing_heartbeats
 from stormkeeper.pipeline.analyses.saturation import saturating_components
 from stormkeeper.pipeline.analyses.skew import skewed_components
 from stormkeeper.pipeline.analyses.throughput import unusual_throughput
-from stormkeeper.pipeline.statistics.increments import TIMES
-from stormkeeper.pipeline.statistics.rollups import longer, rollup, summed
-from stormkeeper.pipeline.statistics.sums import COUNTED
+from stormkeeper.pipeline.executor_counters import TIMES
+from stormkeeper.pipeline.rollups import longer, rollup, summed
 
 pytestmark = [pytest.mark.slow, pytest.mark.spark]
 

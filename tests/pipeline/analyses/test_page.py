@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from stormkeeper.pipeline import rollups
 from stormkeeper.pipeline.analyses.alerts import ALERTS
-from stormkeeper.pipeline.current import WORKER_LIVENESS
-from stormkeeper.pipeline.events import WORKER_EVENTS
-from stormkeeper.pipeline.statistics import rollups
+from stormkeeper.pipeline.worker_events import WORKER_EVENTS
+from stormkeeper.pipeline.worker_liveness import WORKER_LIVENESS
 from support import troubled_cluster
 
 PAGE = (Path(__file__).parents[3] / "docs" / "analytics.md").read_text()

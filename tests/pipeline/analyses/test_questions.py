@@ -13,9 +13,9 @@ from stormkeeper.history.table_reader import Tables
 from stormkeeper.history.table_specs import TableSpec
 from stormkeeper.pipeline import tables
 from stormkeeper.pipeline.analyses import questions, rounds
-from stormkeeper.pipeline.current import WORKER_LIVENESS
-from stormkeeper.pipeline.events import WORKER_EVENTS
-from stormkeeper.pipeline.statistics.rollups import ROLLUP
+from stormkeeper.pipeline.rollups import ROLLUP
+from stormkeeper.pipeline.worker_events import WORKER_EVENTS
+from stormkeeper.pipeline.worker_liveness import WORKER_LIVENESS
 from support.tables import origin, store
 
 NOW = datetime(2026, 3, 2, 12, tzinfo=UTC)

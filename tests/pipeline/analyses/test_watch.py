@@ -17,7 +17,7 @@ from stormkeeper.pipeline import tables
 from stormkeeper.pipeline.analyses import questions, watch
 from stormkeeper.pipeline.analyses.rounds import Listed, specs
 from stormkeeper.pipeline.analyses.watch import Watch
-from stormkeeper.pipeline.sight import Sight
+from stormkeeper.pipeline.status import Sight
 from support.tables import origin, present, store
 from support.waiting import until
 

@@ -22,7 +22,7 @@ from stormkeeper.history import manifest
 from stormkeeper.history.manifest import Origin
 from stormkeeper.history.table_reader import Tables
 from stormkeeper.history.table_store import TableStore
-from stormkeeper.pipeline import folders, tables
+from stormkeeper.pipeline import tables
 from stormkeeper.pipeline.analyses.questions import chosen
 from stormkeeper.pipeline.analyses.rounds import (
     ALERTS,
@@ -37,7 +37,7 @@ from stormkeeper.pipeline.analyses.rounds import (
     next_killed,
     next_supervisors,
 )
-from stormkeeper.pipeline.sight import ROUND, Sight
+from stormkeeper.pipeline.status import ROUND, Sight
 from stormkeeper.rpc.leader import LeaderClient
 from stormkeeper.thrift.nimbus import AuthorizationException
 
@@ -204,7 +204,7 @@ class Watch:
         return self._read(tables.ALERTS, ALERTS)
 
     def _look(self, query: str) -> Tables | None:
-        folder, _ = folders.of_query(self._conf, query)
+        folder, _ = tables.query_folders(self._conf, query)
         return None if manifest.load(folder) is None else Tables(folder)
 
     @contextlib.contextmanager

@@ -1,0 +1,139 @@
+"""Which of the two engines decodes: the compiled one where it was built, or else plain Python."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator
+from functools import cache
+from importlib import import_module
+from typing import Final, NamedTuple, Protocol
+
+import pyarrow as pa
+
+from stormkeeper.errors import SerializationError
+from stormkeeper.pipeline.decoding import plain
+from stormkeeper.pipeline.decoding.layout import HEARTBEAT_BYTES
+from stormkeeper.thrift.records import ClusterWorkerHeartbeat
+from stormkeeper.thrift.serialization import uncompressed
+
+log = logging.getLogger(__name__)
+
+_MODULE: Final = "stormkeeper.pipeline.decoding._compiled"
+
+
+class Builder(Protocol):
+    """What both engines have; `plain.Builder` says what each of these does."""
+
+    @property
+    def weight(self) -> int:
+        """Bytes of heartbeats, and of names in their rows, that are in it."""
+
+    def __len__(self) -> int:
+        """Return the number of heartbeats, and of rows without one."""
+
+    def add(self, data: bytes) -> bool:
+        """Add a heartbeat; return whether it was taken."""
+
+    def refuse(self, reason: str | None) -> None:
+        """Add a row without a heartbeat."""
+
+    def finish(self) -> dict[str, pa.Array]:
+        """Return the columns."""
+
+
+class Engine(NamedTuple):
+    """What heartbeats are decoded with."""
+
+    #: ``compiled`` or ``interpreted``.
+    name: str
+    builder: type[Builder]
+
+
+INTERPRETED: Final = Engine("interpreted", plain.Builder)
+
+
+def load() -> Engine:
+    """Return the compiled engine, or the interpreted one where it was not built."""
+    try:
+        return Engine("compiled", import_module(_MODULE).Builder)
+    except ImportError:
+        return INTERPRETED
+
+
+def warn_if_interpreted() -> None:
+    """Log why the compiled engine does not run, if it does not, and what to do."""
+    try:
+        import_module(_MODULE)
+    except ImportError as error:
+        is_absent = isinstance(error, ModuleNotFoundError) and error.name == _MODULE
+        log.warning(
+            "heartbeats are decoded in plain Python, which takes some fifteen times the CPU: %s;"
+            " install a C compiler and Python's headers (Debian: apt-get install gcc python3-dev),"
+            " then stormkeeper anew",
+            "no C compiler was there when stormkeeper was installed"
+            if is_absent
+            else f"the compiled module cannot be loaded: {error}",
+        )
+
+
+#: How many values, and how much of them and of the names in their rows (bytes), become columns
+#: together: so many that the columns cost little each, and so little that they fit in memory.
+_MOST: Final = 512
+_MOST_BYTES: Final = 32 * 1024 * 1024
+
+
+def decode(
+    values: Iterable[bytes | None], engine: Engine | None = None
+) -> Iterator[tuple[int, dict[str, pa.Array]]]:
+    """Decode the values of pulses.
+
+    Parameters
+    ----------
+    values
+        Heartbeats, plain or compressed; None where there is none.
+    engine
+        What to decode them with; the compiled engine where it was built, if left out.
+
+    Yields
+    ------
+    For some of the values, in their order: how many these are, and the columns
+    `layout.HEARTBEAT`. Whatever the values are, nothing is raised: the column ``error`` says why
+    one could not be decoded. One that decompresses to more than `layout.HEARTBEAT_BYTES` is not.
+    """
+    engine = engine or _default()
+    builder = engine.builder()
+    for value in values:
+        after = _add(builder, value)
+        if after is not None:
+            yield from _finished(builder)
+            builder = engine.builder()
+            yield from _finished(after)
+        elif len(builder) >= _MOST or builder.weight >= _MOST_BYTES:
+            yield from _finished(builder)
+            builder = engine.builder()
+    yield from _finished(builder)
+
+
+_default = cache(load)
+
+
+def _finished(builder: Builder) -> Iterator[tuple[int, dict[str, pa.Array]]]:
+    if len(builder):
+        yield len(builder), builder.finish()
+
+
+def _add(builder: Builder, value: bytes | None) -> Builder | None:
+    """Add a value; return another builder that has it, if this one left it alone."""
+    if value is None:
+        builder.refuse(None)
+        return None
+    try:
+        data = uncompressed(ClusterWorkerHeartbeat, value, HEARTBEAT_BYTES)
+        if builder.add(data):
+            return None
+        other = INTERPRETED.builder()
+        other.add(data)
+    except SerializationError as error:
+        builder.refuse(str(error))
+        return None
+    return other

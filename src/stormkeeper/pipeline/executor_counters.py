@@ -1,0 +1,314 @@
+"""What each executor counted from one reading to the next, across restarts of its worker.
+
+An executor counts from 0 again when its worker starts anew: that begins another *incarnation*. Two
+readings are of the same one if no count has fallen in between, and if the worker has the same start
+
+- by its own clock: ``time_secs`` less ``uptime_secs`` (both are whole seconds), or,
+- as that clock may be set, by the time of receipt: ``received_at`` less ``uptime_secs``, with some
+  tolerance for a heartbeat that came late; then the uptime has not fallen either.
+
+So the sum of all increments of an executor is the sum of what its incarnations counted in all, up
+to the last reading of each, whichever readings in between were missed.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections import defaultdict
+from collections.abc import Sequence
+from datetime import datetime
+from math import inf
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from stormkeeper.paths import WorkerId
+from stormkeeper.pipeline import rows
+from stormkeeper.pipeline.aggregation import COUNTED, WEIGHTS, capacity, doubles, finite, held
+from stormkeeper.pipeline.executor_stats import ALL_TIME, CAPACITY_WINDOW, KINDS
+from stormkeeper.pipeline.liveness_columns import columns_of, worker_keys
+
+#: Sums of average times count, in milliseconds.
+TIMES: Final = tuple(f"{name}_ms" for name in WEIGHTS)
+
+#: How far apart two readings may put a worker's start by the time of receipt, in seconds.
+TOLERANCE_SECS: Final = 5.0
+
+#: By their own clocks: two roundings to whole seconds.
+_ROUNDING_SECS: Final = 1.0
+
+_EXECUTOR: Final = {
+    **dict.fromkeys(("storm_id", "node"), pa.string()),
+    **dict.fromkeys(("port", "task_start", "task_end"), pa.int32()),
+}
+_READING: Final = {
+    **dict.fromkeys(("server", "instance"), pa.string()),
+    **dict.fromkeys(("revision", "time_secs"), pa.int64()),
+    "uptime_secs": pa.int32(),
+    "at": rows.TIMESTAMP,
+}
+_MEASURES: Final = {
+    **dict.fromkeys(COUNTED, pa.int64()),
+    **dict.fromkeys(TIMES, pa.float64()),
+}
+_BESIDE: Final = dict.fromkeys(("topology", "component", "kind"), pa.string())
+
+#: What is to be known of an executor's reading when the next one comes.
+COUNTERS: Final = pa.schema([*_EXECUTOR.items(), *_READING.items(), *_MEASURES.items()])
+
+#: One row per executor and reading: what it has counted since its worker's start.
+READINGS: Final = pa.schema([*COUNTERS, *_BESIDE.items(), ("capacity", pa.float64())])
+
+
+def counters(tallies: pa.Table) -> pa.Table:
+    """Sum up each executor's counters since its worker's start.
+
+    Parameters
+    ----------
+    tallies
+        Rows of `summaries.tallies`, one reading per worker, with all that is known of it.
+
+    Returns
+    -------
+    Rows of `READINGS`. ``at`` is when the heartbeat was received, or else read. ``emitted`` to
+    ``failed`` are never below 0 and without what was emitted on Storm's own streams;
+    ``complete_ms``, ``execute_ms``, ``process_ms`` are sums of average times count; ``capacity`` is
+    a bolt's.
+    """
+    window = tallies["window"].cast(pa.string())
+    is_all_time, is_recent = pc.equal(window, ALL_TIME), pc.equal(window, CAPACITY_WINDOW)
+    if "executor" in tallies.column_names:
+        executors = rows.one_array(tallies["executor"])
+    else:
+        executors = _executor_keys(tallies).dictionary_encode().indices
+    wanted = pc.unique(executors.filter(rows.one_array(pc.or_(is_all_time, is_recent))))
+    # What a worker says of itself is the same in all of its rows.
+    said = [*_EXECUTOR, *_READING, *_BESIDE, "received_at", "read_at"]
+    said = [name for name in said if name != "at"]
+    found = tallies.select(said).take(pc.index_in(wanted, executors))
+    all_time, recent = (
+        tallies.select([*COUNTED, *TIMES]).take(pc.index_in(wanted, _where(of, executors)))
+        for of in map(rows.one_array, (is_all_time, is_recent))
+    )
+    columns = {name: found[name] for name in said}
+    columns["at"] = pc.coalesce(found["received_at"], found["read_at"])
+    columns["kind"] = KINDS.take(rows.one_array(found["kind"]))
+    columns |= {
+        name: pc.fill_null(pc.max_element_wise(held(all_time[name]), 0), 0) for name in COUNTED
+    }
+    columns |= {name: pc.fill_null(finite(all_time[name]), 0.0) for name in TIMES}
+    busy = capacity(recent["execute_ms"], found["uptime_secs"])
+    columns["capacity"] = _where(pc.equal(columns["kind"], "bolt"), busy)
+    return pa.table({name: columns[name] for name in READINGS.names}).cast(READINGS)
+
+
+class Increments(NamedTuple):
+    """What was counted since the readings before, and the rows of `READINGS` that say it."""
+
+    changes: pa.Table
+    readings: pa.Table
+
+
+def increments(
+    readings: pa.Table, previous: pa.Table | None = None, since: datetime | None = None
+) -> Increments:
+    """Return what each executor counted since its reading before.
+
+    Parameters
+    ----------
+    readings
+        Rows of `READINGS`, one per executor. One that is in `previous` already, or is an earlier
+        one of the same incarnation, gives no row: nothing is new in it.
+    previous
+        Rows of `COUNTERS` and any other columns: the newest reading of each executor so far.
+    since
+        An executor that is not in `previous` counts from the start of its worker. If the worker
+        was started before `since`, nobody knows when it counted that, and it counts from now on.
+
+    Returns
+    -------
+    The rows of `readings` that were new. In their changes, ``emitted`` to ``process_ms`` are of the
+    time since the reading before, or since the worker's start if that was later; averages that
+    Storm rounds may make a sum of milliseconds fall a little. ``secs``: how long that is.
+    ``restarted``: whether the worker started in between. ``before``: the place in `previous` of the
+    reading before, null if there is none.
+    """
+    if previous is None:
+        previous = COUNTERS.empty_table()
+    before = pc.index_in(_executor_keys(readings), _executor_keys(previous))
+    then = previous.select([*_READING, *_MEASURES]).take(before)
+    by_worker, lived = (
+        pc.subtract(doubles(readings[name]), doubles(then[name]))
+        for name in ("time_secs", "uptime_secs")
+    )
+    by_receipt = pc.subtract(_secs(readings["at"]), _secs(then["at"]))
+    same = _are_of_one_incarnation(readings, then, by_worker, lived, by_receipt)
+    counted_before = {
+        name: pc.if_else(same, then[name], pa.scalar(0, type_)) for name, type_ in _MEASURES.items()
+    }
+    uptime = pc.max_element_wise(pc.fill_null(doubles(readings["uptime_secs"]), 0.0), 0.0)
+    secs = pc.if_else(same, pc.max_element_wise(by_receipt, 0.0), uptime)
+    if since is not None:
+        started = pc.subtract(_secs(readings["at"]), uptime)
+        unknown = pc.and_(pc.is_null(before), pc.less_equal(started, since.timestamp()))
+        counted_before = {
+            name: pc.if_else(unknown, readings[name], values)
+            for name, values in counted_before.items()
+        }
+        secs = pc.if_else(unknown, 0.0, secs)
+    columns = {name: readings[name] for name in readings.column_names}
+    columns |= {
+        name: pc.subtract(readings[name], values) for name, values in counted_before.items()
+    }
+    columns["secs"] = secs
+    columns["restarted"] = pc.and_(pc.is_valid(before), pc.invert(same))
+    columns["before"] = before
+    changes = pa.table(columns)
+    is_known = _is_known(readings, then, by_worker, lived)
+    if pc.any(is_known).as_py():
+        changes, readings = (table.filter(pc.invert(is_known)) for table in (changes, readings))
+    return Increments(changes, readings)
+
+
+def _executor_keys(table: pa.Table) -> pa.Array:
+    """Return a text for each row that tells its executor from others."""
+    # A storm id is a path segment, so the slash ends it; numbers have no colon.
+    numbers = [table[name].cast(pa.string()) for name in ("port", "task_start", "task_end")]
+    where = pc.binary_join_element_wise(table["node"], *numbers, ":")
+    return rows.one_array(pc.binary_join_element_wise(table["storm_id"], where, "/"))
+
+
+def _are_of_one_incarnation(
+    readings: pa.Table,
+    then: pa.Table,
+    by_worker: pa.ChunkedArray,
+    lived: pa.ChunkedArray,
+    by_receipt: pa.ChunkedArray,
+) -> Any:
+    """Return whether readings are of the same incarnation as those before; never null."""
+    is_near = pc.less_equal(pc.abs(pc.subtract(by_receipt, lived)), TOLERANCE_SECS)
+    same = pc.or_(
+        _have_same_start(by_worker, lived), pc.and_(pc.greater_equal(lived, 0.0), is_near)
+    )
+    for name in COUNTED:
+        same = pc.and_(same, pc.greater_equal(readings[name], then[name]))
+    return pc.fill_null(same, False)
+
+
+def _have_same_start(by_worker: pa.ChunkedArray, lived: pa.ChunkedArray) -> Any:
+    # A worker may say any time: as doubles, no difference of two is too large.
+    return pc.less_equal(pc.abs(pc.subtract(by_worker, lived)), _ROUNDING_SECS)
+
+
+def _is_known(
+    readings: pa.Table, then: pa.Table, by_worker: pa.ChunkedArray, lived: pa.ChunkedArray
+) -> Any:
+    """Return whether the reading before has all that these say; never null."""
+    earlier = pc.and_(_have_same_start(by_worker, lived), pc.less(by_worker, 0.0))
+    again = pc.and_(pc.equal(by_worker, 0.0), pc.equal(lived, 0.0))
+    for name in COUNTED:
+        again = pc.and_(again, pc.equal(readings[name], then[name]))
+    for name in ("server", "instance", "revision"):
+        neither = pc.and_(pc.is_null(readings[name]), pc.is_null(then[name]))
+        again = pc.and_(again, pc.or_(neither, pc.fill_null(_equal(readings, then, name), False)))
+    return pc.fill_null(pc.or_(earlier, again), False)
+
+
+def _equal(one: pa.Table, other: pa.Table, name: str) -> Any:
+    return pc.equal(one[name], other[name])
+
+
+def _secs(at: pa.ChunkedArray) -> Any:
+    return pc.divide(doubles(at.cast(pa.int64())), 1e6)
+
+
+def _where(wanted: Any, values: pa.ChunkedArray) -> Any:
+    return pc.if_else(wanted, values, pa.scalar(None, values.type))
+
+
+#: What is to be known of readings to say whose an executor is.
+HELD: Final = pa.schema(
+    [
+        READINGS.field(name)
+        for name in (*WorkerId._fields, "task_start", "task_end", "at", "uptime_secs")
+    ]
+)
+
+#: Tasks are numbers of 32 bits, with a sign.
+_TASK_BITS: Final = 33
+
+
+def superseded(held: pa.Table) -> pa.Array:
+    """Return the keys of workers of whose tasks another one has some that was started later.
+
+    Parameters
+    ----------
+    held
+        Rows of `HELD`, one for each executor of a worker. Executors that are not of a worker's
+        newest reading are not its own any more.
+    """
+    if not len(_disputed(held)):
+        return pa.array([], pa.string())
+    held = _newest(held)
+    disputed = held.take(_disputed(held))
+    started = pc.subtract(pc.divide(disputed["at"].cast(pa.int64()), 1e6), disputed["uptime_secs"])
+    order = pc.sort_indices(pa.table({"started": started}), [("started", "descending")])
+    said = pa.table(
+        {
+            "worker": worker_keys(disputed),
+            "topology": disputed["storm_id"],
+            "first": disputed["task_start"],
+            "last": pc.max_element_wise(disputed["task_start"], disputed["task_end"]),
+        }
+    ).take(order)
+    executors = defaultdict[str, list[tuple[int, int]]](list)
+    whose = {}
+    for worker, topology, first, last in columns_of(said, *said.column_names):
+        executors[worker].append((first, last))
+        whose[worker] = topology
+    taken, gone = defaultdict[str, list[tuple[int, int]]](list), []
+    for worker, of_worker in executors.items():  # who was started last comes first
+        of_others = taken[whose[worker]]
+        if any(_meet(one, of_others) for one in of_worker):
+            gone.append(worker)
+        else:
+            for one in of_worker:
+                bisect.insort(of_others, one)
+    return pa.array(gone, pa.string())
+
+
+def _newest(held: pa.Table) -> pa.Table:
+    """Return the executors of each worker's newest reading."""
+    workers = worker_keys(held).dictionary_encode().indices.to_numpy()
+    at = held["at"].cast(pa.int64()).to_numpy()
+    newest = np.full(workers.max() + 1, at.min())
+    np.maximum.at(newest, workers, at)
+    return held.filter(pa.array(at == newest[workers]))
+
+
+def _meet(tasks: tuple[int, int], others: Sequence[tuple[int, int]]) -> bool:
+    """Return whether a range of tasks has some of others', which are in order and apart."""
+    first, last = tasks
+    place = bisect.bisect_right(others, (last, inf))
+    return place > 0 and others[place - 1][1] >= first
+
+
+def _disputed(held: pa.Table) -> pa.Array:
+    """Return the places of executors that share tasks with others of their topology."""
+    if not held.num_rows:
+        return pa.array([], pa.int64())
+    topologies = rows.one_array(held["storm_id"].dictionary_encode()).indices.to_numpy()
+    above = topologies.astype(np.int64) << _TASK_BITS
+    first, last = (
+        pc.fill_null(held[name], 0).to_numpy().astype(np.int64)
+        for name in ("task_start", "task_end")
+    )
+    first, last = above + first, above + np.maximum(first, last)
+    order = np.argsort(first, kind="stable")
+    furthest = np.maximum.accumulate(last[order])
+    begins = np.ones(len(order), np.bool_)
+    begins[1:] = first[order][1:] > furthest[:-1]
+    group = np.cumsum(begins) - 1
+    return pa.array(order[np.bincount(group)[group] > 1])

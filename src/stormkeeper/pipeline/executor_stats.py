@@ -1,0 +1,201 @@
+"""What executors counted, one row each: the table ``executor_stats``, in Arrow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from stormkeeper.pipeline import rows
+from stormkeeper.pipeline.decoding.layout import COUNTER, plain
+from stormkeeper.pipeline.worker_liveness import topology_name
+
+#: The window that capacity is about, whichever one is asked for.
+CAPACITY_WINDOW: Final = "600"
+
+ALL_TIME: Final = ":all-time"
+
+#: Storm's windows.
+WINDOWS: Final = (CAPACITY_WINDOW, "10800", "86400", ALL_TIME)
+
+#: What each row has of the heartbeat, and of the executor.
+_REPORT: Final = {
+    **dict.fromkeys(("read_at", "received_at"), rows.TIMESTAMP),
+    **dict.fromkeys(("storm_id", "topology", "node"), pa.string()),
+    "port": pa.int32(),
+    **dict.fromkeys(("server", "instance"), pa.string()),
+    **dict.fromkeys(("revision", "time_secs"), pa.int64()),
+    "uptime_secs": pa.int32(),
+}
+_EXECUTOR: Final = {
+    **dict.fromkeys(("task_start", "task_end"), pa.int32()),
+    **dict.fromkeys(("component", "kind"), pa.string()),
+}
+
+#: One row per executor, window and stream of a worker's reading; counts and averages are null where
+#: they were not reported.
+EXECUTOR_STATS: Final = pa.schema(
+    [*_REPORT.items(), *_EXECUTOR.items(), *((field.name, plain(field.type)) for field in COUNTER)]
+)
+
+#: The columns of a pulse that are needed.
+READ: Final = (*(name for name in _REPORT if name != "topology"), "executors")
+
+#: What the rows of one piece take in memory, about, in bytes; those of one pulse may take more. A
+#: column of texts holds 2 GiB.
+_PIECE_BYTES: Final = 16 << 20
+
+#: What a row takes without the component's name, which a heartbeat may make long.
+_ROW_BYTES: Final = 256
+
+
+def pieces(pulses: pa.Table) -> Iterator[pa.Table]:
+    """Cut pulses, which are rows as of `executor_stats`, so that each piece has rows of some MB."""
+    start = 0
+    # A column of lists of many gigabytes is in several chunks.
+    for chunk in pulses["executors"].chunks:
+        lists, executors = _flattened(chunk)
+        names = _encoded(executors["component"])
+        name_bytes = pc.fill_null(pc.binary_length(names.dictionary).take(names.indices), 0)
+        count = pc.add(pc.list_value_length(executors["counters"]).cast(pa.int64()), len(WINDOWS))
+        cost = pa.table({"of": lists, "bytes": pc.multiply(count, pc.add(name_bytes, _ROW_BYTES))})
+        of_pulse = cost.group_by("of", use_threads=False).aggregate([("bytes", "sum")])
+        first, size = 0, 0
+        for number, more in zip(*(column.to_pylist() for column in of_pulse), strict=True):
+            if size and size + more > _PIECE_BYTES:
+                yield pulses.slice(start + first, number - first)
+                first, size = number, 0
+            size += more
+        yield pulses.slice(start + first, len(chunk) - first)
+        start += len(chunk)
+
+
+def executor_stats(pulses: pa.Table) -> pa.Table:
+    """Lay out what executors counted, one row per executor, window and stream.
+
+    Parameters
+    ----------
+    pulses
+        Rows of `decode.TYPED`, of `pieces` where they are many. Those that could not be decoded
+        give no rows.
+
+    Returns
+    -------
+    Rows of `EXECUTOR_STATS`. ``topology`` is the name in the storm id. A component that the worker
+    does not name is ``tasks 1-3``, by the executor's tasks; the executor that each of Storm's
+    workers has for itself, of task -1, is of ``__system``. An executor has rows in each of Storm's
+    four windows: where it counted nothing, one without a stream. So everyone who has reported is
+    found in every window. Rows are in the order of the pulses.
+    """
+    return laid_out(apart(pulses)).cast(EXECUTOR_STATS)
+
+
+def laid_out(read: Apart) -> pa.Table:
+    """Return the rows of `executor_stats`, with dictionaries of texts."""
+    workers, executors, counters = read
+    # Pulses come in the order of time, and the log is sorted by it: so nobody need sort these rows.
+    counters = _in_every_window(counters, executors.num_rows)
+    executor_of = rows.one_array(counters["executor"])
+    worker_of = rows.one_array(executors["worker"]).take(executor_of)
+    columns = {name: counters[name] for name in COUNTER.names}
+    columns |= {name: rows.one_array(workers[name]).take(worker_of) for name in _REPORT}
+    columns |= {name: rows.one_array(executors[name]).take(executor_of) for name in _EXECUTOR}
+    return pa.table({name: columns[name] for name in EXECUTOR_STATS.names})
+
+
+class Apart(NamedTuple):
+    """What pulses say, each thing once; texts are dictionaries.
+
+    ``workers`` has a row per pulse, ``executors`` one per executor with the number of its
+    ``worker``, ``counters`` what these counted, with the number of their ``executor``, and
+    ``place``: this number times the number of `WINDOWS`, plus that of the window; null for a window
+    that is none of Storm's.
+    """
+
+    workers: pa.Table
+    executors: pa.Table
+    counters: pa.Table
+
+
+def apart(pulses: pa.Table) -> Apart:
+    """Take pulses apart that `executor_stats` lays out."""
+    pulses = pulses.select(READ)
+    if pulses["executors"].null_count:
+        pulses = pulses.filter(pc.is_valid(pulses["executors"]))
+    worker_of, executors = _flattened(rows.one_array(pulses["executors"]))
+    executor_of, counters = _flattened(executors["counters"])
+    counters |= {name: _encoded(counters[name]) for name in ("window", "source", "stream")}
+    ids = rows.one_array(pulses["storm_id"]).dictionary_encode()
+    names = pa.array([topology_name(id_) for id_ in ids.dictionary.to_pylist()], pa.string())
+    workers = {"topology": pa.DictionaryArray.from_arrays(ids.indices, names)}
+    workers |= {name: rows.one_array(pulses[name]) for name in _REPORT if name not in workers}
+    executors |= {"component": _component(executors)}
+    executors = {name: executors[name] for name in _EXECUTOR} | {"worker": worker_of}
+    windows = counters["window"]
+    window = pc.index_in(windows.dictionary, pa.array(WINDOWS)).take(windows.indices)
+    first = pc.multiply(executor_of.cast(pa.int64()), len(WINDOWS))
+    counters |= {"executor": executor_of, "place": pc.add(first, window.cast(pa.int64()))}
+    return Apart(
+        pa.table({name: _encoded(workers[name]) for name in _REPORT}),
+        pa.table({name: _encoded(column) for name, column in executors.items()}),
+        pa.table(counters),
+    )
+
+
+def is_workers_own(table: pa.Table) -> pa.ChunkedArray:
+    """Return whether a row is of the executor that each of Storm's workers has for itself.
+
+    The tasks of a topology are numbered from 1. Nobody assigned this one, and no page counts it.
+    """
+    return pc.less(table["task_start"], 1)
+
+
+def is_storms_own(names: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return whether streams or components are Storm's own."""
+    if not pa.types.is_dictionary(names.type):
+        return pc.starts_with(names, "__")
+    found = rows.one_array(names)
+    return pc.starts_with(found.dictionary, "__").take(found.indices)
+
+
+def _flattened(lists: pa.Array) -> tuple[pa.Array, dict[str, pa.Array]]:
+    """Return the elements of lists of structs, by field, and for each the number of its list."""
+    elements = pc.list_flatten(lists)
+    names = [field.name for field in elements.type]
+    return pc.list_parent_indices(lists), dict(zip(names, elements.flatten(), strict=True))
+
+
+def _in_every_window(counters: pa.Table, executors: int) -> pa.Table:
+    """Return executors' counters with an empty one for each window in which one has none."""
+    is_missing = np.ones(executors * len(WINDOWS), np.bool_)
+    is_missing[pc.drop_null(counters["place"]).to_numpy()] = False
+    missing = np.flatnonzero(is_missing)
+    if not len(missing):
+        return counters
+    of_missing, window = np.divmod(missing, len(WINDOWS))
+    empty = {field.name: pa.nulls(len(missing), field.type) for field in counters.schema}
+    empty["executor"] = pa.array(of_missing, counters["executor"].type)
+    empty["window"] = pa.DictionaryArray.from_arrays(window.astype(np.int32), pa.array(WINDOWS))
+    empty["partial"] = pa.repeat(pa.scalar(False), len(missing))
+    found = pa.concat_tables([counters, pa.table(empty)]).unify_dictionaries()
+    order = np.argsort(found["executor"].to_numpy(), kind="stable")
+    return found.combine_chunks().take(order)
+
+
+def _component(executors: dict[str, pa.Array]) -> pa.Array:
+    first, last = (executors[name].cast(pa.string()) for name in ("task_start", "task_end"))
+    tasks = pc.binary_join_element_wise("tasks ", first, "-", last, "")
+    own = pc.less(executors["task_start"], 1)
+    return pc.coalesce(executors["component"], pc.if_else(own, "__system", tasks))
+
+
+def _encoded(column: pa.Array) -> pa.Array:
+    """Return texts by way of numbers, which are taken more quickly; other columns as they are."""
+    return column.dictionary_encode() if pa.types.is_string(column.type) else column
+
+
+#: Kinds of components, by their numbers.
+KINDS: Final = pa.array(["spout", "bolt"])

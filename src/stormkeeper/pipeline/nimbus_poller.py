@@ -1,0 +1,337 @@
+"""Asks Nimbus for what Storm's own workers do not say, in a thread of its own.
+
+Nothing waits for it: the queries write names as far as they are known, and the others are joined
+when the tables are read. So a Nimbus that is reached later names what was counted before. Where no
+worker of Storm's own is read, Nimbus is not asked for names.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from math import inf
+from typing import Final, NamedTuple, Self
+
+import pyarrow as pa
+
+from stormkeeper.conf import Conf
+from stormkeeper.errors import (
+    RpcOutcomeUnknownError,
+    RpcUnavailableError,
+    StormkeeperError,
+    TableError,
+)
+from stormkeeper.history.manifest import Origin
+from stormkeeper.history.table_reader import Tables
+from stormkeeper.history.table_specs import TableSpec
+from stormkeeper.history.table_store import TableStore
+from stormkeeper.pipeline import tables
+from stormkeeper.pipeline.components import (
+    COMPONENTS,
+    TOPOLOGIES,
+    Names,
+    Questions,
+    Tasks,
+    unnamed,
+)
+from stormkeeper.pipeline.status import Sight
+from stormkeeper.rpc.leader import LeaderClient
+from stormkeeper.thrift.nimbus import (
+    AuthorizationException,
+    GetInfoOptions,
+    NotAliveException,
+    NumErrorsChoice,
+)
+
+log = logging.getLogger(__name__)
+
+#: A topology's own limit, of Storm's alone.
+_TIMEOUT: Final = "topology.worker.timeout.secs"
+
+#: How long rows with components are kept.
+_RETENTION: Final = (
+    "pipeline.retention.stats.hours",
+    "pipeline.retention.rollup.1m.hours",
+    "pipeline.retention.rollup.10m.hours",
+    "pipeline.retention.rollup.60m.hours",
+)
+
+#: How long one question may take, with finding the leader, in seconds.
+_ANSWER_SECS: Final = 10.0
+
+#: The longest answer, in bytes: it has the statistics of all executors, of kilobytes each.
+_LONGEST_ANSWER: Final = 64 * 1024 * 1024
+
+#: Pauses between two questions of one topology, in seconds: the first, and the longest. Nimbus may
+#: not have assigned all executors yet, or know the topology no longer.
+_PAUSES_SECS: Final = (30.0, 3600.0)
+
+#: Pauses after Nimbus was not reached, or the disk refused, likewise.
+_OUTAGE_SECS: Final = (5.0, 300.0)
+
+#: While there are more questions, what was learned is published this often, in seconds.
+_PUBLISH_SECS: Final = 5.0
+
+#: How long the end of the pipeline waits for this thread, in seconds. What it has not written then,
+#: the next start asks for again.
+_END_SECS: Final = 1.0
+
+
+class Told(NamedTuple):
+    """What Nimbus says of a topology: its executors, and its own timeout, if it has one."""
+
+    executors: list[Tasks]
+    timeout_secs: float | None
+
+
+#: Asks for a topology by its id.
+Ask = Callable[[str], Told]
+
+
+class Naming:
+    """Keeps the tables of what Nimbus says; runs while it is entered.
+
+    Parameters
+    ----------
+    store
+        Where the tables are kept.
+    ask
+        Asks Nimbus. Raises a `StormkeeperError` or one of Nimbus's exceptions.
+    sight
+        Is told how it goes.
+    kept_hours
+        How long a topology is known after it was last seen.
+    pauses_secs, outage_secs
+        The first and the longest pause between two questions of one topology, and after Nimbus was
+        not reached.
+    """
+
+    def __init__(
+        self,
+        store: TableStore,
+        ask: Ask,
+        sight: Sight,
+        *,
+        kept_hours: float = inf,
+        pauses_secs: tuple[float, float] = _PAUSES_SECS,
+        outage_secs: tuple[float, float] = _OUTAGE_SECS,
+    ) -> None:
+        #: Where the tables are kept.
+        self.store = store
+        #: Asks Nimbus.
+        self.ask = ask
+        self._sight = sight
+        self._names = self._known(3600 * kept_hours)
+        self._lookup = self._names.lookup(time.time())
+        self._questions = Questions(pauses_secs)
+        self._outage_secs = outage_secs
+        #: Until when nothing is tried after an outage, and how long the next one lets it pause.
+        self._resting_until = 0.0
+        self._pause_secs = outage_secs[0]
+        self._published_at = 0.0
+        self._run_id = str(uuid.uuid4())
+        self._commits = 0
+        self._changed = threading.Condition()
+        #: What was seen since the thread last looked.
+        self._seen: dict[str, tuple[int, int]] = {}
+        self._stopped = False
+        self._thread = threading.Thread(target=self._run, name="pipeline-names", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with self._changed:
+            self._stopped = True
+            self._changed.notify()
+        self._thread.join(_END_SECS)
+
+    def named(self, pulses: pa.Table) -> pa.Table:
+        """Return workers' pulses with the components that are known now; it waits for nothing.
+
+        They are rows as `decode.typed` gives them. What lacks names is taken in, to be asked for.
+        """
+        found = unnamed(pulses)
+        if not found:
+            return pulses
+        self._saw(found)
+        return self._lookup.named(pulses)
+
+    def _saw(self, found: Mapping[str, tuple[int, int]]) -> None:
+        with self._changed:
+            for storm_id, (start, end) in found.items():
+                first, last = self._seen.get(storm_id, (start, end))
+                self._seen[storm_id] = (min(first, start), max(last, end))
+            self._changed.notify()
+
+    def _known(self, kept_secs: float) -> Names:
+        """Return what was known when the pipeline last ran."""
+        components = topologies = None
+        try:
+            components = self.store.read(tables.COMPONENTS)
+            topologies = self.store.read(tables.TOPOLOGIES)
+        except (TableError, OSError, pa.ArrowException) as error:
+            log.warning("Nimbus is asked again for what cannot be read: %s", error)
+        return Names(components, topologies, kept_secs)
+
+    def _run(self) -> None:
+        while (seen := self._next()) is not None:
+            try:
+                self._take(seen)
+            except (TableError, OSError) as error:
+                self._rest(f"the table of components cannot be kept: {error}")
+            except Exception as error:  # without this thread, what is seen would pile up
+                log.exception("asking Nimbus for components failed, and is tried again")
+                self._rest(f"{type(error).__name__}: {error}")
+
+    def _next(self) -> Mapping[str, tuple[int, int]] | None:
+        """Wait until there is something to do, and return what was seen; None at the end."""
+        with self._changed:
+            at = self._questions.next_at
+            wait = None if at is None else max(at, self._resting_until) - time.monotonic()
+            self._changed.wait_for(
+                lambda: self._stopped or bool(self._seen), None if wait is None else max(0.0, wait)
+            )
+            seen, self._seen = self._seen, {}
+            return None if self._stopped else seen
+
+    def _take(self, seen: Mapping[str, tuple[int, int]]) -> None:
+        """Take in what was seen, ask one question, and publish what there is to publish."""
+        now = time.monotonic()
+        self._names.saw(seen, time.time())
+        self._questions.saw(seen, self._is_known, now)
+        if now >= self._resting_until:
+            storm_id = self._questions.next(now)
+            if storm_id is not None:
+                self._learn(storm_id)
+            done = storm_id is None or self._questions.next(now) is None
+            if self._names.is_new and (done or now >= self._published_at + _PUBLISH_SECS):
+                self._publish()
+        lacking = [one for one in self._questions.tasks.items() if not self._names.has(*one)]
+        self._sight.lacks_names(len(lacking))
+
+    def _is_known(self, storm_id: str, tasks: tuple[int, int]) -> bool:
+        return self._names.has(storm_id, tasks) and self._names.is_fresh(storm_id, time.time())
+
+    def _learn(self, storm_id: str) -> None:
+        try:
+            told = self.ask(storm_id)
+        except NotAliveException:
+            log.debug("Nimbus does not know %s, whose workers still beat", storm_id)
+        except AuthorizationException as error:
+            self._sight.asked(f"Nimbus refuses: {error}")
+        except RpcOutcomeUnknownError as error:  # of a larger topology than others, perhaps
+            self._sight.asked(str(error))
+        except RpcUnavailableError as error:
+            self._rest(str(error))
+            return
+        except StormkeeperError as error:
+            self._sight.asked(str(error))
+        except Exception as error:  # of this topology's answer; others may be read
+            self._sight.asked(f"its answer about {storm_id} cannot be read: {error!r}")
+        else:
+            self._names.learn(storm_id, *told, time.time())
+            self._sight.asked(None)
+            self._pause_secs = self._outage_secs[0]
+        self._questions.asked(storm_id, self._is_known, time.monotonic())
+
+    def _publish(self) -> None:
+        now = time.time()
+        components, topologies = self._names.written(now)
+        self._lookup = self._names.lookup(now)
+        self._names.is_new = True  # until they are there
+        self._commits += 1
+        found = {tables.COMPONENTS: components, tables.TOPOLOGIES: topologies}
+        self.store.publish(Origin(self._run_id, self._commits), found)
+        self._names.is_new = False
+        self._published_at = time.monotonic()
+
+    def _rest(self, reason: str) -> None:
+        self._sight.asked(reason)
+        self._resting_until = time.monotonic() + self._pause_secs
+        self._pause_secs = min(2 * self._pause_secs, self._outage_secs[1])
+
+
+@contextlib.contextmanager
+def naming(conf: Conf, sight: Sight) -> Iterator[Naming]:
+    """Keep what Nimbus says as a configuration has it, in a folder beside the queries'."""
+    specs = [
+        TableSpec(tables.COMPONENTS, COMPONENTS, "current"),
+        TableSpec(tables.TOPOLOGIES, TOPOLOGIES, "current"),
+    ]
+    store = TableStore(tables.tables_folder(conf) / tables.NAMING, specs, interval_secs=0.0)
+    # As long as there may be rows to name.
+    kept = max(float(conf[key]) for key in _RETENTION)
+    client = LeaderClient(
+        conf["nimbus.seeds"],
+        conf["nimbus.thrift.port"],
+        max_frame=max(conf["nimbus.thrift.max_buffer_size"], _LONGEST_ANSWER),
+        timeout=_ANSWER_SECS,
+        rounds=0,
+    )
+
+    def ask(storm_id: str) -> Told:
+        wanted = GetInfoOptions(NumErrorsChoice.NONE)
+        info = client.nimbus.getTopologyInfoWithOpts(storm_id, wanted)
+        executors = [
+            Tasks(one.component_id, one.executor_info.task_start, one.executor_info.task_end)
+            for one in info.executors or ()
+            if one.executor_info.task_start > 0
+        ]
+        return Told(executors, timeout_in(client.nimbus.getTopologyConf(storm_id)))
+
+    with client, store, Naming(store, ask, sight, kept_hours=kept) as result:
+        yield result
+
+
+class Timeouts:
+    """The topologies' own timeouts, for whoever judges workers: not always the process that asks.
+
+    Parameters
+    ----------
+    conf
+        Says where that is.
+    """
+
+    def __init__(self, conf: Conf) -> None:
+        self._place = tables.tables_folder(conf) / tables.NAMING
+        self._version = 0
+        self._known: Mapping[str, float] = {}
+
+    def __call__(self) -> Mapping[str, float]:
+        """Return what the table has now, by topology id; what it had if it cannot be read."""
+        try:
+            found = Tables(self._place)
+            if found.manifest.version != self._version:
+                self._known = self._read(found)
+                self._version = found.manifest.version
+        except TableError as error:  # there is no table yet, for one
+            log.debug("topologies' own timeouts are not known: %s", error)
+        return self._known
+
+    @staticmethod
+    def _read(found: Tables) -> dict[str, float]:
+        names = ["storm_id", "timeout_secs"]
+        rows = found.arrow(tables.TOPOLOGIES, columns=names)
+        columns = (rows[name].to_pylist() for name in names)
+        return {storm_id: secs for storm_id, secs in zip(*columns, strict=True) if secs is not None}
+
+
+def timeout_in(topology_conf: str | None) -> float | None:
+    """Return the ``topology.worker.timeout.secs`` in a topology's configuration, as JSON.
+
+    Nimbus has held it against ``worker.max.timeout.secs`` when the topology was submitted. What is
+    no number of seconds is none.
+    """
+    try:
+        found = json.loads(topology_conf or "{}")[_TIMEOUT]
+        secs = float(found)
+    except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
+        return None
+    return secs if 0 < secs < inf else None

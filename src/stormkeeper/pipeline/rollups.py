@@ -1,0 +1,414 @@
+"""What components counted minute by minute, and in longer buckets.
+
+While a bucket is open it is a row of sums, `OPEN`, to which those of the next reading are added.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final, NamedTuple, Self
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from stormkeeper.pipeline import rows, tables
+from stormkeeper.pipeline.aggregation import COUNTED, WEIGHTS, average, doubles, grouped, held
+from stormkeeper.pipeline.executor_counters import COUNTERS, TIMES, increments
+from stormkeeper.pipeline.liveness_columns import worker_keys
+
+_KEYS: Final = {
+    "bucket": rows.TIMESTAMP,
+    **dict.fromkeys(("storm_id", "topology", "component", "kind"), pa.string()),
+}
+_SIZES: Final = ("workers", "executors", "tasks")
+_COUNTS: Final = (*COUNTED, "restarts", "readings", "skipped")
+
+#: The columns of a roll-up, in their order.
+ROLLUP: Final = pa.schema(
+    [
+        *_KEYS.items(),
+        *((name, pa.int64()) for name in (*_SIZES, *COUNTED)),
+        *((f"{name}_ms_avg", pa.float64()) for name in WEIGHTS),
+        *((name, pa.float64()) for name in ("capacity", "capacity_mean")),
+        ("restarts", pa.int64()),
+        ("heartbeat_bytes", pa.float64()),
+        *((name, pa.int64()) for name in ("readings", "skipped")),
+        *((name, pa.float64()) for name in ("interval_secs", "largest_share", "executed_cv")),
+    ]
+)
+
+#: What of the sums adds up, besides what is counted, and what is the largest.
+_ADDED: Final = (*TIMES, "capacities", "work", "squares")
+_LARGEST: Final = ("capacity", "interval_secs", "largest")
+
+#: The sums of an open bucket. ``work`` is what is compared between executors: what a spout emitted,
+#: or else was executed; ``squares`` are of each executor's.
+OPEN: Final = pa.schema(
+    [
+        *_KEYS.items(),
+        *((name, pa.int64()) for name in (*_SIZES, *_COUNTS, "executor_readings", "bytes")),
+        *((name, pa.float64()) for name in (*_ADDED, *_LARGEST)),
+    ]
+)
+
+#: Sums that may be more than 64 bits hold.
+_EXACT: Final = (*_SIZES, *_COUNTS, "executor_readings", "bytes")
+
+
+def summed(changes: pa.Table) -> pa.Table:
+    """Sum up what executors counted by component and bucket.
+
+    Parameters
+    ----------
+    changes
+        Rows of `increments.increments`, one per executor, with the ``bucket`` of each; ``done``,
+        the executor's work in it so far, null if it was not read in it before; ``worker``, a
+        number; and ``bytes`` and ``skipped``, the size of its worker's heartbeat and how many
+        before it were not read.
+
+    Returns
+    -------
+    Rows of `OPEN`.
+    """
+    is_first = pc.is_null(changes["done"])
+    done = pc.fill_null(changes["done"], 0.0)
+    work = work_of(changes)
+    now = pc.add(done, work)
+    tasks = pc.add(pc.subtract(_longs(changes["task_end"]), _longs(changes["task_start"])), 1)
+    # Numbers take less memory than the names that they stand for, and are grouped more quickly.
+    whose = pc.binary_join_element_wise(
+        *(changes[name] for name in ("storm_id", "kind", "component")),
+        "/",
+        null_handling="replace",
+    )
+    numbers = rows.one_array(whose).dictionary_encode()
+    placed = {"bucket": changes["bucket"], "whose": numbers.indices}
+    executors = {name: changes[name] for name in (*COUNTED, *TIMES, "capacity")}
+    executors |= {
+        "executors": _longs(is_first),
+        "tasks": pc.if_else(is_first, tasks, 0),
+        "executor_readings": pa.repeat(1, changes.num_rows),
+        "capacities": changes["capacity"],
+        "work": work,
+        "squares": pc.subtract(pc.multiply(now, now), pc.multiply(done, done)),
+        "interval_secs": changes["secs"],
+        "largest": now,
+    }
+    # Executors of one worker are read and restarted together, whose heartbeat is one.
+    workers = {name: changes[name] for name in ("worker", "bytes", "skipped")}
+    workers |= {"restarts": _longs(changes["restarted"]), "workers": _longs(is_first)}
+    by_worker = grouped(
+        pa.table(placed | workers),
+        [*placed, "worker"],
+        others={"workers": "min", **dict.fromkeys(("restarts", "skipped", "bytes"), "max")},
+    )
+    by_worker = by_worker.append_column("readings", pa.repeat(1, by_worker.num_rows))
+    found, of_workers = (
+        _added(part, list(placed)).sort_by([(name, "ascending") for name in placed])
+        for part in (pa.table(placed | executors), by_worker.drop_columns(["worker"]))
+    )
+    for name in of_workers.column_names[len(placed) :]:
+        found = found.append_column(name, of_workers[name])
+    first = pc.index_in(numbers.dictionary, whose)
+    names = changes.select([name for name in _KEYS if name != "bucket"])
+    names = names.take(first.take(found["whose"]))
+    columns = {name: found[name] for name in found.column_names if name != "whose"}
+    columns |= {name: names[name] for name in names.column_names}
+    return pa.table({name: columns[name] for name in OPEN.names}, schema=OPEN)
+
+
+def work_of(changes: pa.Table) -> Any:
+    """Return what executors are compared by: what a spout emitted, or else was executed."""
+    is_spout = pc.fill_null(pc.equal(changes["kind"], "spout"), False)
+    return doubles(pc.if_else(is_spout, changes["emitted"], changes["executed"]))
+
+
+def together(one: pa.Table, other: pa.Table) -> pa.Table:
+    """Add up the sums of buckets, each of `OPEN`."""
+    found = _added(pa.concat_tables([one, other]), list(_KEYS))
+    return found.select(OPEN.names).cast(OPEN)
+
+
+def _added(parts: pa.Table, keys: list[str]) -> pa.Table:
+    """Add up what `OPEN` has of sums, as far as it is there."""
+    exact, added, largest = (
+        [name for name in names if name in parts.column_names]
+        for names in (_EXACT, _ADDED, _LARGEST)
+    )
+    others = dict.fromkeys(added, "sum") | dict.fromkeys(largest, "max")
+    found = grouped(parts, keys, counts=exact, others=others)
+    columns = {name: found[name] for name in found.column_names}
+    return pa.table(columns | {name: held(found[name]) for name in exact})
+
+
+def rollup(open_: pa.Table) -> pa.Table:
+    """Return rows of `ROLLUP` of the sums of buckets, of `OPEN`."""
+    columns: dict[str, Any] = {name: open_[name] for name in OPEN.names if name in ROLLUP.names}
+    for name, weight in WEIGHTS.items():
+        latency = average(open_[f"{name}_ms"], open_[weight])
+        columns[f"{name}_ms_avg"] = _of_kind(open_, name, latency)
+    columns["capacity_mean"] = average(open_["capacities"], open_["executor_readings"])
+    columns["capacity_mean"] = _where(pc.is_valid(open_["capacities"]), columns["capacity_mean"])
+    columns["heartbeat_bytes"] = average(doubles(open_["bytes"]), open_["readings"])
+    columns["largest_share"] = pc.divide(open_["largest"], _positive(open_["work"]))
+    work = open_["work"]
+    spread = pc.subtract(
+        pc.multiply(doubles(open_["executors"]), open_["squares"]), pc.multiply(work, work)
+    )
+    spread = pc.sqrt(pc.max_element_wise(spread, 0.0))
+    columns["executed_cv"] = _of_kind(open_, "execute", pc.divide(spread, _positive(work)))
+    return pa.table({name: columns[name] for name in ROLLUP.names}, schema=ROLLUP)
+
+
+def longer(finer: pa.Table, minutes: int) -> pa.Table:
+    """Put the buckets of a roll-up together to longer ones.
+
+    Parameters
+    ----------
+    finer
+        Rows of `ROLLUP`. Several rows of one bucket become one, too.
+    minutes
+        Length of the new buckets: a multiple of that of the old ones.
+
+    Returns
+    -------
+    Rows of `ROLLUP`. Counts, ``restarts``, ``readings`` and ``skipped`` are sums; averages weigh by
+    their counts, ``capacity_mean`` and ``heartbeat_bytes`` by readings. ``workers``, ``executors``,
+    ``tasks``, ``capacity`` and ``interval_secs`` are the largest. ``largest_share`` and
+    ``executed_cv`` are means over the old buckets, weighed by what was counted.
+    """
+    weights = {f"{name}_ms_avg": doubles(finer[weight]) for name, weight in WEIGHTS.items()}
+    weights |= dict.fromkeys(("capacity_mean", "heartbeat_bytes"), doubles(finer["readings"]))
+    weights |= {"largest_share": work_of(finer), "executed_cv": doubles(finer["executed"])}
+    columns = {name: finer[name] for name in ROLLUP.names if name not in weights}
+    columns["bucket"] = floored(finer["bucket"], minutes)
+    for name, weight in weights.items():
+        columns[name] = pc.multiply(finer[name], weight)
+        columns[f"{name} weight"] = _where(pc.is_valid(finer[name]), weight)
+    largest = (*_SIZES, "capacity", "interval_secs")
+    added = [each for name in weights for each in (name, f"{name} weight")]
+    found = grouped(
+        pa.table(columns),
+        list(_KEYS),
+        counts=_COUNTS,
+        others=dict.fromkeys(largest, "max") | dict.fromkeys(added, "sum"),
+    )
+    columns = {name: found[name] for name in ROLLUP.names}
+    columns |= {name: held(found[name]) for name in _COUNTS}
+    columns |= {name: average(found[name], found[f"{name} weight"]) for name in weights}
+    return pa.table(columns, schema=ROLLUP)
+
+
+def floored(at: pa.ChunkedArray, minutes: int) -> Any:
+    """Return the starts of the buckets of so many minutes that times are in."""
+    micros = at.cast(pa.int64())
+    length = 60_000_000 * minutes
+    return pc.multiply(pc.divide(micros, length), length).cast(rows.TIMESTAMP)
+
+
+def _of_kind(table: pa.Table, latency: str, values: Any) -> Any:
+    kind = "spout" if latency == "complete" else "bolt"
+    return _where(pc.equal(table["kind"], kind), values)
+
+
+def _positive(values: Any) -> Any:
+    return _where(pc.greater(values, 0.0), values)
+
+
+def _longs(values: pa.ChunkedArray) -> Any:
+    return values.cast(pa.int64())
+
+
+def _where(wanted: Any, values: Any) -> Any:
+    return pc.if_else(wanted, values, pa.scalar(None, values.type))
+
+
+#: The newest reading of each executor, and its ``work`` in the ``bucket`` of that reading, for its
+#: ``component``, which may have got its name since.
+EXECUTOR_COUNTERS: Final = pa.schema(
+    [*COUNTERS, ("bucket", rows.TIMESTAMP), ("component", pa.string()), ("work", pa.float64())]
+)
+
+#: What is closed of a longer bucket that is open, and of how many ``minutes`` that is.
+ROLLUP_PARTS: Final = pa.schema([("minutes", pa.int32()), *ROLLUP])
+
+#: The roll-ups, by the minutes of a bucket, from the shortest.
+ROLLUPS: Final = {1: tables.ROLLUP_1M, 10: tables.ROLLUP_10M, 60: tables.ROLLUP_60M}
+
+#: For so long a worker that is silent is known again, if it should ever beat again.
+FORGET: Final = timedelta(hours=24)
+
+#: From here on a clock that is set back was wrong before.
+_WRONG: Final = timedelta(hours=1)
+
+_MINUTE: Final = timedelta(minutes=1)
+
+_MARKS: Final = b"stormkeeper.marks"
+
+
+class _Marks(NamedTuple):
+    """Up to when minutes are closed; of who was started by `since`, the past may be unknown."""
+
+    closed: datetime
+    since: datetime
+
+    @classmethod
+    def of(cls, table: pa.Table | None, now: datetime) -> Self:
+        noted = ((table.schema.metadata or {}) if table is not None else {}).get(_MARKS)
+        if noted is None:
+            # What a worker counted in its first minute may count as of now.
+            return cls(_floor(now), now - _MINUTE)
+        closed, since = map(datetime.fromisoformat, json.loads(noted))
+        return cls(closed, since)
+
+    def on(self, table: pa.Table) -> pa.Table:
+        """Return a table with a note of these in its metadata."""
+        noted = json.dumps([self.closed.isoformat(), self.since.isoformat()])
+        return table.replace_schema_metadata({_MARKS: noted})
+
+
+def merged_notes(notes: Iterable[Mapping[bytes, bytes]]) -> dict[bytes, bytes]:
+    """Put together what the parts of a table of open minutes have noted."""
+    noted = [json.loads(each[_MARKS]) for each in notes if _MARKS in each]
+    times = [max(map(datetime.fromisoformat, of)).isoformat() for of in zip(*noted, strict=True)]
+    return {_MARKS: json.dumps(times).encode()} if times else {}
+
+
+def next_rollups(
+    before: Callable[[str], pa.Table | None],
+    counted: pa.Table,
+    reports: pa.Table,
+    between: tuple[float, float],
+) -> Mapping[str, pa.Table]:
+    """Return the tables of roll-ups that a batch changes, of logs the rows that are new.
+
+    Parameters
+    ----------
+    before
+        Reads one of these tables as it is.
+    counted
+        What the newest pulses of this batch say: rows of `increments.READINGS`.
+    reports
+        The next table of worker reports: which workers there are, how large their heartbeats were,
+        and how many were not read.
+    between
+        When the batch was read, at the earliest and at the latest: seconds since the epoch.
+    """
+    began, now = (datetime.fromtimestamp(at, UTC) for at in between)
+    previous, open_ = before(tables.EXECUTOR_COUNTERS), before(tables.ROLLUP_OPEN)
+    marks = _Marks.of(open_, began)
+    if previous is None:
+        previous = EXECUTOR_COUNTERS.empty_table()
+    if open_ is None:
+        open_ = OPEN.empty_table()
+    is_wrong = marks.closed > now + _WRONG
+    changes, readings = increments(counted, previous, marks.since)
+    earliest = _floor(began) if is_wrong else marks.closed
+    changes = _placed(changes, previous, reports, earliest, max(_floor(now), earliest))
+    known, forgotten = _known(previous, changes, readings, reports, now)
+    closed_now = open_ if is_wrong else open_.slice(0, 0)
+    open_ = together(open_.slice(0, 0) if is_wrong else open_, summed(changes))
+    closed = max(earliest, _floor(began))
+    is_over = pc.less(open_["bucket"], pa.scalar(closed, rows.TIMESTAMP))
+    closed_now = pa.concat_tables([closed_now, open_.filter(is_over)])
+    found: dict[str, pa.Table] = {}
+    if is_wrong or closed != marks.closed:
+        parts = before(tables.ROLLUP_PARTS)
+        found = _closed(rollup(closed_now), parts, None if is_wrong else closed)
+    marks = _Marks(closed, max(marks.since, forgotten or marks.since))
+    return {
+        tables.EXECUTOR_COUNTERS: known,
+        tables.ROLLUP_OPEN: marks.on(open_.filter(pc.invert(is_over))),
+        **found,
+    }
+
+
+def _placed(
+    changes: pa.Table, previous: pa.Table, reports: pa.Table, earliest: datetime, latest: datetime
+) -> pa.Table:
+    """Put increments into their buckets, beside what their worker reports."""
+    first, last = (pa.scalar(at, rows.TIMESTAMP) for at in (earliest, latest))
+    bucket = floored(changes["at"], 1)
+    bucket = pc.if_else(pc.greater(bucket, last), last, bucket)
+    bucket = pc.if_else(pc.less(bucket, first), first, bucket)
+    then = previous.select(["bucket", "component", "work"]).take(changes["before"])
+    is_same = pc.and_(
+        pc.equal(then["bucket"], bucket), pc.equal(then["component"], changes["component"])
+    )
+    is_same = pc.fill_null(is_same, False)
+    done = pc.if_else(is_same, then["work"], pa.scalar(None, pa.float64()))
+    worker = pc.index_in(worker_keys(changes), worker_keys(reports))
+    said = reports.select(["bytes", "skipped"]).take(worker)
+    placed = {**_columns(changes), "bucket": bucket, "done": done, "worker": worker}
+    return pa.table(placed | _columns(said))
+
+
+def _known(
+    previous: pa.Table, changes: pa.Table, readings: pa.Table, reports: pa.Table, now: datetime
+) -> tuple[pa.Table, datetime | None]:
+    """Return the next table of counters, and when the newest was read that is not in it any more.
+
+    Those stay that were read within `FORGET`, and those of workers that may yet be heard: there is
+    a report of them, and nothing newer.
+    """
+    is_replaced = pc.is_in(pa.arange(0, previous.num_rows).cast(pa.int32()), changes["before"])
+    kept = previous.filter(pc.invert(is_replaced))
+    is_young = pc.greater_equal(kept["at"], pa.scalar(now - FORGET, rows.TIMESTAMP))
+    workers = worker_keys(kept)
+    is_waited_for = pc.and_(
+        pc.is_in(workers, worker_keys(reports)), pc.invert(pc.is_in(workers, worker_keys(readings)))
+    )
+    stays = pc.or_(is_young, is_waited_for)
+    forgotten = pc.max(kept["at"].filter(pc.invert(stays))).as_py()
+    work = pc.add(pc.fill_null(changes["done"], 0.0), work_of(changes))
+    counted = _columns(readings.select(COUNTERS.names))
+    beside = {"bucket": changes["bucket"], "component": changes["component"], "work": work}
+    known = pa.table(counted | beside, schema=EXECUTOR_COUNTERS)
+    return pa.concat_tables([kept.filter(stays), known]), forgotten
+
+
+def _closed(
+    minutes: pa.Table, parts: pa.Table | None, closed: datetime | None
+) -> dict[str, pa.Table]:
+    """Return the rows of buckets that have closed, and the parts of those that have not, by table.
+
+    Parameters
+    ----------
+    minutes
+        Rows of minutes that are closed now.
+    parts
+        The parts so far.
+    closed
+        Up to when all minutes are closed; None: so is everything else.
+    """
+    if parts is None:
+        parts = ROLLUP_PARTS.empty_table()
+    result, left = {ROLLUPS[1]: minutes}, []
+    finer = minutes
+    for length, name in list(ROLLUPS.items())[1:]:
+        is_part = pc.equal(parts["minutes"], length)
+        known = parts.filter(is_part).select(ROLLUP.names)
+        found = longer(pa.concat_tables([known, finer]), length)
+        if closed is not None:
+            whole = _floor(closed, length)
+            is_over = pc.less(found["bucket"], pa.scalar(whole, rows.TIMESTAMP))
+            rest = found.filter(pc.invert(is_over))
+            left.append(rest.add_column(0, ROLLUP_PARTS.field(0), _repeated(length, rest)))
+            found = found.filter(is_over)
+        result[name] = finer = found
+    return result | {tables.ROLLUP_PARTS: pa.concat_tables([ROLLUP_PARTS.empty_table(), *left])}
+
+
+def _repeated(minutes: int, table: pa.Table) -> pa.Array:
+    return pa.repeat(pa.scalar(minutes, pa.int32()), table.num_rows)
+
+
+def _floor(at: datetime, minutes: int = 1) -> datetime:
+    secs = 60 * minutes
+    return datetime.fromtimestamp(at.timestamp() // secs * secs, UTC)
+
+
+def _columns(table: pa.Table) -> dict[str, Any]:
+    return {name: table[name] for name in table.column_names}

@@ -1,0 +1,196 @@
+"""The same for DataFrames, ``df -> df``: Spark's workers run the functions of Arrow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Final
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, Window
+from pyspark.sql import functions as fn
+from pyspark.sql.functions import col
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from stormkeeper.pipeline.executor_stats import EXECUTOR_STATS, READ, apart, laid_out, pieces
+from stormkeeper.pipeline.rollups import ROLLUP, longer
+from stormkeeper.pipeline.summaries import (
+    COMPONENT_STATS,
+    SUMMED,
+    TOPOLOGY_STATS,
+    tallies,
+    together,
+    worker_sums,
+)
+from stormkeeper.pipeline.summaries import component_stats as of_components
+from stormkeeper.pipeline.summaries import topology_stats as of_topologies
+
+#: Rows of executors' sums that are brought together before more are read.
+_AT_ONCE: Final = 1 << 18
+
+
+def newest(df: DataFrame) -> DataFrame:
+    """Keep the newest heartbeat of each worker, of those that could be decoded.
+
+    A worker that moved from one Pacemaker to another has an older one on the first. What both say
+    of its executors would be added up.
+
+    Parameters
+    ----------
+    df
+        Rows of `decode.heartbeats`.
+    """
+    received = fn.coalesce("received_at", "read_at").desc()
+    newest_first = Window.partitionBy("storm_id", "node", "port").orderBy(received)
+    readable = df.where(col("storm_id").isNotNull() & col("executors").isNotNull())
+    ranked = readable.withColumn("rank", fn.row_number().over(newest_first))
+    return ranked.where("rank = 1").select(*df.columns)
+
+
+def executor_stats(df: DataFrame) -> DataFrame:
+    """Lay out what executors counted, one row per executor, window and stream.
+
+    Parameters
+    ----------
+    df
+        Rows of `decode.heartbeats`. Those that could not be decoded give no rows.
+
+    Returns
+    -------
+    Rows as of `readings.executor_stats`.
+    """
+    schema = from_arrow_schema(EXECUTOR_STATS)
+    return df.select(*READ).mapInArrow(_laid_out, schema)
+
+
+def component_stats(df: DataFrame) -> DataFrame:
+    """Sum up what executors counted, by component and window: the rows of Storm's pages.
+
+    Parameters
+    ----------
+    df
+        Rows of `executor_stats`, of one moment: one report per executor.
+
+    Returns
+    -------
+    Rows as of `summaries.component_stats`.
+
+    Examples
+    --------
+    >>> now = beats.transform(executor_stats).transform(component_stats)  # doctest: +SKIP
+    """
+    return _by_topology(df, of_components, COMPONENT_STATS)
+
+
+def topology_stats(df: DataFrame) -> DataFrame:
+    """Sum up what executors counted, by topology and window: Storm's ``TopologyStats``.
+
+    Parameters
+    ----------
+    df
+        Rows of `executor_stats`, of one moment: one report per executor.
+
+    Returns
+    -------
+    Rows as of `summaries.topology_stats`.
+    """
+    return _by_topology(df, of_topologies, TOPOLOGY_STATS)
+
+
+def assigned(df: DataFrame, executors: DataFrame) -> DataFrame:
+    """Keep the executors that Nimbus knows, with the names of their components.
+
+    What a worker reports of an executor that Nimbus has not assigned, or not to this worker, does
+    not count in Storm. And Storm's own workers do not say of which component an executor is.
+
+    Parameters
+    ----------
+    df
+        Rows of `executor_stats`.
+    executors
+        One row per executor: ``storm_id``, ``task_start``, ``task_end``, ``component``; also its
+        worker's ``node`` and ``port``, where these are known.
+
+    Examples
+    --------
+    >>> counted = beats.transform(executor_stats).transform(assigned, executors)  # doctest: +SKIP
+    """
+    on = ["storm_id", "task_start", "task_end"]
+    on += [name for name in ("node", "port") if name in executors.columns]
+    named = executors.select(*on, "component")
+    return df.drop("component").join(named, on).select(*df.columns)
+
+
+def _laid_out(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        for piece in pieces(pa.Table.from_batches([batch])):
+            yield from laid_out(apart(piece)).cast(EXECUTOR_STATS).combine_chunks().to_batches()
+
+
+def _by_topology(
+    df: DataFrame, summed: Callable[[pa.Table], pa.Table], schema: pa.Schema
+) -> DataFrame:
+    """Sum up rows of executors where all of a topology's are, as they come."""
+
+    def sums(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        found: list[pa.Table] = []
+        for batch in batches:
+            found.append(tallies(pa.Table.from_batches([batch])))
+            if sum(part.num_rows for part in found[1:]) > _AT_ONCE:
+                found = [tallies(together(found))]
+        if found:
+            executors = tallies(together(found))
+            yield from summed(worker_sums(executors)).combine_chunks().to_batches()
+
+    rows = df.select(*SUMMED).repartition("storm_id")
+    return rows.mapInArrow(sums, from_arrow_schema(schema))
+
+
+def named(df: DataFrame, components: DataFrame) -> DataFrame:
+    """Name the components of executors that are known by their tasks alone.
+
+    Parameters
+    ----------
+    df
+        Rows of `executor_stats` or `decode.statistics`. Name them before they are summed up.
+    components
+        Rows of the pipeline's table ``components``: ``storm_id``, ``component``, ``task_start``,
+        ``task_end``.
+
+    Returns
+    -------
+    The same rows. What `components` does not have stays as it is.
+
+    Examples
+    --------
+    >>> counted.transform(named, components).transform(component_stats)  # doctest: +SKIP
+    """
+    tasks = components.select(
+        col("storm_id").alias("of"),
+        col("component").alias("name"),
+        col("task_start").alias("first"),
+        col("task_end").alias("last"),
+    )
+    label = fn.concat(fn.lit("tasks "), col("task_start"), fn.lit("-"), col("task_end"))
+    is_within = (col("first") <= col("task_start")) & (col("task_end") <= col("last"))
+    lacks = fn.coalesce(col("component"), label) == label
+    on = (col("storm_id") == col("of")) & is_within & lacks
+    found = df.join(fn.broadcast(tasks), on, "left")
+    return found.withColumn("component", fn.coalesce("name", "component")).select(*df.columns)
+
+
+def coarser(df: DataFrame, minutes: int) -> DataFrame:
+    """Put the buckets of a roll-up together to longer ones: `longer` on Spark.
+
+    Parameters
+    ----------
+    df
+        Rows of a roll-up's table.
+    minutes
+        Length of the new buckets: a multiple of that of the old ones.
+    """
+
+    def longer_of(finer: pa.Table) -> pa.Table:
+        columns = {name: finer[name].cast(ROLLUP.field(name).type) for name in ROLLUP.names}
+        return longer(pa.table(columns), minutes)
+
+    return df.groupBy("storm_id").applyInArrow(longer_of, from_arrow_schema(ROLLUP))

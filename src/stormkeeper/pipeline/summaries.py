@@ -1,0 +1,361 @@
+"""What workers, components and topologies counted, as Storm's pages say it, in Arrow.
+
+Executors are summed up by worker first: that is what the pipeline keeps from batch to batch, as a
+batch has new readings of some workers only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from stormkeeper.pipeline import rows
+from stormkeeper.pipeline.aggregation import (
+    COUNTED,
+    WEIGHTS,
+    Groups,
+    aggregated,
+    average,
+    capacity,
+    grouped,
+    groups_by,
+    held,
+    terms,
+    whole_ms,
+)
+from stormkeeper.pipeline.executor_stats import (
+    CAPACITY_WINDOW,
+    KINDS,
+    WINDOWS,
+    Apart,
+    is_storms_own,
+    is_workers_own,
+)
+from stormkeeper.pipeline.worker_liveness import topology_name
+
+#: What is counted; ``_all`` also on Storm's own streams.
+COUNTS: Final = (
+    *("emitted", "transferred", "emitted_all", "transferred_all"),
+    *("executed", "acked", "failed"),
+)
+
+#: Sums of average times count, and the same with that of each executor cut to whole milliseconds.
+_TOTALS: Final = tuple(f"{name}_ms" for name in WEIGHTS)
+_PAGE_TOTALS: Final = tuple(f"{name}_page_ms" for name in WEIGHTS)
+
+_WORKER: Final = ("storm_id", "node", "port")
+
+#: The columns of `readings.EXECUTOR_STATS` that are summed up, or tell what belongs together.
+SUMMED: Final = (
+    *(*_WORKER, "component", "kind", "task_start", "task_end", "window", "stream"),
+    *("read_at", "uptime_secs", "partial", *COUNTED, *(f"{name}_ms_avg" for name in WEIGHTS)),
+)
+
+#: What else `tallies` has of a reading, where it is there.
+_READING: Final = ("topology", "server", "instance", "revision", "time_secs", "received_at")
+
+#: Arrow's functions for what is summed up of streams, besides counts.
+_OF_STREAMS: Final = dict.fromkeys(_TOTALS, "sum") | {"partial": "any"}
+
+_SIZES: Final = ("workers", "executors", "tasks")
+
+
+#: Which kind of component has which latency.
+_OF_KIND: Final = {"complete": "spout", "execute": "bolt", "process": "bolt"}
+
+_OF_COMPONENT: Final = dict.fromkeys(("component", "kind"), pa.string())
+
+#: One row per worker, component and window.
+WORKER_STATS: Final = pa.schema(
+    {
+        "read_at": rows.TIMESTAMP,
+        **dict.fromkeys(("storm_id", "topology", "node"), pa.string()),
+        "port": pa.int32(),
+        **_OF_COMPONENT,
+        "window": pa.string(),
+        **dict.fromkeys(("executors", "tasks", *COUNTS), pa.int64()),
+        **dict.fromkeys((*_TOTALS, *_PAGE_TOTALS, "capacity"), pa.float64()),
+        "partial": pa.bool_(),
+    }
+)
+
+#: The same with dictionaries of texts.
+ENCODED: Final = pa.schema(
+    (field.name, pa.dictionary(pa.int32(), field.type) if field.type == pa.string() else field.type)
+    for field in WORKER_STATS
+)
+
+#: One row per component, window and reading.
+COMPONENT_STATS: Final = pa.schema(
+    {
+        "read_at": rows.TIMESTAMP,
+        **dict.fromkeys(("storm_id", "topology"), pa.string()),
+        **_OF_COMPONENT,
+        "window": pa.string(),
+        **dict.fromkeys((*_SIZES, *COUNTS), pa.int64()),
+        **dict.fromkeys((f"{name}_ms_avg" for name in WEIGHTS), pa.float64()),
+        **dict.fromkeys((f"{name}_ms_page" for name in WEIGHTS), pa.float64()),
+        "capacity": pa.float64(),
+        "partial": pa.bool_(),
+    }
+)
+
+#: One row per topology, window and reading.
+TOPOLOGY_STATS: Final = pa.schema(
+    {
+        "read_at": rows.TIMESTAMP,
+        **dict.fromkeys(("storm_id", "topology", "window"), pa.string()),
+        **dict.fromkeys((*_SIZES, *(name for name in COUNTS if name != "executed")), pa.int64()),
+        "complete_ms_avg": pa.float64(),
+    }
+)
+
+
+def tallies(executors: pa.Table) -> pa.Table:
+    """Sum up each executor's streams, in each of Storm's windows.
+
+    Parameters
+    ----------
+    executors
+        Rows of `readings.EXECUTOR_STATS`, one report per executor; or what this function returned,
+        concatenated, of parts of them.
+
+    Returns
+    -------
+    One row per executor and window: `COUNTS`, the sums of average times count and ``partial``;
+    kinds are numbers. What `SUMMED` has not of the reading is there if it was.
+    """
+    keys = [*_WORKER, "component", "task_start", "task_end", "window"]
+    keys += ["kind", "read_at", "uptime_secs"]
+    keys += [name for name in _READING if name in executors.column_names]
+    if "emitted_all" not in executors.column_names:
+        counted = pc.and_(
+            pc.invert(is_workers_own(executors)), pc.is_in(executors["window"], pa.array(WINDOWS))
+        )
+        executors = _streams(executors.filter(counted))
+        place = executors.column_names.index("kind")
+        kind = pc.index_in(executors["kind"], KINDS)
+        executors = executors.set_column(place, "kind", kind)
+    return grouped(executors, keys, counts=COUNTS, others=_OF_STREAMS)
+
+
+def tallied(read: Apart) -> pa.Table:
+    """Return the `tallies` of what `readings.executor_stats` makes of pulses, one of each worker.
+
+    They also have ``executor``, a number: it tells executors from each other more quickly than ten
+    columns do, which no row needs to have then. Its rows follow each other, one for each window.
+    """
+    workers, executors, counters = read
+    if counters["place"].null_count:
+        counters = counters.filter(pc.is_valid(counters["place"]))
+    counted = _streams(counters)
+    places = executors.num_rows * len(WINDOWS)
+    by_place = Groups(counted["place"].to_numpy(), places)
+    sums = pa.table(aggregated(counted, by_place, counts=COUNTS, others=_OF_STREAMS))
+    kind = pc.index_in(executors["kind"].cast(pa.string()), KINDS)
+    executors = executors.set_column(executors.column_names.index("kind"), "kind", kind)
+    executor = pa.array(np.repeat(np.arange(executors.num_rows), len(WINDOWS)))
+    is_own = pc.fill_null(is_workers_own(executors), False)
+    if pc.any(is_own).as_py():
+        wanted = pc.invert(is_own.take(executor))
+        executor, sums = executor.filter(rows.one_array(wanted)), sums.filter(wanted)
+    every = np.tile(np.arange(len(WINDOWS), dtype=np.int32), len(executor) // len(WINDOWS))
+    executors = executors.take(executor)
+    workers = workers.take(executors["worker"])
+    columns = {name: workers[name] for name in (*_WORKER, *_READING, "read_at", "uptime_secs")}
+    columns |= {name: executors[name] for name in ("component", "task_start", "task_end", "kind")}
+    columns |= {name: sums[name] for name in sums.column_names}
+    columns |= {
+        "window": pa.DictionaryArray.from_arrays(every, pa.array(WINDOWS)),
+        "executor": executor,
+        "partial": pc.fill_null(sums["partial"], False),
+    }
+    return pa.table(columns)
+
+
+def _streams(counters: pa.Table) -> pa.Table:
+    """Return rows of streams with what is summed up of them."""
+    found = counters
+    own = is_storms_own(found["stream"])
+    columns = {name: found[name] for name in found.column_names}
+    for name in ("emitted", "transferred"):
+        columns[f"{name}_all"] = found[name]
+        columns[name] = pc.if_else(own, None, found[name])
+    for name, weight in WEIGHTS.items():
+        columns[f"{name}_ms"] = terms(found[f"{name}_ms_avg"], found[weight])
+    return pa.table(columns)
+
+
+def worker_sums(executors: pa.Table) -> pa.Table:
+    """Sum up `tallies` by worker, component and window.
+
+    Returns
+    -------
+    Columns of `WORKER_STATS`, with counts of any size, and kinds as numbers.
+    """
+    found = executors
+    for name in WEIGHTS:
+        found = found.append_column(f"{name}_page_ms", whole_ms(found[f"{name}_ms"]))
+    is_recent = pc.equal(found["window"], CAPACITY_WINDOW)
+    recent = capacity(found["execute_ms"], found["uptime_secs"])
+    last = found["task_end"].cast(pa.int64())
+    tasks = pc.add(pc.subtract(last, found["task_start"].cast(pa.int64())), 1)
+    more = {
+        "capacity": pc.if_else(is_recent, recent, None),
+        "tasks": tasks,
+        "executors": pa.repeat(1, found.num_rows),
+    }
+    for name, column in more.items():
+        found = found.append_column(name, column)
+    others = dict.fromkeys(("kind", "read_at", "capacity"), "max") | {"partial": "any"}
+    others |= dict.fromkeys((*_TOTALS, *_PAGE_TOTALS, "tasks", "executors"), "sum")
+    return grouped(found, [*_WORKER, "component", "window"], counts=COUNTS, others=others)
+
+
+def worker_stats(executors: pa.Table) -> pa.Table:
+    """Sum up what executors counted, by worker, component and window.
+
+    Parameters
+    ----------
+    executors
+        Rows of `tallies`, one report per executor.
+
+    Returns
+    -------
+    Rows of `WORKER_STATS`, with dictionaries of texts: what is to be kept of a worker for
+    `component_stats` and `topology_stats`. The columns are those of `component_stats`, but for
+    latencies: ``complete_ms`` is the sum of average times count, in milliseconds,
+    ``complete_page_ms`` the same with that of each executor cut to a whole number; so are those of
+    the other two. ``capacity`` is in rows of the window of ten minutes alone.
+    """
+    found = worker_sums(executors)
+    columns = {name: found[name] for name in found.column_names}
+    columns |= {name: held(found[name]) for name in COUNTS}
+    kind = rows.one_array(found["kind"]).cast(pa.int32())
+    columns["kind"] = pa.DictionaryArray.from_arrays(kind, KINDS)
+    columns["topology"] = _topologies(found["storm_id"])
+    columns["partial"] = pc.fill_null(found["partial"], False)
+    return pa.table({name: columns[name] for name in ENCODED.names}).cast(ENCODED)
+
+
+def component_stats(workers: pa.Table) -> pa.Table:
+    """Sum up what workers counted, by component and window: the rows of Storm's pages.
+
+    Parameters
+    ----------
+    workers
+        Rows of `worker_stats`, or of `worker_sums`: all of a topology's workers, one reading of
+        each.
+
+    Returns
+    -------
+    Rows of `COMPONENT_STATS`, for each component those of Storm's four windows:
+
+    - ``read_at``: when the newest heartbeat of the topology was read.
+    - ``workers``, ``executors``, ``tasks``: how many have reported, be it in another window.
+    - ``emitted``, ``transferred`` without Storm's own streams (``__…``), ``emitted_all``,
+      ``transferred_all`` with them; ``executed``, ``acked``, ``failed``. 0 where nothing was
+      reported; a sum beyond 64 bits is the largest number that they hold.
+    - ``complete_ms_avg`` of a spout, weighed by what was acked, ``execute_ms_avg`` and
+      ``process_ms_avg`` of a bolt, both by what was executed: exact, as on a component's page.
+      ``…_page``: as on the topology's page, where Storm cuts the time of each executor down to
+      whole milliseconds. Null where the count is 0.
+    - ``capacity`` of a bolt: the largest of its executors'; null for a spout. It is of the last ten
+      minutes in every window's row.
+    - ``partial``: an executor had more rows in that window than were counted.
+    """
+    others = dict.fromkeys((*_SIZES, *_TOTALS, *_PAGE_TOTALS), "sum")
+    others |= dict.fromkeys(("kind", "capacity", "read_at"), "max") | {"partial": "any"}
+    keys = ["storm_id", "component", "window"]
+    found = grouped(_numbered(workers), keys, counts=COUNTS, others=others)
+    found = _with_largest(found, "capacity", ["storm_id", "component"])
+    found = _with_largest(found, "read_at", ["storm_id"])
+    kind = KINDS.take(rows.one_array(found["kind"]))
+    columns = {name: found[name] for name in found.column_names}
+    columns |= {"kind": kind, "topology": _topologies(found["storm_id"])}
+    columns["partial"] = pc.fill_null(found["partial"], False)
+    largest = pc.max_element_wise(found["capacity"], 0.0)
+    columns["capacity"] = pc.if_else(pc.equal(kind, "bolt"), largest, None)
+    for name, weight in WEIGHTS.items():
+        is_of_kind = pc.equal(kind, _OF_KIND[name])
+        for total, said in ((f"{name}_ms", "avg"), (f"{name}_page_ms", "page")):
+            value = average(found[total], found[weight])
+            columns[f"{name}_ms_{said}"] = pc.if_else(is_of_kind, value, None)
+    columns |= {name: held(found[name]) for name in COUNTS}
+    return pa.table({name: columns[name] for name in COMPONENT_STATS.names}).cast(COMPONENT_STATS)
+
+
+def topology_stats(workers: pa.Table) -> pa.Table:
+    """Sum up what workers counted, by topology and window: Storm's ``TopologyStats``.
+
+    Parameters
+    ----------
+    workers
+        As of `component_stats`.
+
+    Returns
+    -------
+    Rows of `TOPOLOGY_STATS`, for each topology those of Storm's four windows: ``read_at``, when the
+    newest heartbeat was read; ``workers``, ``executors``, ``tasks``, how many have reported:
+    workers for more than Storm's own components (``__…``), executors and tasks including these;
+    ``emitted``, ``transferred`` of all components but Storm's own, ``emitted_all``,
+    ``transferred_all`` with these and with Storm's own streams; ``acked``, ``failed`` and
+    ``complete_ms_avg``, of spouts alone.
+    """
+    counts = [name for name in COUNTS if name != "executed"]
+    others = dict.fromkeys(("executors", "tasks", "complete_ms"), "sum")
+    others |= dict.fromkeys(("workers", "read_at"), "max")
+    found = grouped(_of_topology(workers), [*_WORKER, "window"], counts=counts, others=others)
+    others |= {"workers": "sum"}
+    found = grouped(found, ["storm_id", "window"], counts=counts, others=others)
+    found = _with_largest(found, "read_at", ["storm_id"])
+    columns = {name: found[name] for name in found.column_names}
+    columns["topology"] = _topologies(found["storm_id"])
+    columns["complete_ms_avg"] = average(found["complete_ms"], found["acked"])
+    columns |= {name: held(found[name]) for name in COUNTS if name in columns}
+    return pa.table({name: columns[name] for name in TOPOLOGY_STATS.names}).cast(TOPOLOGY_STATS)
+
+
+def together(parts: Sequence[pa.Table]) -> pa.Table:
+    """Concatenate sums, of which some may be beyond 64 bits."""
+    return pa.concat_tables(parts, promote_options="permissive")
+
+
+def _numbered(workers: pa.Table) -> pa.Table:
+    """Return rows of workers with a column that counts them, and kinds as numbers."""
+    if not pa.types.is_integer(workers["kind"].type):
+        place = workers.column_names.index("kind")
+        kind = pc.index_in(workers["kind"].cast(pa.string()), KINDS)
+        workers = workers.set_column(place, "kind", kind)
+    return workers.append_column("workers", pa.repeat(1, workers.num_rows))
+
+
+def _of_topology(workers: pa.Table) -> pa.Table:
+    """Return rows of workers with what counts for their topology, null where it does not."""
+    workers = _numbered(workers)
+    visible = pc.invert(is_storms_own(workers["component"]))
+    spouts = pc.and_(visible, pc.fill_null(pc.equal(workers["kind"], 0), False))
+    columns = {name: workers[name] for name in workers.column_names}
+    for name in ("emitted", "transferred"):
+        columns[name] = pc.if_else(visible, workers[name], None)
+    for name in ("acked", "failed", "complete_ms"):
+        columns[name] = pc.if_else(spouts, workers[name], None)
+    return pa.table(columns | {"workers": visible.cast(pa.int64())})
+
+
+def _with_largest(found: pa.Table, column: str, keys: Sequence[str]) -> pa.Table:
+    """Give all rows of the same keys the largest value of a column that they have."""
+    groups = groups_by(found, keys)
+    largest = aggregated(found, groups, others={column: "max"})[column].take(pa.array(groups.of))
+    return found.set_column(found.column_names.index(column), column, largest)
+
+
+def _topologies(storm_ids: pa.ChunkedArray) -> pa.Array:
+    """Return the names in topologies' ids, as a dictionary."""
+    ids = rows.one_array(storm_ids.dictionary_encode())
+    names = [topology_name(id_) for id_ in ids.dictionary.to_pylist()]
+    return pa.DictionaryArray.from_arrays(ids.indices, pa.array(names, pa.string()))

@@ -1,0 +1,175 @@
+"""The pipeline as a topology: what its spouts and sinks return.
+
+Each query reads Pacemakers, with `ages` or `pulses`, and ends in a sink, `liveness` or
+`statistics`. Checkpoints are the topology's. `stormkeeper.pipeline.process` runs the same queries
+without a topology.
+
+A worker calls these functions anew where its topology is activated again. So what they hold is the
+process's: it is let go of when that ends, however it ends.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from stormkeeper.conf import Conf
+from stormkeeper.errors import ConfigError, TableError
+from stormkeeper.history.folder import sole_writer
+from stormkeeper.history.table_store import TableStore
+from stormkeeper.pipeline import checkpoint, queries, table_updates, tables
+from stormkeeper.pipeline.analyses.rounds import specs
+from stormkeeper.pipeline.analyses.watch import Watch
+from stormkeeper.pipeline.nimbus_poller import Naming, Timeouts, naming
+from stormkeeper.pipeline.status import Sight
+from stormkeeper.pipeline.table_updates import Keeper
+from stormkeeper.pipeline.tables import ALERTS, LIVENESS, NAMING, STATISTICS
+
+_process: Final = contextlib.ExitStack()
+atexit.register(_process.close)
+
+#: By folder: the tables that this process writes, and what asks Nimbus for names beside them.
+_held: Final[dict[Path, TableStore]] = {}
+_namings: Final[dict[Path, Naming]] = {}
+
+#: The folders of alerts for which this process asks the analyses.
+_watched: Final[set[Path]] = set()
+
+
+def ages(spark: SparkSession, conf: Conf) -> DataFrame:
+    """Return the stream that says who is alive: a spout for `liveness`.
+
+    Parameters
+    ----------
+    spark
+        The session.
+    conf
+        The configuration, of which ``pacemaker.*`` counts.
+
+    Raises
+    ------
+    ConfigError
+        When it names no Pacemaker, or a file that is missing or wrong.
+    """
+    return queries.read(spark, conf, _servers(conf), LIVENESS)
+
+
+def pulses(spark: SparkSession, conf: Conf) -> DataFrame:
+    """Return the stream of heartbeats: a spout for `statistics`, likewise."""
+    return queries.read(spark, _settled(conf), _servers(conf), STATISTICS)
+
+
+def liveness(ages: DataFrame, conf: Conf) -> DataStreamWriter:
+    """Return a sink that keeps the tables of who is alive.
+
+    Parameters
+    ----------
+    ages
+        What the function `ages` returns.
+    conf
+        The configuration, of which ``pipeline.*`` and what says when a worker is late count.
+
+    Raises
+    ------
+    ConfigError
+        When ``pipeline.tables.dir`` is a URL.
+    TableError
+        When another process writes these tables, or nobody can.
+    """
+    return _sink(ages, conf, LIVENESS)
+
+
+def statistics(pulses: DataFrame, conf: Conf) -> DataStreamWriter:
+    """Return a sink that keeps the tables of what was counted, likewise, of `pulses`."""
+    return _sink(pulses, conf, STATISTICS)
+
+
+def _settled(conf: Conf) -> Conf:
+    return queries.settled(conf, _servers(conf), _tables(conf, STATISTICS))
+
+
+def _sink(rows: DataFrame, conf: Conf, query: str) -> DataStreamWriter:
+    sight = Sight()
+    conf = _settled(conf) if query == STATISTICS else conf
+    places = {name: _tables(conf, name) for name in queries.NAMES if name != query}
+    places[query] = _own_tables(conf, query)
+    keeper = partial(queries.keeper, published=partial(sight.published, query))
+    if query == STATISTICS:
+        keeper = partial(keeper, named=_naming(conf, sight).named)
+    keep = keeper(conf, _servers(conf), query, places, timeouts=Timeouts(conf))
+    _watch(conf, rows.sparkSession, sight)
+    place, _ = tables.query_folders(conf, query)
+    return queries.written(rows, conf, query, _checked(keep, place))
+
+
+def _checked(keep: Keeper, place: Path) -> Callable[[DataFrame, int], None]:
+    """Return what keeps tables once it is seen that they go with the query's checkpoint."""
+    checked = False
+
+    def keep_checked(batch: DataFrame, number: int) -> None:
+        nonlocal checked
+        if not checked:
+            checkpoint.check_next(table_updates.origin_of(batch, number), place)
+            checked = True
+        keep(batch, number)
+
+    return keep_checked
+
+
+def _servers(conf: Conf) -> list[str]:
+    servers = [str(address) for address in conf.pacemaker_servers()]
+    if not servers:
+        raise ConfigError(
+            "the pipeline has no Pacemaker to read: set pacemaker.servers in the topology's conf, "
+            "or in the storm.yaml of the machines that run it"
+        )
+    return servers
+
+
+def _tables(conf: Conf, query: str) -> TableStore:
+    place, _ = tables.query_folders(conf, query)
+    secs = queries.interval_secs(conf, query)
+    return TableStore(place, queries.specs(conf, query), interval_secs=secs)
+
+
+def _own_tables(conf: Conf, query: str) -> TableStore:
+    place, _ = tables.query_folders(conf, query)
+    if place not in _held:
+        _process.enter_context(sole_writer(place))
+        store = _process.enter_context(_tables(conf, query))
+        store.check_place()
+        _held[place] = store
+    return _held[place]
+
+
+def _naming(conf: Conf, sight: Sight) -> Naming:
+    """Return what asks Nimbus for names, in the process that reads pulses."""
+    place = tables.tables_folder(conf) / NAMING
+    if place not in _namings:
+        _process.enter_context(sole_writer(place))
+        _namings[place] = _process.enter_context(naming(conf, sight))
+    return _namings[place]
+
+
+def _watch(conf: Conf, session: SparkSession, sight: Sight) -> None:
+    """Have the analyses asked, unless this process or another worker of the topology does."""
+    place = tables.tables_folder(conf) / ALERTS
+    secs = conf["pipeline.analyses.secs"]
+    if not secs or place in _watched:
+        return
+    try:
+        _process.enter_context(sole_writer(place))
+    except TableError:
+        return
+    store = _process.enter_context(TableStore(place, specs(conf), interval_secs=secs))
+    watch = Watch(conf, store, sight)
+    watch.start(session)
+    _process.callback(watch.stop)
+    _watched.add(place)

@@ -1,0 +1,184 @@
+"""What each worker's newest pulse says: the table of worker reports, and how a batch changes it.
+
+Which pulse is a worker's newest, and when a worker is forgotten, is judged as for the liveness
+table, so what is remembered from batch to batch is in this table alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from stormkeeper.heartbeats.liveness import Limits, Status
+from stormkeeper.pipeline import rows
+from stormkeeper.pipeline.liveness_columns import WORKERS, is_same, numbers, places
+from stormkeeper.pipeline.worker_liveness import forgotten, judged, remembering
+
+#: One row per worker.
+WORKER_REPORTS: Final = pa.schema(
+    [
+        ("storm_id", pa.string()),
+        ("node", pa.string()),
+        ("port", pa.int32()),
+        ("server", pa.string()),
+        ("instance", pa.string()),
+        ("revision", pa.int64()),
+        ("received_at", rows.TIMESTAMP),
+        ("time_secs", pa.int64()),
+        ("uptime_secs", pa.int32()),
+        ("started_at", rows.TIMESTAMP),
+        ("completed", pa.bool_()),
+        ("bytes", pa.int64()),
+        ("error", pa.string()),
+        ("skipped", pa.int64()),
+    ]
+)
+
+#: Columns that are in both, by their names in `judging.WORKERS`.
+_OF_WORKER: Final = {
+    name: name if name != "last_seen" else "received_at"
+    for name in WORKERS.names
+    if name in WORKER_REPORTS.names or name == "last_seen"
+}
+
+
+def next_reports(
+    previous: pa.Table | None,
+    batch: pa.Table,
+    limits: Limits,
+    period_secs: float,
+    between: tuple[float, float] | None = None,
+) -> tuple[pa.Table, pa.Array]:
+    """Return the next table of reports, and which rows of the batch are workers' newest pulses.
+
+    Parameters
+    ----------
+    previous
+        The table so far, its metadata included; None at the beginning.
+    batch
+        Rows as `decode.typed` gives them, servers' rows included; what executors count may be null.
+    limits, between
+        As of `current.next_liveness`.
+    period_secs
+        How often workers beat, for the estimate of pulses that were not read.
+    """
+    before = WORKER_REPORTS.empty_table() if previous is None else previous
+    every = numbers(batch.num_rows)
+    batch = batch.append_column("row", every)
+    result, pulses, _ = judged(_known(before), list(forgotten(before)), batch, limits, between)
+    newest = rows.where(pulses, pc.is_in(numbers(pulses.num_rows), result.taken))
+    now, at = result.rows, places(result.rows, newest)
+    was, read, is_new = before.take(places(now, before)), newest.take(at), pc.is_valid(at)
+    skipped, started_at = _since(was, now, period_secs)
+    columns: dict[str, Any] = {name: now[of_worker] for of_worker, name in _OF_WORKER.items()}
+    columns |= {
+        "received_at": rows.times(now["last_seen"]),
+        "completed": pc.if_else(is_new, read["completed"], was["completed"]),
+        "bytes": pc.if_else(is_new, read["bytes"], was["bytes"]),
+        "skipped": pc.if_else(is_new, skipped, was["skipped"]),
+        "started_at": pc.if_else(is_new, started_at, was["started_at"]),
+    }
+    schema = remembering(WORKER_REPORTS, result)
+    found = pa.table({name: columns[name] for name in schema.names}).cast(schema)
+    # Of whom there is a pulse; the others are remembered without a report.
+    found = found.filter(pc.or_(is_new, pc.is_valid(was["storm_id"])))
+    return found, pc.is_in(every, rows.one_array(newest["row"]))
+
+
+def _known(reports: pa.Table) -> pa.Table:
+    """Return reports as `judging.WORKERS`."""
+    count = reports.num_rows
+    columns = {name: pa.nulls(count, WORKERS.field(name).type) for name in WORKERS.names}
+    columns |= {of_worker: reports[name] for of_worker, name in _OF_WORKER.items()}
+    columns["last_seen"] = rows.epoch_seconds(reports["received_at"])
+    completed = pc.fill_null(reports["completed"], False)
+    columns["status"] = pc.if_else(completed, str(Status.COMPLETED), str(Status.ALIVE))
+    return pa.table(columns).cast(WORKERS)
+
+
+def _since(was: pa.Table, now: pa.Table, period_secs: float) -> tuple[Any, Any]:
+    """Return how many pulses came between two that were read, about, and when workers were started.
+
+    Two pulses are of one incarnation of a worker, as far as they tell, unless the later one is up
+    for less than the other was, or than the time that has passed; how long a pulse takes varies.
+    Skipped were no more than the time between the two has periods, or the newer incarnation has,
+    or their server counted changes.
+    """
+    uptime, last_seen = now["uptime_secs"].cast(pa.float64()), now["last_seen"]
+    passed = pc.subtract(last_seen, rows.epoch_seconds(was["received_at"]))
+    least = pc.max_element_wise(
+        was["uptime_secs"].cast(pa.float64()), pc.subtract(passed, period_secs), skip_nulls=False
+    )
+    is_other = pc.fill_null(pc.less(uptime, least), False)
+    secs = pc.if_else(is_other, pc.min_element_wise(passed, uptime), passed)
+    skipped = pc.subtract(pc.round(pc.divide(secs, period_secs)).cast(pa.int64()), 1)
+    counted = pc.subtract(pc.subtract(now["revision"], was["revision"]), 1)
+    is_there = pc.and_(
+        is_same(was["server"], now["server"]), is_same(was["instance"], now["instance"])
+    )
+    skipped = pc.min_element_wise(skipped, pc.if_else(is_there, counted, None))
+    skipped = pc.if_else(pc.is_valid(passed), pc.max_element_wise(skipped, 0), 0)
+    started_at = pc.if_else(is_other, None, was["started_at"])
+    return skipped, pc.coalesce(started_at, rows.times(pc.subtract(last_seen, uptime)))
+
+
+#: One row per pulse that could not be decoded, or belongs to no worker.
+REJECTED: Final = pa.schema(
+    [
+        ("read_at", rows.TIMESTAMP),
+        ("storm_id", pa.string()),
+        ("node", pa.string()),
+        ("port", pa.int32()),
+        ("path", pa.string()),
+        ("server", pa.string()),
+        ("revision", pa.int64()),
+        ("bytes", pa.int64()),
+        ("reason", pa.string()),
+    ]
+)
+
+#: Rows that a batch adds at most: a broken release of workers is not to fill a disk.
+AT_ONCE: Final = 1000
+
+#: For so long a pulse that is read again is known, in seconds: longer than it is while its batch
+#: may be repeated. One of a Java Pacemaker, without a revision, is read again at every trigger.
+KNOWN_SECS: Final = 3600.0
+
+_STRAY: Final = "its path is not a worker's: /workerbeats/<topology id>/<node>-<port>"
+
+#: What tells one pulse from others.
+_PULSE: Final = ("server", "path", "revision")
+
+
+def next_rejected(recent: Callable[[], pa.Table | None], batch: pa.Table) -> pa.Table:
+    """Return the rows that a batch adds to the log of rejected pulses.
+
+    Parameters
+    ----------
+    recent
+        Returns its rows of the last `KNOWN_SECS` seconds; asked where there is something to reject.
+    batch
+        Rows as `decode.typed` gives them; all but pulses that are rejected are passed over.
+    """
+    is_stray = pc.is_null(batch["storm_id"])
+    refused = pc.or_(is_stray, pc.is_valid(batch["error"]))
+    refused = batch.filter(pc.and_(pc.equal(batch["kind"], rows.PULSE), refused))
+    if not refused.num_rows:
+        return REJECTED.empty_table()
+    reason = pc.if_else(pc.is_null(refused["storm_id"]), _STRAY, refused["error"])
+    found = refused.append_column("reason", reason).select(REJECTED.names).cast(REJECTED)
+    before = recent()
+    known = set() if before is None else set(_pulses(before))
+    places = []
+    for place, pulse in enumerate(_pulses(found)):
+        if pulse not in known:
+            known.add(pulse)
+            places.append(place)
+    return found.take(pa.array(places[-AT_ONCE:], pa.int64()))
+
+
+def _pulses(table: pa.Table) -> list[tuple[object, ...]]:
+    return list(zip(*(table[name].to_pylist() for name in _PULSE), strict=True))

@@ -1,0 +1,218 @@
+"""Names of components from a Nimbus of ours, which knows topologies of Storm's."""
+
+import logging
+
+import pyarrow as pa
+import pytest
+
+from stormkeeper import conf
+from stormkeeper.local import ports
+from stormkeeper.pipeline import rows, tables
+from stormkeeper.pipeline.components import unnamed
+from stormkeeper.pipeline.nimbus_poller import Naming, Timeouts, naming, timeout_in
+from stormkeeper.pipeline.status import Sight
+from stormkeeper.state.storm.cluster import StormClusterState
+from stormkeeper.state.storm.codec import Codec
+from support.heartbeats import bolt, change_of, decode_batch, heartbeat, page_of, path, spout
+from support.memory_state import MemoryEnsemble
+from support.nimbus_service import nimbuses
+from support.statistics_examples import example
+from support.storm_topologies import leave
+from support.tables import present
+from support.waiting import until
+
+SMALL = example("small")
+STORM_ID = SMALL.answers["id"]
+
+
+@pytest.fixture
+def nimbus(tmp_path):
+    storm = StormClusterState(MemoryEnsemble().session(), Codec())
+    with nimbuses(tmp_path / "nimbus", storm) as (leading,):
+        yield leading
+
+
+def pulses(*workers):
+    changes = [change_of(path(*worker), beat, 1, 0.0) for *worker, beat in workers]
+    return pa.Table.from_batches([decode_batch(rows.of_pages("a:1", [page_of("x", changes, 1.0)]))])
+
+
+def of_storm():
+    """The heartbeats of the example's workers, in Storm's bytes."""
+    return pulses(
+        *(
+            (STORM_ID, beat["node"], beat["port"], bytes.fromhex(beat["gzip_hex"]))
+            for beat in SMALL._input["heartbeats"]
+        )
+    )
+
+
+def settings(folder, port):
+    return conf.defaults().with_values(
+        {
+            "pipeline.tables.dir": str(folder),
+            "nimbus.seeds": ["127.0.0.1"],
+            "nimbus.thrift.port": port,
+        }
+    )
+
+
+def names_in(folder):
+    return {
+        task: row["component"]
+        for row in present(folder / tables.NAMING, tables.COMPONENTS)
+        for task in range(row["task_start"], row["task_end"] + 1)
+        if row["storm_id"] == STORM_ID
+    }
+
+
+def test_nimbus_names_what_workers_do_not(nimbus, tmp_path):
+    leave(nimbus, SMALL, **{"topology.worker.timeout.secs": 120})
+    sight = Sight()
+    configured = settings(tmp_path, nimbus.port)
+    timeouts = Timeouts(configured)
+    assert timeouts() == {}
+    with naming(configured, sight) as asking:
+        asking.named(of_storm())
+        until(lambda: names_in(tmp_path) == SMALL.tasks)
+        until(lambda: sight.seen.unnamed == 0)
+        assert timeouts() == {STORM_ID: 120.0}
+        assert unnamed(asking.named(of_storm())) == {}
+    assert sight.seen.unanswered == 0
+    # Started again, it asks nobody for what it knows: there is nobody to ask.
+    with naming(settings(tmp_path, ports.reserve()), sight) as asking:
+        asking.named(of_storm())
+        asking.named(
+            pulses(("unknown-1-17", "n", 1, heartbeat("unknown-1-17", {(1, 1): spout(1)})))
+        )
+        until(lambda: sight.seen.unanswered)
+        assert sight.seen.unnamed == 1
+    assert names_in(tmp_path) == SMALL.tasks
+
+
+def test_who_says_names_asks_nobody(tmp_path):
+    stats = bolt({})
+    stats.component = "words"
+    sight = Sight()
+    with naming(settings(tmp_path, ports.reserve()), sight) as asking:
+        asking.named(pulses(("t-1-17", "n", 1, heartbeat("t-1-17", {(1, 1): stats}))))
+        asking.named(pulses(("t-1-17", "n", 1, b"garbage")))
+    assert sight.seen.unanswered == 0
+    assert not (tmp_path / tables.NAMING).exists()
+
+
+def test_a_nimbus_that_is_away_is_asked_until_it_answers(nimbus, tmp_path, caplog):
+    caplog.set_level(logging.INFO, "stormkeeper.pipeline.status")
+    sight, asked = Sight(), []
+
+    def ask(storm_id):
+        asked.append(storm_id)
+        if len(asked) < 5:
+            return away.ask(storm_id)
+        return there.ask(storm_id)
+
+    with (
+        naming(settings(tmp_path, ports.reserve()), sight) as away,
+        naming(settings(tmp_path, nimbus.port), sight) as there,
+        Naming(there.store, ask, sight, outage_secs=(0.01, 0.05)) as asking,
+    ):
+        leave(nimbus, SMALL)
+        asking.named(of_storm())
+        until(lambda: names_in(tmp_path) == SMALL.tasks)
+    assert asked == [STORM_ID] * 5
+    assert sight.seen.unanswered == 4
+    said = [(record.levelname, record.getMessage()) for record in caplog.records]
+    assert [level for level, _ in said] == ["WARNING", "INFO"], said
+    assert "Could not find leader nimbus" in said[0][1]
+
+
+def test_a_topology_that_nimbus_does_not_know_is_no_failure(nimbus, tmp_path):
+    sight = Sight()
+    with naming(settings(tmp_path, nimbus.port), sight) as asking:
+        asking.named(pulses(("killed-1-17", "n", 1, heartbeat("killed-1-17", {(1, 1): spout(1)}))))
+        until(lambda: sight.seen.unnamed == 1)
+        leave(nimbus, SMALL)
+        asking.named(of_storm())
+        until(lambda: names_in(tmp_path) == SMALL.tasks)
+        until(lambda: sight.seen.unnamed == 1)
+    assert sight.seen.unanswered == 0
+
+
+def test_an_answer_that_cannot_be_read_keeps_no_other_from_being_asked_for(nimbus, tmp_path):
+    sight, odd = Sight(), "odd-1-17"
+
+    def ask(storm_id):
+        if storm_id == odd:
+            raise RecursionError("too deep")
+        return there.ask(storm_id)
+
+    with (
+        naming(settings(tmp_path, nimbus.port), sight) as there,
+        Naming(there.store, ask, sight) as asking,
+    ):
+        leave(nimbus, SMALL)
+        asking.named(pulses((odd, "n", 1, heartbeat(odd, {(1, 1): spout(1)}))))
+        until(lambda: sight.seen.unanswered)
+        assert odd in sight.seen.why_unanswered
+        asking.named(of_storm())
+        until(lambda: names_in(tmp_path) == SMALL.tasks)
+
+
+def test_what_nobody_foresaw_does_not_end_the_asking(nimbus, tmp_path, monkeypatch, caplog):
+    sight = Sight()
+    with (
+        naming(settings(tmp_path, nimbus.port), sight) as there,
+        Naming(there.store, there.ask, sight, outage_secs=(0.01, 0.05)) as asking,
+    ):
+        leave(nimbus, SMALL)
+        with monkeypatch.context() as patched:
+            patched.setattr(sight, "lacks_names", lambda _: 1 / 0)
+            asking.named(of_storm())
+            until(lambda: sight.seen.unanswered)
+        assert "ZeroDivisionError" in caplog.text
+        asking.named(of_storm())
+        until(lambda: names_in(tmp_path) == SMALL.tasks)
+        until(lambda: sight.seen.unnamed == 0)
+
+
+def test_a_disk_that_refuses_loses_no_name(nimbus, tmp_path):
+    leave(nimbus, SMALL)
+    sight = Sight()
+    blocked = tmp_path / tables.NAMING
+    with (
+        naming(settings(tmp_path, nimbus.port), sight) as there,
+        Naming(there.store, there.ask, sight, outage_secs=(0.01, 0.05)) as asking,
+    ):
+        blocked.write_bytes(b"no folder")
+        asking.named(of_storm())
+        until(lambda: sight.seen.unanswered)
+        assert "cannot be kept" in sight.seen.why_unanswered
+        blocked.unlink()
+
+        def kept():
+            asking.named(of_storm())
+            return blocked.is_dir() and names_in(tmp_path) == SMALL.tasks
+
+        until(kept)
+
+
+@pytest.mark.parametrize(
+    ("conf", "secs"),
+    [
+        ('{"topology.worker.timeout.secs": 45}', 45.0),
+        ('{"topology.worker.timeout.secs": "45"}', 45.0),
+        ('{"topology.worker.timeout.secs": null}', None),
+        ('{"topology.worker.timeout.secs": "soon"}', None),
+        ('{"topology.worker.timeout.secs": 0}', None),
+        ('{"topology.worker.timeout.secs": Infinity}', None),
+        ("{}", None),
+        ("[]", None),
+        ("", None),
+        ("no JSON", None),
+        (f'{{"topology.worker.timeout.secs": {"9" * 400}}}', None),
+        ("[" * 100_000, None),
+        (None, None),
+    ],
+)
+def test_a_timeout_is_a_number_of_seconds(conf, secs):
+    assert timeout_in(conf) == secs

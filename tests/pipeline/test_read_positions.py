@@ -1,0 +1,130 @@
+import json
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stormkeeper.heartbeats.following import Position
+from stormkeeper.pipeline import read_positions
+from stormkeeper.pipeline.read_positions import Span
+
+A, B = "a:6699", "b:6699"
+
+
+def test_an_offset_is_the_instance_and_revision_of_each_server_and_a_tick():
+    end = read_positions.advance(read_positions.initial(), {A: Position("x", 7), B: None})
+    assert json.loads(json.dumps(end)) == {
+        "tick": ["reader", 1],
+        "a:6699": ["x", 7],
+        "before a:6699": ["x", 0],
+    }
+
+
+def test_every_trigger_has_a_new_offset_even_in_silence():
+    first = read_positions.advance(read_positions.initial(), {A: Position("x", 7)})
+    second = read_positions.advance(first, {A: Position("x", 7)})
+    third = read_positions.advance(second, {A: Position("x", 7)})
+    assert first != second != third
+    assert read_positions.span(first, second, A) == Span(
+        "x", 0, 7
+    )  # again, as the first may have failed
+    assert read_positions.span(second, third, A) == Span("x", 7, 7)
+    assert read_positions.span(second, third, A).is_empty
+
+
+def test_a_server_that_is_down_keeps_its_place():
+    first = read_positions.advance(
+        read_positions.initial(), {A: Position("x", 7), B: Position("y", 3)}
+    )
+    down = read_positions.advance(first, {A: None, B: Position("y", 9)})
+    back = read_positions.advance(down, {A: Position("x", 8), B: Position("y", 9)})
+    assert down[A] == first[A]
+    assert read_positions.span(first, down, B) == Span("y", 0, 9)
+    assert read_positions.span(down, back, A) == Span("x", 0, 8)
+    assert read_positions.span(down, back, B) == Span("y", 3, 9)
+
+
+def test_a_server_that_started_anew_is_read_from_the_beginning():
+    first = read_positions.advance(read_positions.initial(), {A: Position("x", 700)})
+    second = read_positions.advance(first, {A: Position("z", 4)})
+    assert read_positions.span(first, second, A) == Span("z", 0, 4, reset=True)
+
+
+def test_a_server_read_for_the_first_time_is_read_from_the_beginning():
+    first = read_positions.advance(read_positions.initial(), {A: Position("x", 7)})
+    second = read_positions.advance(first, {A: Position("x", 7), B: Position("y", 5)})
+    assert read_positions.span(first, second, B) == Span("y", 0, 5)
+
+
+def test_a_server_never_heard_of_has_no_span():
+    end = read_positions.advance(read_positions.initial(), {A: None})
+    assert A not in end
+    assert read_positions.span(read_positions.initial(), end, A) is None
+
+
+def test_the_place_of_a_server_no_longer_read_is_dropped():
+    first = read_positions.advance(
+        read_positions.initial(), {A: Position("x", 7), B: Position("y", 5)}
+    )
+    second = read_positions.advance(first, {A: Position("x", 7)})
+    assert B not in second
+
+
+def test_a_server_without_revisions_is_read_at_every_trigger():
+    java = Position(read_positions.WITHOUT_REVISIONS, 0)
+    first = read_positions.advance(read_positions.initial(), {A: java})
+    second = read_positions.advance(first, {A: java})
+    assert not read_positions.span(first, second, A).is_empty
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from("xy"), st.integers(0, 3), st.sampled_from(["", "down", "fails"])),
+        max_size=20,
+    )
+)
+def test_what_one_batch_failed_to_read_is_read_by_the_next_that_is_planned(triggers):
+    """Whatever a server does, what is read of an instance leaves no gap behind.
+
+    It may be down when a batch is planned, or fail under the read, though not under two in a row.
+    """
+    newest = {"x": 0, "y": 0}  # revisions never shrink within an instance
+    offset, failed, at, read = read_positions.initial(), False, None, 0
+    for instance, stored, event in triggers:
+        newest[instance] += stored
+        position = None if event == "down" else Position(instance, newest[instance])
+        end = read_positions.advance(offset, {A: position})
+        span = read_positions.span(offset, end, A)
+        offset = end
+        if position is None:
+            continue
+        if at != instance:
+            at, read, failed = instance, 0, False
+        if event == "fails" and not failed:
+            failed = True
+            continue
+        assert span.after <= read
+        assert span.until == newest[instance]
+        read, failed = span.until, False
+
+
+SERVER = "a:1"
+
+
+def test_what_two_failed_reads_missed_is_read_by_the_third(tmp_path):
+    """A batch begins where the last one that could read has ended, and not where others began."""
+    folder, before = str(tmp_path), read_positions.initial()
+
+    def begins(revision, instance="i"):
+        nonlocal before
+        after = read_positions.advance(before, {SERVER: Position(instance, revision)})
+        span, before = read_positions.span(before, after, SERVER), after
+        return read_positions.begun(folder, SERVER, None, span).after
+
+    assert begins(100) == 0
+    read_positions.note(folder, SERVER, None, Position("i", 103))
+    assert begins(200) == 103
+    assert begins(300) == 103
+    assert begins(400) == 103
+    read_positions.note(folder, SERVER, None, Position("i", 410))
+    assert begins(500) == 410
+    assert begins(7, "restarted") == 0
