@@ -17,7 +17,7 @@ from stormkeeper import paths
 from stormkeeper.conf import defaults
 from stormkeeper.errors import StateUnavailableError
 from stormkeeper.state.storm import cluster as storm_cluster
-from stormkeeper.state.storm.codec import Codec
+from stormkeeper.state.storm.record_io import Codec
 from stormkeeper.supervisor import slot_model as times
 from stormkeeper.supervisor.assignments import Assignments
 from stormkeeper.thrift.records import (

@@ -3,7 +3,7 @@ import pytest
 from stormkeeper.blobs.store import BlobStore
 from stormkeeper.blobs.transfers import Downloads
 from stormkeeper.errors import BlobNotFoundError, TransferEndedError
-from stormkeeper.state.storm.blobs import BlobRecord
+from stormkeeper.state.storm.blob_records import BlobRecord
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ import pytest
 from stormkeeper import conf
 from stormkeeper.blobs import keys, replication
 from stormkeeper.errors import StateClosedError
-from stormkeeper.state.storm.blobs import BlobEntry
+from stormkeeper.state.storm.blob_records import BlobEntry
 from stormkeeper.thrift.records import NimbusSummary
 from support.code import code_of
 from support.waiting import until

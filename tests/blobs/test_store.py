@@ -8,7 +8,7 @@ import pytest
 
 from stormkeeper.blobs.store import BlobStore
 from stormkeeper.errors import BlobNotFoundError, BlobStorageError, InvalidBlobKeyError
-from stormkeeper.state.storm.blobs import BlobRecord
+from stormkeeper.state.storm.blob_records import BlobRecord
 from support.disks import files, room_for
 
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from stormkeeper.blobs import keys
 from stormkeeper.blobs.sync_plan import BlobSnapshot, Fetch, Missing, plan
-from stormkeeper.state.storm.blobs import BlobEntry, BlobRecord
+from stormkeeper.state.storm.blob_records import BlobEntry, BlobRecord
 
 WC = "wc-1-1700000000"
 JAR, CODE, CONF = keys.of_topology(WC)

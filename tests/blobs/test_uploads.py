@@ -26,9 +26,9 @@ from stormkeeper.errors import (
     TransferEndedError,
 )
 from stormkeeper.paths import NimbusId
-from stormkeeper.state.storm.blobs import BlobRecord
+from stormkeeper.state.storm.blob_records import BlobRecord
 from stormkeeper.state.storm.cluster import StormClusterState
-from stormkeeper.state.storm.codec import Codec
+from stormkeeper.state.storm.record_io import Codec
 from support.disks import files, room_for
 from support.memory_state import MemoryEnsemble
 

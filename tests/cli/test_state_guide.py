@@ -5,9 +5,9 @@ import re
 from pathlib import Path
 
 from stormkeeper.cli import state, state_changes
-from stormkeeper.state.checking import ADVICE
-from stormkeeper.state.decoding import decode
+from stormkeeper.state.node_values import decode
 from stormkeeper.state.storage import NodeData, NodeStat
+from stormkeeper.state.survey import ADVICE
 
 PAGE = (Path(__file__).parents[2] / "docs" / "cluster-state.md").read_text(encoding="utf-8")
 ROWS = [

@@ -1,6 +1,6 @@
 from stormkeeper.cli import state
 from stormkeeper.state import survey
-from stormkeeper.state.decoding import decode
+from stormkeeper.state.node_values import decode
 from stormkeeper.thrift.records import StormBase, TopologyStatus
 from stormkeeper.thrift.serialization import Compression, serialize
 from support.memory_state import MemoryEnsemble

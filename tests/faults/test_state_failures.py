@@ -16,7 +16,7 @@ import pytest
 from faults.state_load import Load
 from stormkeeper.errors import StateUnavailableError
 from stormkeeper.state.storage import ClusterState, ConnectionState, NodeStat
-from stormkeeper.state.zookeeper.state import ZooKeeperState
+from stormkeeper.state.zookeeper.zookeeper_state import ZooKeeperState
 from support.ensemble import Ensemble
 from support.hearing import Hearing
 from support.proxy import Proxy

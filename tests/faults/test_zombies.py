@@ -8,7 +8,7 @@ import pytest
 
 from faults.zombie import HISTORY, Zombie
 from stormkeeper import paths
-from stormkeeper.state.zookeeper.state import ZooKeeperState
+from stormkeeper.state.zookeeper.zookeeper_state import ZooKeeperState
 from support.proxy import Proxy
 from support.stores import settings_for
 from support.waiting import until

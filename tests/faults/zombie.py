@@ -129,15 +129,15 @@ class Zombie:
 
 def _main(job: dict[str, Any]) -> None:
     from stormkeeper.daemon.lifecycle import die_with_parent  # noqa: PLC0415 - for the script alone
-    from stormkeeper.state import fences, locks  # noqa: PLC0415
-    from stormkeeper.state.fences import FencedWriter  # noqa: PLC0415
-    from stormkeeper.state.zookeeper.settings import Settings  # noqa: PLC0415
-    from stormkeeper.state.zookeeper.state import ZooKeeperState  # noqa: PLC0415
+    from stormkeeper.state import leader_lock  # noqa: PLC0415
+    from stormkeeper.state.leader_lock import FencedWriter  # noqa: PLC0415
+    from stormkeeper.state.zookeeper.ensemble_settings import EnsembleSettings  # noqa: PLC0415
+    from stormkeeper.state.zookeeper.zookeeper_state import ZooKeeperState  # noqa: PLC0415
     from support.interposed import Interposed  # noqa: PLC0415
 
     die_with_parent()
     state = ZooKeeperState(
-        Settings(
+        EnsembleSettings(
             (Address(job["host"], job["port"]),),
             job["root"],
             session_timeout_secs=job["session_secs"],
@@ -151,9 +151,9 @@ def _main(job: dict[str, Any]) -> None:
         return state.commit(operations)
 
     state.mkdirs(HISTORY)
-    lock = locks.take(state)
-    until(lambda: locks.before(state, lock) is None, 60)
-    fence = fences.obtain(state, lock)
+    lock = leader_lock.take(state)
+    until(lambda: leader_lock.before(state, lock) is None, 60)
+    fence = leader_lock.obtain_fence(state, lock)
     leader = FencedWriter(Interposed(state, commit=commit), fence, batch=_BATCH)  # type: ignore[arg-type]
     _tell(leads=fence.epoch)
     sys.stdin.readline()

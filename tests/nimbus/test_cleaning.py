@@ -5,7 +5,7 @@ import pytest
 from stormkeeper.nimbus.cleaning import Cleaner, gone_since
 from stormkeeper.nimbus.retaining import Retention
 from stormkeeper.state.storm.cluster import StormClusterState
-from stormkeeper.state.storm.codec import Codec
+from stormkeeper.state.storm.record_io import Codec
 from stormkeeper.thrift.records import Credentials, LogConfig, StormBase, TopologyStatus
 from support.heartbeats import heartbeat, path
 from support.leaders import lead

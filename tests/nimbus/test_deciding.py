@@ -16,7 +16,7 @@ from stormkeeper.nimbus.scheduling.actions import Assign, FinishRebalance, Remov
 from stormkeeper.nimbus.scheduling.cluster import Crashes
 from stormkeeper.nimbus.scheduling.mapping import Facts
 from stormkeeper.nimbus.times import Times
-from stormkeeper.state.storm.snapshot import ClusterSnapshot
+from stormkeeper.state.storm.cluster import ClusterSnapshot
 from stormkeeper.thrift.records import (
     CrashSeries,
     SlotReport,

@@ -41,7 +41,7 @@ from stormkeeper.nimbus.election_events import (
     Withdraw,
     Wrote,
 )
-from stormkeeper.state.locks import Lock
+from stormkeeper.state.leader_lock import Lock
 
 SESSION, FORMER, OTHERS = 7, 6, 99
 TIMEOUT = 12.0

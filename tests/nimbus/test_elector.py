@@ -14,7 +14,7 @@ from stormkeeper.errors import (
 )
 from stormkeeper.nimbus import election, elector
 from stormkeeper.paths import NimbusId
-from stormkeeper.state import locks
+from stormkeeper.state import leader_lock
 from stormkeeper.state.storage import ConnectionState
 from stormkeeper.thrift.records import StormBase, TopologyStatus
 from support.interposed import Interposed
@@ -141,7 +141,7 @@ class TestLostAnswers:
         until(lambda: one.is_queued)
         first.elector.remove_from_leader_lock_queue()
         one.reign()
-        assert len(locks.queue(one.session)) == 1
+        assert len(leader_lock.queue(one.session)) == 1
 
     def test_one_that_is_not_wanted_any_more_is_deleted(self, memory, ensemble, nimbus):
         one = nimbus(memory)
@@ -150,9 +150,9 @@ class TestLostAnswers:
         until(lambda: one.session.connection is ConnectionState.SUSPENDED)
         one.elector.remove_from_leader_lock_queue()
         other = memory.open()
-        assert len(locks.queue(other)) == 1
+        assert len(leader_lock.queue(other)) == 1
         ensemble.resume(one.session)
-        until(lambda: locks.queue(other) == [])
+        until(lambda: leader_lock.queue(other) == [])
         assert one.told == []
 
     @pytest.mark.parametrize("applied", [True, False])
@@ -172,7 +172,7 @@ class TestByHand:
     def test_a_leader_whose_lock_is_deleted_leads_again_by_another(self, memory, nimbus):
         one = nimbus(memory)
         former = one.lead()
-        locks.give_up(memory.open(), locks.queue(one.session)[0])
+        leader_lock.give_up(memory.open(), leader_lock.queue(one.session)[0])
         until(lambda: len(one.told) == 3)
         one.reign()
         assert in_turn(one.told)
@@ -184,21 +184,21 @@ class TestByHand:
         one, other = nimbus(memory), nimbus(memory)
         one.lead()
         other.stand()
-        memory.open().set_data(locks.queue(one.session)[0].path, b"revoked")
+        memory.open().set_data(leader_lock.queue(one.session)[0].path, b"revoked")
         other.reign()
         until(lambda: one.is_queued)
         assert not one.elector.is_leader
 
     def test_a_lock_of_no_nimbus_has_no_address(self, memory, nimbus):
         one = nimbus(memory)
-        locks.take(memory.open(), b"by hand")
+        leader_lock.take(memory.open(), b"by hand")
         with pytest.raises(NoLeaderError, match="'by hand' has the lock /leader-lock/_c_"):
             one.elector.leader_address()
         assert one.elector.all_nimbus_addresses() == []
 
     def test_a_revoked_lock_is_no_leader_s(self, memory, nimbus):
         one = nimbus(memory)
-        lock = locks.take(memory.open(), b"nimbus9.example:6627:0")
+        lock = leader_lock.take(memory.open(), b"nimbus9.example:6627:0")
         assert one.elector.leader_address() == NimbusId("nimbus9.example", 6627, 0)
         memory.open().set_data(lock.path, b"nimbus9.example:6627:0")
         with pytest.raises(NoLeaderError, match="at present"):
@@ -260,7 +260,7 @@ class TestTheNimbus:
             assert begun.wait(DEADLINE_SECS)
             other.reign()
             other.elector.remove_from_leader_lock_queue()
-            until(lambda: locks.queue(other.session) == [])
+            until(lambda: leader_lock.queue(other.session) == [])
             assert len(one.told) == 2
         finally:
             go_on.set()
@@ -392,7 +392,7 @@ class TestClosing:
             one = Nimbus(session, "nimbus1.example")
             one.lead()
             one.elector.close()
-            assert locks.queue(other) == []
+            assert leader_lock.queue(other) == []
             assert one.told[1:] == [None]
             assert not one.elector.is_leader
             one.elector.close()
@@ -445,7 +445,7 @@ class TestClosing:
         if which == "deposed":
             one.elector.remove_from_leader_lock_queue()
         assert closed.wait(DEADLINE_SECS)
-        assert locks.queue(memory.open()) == []
+        assert leader_lock.queue(memory.open()) == []
         until(lambda: not [t for t in one.elector._threads if t.is_alive()])
 
     def test_does_not_wait_for_ever(self, memory, nimbus, monkeypatch, caplog):

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from stormkeeper.state.zookeeper.state import ZooKeeperState
+from stormkeeper.state.zookeeper.zookeeper_state import ZooKeeperState
 from support.proxy import Proxy
 from support.stores import settings_for
 from support.waiting import until

@@ -7,7 +7,7 @@ from stormkeeper.errors import BlobStorageError
 from stormkeeper.heartbeats.protocols import Heartbeats
 from stormkeeper.nimbus.knowing import Knowledge
 from stormkeeper.nimbus.submitted import Submitted
-from stormkeeper.state.storm.snapshot import ClusterSnapshot
+from stormkeeper.state.storm.cluster import ClusterSnapshot
 from stormkeeper.thrift.nimbus import StormTopology
 from stormkeeper.thrift.records import StormBase, TopologyStatus
 from stormkeeper.topology.description import of_topology

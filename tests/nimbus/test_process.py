@@ -17,10 +17,10 @@ from stormkeeper.conf.schema import PACEMAKER_STATE_STORES
 from stormkeeper.daemon.sockets import listen
 from stormkeeper.nimbus import process
 from stormkeeper.pacemaker.client import PacemakerClient
-from stormkeeper.state import locks
+from stormkeeper.state import leader_lock
 from stormkeeper.state.storm.cluster import StormClusterState
-from stormkeeper.state.storm.codec import Codec
-from stormkeeper.state.zookeeper.state import ZooKeeperState
+from stormkeeper.state.storm.record_io import Codec
+from stormkeeper.state.zookeeper.zookeeper_state import ZooKeeperState
 from stormkeeper.thrift.records import SupervisorInfo
 from support.apache_thrift import ApacheClient, DeclaredError
 from support.daemon import DaemonProcess
@@ -153,7 +153,7 @@ def test_it_serves_leads_and_stops(start, storm):
         assert leader_of(port) == port
         until(lambda: ended(idle[0]))
     assert nimbus.stop() == 0
-    assert locks.queue(storm.state) == []
+    assert leader_lock.queue(storm.state) == []
     assert storm.nimbuses() == []
     assert nimbus.log.splitlines()[-1].endswith("stopped")
     assert "authentication is off" not in nimbus.log

@@ -6,8 +6,8 @@ from stormkeeper.errors import AccessDeniedError, NotLeaderError
 from stormkeeper.nimbus.election_events import GiveUp, Look, Saw, StoreFailed, Take, Wrote
 from stormkeeper.nimbus.queueing import ROUNDS, Queueing, watched
 from stormkeeper.paths import NimbusId
-from stormkeeper.state import locks
-from stormkeeper.state.locks import Lock
+from stormkeeper.state import leader_lock
+from stormkeeper.state.leader_lock import Lock
 from stormkeeper.state.storage import EventType
 from support.interposed import Interposed
 from support.memory_state import MemoryEnsemble
@@ -31,8 +31,8 @@ def queueing(session, now=100.0, **calls):
 
 
 def test_a_look_sees_the_queue_by_whom_and_since_when(ensemble, session):
-    theirs = locks.take(ensemble.session())
-    mine = locks.take(session)
+    theirs = leader_lock.take(ensemble.session())
+    mine = leader_lock.take(session)
     seen = queueing(session).carry_out(Look())
     assert seen == Saw((theirs, mine), session.session_id, 12.0, 100.0)
 
@@ -50,18 +50,18 @@ def test_it_began_before_the_store_was_asked(session):
 
 
 def test_it_watches_its_lock_and_the_one_before_it_alone(ensemble, session):
-    others = [locks.take(ensemble.session()) for _ in range(3)]
-    mine = locks.take(session)
-    behind = locks.take(ensemble.session())
+    others = [leader_lock.take(ensemble.session()) for _ in range(3)]
+    mine = leader_lock.take(session)
+    behind = leader_lock.take(ensemble.session())
     told = []
     session.register(lambda event, path: told.append((event, path)))
     queueing(session).carry_out(Look())
     hand = ensemble.session()
     for lock in (behind, *others[:2]):
-        locks.give_up(hand, lock)
+        leader_lock.give_up(hand, lock)
     ensemble.deliver()
     assert told == []
-    locks.give_up(hand, others[2])
+    leader_lock.give_up(hand, others[2])
     hand.set_data(mine.path, b"revoked")
     ensemble.deliver()
     assert told == [
@@ -72,13 +72,13 @@ def test_it_watches_its_lock_and_the_one_before_it_alone(ensemble, session):
 
 @pytest.mark.parametrize("how", ["deleted", "revoked"])
 def test_what_changes_before_it_is_watched_is_looked_at_again(ensemble, session, how):
-    theirs = locks.take(ensemble.session())
-    mine = locks.take(session)
+    theirs = leader_lock.take(ensemble.session())
+    mine = leader_lock.take(session)
     hand = ensemble.session()
 
     def read_many(nodes, watch=False):
         if how == "deleted":
-            locks.give_up(hand, theirs)
+            leader_lock.give_up(hand, theirs)
         else:
             hand.set_data(theirs.path, b"revoked")
         return session.read_many(nodes, watch)
@@ -88,7 +88,7 @@ def test_what_changes_before_it_is_watched_is_looked_at_again(ensemble, session,
 
 
 def test_a_queue_that_never_rests_is_given_up(session):
-    locks.take(session)
+    leader_lock.take(session)
     looks = []
 
     def read_many(nodes, watch=False):
@@ -110,11 +110,11 @@ def test_a_look_of_two_sessions_is_worth_nothing(ensemble, session):
 def test_a_lock_says_who_takes_it_and_is_given_up(session):
     one = queueing(session)
     assert one.carry_out(Take()) == Wrote()
-    (lock,) = locks.queue(session)
+    (lock,) = leader_lock.queue(session)
     assert lock.nimbus == NIMBUS
     assert one.carry_out(GiveUp(lock)) == Wrote()
     assert one.carry_out(GiveUp(lock)) == Wrote()
-    assert locks.queue(session) == []
+    assert leader_lock.queue(session) == []
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,9 @@ from stormkeeper.errors import StateUnavailableError
 from stormkeeper.nimbus.election_events import Checked
 from stormkeeper.nimbus.readiness import LOOKS_PER_WRITE, DiskWatch, Readiness, foreign_to
 from stormkeeper.paths import NimbusId
-from stormkeeper.state import locks
+from stormkeeper.state import leader_lock
 from stormkeeper.state.storm.cluster import StormClusterState
-from stormkeeper.state.storm.codec import Codec
+from stormkeeper.state.storm.record_io import Codec
 from stormkeeper.thrift.records import NimbusSummary, StormBase, TopologyStatus
 from support.interposed import Interposed
 from support.leaders import lead
@@ -104,9 +104,9 @@ def test_a_bad_disk_yields_to_a_good_one_that_queues(
     other = StormClusterState(ensemble.session(), Codec())
     for nimbus, its_fault in ((ME, fault), (OTHER, others_fault)):
         storm.add_nimbus_host(NimbusSummary(*nimbus[:2], 0, False, "1", 0, its_fault))
-    locks.take(storm.state, str(ME).encode())
+    leader_lock.take(storm.state, str(ME).encode())
     if is_queued:
-        locks.take(other.state, str(OTHER).encode())
+        leader_lock.take(other.state, str(OTHER).encode())
     readiness = Readiness(storm, Shelf(), nimbus=ME, disk_fault=lambda: fault)
     assert readiness.check().yields == yields
     other.disconnect()

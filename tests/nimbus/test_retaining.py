@@ -5,7 +5,7 @@ import pytest
 from stormkeeper import paths
 from stormkeeper.nimbus.retaining import SEEN_SECS, Retention
 from stormkeeper.state.storm.cluster import StormClusterState
-from stormkeeper.state.storm.codec import Codec
+from stormkeeper.state.storm.record_io import Codec
 from stormkeeper.thrift.records import Checkpoints, StormBase, TopologyStatus
 from support.leaders import lead
 

@@ -20,10 +20,9 @@ from stormkeeper.nimbus.scheduler import Scheduler
 from stormkeeper.nimbus.sight import Sight
 from stormkeeper.nimbus.submitted import Submitted
 from stormkeeper.nimbus.times import Times
-from stormkeeper.state import locks
-from stormkeeper.state.storm.cluster import StormClusterState
-from stormkeeper.state.storm.codec import Codec
-from stormkeeper.state.storm.leader import leading
+from stormkeeper.state import leader_lock
+from stormkeeper.state.storm.cluster import StormClusterState, leader_state
+from stormkeeper.state.storm.record_io import Codec
 from stormkeeper.thrift.nimbus import StormTopology
 from stormkeeper.thrift.records import (
     ClusterWorkerHeartbeat,
@@ -262,7 +261,7 @@ def test_a_reign_that_goes_on_gives_no_claim_twice(start, machine):
     until(lambda: nimbus.storm.active_storms() == [])
     nimbus.leading.end()
     assert nimbus.leading.leader is None
-    again = leading(nimbus.storm, nimbus.leader.fence)
+    again = leader_state(nimbus.storm, nimbus.leader.fence)
     nimbus.leading.begin(again)
     nimbus.submit(OTHER)
     second = nimbus.assigned(OTHER)
@@ -301,8 +300,8 @@ def test_whoever_leads_next_keeps_the_deadline(start, machine):
     nimbus.say(Event.KILL, wait_secs=2)
     deadline = nimbus.storm.storm_base(ID).deadline_ms / 1000
     nimbus.leading.end()
-    for lock in locks.queue(nimbus.storm.state):
-        locks.give_up(nimbus.storm.state, lock)
+    for lock in leader_lock.queue(nimbus.storm.state):
+        leader_lock.give_up(nimbus.storm.state, lock)
     other = start()
     assert [each.claim for each in other.launches()] == [worker.claim]
     until(lambda: other.storm.active_storms() == [])

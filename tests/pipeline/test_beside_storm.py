@@ -15,7 +15,7 @@ from stormkeeper.local import ports
 from stormkeeper.pacemaker.client import PacemakerClient
 from stormkeeper.pipeline import tables
 from stormkeeper.state.storm.cluster import StormClusterState
-from stormkeeper.state.storm.codec import Codec
+from stormkeeper.state.storm.record_io import Codec
 from stormkeeper.thrift.records import Assignment
 from stormkeeper.thrift.serialization import deserialize
 from support import vectors

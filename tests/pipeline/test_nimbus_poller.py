@@ -12,7 +12,7 @@ from stormkeeper.pipeline.components import unnamed
 from stormkeeper.pipeline.nimbus_poller import Naming, Timeouts, naming, timeout_in
 from stormkeeper.pipeline.status import Sight
 from stormkeeper.state.storm.cluster import StormClusterState
-from stormkeeper.state.storm.codec import Codec
+from stormkeeper.state.storm.record_io import Codec
 from support.heartbeats import bolt, change_of, decode_batch, heartbeat, page_of, path, spout
 from support.memory_state import MemoryEnsemble
 from support.nimbus_service import nimbuses

@@ -10,11 +10,9 @@ from simulation.clock import Clock
 from simulation.decisions import BATCH, Decisions
 from simulation.history import Attempt, History, Outcome
 from stormkeeper.errors import NotLeaderError, OutcomeUnknownError, StateError, TransactionError
-from stormkeeper.state import fences, locks
-from stormkeeper.state.fences import FencedWriter
-from stormkeeper.state.locks import Lock
-from stormkeeper.state.storage import ClusterState, ConnectionState
-from stormkeeper.state.transactions import Operation, Result
+from stormkeeper.state import leader_lock
+from stormkeeper.state.leader_lock import FencedWriter, Lock
+from stormkeeper.state.storage import ClusterState, ConnectionState, Operation, Result
 from support.interposed import Interposed
 from support.memory_state import MemoryEnsemble
 
@@ -117,19 +115,19 @@ class Candidate:
 
     def _stand(self) -> None:
         """Have one lock, and lead if it is the first."""
-        line = locks.queue(self.session)
+        line = leader_lock.queue(self.session)
         for lock in line:
             # Such as those whose making ended as unknown, and those that were revoked.
             if lock.session_id == self.session.session_id and lock != self._lock:
-                locks.give_up(self.session, lock)
+                leader_lock.give_up(self.session, lock)
         if self._lock not in line:
             self._lock = None
-            self._lock = locks.take(self._network)
-        is_first = locks.before(self.session, self._lock) is None
+            self._lock = leader_lock.take(self._network)
+        is_first = leader_lock.before(self.session, self._lock) is None
         if not is_first and self._random.random() < 0.8:
             return
         try:
-            fence = fences.obtain(self.session, self._lock)
+            fence = leader_lock.obtain_fence(self.session, self._lock)
         except NotLeaderError:
             self._seen["refused before its turn"] += not is_first
             return

@@ -5,9 +5,9 @@ from typing import Final
 
 from simulation.history import Attempt
 from stormkeeper import paths
-from stormkeeper.state.fences import FencedWriter
-from stormkeeper.state.storm.codec import Codec
-from stormkeeper.state.storm.leader import LeaderClusterState
+from stormkeeper.state.leader_lock import FencedWriter
+from stormkeeper.state.storm.cluster import LeaderClusterState
+from stormkeeper.state.storm.record_io import Codec
 from stormkeeper.thrift.compression import Compression
 from stormkeeper.thrift.records import Assignment, StormBase, TaskInfo, TopologyStatus
 from support.memory_tree import MemoryTree

@@ -12,9 +12,8 @@ from simulation.nimbuses import SESSION_SECS, MakeElection, SimulatedNimbus
 from stormkeeper import paths
 from stormkeeper.nimbus.election import Election
 from stormkeeper.nimbus.election_events import Stand
-from stormkeeper.state import locks
-from stormkeeper.state.storage import NodeData
-from stormkeeper.state.transactions import Create, Operation
+from stormkeeper.state import leader_lock
+from stormkeeper.state.storage import Create, NodeData, Operation
 from support.memory_state import MemoryEnsemble
 
 #: Virtual seconds with new faults, and without: at least, until the old ones have had their effect,
@@ -93,7 +92,7 @@ class Elections:
         """
         leaders = self.leaders()
         told = [nimbus for nimbus in self._nimbuses if nimbus.decisions is not None]
-        line = locks.queue(self._hand)
+        line = leader_lock.queue(self._hand)
         writable = [each for each in self._nimbuses if each.shelf.fault is None]
         return (
             len(leaders) == 1
@@ -126,14 +125,14 @@ class Elections:
                 if holders[operation.data] > 1:
                     self.doubles.append(f"at {self._clock.now}: {operation.data!r}")
 
-    def _line(self) -> list[locks.Lock]:
+    def _line(self) -> list[leader_lock.Lock]:
         """Return the queue as the server has it."""
         tree = self._ensemble.tree
         nodes = {}
         for name in tree.get(paths.LEADER_LOCK).children:
             node = tree.get(f"{paths.LEADER_LOCK}/{name}")
             nodes[name] = NodeData(node.data, node.stat)
-        return locks.in_line(nodes)
+        return leader_lock.in_line(nodes)
 
     def _do_harm(self) -> None:
         if self._clock.now > FAULTY_SECS:
@@ -177,8 +176,8 @@ class Elections:
         self._clock.after(random.uniform(*APART_SECS), self._do_harm)
 
     def _meddle(self, kind: str) -> None:
-        line = locks.queue(self._hand)
+        line = leader_lock.queue(self._hand)
         if line and kind == "delete lock":
-            locks.give_up(self._hand, line[0])
+            leader_lock.give_up(self._hand, line[0])
         elif line:
             self._hand.set_data(line[0].path, b"revoked")

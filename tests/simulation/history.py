@@ -14,8 +14,8 @@ from stormkeeper.errors import (
     StateError,
     StateUnavailableError,
 )
-from stormkeeper.state.fences import Fence
-from stormkeeper.state.transactions import Check, Operation
+from stormkeeper.state.leader_lock import Fence
+from stormkeeper.state.storage import Check, Operation
 from support.memory_tree import MemoryTree
 
 

@@ -38,11 +38,9 @@ from stormkeeper.nimbus.queueing import Queueing
 from stormkeeper.nimbus.readiness import LOOK_SECS, DiskWatch
 from stormkeeper.nimbus.reigning import Reigning
 from stormkeeper.paths import NimbusId
-from stormkeeper.state.fences import FencedWriter
-from stormkeeper.state.storage import ConnectionState, EventType
-from stormkeeper.state.storm.cluster import StormClusterState
-from stormkeeper.state.storm.leader import LeaderClusterState
-from stormkeeper.state.transactions import Create
+from stormkeeper.state.leader_lock import FencedWriter
+from stormkeeper.state.storage import ConnectionState, Create, EventType
+from stormkeeper.state.storm.cluster import LeaderClusterState, StormClusterState
 from stormkeeper.thrift.records import NimbusSummary
 from support.interposed import Interposed
 from support.memory_state import MemoryEnsemble

@@ -9,8 +9,8 @@ from simulation.clock import Clock
 from simulation.decisions import COMPONENT, TOPOLOGIES
 from simulation.history import History
 from stormkeeper import paths
-from stormkeeper.state import locks
-from stormkeeper.state.fences import FencedWriter
+from stormkeeper.state import leader_lock
+from stormkeeper.state.leader_lock import FencedWriter
 from support.memory_state import MemoryEnsemble
 
 CANDIDATES: Final = 3
@@ -63,7 +63,7 @@ class World:
     @property
     def has_leader(self) -> bool:
         """Whether the last write was made by the holder of the lock that is the first."""
-        line = locks.queue(self._workers)
+        line = leader_lock.queue(self._workers)
         return bool(
             line and self.history.applied and self.history.applied[-1].epoch == line[0].created
         )
@@ -97,9 +97,9 @@ class World:
 
     def _meddle(self) -> None:
         """Delete the first lock, or revoke it, by hand."""
-        line = locks.queue(self._workers)
+        line = leader_lock.queue(self._workers)
         if line and self._random.random() < 0.5:
-            locks.give_up(self._workers, line[0])
+            leader_lock.give_up(self._workers, line[0])
         elif line:
             self._workers.set_data(line[0].path, b"revoked")
 

@@ -5,10 +5,10 @@ import pytest
 from kazoo.client import KazooClient
 
 from stormkeeper.conf import Address
-from stormkeeper.state.fences import FencedWriter
-from stormkeeper.state.zookeeper.connection import Connection
-from stormkeeper.state.zookeeper.settings import Settings
-from stormkeeper.state.zookeeper.state import ZooKeeperState
+from stormkeeper.state.leader_lock import FencedWriter
+from stormkeeper.state.zookeeper.ensemble_connection import EnsembleConnection
+from stormkeeper.state.zookeeper.ensemble_settings import EnsembleSettings
+from stormkeeper.state.zookeeper.zookeeper_state import ZooKeeperState
 from support.leaders import fence_of
 from support.memory_state import MemoryEnsemble
 from support.pacemaker import PacemakerProcess
@@ -66,8 +66,8 @@ def connection_to():
     opened = []
 
     def connect(address, **changes):
-        connection = Connection(
-            Settings(servers=(address,), **{**TIMES, **changes}), lambda _state: None
+        connection = EnsembleConnection(
+            EnsembleSettings(servers=(address,), **{**TIMES, **changes}), lambda _state: None
         )
         opened.append(connection)
         connection.start()

@@ -2,8 +2,8 @@ import threading
 
 import pytest
 
-from stormkeeper.state.callbacks import Callbacks
 from stormkeeper.state.storage import ConnectionState, EventType
+from stormkeeper.state.watches import Callbacks
 from support.waiting import DEADLINE_SECS, until
 
 CREATED = EventType.NODE_CREATED
@@ -108,7 +108,7 @@ def test_nothing_is_told_after_close():
 
 
 def test_one_that_does_not_return_holds_up_close_for_a_while_only(monkeypatch, caplog):
-    monkeypatch.setattr("stormkeeper.state.callbacks.CLOSE_SECS", 0.1)
+    monkeypatch.setattr("stormkeeper.state.watches.CLOSE_SECS", 0.1)
     callbacks = Callbacks("callbacks of a test")
     entered, leave = threading.Event(), threading.Event()
 

@@ -7,13 +7,12 @@ import pytest
 
 from stormkeeper import paths
 from stormkeeper.errors import AccessDeniedError
-from stormkeeper.state import fences, locks, survey
-from stormkeeper.state.checking import ADVICE, Finding, check
-from stormkeeper.state.fences import Fence, FencedWriter
+from stormkeeper.state import leader_lock, survey
+from stormkeeper.state.leader_lock import Fence, FencedWriter
 from stormkeeper.state.storage import NodeData, NodeStat
-from stormkeeper.state.storm.codec import Codec, stamped
-from stormkeeper.state.storm.leader import LeaderClusterState
-from stormkeeper.state.survey import Survey
+from stormkeeper.state.storm.cluster import LeaderClusterState
+from stormkeeper.state.storm.record_io import Codec, stamped
+from stormkeeper.state.survey import ADVICE, StateProblem, Survey, check
 from stormkeeper.thrift.records import (
     Assignment,
     ClusterWorkerHeartbeat,
@@ -103,11 +102,11 @@ def state(ensemble):
 @pytest.fixture
 def lead(ensemble, monkeypatch):
     """Makes leaders, whether or not another one leads still."""
-    monkeypatch.setattr(fences, "verify", lambda *_: None)
+    monkeypatch.setattr(leader_lock, "verify_fence", lambda *_: None)
 
     def lead():
         session = ensemble.session()
-        lock = locks.take(session)
+        lock = leader_lock.take(session)
         fence = Fence(lock.path, lock.created)
         return LeaderClusterState(FencedWriter(session, fence), CODEC)
 
@@ -377,5 +376,5 @@ def test_findings_come_by_kind_and_then_by_path(state, lead, found):
         ("ephemeral-without-session", "/supervisors/s-2"),
         ("left-behind", f"/errors/{GONE}"),
     ]
-    assert all(isinstance(finding, Finding) for finding in found())
+    assert all(isinstance(finding, StateProblem) for finding in found())
     assert list(dict.fromkeys(finding.kind for finding in found())) == list(ADVICE)[:4]

@@ -16,8 +16,15 @@ from stormkeeper.errors import (
     StateError,
     TransactionError,
 )
-from stormkeeper.state.storage import ConnectionState, EventType, VersionedData
-from stormkeeper.state.transactions import Check, Create, Delete, SetData
+from stormkeeper.state.storage import (
+    Check,
+    ConnectionState,
+    Create,
+    Delete,
+    EventType,
+    SetData,
+    VersionedData,
+)
 from support.events import CHANGED, CHILDREN, CREATED, DELETED
 from support.hearing import Hearing
 from support.waiting import until

@@ -13,7 +13,7 @@ from py4j.java_gateway import GatewayParameters, JavaGateway
 from stormkeeper import paths
 from stormkeeper.daemon.spark_environment import find_java
 from stormkeeper.errors import NotLeaderError
-from stormkeeper.state import fences, locks
+from stormkeeper.state import leader_lock
 from support.waiting import DEADLINE_SECS, until
 
 pytestmark = pytest.mark.zookeeper
@@ -66,26 +66,26 @@ def start_latch(jvm, zookeeper_server, zookeeper_root):
 
 def test_each_waits_for_the_one_before_it(connect, start_latch):
     state, other = connect(), connect()
-    first = locks.take(state, b"nimbus1.example:6627:0")
-    fence = fences.obtain(state, first)
+    first = leader_lock.take(state, b"nimbus1.example:6627:0")
+    fence = leader_lock.obtain_fence(state, first)
     latch = start_latch()
-    until(lambda: len(locks.queue(state)) == 2)
-    last = locks.take(other)
-    ours, theirs, _ = locks.queue(other)
+    until(lambda: len(leader_lock.queue(state)) == 2)
+    last = leader_lock.take(other)
+    ours, theirs, _ = leader_lock.queue(other)
     assert (ours, theirs.nimbus) == (first, ("nimbus-java.example", 6627, 0))
-    assert locks.before(other, last) == theirs
+    assert leader_lock.before(other, last) == theirs
     assert not latch.hasLeadership()
 
-    locks.give_up(state, first)
+    leader_lock.give_up(state, first)
     until(latch.hasLeadership)
     with pytest.raises(NotLeaderError, match="it is gone"):
-        fences.verify(state, fence)
+        leader_lock.verify_fence(state, fence)
     with pytest.raises(NotLeaderError, match=rf"'{JAVA_S.decode()}'\) is before it"):
-        fences.obtain(other, last)
+        leader_lock.obtain_fence(other, last)
 
     latch.close()
-    until(lambda: locks.before(other, last) is None)
-    assert fences.obtain(other, last).epoch > fence.epoch
+    until(lambda: leader_lock.before(other, last) is None)
+    assert leader_lock.obtain_fence(other, last).epoch > fence.epoch
 
 
 def test_who_comes_after_one_of_storm_s_finds_it_in_the_directory_that_it_made(
@@ -94,13 +94,13 @@ def test_who_comes_after_one_of_storm_s_finds_it_in_the_directory_that_it_made(
     latch = start_latch()
     until(latch.hasLeadership)
     state = connect()
-    lock = locks.take(state)
-    assert locks.before(state, lock).holder == JAVA_S
+    lock = leader_lock.take(state)
+    assert leader_lock.before(state, lock).holder == JAVA_S
     latch.close()
-    until(lambda: locks.before(state, lock) is None)
-    fence = fences.obtain(state, lock)
+    until(lambda: leader_lock.before(state, lock) is None)
+    fence = leader_lock.obtain_fence(state, lock)
 
     later = start_latch()
-    until(lambda: len(locks.queue(state)) == 2)
+    until(lambda: len(leader_lock.queue(state)) == 2)
     assert not later.hasLeadership()
-    fences.verify(state, fence)
+    leader_lock.verify_fence(state, fence)

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stormkeeper.state.decoding import HEX_WIDTH, LIMIT, SHOWN, decode, outline
-from stormkeeper.state.storm.blobs import BlobRecord
+from stormkeeper.state.node_values import HEX_WIDTH, LIMIT, SHOWN, decode, outline
+from stormkeeper.state.storm.blob_records import BlobRecord
 from stormkeeper.thrift import readable, records
 from stormkeeper.thrift.serialization import Compression, serialize
 from support import vectors

@@ -10,7 +10,7 @@ from stormkeeper.errors import (
 from stormkeeper.pacemaker.client.pool import PacemakerPool
 from stormkeeper.state.factory import connect, heartbeat_sender
 from stormkeeper.state.storm import cluster
-from stormkeeper.state.zookeeper.state import ZooKeeperState
+from stormkeeper.state.zookeeper.zookeeper_state import ZooKeeperState
 
 pytestmark = pytest.mark.zookeeper
 

@@ -4,9 +4,8 @@ import pytest
 
 from stormkeeper import paths
 from stormkeeper.errors import NotLeaderError
-from stormkeeper.state import fences, locks
-from stormkeeper.state.fences import Fence
-from stormkeeper.state.locks import Lock
+from stormkeeper.state import leader_lock
+from stormkeeper.state.leader_lock import Fence, Lock
 from stormkeeper.state.storage import DIRECTORY
 from support.interposed import Interposed
 
@@ -17,73 +16,76 @@ def named(lock):
 
 class TestObtaining:
     def test_the_first_gets_one_with_its_epoch(self, state):
-        lock = locks.take(state)
-        fence = fences.obtain(state, lock)
+        lock = leader_lock.take(state)
+        fence = leader_lock.obtain_fence(state, lock)
         assert fence == Fence(lock.path, state.get_stat(lock.path).created)
-        fences.verify(state, fence)
+        leader_lock.verify_fence(state, fence)
 
     def test_the_second_gets_none_until_the_first_is_gone(self, store, state):
-        first, second = locks.take(store.open(), b"nimbus1.example:6627:0"), locks.take(state)
+        first, second = (
+            leader_lock.take(store.open(), b"nimbus1.example:6627:0"),
+            leader_lock.take(state),
+        )
         for attempt in (
-            lambda: fences.obtain(state, second),
-            lambda: fences.verify(state, named(second)),
+            lambda: leader_lock.obtain_fence(state, second),
+            lambda: leader_lock.verify_fence(state, named(second)),
         ):
             with pytest.raises(
                 NotLeaderError,
                 match=rf"{first.path} \('nimbus1.example:6627:0'\) is before it; wait",
             ):
                 attempt()
-        locks.give_up(state, first)
-        assert fences.obtain(state, second) == named(second)
+        leader_lock.give_up(state, first)
+        assert leader_lock.obtain_fence(state, second) == named(second)
 
     def test_a_session_has_one_of_its_first_lock_only(self, state):
-        first, second = locks.take(state), locks.take(state)
-        assert fences.obtain(state, first) == named(first)
+        first, second = leader_lock.take(state), leader_lock.take(state)
+        assert leader_lock.obtain_fence(state, first) == named(first)
         with pytest.raises(NotLeaderError, match="is before it"):
-            fences.obtain(state, second)
+            leader_lock.obtain_fence(state, second)
 
     def test_the_first_stays_it_whoever_comes(self, store, state):
-        lock = locks.take(state)
-        fence = fences.obtain(state, lock)
+        lock = leader_lock.take(state)
+        fence = leader_lock.obtain_fence(state, lock)
         for _ in range(3):
-            locks.take(store.open())
-            fences.verify(state, fence)
+            leader_lock.take(store.open())
+            leader_lock.verify_fence(state, fence)
 
     def test_epochs_grow_from_reign_to_reign(self, store):
         """Whoever leads next, and also where the directory of the locks was deleted meanwhile."""
         sessions = [store.open() for _ in range(4)]
-        waiting = [(each, locks.take(each)) for each in sessions]
+        waiting = [(each, leader_lock.take(each)) for each in sessions]
         epochs = []
-        locks.give_up(*waiting.pop(1))
+        leader_lock.give_up(*waiting.pop(1))
         while waiting:
             session, lock = waiting.pop(0)
-            epochs.append(fences.obtain(session, lock).epoch)
-            locks.give_up(session, lock)
+            epochs.append(leader_lock.obtain_fence(session, lock).epoch)
+            leader_lock.give_up(session, lock)
         sessions[0].delete_node(paths.LEADER_LOCK)
-        again = locks.take(sessions[0])
+        again = leader_lock.take(sessions[0])
         assert again.path.endswith("0000000000")
-        epochs.append(fences.obtain(sessions[0], again).epoch)
+        epochs.append(leader_lock.obtain_fence(sessions[0], again).epoch)
         assert len(epochs) == 4
         assert epochs == sorted(set(epochs))
 
     def test_a_lock_behind_one_of_storm_s_nimbuses_waits(self, store, state):
         theirs = store.open()
         path = theirs.create_sequential(f"{paths.LEADER_LOCK}/_c_java-latch-", b"java:6627:0")
-        lock = locks.take(state)
+        lock = leader_lock.take(state)
         with pytest.raises(NotLeaderError, match="'java:6627:0'"):
-            fences.obtain(state, lock)
+            leader_lock.obtain_fence(state, lock)
         theirs.delete_node(path)
-        assert fences.obtain(state, lock) == named(lock)
+        assert leader_lock.obtain_fence(state, lock) == named(lock)
 
     def test_a_revoked_lock_gets_none_and_gives_its_place_to_none(self, store, state):
-        first, second = locks.take(store.open()), locks.take(state)
+        first, second = leader_lock.take(store.open()), leader_lock.take(state)
         state.set_data(first.path, b"not you")
         with pytest.raises(NotLeaderError, match="is before it"):
-            fences.obtain(state, second)
-        locks.give_up(state, first)
+            leader_lock.obtain_fence(state, second)
+        leader_lock.give_up(state, first)
         state.set_data(second.path, b"nor you")
         with pytest.raises(NotLeaderError, match="it was revoked: its value was set; take a lock"):
-            fences.obtain(state, second)
+            leader_lock.obtain_fence(state, second)
 
 
 def test_whoever_asks_is_told_how_it_is_now(session):
@@ -97,8 +99,10 @@ def test_whoever_asks_is_told_how_it_is_now(session):
         asked.append(("read", path))
         return session.children_data(path)
 
-    lock = locks.take(session)
-    fences.obtain(Interposed(session, sync_path=sync_path, children_data=children_data), lock)
+    lock = leader_lock.take(session)
+    leader_lock.obtain_fence(
+        Interposed(session, sync_path=sync_path, children_data=children_data), lock
+    )
     assert asked == [("sync", paths.LEADER_LOCK), ("read", paths.LEADER_LOCK)]
 
 
@@ -106,57 +110,65 @@ class TestVerifying:
     """On every store."""
 
     def test_a_lock_that_was_taken_is_one_until_it_is_given_up(self, state):
-        lock = locks.take(state)
-        fences.verify(state, named(lock))
-        locks.give_up(state, lock)
+        lock = leader_lock.take(state)
+        leader_lock.verify_fence(state, named(lock))
+        leader_lock.give_up(state, lock)
         with pytest.raises(NotLeaderError, match="it is gone, or never was there; take a lock"):
-            fences.verify(state, named(lock))
+            leader_lock.verify_fence(state, named(lock))
 
     def test_a_lock_of_another_session_is_none(self, store, state):
         with pytest.raises(NotLeaderError, match="another session made it"):
-            fences.obtain(state, locks.take(store.open()))
+            leader_lock.obtain_fence(state, leader_lock.take(store.open()))
 
     def test_a_lock_of_a_session_that_ended_is_none(self, store, state):
-        lock = locks.take(state)
+        lock = leader_lock.take(state)
         store.expire(state)
         with pytest.raises(NotLeaderError, match="it is gone"):
-            fences.obtain(state, lock)
+            leader_lock.obtain_fence(state, lock)
 
     def test_a_lock_with_another_epoch_is_none(self, state):
-        fence = named(locks.take(state))
+        fence = named(leader_lock.take(state))
         for epoch in (fence.epoch + 1, fence.epoch - 1, 0):
             wrong = f"its epoch is {fence.epoch}, not {epoch};"
             with pytest.raises(NotLeaderError, match=wrong):
-                fences.verify(state, Fence(fence.path, epoch))
+                leader_lock.verify_fence(state, Fence(fence.path, epoch))
 
     def test_a_persistent_node_is_none(self, state):
         path = f"{paths.LEADER_LOCK}/_c_0-latch-0000000000"
         state.set_data(path, b"")
         with pytest.raises(NotLeaderError, match="it is persistent"):
-            fences.verify(state, Fence(path, state.get_stat(path).created))
+            leader_lock.verify_fence(state, Fence(path, state.get_stat(path).created))
 
     def test_a_node_with_another_name_is_none(self, state):
         path = f"{paths.LEADER_LOCK}/me"
         state.set_ephemeral_node(path, b"")
         with pytest.raises(NotLeaderError, match="its name is none of a lock"):
-            fences.verify(state, Fence(path, state.get_stat(path).created))
+            leader_lock.verify_fence(state, Fence(path, state.get_stat(path).created))
 
     def test_a_node_elsewhere_is_none(self, state):
-        elsewhere = ("/supervisors/a", paths.LEADER_LOCK, f"{locks.take(state).path}/below")
+        elsewhere = (
+            "/supervisors/a",
+            paths.LEADER_LOCK,
+            f"{leader_lock.take(state).path}/below",
+        )
         state.set_ephemeral_node("/supervisors/a", b"")
         for path in elsewhere:
             with pytest.raises(NotLeaderError, match=f"^{path} is no lock"):
-                fences.verify(state, Fence(path, 1))
+                leader_lock.verify_fence(state, Fence(path, 1))
 
     def test_without_any_lock_there_is_none(self, state):
         state.set_data("/storms/a", DIRECTORY)
         with pytest.raises(NotLeaderError, match="it is gone, or never was there"):
-            fences.obtain(state, Lock(f"{paths.LEADER_LOCK}/latch-0000000000", 1, 1, b""))
+            leader_lock.obtain_fence(
+                state, Lock(f"{paths.LEADER_LOCK}/latch-0000000000", 1, 1, b"")
+            )
 
     @pytest.mark.parametrize("fence", [None, "/leader-lock/a", ("/leader-lock/a", 1)])
     def test_what_is_no_fence_is_none(self, state, fence):
-        with pytest.raises(TypeError, match=r"has a Fence, as fences\.obtain returns it, not a "):
-            fences.verify(state, fence)
+        with pytest.raises(
+            TypeError, match=r"has a Fence, as leader_lock\.obtain_fence returns it, not a "
+        ):
+            leader_lock.verify_fence(state, fence)
 
 
 def test_a_fence_is_a_value():

@@ -6,9 +6,9 @@ from dataclasses import replace
 import pytest
 
 from stormkeeper.errors import NotLeaderError, OutcomeUnknownError, StateUnavailableError
-from stormkeeper.state.fences import BATCH, DELETE_SECS, FencedWriter
+from stormkeeper.state.leader_lock import BATCH, DELETE_SECS, FencedWriter
 from stormkeeper.state.storage import ConnectionState
-from stormkeeper.state.zookeeper.state import ZooKeeperState
+from stormkeeper.state.zookeeper.zookeeper_state import ZooKeeperState
 from support.interposed import Interposed
 from support.leaders import fence_of
 from support.proxy import Proxy

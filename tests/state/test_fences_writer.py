@@ -12,18 +12,19 @@ from stormkeeper.errors import (
     StateError,
     TransactionError,
 )
-from stormkeeper.state import fences, locks
-from stormkeeper.state.fences import BATCH_BYTES, ROUNDS, Fence, FencedWriter
+from stormkeeper.state import leader_lock
+from stormkeeper.state.leader_lock import BATCH_BYTES, ROUNDS, Fence, FencedWriter
 from stormkeeper.state.storage import (
     DIRECTORY,
+    Check,
     ClusterState,
+    Create,
+    Delete,
     StateReader,
     StateWriter,
 )
-from stormkeeper.state.storm.cluster import StormClusterState
-from stormkeeper.state.storm.leader import LeaderClusterState
-from stormkeeper.state.storm.records import LeaderWriter
-from stormkeeper.state.transactions import Check, Create, Delete
+from stormkeeper.state.storm.cluster import LeaderClusterState, StormClusterState
+from stormkeeper.state.storm.record_io import LeaderWriter
 from support.interposed import Interposed
 from support.leaders import fence_of
 
@@ -98,7 +99,7 @@ class TestOnEveryStore:
 
     def test_who_does_not_lead_gets_no_handle(self, store, state, leader):
         other = store.open()
-        lock = locks.take(other)
+        lock = leader_lock.take(other)
         waiting = Fence(lock.path, lock.created)
         for session, fence in ((other, waiting), (other, leader.fence), (state, waiting)):
             with pytest.raises(NotLeaderError):
@@ -108,9 +109,9 @@ class TestOnEveryStore:
 
     def test_a_successor_writes_and_the_former_leader_reads_it(self, store, state, leader):
         other = store.open()
-        lock = locks.take(other)
+        lock = leader_lock.take(other)
         state.delete_node(leader.fence.path)
-        successor = FencedWriter(other, fences.obtain(other, lock))
+        successor = FencedWriter(other, leader_lock.obtain_fence(other, lock))
         assert successor.fence.epoch > leader.fence.epoch
         successor.set_data("/there", b"successor's")
         with pytest.raises(NotLeaderError):

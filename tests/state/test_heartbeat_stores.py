@@ -10,7 +10,7 @@ from stormkeeper.heartbeats.protocols import HeartbeatStore
 from stormkeeper.pacemaker.client.pool import PacemakerPool
 from stormkeeper.state.node_heartbeats import NodeHeartbeats
 from stormkeeper.state.storage import ClusterState
-from stormkeeper.state.zookeeper.state import ZooKeeperState
+from stormkeeper.state.zookeeper.zookeeper_state import ZooKeeperState
 from support.memory_state import MemoryState
 from support.stores import MemoryStore, ZooKeeperStore
 

@@ -17,8 +17,8 @@ from stormkeeper.errors import (
     StateClosedError,
     StateUnavailableError,
 )
-from stormkeeper.state import locks
-from stormkeeper.state.locks import Lock, in_line, predecessor
+from stormkeeper.state import leader_lock
+from stormkeeper.state.leader_lock import Lock, in_line, predecessor
 from stormkeeper.state.storage import EventType, NodeData, NodeStat
 from support.interposed import Interposed
 from support.memory_state import MemoryEnsemble
@@ -29,7 +29,7 @@ GUID = "[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 
 class TestOnEveryStore:
     def test_a_lock_is_an_ephemeral_node_with_a_guid_and_a_number(self, state):
-        lock = locks.take(state, b"nimbus1:6627")
+        lock = leader_lock.take(state, b"nimbus1:6627")
         assert re.fullmatch(f"/leader-lock/_c_{GUID}-latch-[0-9]{{10}}", lock.path)
         assert state.get_data(lock.path) == b"nimbus1:6627"
         stat = state.get_stat(lock.path)
@@ -38,7 +38,7 @@ class TestOnEveryStore:
         assert not lock.revoked
 
     def test_each_lock_is_later_than_those_before_whoever_makes_it(self, store, state):
-        taken = [locks.take(each) for each in (state, store.open(), state, store.open())]
+        taken = [leader_lock.take(each) for each in (state, store.open(), state, store.open())]
         made = [lock.created for lock in taken]
         assert made == sorted(set(made))
         numbers = [int(lock.path[-10:]) for lock in taken]
@@ -46,28 +46,28 @@ class TestOnEveryStore:
         assert len({lock.path for lock in taken}) == 4
 
     def test_a_lock_that_was_given_up_is_gone_and_giving_up_again_is_fine(self, state):
-        lock = locks.take(state)
-        locks.give_up(state, lock)
-        locks.give_up(state, lock)
+        lock = leader_lock.take(state)
+        leader_lock.give_up(state, lock)
+        leader_lock.give_up(state, lock)
         assert state.get_children(paths.LEADER_LOCK) == []
 
     def test_a_lock_ends_with_its_session_and_is_not_made_again(self, store, state):
-        lock = locks.take(state)
+        lock = leader_lock.take(state)
         store.expire(state)
         assert not state.node_exists(lock.path)
-        again = locks.take(state)
+        again = leader_lock.take(state)
         assert again.created > lock.created
         assert again.path != lock.path
 
 
 def test_a_lock_whose_answer_was_lost_is_found_and_no_second_one_made(ensemble, session):
-    others = locks.take(ensemble.session())
+    others = leader_lock.take(ensemble.session())
 
     def create_sequential(path, data):
         session.create_sequential(path, data)
         raise OutcomeUnknownError("the answer was lost")
 
-    lock = locks.take(Interposed(session, create_sequential=create_sequential))
+    lock = leader_lock.take(Interposed(session, create_sequential=create_sequential))
     names = session.get_children(paths.LEADER_LOCK)
     assert sorted(names) == sorted(each.path.rpartition("/")[2] for each in (lock, others))
     assert session.get_stat(lock.path).created == lock.created
@@ -77,13 +77,13 @@ def test_a_lock_whose_answer_was_lost_is_found_and_no_second_one_made(ensemble, 
 @pytest.mark.parametrize("others", [0, 2])
 def test_a_lock_that_was_lost_on_its_way_stays_unknown(ensemble, session, others):
     for _ in range(others):
-        locks.take(ensemble.session())
+        leader_lock.take(ensemble.session())
 
     def create_sequential(_path, _data):
         raise OutcomeUnknownError("the request was lost")
 
     with pytest.raises(OutcomeUnknownError, match="the request was lost"):
-        locks.take(Interposed(session, create_sequential=create_sequential))
+        leader_lock.take(Interposed(session, create_sequential=create_sequential))
     assert session.node_exists(paths.LEADER_LOCK) == bool(others)
     assert not others or len(session.get_children(paths.LEADER_LOCK)) == others
 
@@ -91,7 +91,7 @@ def test_a_lock_that_was_lost_on_its_way_stays_unknown(ensemble, session, others
 def test_a_connection_that_stays_away_leaves_the_outcome_unknown(ensemble, session):
     ensemble.lose_answer(session, applied=True)
     with pytest.raises(OutcomeUnknownError):
-        locks.take(session)
+        leader_lock.take(session)
 
 
 def test_a_lock_that_is_gone_at_once_is_none(ensemble, session):
@@ -100,7 +100,7 @@ def test_a_lock_that_is_gone_at_once_is_none(ensemble, session):
         return session.get_stat(path, watch)
 
     with pytest.raises(NotLeaderError, match="session ended; take another"):
-        locks.take(Interposed(session, get_stat=get_stat))
+        leader_lock.take(Interposed(session, get_stat=get_stat))
 
 
 def test_a_lock_without_an_epoch_does_not_keep_others_from_leading(session):
@@ -108,7 +108,7 @@ def test_a_lock_without_an_epoch_does_not_keep_others_from_leading(session):
         raise StateUnavailableError("not now")
 
     with pytest.raises(StateUnavailableError, match="not now"):
-        locks.take(Interposed(session, get_stat=get_stat))
+        leader_lock.take(Interposed(session, get_stat=get_stat))
     assert session.get_children(paths.LEADER_LOCK) == []
 
 
@@ -119,7 +119,7 @@ def test_a_lock_that_is_neither_read_nor_deleted_is_not_one_that_was_never_made(
         return made
 
     with pytest.raises(OutcomeUnknownError, match="was made, and could be neither"):
-        locks.take(Interposed(session, create_sequential=create_sequential))
+        leader_lock.take(Interposed(session, create_sequential=create_sequential))
     ensemble.resume(session)
     assert len(session.get_children(paths.LEADER_LOCK)) == 1
 
@@ -130,52 +130,52 @@ def test_what_else_keeps_a_lock_from_being_read_is_told(session, error):
         raise error("no")
 
     with pytest.raises(error, match="no"):
-        locks.take(Interposed(session, get_stat=refuse, delete_node=refuse))
+        leader_lock.take(Interposed(session, get_stat=refuse, delete_node=refuse))
 
 
 class TestTheQueue:
     """On every store."""
 
     def test_it_has_everybody_s_locks_in_the_order_in_which_they_were_made(self, store, state):
-        assert locks.queue(state) == []
-        taken = [locks.take(store.open(), str(number).encode()) for number in range(5)]
-        assert locks.queue(state) == taken
+        assert leader_lock.queue(state) == []
+        taken = [leader_lock.take(store.open(), str(number).encode()) for number in range(5)]
+        assert leader_lock.queue(state) == taken
         for number in (3, 0):
-            locks.give_up(state, taken.pop(number))
-            assert locks.queue(state) == taken
+            leader_lock.give_up(state, taken.pop(number))
+            assert leader_lock.queue(state) == taken
 
     def test_each_is_behind_the_one_before_it_and_the_first_behind_none(self, store, state):
-        taken = [locks.take(store.open()) for _ in range(3)]
-        assert [locks.before(state, lock) for lock in taken] == [None, *taken[:2]]
-        locks.give_up(state, taken[1])
-        assert locks.before(state, taken[2]) == taken[0]
+        taken = [leader_lock.take(store.open()) for _ in range(3)]
+        assert [leader_lock.before(state, lock) for lock in taken] == [None, *taken[:2]]
+        leader_lock.give_up(state, taken[1])
+        assert leader_lock.before(state, taken[2]) == taken[0]
         with pytest.raises(NotLeaderError, match=r"is gone.*take another"):
-            locks.before(state, taken[1])
+            leader_lock.before(state, taken[1])
 
     def test_whoever_waits_is_told_when_the_one_before_is_gone(self, store, state):
-        first, second = locks.take(store.open()), locks.take(state)
+        first, second = leader_lock.take(store.open()), leader_lock.take(state)
         told = Queue()
         state.register(lambda event, path: told.put((event, path)))
-        assert locks.before(state, second) == first
-        assert locks.before(state, second, watch=True) == first
+        assert leader_lock.before(state, second) == first
+        assert leader_lock.before(state, second, watch=True) == first
         # Nobody is woken who is not next.
-        locks.take(store.open())
-        locks.give_up(store.open(), first)
+        leader_lock.take(store.open())
+        leader_lock.give_up(store.open(), first)
         assert told.get(timeout=DEADLINE_SECS) == (EventType.NODE_DELETED, first.path)
-        assert locks.before(state, second, watch=True) is None
+        assert leader_lock.before(state, second, watch=True) is None
 
     def test_a_revoked_one_keeps_its_place(self, store, state):
-        first, second = locks.take(store.open()), locks.take(state)
+        first, second = leader_lock.take(store.open()), leader_lock.take(state)
         state.set_data(first.path, b"revoked")
-        ahead = locks.before(state, second)
+        ahead = leader_lock.before(state, second)
         assert (ahead.path, ahead.revoked, ahead.holder) == (first.path, True, b"revoked")
-        assert locks.before(state, first) is None
+        assert leader_lock.before(state, first) is None
 
     def test_what_is_no_lock_has_no_place(self, state):
         state.set_data(f"{paths.LEADER_LOCK}/_c_0-latch-0000000000", b"persistent")
         state.set_ephemeral_node(f"{paths.LEADER_LOCK}/other", b"")
-        lock = locks.take(state)
-        assert locks.queue(state) == [lock]
+        lock = leader_lock.take(state)
+        assert leader_lock.queue(state) == [lock]
 
     def test_numbers_that_wrap_or_begin_again_change_no_order(self, state):
         """ZooKeeper's count of 32 bits; one that begins again when the directory was deleted."""
@@ -185,28 +185,34 @@ class TestTheQueue:
         for name in names:
             path = f"{paths.LEADER_LOCK}/{name}"
             state.transaction().create(path, b"", ephemeral=True).commit()
-        assert [lock.path.rpartition("/")[2] for lock in locks.queue(state)] == names
+        assert [lock.path.rpartition("/")[2] for lock in leader_lock.queue(state)] == names
 
     def test_the_locks_of_storm_s_nimbuses_count(self, store, state):
         """As Curator names them, with its protection and without."""
         theirs = store.open()
         theirs.create_sequential(f"{paths.LEADER_LOCK}/_c_{uuid.uuid4()}-latch-", b"java1:6627:0")
         theirs.create_sequential(f"{paths.LEADER_LOCK}/latch-", b"java2:6627")
-        mine = locks.take(state)
-        assert locks.before(state, mine).holder == b"java2:6627"
-        assert [lock.holder for lock in locks.queue(state)] == [b"java1:6627:0", b"java2:6627", b""]
+        mine = leader_lock.take(state)
+        assert leader_lock.before(state, mine).holder == b"java2:6627"
+        assert [lock.holder for lock in leader_lock.queue(state)] == [
+            b"java1:6627:0",
+            b"java2:6627",
+            b"",
+        ]
 
 
 def test_one_that_goes_while_it_is_watched_is_not_waited_for(ensemble, session):
-    first, second, third = (locks.take(each) for each in (session, ensemble.session(), session))
+    first, second, third = (
+        leader_lock.take(each) for each in (session, ensemble.session(), session)
+    )
 
     def node_exists(path, watch):
         if path == second.path:
-            locks.give_up(session, second)
+            leader_lock.give_up(session, second)
         return session.node_exists(path, watch)
 
     racing = Interposed(session, node_exists=node_exists)
-    assert locks.before(racing, third, watch=True) == first
+    assert leader_lock.before(racing, third, watch=True) == first
 
 
 @given(ends=st.lists(st.integers(0, 4), max_size=30))
@@ -217,13 +223,13 @@ def test_whoever_is_the_first_stays_it_and_each_reign_is_later(ends):
     taken = []
     reigns = []
     for end in ends:
-        taken.append(locks.take(state))
-        first = locks.queue(state)[0]
+        taken.append(leader_lock.take(state))
+        first = leader_lock.queue(state)[0]
         assert first == taken[0]
         if not reigns or first != reigns[-1]:
             reigns.append(first)
         if end < len(taken):
-            locks.give_up(state, taken.pop(end))
+            leader_lock.give_up(state, taken.pop(end))
         if not taken:
             state.delete_node(paths.LEADER_LOCK)
     epochs = [lock.created for lock in reigns]
@@ -275,8 +281,8 @@ def test_other_names_are_none_of_locks(name):
 )
 def test_a_lock_says_which_nimbus_holds_it(session, holder, nimbus):
     """As Storm's do, before and since 2.6.4."""
-    lock = locks.take(session, holder)
-    assert [lock.nimbus, locks.queue(session)[0].nimbus] == [nimbus, nimbus]
+    lock = leader_lock.take(session, holder)
+    assert [lock.nimbus, leader_lock.queue(session)[0].nimbus] == [nimbus, nimbus]
 
 
 def test_a_lock_is_not_another_one_of_its_name():

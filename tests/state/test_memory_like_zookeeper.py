@@ -8,9 +8,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
 
 from stormkeeper.errors import StateError, TransactionError
-from stormkeeper.state.storage import NodeData, NodeStat
-from stormkeeper.state.transactions import Check, Create, Delete, SetData
-from stormkeeper.state.zookeeper import registrations
+from stormkeeper.state.storage import Check, Create, Delete, NodeData, NodeStat, SetData
+from stormkeeper.state.zookeeper import recovery
 from support.hearing import Hearing
 from support.stores import MemoryStore, ZooKeeperStore
 
@@ -162,8 +161,8 @@ def outcome(operation, state):
 @pytest.mark.parametrize("examples", [15, pytest.param(60, marks=pytest.mark.slow)])
 def test_they_never_differ(zookeeper_server, zookeeper_root, monkeypatch, examples):
     # A registration that cannot be made waits for a time that memory, without a clock, has not.
-    monkeypatch.setattr(registrations, "FIRST_PAUSE_SECS", 3600.0)
-    monkeypatch.setattr(registrations, "LONGEST_PAUSE_SECS", 3600.0)
+    monkeypatch.setattr(recovery, "FIRST_PAUSE_SECS", 3600.0)
+    monkeypatch.setattr(recovery, "LONGEST_PAUSE_SECS", 3600.0)
     numbers = itertools.count()
     run_state_machine_as_test(
         lambda: SideBySide(zookeeper_server, f"{zookeeper_root}/{next(numbers)}"),

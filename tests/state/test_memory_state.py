@@ -5,8 +5,7 @@ import threading
 import pytest
 
 from stormkeeper.errors import OutcomeUnknownError, StateUnavailableError, TransactionError
-from stormkeeper.state.storage import ConnectionState, EventType
-from stormkeeper.state.transactions import Check, Create, Delete, SetData
+from stormkeeper.state.storage import Check, ConnectionState, Create, Delete, EventType, SetData
 from support.hearing import Hearing
 from support.memory_state import MemoryEnsemble
 

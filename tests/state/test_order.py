@@ -17,16 +17,14 @@ PREFIX = state.__name__
 
 #: From the ground up. A name ends in ``*`` where it stands for all that begin with it.
 FLOORS = (
-    ("access", "transactions"),
-    ("storage",),
-    ("callbacks", "watches", "node_heartbeats"),
-    ("memory.*", "zookeeper.*", "pacemaker"),
+    ("access", "storage"),
+    ("watches", "node_heartbeats"),
+    ("zookeeper.*",),
     ("factory",),
-    ("locks",),
-    ("fences",),
+    ("leader_lock",),
     ("storm.*",),
-    ("decoding", "survey"),
-    ("checking",),
+    ("node_values",),
+    ("survey",),
 )
 
 
@@ -84,4 +82,4 @@ def test_imports_point_downwards(imports):
 
 def test_imports_make_no_circle(imports):
     order = list(TopologicalSorter(imports).static_order())
-    assert order.index("transactions") < order.index("storage") < order.index("storm.leader")
+    assert order.index("storage") < order.index("leader_lock") < order.index("storm.cluster")

@@ -5,7 +5,7 @@ from kazoo.security import make_digest_acl_credential
 
 from stormkeeper import conf as configuration
 from stormkeeper.errors import AccessDeniedError
-from stormkeeper.state import locks
+from stormkeeper.state import leader_lock
 from stormkeeper.state.access import Role
 from stormkeeper.state.storm import cluster
 from stormkeeper.thrift.records import (
@@ -129,7 +129,7 @@ def test_what_a_daemon_reports_is_the_daemons(worker, daemon, operation):
         lambda worker: worker.set_worker_heartbeat(
             OTHER, "node", 6700, ClusterWorkerHeartbeat(OTHER, {}, 1, 1)
         ),
-        lambda worker: locks.take(worker.state),
+        lambda worker: leader_lock.take(worker.state),
     ],
     ids=["assignment", "credentials", "base", "topologies", "errors", "heartbeats", "lead"],
 )

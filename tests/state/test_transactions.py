@@ -13,7 +13,7 @@ from stormkeeper.errors import (
     StateUnavailableError,
     TransactionError,
 )
-from stormkeeper.state.transactions import (
+from stormkeeper.state.storage import (
     Check,
     Create,
     Delete,

@@ -1,20 +1,20 @@
 import pytest
 
 from stormkeeper.state.storage import EventType
-from stormkeeper.state.watches import ArmedWatches, Seen, Watch, Watched, missed
+from stormkeeper.state.watches import ArmedWatches, NodeChanges, NodeWatch, WatchKind, missed
 
 CREATED = EventType.NODE_CREATED
 DELETED = EventType.NODE_DELETED
 CHANGED = EventType.NODE_DATA_CHANGED
 CHILDREN = EventType.NODE_CHILDREN_CHANGED
 
-A = Seen(created=1, modified=1, children_modified=1)
+A = NodeChanges(created=1, modified=1, children_modified=1)
 SET = A._replace(modified=2)
 CHILD_ADDED = A._replace(children_modified=2)
-MADE_AGAIN = Seen(created=3, modified=3, children_modified=3)
+MADE_AGAIN = NodeChanges(created=3, modified=3, children_modified=3)
 
-NODE = Watch(Watched.NODE, "/a")
-NAMES = Watch(Watched.CHILDREN, "/a")
+NODE = NodeWatch(WatchKind.NODE, "/a")
+NAMES = NodeWatch(WatchKind.CHILDREN, "/a")
 
 
 @pytest.mark.parametrize(
@@ -30,8 +30,8 @@ NAMES = Watch(Watched.CHILDREN, "/a")
     ],
 )
 def test_what_a_watch_missed(before, now, of_node, of_children):
-    assert missed(Watched.NODE, before, now) is of_node
-    assert missed(Watched.CHILDREN, before, now) is of_children
+    assert missed(WatchKind.NODE, before, now) is of_node
+    assert missed(WatchKind.CHILDREN, before, now) is of_children
 
 
 @pytest.mark.parametrize(
@@ -42,9 +42,9 @@ def test_an_event_uses_up_the_watches_that_it_answers(event, left):
     armed = ArmedWatches()
     armed.arm(NODE, A)
     armed.arm(NAMES, A)
-    armed.arm(Watch(Watched.NODE, "/b"), A)
+    armed.arm(NodeWatch(WatchKind.NODE, "/b"), A)
     assert armed.fire(event, "/a")
-    assert armed.all() == [*left, Watch(Watched.NODE, "/b")]
+    assert armed.all() == [*left, NodeWatch(WatchKind.NODE, "/b")]
 
 
 def test_an_event_that_no_watch_waits_for():
@@ -57,7 +57,7 @@ def test_an_event_that_no_watch_waits_for():
 
 def test_that_events_may_be_missed_uses_up_no_watch():
     armed = ArmedWatches()
-    top = Watch(Watched.NODE, "/")
+    top = NodeWatch(WatchKind.NODE, "/")
     armed.arm(top, A)
     assert not armed.fire(EventType.EVENTS_MISSED, "/")
     assert armed.all() == [top]

@@ -5,7 +5,7 @@ import pytest
 from stormkeeper import paths
 from stormkeeper.errors import StateUnavailableError
 from stormkeeper.state.storm.cluster import StormClusterState
-from stormkeeper.state.storm.codec import Codec
+from stormkeeper.state.storm.record_io import Codec
 from stormkeeper.supervisor import assignments
 from stormkeeper.supervisor.assignments import Assignments
 from stormkeeper.thrift.records import Assignment

@@ -5,7 +5,7 @@ from contextlib import closing
 import pytest
 
 from stormkeeper.state.storm.cluster import StormClusterState
-from stormkeeper.state.storm.codec import Codec
+from stormkeeper.state.storm.record_io import Codec
 from stormkeeper.supervisor.cleanup import CheckpointRemoval
 from stormkeeper.thrift.records import Checkpoints
 from support.leaders import lead

@@ -11,7 +11,7 @@ import stormkeeper
 from stormkeeper import conf
 from stormkeeper.nimbus.scheduling import mapping
 from stormkeeper.state.storm.cluster import StormClusterState
-from stormkeeper.state.storm.codec import Codec
+from stormkeeper.state.storm.record_io import Codec
 from stormkeeper.supervisor import registration
 from stormkeeper.supervisor.registration import Machine, MachineStatus, Registration, info
 from stormkeeper.supervisor.slot_model import SlotAssignment

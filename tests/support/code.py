@@ -12,9 +12,9 @@ from stormkeeper.blobs.store import BlobStore
 from stormkeeper.blobs.transfers import Downloads
 from stormkeeper.errors import CodeError, PeerError, PeerUnavailableError
 from stormkeeper.paths import NimbusId
-from stormkeeper.state.storm.blobs import BlobRecord
+from stormkeeper.state.storm.blob_records import BlobRecord
 from stormkeeper.state.storm.cluster import StormClusterState
-from stormkeeper.state.storm.codec import Codec
+from stormkeeper.state.storm.record_io import Codec
 from stormkeeper.thrift.records import NimbusSummary, StormBase, TopologyStatus
 from support.leaders import lead
 from support.memory_state import MemoryEnsemble

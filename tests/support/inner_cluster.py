@@ -21,10 +21,10 @@ from stormkeeper.nimbus.scheduler import Scheduler
 from stormkeeper.nimbus.sight import Sight
 from stormkeeper.nimbus.submitted import SubmittedCode
 from stormkeeper.nimbus.times import Times
-from stormkeeper.state import locks
+from stormkeeper.state import leader_lock
 from stormkeeper.state.node_heartbeats import NodeHeartbeats
 from stormkeeper.state.storm.cluster import StormClusterState
-from stormkeeper.state.storm.codec import Codec
+from stormkeeper.state.storm.record_io import Codec
 from stormkeeper.supervisor import process
 from stormkeeper.supervisor.directories import Directories
 from stormkeeper.supervisor.local_state import LocalState
@@ -224,7 +224,7 @@ class InnerCluster:
     def hand_over(self, master, heir):
         """Have a master step down for another one, once that has the code."""
         heir.elector.add_to_leader_lock_queue()
-        until(lambda: len(locks.queue(self.storm.state)) == 2)
+        until(lambda: len(leader_lock.queue(self.storm.state)) == 2)
         master.elector.remove_from_leader_lock_queue()
         until(lambda: heir.leader is not None and master.leader is None)
 

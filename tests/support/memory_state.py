@@ -24,27 +24,24 @@ from stormkeeper.errors import (
     StateError,
     StateUnavailableError,
 )
-from stormkeeper.state.callbacks import Callbacks
 from stormkeeper.state.storage import (
     DIRECTORY,
     ClusterState,
     ConnectionListener,
     ConnectionState,
+    Create,
+    Delete,
     EventCallback,
     EventType,
     NodeData,
     NodeStat,
-    VersionedData,
-)
-from stormkeeper.state.transactions import (
-    Create,
-    Delete,
     Operation,
     Result,
     SetData,
+    VersionedData,
     check_paths,
 )
-from stormkeeper.state.watches import ArmedWatches, Seen, Watch, Watched
+from stormkeeper.state.watches import ArmedWatches, Callbacks, NodeChanges, NodeWatch, WatchKind
 from support.memory_tree import Event, MemoryTree, Node, apply_all
 
 T = TypeVar("T")
@@ -306,13 +303,13 @@ class MemoryState(ClusterState):
     def _read(self, tree: MemoryTree, path: str, watch: bool) -> NodeData | None:
         node = tree.find(path)
         if watch:
-            self._armed.arm(Watch(Watched.NODE, path), _seen(node))
+            self._armed.arm(NodeWatch(WatchKind.NODE, path), _seen(node))
         return None if node is None else _told(node)
 
     def _list(self, tree: MemoryTree, path: str, watch: bool) -> list[str]:
         node = tree.get(path)
         if watch:
-            self._armed.arm(Watch(Watched.CHILDREN, path), node.seen)
+            self._armed.arm(NodeWatch(WatchKind.CHILDREN, path), node.seen)
         return sorted(node.children)
 
     def _write(
@@ -366,7 +363,7 @@ class MemoryState(ClusterState):
             yield self._server.tree
 
 
-def _seen(node: Node | None) -> Seen | None:
+def _seen(node: Node | None) -> NodeChanges | None:
     return None if node is None else node.seen
 
 

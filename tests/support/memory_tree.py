@@ -18,17 +18,19 @@ from stormkeeper.errors import (
     StateError,
     TransactionError,
 )
-from stormkeeper.state.storage import DIRECTORY, EventType, NodeStat
-from stormkeeper.state.transactions import (
+from stormkeeper.state.storage import (
     ANY_VERSION,
+    DIRECTORY,
     Check,
     Create,
     Delete,
+    EventType,
+    NodeStat,
     Operation,
     Result,
     SetData,
 )
-from stormkeeper.state.watches import Seen
+from stormkeeper.state.watches import NodeChanges
 
 #: The owner of a persistent node.
 NOBODY = 0
@@ -56,9 +58,9 @@ class Node:
     children: set[str] = field(default_factory=set)
 
     @property
-    def seen(self) -> Seen:
+    def seen(self) -> NodeChanges:
         """What a watch remembers of the node."""
-        return Seen(self.created, self.modified, self.children_modified)
+        return NodeChanges(self.created, self.modified, self.children_modified)
 
     @property
     def stat(self) -> NodeStat:

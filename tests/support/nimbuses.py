@@ -7,11 +7,10 @@ from stormkeeper.blobs.sync_plan import Missing
 from stormkeeper.nimbus.elector import Elector
 from stormkeeper.nimbus.readiness import TopologyCode
 from stormkeeper.paths import NimbusId
-from stormkeeper.state import locks
+from stormkeeper.state import leader_lock
 from stormkeeper.state.storage import ClusterState
-from stormkeeper.state.storm.cluster import StormClusterState
-from stormkeeper.state.storm.codec import Codec
-from stormkeeper.state.storm.leader import LeaderClusterState
+from stormkeeper.state.storm.cluster import LeaderClusterState, StormClusterState
+from stormkeeper.state.storm.record_io import Codec
 from stormkeeper.thrift.records import StormBase, TopologyStatus
 from support.leaders import lead
 from support.waiting import until
@@ -100,7 +99,7 @@ class Nimbus:
     @property
     def is_queued(self) -> bool:
         """Whether it has a lock; fails if it has two."""
-        holders = [lock.holder for lock in locks.queue(self.storm.state)]
+        holders = [lock.holder for lock in leader_lock.queue(self.storm.state)]
         mine = holders.count(str(self.address).encode())
         assert mine <= 1, f"{self.address} queues behind itself"
         return mine == 1

@@ -5,9 +5,9 @@ from dataclasses import replace
 
 from stormkeeper.local.dev_zookeeper import DevZooKeeper
 from stormkeeper.state.storage import ClusterState
-from stormkeeper.state.zookeeper.connection import Connection
-from stormkeeper.state.zookeeper.settings import Settings
-from stormkeeper.state.zookeeper.state import ZooKeeperState
+from stormkeeper.state.zookeeper.ensemble_connection import EnsembleConnection
+from stormkeeper.state.zookeeper.ensemble_settings import EnsembleSettings
+from stormkeeper.state.zookeeper.zookeeper_state import ZooKeeperState
 from support.memory_state import MemoryEnsemble
 from support.zookeeper import expire_session
 
@@ -59,7 +59,7 @@ class ZooKeeperStore(Store):
         expire_session(session)
 
 
-def settings_for(server: DevZooKeeper, root: str, **changes: float) -> Settings:
+def settings_for(server: DevZooKeeper, root: str, **changes: float) -> EnsembleSettings:
     """Short times: tests wait for them."""
     times = {
         "session_timeout_secs": 10.0,
@@ -67,10 +67,10 @@ def settings_for(server: DevZooKeeper, root: str, **changes: float) -> Settings:
         "retry_interval_secs": 0.05,
         **changes,
     }
-    return Settings(servers=(server.address,), root=root, **times)
+    return EnsembleSettings(servers=(server.address,), root=root, **times)
 
 
-def limit_calls(whose: ZooKeeperState | Connection, secs: float) -> None:
+def limit_calls(whose: ZooKeeperState | EnsembleConnection, secs: float) -> None:
     """Give calls of a session `secs` from now on; it may have had more to connect."""
-    connection = whose if isinstance(whose, Connection) else whose._connection
+    connection = whose if isinstance(whose, EnsembleConnection) else whose._connection
     connection._settings = replace(connection._settings, call_timeout_secs=secs)

@@ -13,7 +13,7 @@ from stormkeeper.nimbus.scheduling import mapping
 from stormkeeper.nimbus.scheduling.cluster import Launch
 from stormkeeper.paths import NimbusId, Slot
 from stormkeeper.state.storm import cluster as storm_cluster
-from stormkeeper.state.storm.leader import leading
+from stormkeeper.state.storm.cluster import leader_state
 from stormkeeper.supervisor import process_table
 from stormkeeper.thrift.nimbus import BeginDownloadResult, KeyNotFoundException, Nimbus
 from stormkeeper.thrift.records import NimbusSummary, StormBase, TopologyStatus
@@ -84,7 +84,7 @@ class Leader:
         self._service.downloads = self.code.downloads
         fence = fence_of(self.storm.state)
         self.epoch = fence.epoch
-        self.leader = leading(self.storm, fence)
+        self.leader = leader_state(self.storm, fence)
         self._counter = 0
         #: The newest launches of each topology, by its id.
         self.launches = {}

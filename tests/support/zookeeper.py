@@ -15,8 +15,8 @@ from kazoo.client import KazooClient
 
 from stormkeeper.local.dev_zookeeper import DevZooKeeper
 from stormkeeper.state.storage import ConnectionState, EventType
-from stormkeeper.state.watches import Watched
-from stormkeeper.state.zookeeper.state import ZooKeeperState
+from stormkeeper.state.watches import WatchKind
+from stormkeeper.state.zookeeper.zookeeper_state import ZooKeeperState
 from support.waiting import DEADLINE_SECS, until
 
 _numbers = itertools.count(1)
@@ -96,7 +96,7 @@ def _close_session(hosts: str, identity: tuple[int, bytes], deadline_secs: float
 
 def _is_restored(state: ZooKeeperState) -> bool:
     client = state._connection._client
-    tables = {Watched.NODE: client._data_watchers, Watched.CHILDREN: client._child_watchers}
+    tables = {WatchKind.NODE: client._data_watchers, WatchKind.CHILDREN: client._child_watchers}
     return state._registrations.made_in == state.session_id and all(
         tables[watch.watched].get(state._node(watch.path)) for watch in state._armed.all()
     )

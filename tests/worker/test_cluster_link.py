@@ -6,7 +6,7 @@ import pytest
 
 from stormkeeper.errors import AccessDeniedError, StateUnavailableError
 from stormkeeper.state.storm.cluster import StormClusterState
-from stormkeeper.state.storm.codec import Codec
+from stormkeeper.state.storm.record_io import Codec
 from stormkeeper.thrift.records import (
     Credentials,
     LogConfig,

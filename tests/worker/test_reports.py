@@ -7,7 +7,7 @@ import pytest
 
 from stormkeeper.conf import defaults
 from stormkeeper.state.storm.cluster import StormClusterState
-from stormkeeper.state.storm.codec import Codec
+from stormkeeper.state.storm.record_io import Codec
 from stormkeeper.thrift.records import ClusterWorkerHeartbeat, StormBase, TopologyStatus
 from stormkeeper.topology.claims import Claim
 from stormkeeper.topology.package.unpacking import unpack

@@ -19,7 +19,7 @@ from stormkeeper.conf import Conf
 from stormkeeper.conf.folders import folder
 from stormkeeper.errors import BlobInUseError, BlobNotFoundError, StormkeeperError
 from stormkeeper.paths import NimbusId
-from stormkeeper.state.storm.blobs import BlobWrites, VersionedNumber
+from stormkeeper.state.storm.blob_records import BlobWrites, VersionedNumber
 from stormkeeper.state.storm.cluster import StormClusterState
 
 

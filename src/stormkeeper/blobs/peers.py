@@ -33,7 +33,7 @@ from stormkeeper.errors import (
 )
 from stormkeeper.paths import NimbusId
 from stormkeeper.rpc.calling import Client
-from stormkeeper.state.storm.blobs import BlobEntry, BlobRecord
+from stormkeeper.state.storm.blob_records import BlobEntry, BlobRecord
 from stormkeeper.state.storm.cluster import StormReads
 from stormkeeper.thrift.nimbus import AuthorizationException, KeyNotFoundException, Nimbus
 

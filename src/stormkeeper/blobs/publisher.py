@@ -22,7 +22,7 @@ from stormkeeper.errors import (
     NoNodeError,
 )
 from stormkeeper.paths import NimbusId
-from stormkeeper.state.storm.blobs import BlobRecord, BlobWrites, VersionedNumber
+from stormkeeper.state.storm.blob_records import BlobRecord, BlobWrites, VersionedNumber
 from stormkeeper.state.storm.cluster import StormClusterState
 
 

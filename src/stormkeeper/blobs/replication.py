@@ -11,9 +11,9 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final, NamedTuple
 
 from stormkeeper.blobs import keys
-from stormkeeper.state.storm.blobs import BlobEntry
+from stormkeeper.state.storm.blob_records import BlobEntry
 from stormkeeper.state.storm.cluster import StormReads
-from stormkeeper.state.storm.watching import Callback
+from stormkeeper.state.storm.subscriptions import Callback
 
 #: Copies wanted by default, if there are as many Nimbuses.
 COPIES: Final = 2

@@ -30,7 +30,7 @@ from stormkeeper.blobs import keys
 from stormkeeper.blobs.drafts import BLOCK, Content, Draft, storing
 from stormkeeper.daemon.durable import sync_folder, try_lock
 from stormkeeper.errors import BlobNotFoundError, BlobStorageError, CodeError, SerializationError
-from stormkeeper.state.storm.blobs import BlobRecord
+from stormkeeper.state.storm.blob_records import BlobRecord
 
 log = logging.getLogger(__name__)
 

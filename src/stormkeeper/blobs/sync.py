@@ -47,9 +47,9 @@ from stormkeeper.errors import (
     StormkeeperError,
 )
 from stormkeeper.paths import NimbusId
-from stormkeeper.state.storm.blobs import BlobEntry, BlobRecord, BlobWrites
+from stormkeeper.state.storm.blob_records import BlobEntry, BlobRecord, BlobWrites
 from stormkeeper.state.storm.cluster import StormClusterState
-from stormkeeper.state.storm.watching import Callback
+from stormkeeper.state.storm.subscriptions import Callback
 
 log = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from stormkeeper.blobs import keys
-from stormkeeper.state.storm.blobs import BlobEntry, BlobRecord
+from stormkeeper.state.storm.blob_records import BlobEntry, BlobRecord
 
 
 @dataclass(frozen=True)

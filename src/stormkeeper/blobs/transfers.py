@@ -30,7 +30,7 @@ from stormkeeper.errors import (
     InvalidBlobKeyError,
     TransferEndedError,
 )
-from stormkeeper.state.storm.blobs import BlobRecord
+from stormkeeper.state.storm.blob_records import BlobRecord
 
 T = TypeVar("T")
 

@@ -118,7 +118,7 @@ def logs(
         from stormkeeper.cli.logs import LogMachines
         from stormkeeper.state.node_heartbeats import NodeHeartbeats
         from stormkeeper.state.storm.cluster import StormReads
-        from stormkeeper.state.storm.codec import Codec
+        from stormkeeper.state.storm.record_io import Codec
 
         cluster = StormReads(store, Codec.from_conf(conf), heartbeats=NodeHeartbeats(store))
         storm_id = _id(cluster, topology, is_gone=worker is not None)

@@ -34,7 +34,7 @@ from stormkeeper.names import printable
 if TYPE_CHECKING:
     from stormkeeper.conf import Conf
     from stormkeeper.errors import NoNodeError
-    from stormkeeper.state.decoding import Decoded
+    from stormkeeper.state.node_values import Decoded
     from stormkeeper.state.storage import ClusterState, NodeData
     from stormkeeper.state.survey import Pacemaker
 
@@ -190,7 +190,7 @@ def get(path: str, as_json: bool, show_secrets: bool) -> None:
     with open_state(conf) as store:
         path = _resolve_escapes(store, path)
         node = _found(conf, path, store.read_many)
-    from stormkeeper.state.decoding import decode
+    from stormkeeper.state.node_values import decode
 
     found = decode(path, node.data, show_secrets=show_secrets)
     if as_json:
@@ -264,13 +264,13 @@ def check(as_json: bool) -> None:
     """
     conf = load_conf()
     with _unread_is_unanswered(), open_state(conf) as store:
-        from stormkeeper.state import checking, survey
+        from stormkeeper.state import survey
 
         with _pacemakers(conf) as pacemakers:
             found = survey.read(store, pacemakers=pacemakers)
         if not found.nodes:
             raise Fault("; ".join(found.notes) or "nothing at /")
-        findings = checking.check(found)
+        findings = survey.check(found)
     if as_json:
         values: dict[str, Any] = {
             "findings": [
@@ -279,7 +279,7 @@ def check(as_json: bool) -> None:
             ],
             "advice": {
                 kind: advice
-                for kind, advice in checking.ADVICE.items()
+                for kind, advice in survey.ADVICE.items()
                 if any(finding.kind == kind for finding in findings)
             },
             "notes": found.notes,
@@ -289,7 +289,7 @@ def check(as_json: bool) -> None:
         for kind, of_kind in groupby(findings, lambda finding: finding.kind):
             for finding in of_kind:
                 click.echo(printable(f"{kind} {finding.path}: {finding.message}"))
-            click.echo(click.wrap_text(checking.ADVICE[kind], 100, "  ", "  "))
+            click.echo(click.wrap_text(survey.ADVICE[kind], 100, "  ", "  "))
         _print_notes(found.notes)
         nodes = _nodes(len(found.nodes))
         if not findings and found.notes:
@@ -304,7 +304,7 @@ def tree_lines(nodes: Mapping[str, NodeData], top: str) -> Iterator[str]:
 
     Lines of nodes below `top` have their name, indented; the line of `top` has its whole path.
     """
-    from stormkeeper.state.decoding import outline
+    from stormkeeper.state.node_values import outline
 
     rows = [("NODE", "HOLDS", "BYTES", "")]
     for path, node in nodes.items():
@@ -322,7 +322,7 @@ def tree_lines(nodes: Mapping[str, NodeData], top: str) -> Iterator[str]:
 
 def node_summary(path: str, node: NodeData) -> dict[str, Any]:
     """Return a node without its value, as `tree --json` prints it."""
-    from stormkeeper.state.decoding import outline
+    from stormkeeper.state.node_values import outline
 
     found = outline(path, node.data)
     return {
@@ -361,7 +361,7 @@ def open_state(
     # The clients' warnings repeat the command's errors, except the reason why `overrides` waits.
     logging.getLogger("stormkeeper").addHandler(logging.NullHandler())
     store = None
-    with _state_faults(), _warnings_of("stormkeeper.state.zookeeper.overrides"):
+    with _state_faults(), _warnings_of("stormkeeper.state.zookeeper.kazoo_client"):
         while store is None:
             try:
                 store = factory.connect(conf, read_only=True)

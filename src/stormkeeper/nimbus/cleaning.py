@@ -15,8 +15,7 @@ from typing import Final
 from stormkeeper import paths
 from stormkeeper.daemon.periodic import PeriodicThread
 from stormkeeper.nimbus.retaining import Retention
-from stormkeeper.state.storm.cluster import StormClusterState
-from stormkeeper.state.storm.leader import LeaderClusterState
+from stormkeeper.state.storm.cluster import LeaderClusterState, StormClusterState
 
 log = logging.getLogger(__name__)
 

@@ -18,7 +18,7 @@ from stormkeeper.blobs import keys
 from stormkeeper.errors import CodeError, NoNodeError, SerializationError
 from stormkeeper.nimbus import lifecycle
 from stormkeeper.nimbus.submitted import decode_conf, encode_conf
-from stormkeeper.state.storm.leader import LeaderClusterState
+from stormkeeper.state.storm.cluster import LeaderClusterState
 from stormkeeper.thrift.records import StormBase
 
 log = logging.getLogger(__name__)

@@ -1,7 +1,7 @@
 """How a Nimbus comes to lead, and stops: what follows from what happens, without I/O.
 
 An `Election` is told events and says instructions. It knows no store, no thread and no clock. The
-queue is that of `stormkeeper.state.locks`: whose lock is the first may lead. The rules:
+queue is that of `stormkeeper.state.leader_lock`: whose lock is the first may lead. The rules:
 
 - **Every decision follows from a look** at the whole queue, which sees all that was written before
   it began. Whatever may have changed the queue, be it a watch, a lost answer, a broken connection
@@ -23,7 +23,7 @@ queue is that of `stormkeeper.state.locks`: whose lock is the first may lead. Th
 - **One thing at a time** is asked of the store, and one of the Nimbus; each has one answer.
 
 The writes of a leader do not depend on any of this: each checks the lock itself, in the store
-(`stormkeeper.state.fences`). The lease is for what a process does without writing.
+(`stormkeeper.state.leader_lock`). The lease is for what a process does without writing.
 """
 
 from collections import Counter
@@ -58,7 +58,7 @@ from stormkeeper.nimbus.election_events import (
     Withdraw,
     Wrote,
 )
-from stormkeeper.state.locks import Lock
+from stormkeeper.state.leader_lock import Lock
 
 NEVER: Final = float("inf")
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from stormkeeper.state.locks import Lock
+from stormkeeper.state.leader_lock import Lock
 
 # --- events --------------------------------------------------------------------------------------
 

@@ -41,7 +41,7 @@ from stormkeeper.nimbus.queueing import Queueing
 from stormkeeper.nimbus.readiness import TopologyCode
 from stormkeeper.nimbus.reigning import Deposed, Elected, Reigning
 from stormkeeper.paths import NimbusId
-from stormkeeper.state import locks
+from stormkeeper.state import leader_lock
 from stormkeeper.state.storage import ConnectionState, EventType
 from stormkeeper.state.storm.cluster import StormClusterState
 
@@ -71,7 +71,7 @@ class Elector:
         The Nimbus's `stormkeeper.blobs.sync.BlobSync`, started: without topologies' code nobody
         leads. Closing it ends a fetch that is under way.
     elected
-        Called with a `stormkeeper.state.storm.leader.LeaderClusterState` when this Nimbus has come
+        Called with a `stormkeeper.state.storm.cluster.LeaderClusterState` when this Nimbus has come
         to lead. If it raises, `deposed` is called and the lock given back, so that another Nimbus
         may lead.
     deposed
@@ -203,7 +203,7 @@ class Elector:
         StateUnavailableError
             The store was not reached.
         """
-        line = locks.queue(self._state)
+        line = leader_lock.queue(self._state)
         if not line or line[0].revoked:
             raise NoLeaderError("no Nimbus leads at present: ask again in a moment")
         nimbus = line[0].nimbus
@@ -225,7 +225,7 @@ class Elector:
         addresses = [
             NimbusId(each.host, each.port, each.tlsPort or 0) for each in self._storm.nimbuses()
         ]
-        for lock in locks.queue(self._state)[:1]:
+        for lock in leader_lock.queue(self._state)[:1]:
             known = {address[:2] for address in addresses}
             if lock.nimbus is not None and lock.nimbus[:2] not in known:
                 addresses.append(lock.nimbus)

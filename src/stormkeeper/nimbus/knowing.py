@@ -10,7 +10,7 @@ from stormkeeper.conf import Conf
 from stormkeeper.errors import CodeError, ConfigError
 from stormkeeper.nimbus.scheduling.mapping import Facts
 from stormkeeper.nimbus.submitted import Submitted, topology_value
-from stormkeeper.state.storm.snapshot import ClusterSnapshot
+from stormkeeper.state.storm.cluster import ClusterSnapshot
 from stormkeeper.topology.description import ExecutorDescription
 
 #: What a worker may use, and whether a query may move: keys of a topology's conf.

@@ -11,7 +11,7 @@ from stormkeeper.nimbus.cleaning import Cleaner
 from stormkeeper.nimbus.reign import Reign
 from stormkeeper.nimbus.scheduler import Scheduler
 from stormkeeper.nimbus.sight import Sight
-from stormkeeper.state.storm.leader import LeaderClusterState
+from stormkeeper.state.storm.cluster import LeaderClusterState
 
 #: How long a call waits for a reign that is about to begin, in seconds.
 _BEGINNING_SECS: Final = 5.0

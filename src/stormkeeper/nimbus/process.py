@@ -55,8 +55,7 @@ from stormkeeper.paths import NimbusId
 from stormkeeper.rpc.limits import Limits
 from stormkeeper.rpc.serving import Server
 from stormkeeper.state.storm import cluster
-from stormkeeper.state.storm.cluster import StormClusterState
-from stormkeeper.state.storm.leader import LeaderClusterState
+from stormkeeper.state.storm.cluster import LeaderClusterState, StormClusterState
 from stormkeeper.thrift.nimbus import Nimbus
 from stormkeeper.thrift.records import NimbusSummary
 

@@ -17,8 +17,8 @@ from stormkeeper.nimbus.election_events import (
     Wrote,
 )
 from stormkeeper.paths import NimbusId
-from stormkeeper.state import locks
-from stormkeeper.state.locks import Lock
+from stormkeeper.state import leader_lock
+from stormkeeper.state.leader_lock import Lock
 from stormkeeper.state.storage import ClusterState
 
 log = logging.getLogger(__name__)
@@ -64,9 +64,9 @@ class Queueing:
             case Take():
                 # One may be gone again, with its session.
                 with contextlib.suppress(NotLeaderError):
-                    locks.take(self._state, self._holder)
+                    leader_lock.take(self._state, self._holder)
             case GiveUp(lock):
-                locks.give_up(self._state, lock)
+                leader_lock.give_up(self._state, lock)
             case _:
                 assert_never(instruction)
         return Wrote()
@@ -77,7 +77,7 @@ class Queueing:
         assert session_id is not None
         assert timeout_secs is not None
         for _ in range(ROUNDS):
-            line = locks.queue(self._state)
+            line = leader_lock.queue(self._state)
             if self._is_watched(watched(line, session_id)):
                 break
         else:

@@ -21,9 +21,8 @@ from stormkeeper.blobs.sync_plan import Missing
 from stormkeeper.errors import NoNodeError, StateError
 from stormkeeper.nimbus.election_events import Checked
 from stormkeeper.paths import NimbusId
-from stormkeeper.state import locks
-from stormkeeper.state.storm.cluster import StormClusterState
-from stormkeeper.state.storm.leader import LeaderClusterState
+from stormkeeper.state import leader_lock
+from stormkeeper.state.storm.cluster import LeaderClusterState, StormClusterState
 from stormkeeper.thrift.records import StormBase
 
 log = logging.getLogger(__name__)
@@ -127,7 +126,7 @@ class Readiness:
         }
         others = {
             lock.nimbus[:2]
-            for lock in locks.queue(self._storm.state)
+            for lock in leader_lock.queue(self._storm.state)
             if lock.nimbus is not None and not lock.revoked
         }
         return bool(others & writable - {self._nimbus[:2]})

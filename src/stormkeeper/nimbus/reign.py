@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from stormkeeper.state.storm.leader import LeaderClusterState
+from stormkeeper.state.storm.cluster import LeaderClusterState
 
 
 @dataclass(frozen=True, slots=True)

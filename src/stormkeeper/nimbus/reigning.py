@@ -19,10 +19,8 @@ from stormkeeper.nimbus.election_events import (
 )
 from stormkeeper.nimbus.readiness import Readiness, TopologyCode
 from stormkeeper.paths import NimbusId
-from stormkeeper.state.fences import Fence
-from stormkeeper.state.locks import Lock
-from stormkeeper.state.storm.cluster import StormClusterState
-from stormkeeper.state.storm.leader import LeaderClusterState, leading
+from stormkeeper.state.leader_lock import Fence, Lock
+from stormkeeper.state.storm.cluster import LeaderClusterState, StormClusterState, leader_state
 
 log = logging.getLogger(__name__)
 
@@ -103,9 +101,9 @@ class Reigning:
         return Fetched()
 
     def _elect(self, lock: Lock) -> NimbusAnswer:
-        """Have the Nimbus lead. It reads nothing before the store has caught up: see `leading`."""
+        """Have the Nimbus lead; the store catches up first, as `leader_state` says."""
         try:
-            leader = leading(self._storm, Fence(lock.path, lock.created))
+            leader = leader_state(self._storm, Fence(lock.path, lock.created))
             self._leader = leader
             self._readiness.take_over(leader)
         except Exception as error:

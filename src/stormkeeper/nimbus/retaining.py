@@ -15,9 +15,8 @@ from typing import Final
 from stormkeeper import paths
 from stormkeeper.errors import SerializationError
 from stormkeeper.nimbus import checkpoints
-from stormkeeper.state.storm.cluster import StormClusterState
-from stormkeeper.state.storm.leader import LeaderClusterState
-from stormkeeper.state.storm.records import Versioned
+from stormkeeper.state.storm.cluster import LeaderClusterState, StormClusterState
+from stormkeeper.state.storm.record_io import Versioned
 from stormkeeper.thrift.records import Checkpoints, StormBase
 
 log = logging.getLogger(__name__)

@@ -39,10 +39,8 @@ from stormkeeper.nimbus.scheduling.actions import (
 from stormkeeper.nimbus.scheduling.cluster import Launch
 from stormkeeper.nimbus.sight import Sight
 from stormkeeper.nimbus.times import Times
-from stormkeeper.state.storm.cluster import StormClusterState
-from stormkeeper.state.storm.leader import LeaderClusterState
-from stormkeeper.state.storm.snapshot import ClusterSnapshot
-from stormkeeper.state.storm.watching import Callback
+from stormkeeper.state.storm.cluster import ClusterSnapshot, LeaderClusterState, StormClusterState
+from stormkeeper.state.storm.subscriptions import Callback
 from stormkeeper.thrift.records import StormBase, SupervisorInfo
 
 log = logging.getLogger(__name__)

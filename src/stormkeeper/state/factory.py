@@ -41,7 +41,7 @@ def connect(conf: Conf, *, role: Role = Role.SERVER, read_only: bool = False) ->
     NoNodeError
         There is no root, and we are not to make it.
     """
-    from stormkeeper.state.zookeeper import state as zookeeper
+    from stormkeeper.state.zookeeper import zookeeper_state as zookeeper
 
     in_pacemaker(conf)  # which says it where there is no such store
     return zookeeper.connect(conf, role=role, read_only=read_only)

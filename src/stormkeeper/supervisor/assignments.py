@@ -11,7 +11,7 @@ from typing import Final
 
 from stormkeeper.errors import SerializationError, StateClosedError, StateError
 from stormkeeper.state.storm.cluster import StormReads
-from stormkeeper.state.storm.watching import Callback
+from stormkeeper.state.storm.subscriptions import Callback
 from stormkeeper.supervisor.slot_model import CrashSeries, Restart, SlotAssignment, SlotRecord
 from stormkeeper.thrift.records import Assignment, LaunchClaim, WorkerLaunch
 from stormkeeper.topology.claims import Claim

@@ -32,8 +32,8 @@ from stormkeeper.errors import (
 from stormkeeper.state import factory
 from stormkeeper.state.storage import ConnectionState
 from stormkeeper.state.storm.cluster import StormClusterState
-from stormkeeper.state.storm.codec import Codec
-from stormkeeper.state.storm.errors import ErrorLimits
+from stormkeeper.state.storm.record_io import Codec
+from stormkeeper.state.storm.worker_reports import ErrorLimits
 from stormkeeper.supervisor import registration
 from stormkeeper.supervisor.assignments import Assignments
 from stormkeeper.supervisor.cleanup import CheckpointRemoval

@@ -31,9 +31,9 @@ from stormkeeper.errors import (
 from stormkeeper.state import factory
 from stormkeeper.state.access import Role
 from stormkeeper.state.storm.cluster import StormClusterState
-from stormkeeper.state.storm.codec import Codec
-from stormkeeper.state.storm.errors import ErrorLimits
-from stormkeeper.state.storm.watching import Stream
+from stormkeeper.state.storm.record_io import Codec
+from stormkeeper.state.storm.subscriptions import Stream
+from stormkeeper.state.storm.worker_reports import ErrorLimits
 from stormkeeper.thrift.records import (
     ClusterWorkerHeartbeat,
     Credentials,

@@ -31,7 +31,7 @@ from stormkeeper.errors import (
     WorkerError,
 )
 from stormkeeper.state import factory
-from stormkeeper.state.storm.codec import Codec
+from stormkeeper.state.storm.record_io import Codec
 from stormkeeper.thrift.records import ClusterWorkerHeartbeat
 from stormkeeper.topology import faults
 from stormkeeper.topology.plan import Plan, plan

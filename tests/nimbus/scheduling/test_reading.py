@@ -13,7 +13,7 @@ from stormkeeper.nimbus.scheduling.planning import plan
 from stormkeeper.nimbus.scheduling.watching import Watch, judge
 from stormkeeper.state.node_heartbeats import NodeHeartbeats
 from stormkeeper.state.storm.cluster import StormClusterState
-from stormkeeper.state.storm.codec import Codec
+from stormkeeper.state.storm.record_io import Codec
 from stormkeeper.thrift.records import (
     Assignment,
     LaunchClaim,

@@ -12,7 +12,7 @@ from stormkeeper.nimbus import deadlines
 from stormkeeper.nimbus.conf_changes import ConfChanges
 from stormkeeper.nimbus.service import topology_conf
 from stormkeeper.state.storm.cluster import StormClusterState
-from stormkeeper.state.storm.codec import Codec
+from stormkeeper.state.storm.record_io import Codec
 from stormkeeper.thrift.nimbus import InvalidTopologyException
 from stormkeeper.thrift.records import RebalanceOptions, TopologyStatus
 from support.memory_state import MemoryEnsemble

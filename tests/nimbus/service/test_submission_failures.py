@@ -13,7 +13,7 @@ from stormkeeper.errors import CallRefusedError, NotLeaderError, OutcomeUnknownE
 from stormkeeper.nimbus.submitted import encode_conf
 from stormkeeper.rpc.calling import Client
 from stormkeeper.state.storm.cluster import StormClusterState
-from stormkeeper.state.storm.codec import Codec
+from stormkeeper.state.storm.record_io import Codec
 from stormkeeper.thrift.nimbus import (
     AlreadyAliveException,
     Nimbus,

@@ -4,9 +4,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from stormkeeper.state.storm.cluster import StormClusterState
-from stormkeeper.state.storm.codec import Codec
-from stormkeeper.state.storm.leader import LeaderClusterState
+from stormkeeper.state.storm.cluster import LeaderClusterState, StormClusterState
+from stormkeeper.state.storm.record_io import Codec
 from support.leaders import lead
 from support.memory_state import MemoryEnsemble, MemoryState
 

@@ -11,7 +11,7 @@ from stormkeeper.errors import (
 )
 from stormkeeper.paths import BlobHolder, NimbusId
 from stormkeeper.state.storage import DIRECTORY
-from stormkeeper.state.storm.blobs import BlobEntry, BlobRecord
+from stormkeeper.state.storm.blob_records import BlobEntry, BlobRecord
 from support.memory_state import MemoryEnsemble
 
 KEY = "wc-1-1700000000-stormcode.ser"

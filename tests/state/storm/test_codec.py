@@ -5,7 +5,7 @@ import pytest
 from stormkeeper import paths
 from stormkeeper.conf import defaults
 from stormkeeper.errors import ConfigError, SerializationError
-from stormkeeper.state.storm.codec import Codec, stamped
+from stormkeeper.state.storm.record_io import Codec, stamped
 from stormkeeper.thrift import records
 from stormkeeper.thrift.compression import decompress
 from stormkeeper.thrift.idl import schema_of
@@ -122,7 +122,7 @@ def test_a_record_of_a_topology_is_decoded_again_only_when_its_bytes_have_change
 
 
 def test_what_is_remembered_of_the_unreadable_is_bounded(storm, memory, monkeypatch):
-    monkeypatch.setattr("stormkeeper.state.storm.records.REMEMBERED", 3)
+    monkeypatch.setattr("stormkeeper.state.storm.record_io.REMEMBERED", 3)
     for number in range(10):
         memory.set_data(paths.assignment(f"t{number}"), b"nonsense")
         storm.assignments_info()

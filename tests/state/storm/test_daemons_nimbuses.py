@@ -5,7 +5,7 @@ import pytest
 from stormkeeper import paths
 from stormkeeper.errors import NoNodeError, StateUnavailableError
 from stormkeeper.state.storm.cluster import StormClusterState
-from stormkeeper.state.storm.codec import Codec
+from stormkeeper.state.storm.record_io import Codec
 from stormkeeper.thrift.records import NimbusSummary
 from support.memory_state import MemoryEnsemble
 from support.waiting import until

@@ -4,8 +4,8 @@ from stormkeeper import paths
 from stormkeeper.errors import OutcomeUnknownError
 from stormkeeper.state.storage import DIRECTORY
 from stormkeeper.state.storm.cluster import StormClusterState
-from stormkeeper.state.storm.codec import Codec
-from stormkeeper.state.storm.errors import ErrorLimits
+from stormkeeper.state.storm.record_io import Codec
+from stormkeeper.state.storm.worker_reports import ErrorLimits
 from stormkeeper.thrift.records import ErrorInfo
 from support.interposed import Interposed
 

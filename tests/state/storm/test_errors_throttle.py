@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stormkeeper.conf import defaults
-from stormkeeper.state.storm import errors
-from stormkeeper.state.storm.errors import ErrorLimits, ErrorThrottle, ErrorThrottles
+from stormkeeper.state.storm import worker_reports
+from stormkeeper.state.storm.worker_reports import ErrorLimits, ErrorThrottle, ErrorThrottles
 
 LIMITS = ErrorLimits(interval_secs=10, per_interval=2)
 
@@ -79,7 +79,7 @@ def test_a_topology_is_forgotten_and_others_are_not():
 
 
 def test_the_longest_silent_are_forgotten_first(monkeypatch):
-    monkeypatch.setattr(errors, "REMEMBERED", 3)
+    monkeypatch.setattr(worker_reports, "REMEMBERED", 3)
     throttles = ErrorThrottles(ErrorLimits(10, 1), lambda: 0.0)
     for component in ("first", "second", "third", "first", "fourth"):
         throttles.admits("a", component)

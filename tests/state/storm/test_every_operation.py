@@ -4,8 +4,7 @@ import inspect
 
 import pytest
 
-from stormkeeper.state.storm.cluster import StormClusterState, StormReads
-from stormkeeper.state.storm.leader import LeaderClusterState
+from stormkeeper.state.storm.cluster import LeaderClusterState, StormClusterState, StormReads
 
 #: What anybody reads, whoever it is.
 READS = {

@@ -10,8 +10,8 @@ from stormkeeper.paths import Slot
 from stormkeeper.state.node_heartbeats import NodeHeartbeats
 from stormkeeper.state.storage import DIRECTORY
 from stormkeeper.state.storm.cluster import StormClusterState
-from stormkeeper.state.storm.codec import Codec
-from stormkeeper.state.storm.heartbeats import ExecutorBeat
+from stormkeeper.state.storm.heartbeat_records import ExecutorBeat
+from stormkeeper.state.storm.record_io import Codec
 from stormkeeper.thrift.records import (
     Assignment,
     ClusterWorkerHeartbeat,

@@ -8,16 +8,13 @@ import pytest
 from stormkeeper import paths
 from stormkeeper.conf import defaults
 from stormkeeper.errors import NotLeaderError
-from stormkeeper.state import fences, locks
-from stormkeeper.state.fences import Fence, FencedWriter
-from stormkeeper.state.storage import ClusterState, StateReader, StateWriter
+from stormkeeper.state import leader_lock
+from stormkeeper.state.leader_lock import Fence, FencedWriter
+from stormkeeper.state.storage import Check, ClusterState, StateReader, StateWriter
 from stormkeeper.state.storm import cluster
-from stormkeeper.state.storm.cluster import StormClusterState
-from stormkeeper.state.storm.codec import Codec
-from stormkeeper.state.storm.leader import LeaderClusterState, leading
-from stormkeeper.state.storm.records import LeaderWriter, RecordWriter, SessionWriter
-from stormkeeper.state.transactions import Check
-from stormkeeper.state.zookeeper.state import ZooKeeperState
+from stormkeeper.state.storm.cluster import LeaderClusterState, StormClusterState, leader_state
+from stormkeeper.state.storm.record_io import Codec, LeaderWriter, RecordWriter, SessionWriter
+from stormkeeper.state.zookeeper.zookeeper_state import ZooKeeperState
 from stormkeeper.thrift.records import (
     Assignment,
     Checkpoints,
@@ -146,9 +143,9 @@ def test_only_a_fenced_writer_makes_a_leader(storm, memory):
 
 def test_a_lock_that_is_none_makes_no_leader(open_storm, memory):
     process = open_storm()
-    lock = locks.take(process.state)
-    second = locks.take(process.state)
-    another_s = locks.take(memory)
+    lock = leader_lock.take(process.state)
+    second = leader_lock.take(process.state)
+    another_s = leader_lock.take(memory)
     memory.mkdirs(paths.STORMS)
     before = snapshot(memory)
     refused = {
@@ -162,13 +159,13 @@ def test_a_lock_that_is_none_makes_no_leader(open_storm, memory):
     }
     for fence, error in refused.items():
         with pytest.raises(error):
-            leading(process, fence)
+            leader_state(process, fence)
         with pytest.raises(error):
             LeaderClusterState(FencedWriter(process.state, fence), Codec())
-    fence = fences.obtain(process.state, lock)
-    locks.give_up(process.state, lock)
+    fence = leader_lock.obtain_fence(process.state, lock)
+    leader_lock.give_up(process.state, lock)
     with pytest.raises(NotLeaderError):
-        leading(process, fence)
+        leader_state(process, fence)
     assert snapshot(memory) == before
     assert list(process.handles) == []
 
@@ -233,7 +230,7 @@ def test_a_leader_on_zookeeper(zookeeper_server, zookeeper_root):
     settings = settings_for(zookeeper_server, zookeeper_root)
     storms = [StormClusterState(ZooKeeperState(settings), Codec()) for _ in range(2)]
     try:
-        first, lock = lead(storms[0]), locks.take(storms[1].state)
+        first, lock = lead(storms[0]), leader_lock.take(storms[1].state)
         for name in EXISTING + tuple(WRITES):
             if name not in ("update_storm", "remove_storm"):
                 WRITES[name](first)
@@ -244,9 +241,9 @@ def test_a_leader_on_zookeeper(zookeeper_server, zookeeper_root):
         for name in EXISTING:
             WRITES[name](first)
         with pytest.raises(NotLeaderError, match="is before it"):
-            fences.obtain(storms[1].state, lock)
+            leader_lock.obtain_fence(storms[1].state, lock)
         storms[1].state.delete_node(first.fence.path)
-        second = leading(storms[1], fences.obtain(storms[1].state, lock))
+        second = leader_state(storms[1], leader_lock.obtain_fence(storms[1].state, lock))
         WRITES["deactivate_storm"](second)
         assert second.storm_base(ID).leader_epoch == second.fence.epoch > first.fence.epoch
         before = snapshot(storms[1].state)

@@ -6,9 +6,9 @@ import pytest
 
 from stormkeeper import paths
 from stormkeeper.errors import NoNodeError, StateError, StatusError, TransactionError
-from stormkeeper.state import fences
+from stormkeeper.state import leader_lock
 from stormkeeper.state.access import digest_id
-from stormkeeper.state.transactions import Create, Delete
+from stormkeeper.state.storage import Create, Delete
 from stormkeeper.thrift.records import (
     Assignment,
     Credentials,
@@ -368,7 +368,7 @@ def test_base_and_assignment_go_last_and_together_the_assignment_last(leader, ba
 def test_a_crash_at_any_write_of_a_removal_leaves_nothing_dangling(
     storm, memory, open_storm, base, monkeypatch, applied
 ):
-    monkeypatch.setattr(fences, "BATCH", 2)
+    monkeypatch.setattr(leader_lock, "BATCH", 2)
     for writes in itertools.count():
         process = open_storm()
         leader = lead(process)

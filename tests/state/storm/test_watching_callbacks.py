@@ -6,8 +6,8 @@ import pytest
 
 from stormkeeper import paths
 from stormkeeper.errors import StateError, StateUnavailableError
-from stormkeeper.state.storm.watching import WaitingCallbacks
-from stormkeeper.state.watches import Watched
+from stormkeeper.state.storm.subscriptions import WaitingCallbacks
+from stormkeeper.state.watches import WatchKind
 from stormkeeper.thrift.records import Assignment
 from support.leaders import lead
 from support.memory_state import MemoryEnsemble
@@ -81,9 +81,9 @@ def test_a_node_and_its_children_are_watched_apart(ensemble, other, tell, told):
     other.set_data("/storms/a", b"")
     session = ensemble.session()
     dispatch = WaitingCallbacks(session)
-    with dispatch.once(Watched.NODE, "/storms", tell("node")) as watch:
+    with dispatch.once(WatchKind.NODE, "/storms", tell("node")) as watch:
         session.get_data("/storms", watch)
-    with dispatch.once(Watched.CHILDREN, "/storms", tell("children")) as watch:
+    with dispatch.once(WatchKind.CHILDREN, "/storms", tell("children")) as watch:
         session.get_children("/storms", watch)
     other.set_data("/storms/b", b"")
     ensemble.deliver()
@@ -181,8 +181,8 @@ def test_a_read_that_fails_takes_nothing_from_one_at_the_same_time(
 ):
     """Two threads may read the same with the same callback."""
     dispatch, callback = WaitingCallbacks(memory), tell("told")
-    first = dispatch.once(Watched.NODE, "/storms/a", callback)
-    second = dispatch.once(Watched.NODE, "/storms/a", callback)
+    first = dispatch.once(WatchKind.NODE, "/storms/a", callback)
+    second = dispatch.once(WatchKind.NODE, "/storms/a", callback)
     assert first.__enter__()
     assert second.__enter__()
     fails, reads = (first, second) if fails_last else (second, first)

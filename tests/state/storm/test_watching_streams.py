@@ -12,8 +12,8 @@ from stormkeeper import paths
 from stormkeeper.errors import StateClosedError, StateUnavailableError
 from stormkeeper.state.storage import ConnectionState
 from stormkeeper.state.storm.cluster import StormClusterState, StormReads
-from stormkeeper.state.storm.codec import Codec
-from stormkeeper.state.zookeeper.state import ZooKeeperState
+from stormkeeper.state.storm.record_io import Codec
+from stormkeeper.state.zookeeper.zookeeper_state import ZooKeeperState
 from stormkeeper.thrift.records import StormBase, TopologyStatus
 from support.leaders import lead
 from support.memory_state import MemoryEnsemble

@@ -9,9 +9,8 @@ from stormkeeper.sasl.credentials import UserPassword
 from stormkeeper.sasl.digest_md5 import DigestClient, DigestServer
 from stormkeeper.state.storage import ConnectionState
 from stormkeeper.state.zookeeper import requests
-from stormkeeper.state.zookeeper.connection import Connection
-from stormkeeper.state.zookeeper.security import Security
-from stormkeeper.state.zookeeper.settings import Settings
+from stormkeeper.state.zookeeper.ensemble_connection import EnsembleConnection
+from stormkeeper.state.zookeeper.ensemble_settings import EnsembleSettings, Security
 from support.scripted_zookeeper import SASL, ScriptedZooKeeper
 from support.stores import limit_calls
 from support.waiting import DEADLINE_SECS, until
@@ -65,8 +64,8 @@ class TestAuthentication:
             self.authenticate(peer, lambda: states.append(connection.state))
 
         with ScriptedZooKeeper(script) as server:
-            connection = Connection(
-                Settings(servers=(server.address,), **TIMES, security=self.security()),
+            connection = EnsembleConnection(
+                EnsembleSettings(servers=(server.address,), **TIMES, security=self.security()),
                 states.append,
             )
             connection.start()
@@ -155,7 +154,7 @@ class TestAuthentication:
 
     def test_what_proves_who_we_are_is_not_logged(self, connection_to, caplog):
         caplog.set_level(1)
-        caplog.set_level(1, "stormkeeper.state.zookeeper.connection.kazoo")
+        caplog.set_level(1, "stormkeeper.state.zookeeper.ensemble_connection.kazoo")
         security = Security(digests=(("digest", "u:HUSH"),), identities=("digest:u:x",))
         with ScriptedZooKeeper(greeted_and_served) as server:
             connection_to(server.address, security=security)

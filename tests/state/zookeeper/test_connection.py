@@ -11,12 +11,11 @@ import pytest
 
 from stormkeeper.conf import Address
 from stormkeeper.errors import OutcomeUnknownError, StateClosedError, StateUnavailableError
-from stormkeeper.state.storage import ConnectionState
-from stormkeeper.state.transactions import Check, Create
+from stormkeeper.state.storage import Check, ConnectionState, Create
 from stormkeeper.state.zookeeper import requests
-from stormkeeper.state.zookeeper.connection import WINDOW, Connection
-from stormkeeper.state.zookeeper.errors import ConnectionLostError
-from stormkeeper.state.zookeeper.security import Security
+from stormkeeper.state.zookeeper.ensemble_connection import WINDOW, EnsembleConnection
+from stormkeeper.state.zookeeper.ensemble_settings import Security
+from stormkeeper.state.zookeeper.requests import ConnectionLostError
 from support.certificates import certificates
 from support.pacemaker import nobody
 from support.scripted_zookeeper import ScriptedPeer, ScriptedZooKeeper
@@ -299,8 +298,8 @@ def test_a_connection_that_was_made_and_is_lost_again_was_made(connection_to, mo
         connections.append(self)
         self._changed = Condition()
 
-    connections, lost, init = [], threading.Event(), Connection.__init__
-    monkeypatch.setattr(Connection, "__init__", make)
+    connections, lost, init = [], threading.Event(), EnsembleConnection.__init__
+    monkeypatch.setattr(EnsembleConnection, "__init__", make)
     with ScriptedZooKeeper(ScriptedPeer.serve) as server:
         connection = connection_to(server.address)
         assert lost.is_set()

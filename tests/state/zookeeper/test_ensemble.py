@@ -8,7 +8,7 @@ import pytest
 
 from stormkeeper.errors import BadVersionError, TransactionError
 from stormkeeper.state.storage import EventType
-from stormkeeper.state.zookeeper.state import ZooKeeperState
+from stormkeeper.state.zookeeper.zookeeper_state import ZooKeeperState
 from support.hearing import Hearing
 from support.outgoing import connected_from
 from support.stores import settings_for

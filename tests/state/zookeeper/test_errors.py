@@ -17,9 +17,9 @@ from stormkeeper.errors import (
     StateError,
     StateUnavailableError,
 )
-from stormkeeper.state.zookeeper.errors import (
+from stormkeeper.state.zookeeper.kazoo_client import failure_to_connect
+from stormkeeper.state.zookeeper.requests import (
     ConnectionLostError,
-    failure_to_connect,
     is_outcome_unknown,
     translated,
 )

@@ -15,11 +15,11 @@ from stormkeeper.errors import OutcomeUnknownError, StateError, StateUnavailable
 from stormkeeper.local.dev_zookeeper import DevZooKeeper
 from stormkeeper.state.storage import ConnectionState
 from stormkeeper.state.storm.cluster import StormClusterState
-from stormkeeper.state.storm.codec import Codec
-from stormkeeper.state.watches import Watch, Watched
-from stormkeeper.state.zookeeper import connection
-from stormkeeper.state.zookeeper.connection import WINDOW
-from stormkeeper.state.zookeeper.state import ZooKeeperState
+from stormkeeper.state.storm.record_io import Codec
+from stormkeeper.state.watches import NodeWatch, WatchKind
+from stormkeeper.state.zookeeper import ensemble_connection
+from stormkeeper.state.zookeeper.ensemble_connection import WINDOW
+from stormkeeper.state.zookeeper.zookeeper_state import ZooKeeperState
 from stormkeeper.thrift.records import NimbusSummary, SupervisorInfo
 from support.events import CHANGED, CHILDREN, CREATED, DELETED
 from support.hearing import Hearing
@@ -135,7 +135,7 @@ class TestServerAway:
         state.close()
 
     def test_a_session_that_no_server_can_end_is_left_soon(self, own_server, state, monkeypatch):
-        monkeypatch.setattr(connection, "CLOSE_SECS", 10 * DEADLINE_SECS)
+        monkeypatch.setattr(ensemble_connection, "CLOSE_SECS", 10 * DEADLINE_SECS)
         own_server.stop()
         until(lambda: state.connection is SUSPENDED)
         over, client = threading.Event(), state._connection._client
@@ -293,7 +293,7 @@ class TestNetworkCut:
                 # The second time they are left again.
                 changed.append(watches)
                 other.set_data("/new", b"1")
-                until(lambda: Watch(Watched.NODE, "/new") not in state._armed.all())
+                until(lambda: NodeWatch(WatchKind.NODE, "/new") not in state._armed.all())
             return watches
 
         heard.forget()
@@ -302,7 +302,7 @@ class TestNetworkCut:
         until(lambda: state.connection is SUSPENDED)
         proxy.mend()
         until(lambda: len(changed) == 2)
-        assert changed == [[Watch(Watched.NODE, "/old")]] * 2
+        assert changed == [[NodeWatch(WatchKind.NODE, "/old")]] * 2
         until(lambda: heard.events() == [(CHANGED, "/new")])
         other.set_data("/new", b"2")
         other.set_data("/old", b"1")

@@ -7,15 +7,15 @@ import pytest
 from kazoo.handlers.utils import selector_select
 
 from stormkeeper.conf import Address
-from stormkeeper.state.zookeeper.handler import Handler
-from stormkeeper.state.zookeeper.settings import Settings
+from stormkeeper.state.zookeeper.ensemble_settings import EnsembleSettings
+from stormkeeper.state.zookeeper.kazoo_client import KazooHandler
 from support.pacemaker import nobody
 from support.waiting import DEADLINE_SECS
 
 
 @pytest.fixture
 def handler():
-    return Handler(Settings(servers=(Address("127.0.0.1", 1),)))
+    return KazooHandler(EnsembleSettings(servers=(Address("127.0.0.1", 1),)))
 
 
 @pytest.fixture

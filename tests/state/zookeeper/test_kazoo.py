@@ -14,11 +14,15 @@ from kazoo.protocol.serialization import Transaction
 from kazoo.retry import KazooRetry
 
 from stormkeeper.conf import Address
-from stormkeeper.state.transactions import Check, Create, Delete, SetData
+from stormkeeper.state.storage import Check, Create, Delete, SetData
 from stormkeeper.state.zookeeper import requests
-from stormkeeper.state.zookeeper.handler import Call, Handler
-from stormkeeper.state.zookeeper.overrides import Client, ServerConnection
-from stormkeeper.state.zookeeper.settings import Settings
+from stormkeeper.state.zookeeper.ensemble_settings import EnsembleSettings
+from stormkeeper.state.zookeeper.kazoo_client import (
+    KazooHandler,
+    SentRequest,
+    ServerConnection,
+    SingleQueueClient,
+)
 
 
 def names_in(function):
@@ -46,7 +50,7 @@ OVERRIDDEN = {
 
 @pytest.fixture
 def client():
-    return KazooClient(handler=Handler(Settings(servers=(Address("127.0.0.1", 1),))))
+    return KazooClient(handler=KazooHandler(EnsembleSettings(servers=(Address("127.0.0.1", 1),))))
 
 
 class TestKazooHasTheShapeThatIsKnown:
@@ -98,11 +102,13 @@ class TestKazooHasTheShapeThatIsKnown:
         assert "self._queue.popleft()" in inspect.getsource(KazooClient._notify_pending)
         assert "self._queue = deque()" in inspect.getsource(KazooClient._reset)
         assert "self._queue.append(" in inspect.getsource(KazooClient._call)
-        client = Client(handler=Handler(Settings(servers=(Address("127.0.0.1", 1),))))
+        client = SingleQueueClient(
+            handler=KazooHandler(EnsembleSettings(servers=(Address("127.0.0.1", 1),)))
+        )
         queue = client._queue
         client._reset()
         assert client._queue is queue
-        own = {name for name in vars(Client) if not name.startswith("__")}
+        own = {name for name in vars(SingleQueueClient) if not name.startswith("__")}
         assert own == {"_queue"}
 
     def test_nothing_is_sent_before_it_has_authenticated(self):
@@ -177,7 +183,7 @@ class TestKazooHasTheShapeThatIsKnown:
         call = request_.send(client)
         ((_, queued),) = client._queue
         assert queued is call
-        assert type(call) is Call
+        assert type(call) is SentRequest
 
     def test_a_transaction_is_its_operations(self, client):
         theirs = client.transaction()
@@ -200,9 +206,12 @@ class TestKazooHasTheShapeThatIsKnown:
         assert sent.serialize() == Transaction(theirs.operations).serialize()
 
     def test_what_it_lets_its_user_bring(self):
-        """Each public name that `Handler` and `Call` have is one of kazoo's, or one of these."""
+        """`KazooHandler` and `SentRequest` add only these public names to those of kazoo."""
         added = {"claim", "withdraw", "is_answered_by"}
-        for ours, theirs in ((Handler, SequentialThreadingHandler), (Call, AsyncResult)):
+        for ours, theirs in (
+            (KazooHandler, SequentialThreadingHandler),
+            (SentRequest, AsyncResult),
+        ):
             public = {name for name in vars(ours) if not name.startswith("_")}
             assert public - set(dir(theirs)) <= added
 

@@ -15,12 +15,11 @@ from stormkeeper.errors import (
     StateError,
     StateUnavailableError,
 )
-from stormkeeper.state.storage import ConnectionState
-from stormkeeper.state.transactions import Check, SetData
+from stormkeeper.state.storage import Check, ConnectionState, SetData
 from stormkeeper.state.zookeeper import requests
-from stormkeeper.state.zookeeper.connection import WINDOW
-from stormkeeper.state.zookeeper.security import Security
-from stormkeeper.state.zookeeper.state import ZooKeeperState
+from stormkeeper.state.zookeeper.ensemble_connection import WINDOW
+from stormkeeper.state.zookeeper.ensemble_settings import Security
+from stormkeeper.state.zookeeper.zookeeper_state import ZooKeeperState
 from support.certificates import certificates
 from support.scripted_zookeeper import ScriptedPeer, ScriptedZooKeeper
 from support.stores import settings_for

@@ -9,9 +9,9 @@ import pytest
 
 from stormkeeper.errors import AccessDeniedError, StateAuthenticationError
 from stormkeeper.state.storage import ConnectionState, EventType
-from stormkeeper.state.zookeeper import recovery, registrations
-from stormkeeper.state.zookeeper.settings import Settings
-from stormkeeper.state.zookeeper.state import ZooKeeperState
+from stormkeeper.state.zookeeper import recovery
+from stormkeeper.state.zookeeper.ensemble_settings import EnsembleSettings
+from stormkeeper.state.zookeeper.zookeeper_state import ZooKeeperState
 from support.scripted_zookeeper import CLOSE, CREATE, ScriptedZooKeeper
 from support.stores import limit_calls
 from support.waiting import DEADLINE_SECS, until
@@ -61,7 +61,7 @@ def connect():
 
     def connect(server, **changes):
         times = {"call_timeout_secs": 10.0, "retry_interval_secs": 0.05, **changes}
-        opened.append(ZooKeeperState(Settings(servers=(server.address,), **times)))
+        opened.append(ZooKeeperState(EnsembleSettings(servers=(server.address,), **times)))
         return opened[-1]
 
     yield connect
@@ -99,8 +99,8 @@ class TestRegistrationsThatCannotBeMade:
 
     @pytest.fixture(autouse=True)
     def _soon(self, monkeypatch):
-        monkeypatch.setattr(registrations, "FIRST_PAUSE_SECS", 0.02)
-        monkeypatch.setattr(registrations, "LONGEST_PAUSE_SECS", 0.04)
+        monkeypatch.setattr(recovery, "FIRST_PAUSE_SECS", 0.02)
+        monkeypatch.setattr(recovery, "LONGEST_PAUSE_SECS", 0.04)
 
     def refusing(self, times, error=AUTH_FAILED):
         """Scripts of two sessions; in the second the node /b is refused so often."""
@@ -184,8 +184,8 @@ class TestRegistrationsThatCannotBeMade:
             assert state._recovery._idle_secs() is None
 
     def test_what_waits_to_be_tried_again_ends_with_the_session(self, connect, monkeypatch):
-        monkeypatch.setattr(registrations, "FIRST_PAUSE_SECS", 3600.0)
-        monkeypatch.setattr(registrations, "LONGEST_PAUSE_SECS", 3600.0)
+        monkeypatch.setattr(recovery, "FIRST_PAUSE_SECS", 3600.0)
+        monkeypatch.setattr(recovery, "LONGEST_PAUSE_SECS", 3600.0)
         with ScriptedZooKeeper(*self.refusing(10_000)) as server:
             state = connect(server)
             state.set_ephemeral_node("/b", b"mine")
@@ -243,8 +243,8 @@ class TestADefect:
 
     @pytest.fixture(autouse=True)
     def _soon(self, monkeypatch):
-        monkeypatch.setattr(registrations, "FIRST_PAUSE_SECS", 0.02)
-        monkeypatch.setattr(registrations, "LONGEST_PAUSE_SECS", 0.04)
+        monkeypatch.setattr(recovery, "FIRST_PAUSE_SECS", 0.02)
+        monkeypatch.setattr(recovery, "LONGEST_PAUSE_SECS", 0.04)
 
     @pytest.mark.parametrize("kind", [RuntimeError, SystemExit])
     def test_it_does_not_end_what_heals(self, connect, caplog, kind):
@@ -403,8 +403,8 @@ def test_a_client_that_cannot_be_started_again_is_started_later(connect, caplog,
         return start()
 
     monkeypatch.setattr(recovery, "LOOK_SECS", 0.02)
-    monkeypatch.setattr(registrations, "FIRST_PAUSE_SECS", 0.02)
-    monkeypatch.setattr(registrations, "LONGEST_PAUSE_SECS", 0.04)
+    monkeypatch.setattr(recovery, "FIRST_PAUSE_SECS", 0.02)
+    monkeypatch.setattr(recovery, "LONGEST_PAUSE_SECS", 0.04)
     refused = []
     with ScriptedZooKeeper(lambda peer: (peer.greet(), serve(peer))) as server:
         state = connect(server)

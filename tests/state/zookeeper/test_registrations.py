@@ -1,6 +1,6 @@
 """How long what failed rests, and what is said of it; the rest is in `test_recovery`."""
 
-from stormkeeper.state.zookeeper.registrations import (
+from stormkeeper.state.zookeeper.recovery import (
     FIRST_PAUSE_SECS,
     LONGEST_PAUSE_SECS,
     Failures,

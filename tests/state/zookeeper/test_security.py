@@ -5,8 +5,12 @@ from stormkeeper import conf as configuration
 from stormkeeper.errors import ConfigError
 from stormkeeper.sasl.digest_md5 import DigestServer
 from stormkeeper.state.access import Role, digest_id
-from stormkeeper.state.zookeeper.security import SASL_DIGEST_URI, SASL_REALM, Security
-from stormkeeper.state.zookeeper.settings import Settings
+from stormkeeper.state.zookeeper.ensemble_settings import (
+    SASL_DIGEST_URI,
+    SASL_REALM,
+    EnsembleSettings,
+    Security,
+)
 from support.certificates import certificates
 
 SERVER = {
@@ -221,4 +225,4 @@ def test_who_makes_the_root(parts, role, asked, made):
     conf = configuration.defaults()
     for part in parts:
         conf = conf.with_values(part)
-    assert Settings.from_conf(conf, role, make_root=asked).make_root is made
+    assert EnsembleSettings.from_conf(conf, role, make_root=asked).make_root is made

@@ -21,10 +21,9 @@ from stormkeeper.errors import (
 )
 from stormkeeper.local.dev_zookeeper import DevZooKeeper
 from stormkeeper.state.access import AccessRules, digest_id
-from stormkeeper.state.zookeeper import state as zookeeper
-from stormkeeper.state.zookeeper.security import Security
-from stormkeeper.state.zookeeper.settings import Settings
-from stormkeeper.state.zookeeper.state import ZooKeeperState
+from stormkeeper.state.zookeeper import zookeeper_state as zookeeper
+from stormkeeper.state.zookeeper.ensemble_settings import EnsembleSettings, Security
+from stormkeeper.state.zookeeper.zookeeper_state import ZooKeeperState
 from support.events import CHANGED
 from support.hearing import Hearing
 from support.stores import settings_for
@@ -61,9 +60,9 @@ class TestConnecting:
                 "storm.zookeeper.retry.intervalceiling.millis": 3500,
             }
         )
-        settings = Settings.from_conf(conf)
+        settings = EnsembleSettings.from_conf(conf)
         assert [str(server) for server in settings.servers] == ["a:2000", "b:2182"]
-        assert settings == Settings(settings.servers, "/r", 1.5, 2.5, 7, 0.25, 3.5)
+        assert settings == EnsembleSettings(settings.servers, "/r", 1.5, 2.5, 7, 0.25, 3.5)
 
     def test_a_server_without_a_port(self):
         conf = configuration.defaults().with_values({"storm.zookeeper.port": 0})

@@ -16,7 +16,7 @@ from cryptography.x509 import load_pem_x509_certificate
 from stormkeeper import conf as configuration
 from stormkeeper.daemon.spark_environment import find_java
 from stormkeeper.errors import ConfigError
-from stormkeeper.state.zookeeper.tls import client_contexts
+from stormkeeper.state.zookeeper.ensemble_settings import client_contexts
 from support.certificates import certificates
 
 PASSWORD = "changeit"

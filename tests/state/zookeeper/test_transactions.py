@@ -23,12 +23,10 @@ from stormkeeper.errors import (
     TransactionError,
 )
 from stormkeeper.state.access import AccessRules, digest_id
-from stormkeeper.state.storage import ConnectionState
-from stormkeeper.state.transactions import Check, Create, Delete, SetData
-from stormkeeper.state.zookeeper.connection import Connection
-from stormkeeper.state.zookeeper.security import Security
-from stormkeeper.state.zookeeper.settings import Settings
-from stormkeeper.state.zookeeper.state import ZooKeeperState
+from stormkeeper.state.storage import Check, ConnectionState, Create, Delete, SetData
+from stormkeeper.state.zookeeper.ensemble_connection import EnsembleConnection
+from stormkeeper.state.zookeeper.ensemble_settings import EnsembleSettings, Security
+from stormkeeper.state.zookeeper.zookeeper_state import ZooKeeperState
 from support.proxy import Proxy
 from support.scripted_zookeeper import MULTI, ScriptedPeer, ScriptedZooKeeper
 from support.stores import settings_for
@@ -228,8 +226,9 @@ class TestAnswersThatServersSeldomGive:
             peer.next()
 
         with ScriptedZooKeeper(script, ScriptedPeer.serve) as server:
-            connection = Connection(
-                Settings(servers=(server.address,), call_timeout_secs=10.0), lambda _state: None
+            connection = EnsembleConnection(
+                EnsembleSettings(servers=(server.address,), call_timeout_secs=10.0),
+                lambda _state: None,
             )
             try:
                 connection.start()

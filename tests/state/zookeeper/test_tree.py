@@ -11,8 +11,8 @@ from stormkeeper.errors import (
     StateError,
     StateUnavailableError,
 )
-from stormkeeper.state.zookeeper.connection import Connection
-from stormkeeper.state.zookeeper.settings import Settings
+from stormkeeper.state.zookeeper.ensemble_connection import EnsembleConnection
+from stormkeeper.state.zookeeper.ensemble_settings import EnsembleSettings
 from stormkeeper.state.zookeeper.tree import ROUNDS, Tree
 from support.scripted_zookeeper import CREATE, ScriptedZooKeeper
 
@@ -59,8 +59,8 @@ def tree():
                     peer.send(peer.results(asked, code))
 
         server = ScriptedZooKeeper(serve)
-        connection = Connection(
-            Settings(servers=(server.address,), call_timeout_secs=10.0), lambda _state: None
+        connection = EnsembleConnection(
+            EnsembleSettings(servers=(server.address,), call_timeout_secs=10.0), lambda _state: None
         )
         opened.append((server, connection, expected))
         connection.start()

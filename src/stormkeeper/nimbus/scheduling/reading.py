@@ -16,7 +16,7 @@ from stormkeeper.nimbus.deadlines import Due
 from stormkeeper.nimbus.scheduling import mapping
 from stormkeeper.nimbus.scheduling.cluster import Cluster, Launch, Supervisor, Topology
 from stormkeeper.nimbus.scheduling.mapping import Facts
-from stormkeeper.state.storm.snapshot import ClusterSnapshot
+from stormkeeper.state.storm.cluster import ClusterSnapshot
 from stormkeeper.thrift.records import TopologyStatus
 from stormkeeper.topology.claims import Claim
 

@@ -24,7 +24,7 @@ from stormkeeper.errors import (
 )
 from stormkeeper.nimbus.service.given import Given
 from stormkeeper.nimbus.service.served import Served, told
-from stormkeeper.state.storm.blobs import BlobRecord
+from stormkeeper.state.storm.blob_records import BlobRecord
 from stormkeeper.thrift.nimbus import (
     AccessControl,
     AccessControlType,

@@ -35,8 +35,8 @@ from stormkeeper.nimbus.retaining import every_base
 from stormkeeper.nimbus.service import structure, topology_conf
 from stormkeeper.nimbus.service.served import WAIT_SECS, Served, told
 from stormkeeper.nimbus.submitted import commons, encode_conf
-from stormkeeper.state.storm.leader import LeaderClusterState
-from stormkeeper.state.storm.records import Versioned
+from stormkeeper.state.storm.cluster import LeaderClusterState
+from stormkeeper.state.storm.record_io import Versioned
 from stormkeeper.thrift.nimbus import (
     AlreadyAliveException,
     InvalidTopologyException,

@@ -6,13 +6,24 @@ Paths here are whole paths, with ``storm.zookeeper.root``.
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple, assert_never
 
+from kazoo import exceptions as kazoo_errors
 from kazoo.exceptions import KazooException, RolledBackError, RuntimeInconsistency
 from kazoo.protocol import serialization as wire
 from kazoo.security import OPEN_ACL_UNSAFE
 
-from stormkeeper.errors import StateError, TransactionError
-from stormkeeper.state.transactions import Check, Create, Delete, Operation, Result, SetData
-from stormkeeper.state.zookeeper.handler import Call
+from stormkeeper.errors import (
+    AccessDeniedError,
+    BadVersionError,
+    NodeExistsError,
+    NoNodeError,
+    NotEmptyError,
+    OutcomeUnknownError,
+    StateAuthenticationError,
+    StateError,
+    TransactionError,
+)
+from stormkeeper.state.storage import Check, Create, Delete, Operation, Result, SetData
+from stormkeeper.state.zookeeper.kazoo_client import SentRequest
 
 #: Returns the access control list of a node that is made; None where it is open to everyone.
 AccessLists = Callable[[Create], list[Any] | None]
@@ -36,7 +47,7 @@ class Request(NamedTuple):
     path: str
 
     #: Gives it to a `KazooClient`; does not wait.
-    send: Callable[[Any], Call]
+    send: Callable[[Any], SentRequest]
 
     #: Bytes that are sent; too many of them can be why a connection is lost.
     size: int = 0
@@ -81,8 +92,8 @@ def sync(path: str) -> Request:
     A sync that comes late changes nothing.
     """
 
-    def send(client: Any) -> Call:
-        call: Call = client.sync_async(path)
+    def send(client: Any) -> SentRequest:
+        call: SentRequest = client.sync_async(path)
         call.claim()
         return call
 
@@ -100,11 +111,11 @@ def transaction(operations: Sequence[Operation], acl: AccessLists) -> Request:
         Who may use the nodes that are made.
     """
 
-    def send(client: Any) -> Call:
+    def send(client: Any) -> SentRequest:
         transaction = client.transaction()
         # One by one, kazoo's own calls would look at every path and value once more.
         transaction.operations = [_in_bytes(operation, acl) for operation in operations]
-        call: Call = transaction.commit_async()
+        call: SentRequest = transaction.commit_async()
         return call
 
     return Request(
@@ -192,3 +203,118 @@ def _size(operation: Operation) -> int:
     """Return about how many bytes an operation takes."""
     data = operation.data if isinstance(operation, Create | SetData) else b""
     return len(operation.path) + len(data)
+
+
+#: A ZooKeeper server hangs up on a request above jute.maxbuffer, by default 1 MiB less one byte.
+_LARGE_REQUEST = 1_000_000
+
+#: After these nobody knows whether the request was carried out.
+_UNKNOWN_OUTCOME = (
+    kazoo_errors.ConnectionLoss,
+    kazoo_errors.SessionExpiredError,
+    kazoo_errors.SessionMovedError,
+    kazoo_errors.OperationTimeoutError,
+    kazoo_errors.RequestTimeoutError,
+    kazoo_errors.ThrottledOpError,
+)
+
+#: What a server refuses whoever asks, our error for it, and why in words.
+_REFUSALS: tuple[tuple[type[Exception], type[StateError], str], ...] = (
+    (kazoo_errors.NoNodeError, NoNodeError, "there is no such node"),
+    (kazoo_errors.NodeExistsError, NodeExistsError, "there is such a node already"),
+    (kazoo_errors.BadVersionError, BadVersionError, "it has changed meanwhile"),
+    (kazoo_errors.NotEmptyError, NotEmptyError, "it has children"),
+    (
+        kazoo_errors.NoChildrenForEphemeralsError,
+        StateError,
+        "its parent is ephemeral and can have no children",
+    ),
+    (
+        kazoo_errors.MarshallingError,
+        StateError,
+        "a value is not bytes, or is not what ZooKeeper's protocol has a place for",
+    ),
+)
+
+
+class ConnectionLostError(OutcomeUnknownError):
+    """The connection broke while a call was under way; the call may be repeated if that is safe."""
+
+
+def is_outcome_unknown(error: Exception) -> bool:
+    """Return whether the connection broke before the answer came."""
+    return isinstance(error, _UNKNOWN_OUTCOME)
+
+
+def translated(
+    error: Exception,
+    what: str,
+    path: str,
+    ensemble: str,
+    *,
+    identities: Sequence[str] = (),
+    size: int = 0,
+) -> StateError:
+    """Return our error for what kazoo raises in place of an answer.
+
+    Parameters
+    ----------
+    error
+        What it raises.
+    what, path, ensemble
+        For messages: "read", "/storm/assignments", "zk-1:2181".
+    identities
+        Who we say we are: "digest:storm:…=".
+    size
+        Bytes of the value that was sent; too many of them can be why a connection is lost.
+    """
+    if is_outcome_unknown(error):
+        return ConnectionLostError(
+            f"cannot {what} {path}: the connection to ZooKeeper at {ensemble} was lost meanwhile"
+            f" ({type(error).__name__}); it may have been done or not{_size_hint(size)}"
+        )
+    if not isinstance(error, kazoo_errors.KazooException):
+        return OutcomeUnknownError(
+            f"cannot {what} {path}: the answer of ZooKeeper at {ensemble} cannot be read"
+            f" ({error!r})"
+        )
+    return _refusal(error, what, path, identities)
+
+
+def _refusal(error: Exception, what: str, path: str, identities: Sequence[str]) -> StateError:
+    doing = f"cannot {what} {path}"
+    for refused, ours, reason in _REFUSALS:
+        if isinstance(error, refused):
+            return ours(f"{doing}: {reason}")
+    if isinstance(error, kazoo_errors.NoAuthError):
+        return AccessDeniedError(
+            f"{doing}: the node's ACL does not allow it to this client {who(identities)}"
+        )
+    if isinstance(error, kazoo_errors.InvalidACLError):
+        return StateAuthenticationError(
+            f"{doing}: ZooKeeper does not take the ACL that the node would get from this client"
+            f" {who(identities)}: an ACL needs a user that the servers know, and"
+            " storm.zookeeper.superACL a scheme that they have"
+        )
+    if isinstance(error, kazoo_errors.SessionClosedRequireSaslError | kazoo_errors.AuthFailedError):
+        return StateAuthenticationError(
+            f"{doing}: ZooKeeper serves only clients that authenticate in its way, and not this"
+            f" client {who(identities)}"
+        )
+    return StateError(f"{doing}: ZooKeeper refused ({type(error).__name__})")
+
+
+def who(identities: Sequence[str]) -> str:
+    """Return, in parentheses, who we say we are."""
+    if not identities:
+        return "(which does not authenticate: see storm.zookeeper.auth.scheme)"
+    return f"({' and '.join(identities)})"
+
+
+def _size_hint(size: int) -> str:
+    if size < _LARGE_REQUEST:
+        return ""
+    return (
+        f"; what was sent has {size} bytes, and a server hangs up on more than its jute.maxbuffer"
+        " (1 MiB unless set otherwise)"
+    )

@@ -1,9 +1,8 @@
 """Storm's operations on znodes, each made of as few requests as it takes.
 
 Paths here are whole paths, with ``storm.zookeeper.root``. Deadlines are times on the monotonic
-clock. Errors are those of `stormkeeper.state.zookeeper.connection.Connection.call`; what others do
-to the same nodes at the same time is not an error but a reason to look again, for a bounded number
-of rounds.
+clock. Errors are those of `EnsembleConnection.call`. A change by others at the same time is
+no error but a reason to look again, for a bounded number of rounds.
 """
 
 from collections.abc import Sequence
@@ -23,10 +22,9 @@ from stormkeeper.errors import (
     StateUnavailableError,
     TransactionError,
 )
-from stormkeeper.state.storage import DIRECTORY
-from stormkeeper.state.transactions import Create, Delete, Operation
+from stormkeeper.state.storage import DIRECTORY, Create, Delete, Operation
 from stormkeeper.state.zookeeper import requests
-from stormkeeper.state.zookeeper.connection import Connection
+from stormkeeper.state.zookeeper.ensemble_connection import EnsembleConnection
 from stormkeeper.state.zookeeper.requests import AccessLists, Request, Watcher
 
 #: How often an operation starts over because others changed the nodes it works on. One lost race
@@ -45,7 +43,7 @@ class Tree:
         Who may use the nodes that are made.
     """
 
-    def __init__(self, connection: Connection, acl: AccessLists) -> None:
+    def __init__(self, connection: EnsembleConnection, acl: AccessLists) -> None:
         self._connection = connection
         self._acl = acl
 

@@ -15,10 +15,9 @@ from stormkeeper import paths
 from stormkeeper.errors import SerializationError, StateClosedError, StateError
 from stormkeeper.names import host_port
 from stormkeeper.state.storage import ClusterState, ConnectionState, NodeData
-from stormkeeper.state.storm.codec import Codec, checked
-from stormkeeper.state.storm.records import RecordReader, SessionWriter
-from stormkeeper.state.storm.watching import Callback, WaitingCallbacks
-from stormkeeper.state.watches import Watched
+from stormkeeper.state.storm.record_io import Codec, RecordReader, SessionWriter, checked
+from stormkeeper.state.storm.subscriptions import Callback, WaitingCallbacks
+from stormkeeper.state.watches import WatchKind
 from stormkeeper.thrift.records import NimbusSummary, SupervisorInfo
 
 log = logging.getLogger(__name__)
@@ -165,7 +164,7 @@ class NimbusPlace:
             node = self._watched(path)
             is_ours = node is not None and node.stat.owner == self._state.session_id
             if path == self._of_host and node is not None and self._is_anothers(node):
-                self._callbacks.forget(Watched.NODE, path, self._look_again)
+                self._callbacks.forget(WatchKind.NODE, path, self._look_again)
                 self._withdraw(path, node)
                 path = self._of_its_own
             elif is_ours and node is not None and node.data == self._data:
@@ -177,14 +176,14 @@ class NimbusPlace:
                 self._state.set_ephemeral_node(path, self._data)
                 self._had_of_host |= path == self._of_host
             else:
-                self._callbacks.forget(Watched.NODE, path, self._look_again)
+                self._callbacks.forget(WatchKind.NODE, path, self._look_again)
                 return
         raise StateError(
             f"cannot register {self._of_its_own}: others took its place {ROUNDS} times meanwhile"
         )
 
     def _watched(self, path: str) -> NodeData | None:
-        with self._callbacks.once(Watched.NODE, path, self._look_again) as watch:
+        with self._callbacks.once(WatchKind.NODE, path, self._look_again) as watch:
             [node] = self._state.read_many([path], watch)
         return node
 
@@ -208,5 +207,5 @@ class NimbusPlace:
     def _leave(self, path: str) -> None:
         stat = self._state.get_stat(path)
         if stat is not None and stat.owner == self._state.session_id:
-            self._callbacks.forget(Watched.NODE, path, self._look_again)
+            self._callbacks.forget(WatchKind.NODE, path, self._look_again)
             self._state.delete_node(path)

@@ -1,10 +1,6 @@
-"""As whom ZooKeeper is spoken to, over what, and who may use what is made there.
+"""How to reach a ZooKeeper ensemble, out of configuration (``storm.zookeeper.*``)."""
 
-Three ways to prove who one is, which may be combined, as with the Java client: digests of a user
-and a password, which no server checks before an access control list asks for them; SASL with
-DIGEST-MD5, which a server checks at once; and a certificate, where the connection is TLS.
-"""
-
+import logging
 import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -13,12 +9,13 @@ from typing import Any, Final, Self
 
 from kazoo.security import ACL, Id, Permissions
 
+from stormkeeper.conf import Address
 from stormkeeper.errors import ConfigError
 from stormkeeper.sasl import credentials, jaas
 from stormkeeper.sasl.digest_md5 import DigestClient
 from stormkeeper.sasl.mechanism import Mechanism
 from stormkeeper.state.access import OPEN, AccessRules, Grant, Permission, Role, digest_id
-from stormkeeper.state.zookeeper.tls import client_contexts
+from stormkeeper.tls_files import Contexts, PassphraseError, load_pair, renewed
 
 #: The section of a JAAS file that ZooKeeper's clients log in with.
 SASL_SECTION: Final = "Client"
@@ -167,3 +164,167 @@ def _sasl(conf: Mapping[str, Any]) -> tuple[Callable[[], Mechanism] | None, str 
 
 def _acl(grant: Grant) -> ACL:
     return ACL(_PERMISSIONS[grant.permission], Id(grant.scheme, grant.id))
+
+
+log = logging.getLogger(__name__)
+
+_ENABLE: Final = "storm.zookeeper.ssl.enable"
+_CHECK_HOSTNAME: Final = "storm.zookeeper.ssl.hostnameVerification"
+_KEY_STORE: Final = "storm.zookeeper.ssl.keystore.path"
+_KEY_PASSWORD: Final = "storm.zookeeper.ssl.keystore.password"
+_TRUST_STORE: Final = "storm.zookeeper.ssl.truststore.path"
+_TRUST_PASSWORD: Final = "storm.zookeeper.ssl.truststore.password"
+
+_STORES: Final = (_KEY_STORE, _TRUST_STORE)
+
+#: What every PEM file has in it, and none of Java's stores.
+_PEM: Final = b"-----BEGIN "
+
+#: What Java's own format begins with; any other is taken for PKCS#12, which is its default.
+_JKS: Final = b"\xfe\xed\xfe\xed"
+
+_TO_PKCS12: Final = (
+    "keytool -importkeystore -srckeystore {} -destkeystore store.p12 -deststoretype PKCS12"
+)
+_TO_PEM: Final = "openssl pkcs12 -in {} -out store.pem"
+_CERTIFICATES_TO_PEM: Final = "keytool -list -rfc -keystore {} > store.pem"
+
+
+def client_contexts(conf: Mapping[str, Any]) -> Contexts | None:
+    """Return what gives the context for each connection; None without TLS.
+
+    A file that was renewed and cannot be used is logged, and what held before holds on.
+
+    Raises
+    ------
+    ConfigError
+        A file cannot be read, or is not what it should be; names the key and the file. What is
+        returned raises nothing later.
+    """
+    if not conf.get(_ENABLE):
+        return None
+    if conf.get(_TRUST_PASSWORD) is not None:
+        log.info("%s has no effect: certificates in PEM have none", _TRUST_PASSWORD)
+    return renewed([conf.get(key) for key in _STORES], lambda: _context(conf))
+
+
+def _context(conf: Mapping[str, Any]) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = bool(conf.get(_CHECK_HOSTNAME))
+    trusted = _store(conf, _TRUST_STORE)
+    if trusted is None:
+        context.load_default_certs()
+    else:
+        try:
+            context.load_verify_locations(trusted)
+        except OSError as error:
+            raise ConfigError(f"{_TRUST_STORE}: {trusted} holds no certificates in PEM") from error
+    own = _store(conf, _KEY_STORE)
+    if own is not None:
+        _load_own(context, own, conf.get(_KEY_PASSWORD))
+    return context
+
+
+def _load_own(context: ssl.SSLContext, store: Path, password: str | None) -> None:
+    try:
+        load_pair(context, store, passphrase=password or "")
+    except PassphraseError as error:
+        if password is None:
+            reason = f"has a passphrase, and {_KEY_PASSWORD} is not set"
+        else:
+            reason = f"has another passphrase than {_KEY_PASSWORD}"
+        raise ConfigError(f"{_KEY_STORE}: {store} {reason}") from error
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"{_KEY_STORE}: {store} must hold a key and its certificates, both in PEM, the"
+            " certificate of the key first"
+        ) from error
+
+
+def _store(conf: Mapping[str, Any], key: str) -> Path | None:
+    """Return the file that `key` names; None where it names none."""
+    name = conf.get(key)
+    if name is None:
+        return None
+    path = Path(name)
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"{key}: {path} cannot be read: {error.strerror}") from error
+    if _PEM not in data:
+        raise ConfigError(
+            f"{key}: {path} is not PEM, and Java's key stores are not read here; convert it"
+            f" ({_conversion(key, path, data)}) and name store.pem instead"
+        )
+    return path
+
+
+def _conversion(key: str, path: Path, store: bytes) -> str:
+    """Return the command that makes PEM of one of Java's stores."""
+    if key == _TRUST_STORE:
+        return _CERTIFICATES_TO_PEM.format(path)
+    if store.startswith(_JKS):
+        return f"{_TO_PKCS12.format(path)} && {_TO_PEM.format('store.p12')}"
+    return _TO_PEM.format(path)
+
+
+@dataclass(frozen=True, slots=True)
+class EnsembleSettings:
+    """How to reach an ensemble, as whom, and how long to try; times in seconds."""
+
+    servers: tuple[Address, ...]
+    #: Everything is kept below this path.
+    root: str = "/"
+    session_timeout_secs: float = 20.0
+    #: Longest that a call, or connecting, may take.
+    call_timeout_secs: float = 15.0
+    #: How often a call that may be repeated is, after a lost connection, and the waits between:
+    #: each twice the one before, up to the ceiling.
+    retry_times: int = 5
+    retry_interval_secs: float = 1.0
+    retry_ceiling_secs: float = 30.0
+    security: Security = field(default_factory=Security)
+    #: Whether the root is made where it is absent.
+    make_root: bool = True
+
+    @classmethod
+    def from_conf(
+        cls, conf: Mapping[str, Any], role: Role = Role.SERVER, *, make_root: bool = True
+    ) -> Self:
+        """Read ``storm.zookeeper.*``; an entry of ``servers`` may be ``host`` or ``host:port``.
+
+        Parameters
+        ----------
+        conf
+            The configuration.
+        role
+            Whose credentials are used, and whose rules hold for what is made.
+        make_root
+            Whether the root may be made. A worker that authenticates never makes it: it would
+            be the worker's own.
+
+        Raises
+        ------
+        ConfigError
+            An entry of ``storm.zookeeper.servers`` is no address, or has no port while
+            ``storm.zookeeper.port`` is 0; or as `Security.from_conf`.
+        """
+        port = conf["storm.zookeeper.port"]
+        servers = tuple(Address.parse(entry, port) for entry in conf["storm.zookeeper.servers"])
+        for server in servers:
+            if server.port == 0:
+                raise ConfigError(
+                    f"the ZooKeeper server {server.host} has no port and storm.zookeeper.port is 0"
+                )
+        security = Security.from_conf(conf, role)
+        return cls(
+            servers=servers,
+            root=conf["storm.zookeeper.root"],
+            session_timeout_secs=conf["storm.zookeeper.session.timeout"] / 1000,
+            call_timeout_secs=conf["storm.zookeeper.connection.timeout"] / 1000,
+            retry_times=conf["storm.zookeeper.retry.times"],
+            retry_interval_secs=conf["storm.zookeeper.retry.interval"] / 1000,
+            retry_ceiling_secs=conf["storm.zookeeper.retry.intervalceiling.millis"] / 1000,
+            security=security,
+            make_root=make_root and not (role is Role.WORKER and security.authenticated),
+        )

@@ -17,7 +17,7 @@ from typing import Final, Generic, Self, TypeVar
 from stormkeeper import paths
 from stormkeeper.errors import StateClosedError
 from stormkeeper.state.storage import EventType, StateReader
-from stormkeeper.state.watches import TOLD, Watch, Watched
+from stormkeeper.state.watches import TOLD, NodeWatch, WatchKind
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ class WaitingCallbacks:
         self._lock = threading.Lock()
         # Callbacks are told in the order in which they came. Each waits for as long as one of its
         # reads is under way or has left the watch: several threads may read with the same one.
-        self._waiting: dict[Watch, dict[Callback, set[object]]] = {}
+        self._waiting: dict[NodeWatch, dict[Callback, set[object]]] = {}
         self._closed = False
         self._unknown_events = 0
         self._registration = state.register(self._tell)
@@ -47,7 +47,7 @@ class WaitingCallbacks:
         return self._unknown_events
 
     @contextmanager
-    def once(self, watched: Watched, path: str, callback: Callback | None) -> Iterator[bool]:
+    def once(self, watched: WatchKind, path: str, callback: Callback | None) -> Iterator[bool]:
         """Have `callback` told the next event of a watch that the body leaves.
 
         It is told once: by the store's callback thread, at that event, or when events may have been
@@ -75,7 +75,7 @@ class WaitingCallbacks:
             After `close`: the callback would wait for ever.
         """
         # Before the read: the event of a watch may come before the read has returned.
-        watch, read = Watch(watched, path), object()
+        watch, read = NodeWatch(watched, path), object()
         if callback is None:
             yield False
             return
@@ -87,9 +87,9 @@ class WaitingCallbacks:
             raise
         self._end(watch, callback, read, _DONE)
 
-    def forget(self, watched: Watched, path: str, callback: Callback) -> None:
+    def forget(self, watched: WatchKind, path: str, callback: Callback) -> None:
         """Have `callback` not told of that watch; one that does not wait for it is fine."""
-        watch = Watch(watched, path)
+        watch = NodeWatch(watched, path)
         with self._lock:
             waiting = self._waiting.get(watch, {})
             waiting.pop(callback, None)
@@ -110,7 +110,7 @@ class WaitingCallbacks:
             self._closed = True
             self._waiting.clear()
 
-    def _add(self, watch: Watch, callback: Callback, read: object) -> None:
+    def _add(self, watch: NodeWatch, callback: Callback, read: object) -> None:
         with self._lock:
             if self._closed:
                 raise StateClosedError(
@@ -118,7 +118,9 @@ class WaitingCallbacks:
                 )
             self._waiting.setdefault(watch, {}).setdefault(callback, set()).add(read)
 
-    def _end(self, watch: Watch, callback: Callback, read: object, result: object | None) -> None:
+    def _end(
+        self, watch: NodeWatch, callback: Callback, read: object, result: object | None
+    ) -> None:
         """Have `callback` wait for `result` of a read in place of the read, unless it was told."""
         with self._lock:
             waiting = self._waiting.get(watch, {})
@@ -143,7 +145,7 @@ class WaitingCallbacks:
             log.warning("%s %s: no part of Storm's layout, ignored", path, event.value)
             return
         else:
-            watches = [Watch(watched, path) for watched in TOLD[event]]
+            watches = [NodeWatch(watched, path) for watched in TOLD[event]]
         ending: BaseException | None = None
         for callback in self._taken(watches):
             try:
@@ -156,7 +158,7 @@ class WaitingCallbacks:
         if ending is not None:
             raise ending
 
-    def _taken(self, watches: list[Watch]) -> dict[Callback, None]:
+    def _taken(self, watches: list[NodeWatch]) -> dict[Callback, None]:
         """Return those who wait for any of these, each once, and let them wait no more."""
         with self._lock:
             return {

@@ -24,11 +24,10 @@ from stormkeeper.errors import (
     TransactionError,
 )
 from stormkeeper.paths import BlobHolder, NimbusId
-from stormkeeper.state.storage import NodeData
-from stormkeeper.state.storm.records import RecordReader, RecordWriter, SessionWriter
-from stormkeeper.state.storm.watching import Callback
-from stormkeeper.state.transactions import Create, Delete, SetData
-from stormkeeper.state.watches import Watched
+from stormkeeper.state.storage import Create, Delete, NodeData, SetData
+from stormkeeper.state.storm.record_io import RecordReader, RecordWriter, SessionWriter
+from stormkeeper.state.storm.subscriptions import Callback
+from stormkeeper.state.watches import WatchKind
 
 #: How Storm writes a sequence number.
 _NUMBER = struct.Struct(">i")
@@ -144,7 +143,7 @@ class BlobReads(RecordReader):
         numbers = [paths.blob_key_sequence(key) for key in keys]
         with ExitStack() as reads:
             for path in numbers if callback is not None else ():
-                reads.enter_context(self._callbacks.once(Watched.NODE, path, callback))
+                reads.enter_context(self._callbacks.once(WatchKind.NODE, path, callback))
             counted = self._state.read_many(numbers, callback is not None)
         recorded = [_newest(names) for names in self._state.children_many(numbers)]
         announced = self._state.children_many([paths.blob(key) for key in keys])

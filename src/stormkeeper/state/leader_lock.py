@@ -1,6 +1,6 @@
 """Fences: the proof of who leads, and since when; and the writer that only a leader has.
 
-Whose lock is the first in the queue (see `stormkeeper.state.locks`) gets a `Fence`. The first stays
+Whose lock is the first in the queue gets a `Fence`. The first stays
 the first until it is gone, and a lock is never made twice. So what is written on the condition
 that the lock is there is written by the one leader of that time, or not at all.
 
@@ -10,7 +10,9 @@ transaction whose first operation checks that its lock node is there, untouched.
 both or neither, and nothing depends on what the process believes, or on how long an answer takes.
 """
 
+import re
 import time
+import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -28,10 +30,188 @@ from stormkeeper.errors import (
     StateUnavailableError,
     TransactionError,
 )
-from stormkeeper.state import locks
-from stormkeeper.state.locks import Lock
-from stormkeeper.state.storage import DIRECTORY, ClusterState, NodeData, StateReader, StateWriter
-from stormkeeper.state.transactions import Check, Create, Delete, Operation, Result, SetData
+from stormkeeper.paths import NimbusId
+from stormkeeper.state.storage import (
+    DIRECTORY,
+    Check,
+    ClusterState,
+    Create,
+    Delete,
+    NodeData,
+    Operation,
+    Result,
+    SetData,
+    StateReader,
+    StateWriter,
+)
+
+#: What is between the GUID and the number in a lock's name: Curator's for a leader latch.
+_LATCH: Final = "-latch-"
+
+#: Names of locks: ZooKeeper's number has at least ten characters, and a sign once it has wrapped.
+_NAME: Final = re.compile(r"(?:.*-)?latch-(?P<number>[0-9]{10}|-[0-9]{9,10})")
+
+
+@dataclass(frozen=True, slots=True)
+class Lock:
+    """A place in the queue."""
+
+    #: Where the node is, or was.
+    path: str
+
+    #: The store's count of changes when it was made (its creation zxid).
+    created: int
+
+    #: The id of the session that it ends with.
+    session_id: int
+
+    #: Who says to hold it.
+    holder: bytes
+
+    #: Whether its value was set since: then it keeps its place, and lets no write through.
+    revoked: bool = False
+
+    @property
+    def nimbus(self) -> NimbusId | None:
+        """The Nimbus that says to hold it, None where its value is none of a Nimbus."""
+        return paths.parse_nimbus_id(self.holder.decode(errors="replace"))
+
+
+def take(state: ClusterState, holder: bytes = b"") -> Lock:
+    """Make a lock of this session, the last in the queue; it may be one of several.
+
+    Parameters
+    ----------
+    state
+        The session that the lock is to end with.
+    holder
+        The node's value: who this is. A Nimbus writes its `stormkeeper.paths.NimbusId`.
+
+    Raises
+    ------
+    OutcomeUnknownError
+        A lock may have been made, and was not found, or could not be looked for, or could not be
+        deleted again. If it was, it ends with the session, and may be the first of all until then:
+        look for locks of the session's own, or end it, before another one is taken.
+    NotLeaderError
+        The lock was made and is gone already, with its session.
+    """
+    prefix = f"{paths.LEADER_LOCK}/_c_{uuid.uuid4()}{_LATCH}"
+    try:
+        path = state.create_sequential(prefix, holder)
+    except OutcomeUnknownError as error:
+        # A second one would be this session's too, and nobody would ever delete the first.
+        path = _find(state, prefix, error)
+    try:
+        stat = state.get_stat(path)
+    except StateError as error:
+        # Its place is not known, and it would keep others from leading.
+        try:
+            state.delete_node(path)
+        except StateUnavailableError:
+            # What the read raised says that nothing was sent, and so that there is no lock.
+            raise OutcomeUnknownError(
+                f"the lock {path} was made, and could be neither read nor deleted: {error}"
+            ) from error
+        except StateError:
+            pass
+        raise
+    if stat is None:
+        raise NotLeaderError(f"the lock {path} is gone already: its session ended; take another")
+    return Lock(path, stat.created, stat.owner, holder, stat.version != 0)
+
+
+def give_up(state: ClusterState, lock: Lock) -> None:
+    """Delete the lock, and so end what its holder may write; one that is gone is fine."""
+    state.delete_node(lock.path)
+
+
+def queue(state: StateReader) -> list[Lock]:
+    """Return all locks as they are now, the first one's first: it is the leader's, or will be."""
+    return in_line(nodes(state))
+
+
+def before(state: StateReader, lock: Lock, watch: bool = False) -> Lock | None:
+    """Return the lock that is right before `lock`, None when `lock` is the first.
+
+    Parameters
+    ----------
+    state
+        Any session.
+    lock
+        A lock that is in the queue.
+    watch
+        Leave a watch on what is returned: it tells that it is gone, or was revoked. Then ask
+        again, as others may be before `lock` still.
+
+    Raises
+    ------
+    NotLeaderError
+        `lock` is gone.
+    """
+    while True:
+        ahead = predecessor(queue(state), lock)
+        # One that has gone meanwhile is not watched: then there are fewer of them.
+        if ahead is None or not watch or state.node_exists(ahead.path, watch=True):
+            return ahead
+
+
+def nodes(state: StateReader) -> dict[str, NodeData]:
+    """Return what is below ``/leader-lock`` by name, as it is now: locks, and anything else."""
+    try:
+        # The server that is asked may lag behind.
+        state.sync_path(paths.LEADER_LOCK)
+        return state.children_data(paths.LEADER_LOCK)
+    except NoNodeError:
+        return {}
+
+
+def in_line(nodes: Mapping[str, NodeData]) -> list[Lock]:
+    """Return the locks among the nodes below ``/leader-lock``, the first one's first.
+
+    A persistent node is none, whatever its name: nobody would ever lead by it.
+    """
+    numbered = []
+    for name, (data, stat) in nodes.items():
+        if stat.owner and (match := _NAME.fullmatch(name)):
+            path = f"{paths.LEADER_LOCK}/{name}"
+            lock = Lock(path, stat.created, stat.owner, data, stat.version != 0)
+            numbered.append((stat.created, int(match["number"]), path, lock))
+    # What one transaction made has the same zxid.
+    return [lock for *_, lock in sorted(numbered, key=lambda each: each[:3])]
+
+
+def predecessor(line: Sequence[Lock], lock: Lock) -> Lock | None:
+    """Return which of the locks in `line` is right before `lock`, None when it is the first.
+
+    Raises
+    ------
+    NotLeaderError
+        It is not in `line`.
+    """
+    ahead = None
+    for each in line:
+        if (each.path, each.created) == (lock.path, lock.created):
+            return ahead
+        ahead = each
+    raise NotLeaderError(
+        f"the lock {lock.path} is gone, with its session or by hand: take another"
+        " (leader_lock.take)"
+    )
+
+
+def _find(state: ClusterState, prefix: str, unknown: OutcomeUnknownError) -> str:
+    try:
+        state.sync_path(paths.LEADER_LOCK)
+        names = state.get_children(paths.LEADER_LOCK)
+    except NoNodeError:
+        names = []
+    except StateUnavailableError as error:
+        raise unknown from error
+    for name in names:
+        if (path := f"{paths.LEADER_LOCK}/{name}").startswith(prefix):
+            return path
+    raise unknown
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +225,7 @@ class Fence:
     epoch: int
 
 
-def obtain(state: StateReader, lock: Lock) -> Fence:
+def obtain_fence(state: StateReader, lock: Lock) -> Fence:
     """Return the fence of the lock that is the first.
 
     Parameters
@@ -53,7 +233,7 @@ def obtain(state: StateReader, lock: Lock) -> Fence:
     state
         The session that the lock ends with.
     lock
-        As `stormkeeper.state.locks.take` returned it.
+        As `stormkeeper.state.leader_lock.take` returned it.
 
     Raises
     ------
@@ -61,11 +241,11 @@ def obtain(state: StateReader, lock: Lock) -> Fence:
         `lock` is not the first, or no lock of this session any more; it says why.
     """
     fence = Fence(lock.path, lock.created)
-    verify(state, fence)
+    verify_fence(state, fence)
     return fence
 
 
-def verify(state: StateReader, fence: Fence) -> None:
+def verify_fence(state: StateReader, fence: Fence) -> None:
     """Fail unless `fence` is a lock that this session has taken, has still, and leads by.
 
     What is written by a fence is let through while there is a node at its path. So whoever would
@@ -83,17 +263,18 @@ def verify(state: StateReader, fence: Fence) -> None:
     """
     if not isinstance(fence, Fence):
         raise TypeError(
-            f"whoever leads has a Fence, as fences.obtain returns it, not a {type(fence).__name__}"
+            f"a leader has a Fence, as leader_lock.obtain_fence returns it, not a"
+            f" {type(fence).__name__}"
         )
     if paths.parent(paths.check(fence.path)) != paths.LEADER_LOCK:
         raise NotLeaderError(f"{fence.path} is no lock: locks are directly below /leader-lock")
-    if why := _refusal(locks.nodes(state), fence, state.session_id):
+    if why := _refusal(nodes(state), fence, state.session_id):
         raise NotLeaderError(f"nobody leads in this session by {fence.path}: {why}")
 
 
 def _refusal(nodes: Mapping[str, NodeData], fence: Fence, session_id: int | None) -> str | None:
     """Return why whoever has `fence` does not lead, None when he does, and what to do."""
-    line = locks.in_line(nodes)
+    line = in_line(nodes)
     lock = next((lock for lock in line if lock.path == fence.path), None)
     if lock is None:
         found = nodes.get(fence.path.rpartition("/")[2])
@@ -109,12 +290,12 @@ def _refusal(nodes: Mapping[str, NodeData], fence: Fence, session_id: int | None
         why = f"its epoch is {lock.created}, not {fence.epoch}"
     elif lock.revoked:
         why = "it was revoked: its value was set"
-    elif ahead := locks.predecessor(line, lock):
+    elif ahead := predecessor(line, lock):
         holder = ahead.holder.decode(errors="replace")
-        return f"{ahead.path} ({holder!r}) is before it; wait until it is gone (locks.before)"
+        return f"{ahead.path} ({holder!r}) is before it; wait until it is gone (leader_lock.before)"
     else:
         return None
-    return f"{why}; take a lock (locks.take)"
+    return f"{why}; take a lock (leader_lock.take)"
 
 
 #: How often a write is tried again when others make and delete nodes in its way.
@@ -153,7 +334,7 @@ class FencedWriter(StateWriter):
     Raises
     ------
     TypeError, NotLeaderError
-        Whoever has `fence` does not lead: see `verify`.
+        Whoever has `fence` does not lead: see `verify_fence`.
     StateUnavailableError
         The store could not be asked.
 
@@ -172,7 +353,7 @@ class FencedWriter(StateWriter):
         batch: int = BATCH,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        verify(session, fence)
+        verify_fence(session, fence)
         #: The session that the lock ends with.
         self.session = session
         #: The lock that lets writes through.
@@ -192,7 +373,7 @@ class FencedWriter(StateWriter):
                 raise NotLeaderError(
                     f"this process does not lead any more, and nothing was written: its lock"
                     f" {self.fence.path} (epoch {self.fence.epoch}) is gone or was revoked: stop"
-                    f" leading, and take another lock (locks.take) to lead again"
+                    f" leading, and take another lock (leader_lock.take) to lead again"
                 ) from error
             raise error.reason from error
 

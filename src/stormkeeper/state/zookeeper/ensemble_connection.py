@@ -1,8 +1,8 @@
 """A session with a ZooKeeper ensemble: calls with deadlines, and no exception of kazoo's.
 
 kazoo keeps the connection. Where it does otherwise than we promise, this module makes up for it,
-with what kazoo lets its user bring (`stormkeeper.state.zookeeper.handler`) and with a few methods
-that are overridden (`stormkeeper.state.zookeeper.overrides`):
+with what kazoo lets its user bring and a few methods that are overridden
+(`stormkeeper.state.zookeeper.kazoo_client`):
 
 - kazoo sends a call whenever it can, however late. Ours wait for a connection until their deadline,
   and only then go to kazoo. What kazoo has not sent by the deadline is withdrawn.
@@ -32,18 +32,24 @@ from stormkeeper.errors import (
     StateError,
     StateUnavailableError,
 )
-from stormkeeper.state.storage import ConnectionState
-from stormkeeper.state.transactions import Operation, Result
-from stormkeeper.state.zookeeper.errors import (
+from stormkeeper.state.storage import ConnectionState, Operation, Result
+from stormkeeper.state.zookeeper.ensemble_settings import EnsembleSettings
+from stormkeeper.state.zookeeper.kazoo_client import (
+    KazooHandler,
+    SentRequest,
+    ServerConnection,
+    SingleQueueClient,
+)
+from stormkeeper.state.zookeeper.requests import (
+    AccessLists,
     ConnectionLostError,
+    Request,
     is_outcome_unknown,
+    results,
+    transaction,
     translated,
     who,
 )
-from stormkeeper.state.zookeeper.handler import Call, Handler
-from stormkeeper.state.zookeeper.overrides import Client, ServerConnection
-from stormkeeper.state.zookeeper.requests import AccessLists, Request, results, transaction
-from stormkeeper.state.zookeeper.settings import Settings
 
 log = logging.getLogger(__name__)
 
@@ -67,7 +73,7 @@ _kazoo_log.addFilter(_hide_credentials)
 
 T = TypeVar("T")
 
-#: How long `Connection.close` waits for the server to take leave, in seconds.
+#: How long `EnsembleConnection.close` waits for the server to take leave, in seconds.
 CLOSE_SECS: Final = 10.0
 
 #: And where no server is reached, which then ends the session by its own clock.
@@ -76,8 +82,8 @@ UNREACHED_CLOSE_SECS: Final = 1.0
 #: Waits between attempts to connect, in seconds: the first, and the longest.
 _RECONNECT_SECS: Final = (0.1, 1.0)
 
-#: Requests under way at once in `Connection.gather`, and how many are added at a time: so many take
-#: one round trip, and a call of another thread that comes behind them does not wait long.
+#: Requests under way at once in `EnsembleConnection.gather`, and how many are added at a time:
+#: together they take about one round trip, and a call of another thread waits only briefly.
 WINDOW: Final = 2000
 _STEP: Final = WINDOW // 2
 
@@ -89,7 +95,7 @@ _NOT_SENT_SECS: Final = 0.01
 FIRST_ANSWER_SHARE: Final = 0.5
 
 
-class Connection:
+class EnsembleConnection:
     """A session with an ensemble, renewed when it is lost. Safe for many threads.
 
     Parameters
@@ -100,7 +106,9 @@ class Connection:
         Told every change of the connection, on kazoo's thread: it must not block.
     """
 
-    def __init__(self, settings: Settings, on_state: Callable[[ConnectionState], None]) -> None:
+    def __init__(
+        self, settings: EnsembleSettings, on_state: Callable[[ConnectionState], None]
+    ) -> None:
         self.ensemble = ",".join(map(str, settings.servers))
         self._settings = settings
         self._on_state = on_state
@@ -119,13 +127,13 @@ class Connection:
         self._retry_at = 0.0
         security = settings.security
         self.identities = security.identities
-        self._handler = Handler(settings)
+        self._handler = KazooHandler(settings)
         #: How long the server keeps the newest session when it does not hear of us, in seconds:
         #: what it granted of what was asked for. None before the first session.
         self.session_timeout_secs: float | None = None
         first, longest = _RECONNECT_SECS
         retry = KazooRetry(max_tries=-1, delay=first, max_delay=longest)
-        self._client = Client(
+        self._client = SingleQueueClient(
             hosts=self.ensemble,
             timeout=settings.session_timeout_secs,
             handler=self._handler,
@@ -379,7 +387,7 @@ class Connection:
             )
         return translated(error, what, path, self.ensemble, identities=self.identities, size=size)
 
-    def _answered(self, requests: Sequence[Request], deadline: float) -> list[Call]:
+    def _answered(self, requests: Sequence[Request], deadline: float) -> list[SentRequest]:
         """Make requests, and return them when the server has answered each, if only to refuse it.
 
         Errors are those of `call`.
@@ -387,7 +395,7 @@ class Connection:
         first = requests[0]
         while True:
             self._await_connection(first, deadline)
-            calls: list[Call] = []
+            calls: list[SentRequest] = []
             try:
                 if self._hand_over(requests, calls, deadline):
                     return calls
@@ -406,7 +414,9 @@ class Connection:
             # None was sent, so all are made anew, whatever they are.
             self._sleep(_NOT_SENT_SECS)
 
-    def _hand_over(self, requests: Sequence[Request], calls: list[Call], deadline: float) -> bool:
+    def _hand_over(
+        self, requests: Sequence[Request], calls: list[SentRequest], deadline: float
+    ) -> bool:
         """Give requests to kazoo, and wait; returns whether the server has answered all of them.
 
         Parameters
@@ -532,7 +542,7 @@ class Connection:
         return "none" if self._session_id is None else f"{self._session_id:#x}"
 
 
-def _loss(call: Call) -> Exception | None:
+def _loss(call: SentRequest) -> Exception | None:
     """Return why nobody knows what became of a call; None where its server has answered it."""
     error: Exception | None = call.exception
     if error is not None and (is_outcome_unknown(error) or isinstance(error, AuthFailedError)):

@@ -9,24 +9,26 @@ from kazoo.protocol.states import WatchedEvent, ZnodeStat
 from stormkeeper import paths
 from stormkeeper.errors import InvalidPathError, NoNodeError
 from stormkeeper.state.access import Role
-from stormkeeper.state.callbacks import Callbacks
 from stormkeeper.state.storage import (
     ClusterState,
     ConnectionListener,
     ConnectionState,
+    Create,
+    Delete,
     EventCallback,
     EventType,
     NodeData,
     NodeStat,
+    Operation,
+    Result,
     VersionedData,
+    check_paths,
 )
-from stormkeeper.state.transactions import Create, Delete, Operation, Result, check_paths
-from stormkeeper.state.watches import ArmedWatches, Watch, Watched
-from stormkeeper.state.zookeeper.connection import Connection
-from stormkeeper.state.zookeeper.recovery import Recovery, seen
-from stormkeeper.state.zookeeper.registrations import Registrations
+from stormkeeper.state.watches import ArmedWatches, Callbacks, NodeWatch, WatchKind
+from stormkeeper.state.zookeeper.ensemble_connection import EnsembleConnection
+from stormkeeper.state.zookeeper.ensemble_settings import EnsembleSettings
+from stormkeeper.state.zookeeper.recovery import Recovery, Registrations, seen
 from stormkeeper.state.zookeeper.requests import Watcher
-from stormkeeper.state.zookeeper.settings import Settings
 from stormkeeper.state.zookeeper.tree import Tree
 
 _EVENTS = {
@@ -58,7 +60,7 @@ def connect(
     NoNodeError, StateAuthenticationError, StateUnavailableError
         As `ZooKeeperState`.
     """
-    return ZooKeeperState(Settings.from_conf(conf, role, make_root=not read_only))
+    return ZooKeeperState(EnsembleSettings.from_conf(conf, role, make_root=not read_only))
 
 
 class ZooKeeperState(ClusterState):
@@ -76,12 +78,12 @@ class ZooKeeperState(ClusterState):
         No server answered within the call timeout.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: EnsembleSettings) -> None:
         self._root = "" if settings.root == "/" else paths.check(settings.root)
         self._security = settings.security
         self._armed = ArmedWatches()
         self._last_event: WatchedEvent | None = None
-        self._connection = Connection(settings, self._on_connection)
+        self._connection = EnsembleConnection(settings, self._on_connection)
         self._tree = Tree(self._connection, self._acl)
         self._registrations = Registrations(self._connection, self._tree, self._node)
         self._recovery = Recovery(
@@ -144,7 +146,7 @@ class ZooKeeperState(ClusterState):
                 if not watch or self._stat(path, watch, deadline) is None:
                     return None
             else:
-                self._arm(watch, made, Watched.NODE, path, stat)
+                self._arm(watch, made, WatchKind.NODE, path, stat)
                 return VersionedData(data, stat.version)
 
     def get_version(self, path: str, watch: bool = False) -> int | None:
@@ -167,7 +169,7 @@ class ZooKeeperState(ClusterState):
         names, stat = self._tree.children(
             self._node(path), self._connection.deadline(), self._watcher(watch)
         )
-        self._arm(watch, made, Watched.CHILDREN, path, stat)
+        self._arm(watch, made, WatchKind.CHILDREN, path, stat)
         return names
 
     def read_many(self, paths: Sequence[str], watch: bool = False) -> list[NodeData | None]:
@@ -177,7 +179,7 @@ class ZooKeeperState(ClusterState):
         found = self._tree.read_many(nodes, deadline, self._watcher(watch))
         if watch:
             for path, one in zip(paths, found, strict=True):
-                self._arm(watch, made, Watched.NODE, path, None if one is None else one[1])
+                self._arm(watch, made, WatchKind.NODE, path, None if one is None else one[1])
         return [None if one is None else NodeData(one[0], _node_stat(one[1])) for one in found]
 
     def children_many(self, paths: Sequence[str]) -> list[list[str] | None]:
@@ -190,7 +192,7 @@ class ZooKeeperState(ClusterState):
         node, deadline = self._node(path), self._connection.deadline()
         made = self._connection.times_made
         names, stat = self._tree.children(node, deadline, self._watcher(watch))
-        self._arm(watch, made, Watched.CHILDREN, path, stat)
+        self._arm(watch, made, WatchKind.CHILDREN, path, stat)
         children = [f"{node.rstrip('/')}/{name}" for name in names]
         found = self._tree.read_many(children, deadline)
         return {
@@ -300,7 +302,7 @@ class ZooKeeperState(ClusterState):
     def _stat(self, path: str, watch: bool, deadline: float) -> ZnodeStat | None:
         made = self._connection.times_made
         stat = self._tree.stat(self._node(path), deadline, self._watcher(watch))
-        self._arm(watch, made, Watched.NODE, path, stat)
+        self._arm(watch, made, WatchKind.NODE, path, stat)
         return stat
 
     def _watcher(self, watch: bool) -> Watcher | None:
@@ -308,11 +310,11 @@ class ZooKeeperState(ClusterState):
         return self._on_watch if watch else None
 
     def _arm(
-        self, watch: bool, made: int, watched: Watched, path: str, stat: ZnodeStat | None
+        self, watch: bool, made: int, watched: WatchKind, path: str, stat: ZnodeStat | None
     ) -> None:
         """Remember a watch; `made`: how often a connection had been made before it was left."""
         if watch:
-            self._armed.arm(Watch(watched, path), None if stat is None else seen(stat), made)
+            self._armed.arm(NodeWatch(watched, path), None if stat is None else seen(stat), made)
             if self._connection.times_made != made:
                 # It may have gone with its connection, and not have been looked for in the next.
                 self._recovery.wake()

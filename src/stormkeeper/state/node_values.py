@@ -18,7 +18,7 @@ from stormkeeper import paths
 from stormkeeper.errors import SerializationError
 from stormkeeper.names import printable
 from stormkeeper.state.storage import DIRECTORY
-from stormkeeper.state.storm.blobs import BlobRecord
+from stormkeeper.state.storm.blob_records import BlobRecord
 from stormkeeper.thrift import readable, records
 from stormkeeper.thrift.reader import with_article
 from stormkeeper.thrift.serialization import deserialize

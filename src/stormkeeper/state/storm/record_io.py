@@ -7,22 +7,157 @@ that it still leads. A `RecordWriter` writes what either of them may.
 
 from __future__ import annotations
 
+import copy
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Generic, NamedTuple
+from typing import Any, Generic, NamedTuple, Self, TypeVar
 
 from thriftpy2.thrift import TPayload
 
 from stormkeeper import paths
+from stormkeeper.conf import Conf
 from stormkeeper.errors import NoNodeError, RecordTooLargeError, SerializationError, StateError
 from stormkeeper.state.access import digest_id
-from stormkeeper.state.fences import FencedWriter
+from stormkeeper.state.leader_lock import FencedWriter
 from stormkeeper.state.storage import ClusterState, StateReader, StateWriter
-from stormkeeper.state.storm.codec import Codec, Record, checked, stamped
-from stormkeeper.state.storm.watching import Callback, WaitingCallbacks
-from stormkeeper.state.watches import Watched
+from stormkeeper.state.storm.subscriptions import Callback, WaitingCallbacks
+from stormkeeper.state.watches import WatchKind
 from stormkeeper.thrift.reader import with_article
+from stormkeeper.thrift.serialization import (
+    Compression,
+    Release,
+    compression_for,
+    deserialize,
+    release_for,
+    serialize,
+)
+
+Record = TypeVar("Record", bound=TPayload)
+
+
+class Codec:
+    """How records are written; every form is read.
+
+    Parameters
+    ----------
+    compression : Compression, optional
+        Storm 2's default, gzip, if left out.
+    release : Release, optional
+        Which Storm is to read what is written; by `release_for` if left out.
+    """
+
+    def __init__(
+        self, compression: Compression = Compression.GZIP, release: Release | None = None
+    ) -> None:
+        self._compression = compression
+        #: Which Storm is to read what is written.
+        self.release = release or release_for(compression)
+        #: What the directories whose records are remembered had when they were last read.
+        self._listed: dict[str, Mapping[str, _Read]] = {}
+
+    @classmethod
+    def from_conf(cls, conf: Conf) -> Self:
+        """Return the codec that the configuration names.
+
+        Raises
+        ------
+        ConfigError
+            ``storm.meta.serialization.delegate`` is none that is known.
+        """
+        release = conf["storm.meta.serialization.release"]
+        return cls(
+            compression_for(conf["storm.meta.serialization.delegate"]),
+            None if release is None else Release(release),
+        )
+
+    def read(self, cls: type[Record], data: bytes) -> Record:
+        """Return the record of class `cls` that `data` is.
+
+        Raises
+        ------
+        SerializationError
+            It is none.
+        """
+        return deserialize(cls, data)
+
+    def read_all(
+        self, cls: type[Record], directory: str, values: Mapping[str, bytes]
+    ) -> tuple[dict[str, Record], dict[str, SerializationError]]:
+        """Return the records that `values` are, and what is wrong with those that are none.
+
+        The bytes of a large cluster's records hardly change between two reads, and to decode them
+        takes most of a read's time. So a record whose bytes are those of the last time is not
+        decoded again: the same object is returned. Safe for many threads.
+
+        Parameters
+        ----------
+        cls
+            The records' class: one for each directory.
+        directory
+            Where they are. All that it had the last time is remembered, until it is read again.
+        values
+            All that is there, by name.
+        """
+        before, now = self._listed.get(directory, {}), dict[str, _Read]()
+        failed = {}
+        for name, data in values.items():
+            known = before.get(name)
+            if known is None or known.data != data:
+                try:
+                    known = _Read(data, self.read(cls, data))
+                except SerializationError as error:
+                    failed[name] = error
+                    continue
+            now[name] = known
+        self._listed[directory] = now
+        return {name: each.record for name, each in now.items()}, failed
+
+    def write(self, record: TPayload) -> bytes:
+        """Return a record's bytes.
+
+        Raises
+        ------
+        SerializationError
+            The record does not fit its schema.
+        """
+        return serialize(record, self._compression, release=self.release)
+
+
+class _Read(NamedTuple):
+    data: bytes
+    record: Any
+
+
+def checked(cls: type[Record], record: Record) -> Record:
+    """Return `record` if it is of class `cls`: no other belongs where it is to be written.
+
+    Raises
+    ------
+    TypeError
+        It is not.
+    """
+    if type(record) is not cls:
+        raise TypeError(f"expected a record of class {cls.__name__}, not {type(record).__name__}")
+    return record
+
+
+def stamped(record: Record, epoch: int) -> Record:
+    """Return a copy of `record` that says which leader wrote it; the record itself stays.
+
+    Only the copy's own fields are new: what they hold is shared with the record.
+
+    Parameters
+    ----------
+    record : object
+        A record of a class that has the field ``leader_epoch``.
+    epoch : int
+        The leader's: the creation zxid of its lock.
+    """
+    ours = copy.copy(record)
+    ours.leader_epoch = epoch  # type: ignore[attr-defined]
+    return ours
+
 
 log = logging.getLogger(__name__)
 
@@ -89,16 +224,16 @@ class RecordReader:
         """
         for _ in range(ROUNDS):
             try:
-                with self._callbacks.once(Watched.CHILDREN, path, callback) as watch:
+                with self._callbacks.once(WatchKind.CHILDREN, path, callback) as watch:
                     return self._state.get_children(path, watch)
             except NoNodeError:
                 if callback is None:
                     return []
-            with self._callbacks.once(Watched.NODE, path, callback) as watch:
+            with self._callbacks.once(WatchKind.NODE, path, callback) as watch:
                 if not self._state.node_exists(path, watch):
                     return []
             # Made just now: wait for its children alone, or the callback would be told twice.
-            self._callbacks.forget(Watched.NODE, path, callback)
+            self._callbacks.forget(WatchKind.NODE, path, callback)
         raise StateError(f"{path} came and went {ROUNDS} times while its children were read")
 
     def _record(
@@ -113,7 +248,7 @@ class RecordReader:
         SerializationError
             The node's value is no such record; the callback waits all the same.
         """
-        with self._callbacks.once(Watched.NODE, path, callback) as watch:
+        with self._callbacks.once(WatchKind.NODE, path, callback) as watch:
             data = self._state.get_data(path, watch)
         return None if data is None else self._read(cls, path, data)
 
@@ -121,7 +256,7 @@ class RecordReader:
         self, cls: type[Record], path: str, callback: Callback | None = None
     ) -> Versioned[Record] | None:
         """Return a node's record and version; else as `_record`."""
-        with self._callbacks.once(Watched.NODE, path, callback) as watch:
+        with self._callbacks.once(WatchKind.NODE, path, callback) as watch:
             found = self._state.get_data_with_version(path, watch)
         return (
             None if found is None else Versioned(self._read(cls, path, found.data), found.version)
@@ -129,7 +264,7 @@ class RecordReader:
 
     def _version(self, path: str, callback: Callback | None = None) -> int | None:
         """Return a node's version, None where there is no node; callback as `_record`."""
-        with self._callbacks.once(Watched.NODE, path, callback) as watch:
+        with self._callbacks.once(WatchKind.NODE, path, callback) as watch:
             return self._state.get_version(path, watch)
 
     def _records(self, cls: type[Record], path: str) -> dict[str, Record]:

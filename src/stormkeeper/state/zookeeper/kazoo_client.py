@@ -1,0 +1,496 @@
+"""What kazoo lets its user bring: threads, sockets, the wait for them, and results of requests.
+
+All of it is kazoo's public interface (`kazoo.interfaces.IHandler`).
+"""
+
+import contextlib
+import fcntl
+import io
+import logging
+import math
+import os
+import random
+import select
+import socket
+import ssl
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple
+
+from kazoo.client import KazooClient
+from kazoo.exceptions import (
+    AuthFailedError,
+    ConnectionDropped,
+    MarshallingError,
+    SessionExpiredError,
+)
+from kazoo.handlers.threading import AsyncResult, KazooTimeoutError, SequentialThreadingHandler
+from kazoo.protocol.connection import ConnectionHandler
+from kazoo.protocol.serialization import SASL
+
+from stormkeeper.errors import AuthenticationError
+from stormkeeper.names import host_port
+from stormkeeper.sasl import Mechanism
+from stormkeeper.state.zookeeper.ensemble_settings import EnsembleSettings
+
+#: Requests that may wait in kazoo's queue: what a pipe may hold, in bytes.
+_MOST_WAKE_UPS = 1_048_576
+
+
+class SentRequest(AsyncResult):  # type: ignore[misc]
+    """A request that was given to kazoo, and the answer to it.
+
+    It is sent or withdrawn, and never both: kazoo's thread claims it before it sends it, and
+    whoever has made it withdraws it when its time is up. What is withdrawn never happens, however
+    long it stays in kazoo's queue.
+    """
+
+    def __init__(self, handler: "KazooHandler") -> None:
+        super().__init__(handler)
+        self._own_handler = handler
+        # What its caller was handling already is nothing that came while this was queued.
+        self._handled = id(sys.exception())
+        # Who acquires it first has decided; it is never released.
+        self._decision = threading.Lock()
+        self._is_withdrawn = False
+
+    def claim(self) -> bool:
+        """Have it sent; returns whether it may be."""
+        return self._decision.acquire(blocking=False)
+
+    def withdraw(self) -> bool:
+        """Have it not sent any more; returns whether it was not sent, and so never will be."""
+        if self._decision.acquire(blocking=False):
+            self._is_withdrawn = True
+        return self._is_withdrawn
+
+    def set(self, value: Any = None) -> None:
+        """Take what kazoo read."""
+        self._own_handler.answers += 1
+        super().set(value)
+
+    def set_exception(self, exception: Exception) -> None:
+        """Take what kazoo raises.
+
+        Ctrl-C goes on: kazoo takes it for the end of the connection, if it comes while a request
+        is queued.
+        """
+        cause = sys.exception()
+        is_new = id(cause) != self._handled
+        if is_new and cause is not None and not isinstance(cause, Exception):
+            self.withdraw()
+            raise cause
+        self._own_handler.answers += 1
+        super().set_exception(exception)
+
+    def is_answered_by(self, deadline: float) -> bool:
+        """Wait for the answer; returns False when there is none by then, on the monotonic clock."""
+        while not self.ready():
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return False
+            self.wait(left)
+        return True
+
+
+class WakeUps:
+    """Both ends of the pipe by which callers wake kazoo's thread: one byte for each request.
+
+    kazoo's own is a pair of sockets, and holds up whoever writes to it while it is full, past any
+    deadline. This one has room for a million requests, and neither end ever waits.
+
+    A caller puts its request into kazoo's queue, and then wakes the thread. The thread may be awake
+    already, and take the request before its byte is there. The byte then wakes it once in vain.
+    """
+
+    def __init__(self) -> None:
+        reading, writing = os.pipe()
+        self._reading, self._writing = io.FileIO(reading), io.FileIO(writing, "w")
+        for end in (reading, writing):
+            os.set_blocking(end, False)
+        # Where the system does not allow it, there is room for 65,536.
+        with contextlib.suppress(AttributeError, OSError):
+            fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, _MOST_WAKE_UPS)
+        #: Adds bytes. Nothing of it is Python's: there Ctrl-C would be raised within kazoo, which
+        #: takes any error of this for the end of the connection.
+        self.send = self._writing.write
+
+    def recv(self, size: int) -> bytes:
+        """Take a byte if there is one."""
+        return self._reading.read(size) or b""
+
+    def fileno(self) -> int:
+        """Return what is readable while there are bytes."""
+        return self._reading.fileno()
+
+    def close(self) -> None:
+        """Close it; a second time does nothing. Adding bytes is a `ValueError` then."""
+        self._writing.close()
+        self._reading.close()
+
+
+class KazooHandler(SequentialThreadingHandler):  # type: ignore[misc]
+    """What kazoo asks of the system, done our way.
+
+    - Threads have names.
+    - Watches run on the thread that reads them, in the order of the wire.
+    - Every server has its share of the time there is to connect; kazoo gives each all of it.
+    - TLS is spoken with a context made once, and its errors are kept whole. What TLS has decrypted
+      and nobody has read counts as readable; kazoo would wait for the next bytes of the network.
+    - Waiting for a socket takes one system call; kazoo's takes five.
+    """
+
+    def __init__(self, settings: EnsembleSettings) -> None:
+        super().__init__()
+        #: The thread of the connection, once there is one.
+        self.loop: threading.Thread | None = None
+        #: How many requests have had their answer.
+        self.answers = 0
+        #: The longest wait for a socket, in seconds; None: as long as kazoo asks for.
+        self.longest_wait_secs: float | None = None
+        longest = min(settings.session_timeout_secs, settings.call_timeout_secs)
+        self._connect_secs = longest / len(settings.servers)
+        self._contexts: Callable[[], ssl.SSLContext] | None = settings.security.contexts
+
+    def spawn(self, func: Callable[..., Any], *args: Any, **kwargs: Any) -> threading.Thread:
+        """Start a thread that is named after what it runs."""
+        name = f"zookeeper {func.__name__.strip('_').replace('_', ' ')}"
+        thread = threading.Thread(target=func, args=args, kwargs=kwargs, name=name, daemon=True)
+        if func.__name__ == "zk_loop":
+            self.loop = thread
+        thread.start()
+        return thread
+
+    def dispatch_callback(self, callback: Any) -> None:
+        """Run a watch, here and now."""
+        callback.func(*callback.args)
+
+    def async_result(self) -> SentRequest:
+        """Return what will have the answer to a request."""
+        return SentRequest(self)
+
+    def create_socket_pair(self) -> tuple[WakeUps, WakeUps]:
+        """Return the two ends of the pipe that wakes kazoo's thread."""
+        both = WakeUps()
+        return both, both
+
+    def create_connection(
+        self,
+        address: tuple[str, int],
+        hostname: str | None = None,
+        timeout: float = math.inf,
+        **_its_tls: Any,
+    ) -> socket.socket:
+        """Connect to a server; raises what sockets and TLS raise, all of it `OSError`."""
+        connection = socket.create_connection(address, min(timeout, self._connect_secs))
+        try:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if self._contexts is None:
+                return connection
+            return self._contexts().wrap_socket(connection, server_hostname=hostname)
+        except BaseException:
+            connection.close()
+            raise
+
+    def select(
+        self,
+        reading: Sequence[Any],
+        writing: Sequence[Any],
+        _exceptional: Sequence[Any],
+        timeout: float | None = None,
+    ) -> tuple[list[Any], list[Any], list[Any]]:
+        """Return which of some sockets, each in one list only, are ready; as `select.select`."""
+        if self.longest_wait_secs is not None:
+            timeout = min(math.inf if timeout is None else timeout, self.longest_wait_secs)
+        poll = select.poll()
+        by_number = {}
+        decrypted = []
+        for side, waiting_for in ((reading, select.POLLIN), (writing, select.POLLOUT)):
+            for one in side:
+                poll.register(one, waiting_for)
+                by_number[one.fileno()] = one
+                if side is reading and isinstance(one, ssl.SSLSocket) and one.pending():
+                    decrypted.append(one)
+                    timeout = 0
+        wait_ms = None if timeout is None else math.ceil(max(0.0, timeout) * 1000)
+        # One that is broken is ready: whoever uses it is told how.
+        ready = [by_number[number] for number, _ in poll.poll(wait_ms)]
+        return (
+            [one for one in reading if one in ready or one in decrypted],
+            [one for one in writing if one in ready],
+            [],
+        )
+
+
+log = logging.getLogger(__name__)
+
+#: What is said of a server that ends a connection without TLS in place of its first answer.
+_WITHOUT_TLS: Final = (
+    "the server hung up when it was first spoken to, as one does that is no ZooKeeper, that has TLS"
+    " on this port (set storm.zookeeper.ssl.enable), or that is not ready to serve"
+)
+
+#: What kazoo says of a server that ends a connection.
+_KAZOOS_HUNG_UP: Final = "socket connection broken"
+
+
+class Failure(NamedTuple):
+    """Why a connection was not made, in words."""
+
+    reason: str
+
+    #: What to do about it; None where a server may simply not run.
+    advice: str | None = None
+
+    def __str__(self) -> str:
+        return self.reason if self.advice is None else f"{self.reason}: {self.advice}"
+
+
+def failure_to_connect(error: Exception) -> Failure:
+    """Return in words why a connection was not made."""
+    # kazoo puts its own in front of a socket's, and only a part of the words in it.
+    cause = error.__context__ if isinstance(error.__context__, OSError) else error
+    if isinstance(cause, ssl.SSLCertVerificationError):
+        return Failure(
+            f"the server's certificate is not trusted: {cause.verify_message.rstrip('.')}",
+            "check storm.zookeeper.ssl.truststore.path and"
+            " storm.zookeeper.ssl.hostnameVerification",
+        )
+    if isinstance(cause, ssl.SSLError):
+        reason = getattr(cause, "reason", None) or cause
+        return Failure(
+            f"no TLS with the server: {reason}",
+            "check that its port is the one for TLS, and storm.zookeeper.ssl.keystore.path",
+        )
+    if isinstance(cause, OSError):
+        return Failure(cause.strerror or str(cause) or type(cause).__name__)
+    if isinstance(cause, KazooTimeoutError):
+        return Failure("the server accepted the connection and did not answer")
+    return Failure(str(cause) or type(cause).__name__)
+
+
+def failure_to_resolve(host: str, error: Exception) -> Failure:
+    """Return in words why there is no address for `host`."""
+    reason = getattr(error, "strerror", None) or error
+    return Failure(
+        f"the name {host} does not resolve ({reason})", "check storm.zookeeper.servers and the DNS"
+    )
+
+
+class SingleQueueClient(KazooClient):  # type: ignore[misc]
+    """kazoo's client, with one queue of requests for all its sessions."""
+
+    @property
+    def _queue(self) -> deque[tuple[Any, Any]]:
+        return self._requests
+
+    @_queue.setter
+    def _queue(self, queue: deque[tuple[Any, Any]]) -> None:
+        if not hasattr(self, "_requests"):
+            self._requests = queue
+
+
+class ServerConnection(ConnectionHandler):  # type: ignore[misc]
+    """kazoo's connection to a server.
+
+    Parameters
+    ----------
+    client
+        Whose connection it becomes (``client._connection``).
+    retry
+        kazoo's pauses between attempts to connect.
+    mechanism
+        Makes the client's half of SASL, one for each connection; None: no SASL.
+    answer_secs
+        Longest wait for each answer while the connection is made.
+    on_made
+        Told that the connection is made, and authenticated, with the session's timeout in seconds
+        as the server has granted it.
+    on_refused
+        Told why a server did not take the client for who it says it is; kazoo then ends. Neither of
+        them may block.
+    """
+
+    def __init__(
+        self,
+        client: Any,
+        retry: Any,
+        mechanism: Callable[[], Mechanism] | None,
+        *,
+        answer_secs: float,
+        on_made: Callable[[float], None],
+        on_refused: Callable[[str], None],
+    ) -> None:
+        # Any options that are not None have kazoo call `_authenticate_with_sasl`.
+        super().__init__(
+            client, retry, logger=client.logger, sasl_options=None if mechanism is None else {}
+        )
+        #: What ends a connection or a session in kazoo, and not its thread.
+        self._ends = (ConnectionDropped, SessionExpiredError, self.handler.timeout_exception)
+        self._mechanism = mechanism
+        self._answer_secs = answer_secs
+        self._on_made = on_made
+        self._on_refused = on_refused
+        #: Why the last attempt to connect failed; None after one that did not.
+        self.last_failure: Failure | None = None
+        # Why each server was not reached since a connection was made, and whether it was logged.
+        self._failures: dict[str, Failure] = {}
+        self._is_told = False
+        # The request that was sent last, the answers there were when it was looked last whether
+        # there are more, and since when there are none, on the monotonic clock.
+        self._last_sent: SentRequest | None = None
+        self._answers_seen = 0
+        self._silent_since = 0.0
+
+    def _send_request(self, read_timeout: float, connect_timeout: float) -> None:
+        self._look_for_silence(read_timeout)
+        queue = self.client._queue
+        # What is no call ends the connection: kazoo's own wish to.
+        call = queue[0][1] if queue else None
+        if isinstance(call, SentRequest):
+            if not call.claim():
+                queue.popleft()
+                self._read_sock.recv(1)
+                return
+            self._last_sent = call
+        try:
+            super()._send_request(read_timeout, connect_timeout)
+        except self._ends:
+            raise
+        except Exception as error:
+            if not queue or queue[0][1] is not call:
+                raise ConnectionDropped("a request could not be sent") from error
+            # It cannot be put into bytes, so nothing of it was sent.
+            queue.popleft()
+            self._read_sock.recv(1)
+            call.set_exception(_unwritable(error))
+
+    def _look_for_silence(self, read_timeout: float) -> None:
+        """Break the connection if the server owes answers, and has given none for too long."""
+        now = time.monotonic()
+        answers = self.handler.answers
+        owes_none = self._last_sent is None or self._last_sent.ready()
+        if owes_none or answers != self._answers_seen:
+            self._answers_seen, self._silent_since = answers, now
+        elif now - self._silent_since > read_timeout:
+            raise ConnectionDropped(f"the server has answered nothing for {read_timeout:g} s")
+
+    def _read_socket(self, read_timeout: float) -> Any:
+        pending = self.client._pending
+        call = pending[0][1] if pending else None
+        try:
+            return super()._read_socket(read_timeout)
+        except self._ends:
+            raise
+        except Exception as error:
+            log.warning(
+                "an answer of ZooKeeper cannot be read (%r): the connection is made anew", error
+            )
+            is_taken_out = not pending or pending[0][1] is not call
+            if call is not None and is_taken_out and not call.ready():
+                # kazoo has forgotten it, and tells it nothing more.
+                call.set_exception(error)
+            raise ConnectionDropped("an answer cannot be read") from error
+
+    def _connect(self, host: str, hostip: str, port: int) -> Any:
+        self._last_sent = None
+        # kazoo waits for each answer as long as the session has to live. A server that starts never
+        # answers whom it let in too early (the NullPointerException in the `removeCnxn` of
+        # ZooKeeper 3.9); there should be time for another attempt.
+        self.handler.longest_wait_secs = self._answer_secs
+        try:
+            timeouts = super()._connect(host, hostip, port)
+        except AuthFailedError as error:
+            self.last_failure = Failure(str(error) or "ZooKeeper refused the credentials")
+            self._on_refused(self.last_failure.reason)
+            raise
+        except Exception as error:
+            self.last_failure = self._failures[host_port(host, port)] = self._why(error)
+            if isinstance(error, self._ends):
+                raise
+            raise ConnectionDropped("an answer cannot be read") from error
+        finally:
+            self.handler.longest_wait_secs = None
+        self.last_failure = None
+        self._failures.clear()
+        self._is_told = False
+        read_timeout_ms, _ = timeouts
+        # kazoo's is two thirds of what the server has granted.
+        self._on_made(read_timeout_ms * 1.5 / 1000)
+        return timeouts
+
+    def _why(self, error: Exception) -> Failure:
+        if str(error) != _KAZOOS_HUNG_UP:
+            return failure_to_connect(error)
+        # kazoo counts as connected from the first answer on.
+        if self.client.connected or isinstance(self._socket, ssl.SSLSocket):
+            return Failure("the server hung up")
+        return Failure(_WITHOUT_TLS)
+
+    def _expand_client_hosts(self) -> list[tuple[str, str, int]]:
+        """Return host, address and port of all servers, in any order; a round begins."""
+        self._tell_last_round()
+        addresses = []
+        for host, port in self.client.hosts:
+            try:
+                found = socket.getaddrinfo(host, port, 0, 0, socket.IPPROTO_TCP)
+            except (OSError, UnicodeError) as error:
+                self.last_failure = self._failures[host] = failure_to_resolve(host, error)
+            else:
+                addresses += [(host, str(one[4][0]), int(one[4][1])) for one in found]
+        random.shuffle(addresses)
+        return addresses
+
+    def _tell_last_round(self) -> None:
+        if self._failures and not self._is_told:
+            self._is_told = True
+            log.warning(
+                "no ZooKeeper server is reached, and it is tried again: %s",
+                "; ".join(f"{at}: {why}" for at, why in sorted(self._failures.items())),
+            )
+
+    def _authenticate_with_sasl(self, _host: str, timeout: float) -> None:
+        assert self._mechanism is not None
+        try:
+            mechanism = self._mechanism()
+            token = mechanism.start() or b""
+            xid = 0
+            while True:
+                xid += 1
+                challenge = self._exchange_tokens(token, xid, timeout)
+                answer = mechanism.step(challenge)
+                if answer is None:
+                    break
+                token = answer
+        except AuthenticationError as error:
+            raise AuthFailedError(str(error)) from error
+        if not mechanism.complete:
+            raise AuthFailedError("the server did not end the SASL authentication as it should")
+
+    def _exchange_tokens(self, token: bytes, xid: int, timeout: float) -> bytes:
+        """Send a token, and return the server's; the first of an authentication may be empty."""
+        self._submit(SASL(token), timeout, xid)
+        try:
+            header, buffer, offset = self._read_header(timeout)
+        except ConnectionDropped as error:
+            # Servers that refuse say so first; this may be any broken connection.
+            raise ConnectionDropped("the server hung up during SASL authentication") from error
+        if header.xid != xid:
+            raise ConnectionDropped(f"the server answered {header.xid} to SASL request {xid}")
+        if header.zxid > 0:
+            self.client.last_zxid = header.zxid
+        if header.err:
+            raise AuthFailedError("the server refused the SASL user or password")
+        challenge: bytes | None = SASL.deserialize(buffer, offset)[0]
+        if challenge is None:
+            raise AuthFailedError("the server has no SASL set up")
+        return challenge
+
+
+def _unwritable(error: Exception) -> MarshallingError:
+    failure = MarshallingError()
+    failure.__cause__ = error
+    return failure
