@@ -6,6 +6,7 @@ Within a room, too, no module imports itself by way of another, not even for its
 import ast
 import graphlib
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -32,9 +33,14 @@ def rooms():
     return {p.stem for p in PACKAGE.iterdir() if p.suffix == ".py" or (p / "__init__.py").exists()}
 
 
+@cache
+def parsed(path):
+    return ast.parse(path.read_text())
+
+
 def imported(path):
     """Yield what a module imports, as room and part, wherever in it the import stands."""
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(parsed(path)):
         names = []
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
@@ -58,23 +64,6 @@ def test_every_room_has_its_line_above_what_it_imports():
 
 def test_the_picture_is_one_page():
     assert len(ARCHITECTURE.split()) < 1000, "details belong on the pages and in the modules"
-
-
-def maps():
-    """The packages that have a table of their modules in their docstring."""
-    for file in sorted(PACKAGE.rglob("__init__.py")):
-        text = ast.get_docstring(ast.parse(file.read_text())) or ""
-        if "\n===" in text:
-            yield pytest.param(file.parent, text, id=file.parent.relative_to(PACKAGE).as_posix())
-
-
-@pytest.mark.parametrize(("folder", "text"), [*maps()])
-def test_a_map_has_every_module_and_no_other(folder, text):
-    modules = {path.stem for path in folder.glob("*.py*")} - {"__init__"}
-    modules |= {path.parent.name for path in folder.glob("*/__init__.py")}
-    assert modules - set(re.findall(r"``(\w+)``", text)) == set()
-    lines = re.findall(r"^(``.+``)  ", text, re.MULTILINE)
-    assert set(re.findall(r"``(\w+)``", " ".join(lines))) - modules == set()
 
 
 @pytest.mark.parametrize("room", sorted(MAY_IMPORT))
@@ -105,7 +94,7 @@ def test_no_module_imports_itself_by_way_of_others():
     modules = {name_of(module): module for module in PACKAGE.rglob("*.py")}
     imports = {name: set() for name in modules}
     for name, module in modules.items():
-        for node in ast.walk(ast.parse(module.read_text())):
+        for node in ast.walk(parsed(module)):
             if isinstance(node, ast.Import):
                 imports[name] |= {alias.name for alias in node.names}
             elif isinstance(node, ast.ImportFrom):

@@ -236,6 +236,7 @@ def test_the_daemon_ends_with_the_log_of_a_server_that_ends(tmp_path):
     assert "Traceback" not in error
 
 
+@pytest.mark.slow
 def test_a_second_daemon_on_the_folder_is_refused_until_the_first_is_killed(tmp_path):
     with storm(tmp_path, "storm.zookeeper.port=0") as first:
         assert first.stdout.readline().startswith("zookeeper listening on")

@@ -109,6 +109,7 @@ def terminal(tmp_path):
         terminal.end()
 
 
+@pytest.mark.slow
 def test_a_second_signal_within_a_second_counts_as_the_same(terminal):
     processes = terminal.until_running()
     # Not when it says that it stops: on a busy machine that may be a second later.
@@ -123,6 +124,7 @@ def test_a_second_signal_within_a_second_counts_as_the_same(terminal):
     all_gone(processes)
 
 
+@pytest.mark.slow
 def test_the_last_picture_is_of_what_has_stopped(terminal):
     terminal.until_running()
     until(lambda: " s ago" in terminal.text or terminal.ended(), START_SECS)
@@ -160,6 +162,7 @@ def test_a_terminal_that_is_closed_stops_it(terminal):
     all_gone(processes)
 
 
+@pytest.mark.slow
 def test_nothing_is_left_of_one_that_is_killed(terminal):
     processes = terminal.until_running()
     terminal.process.kill()

@@ -151,7 +151,7 @@ def whole(tmp_path_factory):
         return made(folder, 1, [1], monkeypatch), forgotten(folder)
 
 
-@pytest.mark.parametrize("read", [packed, in_turn])
+@pytest.mark.parametrize("read", [pytest.param(packed, marks=pytest.mark.slow), in_turn])
 def test_tables_that_are_made_in_parts_are_the_same(tmp_path, monkeypatch, whole, read):
     found = made(tmp_path, 1, [1, 4, 4, 3, 1, 2, 9, 9], monkeypatch, read)
     expected, remembered = whole
