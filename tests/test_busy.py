@@ -33,7 +33,7 @@ def processor_secs(process):
     return times.user + times.system
 
 
-def test_two_compute_and_one_connects_as_long_as_the_command_runs():
+def test_two_jobs_compute_while_one_connects():
     with start("cat") as running:
         family = until(lambda: len(found := loads(running)) == busy.COMPUTING + 1 and found)
         until(lambda: all(processor_secs(process) > 0.05 for process in family))

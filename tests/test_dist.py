@@ -94,7 +94,7 @@ def test_the_sdist_has_what_an_installation_needs(dist):
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_the_wheel_has_a_compiled_engine_where_it_can_be_compiled(dist, engine):
+def test_wheel_has_a_compiled_engine_if_it_compiles(dist, engine):
     with zipfile.ZipFile(dist[1]) as wheel:
         found = {name for name in wheel.namelist() if name.startswith(engine)}
     compiled = {name for name in found if name.endswith(".so")}

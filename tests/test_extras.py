@@ -217,5 +217,5 @@ def test_what_a_module_imports_is_installed_with_it():
     assert base | spark | kerberos <= of_base | of_spark | PYSPARKS_OWN
 
 
-def test_every_extra_that_is_looked_for_is_one_that_can_be_installed():
+def test_every_extra_in_the_code_can_be_installed():
     assert extras.MODULES.keys() <= PROJECT["optional-dependencies"].keys()

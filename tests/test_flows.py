@@ -125,9 +125,7 @@ class TestTheMasterWhenAJobIsSubmitted:
         assert {(place.node, *place.port) for place in places.values()} == {("node", PORT)}
         assert assignment.executor_start_time_secs.keys() == places.keys()
 
-    def test_4_it_starts_the_storm_so_that_whoever_leads_next_can_take_it_down(
-        self, cluster, master, submit, register
-    ):
+    def test_4_next_leader_can_take_down_the_started_storm(self, cluster, master, submit, register):
         """Storm's later releases, and so this one, write it before the assignment."""
         register("node", PORT)
         storm_id = submit()
@@ -184,9 +182,7 @@ class TestTheMasterMonitoring:
         assert after.port != before.port
         assert [each.claim for each in master.assignment(well).launches] == [before.claim]
 
-    def test_4_it_takes_a_storm_down_step_by_step_and_removes_the_assignment_last(
-        self, cluster, master, submit, register
-    ):
+    def test_4_assignment_goes_last_when_a_storm_goes_down(self, cluster, master, submit, register):
         """Base and assignment go in one step: nobody finds one without the other."""
         _, removed = everything_of(cluster, master, submit, register)
         master.kill("wc")
@@ -308,7 +304,7 @@ class TestTheSupervisor:
         assert is_alive(pid)
         until(lambda: cluster.storm.supervisor_info(machine.id).used_ports == [PORT])
 
-    def test_2_it_knows_from_its_local_state_which_workers_are_its_own(self, machine, submit):
+    def test_2_supervisor_knows_its_workers_from_local_state(self, machine, submit):
         """After a restart it looks after them again, and starts no other ones."""
         storm_id = submit()
         pid = machine.started(storm_id, PORT)
@@ -337,9 +333,7 @@ class TestTheSupervisor:
         assert not is_alive(first)
         assert is_alive(second)
 
-    def test_4_it_waits_for_a_worker_of_a_storm_that_is_off_then_kills_it_and_cleans_up(
-        self, master, machine, submit
-    ):
+    def test_4_worker_of_an_inactive_storm_is_killed_and_cleaned_up(self, master, machine, submit):
         """The worker is asked to end; one that does not is killed when its time is over."""
         storm_id = submit(stand_in_stubborn=True)
         pid = machine.started(storm_id, PORT)
@@ -382,9 +376,7 @@ while not Path("over").exists():
         yield storm
         storm.disconnect()
 
-    def test_it_starts_when_the_storm_is_on_and_ends_when_that_turns_off(
-        self, storm, zookeeper_settings, tmp_path
-    ):
+    def test_worker_follows_the_status_of_its_storm(self, storm, zookeeper_settings, tmp_path):
         """Until then it is there, and waits. Its supervisor starts it again, to wait once more."""
         tree(tmp_path / "mine", {"daily.py": self.SCRIPT})
         package, _ = packed(contents(collect(tmp_path / "mine" / "daily.py", tmp_path)))

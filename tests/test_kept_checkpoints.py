@@ -58,9 +58,7 @@ def checkpoint(machine, storm_id):
     return place
 
 
-def test_a_topology_goes_on_where_the_checkpoints_of_the_one_before_are(
-    cluster, master, submit, kill
-):
+def test_topology_continues_from_kept_checkpoints(cluster, master, submit, kill):
     here = cluster.machine()
     old = submit()
     first = master.assigned(old)
@@ -145,7 +143,7 @@ def test_without_a_purge_they_stay(cluster, submit, kill):
     assert place.exists()
 
 
-def test_a_machine_that_was_away_removes_its_part_when_it_comes_back(cluster, master, submit, kill):
+def test_returning_machine_removes_its_part(cluster, master, submit, kill):
     here = cluster.machine()
     storm_id = submit()
     here.started(storm_id, 6700)

@@ -63,7 +63,7 @@ def test_paths_that_storm_did_not_write_when_it_was_watched():
     assert paths.LEADER_LOCK == "/leader-lock"
 
 
-def test_every_node_that_storm_wrote_is_below_a_tree_that_is_known():
+def test_every_node_of_storm_is_below_a_known_tree():
     assert {paths.first_level(path) for path in storm_wrote()} - {"/"} <= paths.FIRST_LEVEL
     assert set(paths.DIRECTORIES) <= paths.FIRST_LEVEL
 

@@ -47,7 +47,7 @@ def warnings(**arguments) -> list[str]:
 # --- layers ----------------------------------------------------------------------------------
 
 
-def test_without_unknown_keeps_what_is_known_and_what_is_not_named():
+def test_without_unknown_removes_only_named_unknown_keys():
     given = conf.load(overrides=["a.b=1", "input=x", "ui.port=1", "drpc.port=2"], unknown="keep")
     left = given.without_unknown(["input", "ui.port", "drpc.port"])
     assert set(given) - set(left) == {"input"}
@@ -62,7 +62,7 @@ def test_storms_defaults_hold_where_nothing_is_said():
     assert c["storm.meta.serialization.delegate"].endswith(".GzipThriftSerializationDelegate")
 
 
-def test_a_file_wins_over_the_defaults_and_an_override_over_the_file(write):
+def test_override_wins_over_file_and_file_over_defaults(write):
     path = write("pacemaker.port: 1\nui.port: 2\n")
     c = load(files=[path], overrides=["ui.port=3", "topology.workers=4", "topology.workers=5"])
     assert (c["pacemaker.port"], c["ui.port"], c["topology.workers"]) == (1, 3, 5)
@@ -578,7 +578,7 @@ def test_overrides_hold_what_differs_but_no_password():
 
 
 @pytest.mark.parametrize("as_given", [Path, str])
-def test_a_file_for_a_child_process_holds_everything_and_is_private(tmp_path, as_given):
+def test_written_file_has_all_values_and_is_private(tmp_path, as_given):
     c = load(files=[], overrides=["storm.zookeeper.auth.payload='u:hush'", "ui.port=1"])
     path = tmp_path / "child.yaml"
     path.write_text("old")

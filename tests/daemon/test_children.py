@@ -95,7 +95,7 @@ def test_child_that_logs_nothing_shows_what_it_printed(start):
         child.wait_ready(DEADLINE_SECS)
 
 
-def test_the_end_of_a_large_log_is_shown_without_reading_all_of_it(start, tmp_path):
+def test_tail_of_a_large_log_is_read_alone(start, tmp_path):
     child = start("")
     until(lambda: child.returncode is not None)
     log = tmp_path / "thing.log"
@@ -297,7 +297,7 @@ def test_one_that_is_cancelled_ends_with_all_that_it_has_started(run, tmp_path):
         until(lambda pid=pid: has_ended(pid))
 
 
-def test_orphan_in_a_session_of_its_own_is_found_by_the_mark_and_ended():
+def test_orphan_in_its_own_session_is_found_by_mark_and_ended():
     orphan = (
         "import subprocess, sys; p = subprocess.Popen([sys.executable, '-c', "
         "'import time; time.sleep(60)'], start_new_session=True, stdout=subprocess.DEVNULL); "

@@ -176,7 +176,7 @@ def test_a_parent_that_is_gone_already_is_noticed():
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a child of this")
-def test_what_a_daemon_starts_is_not_taken_for_a_child_of_its_parent():
+def test_grandchild_does_not_inherit_die_with_parent():
     daemon = f"""
 import subprocess, sys
 from stormkeeper.daemon.lifecycle import announce, die_with_parent

@@ -50,7 +50,7 @@ def test_a_local_master_has_as_many_shuffle_partitions_as_cores(master, partitio
     assert chosen["spark.sql.shuffle.partitions"] == str(partitions)
 
 
-def test_elsewhere_there_are_as_many_shuffle_partitions_as_cores_are_asked_for():
+def test_shuffle_partitions_are_the_cores_of_a_remote_master():
     conf = {"spark.master": "spark://host:7077", "spark.cores.max": 3}
     assert spark.settings(conf, "x")["spark.sql.shuffle.partitions"] == "3"
     own = {**conf, "spark.sql.shuffle.partitions": 7}
@@ -59,7 +59,7 @@ def test_elsewhere_there_are_as_many_shuffle_partitions_as_cores_are_asked_for()
     assert "spark.sql.shuffle.partitions" not in spark.settings(conf, "x")
 
 
-def test_a_daemon_may_give_the_jvm_options_unless_the_configuration_does():
+def test_jvm_options_of_the_configuration_replace_a_daemons():
     found = spark.settings({}, "x", java_options=["-XX:+ExitOnOutOfMemoryError"])
     assert found["spark.driver.defaultJavaOptions"].endswith(" -XX:+ExitOnOutOfMemoryError")
     own = {"spark.driver.extraJavaOptions": "-XX:+UseG1GC"}
@@ -83,9 +83,7 @@ def test_without_a_temporary_folder_it_says_what_to_do(monkeypatch):
 
 
 @pytest.mark.spark
-def test_a_fresh_session_starts_runs_keeps_secrets_and_the_interrupt_handler(
-    tmp_path, tmp_path_factory
-):
+def test_fresh_session_keeps_secrets_and_interrupt_handler(tmp_path, tmp_path_factory):
     program = """
         import contextlib, os, signal, tempfile
         import psutil
@@ -213,7 +211,7 @@ def test_the_end_has_one_deadline(monkeypatch):
     ],
     ids=["its program runs", "it can be called"],
 )
-def test_a_start_that_is_cancelled_leaves_no_jvm_and_harms_nobody_else(tmp_path, moment):
+def test_cancelled_start_leaves_no_jvm(tmp_path, moment):
     program = f"""
         import logging, subprocess, sys
         import psutil
@@ -248,7 +246,7 @@ def test_a_start_that_is_cancelled_leaves_no_jvm_and_harms_nobody_else(tmp_path,
     assert [path for path in tmp_path.iterdir() if not path.name.startswith("spark-")] == []
 
 
-def test_the_reason_is_the_last_line_of_a_python_traceback_or_the_first_of_all():
+def test_reason_is_the_last_traceback_line_or_the_first_line():
     message = (
         "[STREAM_FAILED] Query failed. Return Message: Traceback (most recent call last):\n"
         '  File "x.py", line 1, in f\n'
@@ -280,17 +278,15 @@ ARGUMENTS = "PYSPARK_SUBMIT_ARGS"
 
 
 def test_whatever_java_would_take_for_its_own_is_escaped():
-    assert spark.text({"spark.a-b/c_d": "1.5g"}) == "spark.a-b/c_d=1.5g\n"
-    text = spark.text({"a b": "#!:=\\\n é😀"})
+    assert spark.properties_text({"spark.a-b/c_d": "1.5g"}) == "spark.a-b/c_d=1.5g\n"
+    text = spark.properties_text({"a b": "#!:=\\\n é😀"})
     assert text == (
         "a\\u0020b=\\u0023\\u0021\\u003a\\u003d\\u005c\\u000a\\u0020\\u00e9\\ud83d\\ude00\n"
     )
 
 
 @pytest.mark.parametrize("before", [None, "--packages a:b:1 pyspark-shell"])
-def test_the_program_is_told_of_a_file_of_ones_own_which_is_gone_afterwards(
-    monkeypatch, tmp_path, before
-):
+def test_jvm_reads_settings_from_a_private_temporary_file(monkeypatch, tmp_path, before):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     monkeypatch.delenv(ARGUMENTS, raising=False)
     if before is not None:
@@ -305,7 +301,7 @@ def test_the_program_is_told_of_a_file_of_ones_own_which_is_gone_afterwards(
         raise RuntimeError("it does not start")
 
     monkeypatch.setitem(vars(context), "launch_gateway", launch)
-    with spark.off_the_command_line(), pytest.raises(RuntimeError, match="not start"):
+    with spark.settings_file(), pytest.raises(RuntimeError, match="not start"):
         context.launch_gateway(SparkConf(loadDefaults=False).set("spark.a", "secret"))
     assert launched == [(None, None, "spark.a=secret\n", [before or "pyspark-shell"])]
     assert list(tmp_path.iterdir()) == []

@@ -50,7 +50,7 @@ def test_without_an_archive_the_jvm_is_told_of_none(monkeypatch, tmp_path):
 
 @pytest.mark.spark
 @pytest.mark.slow
-def test_an_archive_is_made_and_the_next_jvm_maps_it_and_leaves_most_as_it_is(tmp_path):
+def test_archive_is_made_and_mapped_by_the_next_jvm(tmp_path):
     made = run(
         "from stormkeeper.daemon.spark_archive import make\nprint(make())\n", tmp_path
     ).stdout.strip()

@@ -182,7 +182,7 @@ def test_an_unknown_user_is_refused_in_the_same_words():
         ("y" * 300, f"'{'y' * 100}…'"),
     ],
 )
-def test_the_user_that_was_tried_is_told_in_a_line_however_it_is_written(tried, told):
+def test_failure_names_the_user_in_one_escaped_line(tried, told):
     ours = server("another")
     said = client(UserPassword(tried, "not that one")).step(ours.start())
     with pytest.raises(AuthenticationError) as failure:
@@ -448,6 +448,6 @@ def test_a_response_that_was_changed_is_refused(data):
         assert hashed(changed) == hashed(said)
 
 
-def test_a_server_that_speaks_scram_is_told_from_one_that_is_broken():
+def test_scram_server_is_told_from_a_broken_server():
     with pytest.raises(AuthenticationError, match=r"does not speak DIGEST-MD5; is pacemaker\.auth"):
         client().step(GREETING)

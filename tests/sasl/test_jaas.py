@@ -92,7 +92,7 @@ def test_the_first_of_several_modules_gives_an_option():
     assert login.options == {"x": "1", "y": "3"}
 
 
-def test_a_missing_semicolon_before_the_closing_brace_is_no_fault():
+def test_semicolon_before_the_closing_brace_is_optional():
     assert jaas.parse('A { x="1" };')["A"].options == {"x": "1"}
 
 

@@ -26,7 +26,7 @@ activities = st.builds(
 
 @settings(max_examples=30)
 @given(activities, st.floats(0, 200_000), st.lists(st.floats(0, 5_000), min_size=2, max_size=8))
-def test_work_never_goes_back_and_no_window_has_more_than_all_time(activity, age, times):
+def test_counts_grow_and_no_window_exceeds_all_time(activity, age, times):
     started = BEGIN - age
     before = 0.0
     for at in sorted(times):
@@ -169,7 +169,7 @@ def test_times_are_new_in_every_heartbeat_and_counters_in_some():
     assert len({str(record.executor_stats) for record in records}) == 3
 
 
-def test_what_is_long_past_is_left_out_and_what_is_unanswered_is_not_doubled():
+def test_overdue_pulses_are_skipped_and_pending_ones_not_doubled():
     made, _ = simulation()
     assert len(list(made.due(BEGIN + PERIOD_SECS - 0.001))) == 6
     assert list(made.due(BEGIN + 2 * PERIOD_SECS - 0.001)) == []
@@ -196,7 +196,7 @@ def test_a_restarted_worker_begins_with_nothing():
     )
 
 
-def test_another_seed_is_another_cluster_and_the_same_is_the_same():
+def test_seed_determines_the_cluster():
     def first(seed):
         made, _ = simulation(seed=seed)
         return next(made.due(BEGIN + PERIOD_SECS)).details

@@ -105,7 +105,7 @@ def run(servers, *, truth=None, keys=(), **options):
         return process.run(conf, wanted, truth, stop, said.append)
 
 
-def test_it_does_not_run_beside_real_workers_unless_told_and_cleans_up(pacemaker):
+def test_simulation_refuses_real_workers_and_cleans_up(pacemaker):
     with PacemakerPool([Address.parse(pacemaker.address, 0)]) as pool:
         pool.send_pulse(REAL, b"real")
         with pytest.raises(SimulationError, match="word-count-1-1700000000; name others"):
@@ -138,7 +138,7 @@ def test_it_says_that_it_neither_encrypts_nor_authenticates(key):
         run([nobody()], keys=[f"{key}=true"])
 
 
-def test_a_truth_that_cannot_be_written_is_told_before_anything_is_sent(tmp_path):
+def test_unwritable_truth_fails_before_the_first_pulse(tmp_path):
     with pytest.raises(SimulationError, match="--truth"):
         run([nobody()], truth=tmp_path / "none" / "truth.jsonl", beside=True)
 
@@ -153,7 +153,7 @@ def test_a_size_that_cannot_be_is_refused(size, fault):
 
 
 @pytest.mark.slow
-def test_the_truth_holds_through_troubles_and_a_pacemaker_that_restarts(start_pacemaker, tmp_path):
+def test_truth_holds_through_troubles_and_a_restart(start_pacemaker, tmp_path):
     servers = [start_pacemaker(), start_pacemaker()]
     truth = tmp_path / "truth.jsonl"
     size = ("--nodes", "8", "--workers-per-node", "4", "--topologies", "8", "--rate", "60")

@@ -203,7 +203,7 @@ def test_a_cluster_of_one_worker_has_what_it_can_have():
 
 
 @pytest.mark.parametrize(("topologies", "killed"), [(1, 0), (2, 1)])
-def test_nothing_else_happens_to_what_is_killed_and_something_stays(topologies, killed):
+def test_killed_workers_have_no_other_trouble(topologies, killed):
     for seed in range(3):
         made, told = simulation(
             nodes=4, workers_per_node=2, topologies=topologies, seed=seed, round_secs=60.0

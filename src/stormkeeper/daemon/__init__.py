@@ -1,1 +1,1 @@
-"""What every daemon does: start, ready line, signals, logs, disks, a Spark session."""
+"""The parts of every daemon: start and end, logs, files, threads, children, HTTP, Spark."""

@@ -1,7 +1,8 @@
-"""Child processes of a daemon or a command: their start, ready line, log and end.
+"""Child processes: their start, ready line, log, memory and end.
 
-Every child runs in a session of its own. So Ctrl-C in the terminal reaches the parent alone, which
-then stops the children in order.
+Every child runs in a session of its own, so that Ctrl-C in a terminal reaches the parent alone,
+which stops the children in order. A mark in their environment, which their own children inherit,
+finds processes whose parents are gone.
 """
 
 from __future__ import annotations
@@ -24,23 +25,37 @@ import psutil
 from stormkeeper.daemon import die_with_parent
 from stormkeeper.errors import ChildError
 
-#: Lines of a child's standard output that are kept for the view.
+#: Lines of a child's standard output that are kept.
 TAIL_LINES = 200
 
-#: Longest line of a child's standard output; a longer one counts as several.
+#: A longer line of standard output counts as several.
 LINE_BYTES = 64 * 1024
 
-#: Lines of a child's log that an error shows: enough for a Python traceback. They are looked for in
-#: so many bytes at its end, as the log of a long run is large.
+#: Lines of the log in an error, enough for a Python traceback, and the bytes at the log's end in
+#: which they are looked for.
 ERROR_LINES = 25
 ERROR_BYTES = 64 * 1024
 
-#: How often a wait looks again at a child, in seconds.
+#: Lines of a program's output in an error, before those of its log.
+OUTPUT_LINES: Final = 12
+
+#: Interval of polls, in seconds.
 POLL_SECS = 0.05
+
+#: Time in which a program may end after SIGTERM, in seconds.
+GRACE_SECS: Final = 3.0
+
+#: The environment variable that marks the processes of a run.
+RUN_MARK = "STORMKEEPER_RUN"
+
+#: Time in which killed processes disappear, in seconds.
+KILLED_SECS = 2.0
+
+_NEVER = re.compile(r"(?!)")
 
 
 def how_it_ended(exit_code: int) -> str:
-    """Return in words how a process ended; the exit code is negative where a signal ended it."""
+    """Return in words how a process ended; the exit code is negative if a signal ended it."""
     if exit_code >= 0:
         return f"ended with exit code {exit_code}"
     try:
@@ -50,16 +65,10 @@ def how_it_ended(exit_code: int) -> str:
 
 
 def memory_mib(pid: int, *, without: Collection[int] = ()) -> float:
-    """Return what a process and all that it started take, in MiB; 0 where there is none.
+    """Return the memory of a process and its descendants, in MiB; 0 if there is none.
 
-    Pages that several of them share (Spark forks its Python workers) count once.
-
-    Parameters
-    ----------
-    pid
-        The process.
-    without
-        Processes that do not count, nor what they started.
+    Shared pages count once: Spark forks its Python workers. Processes `without` and their
+    descendants do not count.
     """
     total = 0
     others = {member.pid for other in without for member in _family(other)}
@@ -80,21 +89,21 @@ def _family(pid: int) -> list[psutil.Process]:
 
 
 class Child:
-    """One child process.
+    """A child process.
 
     Parameters
     ----------
     name
-        What an operator calls it: ``pacemaker 1``, ``worker``.
+        For operators: ``pacemaker 1``, ``worker``.
     argv
         The command.
     log
-        File that gets its standard error. Its standard output is kept in memory alone, so that no
-        line of it is taken for one of the log's.
+        The file for its standard error. Standard output is kept in memory only, so that none of its
+        lines passes for one of the log.
     env
         Its environment.
     ready
-        The line on standard output by which it says that it is ready.
+        Matches the line on standard output that says that it is ready.
 
     Raises
     ------
@@ -141,28 +150,28 @@ class Child:
 
     @property
     def returncode(self) -> int | None:
-        """Exit code once it has ended, negative where a signal ended it; None while it runs."""
+        """Exit code, negative if a signal ended the process; None while it runs."""
         return self._process.poll()
 
     def state(self) -> str:
-        """In words, what the process is doing: ``starting``, ``running``, ``ended by SIGKILL``."""
+        """Return the state in words: ``starting``, ``running``, ``ended by SIGKILL``."""
         code = self.returncode
         if code is None:
             return "running" if self.ready_match else "starting"
         return how_it_ended(code)
 
     def wait_ready(self, timeout_secs: float) -> re.Match[str] | None:
-        """Wait up to `timeout_secs` for its ready line; None when it has not come yet.
+        """Wait for the ready line; None after `timeout_secs`.
 
         Raises
         ------
         ChildError
-            It ended; the message ends with the tail of its log.
+            The process ended; the message includes the end of its log.
         """
         deadline = time.monotonic() + timeout_secs
         while self.ready_match is None:
             if self.returncode is not None:
-                # Its last lines may still be on their way through the pipe.
+                # The last lines may still be in the pipe.
                 self._reader.join(timeout=1.0)
                 if self.ready_match is None:
                     raise ChildError(f"the {self.name} {self.state()}:\n{self.log_tail()}")
@@ -173,12 +182,12 @@ class Child:
         return self.ready_match
 
     def output(self) -> tuple[list[str], int]:
-        """Return its last lines on standard output, and how many there have been."""
+        """Return the last lines on standard output, and the number of all."""
         with self._output_lock:
             return list(self._lines), self._line_count
 
     def log_tail(self) -> str:
-        """Return the last lines of its log, or of its output where it has logged nothing."""
+        """Return the last lines of the log, or of the output if the log is empty."""
         text = ""
         with contextlib.suppress(FileNotFoundError), self.log.open("rb") as log:
             log.seek(max(0, log.seek(0, os.SEEK_END) - ERROR_BYTES))
@@ -187,7 +196,7 @@ class Child:
         return "\n".join(lines[-ERROR_LINES:])
 
     def new_log_lines(self) -> list[str]:
-        """Return the whole lines that the log has got since the last call."""
+        """Return the complete lines of the log since the last call."""
         with self.log.open("rb") as log:
             log.seek(self._log_read)
             new, newline, _ = log.read().rpartition(b"\n")
@@ -195,28 +204,25 @@ class Child:
         return new.decode(errors="replace").splitlines()
 
     def memory_mib(self, *, without: Collection[int] = ()) -> float:
-        """Memory of the process and all that it started, in MiB; 0 once it ended."""
+        """Return the memory of the process and its descendants, in MiB; 0 after its end."""
         return memory_mib(self.pid, without=without) if self.returncode is None else 0.0
 
     def request_stop(self) -> None:
-        """Ask it to end; a suspended process is continued, so that it can act on the signal."""
+        """Send SIGTERM, and SIGCONT so that a suspended process can act on it."""
         if self.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 self._process.terminate()
                 self._process.send_signal(signal.SIGCONT)
 
     def wait_stopped(self, grace_secs: float) -> bool:
-        """Wait `grace_secs` for its end, then end it and everything in its session by force.
-
-        Returns whether it ended by itself.
-        """
+        """Wait for the end, then kill all of the session; returns whether it ended by itself."""
         by_itself = True
         try:
             self._process.wait(timeout=grace_secs)
         except subprocess.TimeoutExpired:
             by_itself = False
-        # As long as a process of its session is left, no other process gets its id. If one has it
-        # now, that is a stranger, and so may the process group of this number be.
+        # The system reuses the id only when no process of the session is left. If the id exists
+        # after the end, it is a stranger's, and so may the process group be.
         if not (by_itself and psutil.pid_exists(self.pid)):
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.pid, signal.SIGKILL)
@@ -225,7 +231,7 @@ class Child:
         return by_itself
 
     def stop(self, grace_secs: float) -> bool:
-        """End it: SIGTERM, `grace_secs` to comply, then SIGKILL; return whether it complied."""
+        """Send SIGTERM, and SIGKILL after `grace_secs`; returns whether SIGTERM sufficed."""
         self.request_stop()
         return self.wait_stopped(grace_secs)
 
@@ -245,14 +251,14 @@ class Child:
 
 
 class Children:
-    """Child processes by their names, in the order of their start.
+    """Child processes by name, in the order of their start.
 
     Parameters
     ----------
     folder
-        Holds their logs: ``pacemaker-1.log`` is that of ``pacemaker 1``.
+        For their logs: ``pacemaker-1.log`` for ``pacemaker 1``.
     note
-        Called with each line that is to be said of them.
+        Takes lines about them, for people.
     """
 
     def __init__(self, folder: Path, note: Callable[[str], None]) -> None:
@@ -268,14 +274,7 @@ class Children:
         ready: re.Pattern[str],
         environment: Mapping[str, str],
     ) -> None:
-        """Start a process.
-
-        Parameters
-        ----------
-        name, command, ready
-            As of `Child`.
-        environment
-            What is added to this process's own.
+        """Start a `Child` with `environment` in addition to this process's own.
 
         Raises
         ------
@@ -288,39 +287,24 @@ class Children:
         )
 
     def memory_mib(self, *, without: Collection[int] = ()) -> dict[str, float]:
-        """Return what each process takes, with all that it started, as `memory_mib` does."""
+        """Return the memory of each child and its descendants, in MiB."""
         return {name: child.memory_mib(without=without) for name, child in self.by_name.items()}
 
     def note_ends(self) -> None:
-        """Say once of each process that it has ended."""
+        """Note each child that has ended, once."""
         for name, child in self.by_name.items():
             if child.returncode is not None and name not in self._ended:
                 self._ended.add(name)
                 self._note(f"{name} (process {child.pid}) {child.state()}")
 
     def stop(self, names: Sequence[str], grace_secs: float) -> None:
-        """End processes, all at once; those that were never started are passed over.
-
-        What has not ended after `grace_secs` is ended by force.
-        """
+        """Stop these children at the same time, after `grace_secs` by force; skips unknown ones."""
         children = [self.by_name[name] for name in names if name in self.by_name]
         for child in children:
             child.request_stop()
         for child in children:
             if not child.wait_stopped(grace_secs):
                 self._note(f"{child.name} did not end in {grace_secs:.0f} s: ended by force")
-
-
-#: How long a program may take to end when it is asked to, in seconds.
-GRACE_SECS: Final = 3.0
-
-#: Lines of its output that an error shows before those of its log.
-OUTPUT_LINES: Final = 12
-
-#: How often it is looked at, in seconds.
-_POLL_SECS = 0.05
-
-_NEVER = re.compile(r"(?!)")
 
 
 def run(
@@ -333,26 +317,24 @@ def run(
     cancelled: Callable[[], bool] = lambda: False,
     progress: Callable[[str], None] = lambda _: None,
 ) -> None:
-    """Run a program to its end.
-
-    It ends with the thread that runs it, and so does what it has started in its session.
+    """Run a program to its end; it and its session also end with the calling thread.
 
     Parameters
     ----------
     name, argv, log, env
         As of `Child`; `argv` begins with a path.
     secs
-        How long it may take.
+        Time limit.
     cancelled
-        Asked while it runs; once it says so, the program is ended.
+        Polled; True ends the program.
     progress
-        Called with each line of its output, as far as the lines do not come too fast.
+        Called with lines of the output, of which it may miss some.
 
     Raises
     ------
     ChildError
-        It cannot be started, takes longer, is cancelled, or fails; the message ends with what
-        it said last.
+        The program cannot be started, fails, is cancelled, or exceeds the limit; the message
+        includes its last lines.
     """
     with_us = [sys.executable, "-I", "-S", die_with_parent.__file__, str(os.getpid())]
     child = Child(name, [*with_us, *argv], log=log, env=env, ready=_NEVER)
@@ -366,7 +348,7 @@ def run(
             elif time.monotonic() > deadline:
                 why = f"after {secs:.0f} s"
             else:
-                time.sleep(_POLL_SECS)
+                time.sleep(POLL_SECS)
     finally:
         child.stop(GRACE_SECS)
     _pass_on(child, heard, progress)
@@ -377,7 +359,7 @@ def run(
 
 
 def _pass_on(child: Child, heard: int, progress: Callable[[str], None]) -> int:
-    """Pass the lines on that came after the first `heard` ones; return how many there are now."""
+    """Pass on the lines after the first `heard`; returns the number of all."""
     lines, count = child.output()
     for line in lines[len(lines) - min(count - heard, len(lines)) :]:
         progress(line)
@@ -385,24 +367,16 @@ def _pass_on(child: Child, heard: int, progress: Callable[[str], None]) -> int:
 
 
 def _last_words(child: Child) -> str:
-    """Return the last lines of its output, which may say why, and those of its log."""
+    """Return the last lines of output and log, either of which may say why it failed."""
     if not child.log.stat().st_size:
         return child.log_tail()  # which is the output then
     return "\n".join([*child.output()[0][-OUTPUT_LINES:], child.log_tail()])
 
 
-#: The variable that holds the mark.
-RUN_MARK = "STORMKEEPER_RUN"
-
-#: How long killed processes may take to be gone, in seconds.
-KILLED_SECS = 2.0
-
-
 def end_marked(run: str, *, settle_secs: float) -> int:
-    """End every process that carries the mark of `run`, and say how many had to be ended.
+    """Kill every process that carries the mark of `run`, and return how many were killed.
 
-    Those that are about to end get `settle_secs` for it, and do not count. The others are killed,
-    and are gone when this returns.
+    Processes that end by themselves within `settle_secs` do not count. None is left on return.
     """
     deadline = time.monotonic() + settle_secs
     while (left := marked(run)) and time.monotonic() < deadline:
@@ -419,7 +393,7 @@ def end_marked(run: str, *, settle_secs: float) -> int:
 
 
 def marked(run: str) -> list[psutil.Process]:
-    """Return the live processes, other than this one, that carry the mark of `run`."""
+    """Return the live processes, except this one, that carry the mark of `run`."""
     found = []
     for process in psutil.process_iter():
         if process.pid == os.getpid():

@@ -1,13 +1,9 @@
-"""Runs a program that dies when the process that started it dies.
+"""Runs a program that ends when the thread that started it ends, such as a JVM.
 
-It is run by its path: ``python -I -S die_with_parent.py PARENT_PID PROGRAM [ARGUMENT…]``. It asks
-Linux for SIGTERM at the parent's death. Then it becomes PROGRAM, which keeps both the request and
-the process id. This is for programs that cannot ask for themselves, such as a JVM. It is a process
-of its own because code between fork and exec is not safe in a parent with threads. It imports
-nothing of ours, so that it costs a few milliseconds.
-
-Linux counts the *thread* that started the child as its parent. So start it from a thread that lives
-as long as the child should. On other systems there is no such request, and PROGRAM just runs.
+Usage: ``python -I -S die_with_parent.py PARENT_PID PROGRAM [ARGUMENT…]``, by path. Asks Linux for
+SIGTERM at the parent's death, then becomes PROGRAM with the same process id. A process of its own,
+because code between fork and exec is unsafe in a parent with threads; imports nothing of ours, so
+that it costs a few milliseconds. Other systems have no such request: PROGRAM just runs.
 """
 
 import ctypes
@@ -24,8 +20,7 @@ def _die_with(parent: int) -> None:
         return
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
     if os.getppid() != parent:
-        # The parent died before the request was made, so no signal will come.
-        sys.exit(1)
+        sys.exit(1)  # the parent died before the request: no signal would come
 
 
 if __name__ == "__main__":

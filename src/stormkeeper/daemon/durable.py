@@ -1,4 +1,4 @@
-"""Files that survive a power failure, and locks of files and folders.
+"""Files on a daemon's disk: writes that survive a power failure, locks, and a check of a folder.
 
 A file is written aside, brought to the disk, and renamed: readers see the old or the new content,
 never a part. The rename itself survives once the folder, too, is on the disk.
@@ -96,18 +96,17 @@ def try_lock(file: IO[Any] | int, *, if_unsupported: bool) -> bool:
     return True
 
 
-#: Size of the probe file in bytes: one block of most file systems, so that a full disk refuses it.
+#: Size of the probe file: a block of most file systems, which a full disk refuses.
 PROBE_BYTES: Final = 4096
 
-#: Bytes that have to be free on a daemon's disk: fewer are soon gone, as packages, workers and
-#: ZooKeeper write there, too.
+#: Free bytes that a daemon's disk needs: packages, workers and ZooKeeper write there, too.
 LEAST_FREE_BYTES: Final = 64 * 2**20
 
-#: Bytes that have to be free before a disk that was full counts as good again. So a disk near
-#: the limit does not move the lead, or work, to and fro.
+#: Free bytes after which a full disk counts as good again: a disk near the limit must not move the
+#: lead, or work, to and fro.
 AGAIN_FREE_BYTES: Final = 2 * LEAST_FREE_BYTES
 
-#: What to do about each error of a write, by errno.
+#: Remedies for errors of a write, by errno.
 _REMEDIES: Final = {
     errno.ENOSPC: "make room on its disk",
     errno.EDQUOT: "make room, or raise the user's disk quota",
@@ -122,25 +121,17 @@ _REMEDIES: Final = {
 
 
 def find_fault(folder: Path, *, had_fault: bool = False, is_written: bool = True) -> str | None:
-    """Return why a folder does not take files; None if it does.
+    """Return why a folder does not take files: the folder, cause and remedy; None if it does.
 
-    The folder is not created. The call takes as long as the disk does: a disk that hangs holds up
-    the calling thread.
+    Does not create the folder. A disk that hangs blocks the calling thread.
 
     Parameters
     ----------
-    folder
-        An existing folder.
     had_fault
-        Whether the look before found a fault: then more bytes have to be free.
+        Whether the last check found a fault: then more free space is needed.
     is_written
-        False: write no probe file, and look only at what the system says of the folder. That is
-        cheap, and finds a disk that is full or read-only.
-
-    Returns
-    -------
-    str or None
-        One line that names the folder, the cause and the remedy.
+        Whether to write a probe file and bring it to the disk; else only a full or read-only
+        disk is found, cheaply.
     """
     try:
         (_write_probe if is_written else _look)(folder)
@@ -170,7 +161,7 @@ def _look(folder: Path) -> None:
 def _write_probe(folder: Path) -> None:
     descriptor, name = tempfile.mkstemp(prefix=".probe-", dir=folder)
     try:
-        # Unlinked first, so that a crash leaves no file.
+        # First, so that a crash leaves no file.
         os.unlink(name)  # noqa: PTH108 - a name, as mkstemp returns it
         remaining = PROBE_BYTES
         while remaining:

@@ -1,20 +1,15 @@
-"""A few pages over HTTP, such as a daemon's metrics and health, in the daemon's event loop.
-
-The rules that hold here:
+"""Pages over HTTP, such as a daemon's metrics and health, in the daemon's event loop or a thread.
 
 - The daemon's own work comes first. A connection carries one request of at most `MAX_REQUEST`
-  bytes, which must be there `DEADLINE` seconds after the connection; the client has as long to read
-  the answer. After each request the endpoint rests for `_REST` times as long as the request took,
-  and `_LONG_REST` seconds at most: on a busy machine requests take long through no fault of theirs.
-  So clients that ask all the time take less than a tenth of the daemon's time.
-- Requests wait for their turn, and the addresses take turns: one that asks for twenty pages at a
-  time delays the page of another by one. There are at most `MAX_CONNECTIONS` at a time, and
-  `MAX_PER_ADDRESS` of one address. One more takes the place of the oldest, first of those that have
-  sent no whole request, so that slow clients lock nobody out.
-- Pages are made when they are asked for, by plain functions that neither block nor wait. Those that
-  read files belong into an endpoint with a thread of its own (`http_thread`).
+  bytes, due within `DEADLINE` seconds; the client has as long to read the answer. After each
+  request the endpoint rests `_REST` times as long as the request took, and `_LONG_REST` seconds at
+  most, so that constant requests take less than a tenth of the daemon's time.
+- Addresses take turns: twenty requests of one delay the page of another by one page. At most
+  `MAX_CONNECTIONS` are open, `MAX_PER_ADDRESS` per address; a further one replaces the oldest,
+  preferably one without a whole request, so that slow clients lock no others out.
+- Plain functions make pages on request. A page that reads files belongs in an `HttpThread`.
 
-HTTP itself, RFC 9112, is h11's.
+h11 speaks the protocol (RFC 9112).
 """
 
 import asyncio
@@ -34,50 +29,46 @@ from stormkeeper.daemon.sockets import Places, address_of, network_of, plain_add
 
 _log = logging.getLogger(__name__)
 
-#: Seconds from the beginning of a connection to its request, and for the reading of the answer.
+#: Seconds from a connection to its request, and to read the answer.
 DEADLINE: Final = 5.0
-#: Bytes of a request's line and headers; Prometheus sends some 400.
+#: Bytes of a request's line and headers; Prometheus sends about 400.
 MAX_REQUEST: Final = 16_384
-#: Connections at a time, in all and of one address.
 MAX_CONNECTIONS: Final = 64
 MAX_PER_ADDRESS: Final = 32
 
 _REST: Final = 10
-#: Seconds between two connections that are accepted.
+#: Seconds between two accepts.
 _LEAST_REST: Final = 0.01
-#: The longest rest, in seconds, and that when the system has no more descriptors.
+#: Longest rest, in seconds; also the rest without free descriptors.
 _LONG_REST: Final = 1.0
 
 TEXT: Final = "text/plain; charset=utf-8"
 
 
 class Page(NamedTuple):
-    """What a page says at the moment; `status` is HTTP's."""
+    """The answer to a request; `status` is HTTP's."""
 
     status: int
     body: bytes
     content_type: str = TEXT
-    #: Further headers, with their values.
     headers: tuple[tuple[str, str], ...] = ()
 
 
-#: What makes pages, by their paths.
+#: Functions that make pages, by path.
 Pages = Mapping[str, Callable[[str], Page]]
 
 
 class HttpEndpoint:
-    """Serves pages on one socket, from the running event loop, until it is closed.
+    """Serves pages on one socket, from the running event loop, until closed.
 
     Parameters
     ----------
     listener
-        A socket that listens and does not block; it is closed with the endpoint.
+        A non-blocking listening socket, which the endpoint closes.
     pages
-        What makes each page, by its path. Called with the request's ``Accept`` header, empty where
-        there was none.
+        Functions that make pages, by path; called with the request's ``Accept`` header, or "".
     queries
-        What makes the page that answers a query, by its path. Called with what stands behind the
-        question mark, as it came; empty where nothing does.
+        The same; called with the raw query string, or "".
     """
 
     def __init__(
@@ -91,9 +82,9 @@ class HttpEndpoint:
         self._queries = queries
         self._places: Places[_Connection] = Places(MAX_CONNECTIONS, MAX_PER_ADDRESS)
         self._connections: set[_Connection] = set()
-        #: Requests that wait, by network; the network whose turn is next comes first.
+        #: Waiting requests by network, in the order of their turns.
         self._waiting: dict[str, deque[tuple[_Connection, h11.Request]]] = {}
-        #: Whether the next request is served as soon as it comes.
+        #: Whether the next request is served at once.
         self._is_free = True
         self._tasks: set[asyncio.Task[None]] = set()
         self._loop = asyncio.get_running_loop()
@@ -118,7 +109,7 @@ class HttpEndpoint:
             task.cancel()
 
     def answer(self, request: h11.Request) -> Page:
-        """Make the page that a request asks for, or the one that says why there is none."""
+        """Return the page of a request, or an error page."""
         target, _, query = request.target.partition(b"?")
         path = target.decode("ascii", "replace")
         page = self._pages.get(path) or self._queries.get(path)
@@ -135,7 +126,7 @@ class HttpEndpoint:
             return refusal(HTTPStatus.INTERNAL_SERVER_ERROR, "see this server's log")
 
     def add(self, connection: "_Connection") -> None:
-        """Take in a connection, in place of an old one if there are enough."""
+        """Record a connection, which replaces an old one at a limit."""
         address = connection.address
         while self._places.refuses(address, len(self._connections)):
             oldest = self._places.given_up(
@@ -149,13 +140,13 @@ class HttpEndpoint:
         self._places.take(connection, address)
 
     def discard(self, connection: "_Connection") -> None:
-        """Forget a connection."""
+        """Remove a connection."""
         if connection in self._connections:
             self._connections.discard(connection)
             self._places.leave(connection, connection.address)
 
     def ask(self, connection: "_Connection", request: h11.Request) -> None:
-        """Have a request answered when the turn comes to its address."""
+        """Queue a request until its address has its turn."""
         self._waiting.setdefault(network_of(connection.address), deque()).append(
             (connection, request)
         )
@@ -163,7 +154,7 @@ class HttpEndpoint:
             self._serve()
 
     def _serve(self) -> None:
-        """Answer the request whose turn it is, and rest."""
+        """Answer the next request, and rest."""
         self._is_free = True
         while self._waiting and not self._is_closed:
             network, requests = next(iter(self._waiting.items()))
@@ -177,7 +168,7 @@ class HttpEndpoint:
             started = self._loop.time()
             try:
                 connection.send(self.answer(request))
-            except OSError:  # reset by the client while the answer was written
+            except OSError:  # the client has reset the connection
                 connection.transport.abort()
             finally:
                 took = self._loop.time() - started
@@ -190,7 +181,7 @@ class HttpEndpoint:
             accepted, address = self._listener.accept()
         except (BlockingIOError, InterruptedError, ConnectionAbortedError):
             pass
-        except OSError:  # no descriptor is left, and clients wait in the backlog
+        except OSError:  # no free descriptor: clients wait in the backlog
             rest = _LONG_REST
         else:
             accepted.setblocking(False)
@@ -207,18 +198,17 @@ class HttpEndpoint:
     async def _adopt(self, accepted: socket.socket, address: str) -> None:
         try:
             await self._loop.connect_accepted_socket(lambda: _Connection(self, address), accepted)
-        except OSError:  # reset by the client before it was served
+        except OSError:  # the client has reset the connection
             accepted.close()
 
 
 class _Connection(asyncio.Protocol):
-    """One request and its answer; then the connection is closed."""
+    """A connection, with one request and its answer."""
 
     transport: asyncio.Transport
 
     def __init__(self, endpoint: HttpEndpoint, address: str) -> None:
         self.address = address
-        #: Whether its request waits for an answer.
         self.is_waiting = False
         self._endpoint = endpoint
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=MAX_REQUEST)
@@ -252,7 +242,7 @@ class _Connection(asyncio.Protocol):
             self.transport.close()
 
     def eof_received(self) -> bool:
-        """Return whether a client that has half-closed the connection still gets an answer."""
+        """Return whether a client that has half-closed still gets an answer."""
         self._has_ended = True
         return self.is_waiting
 
@@ -260,7 +250,7 @@ class _Connection(asyncio.Protocol):
         self._timer = asyncio.get_running_loop().call_later(DEADLINE, self.transport.abort)
 
     def send(self, page: Page) -> None:
-        """Write the answer and half-close; what the client still sends is dropped."""
+        """Write the answer and half-close; drops what the client still sends."""
         self._has_asked, self.is_waiting = True, False
         self._timer.cancel()
         self._limit_time()
@@ -274,7 +264,7 @@ class _Connection(asyncio.Protocol):
         if page.status == HTTPStatus.METHOD_NOT_ALLOWED:
             headers.append(("Allow", "GET, HEAD"))
         reason = HTTPStatus(page.status).phrase
-        # A request that is no HTTP cannot be answered in the order that HTTP wants.
+        # h11 refuses to answer a request that is no HTTP.
         with contextlib.suppress(h11.LocalProtocolError):
             head = self._http.send(
                 h11.Response(status_code=page.status, headers=headers, reason=reason)
@@ -283,28 +273,24 @@ class _Connection(asyncio.Protocol):
         if self._has_ended:
             self.transport.close()
         else:
-            # Closed at once with something unread, the connection would be reset and the answer
-            # lost.
+            # A close with unread data would reset the connection and lose the answer.
             self.transport.write_eof()
 
 
 def refusal(status: int, reason: str) -> Page:
-    """Return a page that says why there is none."""
+    """Return an error page with a reason."""
     phrase = HTTPStatus(status).phrase
     return Page(status, f"{phrase}: {reason}\n".encode())
 
 
-#: Seconds for the thread to begin, and to end.
+#: Time limit for the end of an `HttpThread`, in seconds.
 _PATIENCE: Final = 5.0
 
 
 class HttpThread:
-    """Serves pages as `HttpEndpoint` does, in a thread of its own, while it is entered.
+    """Serves pages as `HttpEndpoint` does, in a thread of its own, while entered.
 
-    Parameters
-    ----------
-    listener, pages, queries
-        As for `HttpEndpoint`. The pages are made in that thread.
+    For daemons without an event loop. Pages are made in that thread. Parameters as there.
     """
 
     def __init__(

@@ -1,6 +1,6 @@
-"""How a daemon begins and ends: its ready line, its stop signals, its parent, its limits.
+"""The start and end of a daemon: ready line, stop signals, parent, limits, service manager.
 
-The first SIGTERM or SIGINT asks a daemon to stop; one more than a second later ends it at once.
+The first SIGTERM or SIGINT asks a daemon to stop; another more than a second later ends it at once.
 """
 
 import ctypes
@@ -26,42 +26,40 @@ _log = logging.getLogger(__name__)
 
 _STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
-#: Seconds after the first signal in which one more counts as the same. systemd, ``timeout`` and
-#: terminals send a signal both to a process and to its group.
+#: Seconds in which a second signal counts as the first: systemd, ``timeout`` and terminals signal
+#: both a process and its group.
 _SAME_SIGNAL: Final = 1.0
 
-#: Who starts a daemon that should die with it sets this to its process id (or to ``1``).
+#: A parent sets this variable to its process id, or to ``1``, for a daemon that dies with it.
 DIE_WITH_PARENT: Final = "STORMKEEPER_DIE_WITH_PARENT"
 
 _PR_SET_PDEATHSIG: Final = 1  # <linux/prctl.h>
 
 
 def announce(line: str) -> None:
-    """Say at once that a daemon is ready: on stdout, or, where the log is JSON, as a record of it.
+    """Announce a ready daemon: a line on stdout, or a log record if the log is JSON.
 
-    If stdout and stderr go to the same place, every line there is JSON then.
+    So stdout and stderr together are JSON if the log is.
     """
     if is_json():
         _log.info("%s", line)
         return
-    # This bypasses the buffer of `print`, in which another thread may have begun a line.
+    # Not `print`: its buffer may hold a part of another thread's line.
     os.write(sys.stdout.fileno(), f"{line}\n".encode())
     sys.stdout.flush()
 
 
 class StopSignals:
-    """Turns SIGTERM and SIGINT into a flag while it is entered; for daemons without asyncio.
+    """Turns SIGTERM and SIGINT into a flag while entered, for daemons without asyncio.
 
-    Enter it once, in the main thread, as signal handlers require. Any thread may wait for it. At
-    the end the former handlers are put back. One more signal within `_SAME_SIGNAL` seconds changes
-    nothing. A later one ends the process at once.
+    Enter it once, in the main thread; any thread may wait. Leaving restores the former handlers.
 
     Parameters
     ----------
     also
-        Further signals that ask to stop, where they are not ignored.
+        Further stop signals, unless they are ignored.
     at_once
-        Called with the later signal's number before the process ends, from within a signal handler.
+        Called in the signal handler, with the number of a later signal, before the process ends.
 
     Examples
     --------
@@ -82,7 +80,7 @@ class StopSignals:
         self._stopped = False
         self._asked_by = ""
         self._stopped_at = 0.0
-        # Not a threading.Event: its lock may be held by the very code that a handler interrupts.
+        # Not a threading.Event: the code that a handler interrupts may hold its lock.
         self._reader, self._writer = socket.socketpair()
 
     def __enter__(self) -> Self:
@@ -105,18 +103,18 @@ class StopSignals:
 
     @property
     def stopped(self) -> bool:
-        """Whether a signal has come."""
+        """Whether a signal has arrived."""
         return self._stopped
 
     @property
     def asked_by(self) -> str:
-        """The name of the signal that has come first; empty if none has."""
+        """Name of the first signal; empty if none has arrived."""
         return self._asked_by
 
     def wait(self, timeout: float) -> bool:
-        """Wait up to `timeout` seconds for a signal; return whether one has come."""
+        """Wait for a signal, `timeout` seconds at most; returns whether one has arrived."""
         if not self._stopped:
-            # What comes is never read, so that every waiting thread sees it.
+            # Never read, so that every waiting thread wakes.
             with selectors.DefaultSelector() as selector:
                 selector.register(self._reader, selectors.EVENT_READ)
                 selector.select(max(timeout, 0.0))
@@ -136,10 +134,9 @@ class StopSignals:
 
 
 def stop_requested(loop: "asyncio.AbstractEventLoop") -> "asyncio.Future[int]":
-    """Return a future that the first SIGTERM or SIGINT fulfils with its number.
+    """Return a future that the first SIGTERM or SIGINT fulfils with its number, for asyncio.
 
-    For daemons on asyncio. The handlers stay until the loop is closed, or `end_of_signals`. One
-    more signal within `_SAME_SIGNAL` seconds changes nothing. A later one ends the process at once.
+    The handlers stay until the loop is closed, or `end_of_signals`.
     """
     stop: asyncio.Future[int] = loop.create_future()
     asked_at = 0.0
@@ -151,7 +148,7 @@ def stop_requested(loop: "asyncio.AbstractEventLoop") -> "asyncio.Future[int]":
             stop.set_result(number)
         elif loop.time() - asked_at > _SAME_SIGNAL:
             name = signal.Signals(number).name
-            _log.warning("ended at once by one more %s: what was not yet done is not done", name)
+            _log.warning("ended at once by a second %s: unfinished work is lost", name)
             os._exit(128 + number)
 
     for number in _STOP_SIGNALS:
@@ -160,34 +157,33 @@ def stop_requested(loop: "asyncio.AbstractEventLoop") -> "asyncio.Future[int]":
 
 
 def end_of_signals() -> None:
-    """Block all signals but SIGKILL while a daemon on asyncio that has stopped comes to its end.
+    """Block the stop signals and SIGHUP while an asyncio daemon that has stopped ends.
 
-    Call it in the main thread. Without it, a signal that comes while asyncio closes its loop ends
-    the process as if it had failed, or meets a loop that is half closed.
+    Call it in the main thread. Otherwise a signal during the close of the loop ends the process
+    with a failure.
     """
     signal.pthread_sigmask(signal.SIG_BLOCK, {*_STOP_SIGNALS, signal.SIGHUP})
 
 
 def die_with_parent() -> None:
-    """Arrange for a SIGTERM when the parent dies, if the environment asks for it (Linux only).
+    """Ask Linux for a SIGTERM at the parent's death, if `DIE_WITH_PARENT` is set.
 
-    Does nothing unless `DIE_WITH_PARENT` is set, and takes it out of the environment: a daemon that
-    this process starts has another parent. Linux sends the signal when the *thread* that started
-    this process ends: start such daemons from a thread that outlives them.
+    Removes the variable: a child of this process has another parent. Linux sends the signal when
+    the *thread* that started this process ends: start such daemons in a thread that outlives them.
     """
     wanted = os.environ.pop(DIE_WITH_PARENT, "")
     if not wanted or sys.platform != "linux":
         return
     parent = os.getppid()
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0)
-    # A parent that died before the call sends nothing any more.
+    # A parent that died before the call sends no signal.
     expected = int(wanted) if wanted.isdigit() and wanted != "1" else parent
     if os.getppid() != expected:
         signal.raise_signal(signal.SIGTERM)
 
 
 def raise_file_limit() -> None:
-    """Allow as many open files as the system lets this user have; a connection is one."""
+    """Raise the limit of open files to the highest that the system permits."""
     import resource  # noqa: PLC0415 - absent where there are no such limits
 
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -196,7 +192,7 @@ def raise_file_limit() -> None:
 
 _FIRST_DESCRIPTOR: Final = 3
 
-#: Everything that systemd sets for us alone; a process that we start must not take it for its own.
+#: Variables of systemd that children must not inherit.
 _VARIABLES: Final = (
     *("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"),
     *("LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES"),
@@ -204,12 +200,15 @@ _VARIABLES: Final = (
 
 
 class ServiceManager:
-    """Whoever started this daemon as a service, if anyone did.
+    """The connection of a daemon to systemd; does nothing without systemd.
+
+    Speaks sd_notify(3), sd_watchdog_enabled(3) and sd_listen_fds(3): datagrams to the socket in
+    NOTIFY_SOCKET, and sockets passed as descriptors from 3 on.
 
     Parameters
     ----------
     environ
-        The environment, out of which what systemd put there for this process is taken.
+        The environment, from which systemd's variables are removed.
     """
 
     def __init__(self, environ: MutableMapping[str, str] = os.environ) -> None:
@@ -218,7 +217,7 @@ class ServiceManager:
         if self._address.startswith("@"):
             self._address = "\0" + self._address[1:]
         self._has_failed = False
-        #: Seconds without `alive` after which this daemon is ended; None if it may be silent.
+        #: Seconds without `alive` after which systemd ends this daemon; None: no watchdog.
         self.watchdog: float | None = None
         usec, pid = given["WATCHDOG_USEC"], given["WATCHDOG_PID"]
         if usec.isdigit() and int(usec) > 0 and pid in ("", str(os.getpid())):
@@ -231,43 +230,43 @@ class ServiceManager:
         ]
 
     def take_listeners(self, name: str) -> list[socket.socket]:
-        """Return the listening sockets that were passed under `name`; each is returned once.
+        """Return the listening sockets that systemd passed under `name`, each once.
 
-        They do not block, and a process that we start does not inherit them.
+        They are non-blocking and not inherited.
 
         Parameters
         ----------
         name
-            Their ``FileDescriptorName=`` in the socket unit; empty for all that are left.
+            ``FileDescriptorName=`` of the socket unit; empty for all that are left.
 
         Raises
         ------
         ListenError
-            If one of them does not listen for TCP connections.
+            One of them does not listen for TCP connections.
         """
         taken = [passed for passed in self._passed if name in ("", passed[0])]
         self._passed = [passed for passed in self._passed if passed not in taken]
         return [_listener(*passed) for passed in taken]
 
     def ready(self, status: str) -> None:
-        """Say that the daemon serves, after its start or after a reload."""
+        """Report that the daemon serves, after its start or a reload."""
         self._tell("READY=1", f"STATUS={status}")
 
     def reloading(self) -> None:
-        """Say that the configuration is read again; `ready` ends it."""
+        """Report the start of a reload, which `ready` ends."""
         now = time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000
         self._tell("RELOADING=1", f"MONOTONIC_USEC={now}")
 
     def stopping(self, status: str) -> None:
-        """Say that the daemon is about to end."""
+        """Report that the daemon is about to end."""
         self._tell("STOPPING=1", f"STATUS={status}")
 
     def status(self, status: str) -> None:
-        """Say in one line how the daemon fares."""
+        """Report the state of the daemon in one line."""
         self._tell(f"STATUS={status}")
 
     def alive(self) -> None:
-        """Say that the daemon does its work: to be sent at least twice in `watchdog` seconds."""
+        """Feed the watchdog: due at least twice in `watchdog` seconds."""
         self._tell("WATCHDOG=1")
 
     def _tell(self, *assignments: str) -> None:
@@ -278,7 +277,7 @@ class ServiceManager:
             with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as sender:
                 sender.sendto(message.encode(errors="backslashreplace"), self._address)
         except OSError as error:
-            # The service goes on; systemd will say itself what it misses.
+            # The daemon goes on without.
             if not self._has_failed:
                 _log.warning("cannot tell systemd %s: %s", assignments[0], error.strerror)
             self._has_failed = True

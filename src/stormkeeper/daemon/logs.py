@@ -1,8 +1,7 @@
-"""Where a daemon's log goes: stderr, one line per record, as text or as JSON.
+"""The log of a daemon: stderr, one line per record, as text or as JSON.
 
-Our code, and the libraries it uses, log with the standard library's loggers. What a record is about
-may also be given as fields, with ``extra=``: ``log.warning("closing %s", peer, extra={"peer":
-peer})``. Text shows the message alone, JSON the fields as well.
+A record's fields, given with ``extra=``, appear in JSON only: ``log.warning("closing %s", peer,
+extra={"peer": peer})``.
 """
 
 import json
@@ -18,16 +17,15 @@ from stormkeeper.names import printable
 #: Names of log levels in configuration and on the wire, which are log4j's.
 LEVELS: Final = ("ALL", "TRACE", "DEBUG", "INFO", "WARN", "ERROR", "FATAL", "OFF")
 
-#: What the further lines of a record in a text log begin with.
+#: Prefix of a record's further lines in a text log.
 CONTINUED: Final = "  "
 
 
 class _LineFormatter(logging.Formatter):
-    """``2026-03-01T12:00:00.123Z INFO stormkeeper.pacemaker message``, then a traceback, indented.
+    """Text: ``2026-03-01T12:00:00.123Z INFO stormkeeper.pacemaker message``, a traceback indented.
 
-    Line breaks within a message are escaped, and every line of a traceback begins with `CONTINUED`.
-    So nothing that a peer sent can pass for a record, and a reader of the log can tell which lines
-    belong to one. Whatever else is not printable, as what a terminal obeys, is escaped everywhere.
+    Line breaks in a message are escaped, and lines of a traceback begin with `CONTINUED`, so text
+    of a peer never passes for a record. Other unprintable characters are escaped everywhere.
     """
 
     converter = staticmethod(time.gmtime)
@@ -44,7 +42,7 @@ class _LineFormatter(logging.Formatter):
 
 
 class _StderrHandler(logging.StreamHandler):  # type: ignore[type-arg]
-    """Ours, so that configuring twice does not write every line twice."""
+    """A class of ours, so that a second configuration does not double every line."""
 
     is_json = False
 
@@ -53,19 +51,17 @@ _TIME: Final = _LineFormatter()
 
 
 def configure_logging(level: str = "INFO", *, as_json: bool = False) -> None:
-    """Send every logger's records of `level` and above to stderr.
+    """Send records of `level` and above, of every logger, to stderr.
 
-    Each daemon calls it once. A further call only changes the level, as the command that runs the
-    daemon may have chosen the form already.
+    A further call only changes the level: the command that runs a daemon may have chosen the form.
 
     Parameters
     ----------
     level
         A level's name.
     as_json
-        Write each record as one JSON object on one line: ``time``, ``level``, ``logger``,
-        ``message``, the record's own fields, and of an error its traceback as ``exception``. What
-        ends a thread or the process unexpectedly is then a record too.
+        One JSON object per record: ``time``, ``level``, ``logger``, ``message``, the record's
+        fields, and an error's traceback as ``exception``. Uncaught exceptions are records too.
     """
     root = logging.getLogger()
     root.setLevel(level)
@@ -83,24 +79,23 @@ def configure_logging(level: str = "INFO", *, as_json: bool = False) -> None:
 
 
 def counted(number: int, noun: str) -> str:
-    """Return a number of things in words, such as ``1 connection`` or ``2 connections``."""
+    """Return a number with its noun, such as ``1 connection`` or ``2 connections``."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def is_json() -> bool:
-    """Whether this process's log is JSON, so that what it starts may write the same."""
+    """Return whether this process logs JSON, so that its children can do the same."""
     handlers = logging.getLogger().handlers
     return any(isinstance(handler, _StderrHandler) and handler.is_json for handler in handlers)
 
 
 def _json_formatter() -> logging.Formatter:
-    import structlog  # noqa: PLC0415 - 150 ms and 7 MB that text needs not
+    import structlog  # noqa: PLC0415 - 150 ms and 7 MB that text does not need
 
     return structlog.stdlib.ProcessorFormatter(
         foreign_pre_chain=[
             structlog.stdlib.ExtraAdder(),
-            # As text, as in the plain log: a structured traceback would have local variables in
-            # it, and so whatever secret is one.
+            # As text: a structured traceback would show local variables, among them secrets.
             structlog.processors.format_exc_info,
             structlog.processors.StackInfoRenderer(),
         ],
@@ -109,7 +104,7 @@ def _json_formatter() -> logging.Formatter:
 
 
 def _in_order(_: object, __: str, event: MutableMapping[str, Any]) -> Mapping[str, Any]:
-    """Put what every record has first; a field of the same name does not come in its place."""
+    """Put the standard fields first; a field of the same name does not replace them."""
     record: logging.LogRecord = event["_record"]
     first = {
         "time": _TIME.formatTime(record),
@@ -123,7 +118,7 @@ def _in_order(_: object, __: str, event: MutableMapping[str, Any]) -> Mapping[st
 
 def _line(fields: Mapping[str, Any], **_: object) -> str:
     """Write one line of ASCII: control characters and lone surrogates are escaped."""
-    # JSON leaves the last of the control characters as it is.
+    # JSON does not escape DEL.
     return json.dumps(fields, default=str, ensure_ascii=True).replace("\x7f", "\\u007f")
 
 
@@ -147,19 +142,19 @@ def _log_end_of_thread(hooked: threading.ExceptHookArgs) -> None:
     )
 
 
-#: Of how many matters spans are remembered before those that are over are dropped.
+#: Subjects remembered before the expired ones are dropped; if none has expired, all are.
 _REMEMBERED: Final = 1_024
 
 
 class LineBudget:
-    """Lets a number of lines about a matter pass in a span of time, and counts the others.
+    """Limits log lines about one subject to a number per time span, and counts the others.
 
     Parameters
     ----------
     lines
-        Lines about one matter that pass in each span.
+        Lines about one subject in each span.
     seconds
-        Its length, from the first of these lines on.
+        Length of a span, which begins with its first line.
 
     Examples
     --------
@@ -173,28 +168,23 @@ class LineBudget:
     def __init__(self, lines: int, seconds: float) -> None:
         self._lines = lines
         self._seconds = seconds
-        #: By matter: when its span began, and the lines asked for since.
+        #: By subject: start of the span, and lines since.
         self._spans: dict[Hashable, tuple[float, int]] = {}
 
-    def spend(self, matter: Hashable, now: float) -> int | None:
-        """Ask to write a line about `matter` at the clock's `now` (s).
+    def spend(self, subject: Hashable, now: float) -> int | None:
+        """Return the lines suppressed since the last one; None: this line is suppressed too.
 
-        Returns
-        -------
-        int or None
-            None if the line must not be written; else how many were left out since the last one
-            that was.
+        `now` is in seconds of any clock.
         """
-        began, asked = self._spans.get(matter, (now, 0))
+        began, asked = self._spans.get(subject, (now, 0))
         if asked and now - began < self._seconds:
-            self._spans[matter] = (began, asked + 1)
+            self._spans[subject] = (began, asked + 1)
             return 0 if asked < self._lines else None
         if len(self._spans) >= _REMEMBERED:
-            self._drop_what_is_over(now)
-        self._spans[matter] = (now, 1)
+            self._drop_expired(now)
+        self._spans[subject] = (now, 1)
         return max(0, asked - self._lines)
 
-    def _drop_what_is_over(self, now: float) -> None:
-        """Forget matters of which nothing was heard for a span; if there are none, all."""
+    def _drop_expired(self, now: float) -> None:
         kept = {m: span for m, span in self._spans.items() if now - span[0] < self._seconds}
         self._spans = kept if len(kept) < _REMEMBERED else {}

@@ -1,9 +1,8 @@
 """A Spark session for a daemon, from configuration.
 
-Spark gets every ``spark.*`` key of the configuration as it is. The other settings are those of a
-small, quick driver: no web UI, the serial collector and the C1 compiler, as many shuffle partitions
-as cores; with a local master, no socket on an outside address. Spark's own log goes to stderr, from
-warnings up.
+Spark gets every ``spark.*`` key of the configuration unchanged. Other settings are those of a small
+driver: no web UI, serial collector, C1 compiler, as many shuffle partitions as cores; with a local
+master, no socket on an outside address. Spark logs to stderr, from warnings up.
 """
 
 from __future__ import annotations
@@ -40,45 +39,42 @@ log = logging.getLogger(__name__)
 
 _LOG_CONFIGURATION = Path(__file__).with_name("log4j2.properties")
 
-#: For checkpoints on a local disk: written with plain system calls. Spark's own choice forks a
-#: program for every file where Hadoop's native library is missing, which doubles a small batch's
-#: time.
+#: Settings for checkpoints on a local disk: plain system calls. Spark's default forks a program for
+#: every file without Hadoop's native library, which doubles the time of a small batch.
 LOCAL_CHECKPOINTS = {
     "spark.sql.streaming.checkpointFileManagerClass": "org.apache.spark.sql.execution.streaming"
     ".checkpointing.FileSystemBasedCheckpointFileManager"
 }
 
-#: The JVM sees for itself whether an archive fits it and its jars, and else does without.
+#: The JVM ignores an archive that does not fit its version and jars.
 QUIET_ABOUT_CLASSES = ("-Xshare:auto", "-Xlog:cds=off", "-Xlog:cds+dynamic=off")
 
-#: A new Python worker has 10 s to call Spark back. On a busy machine that may not be enough, though
-#: nothing is wrong with the query.
+#: Errors of a Python worker that has not called Spark back within 10 s: the machine is busy, the
+#: query is not at fault.
 _SLOW_PYTHON = (
     "Python worker failed to connect back",
     "Python worker did not connect back in time",
 )
 
-#: Starts of a query without a single batch between them.
+#: Starts of a query without a batch between them.
 _STARTS = 4
 
-#: Wait before the second start; twice as long before each further one, to the longest wait.
+#: Pause before the second start, which doubles, and the longest.
 _RETRY_SECS = 1.0
 _LONGEST_RETRY_SECS = 30.0
 
-#: The archive lies where it was made for. Else the JVM moves it to a random address, and so writes
-#: on its pages: 80 MiB that each JVM then has for itself, where all of a machine can share the
-#: file's. Descriptions of classes lie there, no code.
+#: Keeps the archive at its address. A JVM that relocates it writes on its pages: 80 MiB per JVM,
+#: which all JVMs of a machine could share. The archive holds no code.
 _ARCHIVE_STAYS = (
     "-XX:+IgnoreUnrecognizedVMOptions",
     "-XX:+UnlockDiagnosticVMOptions",
     "-XX:ArchiveRelocationMode=0",
 )
 
-#: The user's own JVM options, in either key, may name another collector or compiler: two of a
-#: kind would keep the JVM from starting, so ours then stay away.
+#: JVM options of the user replace ours: two collectors or compilers keep the JVM from starting.
 _USER_JAVA_OPTIONS = ("spark.driver.extraJavaOptions", "spark.driver.defaultJavaOptions")
 
-#: How often it is asked, while Spark starts, whether that is still wanted, in seconds.
+#: Interval of polls of `cancelled`, in seconds.
 _LOOK_SECS = 0.1
 
 
@@ -89,18 +85,18 @@ def settings(
     archive: bool = True,
     java_options: Sequence[str] = (),
 ) -> dict[str, str]:
-    """Return what a session of this configuration is started with, all ``spark.*``.
+    """Return the settings of a session, all ``spark.*``.
 
     Parameters
     ----------
     conf
         Any mapping; only keys that begin with ``spark.`` count, and None means "not set".
     app_name
-        ``spark.app.name``, unless the configuration names one.
+        ``spark.app.name``, unless the configuration sets it.
     archive
-        Whether the JVM uses the archive of Spark's classes, where there is one.
+        Whether the JVM uses the archive of Spark's classes, if there is one.
     java_options
-        Further ones of the JVM, where the configuration names none.
+        Further options of the JVM, unless the configuration sets options.
     """
     given = {k: _text(v) for k, v in conf.items() if k.startswith("spark.") and v is not None}
     chosen = {
@@ -108,7 +104,7 @@ def settings(
         "spark.master": "local[*]",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
-        # The driver's progress history is kept for the web UI, which is off.
+        # This history is for the web UI, which is off.
         "spark.sql.ui.retainedExecutions": "20",
         "spark.ui.retainedJobs": "20",
         "spark.ui.retainedStages": "20",
@@ -128,7 +124,7 @@ def settings(
             (
                 "-XX:+UseSerialGC",
                 "-XX:TieredStopAtLevel=1",
-                # A JVM that is killed leaves nothing in the system's own folder.
+                # A killed JVM would leave a file in the system's temporary folder.
                 "-XX:-UsePerfData",
                 shlex.quote(f"-Djava.io.tmpdir={tempfile.gettempdir()}"),
                 shlex.quote(f"-Dlog4j2.configurationFile={_LOG_CONFIGURATION.as_uri()}"),
@@ -141,9 +137,9 @@ def settings(
 
 
 def archive_place() -> Path:
-    """Return where the archive of Spark's classes is, or would be: in this Python's environment.
+    """Return the path of the archive of Spark's classes, in this Python's environment.
 
-    `stormkeeper.daemon.spark_archive` makes it. With it a JVM starts in half the time.
+    `stormkeeper.daemon.spark_archive` makes the archive, which halves the start of a JVM.
     """
     return Path(sys.prefix, "var", "stormkeeper", "spark.jsa")
 
@@ -162,35 +158,31 @@ def session(
     cancelled: Callable[[], bool] = lambda: False,
     java_options: Sequence[str] = (),
 ) -> SparkSession:
-    """Start a Spark session, or adapt the one that runs in this process already.
+    """Start a Spark session, or adapt the one of this process.
 
-    The Python that runs this is the one that Spark's Python workers run (``PYSPARK_PYTHON``,
-    unless the environment names another). Signal handlers stay as they are, also meanwhile: Spark's
-    own for SIGINT never gets its place. When this process ends, however it ends, the JVM ends with
-    it.
+    Python workers use this Python, unless ``PYSPARK_PYTHON`` is set. Signal handlers stay: Spark's
+    own for SIGINT is suppressed. The JVM ends with this process, however it ends.
 
     Parameters
     ----------
     conf, app_name, java_options
-        As those of `settings`.
+        As of `settings`.
     cancelled
-        Asked meanwhile, in a thread of its own; once it says so, the start is given up.
+        Polled in a thread of its own; True gives up the start.
 
     Raises
     ------
     EngineError
-        When Spark does not start: no Java, no temporary folder, or a setting that it refuses; or it
+        Spark does not start: no Java, no temporary folder, or a refused setting; or the start
         was cancelled.
     """
     try:
         chosen = settings(conf, app_name, java_options=java_options)
     except OSError as error:
         raise EngineError(
-            f"Spark has no place for what it puts aside ({error}): set TMPDIR to a folder that can"
-            " be written"
+            f"Spark has no temporary folder ({error}): set TMPDIR to a folder that can be written"
         ) from error
-    # It tells of every call, and of every error that is reported by whoever gets it; of a JVM that
-    # is gone it tells the root logger.
+    # py4j logs errors that its callers log too, and a lost JVM to the root logger.
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
     logging.getLogger().addFilter(_not_of_py4j)
     spark_environment.find_java()
@@ -203,7 +195,7 @@ def session(
         builder = builder.config(key, value)
     try:
         with (
-            off_the_command_line(launched=_log_in),
+            settings_file(launched=_log_in),
             _own_interrupts(),
             _unhurt_by_sigterm(),
             _ended_when(cancelled),
@@ -217,7 +209,7 @@ def session(
 
 
 def _log_in(gateway: Any) -> None:
-    """Log in to Hadoop by a name of ours if the system has none, without which Spark ends."""
+    """Log in to Hadoop by a name of ours if the system has none; Spark needs a name."""
     name = spark_environment.login_name(os.environ)
     if name is not None:
         hadoop = gateway.jvm.org.apache.hadoop.security.UserGroupInformation
@@ -225,11 +217,9 @@ def _log_in(gateway: Any) -> None:
 
 
 def end(session: SparkSession, timeout_secs: float = 15.0) -> None:
-    """Stop a session, end the JVM and Spark's Python workers with it, and wait until they are gone.
+    """Stop a session, and end the JVM with Spark's Python workers; returns when they are gone.
 
-    The JVM ends as it does when this process ends: its standard input closes. Stopping the session
-    and ending the JVM may take `timeout_secs` together; then the JVM is killed. Does nothing when
-    there is no JVM.
+    Closing its standard input ends the JVM. After `timeout_secs` in all, the JVM is killed.
     """
     gateway = SparkContext._gateway
     process = getattr(gateway, "proc", None)
@@ -239,7 +229,7 @@ def end(session: SparkSession, timeout_secs: float = 15.0) -> None:
         return
     SparkContext._gateway = SparkContext._jvm = None
     if stopped:
-        # else Python objects would go on releasing their twins in the JVM
+        # Otherwise Python objects would go on releasing their twins in the JVM.
         stopped = _within(_left(deadline), gateway.shutdown)
     process.stdin.close()
     try:
@@ -251,16 +241,16 @@ def end(session: SparkSession, timeout_secs: float = 15.0) -> None:
 
 
 def kill_jvm() -> None:
-    """End the JVM of this process by force, if there is one."""
+    """Kill the JVM of this process, if there is one."""
     process = getattr(SparkContext._gateway, "proc", None)
     if process is not None:
         process.kill()
 
 
 def jvm_exit(session: SparkSession, timeout_secs: float = 0.0) -> int | None:
-    """Return the exit status of a session's JVM, negative where a signal ended it.
+    """Return the exit status of a session's JVM, negative if a signal ended it.
 
-    None if it has not ended within `timeout_secs`, or is not a child of this process.
+    None if the JVM has not ended within `timeout_secs`, or is not a child of this process.
     """
     gateway = session.sparkContext._gateway or SparkContext._gateway
     process = getattr(gateway, "proc", None)
@@ -278,7 +268,7 @@ def _left(deadline: float) -> float:
 
 
 def _within(timeout_secs: float, call: Callable[[], None]) -> bool:
-    """Whether a call to the JVM, which has no limit of its own, ended in time, well or not."""
+    """Return whether a call to the JVM, which has no time limit of its own, ended in time."""
 
     def run() -> None:
         with contextlib.suppress(PySparkException, Py4JError, OSError):
@@ -291,10 +281,10 @@ def _within(timeout_secs: float, call: Callable[[], None]) -> bool:
 
 
 def reason(error: BaseException) -> str:
-    """Return in one line why Spark failed, out of a message with traces of several languages.
+    """Return in one line why Spark failed, from a message with traces in several languages.
 
-    If Python code failed, that is the last line of its traceback, or what Java said to it; else the
-    first line of all. Call it while the JVM runs, which holds the text of some errors.
+    That is the last line of a Python traceback, or Java's message in it, or else the first line.
+    Call it while the JVM runs, which holds the text of some errors.
     """
     text = str(error.java_exception if isinstance(error, Py4JJavaError) else error)
     text = spark_callbacks.without_separators(text)
@@ -305,12 +295,12 @@ def reason(error: BaseException) -> str:
 
 
 class Starts:
-    """The starts of a streaming query, which starts again if a Python worker was slow to start.
+    """Decides about restarts of a streaming query whose Python worker was slow to start.
 
     Parameters
     ----------
     most
-        How many there are without a batch between them.
+        Starts without a batch between them.
     """
 
     def __init__(self, most: int = _STARTS) -> None:
@@ -318,14 +308,14 @@ class Starts:
         self._count = 1
 
     def next_pause(self, error: str, *, has_batch: bool) -> float | None:
-        """Return the seconds before the next start of a query that failed; None if it is final.
+        """Return the seconds before the next start of a failed query; None if it stays failed.
 
         Parameters
         ----------
         error
-            The text of its exception.
+            The text of the query's exception.
         has_batch
-            Whether a batch ended since the last start.
+            Whether a batch has ended since the last start.
         """
         if has_batch:
             self._count = 0
@@ -342,10 +332,10 @@ def _not_of_py4j(record: logging.LogRecord) -> bool:
 
 @contextlib.contextmanager
 def _own_interrupts() -> Iterator[None]:
-    """Keep PySpark from setting a SIGINT handler meanwhile, as it does once the JVM is up.
+    """Keep PySpark from installing a SIGINT handler in this block.
 
-    Its handler calls the JVM in the midst of whatever call a signal interrupts, which py4j cannot
-    do, and raises KeyboardInterrupt: a process that stops on SIGINT would fail instead.
+    PySpark's handler calls the JVM amid another call, which py4j cannot do, and raises
+    KeyboardInterrupt: a process that stops on SIGINT would fail instead.
     """
     names = vars(context)
     names["signal"] = _NoSignals
@@ -356,24 +346,23 @@ def _own_interrupts() -> Iterator[None]:
 
 
 class _NoSignals:
-    """In the place of the module `signal`, for code that sets a handler for SIGINT."""
+    """Replaces the module `signal`, for code that sets a handler for SIGINT."""
 
     SIGINT = signal.SIGINT
 
     @staticmethod
     def signal(number: int, handler: Any) -> None:
-        """Leave the handler as it is."""
+        """Do nothing."""
 
 
 @contextlib.contextmanager
 def _unhurt_by_sigterm() -> Iterator[None]:
-    """Have programs that are started meanwhile ignore SIGTERM, which the JVM then does as well.
+    """Have programs that start in this block ignore SIGTERM, and so the JVM.
 
-    Service managers send it to all processes of a service. The JVM would end at once, under the
-    batch that is being finished; it ends with this process anyhow. PySpark protects it from
-    SIGINT in the same way.
+    Service managers signal all processes of a service. The JVM would end under the last batch; it
+    ends with this process anyhow. PySpark protects it from SIGINT in the same way.
     """
-    global _shielding  # noqa: PLW0603  (a fork's hook is told nothing but this)
+    global _shielding  # noqa: PLW0603 - a fork hook has no arguments
     if not _shielding_hooked:
         os.register_at_fork(after_in_child=_ignore_sigterm)
         _shielding_hooked.append(True)
@@ -386,10 +375,9 @@ def _unhurt_by_sigterm() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _ended_when(cancelled: Callable[[], bool]) -> Iterator[None]:
-    """End programs that are started meanwhile, once `cancelled` says so.
+    """Kill programs that start in this block, once `cancelled` returns True.
 
-    A JVM that starts takes no notice of anything until it is up, and PySpark waits for that. So it
-    is killed, and what it has put into the temporary folder by then stays there.
+    A starting JVM reacts to nothing, and PySpark waits for it. Its temporary files stay.
     """
     us, over = psutil.Process(), threading.Event()
     others = us.children()
@@ -411,9 +399,9 @@ def _ended_when(cancelled: Callable[[], bool]) -> Iterator[None]:
 
 
 def _kill(program: psutil.Process) -> None:
-    """Kill a program and all that it has started."""
+    """Kill a program and its descendants."""
     with contextlib.suppress(psutil.Error):
-        # The program first: `spark-class`, a shell script, would complain of its own's end.
+        # The program first: the script `spark-class` would log the end of its child.
         for process in (program, *program.children(recursive=True)):
             process.kill()
 
@@ -428,7 +416,7 @@ def _ignore_sigterm() -> None:
 
 
 def _local_cores(master: str) -> int:
-    """Return how many cores a master such as ``local[3]`` or ``local[*]`` uses, 8 at most."""
+    """Return the cores of a master such as ``local[3]`` or ``local[*]``, 8 at most."""
     if master == "local":
         return 1
     named = re.match(r"local\[(\d+)", master)
@@ -441,21 +429,23 @@ def _text(value: Any) -> str:
     return str(value)
 
 
-#: What says how PySpark starts the JVM, and what it is when it is not set.
+#: The variable with PySpark's arguments for the JVM, and their default.
 _ARGUMENTS = "PYSPARK_SUBMIT_ARGS"
 _DEFAULT = "pyspark-shell"
 
-#: What has the same meaning everywhere in a file of Java's properties.
+#: Characters without a special meaning in Java properties.
 _PLAIN = frozenset(string.ascii_letters + string.digits + "._-/")
 
 
 @contextlib.contextmanager
-def off_the_command_line(
+def settings_file(
     launched: Callable[[Any], None] = lambda _: None,
 ) -> Iterator[None]:
-    """Have a JVM that PySpark starts meanwhile read its settings from a file.
+    """Have a JVM that PySpark starts in this block read its settings from a private file.
 
-    PySpark waits until the JVM can be called. The JVM has read the file by then, which is removed.
+    PySpark puts settings, passwords among them, on the JVM's command line, which every user of the
+    machine can read. PySpark waits until the JVM answers, which has then read the file; the file is
+    removed.
 
     Parameters
     ----------
@@ -478,8 +468,8 @@ def off_the_command_line(
         names["launch_gateway"] = launch
 
 
-def text(settings: Mapping[str, str]) -> str:
-    """Return settings as a file of Java's properties has them (java.util.Properties, `load`)."""
+def properties_text(settings: Mapping[str, str]) -> str:
+    """Return settings as a file of Java properties (java.util.Properties.load)."""
     return "".join(f"{_escaped(key)}={_escaped(value)}\n" for key, value in settings.items())
 
 
@@ -489,8 +479,8 @@ def _handed_over(settings: Mapping[str, str]) -> Iterator[None]:
     before = os.environ.get(_ARGUMENTS)
     try:
         with os.fdopen(descriptor, "w", encoding="ascii") as file:
-            file.write(text(settings))
-        # A file that is named keeps Spark from reading spark-defaults.conf, unless it is told to.
+            file.write(properties_text(settings))
+        # A properties file keeps Spark from reading spark-defaults.conf without this option.
         ours = f"--properties-file {shlex.quote(name)} --load-spark-defaults"
         os.environ[_ARGUMENTS] = f"{ours} {before or _DEFAULT}"
         yield

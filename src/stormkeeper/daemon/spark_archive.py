@@ -1,9 +1,9 @@
-"""An archive of the classes that Spark needs to start; the JVM maps it instead of reading the jars.
+"""Makes the archive of Spark's classes, which a JVM maps instead of reading the jars.
 
-``python -m stormkeeper.daemon.spark_archive`` makes it, in this Python's own environment. It runs a
-streaming query in a session like any daemon's. At its end the JVM writes down what it has loaded
-(application class data sharing, JEP 350). `stormkeeper.daemon.spark` uses the archive if it is
-there. A JVM of another version, or with other jars, ignores it.
+``python -m stormkeeper.daemon.spark_archive`` writes it into this Python's environment: it runs a
+streaming query, and the JVM dumps its loaded classes at its end (application class data sharing,
+JEP 350). `stormkeeper.daemon.spark` uses it. A JVM of another version, or with other jars, ignores
+it.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from pyspark.sql import functions as F
 from stormkeeper.daemon import spark, spark_environment
 from stormkeeper.errors import EngineError
 
-#: How long the query may take, and then the writing, in seconds; both are of the order of ten.
+#: Time limits of the query and of the writing, in seconds; both take about ten.
 QUERY_SECS = 120
 WRITING_SECS = 240.0
 
 
 def make() -> Path:
-    """Make the archive anew and return its place; the one of before serves until then.
+    """Make the archive anew and return its path; the old archive serves until then.
 
     Raises
     ------
     EngineError
-        There is no Java, Spark did not start, or the JVM wrote nothing.
+        There is no Java, Spark does not start, or the JVM writes nothing.
     """
     spark_environment.prepare()
     archive = spark.archive_place()

@@ -1,13 +1,13 @@
-"""What Spark's JVM calls in this process: wraps ``foreachBatch`` functions, and answers every call.
+"""Calls of Spark's JVM into this process: wraps ``foreachBatch`` functions, and answers every call.
 
-py4j answers the JVM after an ``Exception`` only, and only in UTF-8. After ``sys.exit()`` in a
-``foreachBatch`` function, or after an exception whose text has half of a surrogate pair, its thread
-ended, and the JVM waited for ever.
+py4j answers the JVM only after an ``Exception``, and only in UTF-8: after ``sys.exit()`` in a
+``foreachBatch`` function, or an exception whose text has half of a surrogate pair, the JVM would
+wait for ever.
 
-When a query is stopped in mid-batch, Spark searches the text of the batch function's exception for
-the name of an interruption. Spark's pattern overflows the stack of a thread after some 1,000
-characters, and stops at a line separator (U+2028). So `sendable` puts a separator behind the place
-of that name, and `without_separators` removes it.
+When a query stops in mid-batch, Spark searches the text of the function's exception for the name
+of an interruption, with a pattern that overflows the stack after some 1,000 characters and stops at
+a line separator (U+2028). So `sendable` inserts a separator behind that name, and
+`without_separators` removes it.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from py4j.clientserver import ClientServerConnection
 from py4j.java_gateway import CallbackConnection
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-#: What a user hands to ``foreachBatch``: called with the batch's DataFrame and its number.
+#: A user's function for ``foreachBatch``; takes the batch's DataFrame and number.
 BatchFunction = Callable[[Any, int], Any]
 
-#: Characters of an answer's text that are kept at its beginning and at its end. Spark copies the
-#: text of an exception several times, into logs, events, and errors.
+#: Characters kept at the beginning and the end of an answer's text, which Spark copies into logs,
+#: events and errors.
 _HEAD, _TAIL = 20_000, 4_000
 
 _ERROR = protocol.RETURN_MESSAGE + protocol.ERROR
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
-#: The beginning of Spark's pattern, and the class of Java's exception, which follows at once. py4j
-#: has escaped the text: no escape may be cut in two.
+#: The beginning of Spark's pattern with the class of Java's exception. py4j has escaped the text:
+#: no escape may be cut in two.
 _JAVA_ERROR = re.compile(
     r"py4j\.protocol\.Py4JJavaError: An error occurred while calling(?:\\.|[^\\]){0,200}"
 )
@@ -43,9 +43,9 @@ _SEPARATOR = "\u2028"
 
 
 def query_id(batch: Any) -> str | None:
-    """Return Spark's id of the query that a batch is of; only in its ``foreachBatch`` function.
+    """Return Spark's id of a batch's query, within its ``foreachBatch`` function.
 
-    Spark has no public interface for this. The name is that of Spark 4.3.
+    Spark has no public interface for it; the property is that of Spark 4.3.
     """
     found = batch.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
     return None if found is None else str(found)
@@ -53,7 +53,7 @@ def query_id(batch: Any) -> str | None:
 
 @contextlib.contextmanager
 def wrapped(wrap: Callable[[BatchFunction], BatchFunction]) -> Iterator[None]:
-    """Have `wrap` applied to every function that is given to ``foreachBatch`` from now on."""
+    """Apply `wrap` to each function given to ``foreachBatch`` in this block."""
     for_each_batch = DataStreamWriter.foreachBatch
 
     def wrapping(writer: DataStreamWriter, func: Callable[[Any, int], None]) -> DataStreamWriter:
@@ -68,7 +68,7 @@ def wrapped(wrap: Callable[[BatchFunction], BatchFunction]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def answered() -> Iterator[None]:
-    """Have every call of the JVM answered, whatever the called code raises."""
+    """Answer every call of the JVM in this block, whatever the called code raises."""
     classes: tuple[Any, ...] = (ClientServerConnection, CallbackConnection)
     before = [cls._call_proxy for cls in classes]
     for cls, call in zip(classes, before, strict=True):
@@ -85,7 +85,7 @@ def _answering(call: Callable[[Any, str, Any], str]) -> Callable[[Any, str, Any]
     def answer(connection: Any, object_id: str, stream: Any) -> str:
         try:
             message = call(connection, object_id, stream)
-        except BaseException as error:  # py4j itself answers after an Exception
+        except BaseException as error:  # py4j answers only after an Exception
             text = "".join(traceback.format_exception(error))
             message = _ERROR + protocol.get_command_part(text, connection.pool)
         return sendable(message)
@@ -94,19 +94,16 @@ def _answering(call: Callable[[Any, str, Any], str]) -> Callable[[Any, str, Any]
 
 
 def sendable(message: str) -> str:
-    """Return an answer as py4j can send it and Spark can search it.
-
-    A long error loses its middle.
-    """
+    """Return an answer that py4j can send and Spark can search; shortens a long error."""
     if message.startswith(_ERROR):
         message = _JAVA_ERROR.sub(rf"\g<0>{_SEPARATOR}", message)
         if len(message) > _HEAD + _TAIL:
-            # The text has its line breaks and backslashes escaped: no escape may be cut in two.
+            # No escape may be cut in two.
             head, tail = message[:_HEAD].rstrip("\\"), message[-_TAIL:].lstrip("\\")
             message = f"{head} ... {len(message) - _HEAD - _TAIL} characters ... {tail}"
     return _SURROGATE.sub(lambda found: f"\\\\u{ord(found[0]):04x}", message)
 
 
 def without_separators(text: str) -> str:
-    """Return the text of an exception without what `sendable` has put into it."""
+    """Return the text of an exception without the separators of `sendable`."""
     return text.replace(_SEPARATOR, "")

@@ -1,11 +1,10 @@
-"""Prepares the environment variables of processes that start a JVM with Spark, and finds Java.
+"""Prepares the environment of processes that start a JVM with Spark, and finds Java.
 
-Spark takes much from the environment that it inherits: which Spark it runs, its configuration
-folder, its user, its home, its address. In a container some of that is missing; in a shell some of
-it belongs to another Spark. Every daemon and command that starts such a JVM, or a process that
-does, calls `prepare` first: supervisor, pipeline, ``storm local``, the archive's builder.
-`stormkeeper.daemon.spark.session` calls `complete`, so that a worker which no supervisor has
-started runs too.
+Spark takes from its environment which Spark it runs, its configuration folder, user, home and
+address. A container lacks some of these; a shell may have those of another Spark. Daemons and
+commands that start such a process call `prepare`: supervisor, pipeline, ``storm local``, the
+archive's builder. `stormkeeper.daemon.spark.session` calls `complete`, for workers that were
+started by hand.
 """
 
 from __future__ import annotations
@@ -30,16 +29,16 @@ from stormkeeper.errors import EngineError
 
 log = logging.getLogger(__name__)
 
-#: Spark 4 needs 17, and its jars (ZooKeeper's among them) are what we start.
+#: Spark 4 needs 17.
 MINIMUM_VERSION: Final = 17
 
-#: ``java -version`` of a cold JVM takes well under a second; a hanging one must not hang us.
+#: ``java -version`` takes well under a second.
 _VERSION_TIMEOUT_SECS: Final = 20.0
 
 _RELEASE_LINE = re.compile(r'^JAVA_VERSION="([^"]+)"', re.MULTILINE)
 _VERSION_OUTPUT = re.compile(r'version "([^"]+)"')
 
-#: Each of these makes PySpark run another Spark than ours, or connect to one that runs elsewhere.
+#: Each of these makes PySpark run another Spark, or connect to a remote one.
 FOREIGN_VARIABLES: Final = (
     "PYSPARK_GATEWAY_PORT",
     "PYSPARK_GATEWAY_SECRET",
@@ -57,37 +56,35 @@ FOREIGN_VARIABLES: Final = (
     "SPARK_TESTING",
 )
 
-#: The user's name where the system has none for its id.
+#: The user's name if the system has none for its id.
 NAMELESS: Final = "stormkeeper"
 
-#: Options of the JVM, in addition to those of the session's settings.
+#: Further options of the JVM.
 _JVM_OPTIONS: Final = "SPARK_SUBMIT_OPTS"
 
-#: Where the host's name does not resolve, the address that Spark takes for the host's own.
+#: Spark's variable for the host's address, for a name that does not resolve.
 _ADDRESS: Final = "SPARK_LOCAL_IP"
 
-#: Any address that is not this machine's (RFC 5737): nothing is sent there.
+#: An address of no machine (RFC 5737); nothing is sent there.
 _ELSEWHERE: Final = ("192.0.2.1", 9)
 
 _ASCII_LOCALES: Final = {"", "C", "POSIX"}
 
 
 def prepare(chosen: Mapping[str, object] | None = None, *, home: Path | None = None) -> None:
-    """Prepare this process's environment for the processes with Spark that it starts.
-
-    Logs which variables were removed.
+    """Prepare this process's environment for children with Spark; logs removed variables.
 
     Parameters
     ----------
     chosen
-        ``topology.environment``, which those processes get in addition.
+        ``topology.environment``, which the children get in addition.
     home
-        As in `complete`.
+        As of `complete`.
 
     Raises
     ------
     EngineError
-        No Java that can run Spark is there, or no place for a home.
+        There is no Java that can run Spark, or no place for a home.
     """
     find_java({**os.environ, **{name: str(value) for name, value in (chosen or {}).items()}})
     if removed := clean(os.environ):
@@ -96,12 +93,12 @@ def prepare(chosen: Mapping[str, object] | None = None, *, home: Path | None = N
 
 
 def clean(environ: MutableMapping[str, str]) -> list[str]:
-    """Remove `FOREIGN_VARIABLES`; return the names of those that were there."""
+    """Remove `FOREIGN_VARIABLES`, and return the names of those that were set."""
     return [name for name in FOREIGN_VARIABLES if environ.pop(name, None) is not None]
 
 
 def removal_text(names: list[str]) -> str:
-    """Return what to say of removed variables."""
+    """Return a warning about removed variables."""
     return (
         f"{', '.join(names)} of the environment {'has' if len(names) == 1 else 'have'} no effect on"
         " Spark here: write Spark's settings as spark.* keys, and what a topology needs into"
@@ -110,18 +107,15 @@ def removal_text(names: list[str]) -> str:
 
 
 def complete(environ: MutableMapping[str, str], *, home: Path | None = None) -> None:
-    """Add the home, the user's name and a UTF-8 locale where they are missing.
+    """Add a home, the user's name and a UTF-8 locale if they are missing.
 
-    Whatever else is there stays, but for ``PYTHONOPTIMIZE=2``, which becomes 1. Doing it twice
-    changes nothing.
+    Other variables stay, except ``PYTHONOPTIMIZE=2``, which becomes 1. Idempotent.
 
     Parameters
     ----------
-    environ
-        The environment.
     home
-        Folder that becomes the home of a user without one; created if it is missing. None: a
-        temporary folder, removed when this process ends.
+        Home of a user without one, created if missing. None: a temporary folder, removed when
+        this process ends.
 
     Raises
     ------
@@ -137,7 +131,7 @@ def complete(environ: MutableMapping[str, str], *, home: Path | None = None) -> 
     environ.setdefault("USER", name)
     environ.setdefault("LOGNAME", name)
     options = environ.get(_JVM_OPTIONS, "")
-    # The JVM asks the system for both, not the environment, and without an answer takes "?".
+    # The JVM asks the system for both, not the environment, and takes "?" without an answer.
     needed = [] if account is not None else [f"-Duser.name={name}"]
     if account is None or not _is_folder(account.pw_dir):
         needed.append(f"-Duser.home={environ['HOME']}")
@@ -148,16 +142,10 @@ def complete(environ: MutableMapping[str, str], *, home: Path | None = None) -> 
 
 
 def complete_address(environ: MutableMapping[str, str], master: str) -> None:
-    """Name this host's address for Spark where the host's own name does not resolve.
+    """Set this host's address for Spark if the host's own name does not resolve.
 
-    Asks the name service, which may take seconds.
-
-    Parameters
-    ----------
-    environ
-        The environment of this process.
-    master
-        ``spark.master``. A local one needs no address but the loopback's.
+    Asks the name service, which may take seconds. `master` is ``spark.master``; a local master
+    needs only the loopback address.
     """
     if _ADDRESS in environ or "SPARK_LOCAL_HOSTNAME" in environ:
         return
@@ -172,24 +160,24 @@ def complete_address(environ: MutableMapping[str, str], master: str) -> None:
 
 
 def login_name(environ: Mapping[str, str]) -> str | None:
-    """Return the name that Hadoop's login needs where the system has none for this user."""
+    """Return the name for Hadoop's login if the system has none for this user."""
     if _account() is not None:
         return None
     return environ.get("HADOOP_USER_NAME") or environ.get("USER") or NAMELESS
 
 
 def is_home_writable(environ: Mapping[str, str]) -> bool:
-    """Return whether the JVM can make files in its user's home, such as downloads of packages."""
+    """Return whether the JVM can write to its user's home, such as downloaded packages."""
     account = _account()
     home = account.pw_dir if account is not None else ""
     return os.access(home if _is_folder(home) else environ.get("HOME", ""), os.W_OK | os.X_OK)
 
 
 def restart_if_unfit() -> None:
-    """Run this program anew if Python was started in a way in which the program would fail.
+    """Restart this program if Python started in a way in which the program would fail.
 
-    With an ASCII locale Python cannot name most files, and with ``PYTHONOPTIMIZE=2`` it has no
-    docstrings, from which thriftpy2's parser is made. Call it before anything begins.
+    With an ASCII locale Python cannot name most files; ``PYTHONOPTIMIZE=2`` removes docstrings,
+    from which thriftpy2 makes its parser. Call it first of all.
     """
     before = dict(os.environ)
     _complete_python(os.environ)
@@ -200,12 +188,12 @@ def restart_if_unfit() -> None:
 
 
 def find_java(environ: Mapping[str, str] = os.environ) -> Path:
-    """Return the ``java`` executable: that of ``JAVA_HOME`` if it is set, else that of ``PATH``.
+    """Return the ``java`` executable of ``JAVA_HOME``, or else of ``PATH``.
 
     Raises
     ------
     EngineError
-        It is not there, does not run, or is older than 17; one sentence that says what to do.
+        It does not exist, does not run, or is older than 17; says what to do.
     """
     home = environ.get("JAVA_HOME")
     if home:
@@ -231,8 +219,8 @@ def find_java(environ: Mapping[str, str] = os.environ) -> Path:
 
 
 def java_version(executable: Path) -> int | None:
-    """Return the feature version of a ``java`` executable (8, 11, 17…), None if it does not run."""
-    # A JDK or JRE names its version in a file; reading it saves the start of a JVM.
+    """Return the feature version of a ``java`` (8, 11, 17…); None if it does not run."""
+    # A file of the JDK or JRE has the version, which saves the start of a JVM.
     release = executable.resolve().parent.parent / "release"
     try:
         match = _RELEASE_LINE.search(release.read_text(errors="replace"))
@@ -258,7 +246,7 @@ def _no_java(cause: str, remedy: str) -> EngineError:
 
 
 def _feature(version: str) -> int | None:
-    """``17.0.15`` is 17, ``1.8.0_392`` is 8 (the numbering before Java 9)."""
+    """Return 17 for ``17.0.15``, 8 for ``1.8.0_392`` (the numbering before Java 9)."""
     numbers = re.findall(r"\d+", version)
     if not numbers:
         return None
@@ -296,7 +284,7 @@ def _complete_python(environ: MutableMapping[str, str]) -> None:
     names = ("LC_ALL", "LC_CTYPE", "LANG")
     name = next((each for each in names if environ.get(each)), "LC_CTYPE")
     if environ.get(name, "") in _ASCII_LOCALES:
-        # Else the JVM cannot name a file that is not ASCII.
+        # Otherwise the JVM cannot name a file that is not ASCII.
         environ["LC_ALL" if name == "LC_ALL" else "LC_CTYPE"] = "C.UTF-8"
         environ["PYTHONUTF8"] = "1"
         environ.pop("PYTHONIOENCODING", None)

@@ -9,13 +9,11 @@ from collections.abc import Callable, Iterator, Mapping
 from math import inf
 from typing import Final
 
-from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from stormkeeper.daemon.http import Page
-from stormkeeper.daemon.metrics import ProcessMetrics
+from stormkeeper.daemon.metrics import health_page, metrics_page
 from stormkeeper.errors import StormkeeperError
 from stormkeeper.heartbeats.liveness import Status
 from stormkeeper.nimbus.sight import Seen
@@ -75,18 +73,6 @@ def pages(
         Reads how many topologies are in each state of health; asked while this Nimbus leads, at
         most every `HEALTH_SECS`.
     """
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(_NimbusMetrics(seen, server, connection, disk_fault, lost_blobs))
-    registry.register(_HealthMetrics(seen, _Kept(healths)))
-    registry.register(ProcessMetrics())
-
-    def metrics(accept: str) -> Page:
-        encode, content_type = choose_encoder(accept)
-        return Page(200, encode(registry), content_type)
-
-    def healthz(_: str) -> Page:
-        why = unhealthy(seen(), period_secs, clock())
-        return Page(200, b"ok\n") if why is None else Page(503, f"{why}\n".encode())
 
     def readyz(_: str) -> Page:
         if connection() is not ConnectionState.CONNECTED:
@@ -96,7 +82,14 @@ def pages(
             return Page(503, f"{role}, and takes no uploads: {fault}\n".encode())
         return Page(200, f"{role}\n".encode())
 
-    return {"/metrics": metrics, "/healthz": healthz, "/readyz": readyz}
+    return {
+        "/metrics": metrics_page(
+            _NimbusMetrics(seen, server, connection, disk_fault, lost_blobs),
+            _HealthMetrics(seen, _Kept(healths)),
+        ),
+        "/healthz": health_page(lambda: unhealthy(seen(), period_secs, clock())),
+        "/readyz": readyz,
+    }
 
 
 def unhealthy(seen: Seen, period_secs: float, now: float) -> str | None:

@@ -3,13 +3,11 @@
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
-from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from stormkeeper.daemon.http import Page
-from stormkeeper.daemon.metrics import ProcessMetrics
+from stormkeeper.daemon.metrics import health_page, metrics_page
 from stormkeeper.heartbeats.liveness import Status
 from stormkeeper.pipeline.status import Seen
 from stormkeeper.pipeline.tables import LIVENESS
@@ -47,17 +45,6 @@ def pages(
     clock
         Seconds of the monotonic clock of `seen`.
     """
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(_PipelineMetrics(seen, lambda now: unready(now, intervals, clock())))
-    registry.register(ProcessMetrics())
-
-    def metrics(accept: str) -> Page:
-        encode, content_type = choose_encoder(accept)
-        return Page(200, encode(registry), content_type)
-
-    def healthz(_: str) -> Page:
-        why = _unhealthy(seen(), clock())
-        return Page(200, b"ok\n") if why is None else Page(503, f"{why}\n".encode())
 
     def readyz(_: str) -> Page:
         now = seen()
@@ -70,7 +57,13 @@ def pages(
         ]
         return Page(503 if why else 200, "".join(f"{line}\n" for line in lines).encode())
 
-    return {"/metrics": metrics, "/healthz": healthz, "/readyz": readyz}
+    return {
+        "/metrics": metrics_page(
+            _PipelineMetrics(seen, lambda now: unready(now, intervals, clock()))
+        ),
+        "/healthz": health_page(lambda: _unhealthy(seen(), clock())),
+        "/readyz": readyz,
+    }
 
 
 def unready(seen: Seen, intervals: Mapping[str, float], now: float) -> str | None:

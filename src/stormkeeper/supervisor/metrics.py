@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from stormkeeper.daemon.http import Page
-from stormkeeper.daemon.metrics import ProcessMetrics
+from stormkeeper.daemon.metrics import metrics_page
 from stormkeeper.supervisor.slots import SlotState
 from stormkeeper.supervisor.status_pages import SupervisorStatus
 
@@ -31,11 +29,7 @@ def page(seen: SupervisorStatus, accept: str, *, is_ready: bool) -> Page:
     is_ready
         Whether new work is taken.
     """
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(_SupervisorMetrics(seen, is_ready=is_ready))
-    registry.register(ProcessMetrics())
-    encode, content_type = choose_encoder(accept)
-    return Page(200, encode(registry), content_type)
+    return metrics_page(_SupervisorMetrics(seen, is_ready=is_ready))(accept)
 
 
 class _SupervisorMetrics(Collector):

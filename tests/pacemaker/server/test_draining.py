@@ -94,5 +94,5 @@ def test_a_second_signal_ends_it_at_once_unless_it_is_the_same():
         time.sleep(1.2)
         os.kill(server.pid, signal.SIGTERM)
         assert server.wait() == 128 + signal.SIGTERM
-        assert server.log.count("ended at once by one more SIGTERM") == 1
+        assert server.log.count("ended at once by a second SIGTERM") == 1
         assert "Traceback" not in server.log

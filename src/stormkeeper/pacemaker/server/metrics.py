@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import Final
 
-from prometheus_client import CollectorRegistry
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
@@ -16,11 +15,10 @@ from prometheus_client.core import (
     InfoMetricFamily,
     Metric,
 )
-from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from stormkeeper.daemon.http import Page
-from stormkeeper.daemon.metrics import ProcessMetrics
+from stormkeeper.daemon.metrics import health_page, metrics_page
 from stormkeeper.pacemaker.server.snapshot import (
     CLOSED,
     OUTCOMES,
@@ -50,25 +48,16 @@ def pages(snapshot: Callable[[], ServerSnapshot]) -> dict[str, Callable[[str], P
     snapshot
         Returns what is to be seen of the server now.
     """
-    # No exemplars, no creation times: a registry of our own has nothing but what is put in it.
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(_PacemakerMetrics(snapshot))
-    registry.register(ProcessMetrics())
 
-    def metrics(accept: str) -> Page:
-        encode, content_type = choose_encoder(accept)
-        return Page(200, encode(registry), content_type)
-
-    def healthz(_: str) -> Page:
+    def find_silence() -> str | None:
         ago = snapshot().swept_ago
-        if ago <= MAX_SILENCE:
-            return Page(200, b"ok\n")
-        return Page(503, f"the last sweep was {ago:.1f} s ago\n".encode())
+        return None if ago <= MAX_SILENCE else f"the last sweep was {ago:.1f} s ago"
 
-    def readyz(_: str) -> Page:
-        return Page(200, b"ready\n") if snapshot().is_serving else Page(503, b"draining\n")
-
-    return {"/metrics": metrics, "/healthz": healthz, "/readyz": readyz}
+    return {
+        "/metrics": metrics_page(_PacemakerMetrics(snapshot)),
+        "/healthz": health_page(find_silence),
+        "/readyz": health_page(lambda: None if snapshot().is_serving else "draining", "ready"),
+    }
 
 
 class _PacemakerMetrics(Collector):
