@@ -7,8 +7,8 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from stormkeeper.pacemaker.server.metrics import PREFIX, pages
-from stormkeeper.pacemaker.server.snapshot import CLOSED, REFUSED, TURNED_AWAY
+from stormkeeper.pacemaker.server.server_metrics import PREFIX, pages
+from stormkeeper.pacemaker.server.server_status import CLOSED, REFUSED, TURNED_AWAY
 from support.snapshots import SNAPSHOT
 
 ROOT = Path(__file__).parents[1]

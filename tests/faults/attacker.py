@@ -9,7 +9,7 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Final
 
-from stormkeeper.pacemaker.wire import FrameSplitter, MessageType, decode
+from stormkeeper.pacemaker.wire import MessageType, PacemakerFrameSplitter, decode
 from stormkeeper.sasl import Mechanism
 
 #: Longest that a server may take to end a connection that is owed an end, in seconds. Its own
@@ -81,7 +81,7 @@ class Attacker:
 
     def outcome(self, peer: socket.socket, *, keep_reading: bool = False) -> Verdict:
         """Wait for an answer or for the end of the connection."""
-        splitter = FrameSplitter()
+        splitter = PacemakerFrameSplitter()
         deadline = time.monotonic() + PATIENCE
         while time.monotonic() < deadline:
             peer.settimeout(max(0.01, deadline - time.monotonic()))
@@ -101,7 +101,7 @@ class Attacker:
 
     def ask(self, peer: socket.socket, data: bytes) -> bytes | None:
         """Send `data` and return the payload of the next frame; None at the end of the stream."""
-        splitter = FrameSplitter()
+        splitter = PacemakerFrameSplitter()
         peer.settimeout(PATIENCE)
         try:
             peer.sendall(data)
@@ -202,7 +202,7 @@ class Attacker:
         """
         # Here, as most of this module needs no more of the wire than bytes.
         from stormkeeper.errors import AuthenticationError  # noqa: PLC0415
-        from stormkeeper.pacemaker.wire.handshake import (  # noqa: PLC0415
+        from stormkeeper.pacemaker.wire.message_codec import (  # noqa: PLC0415
             Control,
             control_frame,
             read_control,
@@ -210,7 +210,7 @@ class Attacker:
             token_frame,
         )
 
-        splitter = FrameSplitter()
+        splitter = PacemakerFrameSplitter()
         peer.settimeout(PATIENCE)
         try:
             peer.sendall(

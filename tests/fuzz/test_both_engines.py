@@ -17,12 +17,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fuzz.mutations import EXAMPLES, payloads
-from stormkeeper.pacemaker.server.access import Policy
-from stormkeeper.pacemaker.server.answering import Answerer, ServerStatus
-from stormkeeper.pacemaker.server.session import Sessions
-from stormkeeper.pacemaker.server.snapshot import EventCounts
-from stormkeeper.pacemaker.server.store.limits import StoreLimits
-from stormkeeper.pacemaker.server.store.pulse_store import PulseStore
+from stormkeeper.pacemaker.server.client_session import ClientSessions, Policy
+from stormkeeper.pacemaker.server.pulse_store import PulseStore
+from stormkeeper.pacemaker.server.request_handler import RequestHandler, ServerStatus
+from stormkeeper.pacemaker.server.server_status import EventCounts
+from stormkeeper.pacemaker.server.store_limits import StoreLimits
 from stormkeeper.pacemaker.wire import (
     DEFAULT_MAX_SIZE,
     ChangesRequest,
@@ -161,8 +160,8 @@ class Talk:
         store = PulseStore(self._rig.index, "instance", lambda: self._rig.now, limits)
         status = ServerStatus("instance", 1, 1, "0", 0, 0, 0, 0)
         self._events = EventCounts()
-        answerer = Answerer(store, lambda: status, max_size=max_size)
-        sessions = Sessions(answerer, Policy(), self._events, lambda: self._rig.now)
+        answerer = RequestHandler(store, lambda: status, max_size=max_size)
+        sessions = ClientSessions(answerer, Policy(), self._events, lambda: self._rig.now)
         self._max_size = max_size
         self._sizes = client_sizes
         self._clients: list[Client] = []

@@ -4,9 +4,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fuzz.mutations import EXAMPLES, streams
-from stormkeeper.pacemaker.server.access import Policy
-from stormkeeper.pacemaker.server.connections.request_stream import RequestStream
-from stormkeeper.pacemaker.wire import DEFAULT_MAX_SIZE, FrameSplitter, decode
+from stormkeeper.pacemaker.server.asyncio_channels import RequestStream
+from stormkeeper.pacemaker.server.client_session import Policy
+from stormkeeper.pacemaker.wire import DEFAULT_MAX_SIZE, PacemakerFrameSplitter, decode
 from support.sessions import POLICY, new_sessions
 
 SECRET = b"only for those who may read"
@@ -21,7 +21,7 @@ def converse(policy: Policy, pieces: list[bytes]):  # type: ignore[no-untyped-de
     for path, details in KEPT.items():
         store.put(path, details)
     stream = RequestStream(sessions.open("10.0.0.1", 4711), DEFAULT_MAX_SIZE)
-    splitter, answers = FrameSplitter(), []
+    splitter, answers = PacemakerFrameSplitter(), []
     for piece in pieces:
         stream.receive(piece)
         while True:

@@ -5,7 +5,7 @@ import pytest
 from stormkeeper.conf import Address, load
 from stormkeeper.errors import ConfigError
 from stormkeeper.local import settings
-from stormkeeper.pacemaker.client.settings import access_of
+from stormkeeper.pacemaker.client.client_settings import access_of
 
 ZOOKEEPER = Address("127.0.0.1", 41000)
 PACEMAKERS = (Address("127.0.0.1", 41001), Address("127.0.0.1", 41002))

@@ -12,7 +12,7 @@ from stormkeeper.conf import Address
 from stormkeeper.daemon import spark as engine
 from stormkeeper.heartbeats.following import Part
 from stormkeeper.pacemaker.client import PacemakerClient
-from stormkeeper.pacemaker.client.settings import of_texts
+from stormkeeper.pacemaker.client.client_settings import of_texts
 from stormkeeper.pacemaker.wire import MessageType
 from stormkeeper.pipeline.source import PacemakerReader
 from stormkeeper.pipeline.source_options import Options

@@ -5,7 +5,7 @@ import pytest
 
 from stormkeeper.conf import Address
 from stormkeeper.errors import ConfigError
-from stormkeeper.pacemaker.client.settings import ClientSettings
+from stormkeeper.pacemaker.client.client_settings import ClientSettings
 from stormkeeper.pipeline.source_options import Options
 
 

@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from stormkeeper.conf import Address
-from stormkeeper.pacemaker.wire import FrameSplitter, Message, MessageType, decode, encode
+from stormkeeper.pacemaker.wire import Message, MessageType, PacemakerFrameSplitter, decode, encode
 from stormkeeper.simulation.links import Link
 from support.pacemaker import nobody
 from support.simulations import BEGIN, PERIOD_SECS, simulation
@@ -23,7 +23,7 @@ class Server:
         self.ids = []
 
     async def serve(self, reader, writer):
-        splitter = FrameSplitter()
+        splitter = PacemakerFrameSplitter()
         while data := await reader.read(65536):
             for payload in splitter.feed(data):
                 message = decode(payload)

@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from typing import Any, Self
 
 from stormkeeper.errors import RemoteProtocolError
-from stormkeeper.pacemaker.server import engine
+from stormkeeper.pacemaker.server import pacemaker_server
 from stormkeeper.pacemaker.wire import (
     DEFAULT_MAX_SIZE,
     Message,
@@ -112,7 +112,7 @@ class Rig:
     """Channels of one engine on the running loop, and their clients."""
 
     def __init__(self, name: str, make_session: Any = None, **limits: Any) -> None:
-        chosen = engine.load(name)
+        chosen = pacemaker_server.load(name)
         self.index = chosen.pulse_index()
         self.now = 1_000.0
         #: What the channels told: (session, cause, reason) each.

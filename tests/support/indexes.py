@@ -3,7 +3,7 @@
 from importlib import import_module
 from importlib.util import find_spec
 
-from stormkeeper.pacemaker.server.store.pulse_index import PulseIndex
+from stormkeeper.pacemaker.server.pulse_index import PulseIndex
 
 _COMPILED = "stormkeeper.pacemaker.server._compiled"
 

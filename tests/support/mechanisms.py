@@ -1,9 +1,9 @@
 """A SASL mechanism that proves nothing, for tests of what carries the tokens."""
 
 from stormkeeper.errors import AuthenticationError
-from stormkeeper.pacemaker.client.authenticating import Identity
+from stormkeeper.pacemaker.client.authentication import Identity
 from stormkeeper.pacemaker.wire import Message, MessageType
-from stormkeeper.pacemaker.wire.handshake import (
+from stormkeeper.pacemaker.wire.message_codec import (
     Control,
     control_frame,
     read_control,

@@ -4,14 +4,14 @@ import socket
 
 from stormkeeper.pacemaker.wire import (
     RESERVED_PATH,
-    FrameSplitter,
     Message,
     MessageType,
+    PacemakerFrameSplitter,
     Pulse,
     decode,
     encode,
 )
-from stormkeeper.pacemaker.wire.handshake import (
+from stormkeeper.pacemaker.wire.message_codec import (
     Control,
     control_frame,
     read_control,
@@ -36,7 +36,7 @@ class Client:
             except OSError:
                 self.socket.close()
                 raise
-        self.splitter = FrameSplitter()
+        self.splitter = PacemakerFrameSplitter()
         self.payloads = []
 
     def __enter__(self):

@@ -1,14 +1,14 @@
 """A client's state machine in a world without sockets, threads and time."""
 
-from stormkeeper.pacemaker.client.calls import Call, Connect, Drop, Send, Settle
-from stormkeeper.pacemaker.client.protocol import ClientProtocol, Link
+from stormkeeper.pacemaker.client.calls import ClientCall, Connect, Drop, Send, Settle
+from stormkeeper.pacemaker.client.protocol import ClientProtocol, LinkState
 from stormkeeper.pacemaker.wire import (
     Changes,
     ChangesRequest,
     Columns,
-    FrameSplitter,
     Message,
     MessageType,
+    PacemakerFrameSplitter,
     Pulse,
     decode,
     encode,
@@ -58,8 +58,8 @@ class World:
             if isinstance(effect, Connect):
                 self.connects += 1
             elif isinstance(effect, Send):
-                assert self.protocol.state is Link.UP
-                for payload in FrameSplitter().feed(effect.data):
+                assert self.protocol.state is LinkState.UP
+                for payload in PacemakerFrameSplitter().feed(effect.data):
                     request = decode(payload)
                     self.requests.append(request)
                     self.ids[-1].append(request.message_id)
@@ -75,7 +75,7 @@ class World:
         path = message.pulse.id if message.pulse else message.path
         if message.changes_request:
             path = message.changes_request.path
-        call = Call(int(message.type), path, encode(message), self.now + deadline, self.now)
+        call = ClientCall(int(message.type), path, encode(message), self.now + deadline, self.now)
         self.protocol.submit(call, self.now)
         self.carried_out()
         return call

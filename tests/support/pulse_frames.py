@@ -1,6 +1,13 @@
 """Frames that send and get pulses, a stream of them, and the answers to that."""
 
-from stormkeeper.pacemaker.wire import FrameSplitter, Message, MessageType, Pulse, decode, encode
+from stormkeeper.pacemaker.wire import (
+    Message,
+    MessageType,
+    PacemakerFrameSplitter,
+    Pulse,
+    decode,
+    encode,
+)
 
 
 def send(path, message_id=1, details=b"v"):
@@ -15,7 +22,7 @@ def get(path, message_id=1):
 
 def ids(stream):
     """Return the message ids of a stream of frames."""
-    return [decode(payload).message_id for payload in FrameSplitter().feed(stream)]
+    return [decode(payload).message_id for payload in PacemakerFrameSplitter().feed(stream)]
 
 
 #: Of a server that holds nothing yet.

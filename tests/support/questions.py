@@ -1,9 +1,9 @@
 """Puts questions of clients to stores of ours and of Storm's kind, without a connection."""
 
 from stormkeeper.errors import UnsupportedExtensionError
-from stormkeeper.pacemaker.server.answering import Answerer, ServerStatus
-from stormkeeper.pacemaker.server.store.pulse_index import PulseIndex
-from stormkeeper.pacemaker.server.store.pulse_store import PulseStore
+from stormkeeper.pacemaker.server.pulse_index import PulseIndex
+from stormkeeper.pacemaker.server.pulse_store import PulseStore
+from stormkeeper.pacemaker.server.request_handler import RequestHandler, ServerStatus
 from stormkeeper.pacemaker.wire import Message, decode, encode
 from support.scripted_pacemaker import answered
 
@@ -38,7 +38,7 @@ class Ours:
             limits = [some for some in (request.limit, self.limit) if some]
             request = request._replace(limit=min(limits, default=0))
             message = Message(message.type, 0, changes_request=request)
-        return decode(Answerer(self.store, self._status).answer(encode(message)[4:])[4:])
+        return decode(RequestHandler(self.store, self._status).answer(encode(message)[4:])[4:])
 
     def _status(self):
         return ServerStatus(self.store.instance, 1, 1, "", self.store.revision, 0, 0, 1)

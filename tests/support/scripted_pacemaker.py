@@ -20,7 +20,14 @@ import threading
 from collections.abc import Callable
 from typing import Self
 
-from stormkeeper.pacemaker.wire import FrameSplitter, Message, MessageType, Pulse, decode, encode
+from stormkeeper.pacemaker.wire import (
+    Message,
+    MessageType,
+    PacemakerFrameSplitter,
+    Pulse,
+    decode,
+    encode,
+)
 from support.waiting import DEADLINE_SECS
 
 #: Of a script that nothing ends: longer than anybody waits for what comes of it.
@@ -37,7 +44,7 @@ class ScriptedConnection:
     def __init__(self, sock: socket.socket, ended: threading.Event) -> None:
         self._socket = sock
         self._ended = ended
-        self._splitter = FrameSplitter()
+        self._splitter = PacemakerFrameSplitter()
         self._requests: list[Message] = []
 
     def request(self) -> Message:

@@ -1,14 +1,13 @@
-"""Sessions around a real store, without sockets, and a mechanism as simple as can be."""
+"""ClientSessions around a real store, without sockets, and a mechanism as simple as can be."""
 
 from stormkeeper.errors import AuthenticationError
-from stormkeeper.pacemaker.server.access import Policy
-from stormkeeper.pacemaker.server.answering import Answerer, ServerStatus
-from stormkeeper.pacemaker.server.session import Sessions
-from stormkeeper.pacemaker.server.snapshot import EventCounts
-from stormkeeper.pacemaker.server.store.pulse_index import PulseIndex
-from stormkeeper.pacemaker.server.store.pulse_store import PulseStore
-from stormkeeper.pacemaker.wire import FrameSplitter, Message, decode, encode
-from stormkeeper.pacemaker.wire.handshake import Control, control_frame, token_frame
+from stormkeeper.pacemaker.server.client_session import ClientSessions, Policy
+from stormkeeper.pacemaker.server.pulse_index import PulseIndex
+from stormkeeper.pacemaker.server.pulse_store import PulseStore
+from stormkeeper.pacemaker.server.request_handler import RequestHandler, ServerStatus
+from stormkeeper.pacemaker.server.server_status import EventCounts
+from stormkeeper.pacemaker.wire import Message, PacemakerFrameSplitter, decode, encode
+from stormkeeper.pacemaker.wire.message_codec import Control, control_frame, token_frame
 
 ADDRESS = ("10.0.0.1", 4711)
 
@@ -61,8 +60,10 @@ def new_sessions(policy=None, index=None, **limits):
     """Return sessions, the store that they work on, and the clock of both."""
     clock = Clock()
     store = PulseStore(PulseIndex() if index is None else index, "instance", clock)
-    answerer = Answerer(store, lambda: ServerStatus("instance", 1, 1, "0", 0, 0, 0, 0), **limits)
-    return Sessions(answerer, policy or Policy(), EventCounts(), clock), store, clock
+    answerer = RequestHandler(
+        store, lambda: ServerStatus("instance", 1, 1, "0", 0, 0, 0, 0), **limits
+    )
+    return ClientSessions(answerer, policy or Policy(), EventCounts(), clock), store, clock
 
 
 #: What a reader is after, and where it is.
@@ -73,7 +74,7 @@ PATH = "/workerbeats/t/a-1"
 def ask(session, frame):
     """Give a session a message, or a frame of one; return its answers."""
     frame = encode(frame) if isinstance(frame, Message) else frame
-    return [decode(payload) for payload in FrameSplitter().feed(session.answer(frame[4:]))]
+    return [decode(payload) for payload in PacemakerFrameSplitter().feed(session.answer(frame[4:]))]
 
 
 def opened(policy=POLICY):

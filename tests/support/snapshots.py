@@ -1,6 +1,6 @@
 """A Pacemaker as it might be seen, for whatever is made of them."""
 
-from stormkeeper.pacemaker.server.snapshot import ServerSnapshot
+from stormkeeper.pacemaker.server.server_status import ServerSnapshot
 
 SNAPSHOT = ServerSnapshot(
     instance="6b1f",

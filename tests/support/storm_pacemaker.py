@@ -32,7 +32,7 @@ from stormkeeper import conf as configuration
 from stormkeeper.errors import AuthenticationError, StormkeeperError
 from stormkeeper.local import ports
 from stormkeeper.pacemaker.wire import Message, MessageType, Pulse, decode, encode
-from stormkeeper.pacemaker.wire.handshake import (
+from stormkeeper.pacemaker.wire.message_codec import (
     Control,
     control_frame,
     read_control,

@@ -316,7 +316,7 @@ class _Outages:
         self._missing: frozenset[Address] = frozenset()
 
     def report(self, failures: Mapping[Address, str]) -> None:
-        from stormkeeper.pacemaker.client.missing_servers import ALL_ANSWER, missing
+        from stormkeeper.pacemaker.client.pool_reads import ALL_ANSWER, missing
 
         text = missing(failures, len(self._servers)) if failures else ALL_ANSWER
         self._report(frozenset(failures), text)

@@ -37,7 +37,7 @@ from stormkeeper.heartbeats import following
 from stormkeeper.heartbeats.following import Position
 from stormkeeper.names import printable
 from stormkeeper.pacemaker.client import PacemakerClient
-from stormkeeper.pacemaker.client.settings import ClientSettings
+from stormkeeper.pacemaker.client.client_settings import ClientSettings
 
 if TYPE_CHECKING:
     from stormkeeper.conf import Conf

@@ -1,7 +1,7 @@
 """Heartbeats in Pacemakers.
 
 A heartbeat goes to one of them. What is read is asked of all at once, and the newest copy counts
-(`stormkeeper.pacemaker.client.readings`). A removal goes to all.
+(`stormkeeper.pacemaker.client.pool_reads`). A removal goes to all.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from stormkeeper.heartbeats.coverage import Coverage
-from stormkeeper.pacemaker.client.questions import Heartbeat
+from stormkeeper.pacemaker.client.server_reads import Heartbeat
 from stormkeeper.paths import WORKERBEATS
 
 __all__ = ["Heartbeat", "HeartbeatReader", "HeartbeatSender", "HeartbeatStore", "Heartbeats"]

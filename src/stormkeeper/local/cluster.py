@@ -36,7 +36,7 @@ from stormkeeper.local.waiting import is_completed, is_pipeline_due, waits_for
 from stormkeeper.local.watch import ClusterWatcher
 from stormkeeper.local.worker_log import WorkerLog
 from stormkeeper.local.workers import Workers
-from stormkeeper.pacemaker.client.settings import ClientSettings
+from stormkeeper.pacemaker.client.client_settings import ClientSettings
 from stormkeeper.supervisor.directories import Directories
 
 log = logging.getLogger(__name__)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from stormkeeper.conf import Conf
 from stormkeeper.local.settings import Places
-from stormkeeper.pacemaker.client.settings import access_of
+from stormkeeper.pacemaker.client.client_settings import access_of
 
 _ROOT = "storm.zookeeper.root"
 _TLS = "storm.zookeeper.ssl.enable"

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from stormkeeper.conf import Address, Conf, load
 from stormkeeper.conf.folders import folder
-from stormkeeper.pacemaker.client.settings import for_a_file
+from stormkeeper.pacemaker.client.client_settings import for_a_file
 from stormkeeper.pipeline import tables
 
 #: All processes of a run are on the loopback interface.

@@ -10,7 +10,7 @@ from stormkeeper.errors import PacemakerError, ProtocolError, SerializationError
 from stormkeeper.heartbeats import following
 from stormkeeper.heartbeats.following import Look, Position
 from stormkeeper.local.ledger import Counts, Ledger, Pulse, Snapshot
-from stormkeeper.pacemaker.client.settings import ClientSettings
+from stormkeeper.pacemaker.client.client_settings import ClientSettings
 from stormkeeper.thrift.records import ClusterWorkerHeartbeat
 from stormkeeper.thrift.serialization import deserialize
 

@@ -16,8 +16,8 @@ import pyarrow as pa
 
 from stormkeeper.conf import Address
 from stormkeeper.pacemaker.client import PacemakerClient
-from stormkeeper.pacemaker.client.fanout import ask_all
-from stormkeeper.pacemaker.client.questions import Question, pulses_of
+from stormkeeper.pacemaker.client.pool_reads import ask_all
+from stormkeeper.pacemaker.client.server_reads import Question, pulses_of
 from stormkeeper.paths import WORKERBEATS, WorkerId
 from stormkeeper.pipeline.decoding.decoder import decode
 from stormkeeper.pipeline.liveness_columns import columns_of

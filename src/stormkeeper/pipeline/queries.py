@@ -25,7 +25,7 @@ from stormkeeper.heartbeats.liveness import Limits
 from stormkeeper.history.folder import refused
 from stormkeeper.history.table_specs import Retention, TableSpec
 from stormkeeper.history.table_store import TableStore
-from stormkeeper.pacemaker.client.settings import access_of
+from stormkeeper.pacemaker.client.client_settings import access_of
 from stormkeeper.pipeline import (
     executor_stats,
     partitions,

@@ -62,7 +62,7 @@ class PacemakerDataSource(DataSource):
     ``aside``                 of what is ``packed``: the folder to which it is written, for a driver
                               on the same machine; only the names of its files go through Spark
     ``pacemaker.auth.method`` and others: how to authenticate and speak TLS, as in ``storm.yaml``
-                              (`stormkeeper.pacemaker.client.settings.KEYS`); files are read on
+                              (`client_settings.KEYS`); files are read on
                               every machine that reads
     ========================  =====================================================================
 

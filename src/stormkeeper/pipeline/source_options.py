@@ -10,8 +10,8 @@ from typing import Final
 
 from stormkeeper.conf import Address
 from stormkeeper.errors import ConfigError
-from stormkeeper.pacemaker.client import DEFAULT_PORT, settings
-from stormkeeper.pacemaker.client.settings import ClientSettings, of_texts
+from stormkeeper.pacemaker.client import DEFAULT_PORT, client_settings
+from stormkeeper.pacemaker.client.client_settings import ClientSettings, of_texts
 from stormkeeper.paths import WORKERBEATS
 
 DEFAULT_PATH: Final = WORKERBEATS
@@ -23,7 +23,7 @@ DEFAULT_TIMEOUT_SECS: Final = 2.0
 #: All that there are, as they are written.
 NAMES: Final = (
     *("servers", "path", "pageSize", "timeoutSecs", "values", "parts", "packed", "aside"),
-    *settings.KEYS,
+    *client_settings.KEYS,
 )
 
 #: How a table of Spark's catalog marks the options that it was created with. It hands them over
@@ -102,7 +102,7 @@ class Options:
             int(_number(options, "parts", 1, minimum=1, whole=True)),
             _switch(options, "packed", default=False),
             options.get("aside"),
-            tuple((key, options[key]) for key in settings.KEYS if key in options),
+            tuple((key, options[key]) for key in client_settings.KEYS if key in options),
         )
 
 

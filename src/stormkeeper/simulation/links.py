@@ -2,7 +2,7 @@
 
 A worker of Storm's has a connection of its own. Here the workers of a node share one, as 72,000
 connections are more than one process may have. Who shares one also shares its choice of a server,
-by the same rules as a real worker (`stormkeeper.pacemaker.client.pulse_writer`). Heartbeats are not
+by the same rules as a real worker (`stormkeeper.pacemaker.client.pool_writes`). Heartbeats are not
 waited for one by one: answers come in the order of the requests.
 
 They speak neither TLS nor authenticate.
@@ -18,12 +18,12 @@ from typing import Final
 
 from stormkeeper.conf import Address
 from stormkeeper.errors import ProtocolError, RemoteProtocolError
-from stormkeeper.pacemaker.client.backoff import Backoff
+from stormkeeper.pacemaker.client.pacemaker_client import TRY_TIMEOUT
 from stormkeeper.pacemaker.client.pool import WRITE_DEADLINE
-from stormkeeper.pacemaker.client.pulse_writer import Placement
-from stormkeeper.pacemaker.client.single import TRY_TIMEOUT
-from stormkeeper.pacemaker.wire import FrameSplitter, MessageType, decode
-from stormkeeper.pacemaker.wire.encoding import encode_acknowledgement, encode_pulse_around
+from stormkeeper.pacemaker.client.pool_writes import Placement
+from stormkeeper.pacemaker.client.protocol import Backoff
+from stormkeeper.pacemaker.wire import MessageType, PacemakerFrameSplitter, decode
+from stormkeeper.pacemaker.wire.message_codec import encode_acknowledgement, encode_pulse_around
 from stormkeeper.simulation.workers import Beat
 
 #: Message ids go from 0 to 99, as in Storm's client.
@@ -185,7 +185,7 @@ class _Wire(asyncio.Protocol):
         self.address = address
         self._link = link
         self._transport: asyncio.Transport | None = None
-        self._splitter = FrameSplitter()
+        self._splitter = PacemakerFrameSplitter()
         self._unanswered: deque[tuple[int, Beat]] = deque()
         self._unsent: list[bytes] = []
         self._next_id = 0

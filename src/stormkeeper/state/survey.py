@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class Pacemaker(Protocol):
-    """What is asked of one; `stormkeeper.pacemaker.client.single.PacemakerClient` has it."""
+    """What is asked of one; `PacemakerClient` has it."""
 
     def children(self, path: str) -> list[str]:
         """Return the names of the children of a path."""

@@ -3,10 +3,10 @@
 import pytest
 
 from stormkeeper.errors import NotAuthorizedError, RemoteProtocolError
-from stormkeeper.pacemaker.client.authenticating import STEP_TIMEOUT, Authentication
+from stormkeeper.pacemaker.client.authentication import STEP_TIMEOUT, ClientAuthentication
 from stormkeeper.pacemaker.client.calls import Compute, Reconnect, Send
-from stormkeeper.pacemaker.wire import FrameSplitter, Message, MessageType, Pulse, decode
-from stormkeeper.pacemaker.wire.handshake import (
+from stormkeeper.pacemaker.wire import Message, MessageType, PacemakerFrameSplitter, Pulse, decode
+from stormkeeper.pacemaker.wire.message_codec import (
     Control,
     control_frame,
     read_control,
@@ -20,7 +20,7 @@ REFUSED = Message(MessageType.NOT_AUTHORIZED, 0)
 
 
 def parsed(frame):
-    (payload,) = FrameSplitter().feed(frame)
+    (payload,) = PacemakerFrameSplitter().feed(frame)
     return decode(payload)
 
 
@@ -35,7 +35,7 @@ class Talk:
     """A handshake whose steps are computed and connections made at once, and what it sent."""
 
     def __init__(self, who=None):
-        self.handshake = Authentication("p:1", who or identity())
+        self.handshake = ClientAuthentication("p:1", who or identity())
         #: What left, connection by connection.
         self.connections = [[]]
         self.do(self.handshake.connected())
@@ -98,7 +98,7 @@ def test_kerberos_speaks_first_and_ends_with_a_token_of_its_own():
 
 
 def test_what_comes_during_a_step_waits_for_its_end():
-    handshake = Authentication("p:1", identity())
+    handshake = ClientAuthentication("p:1", identity())
     handshake.connected()
     assert handshake.received(REFUSED) == [Reconnect()]
     (start,) = handshake.connected()
@@ -195,7 +195,7 @@ def test_who_has_said_nothing_of_a_password_is_not_told_to_check_it():
 
 
 def test_a_step_of_our_own_has_its_own_patience():
-    talk = Authentication("p:1", identity())
+    talk = ClientAuthentication("p:1", identity())
     talk.connected()
     assert talk.patience(1.0) == 1.0
     talk.received(REFUSED)

@@ -15,10 +15,9 @@ from stormkeeper.errors import (
     RemoteProtocolError,
 )
 from stormkeeper.pacemaker.client import PacemakerClient
-from stormkeeper.pacemaker.client.authenticating import STEP_TIMEOUT
-from stormkeeper.pacemaker.client.backoff import Backoff
+from stormkeeper.pacemaker.client.authentication import STEP_TIMEOUT
 from stormkeeper.pacemaker.client.calls import (
-    Call,
+    ClientCall,
     Compute,
     Connect,
     Drop,
@@ -26,7 +25,7 @@ from stormkeeper.pacemaker.client.calls import (
     Send,
     Settle,
 )
-from stormkeeper.pacemaker.client.protocol import ClientProtocol, Link
+from stormkeeper.pacemaker.client.protocol import Backoff, ClientProtocol, Link
 from stormkeeper.pacemaker.wire import Message, MessageType, Pulse, encode
 from support.leaks import nothing_left_behind
 from support.mechanisms import REMEDY, Digest, Fake, identity
@@ -80,7 +79,7 @@ class World:
 
     def ask(self, path, *, deadline=15.0):
         frame = encode(Message(MessageType.GET_PULSE, 0, path=path))
-        call = Call(10, path, frame, self.now + deadline, self.now)
+        call = ClientCall(10, path, frame, self.now + deadline, self.now)
         self.protocol.submit(call, self.now)
         self.carried_out()
         return call

@@ -2,7 +2,7 @@ import threading
 
 import pytest
 
-from stormkeeper.pacemaker.client.background import Background
+from stormkeeper.pacemaker.client.authentication import Background
 from support.waiting import DEADLINE_SECS, until
 
 

@@ -3,7 +3,7 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stormkeeper.pacemaker.client.backoff import Backoff
+from stormkeeper.pacemaker.client.protocol import Backoff
 
 
 class Highest(Random):

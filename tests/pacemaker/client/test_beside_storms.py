@@ -9,10 +9,10 @@ from stormkeeper.errors import (
     PacemakerUnavailableError,
     UnsupportedExtensionError,
 )
+from stormkeeper.pacemaker.client.client_settings import ClientSettings
 from stormkeeper.pacemaker.client.pool import connect
-from stormkeeper.pacemaker.client.settings import ClientSettings
 from stormkeeper.pacemaker.wire import Message, MessageType, encode
-from stormkeeper.pacemaker.wire.handshake import Control, control_frame, token_frame
+from stormkeeper.pacemaker.wire.message_codec import Control, control_frame, token_frame
 from support.pacemaker import PacemakerProcess
 from support.plain_client import Client
 from support.storm_pacemaker import StormPacemaker

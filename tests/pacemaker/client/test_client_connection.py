@@ -9,7 +9,7 @@ from stormkeeper.errors import (
     RemoteProtocolError,
     UntrustedServerError,
 )
-from stormkeeper.pacemaker.client.client_connection import Connection, in_words
+from stormkeeper.pacemaker.client.socket_thread import PacemakerConnection, in_words
 from stormkeeper.pacemaker.wire import Message, MessageType, encode
 
 
@@ -19,7 +19,7 @@ def pair():
     ours.setblocking(False)
     theirs.settimeout(5.0)
     with ours, theirs:
-        yield Connection(ours, peer="p:1", max_message_size=1000, stream=None), theirs
+        yield PacemakerConnection(ours, peer="p:1", max_message_size=1000, stream=None), theirs
 
 
 def test_what_the_kernel_has_no_room_for_is_sent_later_and_in_order(pair):
@@ -65,7 +65,9 @@ def test_messages_before_a_fault_are_not_lost(pair):
     connection, _ = pair
     whole = encode(Message(MessageType.SEND_PULSE_RESPONSE, 7))
     for nonsense in (b"\x7f\xff\xff\xff", b"\x00\x00\x00\x01\xff"):
-        other = Connection(connection.socket, peer="p:1", max_message_size=1000, stream=None)
+        other = PacemakerConnection(
+            connection.socket, peer="p:1", max_message_size=1000, stream=None
+        )
         messages, fault = other.messages(whole + nonsense)
         assert [message.message_id for message in messages] == [7]
         assert isinstance(fault, RemoteProtocolError)

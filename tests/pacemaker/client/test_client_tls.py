@@ -21,8 +21,8 @@ from stormkeeper.errors import (
     UntrustedServerError,
 )
 from stormkeeper.pacemaker.client import PacemakerClient
-from stormkeeper.pacemaker.client.client_connection import Connection
 from stormkeeper.pacemaker.client.client_tls import TlsStream, client_contexts
+from stormkeeper.pacemaker.client.socket_thread import Connection
 from stormkeeper.pacemaker.wire import Message, MessageType, encode
 from support.certificates import certificates, tls_conf
 from support.leaks import nothing_left_behind

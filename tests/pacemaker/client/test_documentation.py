@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from stormkeeper.pacemaker.client import backoff, fanout, missed_deletes, pulse_writer, single
+from stormkeeper.pacemaker.client import pacemaker_client, pool_reads, pool_writes, protocol
 from stormkeeper.thrift.records import ClusterWorkerHeartbeat
 from stormkeeper.thrift.serialization import deserialize
 from support.messages import rows_of
@@ -18,7 +18,7 @@ def test_the_example_runs(capsys):
     example, _ = EXAMPLES
     with PacemakerProcess() as one, PacemakerProcess() as other:
         code = example.replace("pacemaker-1", one.address).replace("pacemaker-2", other.address)
-        with single.PacemakerClient(one.address) as worker:
+        with pacemaker_client.PacemakerClient(one.address) as worker:
             worker.send_pulse("/workerbeats/wc-1-1/node-6700", b"12345")
         exec(compile(code, "docs/several-pacemakers.md", "exec"), {})
     pulse, changes = capsys.readouterr().out.splitlines()
@@ -36,7 +36,7 @@ def test_the_example_of_a_program_that_beats_runs():
         exec(compile(code, "docs/several-pacemakers.md", "exec"), {})
         found = []
         for server in (one, other):
-            with single.PacemakerClient(server.address) as reader:
+            with pacemaker_client.PacemakerClient(server.address) as reader:
                 found += rows_of(reader.changes("/workerbeats").columns)
     (pulse,) = found
     assert f"storm heartbeats get {pulse.path}`" in PAGE
@@ -47,12 +47,12 @@ def test_the_example_of_a_program_that_beats_runs():
 
 def test_the_figures_are_those_of_the_code():
     text = PAGE.replace(",", "")
-    assert f"one try, {single.TRY_TIMEOUT:g} s" in PAGE
-    look, patience = pulse_writer.LOOK_SECS, pulse_writer.MOST_PATIENCE
+    assert f"one try, {pacemaker_client.TRY_TIMEOUT:g} s" in PAGE
+    look, patience = pool_writes.LOOK_SECS, pool_writes.MOST_PATIENCE
     assert f"every {0.5 * look:g} to {1.5 * look:g} s" in PAGE
     assert f"fails again within a minute, the worker doubles that time, up to {patience:g}" in PAGE
-    assert f"one wait of {single.TRY_TIMEOUT:g} s" in PAGE
-    first, longest = f"{backoff.BASE_SECS:g} s", f"{backoff.CAP_SECS:g} s"
+    assert f"one wait of {pacemaker_client.TRY_TIMEOUT:g} s" in PAGE
+    first, longest = f"{protocol.BASE_SECS:g} s", f"{protocol.CAP_SECS:g} s"
     assert f"{first} at most, and if it fails again for longer, up to {longest}" in PAGE
-    assert f"longer than {fanout.GRACE:g} s" in PAGE
-    assert f"newest {missed_deletes.LIMIT} deletes" in text
+    assert f"longer than {pool_reads.GRACE:g} s" in PAGE
+    assert f"newest {pool_writes.LIMIT} deletes" in text

@@ -15,9 +15,9 @@ from stormkeeper.errors import (
     RemoteProtocolError,
     UnsupportedExtensionError,
 )
-from stormkeeper.pacemaker.client import PacemakerClient, fanout
-from stormkeeper.pacemaker.client.fanout import GRACE, ask_all
-from stormkeeper.pacemaker.client.questions import Round, one_request
+from stormkeeper.pacemaker.client import PacemakerClient, pool_reads
+from stormkeeper.pacemaker.client.pool_reads import GRACE, ask_all
+from stormkeeper.pacemaker.client.server_reads import Round, one_request
 from stormkeeper.pacemaker.wire import ChangesRequest, Message, MessageType
 from support.pacemaker import nobody
 from support.scripted_pacemaker import JavaPacemaker, ScriptedPacemaker, hang, honest, refusing
@@ -136,7 +136,7 @@ def test_a_server_in_its_back_off_costs_nothing(clients, dead):
 
 
 def test_a_suspect_that_refuses_at_once_is_not_waited_for(clients, dead, monkeypatch):
-    monkeypatch.setattr(fanout, "GRACE", 30.0)
+    monkeypatch.setattr(pool_reads, "GRACE", 30.0)
     well = clients(honest)
     ask(well, dead)
     for _ in range(3):

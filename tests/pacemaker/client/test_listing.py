@@ -7,9 +7,8 @@ from hypothesis import strategies as st
 
 from stormkeeper.conf import Address
 from stormkeeper.errors import PacemakerUnavailableError
-from stormkeeper.pacemaker.client.fanout import Outcomes
-from stormkeeper.pacemaker.client.questions import contents_below, names_below
-from stormkeeper.pacemaker.client.readings import names_that_count, newest_of_each
+from stormkeeper.pacemaker.client.pool_reads import Outcomes, names_that_count, newest_of_each
+from stormkeeper.pacemaker.client.server_reads import contents_below, names_below
 from stormkeeper.thrift.records import ClusterWorkerHeartbeat
 from stormkeeper.thrift.serialization import serialize
 from support.questions import Clock, Java, Ours, ask

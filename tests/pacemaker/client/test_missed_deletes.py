@@ -1,5 +1,5 @@
 from stormkeeper.conf import Address
-from stormkeeper.pacemaker.client.missed_deletes import MissedDeletes
+from stormkeeper.pacemaker.client.pool_writes import MissedDeletes
 
 A, B = Address("a", 1), Address("b", 1)
 

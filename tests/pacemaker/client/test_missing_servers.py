@@ -6,7 +6,7 @@ import pytest
 
 from stormkeeper.conf import Address
 from stormkeeper.errors import PacemakerUnavailableError
-from stormkeeper.pacemaker.client.missing_servers import MissingServers
+from stormkeeper.pacemaker.client.pool_reads import MissingServers
 from support.sessions import Clock
 
 A, B = Address("a", 1), Address("b", 2)

@@ -7,7 +7,7 @@ from statistics import mean
 import pytest
 
 from stormkeeper.conf import Address
-from stormkeeper.pacemaker.client.pulse_writer import LOOK_SECS, Placement
+from stormkeeper.pacemaker.client.pool_writes import LOOK_SECS, Placement
 
 A, B, C = SERVERS = [Address(name, 6699) for name in "abc"]
 

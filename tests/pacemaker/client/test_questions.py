@@ -4,15 +4,15 @@ import pytest
 
 from stormkeeper.conf import Address
 from stormkeeper.errors import RemoteProtocolError
-from stormkeeper.pacemaker.client.questions import (
+from stormkeeper.pacemaker.client.server_reads import (
     Heartbeat,
     JavaReader,
     contents_below,
     copy_of,
     one_request,
 )
-from stormkeeper.pacemaker.server.store.pulse_index import PulseIndex
-from stormkeeper.pacemaker.server.store.pulse_store import PulseStore
+from stormkeeper.pacemaker.server.pulse_index import PulseIndex
+from stormkeeper.pacemaker.server.pulse_store import PulseStore
 from stormkeeper.pacemaker.wire import (
     TOMBSTONE,
     Changes,

@@ -3,13 +3,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stormkeeper.conf import Address
-from stormkeeper.pacemaker.client.questions import Heartbeat, Names
-from stormkeeper.pacemaker.client.readings import (
+from stormkeeper.pacemaker.client.pool_reads import (
     in_doubt,
     newest,
     newest_of_each,
     without_values,
 )
+from stormkeeper.pacemaker.client.server_reads import Heartbeat, ListedNames
 from stormkeeper.pacemaker.wire import TOMBSTONE
 from stormkeeper.thrift.records import ClusterWorkerHeartbeat
 from stormkeeper.thrift.serialization import serialize
@@ -121,7 +121,9 @@ def test_of_each_path_the_newest_is_told_with_its_age_and_its_server():
 
 
 def names(listed, deleted=""):
-    return Names(frozenset(listed.split()), None if deleted is None else frozenset(deleted.split()))
+    return ListedNames(
+        frozenset(listed.split()), None if deleted is None else frozenset(deleted.split())
+    )
 
 
 @pytest.mark.parametrize(

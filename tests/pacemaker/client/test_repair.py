@@ -4,7 +4,7 @@ from contextlib import ExitStack
 import pytest
 
 from stormkeeper.pacemaker.client import PacemakerClient
-from stormkeeper.pacemaker.client.missed_deletes import Repair
+from stormkeeper.pacemaker.client.pool_writes import DeleteRepair
 from stormkeeper.pacemaker.wire import MessageType
 from support.scripted_pacemaker import JavaPacemaker, ScriptedPacemaker, refusing
 from support.waiting import until
@@ -28,7 +28,7 @@ def repair_of(stack):
             peer = stack.enter_context(ScriptedPacemaker(script))
             client = stack.enter_context(PacemakerClient(peer.address, try_timeout=5.0))
             clients[client.address] = client
-        repair = Repair(clients, name="the repair", first_secs=0.2)
+        repair = DeleteRepair(clients, name="the repair", first_secs=0.2)
         stack.callback(repair.close)
         return repair, list(clients.values())
 

@@ -1,8 +1,8 @@
 import pytest
 
 from stormkeeper.errors import RemoteProtocolError
-from stormkeeper.pacemaker.client.calls import Call
-from stormkeeper.pacemaker.client.server_extensions import (
+from stormkeeper.pacemaker.client.calls import (
+    ClientCall,
     ServerExtensions,
     Verdict,
     question,
@@ -14,7 +14,7 @@ TOLD_CHANGES = b"\x0f\x00\x04\x0b\x00\x00\x00\x01\x00\x00\x00\x07changes\x00"
 
 
 def call(kind):
-    return Call(int(kind), "/a", b"", 1.0, 0.0)
+    return ClientCall(int(kind), "/a", b"", 1.0, 0.0)
 
 
 def told(details):
@@ -51,7 +51,7 @@ def test_what_is_not_told_is_asked_for_again():
 
 @pytest.mark.parametrize("name", ["a(", "a[b", "*", "c++", "a|b", "{1", "a\\", "$x"])
 def test_a_listing_that_may_end_a_java_pacemaker_waits_for_the_word_of_the_server(name):
-    listing = Call(int(MessageType.GET_ALL_NODES_FOR_PATH), f"/w/{name}", b"", 1.0, 0.0)
+    listing = ClientCall(int(MessageType.GET_ALL_NODES_FOR_PATH), f"/w/{name}", b"", 1.0, 0.0)
     ours, java = ServerExtensions(), ServerExtensions()
     assert ours.verdict(listing) is java.verdict(listing) is Verdict.ASK
     ours.told(told(TOLD_CHANGES))
@@ -63,7 +63,7 @@ def test_a_listing_that_may_end_a_java_pacemaker_waits_for_the_word_of_the_serve
 
 @pytest.mark.parametrize("name", ["wc-1-1700000000", "host.example.com-6700", "a]b}", "Ünï code"])
 def test_any_other_listing_asks_nothing(name):
-    listing = Call(int(MessageType.GET_ALL_NODES_FOR_PATH), f"/w/{name}", b"", 1.0, 0.0)
+    listing = ClientCall(int(MessageType.GET_ALL_NODES_FOR_PATH), f"/w/{name}", b"", 1.0, 0.0)
     assert ServerExtensions().verdict(listing) is Verdict.SEND
 
 

@@ -6,8 +6,8 @@ import pytest
 
 from stormkeeper import conf as configuration
 from stormkeeper.errors import ConfigError
+from stormkeeper.pacemaker.client.client_settings import KEYS, ClientSettings, access_of, of_texts
 from stormkeeper.pacemaker.client.pool import connect
-from stormkeeper.pacemaker.client.settings import KEYS, ClientSettings, access_of, of_texts
 
 JAAS = """
 PacemakerDigest {

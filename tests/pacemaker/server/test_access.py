@@ -4,7 +4,7 @@ import pytest
 
 from stormkeeper.conf import defaults
 from stormkeeper.errors import ConfigError
-from stormkeeper.pacemaker.server.access import Policy
+from stormkeeper.pacemaker.server.client_session import Policy
 
 JAAS = 'PacemakerDigest {{ username="nimbus" password="{}"; }};\n'
 

@@ -3,10 +3,14 @@
 import pytest
 
 from stormkeeper.errors import NotAuthorizedError, RemoteProtocolError
-from stormkeeper.pacemaker.server.answering import Answerer, RequestRefusedError, ServerStatus
-from stormkeeper.pacemaker.server.store.limits import StoreLimits
-from stormkeeper.pacemaker.server.store.pulse_index import PulseIndex
-from stormkeeper.pacemaker.server.store.pulse_store import PulseStore
+from stormkeeper.pacemaker.server.pulse_index import PulseIndex
+from stormkeeper.pacemaker.server.pulse_store import PulseStore
+from stormkeeper.pacemaker.server.request_handler import (
+    RequestHandler,
+    RequestRefusedError,
+    ServerStatus,
+)
+from stormkeeper.pacemaker.server.store_limits import StoreLimits
 from stormkeeper.pacemaker.wire import (
     RESERVED_PATH,
     TOMBSTONE,
@@ -31,7 +35,7 @@ class Desk:
     def __init__(self, **limits):
         self.now = 0.0
         self.store = PulseStore(PulseIndex(), "instance", lambda: self.now)
-        self.answerer = Answerer(self.store, lambda: STATUS, **limits)
+        self.answerer = RequestHandler(self.store, lambda: STATUS, **limits)
 
     def ask(self, kind, message_id=1, **data):
         frame = self.answerer.answer(encode(Message(kind, message_id, **data))[4:])

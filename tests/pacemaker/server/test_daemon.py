@@ -393,7 +393,7 @@ class FaultyPacemaker(PacemakerProcess):
 
     program = (
         "-c",
-        "from stormkeeper.pacemaker.server.store.pulse_store import PulseStore\n"
+        "from stormkeeper.pacemaker.server.pulse_store import PulseStore\n"
         "PulseStore.children = lambda self, path: 1 / 0\n"
         "from stormkeeper.cli import main; main()",
     )

@@ -75,8 +75,8 @@ class PatientPacemaker(PacemakerProcess):
 
     program = (
         "-c",
-        "from stormkeeper.pacemaker.server import serving\n"
-        "serving.DRAIN = 600.0\n"
+        "from stormkeeper.pacemaker.server import pacemaker_server\n"
+        "pacemaker_server.DRAIN = 600.0\n"
         "from stormkeeper.cli import main; main()",
     )
 

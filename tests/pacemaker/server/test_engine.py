@@ -9,9 +9,9 @@ import pytest
 
 import stormkeeper.pacemaker.server as package
 from stormkeeper.errors import ConfigError
-from stormkeeper.pacemaker.server.connections.asyncio_channels import AsyncioChannels
-from stormkeeper.pacemaker.server.engine import load
-from stormkeeper.pacemaker.server.store.pulse_index import PulseIndex
+from stormkeeper.pacemaker.server.asyncio_channels import AsyncioChannels
+from stormkeeper.pacemaker.server.pacemaker_server import load
+from stormkeeper.pacemaker.server.pulse_index import PulseIndex
 from support.engines import ENGINES
 
 MODULE = "stormkeeper.pacemaker.server._compiled"

@@ -8,12 +8,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from stormkeeper.pacemaker.server.access import Policy
-from stormkeeper.pacemaker.server.answering import Answerer, ServerStatus
-from stormkeeper.pacemaker.server.session import Sessions
-from stormkeeper.pacemaker.server.snapshot import EventCounts
-from stormkeeper.pacemaker.server.store.limits import StoreLimits
-from stormkeeper.pacemaker.server.store.pulse_store import PulseStore
+from stormkeeper.pacemaker.server.client_session import ClientSessions, Policy
+from stormkeeper.pacemaker.server.pulse_store import PulseStore
+from stormkeeper.pacemaker.server.request_handler import RequestHandler, ServerStatus
+from stormkeeper.pacemaker.server.server_status import EventCounts
+from stormkeeper.pacemaker.server.store_limits import StoreLimits
 from stormkeeper.pacemaker.wire import (
     RESERVED_PATH,
     ChangesRequest,
@@ -104,8 +103,8 @@ async def converse(name, stream, sizes, limits):
     store = PulseStore(rig.index, "instance", lambda: clock[0], limits)
     describe = ServerStatus("instance", 1, 1, "0", 0, 0, 0, 0)
     events = EventCounts()
-    answerer = Answerer(store, lambda: describe, max_size=MAX_SIZE)
-    sessions = Sessions(answerer, Policy(), events, lambda: clock[0])
+    answerer = RequestHandler(store, lambda: describe, max_size=MAX_SIZE)
+    sessions = ClientSessions(answerer, Policy(), events, lambda: clock[0])
     rig.now = clock[0]
     async with rig:
         client = rig.connect()

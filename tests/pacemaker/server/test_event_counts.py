@@ -7,8 +7,14 @@ import pytest
 
 from stormkeeper.daemon import sockets
 from stormkeeper.pacemaker import server
-from stormkeeper.pacemaker.server.connections import channels
-from stormkeeper.pacemaker.server.snapshot import CLOSED, REFUSED, TURNED_AWAY, WRITE, EventCounts
+from stormkeeper.pacemaker.server import channels
+from stormkeeper.pacemaker.server.server_status import (
+    CLOSED,
+    REFUSED,
+    TURNED_AWAY,
+    WRITE,
+    EventCounts,
+)
 
 SOURCES = [*Path(server.__path__[0]).rglob("*.py"), Path(sockets.__file__)]
 TREES = {path: ast.parse(path.read_text()) for path in SOURCES}

@@ -10,7 +10,7 @@ import pytest
 
 from stormkeeper.conf import access_control, defaults, yaml_text
 from stormkeeper.conf.schema import SCHEMA
-from stormkeeper.pacemaker.server import reload
+from stormkeeper.pacemaker.server import pacemaker_server
 from stormkeeper.sasl import methods
 from support.pacemaker import PacemakerProcess
 from support.plain_client import Client
@@ -85,5 +85,5 @@ def test_every_key_that_is_named_exists():
 
 def test_what_waits_for_a_restart_is_what_is_said():
     said = set(re.findall(r"`(pacemaker\.[a-z.]+)`", section("While it runs")))
-    ports_and_addresses = {k for k in reload.AT_START if k.endswith((".host", ".port"))}
-    assert said == reload.AT_START - ports_and_addresses
+    ports_and_addresses = {k for k in pacemaker_server.AT_START if k.endswith((".host", ".port"))}
+    assert said == pacemaker_server.AT_START - ports_and_addresses

@@ -8,7 +8,7 @@ import pytest
 
 from stormkeeper.daemon.lifecycle import ServiceManager
 from stormkeeper.errors import ListenError
-from stormkeeper.pacemaker.server.monitoring import Monitoring
+from stormkeeper.pacemaker.server.daemon import Monitoring
 from support.snapshots import SNAPSHOT
 from support.waiting import DEADLINE_SECS
 

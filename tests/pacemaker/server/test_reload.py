@@ -15,8 +15,8 @@ from cryptography import x509
 from stormkeeper.conf import defaults
 from stormkeeper.conf.schema import SCHEMA
 from stormkeeper.errors import ConfigError
-from stormkeeper.pacemaker.server import reload
-from stormkeeper.pacemaker.server.serving import PacemakerServer
+from stormkeeper.pacemaker.server import pacemaker_server
+from stormkeeper.pacemaker.server.pacemaker_server import PacemakerServer
 from stormkeeper.pacemaker.wire import Message, MessageType, Pulse
 from stormkeeper.sasl import methods
 from support.certificates import certificates, tls_conf
@@ -37,7 +37,7 @@ def test_what_can_change_changes_and_the_rest_is_told():
         "pacemaker.tls.ca.file": "/ca.pem",
         "ui.port": 1,
     }
-    found = reload.compare(defaults(), defaults().with_values(new))
+    found = pacemaker_server.compare(defaults(), defaults().with_values(new))
     assert found.changes == (
         "pacemaker.auth.writes = true (was false)",
         "pacemaker.childopts",
@@ -49,14 +49,14 @@ def test_what_can_change_changes_and_the_rest_is_told():
     assert found.conf["pacemaker.port"] == 6699
     assert found.conf["pacemaker.max.connections"] == 7
     # What waits is told again the next time.
-    assert reload.compare(found.conf, defaults().with_values(new)).later == found.later
-    assert reload.compare(defaults(), defaults()).changes == ()
+    assert pacemaker_server.compare(found.conf, defaults().with_values(new)).later == found.later
+    assert pacemaker_server.compare(defaults(), defaults()).changes == ()
 
 
 def test_what_is_told_of_a_reload_is_one_truth():
     def told(**new):
         new = {f"pacemaker.{key.replace('_', '.')}": value for key, value in new.items()}
-        return reload.compare(defaults(), defaults().with_values(new)).describe()
+        return pacemaker_server.compare(defaults(), defaults().with_values(new)).describe()
 
     now, later = "pacemaker.max.connections = 7 (was 0)", "pacemaker.port = 1 (was 6699)"
     assert told() == "nothing has changed"
@@ -80,8 +80,8 @@ def test_every_key_of_a_pacemaker_is_of_one_kind():
         "nimbus.daemon.user",
         "task.heartbeat.frequency.secs",
     }
-    assert keys | others == reload.RELOADED | reload.AT_START
-    assert not reload.RELOADED & reload.AT_START
+    assert keys | others == pacemaker_server.RELOADED | pacemaker_server.AT_START
+    assert not pacemaker_server.RELOADED & pacemaker_server.AT_START
 
 
 def test_another_heartbeat_period_is_told_and_shown():
@@ -96,13 +96,13 @@ def test_a_fingerprint_tells_contents_apart(tmp_path):
     first.write_text("ab")
     second.write_text("c")
     conf = {"x": str(first), "y": str(second), "z": None}
-    before = reload.fingerprint(conf, ("x", "y", "z"))
-    assert reload.fingerprint(conf, ("x", "y", "z")) == before
+    before = pacemaker_server.fingerprint(conf, ("x", "y", "z"))
+    assert pacemaker_server.fingerprint(conf, ("x", "y", "z")) == before
     first.write_text("a")
     second.write_text("bc")
-    assert reload.fingerprint(conf, ("x", "y", "z")) != before
+    assert pacemaker_server.fingerprint(conf, ("x", "y", "z")) != before
     second.unlink()
-    assert reload.fingerprint(conf, ("x", "y", "z")) != before
+    assert pacemaker_server.fingerprint(conf, ("x", "y", "z")) != before
 
 
 def test_what_is_wrong_changes_nothing():

@@ -25,7 +25,7 @@ from stormkeeper.pacemaker.wire import (
     Pulse,
     encode,
 )
-from stormkeeper.pacemaker.wire.handshake import Control, control_frame, token_frame
+from stormkeeper.pacemaker.wire.message_codec import Control, control_frame, token_frame
 from stormkeeper.sasl import methods
 from support.certificates import certificates, tls_conf
 from support.engines import ENGINES

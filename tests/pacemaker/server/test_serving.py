@@ -4,10 +4,9 @@ import asyncio
 import socket
 
 from stormkeeper.conf import defaults
-from stormkeeper.pacemaker.server import serving
-from stormkeeper.pacemaker.server.connections import asyncio_channels
-from stormkeeper.pacemaker.server.serving import PacemakerServer
-from stormkeeper.pacemaker.server.store.horizon import clock
+from stormkeeper.pacemaker.server import asyncio_channels, pacemaker_server
+from stormkeeper.pacemaker.server.pacemaker_server import PacemakerServer
+from stormkeeper.pacemaker.server.server_status import clock
 from support.waiting import DEADLINE_SECS
 
 
@@ -24,7 +23,7 @@ def test_it_vouches_from_when_it_can_be_heard():
 
 
 def test_a_connection_counts_for_its_address_until_its_descriptor_is_closed(engine, monkeypatch):
-    monkeypatch.setattr(serving, "_TICK", 600.0)
+    monkeypatch.setattr(pacemaker_server, "_TICK", 600.0)
     monkeypatch.setattr(asyncio_channels, "LINGER", 600.0)
 
     async def serve():
@@ -76,6 +75,6 @@ def test_an_expiry_that_fails_half_way_is_begun_anew(monkeypatch):
             await server.stop()
 
     failures = []
-    monkeypatch.setattr(serving, "_TICK", 0.02)
+    monkeypatch.setattr(pacemaker_server, "_TICK", 0.02)
     asyncio.run(asyncio.wait_for(serve(), 20))
     assert [str(failure) for failure in failures] == ["on purpose"]

@@ -14,9 +14,9 @@ from stormkeeper.errors import RemoteProtocolError
 from stormkeeper.pacemaker.wire import (
     RESERVED_PATH,
     ChangesRequest,
-    FrameSplitter,
     Message,
     MessageType,
+    PacemakerFrameSplitter,
     Pulse,
     decode,
     encode,
@@ -142,7 +142,7 @@ def test_no_arrangement_of_fields_reads_anything(fields):
         answer = session.answer(b"".join(fields) + b"\0")
     except RemoteProtocolError:
         return
-    for payload in FrameSplitter().feed(answer):
+    for payload in PacemakerFrameSplitter().feed(answer):
         assert decode(payload).type in (MessageType.NOT_AUTHORIZED, MessageType.SEND_PULSE_RESPONSE)
     assert SECRET not in answer
     assert b"instance" not in answer
@@ -180,7 +180,7 @@ def test_no_engine_has_a_way_around_the_session(engine, frames):
             return await client.receive_all()
 
     answers = asyncio.run(received())
-    for payload in FrameSplitter().feed(answers):
+    for payload in PacemakerFrameSplitter().feed(answers):
         answer = decode(payload)
         assert answer.type == MessageType.NOT_AUTHORIZED or answer.type - 1 in (4, 12)
     assert SECRET not in answers

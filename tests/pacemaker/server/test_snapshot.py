@@ -1,11 +1,10 @@
 import pytest
 
 from stormkeeper.conf import defaults
-from stormkeeper.pacemaker.server.serving import PacemakerServer
-from stormkeeper.pacemaker.server.snapshot import oldest_pulse, recent_sizes
-from stormkeeper.pacemaker.server.store.horizon import clock
-from stormkeeper.pacemaker.server.store.limits import StoreLimits
-from stormkeeper.pacemaker.server.store.pulse_index import PulseIndex
+from stormkeeper.pacemaker.server.pacemaker_server import PacemakerServer
+from stormkeeper.pacemaker.server.pulse_index import PulseIndex
+from stormkeeper.pacemaker.server.server_status import clock, oldest_pulse, recent_sizes
+from stormkeeper.pacemaker.server.store_limits import StoreLimits
 from support.certificates import tls_conf
 from support.engines import ENGINES
 

@@ -5,14 +5,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stormkeeper.errors import LocalProtocolError
-from stormkeeper.pacemaker.wire.decoding import decode
-from stormkeeper.pacemaker.wire.encoding import (
+from stormkeeper.pacemaker.wire.message_codec import (
     CHANGE_OVERHEAD,
     CHANGES_OVERHEAD,
     PULSE_OVERHEAD,
     RECORDS_OVERHEAD,
     SIZE_OVERHEAD,
     SIZES_OVERHEAD,
+    decode,
     encode,
     encode_acknowledgement,
     encode_changes,

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from thriftpy2.transport import TMemoryBuffer
 
 from stormkeeper.errors import RemoteProtocolError
-from stormkeeper.pacemaker.wire.extensions import extensions_told
+from stormkeeper.pacemaker.wire.messages import extensions_told
 from stormkeeper.thrift.pacemaker import ServerInfo
 
 

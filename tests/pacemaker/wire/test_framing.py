@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stormkeeper.errors import RemoteProtocolError
-from stormkeeper.pacemaker.wire.framing import FrameSplitter
+from stormkeeper.pacemaker.wire.message_codec import PacemakerFrameSplitter
 
 
 def frame(payload: bytes) -> bytes:
@@ -19,16 +19,16 @@ def test_every_split_of_a_stream_gives_the_same_payloads():
     payloads = [b"", b"a", b"bc" * 9, b"", b"\x00\x00\x00\x01", b"end"]
     stream = b"".join(map(frame, payloads))
     for cut in range(len(stream) + 1):
-        splitter = FrameSplitter()
+        splitter = PacemakerFrameSplitter()
         assert splitter.feed(stream[:cut]) + splitter.feed(stream[cut:]) == payloads
-    splitter = FrameSplitter()
+    splitter = PacemakerFrameSplitter()
     assert [p for byte in stream for p in splitter.feed(bytes([byte]))] == payloads
 
 
 @given(st.lists(st.binary(max_size=40), max_size=20), st.data())
 def test_random_chunks_give_the_same_payloads(payloads, data):
     stream = b"".join(map(frame, payloads))
-    splitter = FrameSplitter()
+    splitter = PacemakerFrameSplitter()
     got = []
     pos = 0
     while pos < len(stream):
@@ -39,7 +39,7 @@ def test_random_chunks_give_the_same_payloads(payloads, data):
 
 
 def test_a_frame_of_the_maximum_is_accepted_and_one_byte_more_is_not():
-    splitter = FrameSplitter(max_size=8)
+    splitter = PacemakerFrameSplitter(max_size=8)
     assert splitter.feed(frame(b"12345678")) == [b"12345678"]
     with pytest.raises(RemoteProtocolError, match="9 bytes announced"):
         splitter.feed(b"\x00\x00\x00\x09")
@@ -49,8 +49,8 @@ def test_a_frame_of_the_maximum_is_accepted_and_one_byte_more_is_not():
 def test_a_bad_length_is_a_fault_whole_or_in_pieces(length):
     length = length.ljust(4, b"\x01")
     with pytest.raises(RemoteProtocolError, match="announced"):
-        FrameSplitter().feed(length + b"rest")
-    splitter = FrameSplitter()
+        PacemakerFrameSplitter().feed(length + b"rest")
+    splitter = PacemakerFrameSplitter()
     assert splitter.feed(length[:1]) == []
     with pytest.raises(RemoteProtocolError, match="announced"):
         splitter.feed(length[1:])
@@ -59,17 +59,17 @@ def test_a_bad_length_is_a_fault_whole_or_in_pieces(length):
 @pytest.mark.parametrize("verb", [b"GET /metrics", b"HEAD /", b"POST /"])
 def test_who_speaks_http_is_told_where(verb):
     with pytest.raises(RemoteProtocolError, match=r"HTTP.*pacemaker\.metrics\.port"):
-        FrameSplitter().feed(verb)
+        PacemakerFrameSplitter().feed(verb)
 
 
 def test_a_client_that_asks_a_web_server_is_told_so():
     with pytest.raises(RemoteProtocolError, match=r"this is HTTP: .*pacemaker\.metrics\.port.*"):
-        FrameSplitter().feed(b"HTTP/1.0 400 Bad Request\r\n")
+        PacemakerFrameSplitter().feed(b"HTTP/1.0 400 Bad Request\r\n")
 
 
 def test_frames_before_a_bad_length_are_given_and_the_fault_stays():
     for cut in range(8):
-        splitter = FrameSplitter()
+        splitter = PacemakerFrameSplitter()
         stream = frame(b"good") + b"\xff\xff\xff\xff" + frame(b"never")
         assert splitter.feed(stream[:cut]) + splitter.feed(stream[cut:]) == [b"good"]
         assert splitter.fault is not None
@@ -79,7 +79,7 @@ def test_frames_before_a_bad_length_are_given_and_the_fault_stays():
 
 
 def test_memory_is_taken_for_bytes_that_came_not_for_the_length_announced():
-    splitters = [FrameSplitter() for _ in range(100)]
+    splitters = [PacemakerFrameSplitter() for _ in range(100)]
     tracemalloc.start()
     try:
         for splitter in splitters:
@@ -94,7 +94,7 @@ def pieces(stream: bytes, size: int) -> list[bytes]:
 
 
 def seconds(chunks) -> float:
-    splitter = FrameSplitter()
+    splitter = PacemakerFrameSplitter()
     started = time.process_time()
     for chunk in chunks:
         splitter.feed(chunk)

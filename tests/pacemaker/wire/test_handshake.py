@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from stormkeeper.errors import LocalProtocolError, RemoteProtocolError
 from stormkeeper.pacemaker.wire import Message, MessageType, decode
-from stormkeeper.pacemaker.wire.handshake import (
+from stormkeeper.pacemaker.wire.message_codec import (
     MAX_TOKEN,
     Control,
     control_frame,

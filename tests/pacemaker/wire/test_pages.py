@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stormkeeper.errors import RemoteProtocolError
-from stormkeeper.pacemaker.wire import Changes, Columns, Message, decode, encode, pages
+from stormkeeper.pacemaker.wire import Changes, Columns, Message, decode, encode
+from stormkeeper.pacemaker.wire import changes as pages
 from stormkeeper.thrift import pacemaker as thrift
 from support import reference_codec
 from support.messages import change as change_of

@@ -10,9 +10,9 @@ from stormkeeper.pacemaker.wire import (
     Changes,
     ChangesRequest,
     Columns,
-    FrameSplitter,
     Message,
     MessageType,
+    PacemakerFrameSplitter,
     Pulse,
     decode,
     encode,
@@ -25,7 +25,7 @@ GOLDEN = list(golden_frames())
 
 @pytest.mark.parametrize("golden", GOLDEN, ids=lambda golden: golden.name)
 def test_what_storm_wrote_is_read_and_written_alike(golden):
-    [payload] = FrameSplitter().feed(golden.frame)
+    [payload] = PacemakerFrameSplitter().feed(golden.frame)
     assert decode(payload) == golden.message
     assert encode(golden.message) == golden.frame
 
@@ -40,7 +40,7 @@ def test_storms_whole_conversation_at_every_split():
     stream = b"".join(golden.frame for golden in GOLDEN)
     expected = [golden.message for golden in GOLDEN]
     for cut in range(len(stream) + 1):
-        splitter = FrameSplitter()
+        splitter = PacemakerFrameSplitter()
         payloads = splitter.feed(stream[:cut]) + splitter.feed(stream[cut:])
         assert len(payloads) == len(expected)
         if cut % 97 == 0:
@@ -50,7 +50,7 @@ def test_storms_whole_conversation_at_every_split():
 @given(st.lists(messages, max_size=6), st.data())
 def test_messages_survive_any_chunking(sent, data):
     stream = b"".join(map(encode, sent))
-    splitter = FrameSplitter()
+    splitter = PacemakerFrameSplitter()
     received = []
     while stream:
         size = data.draw(st.integers(1, len(stream)))

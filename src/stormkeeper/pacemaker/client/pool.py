@@ -28,33 +28,33 @@ from stormkeeper.errors import (
     RemoteProtocolError,
     StormkeeperError,
 )
-from stormkeeper.pacemaker.client.fanout import Outcomes, ask_all
-from stormkeeper.pacemaker.client.missed_deletes import Repair
-from stormkeeper.pacemaker.client.missing_servers import MissingServers
-from stormkeeper.pacemaker.client.pulse_writer import LOOK_SECS, Placement, Writer
-from stormkeeper.pacemaker.client.questions import (
-    Contents,
-    Heartbeat,
-    Question,
-    contents_below,
-    copy_of,
-    names_below,
-    one_request,
-    server_info_of,
+from stormkeeper.pacemaker.client.client_settings import ClientSettings, Role
+from stormkeeper.pacemaker.client.pacemaker_client import (
+    DEADLINE,
+    RETRIES,
+    TRY_TIMEOUT,
+    PacemakerClient,
 )
-from stormkeeper.pacemaker.client.readings import (
+from stormkeeper.pacemaker.client.pool_reads import (
+    MissingServers,
+    Outcomes,
     Readings,
+    ask_all,
     names_that_count,
     newest_of_each,
     stopwatch,
     without_values,
 )
-from stormkeeper.pacemaker.client.settings import ClientSettings, Role
-from stormkeeper.pacemaker.client.single import (
-    DEADLINE,
-    RETRIES,
-    TRY_TIMEOUT,
-    PacemakerClient,
+from stormkeeper.pacemaker.client.pool_writes import LOOK_SECS, DeleteRepair, Placement, PulseWriter
+from stormkeeper.pacemaker.client.server_reads import (
+    Heartbeat,
+    Question,
+    ServerContents,
+    contents_below,
+    copy_of,
+    names_below,
+    one_request,
+    server_info_of,
 )
 from stormkeeper.pacemaker.wire import (
     RESERVED_PATH,
@@ -86,7 +86,7 @@ class PacemakerPool:
     servers
         Where they listen; at least one.
     name
-        Names the clients' threads.
+        ListedNames the clients' threads.
     settings
         How to talk to the servers.
     try_timeout, retries, deadline
@@ -142,8 +142,8 @@ class PacemakerPool:
         }
         self._order = addresses
         self._missing = MissingServers(len(addresses))
-        self._repair = Repair(self._clients, name=f"{name} repair")
-        self._writer = Writer(
+        self._repair = DeleteRepair(self._clients, name=f"{name} repair")
+        self._writer = PulseWriter(
             self._clients,
             Placement(addresses, random, home=write_to, look_secs=look_secs),
             self._repair,
@@ -259,7 +259,7 @@ class PacemakerPool:
         """
         elapsed = stopwatch()
 
-        def ask(*, values: bool) -> Outcomes[Contents]:
+        def ask(*, values: bool) -> Outcomes[ServerContents]:
             return self._outcomes_of_all(
                 lambda client: contents_below(path, client.address, elapsed, values=values),
                 hurried=hurried,
@@ -396,7 +396,7 @@ class PacemakerPool:
         raise PacemakerUnavailableError("no Pacemaker answered: " + "; ".join(map(str, failures)))
 
 
-def _is_mixed(contents: Iterable[Contents]) -> bool:
+def _is_mixed(contents: Iterable[ServerContents]) -> bool:
     """Whether servers of ours and of Storm's both hold something."""
     return len({some.info is None for some in contents if some.copies}) > 1
 
@@ -421,7 +421,7 @@ def connect(
     conf
         Gives ``pacemaker.servers``, and how to talk to them (`settings.KEYS`).
     name
-        Names the threads.
+        ListedNames the threads.
     role
         A "writer", such as a worker, authenticates only where ``pacemaker.auth.writes`` is true.
     options

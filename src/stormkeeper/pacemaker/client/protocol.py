@@ -16,7 +16,7 @@ The rules that hold here:
   or the connection ends.
 - **Back-off** lies between two attempts to connect. A call that is made meanwhile waits for its
   end. The first answer resets it, not the first connection: a frozen server accepts connections.
-- **Authentication**, where it is configured, comes first on every connection (`authenticating`).
+- **Authentication**, where it is configured, comes first on every connection (`authentication`).
   A connection of its own finds out before whether it would harm the server. If it fails, all calls
   that wait fail; the next call tries again, after the back-off.
 - **A request of an extension** is sent only if the server has said, on the same connection, that it
@@ -26,6 +26,7 @@ The rules that hold here:
 from collections import deque
 from collections.abc import Callable, Iterable
 from enum import Enum
+from random import Random
 from typing import Final
 
 from stormkeeper.errors import (
@@ -35,19 +36,11 @@ from stormkeeper.errors import (
     RemoteProtocolError,
     StormkeeperError,
 )
-from stormkeeper.pacemaker.client.answers import (
-    WrongAnswerError,
-    asked,
-    fault_of,
-    refusal,
-    type_name,
-)
-from stormkeeper.pacemaker.client.authenticating import Authentication, Identity, Todo
-from stormkeeper.pacemaker.client.backoff import Backoff
+from stormkeeper.pacemaker.client.authentication import ClientAuthentication, Identity, Todo
 from stormkeeper.pacemaker.client.calls import (
     MAX_IN_FLIGHT,
     MAX_MESSAGE_ID,
-    Call,
+    ClientCall,
     Compute,
     Connect,
     Drop,
@@ -55,21 +48,64 @@ from stormkeeper.pacemaker.client.calls import (
     InFlight,
     Reconnect,
     Send,
+    ServerExtensions,
     Settle,
+    Verdict,
+    WrongAnswerError,
+    asked,
+    fault_of,
+    question,
+    refusal,
+    type_name,
+    unsupported,
     with_message_id,
 )
-from stormkeeper.pacemaker.client.server_extensions import (
-    ServerExtensions,
-    Verdict,
-    question,
-    unsupported,
-)
 from stormkeeper.pacemaker.wire import RESERVED_PATH, Message, MessageType
+
+#: Upper end of the first delay, in seconds: a connection that was merely cut is back at once.
+BASE_SECS: Final = 0.05
+
+
+#: Upper end of every later delay, in seconds.
+CAP_SECS: Final = 1.0
+
+
+class Backoff:
+    """Counts failures in a row and draws the delay after each.
+
+    Parameters
+    ----------
+    random
+        Source of the jitter.
+    base, cap
+        Upper ends of the first and of the longest delay, in seconds.
+    """
+
+    __slots__ = ("_base", "_cap", "_random", "failures")
+
+    def __init__(self, random: Random, *, base: float = BASE_SECS, cap: float = CAP_SECS) -> None:
+        self._random = random
+        self._base = base
+        self._cap = cap
+        #: Failures since the last success.
+        self.failures = 0
+
+    def failed(self) -> float:
+        """Count a failure and return the seconds to wait before the next attempt."""
+        self.failures += 1
+        # 2.0 ** 1024 is no float any more; the cap is reached long before 30 doublings.
+        ceiling = min(self._cap, self._base * 2.0 ** min(self.failures - 1, 30))
+        return self._random.uniform(0.0, ceiling)
+
+    def succeeded(self) -> None:
+        """Forget the failures: the server answered."""
+        self.failures = 0
+
 
 NEVER: Final = float("inf")
 
 
-class Link(Enum):
+class LinkState(Enum):
     """States of the one connection."""
 
     DOWN = "down"
@@ -111,12 +147,12 @@ class ClientProtocol:
         self._try_timeout = try_timeout
         self._identity = identity
         #: The authentication of this connection, or of the one that is made next.
-        self._authentication: Authentication | None = None
+        self._authentication: ClientAuthentication | None = None
         self._max_in_flight = max_in_flight
         self._last_message_id = last_message_id
-        self._state = Link.DOWN
+        self._state = LinkState.DOWN
         #: Calls to be sent, in the order in which they were made.
-        self._waiting: deque[Call] = deque()
+        self._waiting: deque[ClientCall] = deque()
         self._in_flight = self._new_table()
         #: What this connection's server has of extensions.
         self._extensions = ServerExtensions()
@@ -131,10 +167,10 @@ class ClientProtocol:
         self.effects: deque[Effect] = deque()
         #: Every call that is not settled yet, in the order in which they were made. The client's
         #: own question, which nobody waits for, is not in it.
-        self._open: dict[Call, None] = {}
+        self._open: dict[ClientCall, None] = {}
 
     @property
-    def state(self) -> Link:
+    def state(self) -> LinkState:
         """State of the connection."""
         return self._state
 
@@ -145,11 +181,11 @@ class ClientProtocol:
 
     def retry_in(self, now: float) -> float:
         """Return the seconds until this server may be tried again; 0 when it may be now."""
-        return max(0.0, self._retry_at - now) if self._state is Link.DOWN else 0.0
+        return max(0.0, self._retry_at - now) if self._state is LinkState.DOWN else 0.0
 
     # --- what happens ----------------------------------------------------------------------------
 
-    def submit(self, call: Call, now: float) -> None:
+    def submit(self, call: ClientCall, now: float) -> None:
         """Take a call; it is settled at its deadline at the latest.
 
         Raises
@@ -157,7 +193,7 @@ class ClientProtocol:
         PacemakerClosedError
             If the client is closed.
         """
-        if self._state is Link.CLOSED:
+        if self._state is LinkState.CLOSED:
             raise PacemakerClosedError(f"the client of {self._peer} is closed")
         self._open[call] = None
         self._waiting.append(call)
@@ -166,20 +202,20 @@ class ClientProtocol:
 
     def connected(self, now: float) -> None:
         """Note that the connection is made."""
-        if self._state is not Link.CONNECTING:
+        if self._state is not LinkState.CONNECTING:
             return
         if self._identity is None:
             self._begin(now)
             return
-        self._state = Link.AUTHENTICATING
+        self._state = LinkState.AUTHENTICATING
         if self._authentication is None:
-            self._authentication = Authentication(self._peer, self._identity)
+            self._authentication = ClientAuthentication(self._peer, self._identity)
         self._go_on(self._authentication.connected(), now)
 
     def computed(self, step: Compute, outcome: bytes | StormkeeperError | None, now: float) -> None:
         """Take what the work of a `Compute` returned or raised."""
         authentication = self._authentication
-        if self._state is not Link.AUTHENTICATING or authentication is None:
+        if self._state is not LinkState.AUTHENTICATING or authentication is None:
             return
         if authentication.work is not step:
             return  # it is a step of a connection that is gone
@@ -191,7 +227,7 @@ class ClientProtocol:
     def failed(self, reason: str, now: float, *, peer_at_fault: bool = False) -> None:
         """Note that the connection is lost, or could not be made."""
         authentication, refusal = self._authentication, None
-        if self._state is Link.AUTHENTICATING and authentication and authentication.has_begun:
+        if self._state is LinkState.AUTHENTICATING and authentication and authentication.has_begun:
             refusal = None if peer_at_fault else authentication.ended(reason)
         self._lost(reason, now, peer_at_fault=peer_at_fault, refusal=refusal)
 
@@ -211,10 +247,10 @@ class ClientProtocol:
         peer_at_fault: bool = False,
         refusal: StormkeeperError | None = None,
     ) -> None:
-        if self._state in (Link.CONNECTING, Link.AUTHENTICATING):
+        if self._state in (LinkState.CONNECTING, LinkState.AUTHENTICATING):
             touched, was_used = list(self._waiting), True
             self._waiting.clear()
-        elif self._state is Link.UP:
+        elif self._state is LinkState.UP:
             was_used = len(self._in_flight) > 0
             touched = self._in_flight.drain() + self._extensions.release()
         else:
@@ -234,11 +270,11 @@ class ClientProtocol:
 
     def received(self, answers: Iterable[Message], now: float) -> None:
         """Take the answers in the bytes that came, if any was complete."""
-        if self._state is Link.AUTHENTICATING:
+        if self._state is LinkState.AUTHENTICATING:
             for answer in answers:
                 self._heard(answer, now)
             return
-        if self._state is not Link.UP:
+        if self._state is not LinkState.UP:
             return
         self._in_flight.alive(now)
         for answer in answers:
@@ -257,7 +293,7 @@ class ClientProtocol:
 
     def taken(self, now: float) -> None:
         """Note that the peer took bytes for which there was no room before."""
-        if self._state is Link.UP:
+        if self._state is LinkState.UP:
             self._in_flight.alive(now)
 
     def passed(self, now: float) -> None:
@@ -266,7 +302,7 @@ class ClientProtocol:
             return
         if now >= self._connect_by:
             self._lost(self._unready(), now)
-        elif self._state is Link.UP and now >= self._stuck_at():
+        elif self._state is LinkState.UP and now >= self._stuck_at():
             self._lost(f"no answer within {self._try_timeout:g} s", now)
         for call in [call for call in self._open if now >= call.deadline]:
             self._give_up(call, self.last_failure if self.suspect else "no answer yet", now)
@@ -276,23 +312,23 @@ class ClientProtocol:
         self.alarm = min(
             self._connect_by,
             self._stuck_at(),
-            self._retry_at if self._state is Link.DOWN and self._waiting else NEVER,
+            self._retry_at if self._state is LinkState.DOWN and self._waiting else NEVER,
             min((call.deadline for call in self._open), default=NEVER),
         )
 
     def rest(self) -> None:
         """Close the connection if nothing is under way on it. The next call makes another."""
-        if self._state is Link.UP and not self._in_flight and not self._open:
+        if self._state is LinkState.UP and not self._in_flight and not self._open:
             self.effects.append(Drop("the connection is not needed at present"))
             self._forget_connection()
 
     def close(self) -> None:
         """End: every open call fails, and no call is taken any more."""
-        if self._state is Link.CLOSED:
+        if self._state is LinkState.CLOSED:
             return
-        if self._state is not Link.DOWN:
+        if self._state is not LinkState.DOWN:
             self.effects.append(Drop("the client was closed"))
-        self._state = Link.CLOSED
+        self._state = LinkState.CLOSED
         for call in list(self._open):
             error = PacemakerClosedError(
                 f"the client of {self._peer} was closed before"
@@ -306,7 +342,7 @@ class ClientProtocol:
 
     # --- what follows ----------------------------------------------------------------------------
 
-    def _settle(self, call: Call, outcome: Message | StormkeeperError) -> None:
+    def _settle(self, call: ClientCall, outcome: Message | StormkeeperError) -> None:
         """End a call; one that has ended already stays as it is."""
         if call.settled:
             return
@@ -315,7 +351,9 @@ class ClientProtocol:
             del self._open[call]
             self.effects.append(Settle(call, outcome))
 
-    def _give_up(self, call: Call, reason: str, now: float, *, peer_at_fault: bool = False) -> None:
+    def _give_up(
+        self, call: ClientCall, reason: str, now: float, *, peer_at_fault: bool = False
+    ) -> None:
         """End a call that was not answered."""
         tries = "1 try" if call.tries == 1 else f"{call.tries} tries"
         kind = RemoteProtocolError if peer_at_fault else PacemakerUnavailableError
@@ -327,14 +365,14 @@ class ClientProtocol:
 
     def _begin(self, now: float) -> None:
         """Use the connection, which is made and, where that is needed, authenticated."""
-        self._state = Link.UP
+        self._state = LinkState.UP
         self._connect_by = NEVER
         self._in_flight = self._new_table()
         self._advance(now)
 
     def _heard(self, message: Message, now: float) -> None:
         authentication = self._authentication
-        if self._state is Link.AUTHENTICATING and authentication is not None:
+        if self._state is LinkState.AUTHENTICATING and authentication is not None:
             self._authenticate(lambda: authentication.received(message), now)
 
     def _authenticate(self, take: Callable[[], Todo], now: float) -> None:
@@ -355,13 +393,13 @@ class ClientProtocol:
             self._begin(now)
         else:
             if any(isinstance(effect, Reconnect) for effect in todo):
-                self._state = Link.CONNECTING
+                self._state = LinkState.CONNECTING
             self._connect_by = now + self._authentication.patience(self._try_timeout)
             self._arm(self._connect_by)
 
     def _unready(self) -> str:
         """Say what a connection that is not up was waited for, and how long."""
-        if self._state is Link.CONNECTING or self._authentication is None:
+        if self._state is LinkState.CONNECTING or self._authentication is None:
             return f"no connection within {self._try_timeout:g} s"
         return self._authentication.overdue(self._try_timeout)
 
@@ -373,7 +411,7 @@ class ClientProtocol:
 
     def _stuck_at(self) -> float:
         """Return when the connection is to be given up if nothing comes until then."""
-        if self._state is not Link.UP:
+        if self._state is not LinkState.UP:
             return NEVER
         oldest = self._in_flight.oldest()
         if oldest is None:
@@ -385,13 +423,13 @@ class ClientProtocol:
 
     def _advance(self, now: float) -> None:
         """Do what can be done for the calls that wait."""
-        if self._state is Link.UP:
+        if self._state is LinkState.UP:
             self._dispatch(now)
-        elif self._state is Link.DOWN and self._waiting:
+        elif self._state is LinkState.DOWN and self._waiting:
             if now < self._retry_at:
                 self._arm(self._retry_at)
                 return
-            self._state = Link.CONNECTING
+            self._state = LinkState.CONNECTING
             self._connect_by = now + self._try_timeout
             self._arm(self._connect_by)
             self.effects.append(Connect())
@@ -411,7 +449,7 @@ class ClientProtocol:
             self._forget_connection()
             self._advance(now)
 
-    def _permitted(self, call: Call, now: float) -> bool:
+    def _permitted(self, call: ClientCall, now: float) -> bool:
         """Whether `call` may be sent on this connection; if not, see to it."""
         verdict = self._extensions.verdict(call)
         if verdict is Verdict.ASK:
@@ -420,7 +458,7 @@ class ClientProtocol:
             self._settle(call, unsupported(self._peer, call))
         return verdict is Verdict.SEND
 
-    def _answered(self, call: Call, answer: Message) -> str | None:
+    def _answered(self, call: ClientCall, answer: Message) -> str | None:
         """Settle `call` with its answer; return what is wrong with it, if anything."""
         self._backoff.succeeded()
         fault = fault_of(call.kind, answer)
@@ -435,7 +473,7 @@ class ClientProtocol:
             self._settle(call, answer)
         return fault
 
-    def _told_of_itself(self, call: Call, answer: Message) -> str | None:
+    def _told_of_itself(self, call: ClientCall, answer: Message) -> str | None:
         """Learn the server's extensions from its answer; return what is wrong with that."""
         if answer.type == MessageType.NOT_AUTHORIZED:
             if call not in self._open:
@@ -450,14 +488,14 @@ class ClientProtocol:
         self._waiting.extendleft(reversed(self._extensions.release()))
         return None
 
-    def _refusal(self, call: Call) -> NotAuthorizedError:
+    def _refusal(self, call: ClientCall) -> NotAuthorizedError:
         method = self._identity.method if self._identity else None
         asked_who = call.kind == MessageType.GET_PULSE and call.path == RESERVED_PATH
         reads = False if asked_who else self._extensions.may_read
         return refusal(self._peer, call.kind, call.path, method, reads=reads)
 
     def _forget_connection(self) -> None:
-        self._state = Link.DOWN
+        self._state = LinkState.DOWN
         self._authentication = None
         self._connect_by = NEVER
         self._in_flight.drain()

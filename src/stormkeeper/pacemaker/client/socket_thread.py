@@ -6,6 +6,7 @@ kernel takes the bytes at once; the client's thread sends the rest. Only the cli
 and closes sockets, so that no other thread writes to a descriptor that was closed and used again.
 """
 
+import errno
 import logging
 import os
 import selectors
@@ -26,14 +27,186 @@ from stormkeeper.errors import (
     UntrustedServerError,
 )
 from stormkeeper.names import host_port
-from stormkeeper.pacemaker.client.background import Background
-from stormkeeper.pacemaker.client.calls import Call, Compute, Connect, Drop, Reconnect, Send
-from stormkeeper.pacemaker.client.client_connection import Connection, in_words
-from stormkeeper.pacemaker.client.client_tls import TlsStream
+from stormkeeper.pacemaker.client.authentication import Background
+from stormkeeper.pacemaker.client.calls import ClientCall, Compute, Connect, Drop, Reconnect, Send
+from stormkeeper.pacemaker.client.client_tls import NO_ROOM, TlsStream, says_tls
 from stormkeeper.pacemaker.client.dialer import Dialer
-from stormkeeper.pacemaker.client.protocol import NEVER, ClientProtocol, Link
-from stormkeeper.pacemaker.wire import Message
+from stormkeeper.pacemaker.client.protocol import NEVER, ClientProtocol, LinkState
+from stormkeeper.pacemaker.wire import Message, PacemakerFrameSplitter, decode
 from stormkeeper.tls_files import Contexts
+
+#: Bytes read at once: many small answers, and small enough that malloc asks no system call for it.
+_READ_SIZE: Final = 65_536
+
+
+#: Bytes offered to the kernel at once from what it had no room for.
+_WRITE_SIZE: Final = 1_048_576
+
+
+_CLOSED: Final = "the server closed the connection"
+
+
+_IN_WORDS: Final = {
+    errno.ECONNREFUSED: "connection refused: nothing listens there",
+    errno.ECONNRESET: "the server cut the connection",
+    errno.EPIPE: _CLOSED,
+    errno.ETIMEDOUT: "the network timed out",
+}
+
+
+#: The errors by which a socket tells that the peer has ended the connection.
+_BY_PEER: Final = (errno.ECONNRESET, errno.EPIPE)
+
+
+def in_words(error: OSError) -> str:
+    """Say what a socket's error means."""
+    if isinstance(error, socket.gaierror):  # whose numbers are others
+        return f"the host's name could not be looked up: {error.strerror}"
+    if error.errno in _IN_WORDS:
+        return _IN_WORDS[error.errno]
+    return error.strerror or str(error)
+
+
+class PacemakerConnection:
+    """A connection.
+
+    Parameters
+    ----------
+    connected
+        Its socket, connected and non-blocking; stays the caller's, who closes it.
+    peer
+        The server's name in messages.
+    max_message_size
+        Largest payload that is accepted, in bytes.
+    stream
+        TLS on it; None for plain TCP.
+    """
+
+    __slots__ = ("_has_heard", "_peer", "_splitter", "_stream", "_unsent", "socket")
+
+    def __init__(
+        self,
+        connected: socket.socket,
+        *,
+        peer: str,
+        max_message_size: int,
+        stream: TlsStream | None,
+    ) -> None:
+        self.socket = connected
+        self._peer = peer
+        self._stream = stream
+        self._splitter = PacemakerFrameSplitter(max_message_size)
+        #: Bytes that the kernel had no room for.
+        self._unsent = bytearray()
+        #: Whether anything came.
+        self._has_heard = False
+
+    @property
+    def is_up(self) -> bool:
+        """Whether messages may be sent: TLS, if it is spoken, has made sure of the server."""
+        return self._stream is None or self._stream.is_up
+
+    @property
+    def has_unsent(self) -> bool:
+        """Whether `flush` has something to do."""
+        return bool(self._unsent)
+
+    def begin(self) -> None:
+        """Begin with TLS, if it is spoken."""
+        if self._stream is not None:
+            self._put(self._stream.begin())
+
+    def send(self, data: bytes) -> None:
+        """Send frames, as far as the kernel takes them at once."""
+        self._put(data if self._stream is None else self._stream.sealed(data))
+
+    def flush(self) -> bool:
+        """Send what is left; return whether the peer took any of it."""
+        try:
+            with memoryview(self._unsent) as unsent:
+                sent = self.socket.send(unsent[:_WRITE_SIZE])
+        except BlockingIOError:
+            return False
+        except OSError as error:
+            raise PacemakerUnavailableError(self._broken(error)) from error
+        del self._unsent[:sent]
+        return True
+
+    def receive(self) -> bytes | None:
+        """Return what came; None if nothing did."""
+        try:
+            data = self.socket.recv(_READ_SIZE)
+        except BlockingIOError:
+            return None
+        except OSError as error:
+            raise PacemakerUnavailableError(self._broken(error)) from error
+        if not data:
+            raise PacemakerUnavailableError(self._ended(_CLOSED))
+        if self._stream is None and not self._has_heard and says_tls(data):
+            raise UntrustedServerError(
+                f"{self._peer} speaks TLS, and this client does not: set pacemaker.tls.enable to"
+                " true"
+            )
+        self._has_heard = True
+        return data
+
+    def opened(self, data: bytes) -> bytes:
+        """Return the plain bytes in what came; send what TLS itself has to answer."""
+        stream = self._stream
+        if stream is None:
+            return data
+        try:
+            plain, answer = stream.received(data)
+        except StormkeeperError:
+            self._put(stream.farewell())
+            raise
+        self._put(answer)
+        return plain
+
+    def messages(self, plain: bytes) -> tuple[list[Message], StormkeeperError | None]:
+        """Return the messages that plain bytes complete, and what is wrong with what follows.
+
+        That nothing follows, as the peer has said over TLS, is such a fault too.
+        """
+        messages: list[Message] = []
+        try:
+            for payload in self._splitter.feed(plain):
+                messages.append(decode(payload))
+        except StormkeeperError as error:
+            return messages, error
+        fault: StormkeeperError | None = self._splitter.fault
+        if fault is None and self._stream is not None and self._stream.is_ended:
+            fault = PacemakerUnavailableError(self._ended(_CLOSED))
+        return messages, fault
+
+    def _put(self, data: bytes) -> None:
+        sent = 0
+        if data and not self._unsent:
+            try:
+                sent = self.socket.send(data)
+            except BlockingIOError:
+                pass
+            except OSError as error:
+                raise PacemakerUnavailableError(self._broken(error)) from error
+        if sent < len(data):
+            self._unsent += memoryview(data)[sent:]
+
+    def _broken(self, error: OSError) -> str:
+        """Say what it means that the socket failed."""
+        reason = in_words(error)
+        return self._ended(reason) if error.errno in _BY_PEER else reason
+
+    def _ended(self, reason: str) -> str:
+        """Say that the peer ended the connection, and what it may mean that nothing came on it."""
+        if self._stream is not None:
+            return self._stream.ended(reason)
+        if self._has_heard:
+            return reason
+        return (
+            f"{reason} before it answered; if it speaks TLS, set pacemaker.tls.enable to true; or"
+            f" it {NO_ROOM}"
+        )
+
 
 log = logging.getLogger(__name__)
 
@@ -88,10 +261,10 @@ class SocketThread:
 
         #: Guards what follows and the protocol, and keeps the bytes on the socket in its order.
         self._lock = threading.Lock()
-        self._futures: dict[Call, Future[Message]] = {}
+        self._futures: dict[ClientCall, Future[Message]] = {}
         self._thread: threading.Thread | None = None
         #: The connection, once it is made and until it is dropped.
-        self._connection: Connection | None = None
+        self._connection: PacemakerConnection | None = None
         self._dropped: list[socket.socket] = []
         #: Number of the attempt to connect that is wanted; None when none is.
         self._attempt_wanted: int | None = None
@@ -118,7 +291,7 @@ class SocketThread:
 
     # --- for any thread --------------------------------------------------------------------------
 
-    def submit(self, call: Call) -> Future[Message]:
+    def submit(self, call: ClientCall) -> Future[Message]:
         """Make a call; the future is settled at the call's deadline at the latest.
 
         It cannot be cancelled. Its callbacks run in the client's thread and must not block.
@@ -140,7 +313,7 @@ class SocketThread:
         future: Future[Message] = Future()
         future.set_running_or_notify_cancel()
         with self._lock:
-            if self._thread is None and self._protocol.state is not Link.CLOSED:
+            if self._thread is None and self._protocol.state is not LinkState.CLOSED:
                 # Before there is a call that nobody would ever settle.
                 self._start()
             alarm = self._protocol.alarm
@@ -355,7 +528,7 @@ class SocketThread:
                 gone.close()
             self._attempt_wanted = None
             self._open_selector()
-            closed = self._protocol.state is Link.CLOSED
+            closed = self._protocol.state is LinkState.CLOSED
             if not closed:
                 self._protocol.abandoned(reason, self._clock())
             settled = self._perform()
@@ -373,7 +546,7 @@ class SocketThread:
             current = self._connection
             has_unsent = current is not None and current.has_unsent
             wanted, to_the_same = self._attempt_wanted, self._to_the_same
-            closed = self._protocol.state is Link.CLOSED
+            closed = self._protocol.state is LinkState.CLOSED
             alarm = self._protocol.alarm
             self._awake = False
         for gone in dropped:
@@ -445,7 +618,7 @@ class SocketThread:
         """Begin to use a connection, with TLS if it is spoken."""
         peer = host_port(self._host, self._port)
         stream = None if self._tls is None else TlsStream(self._tls(), self._host, peer)
-        self._connection = connection = Connection(
+        self._connection = connection = PacemakerConnection(
             made, peer=peer, max_message_size=self._max_message_size, stream=stream
         )
         try:
@@ -456,7 +629,7 @@ class SocketThread:
             if connection.is_up:
                 self._protocol.connected(self._clock())
 
-    def _flush(self, current: Connection) -> None:
+    def _flush(self, current: PacemakerConnection) -> None:
         with self._lock:
             if self._connection is not current or not current.has_unsent:
                 return
@@ -468,7 +641,7 @@ class SocketThread:
             settled = self._perform()
         _settle(settled)
 
-    def _read(self, current: Connection) -> None:
+    def _read(self, current: PacemakerConnection) -> None:
         answers: list[Message] = []
         fault: StormkeeperError | None = None
         try:
@@ -485,7 +658,7 @@ class SocketThread:
             now, before = self._clock(), self._protocol.state
             self._protocol.received(answers, now)
             # Unless what was received has ended this connection already.
-            if fault is not None and self._protocol.state in (before, Link.UP):
+            if fault is not None and self._protocol.state in (before, LinkState.UP):
                 self._fail(fault, now)
             settled = self._perform()
             if self._complained and not self._protocol.suspect:
@@ -493,7 +666,7 @@ class SocketThread:
                 log.info("%s: the server answers again", self._name)
         _settle(settled)
 
-    def _open(self, current: Connection, data: bytes) -> bytes | None:
+    def _open(self, current: PacemakerConnection, data: bytes) -> bytes | None:
         """Return what came, decrypted; None if the connection is not ours any more."""
         if self._tls is None:
             return data
@@ -522,13 +695,13 @@ class SocketThread:
             alarm = self._protocol.alarm
             self._protocol.computed(step, outcome, self._clock())
             settled = self._perform()
-            if self._protocol.alarm < alarm and self._protocol.state is not Link.CLOSED:
+            if self._protocol.alarm < alarm and self._protocol.state is not LinkState.CLOSED:
                 self._wake()
         _settle(settled)
 
     def _wake_from_lookup(self) -> None:
         with self._lock:
-            if self._protocol.state is not Link.CLOSED:
+            if self._protocol.state is not LinkState.CLOSED:
                 self._wake()
 
 

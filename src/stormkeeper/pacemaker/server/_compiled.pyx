@@ -40,8 +40,8 @@ import os
 from collections import deque
 
 from stormkeeper.errors import RemoteProtocolError
-from stormkeeper.pacemaker.server.connections import channels as rules
-from stormkeeper.pacemaker.wire.framing import bad_length
+from stormkeeper.pacemaker.server import channels as rules
+from stormkeeper.pacemaker.wire.message_codec import bad_length
 
 cdef extern from "<sys/socket.h>" nogil:
     int MSG_NOSIGNAL, SHUT_WR, SOL_SOCKET, SO_LINGER
@@ -169,7 +169,7 @@ cdef inline double monotonic() noexcept nogil:
 
 @cython.final
 @cython.no_gc  # it holds bytes and a directory that the store takes apart by hand
-cdef class Entry:
+cdef class PulseEntry:
     """A path that holds a pulse, or the tombstone of one."""
 
     cdef readonly bytes path
@@ -204,34 +204,34 @@ cdef class PulseIndex:
     def __dealloc__(self):
         # The homes list the entries, the entries hold their homes, and no collector sees it.
         cdef PyObject *at = self._oldest
-        cdef Entry entry
+        cdef PulseEntry entry
         while at is not NULL:
-            entry = <Entry> at
+            entry = <PulseEntry> at
             at = entry.newer
             entry.older = entry.newer = NULL
             entry.home = None
 
     def get(self, bytes path not None):
         cdef PyObject *found = PyDict_GetItem(self._entries, path)
-        return None if found is NULL else (<Entry> found).details
+        return None if found is NULL else (<PulseEntry> found).details
 
     def entry(self, bytes path not None):
         cdef PyObject *found = PyDict_GetItem(self._entries, path)
-        return None if found is NULL else <Entry> found
+        return None if found is NULL else <PulseEntry> found
 
     def replace(self, bytes path not None, bytes details not None, double now):
         cdef PyObject *found = PyDict_GetItem(self._entries, path)
-        return found is not NULL and self.overwrite(<Entry> found, details, now)
+        return found is not NULL and self.overwrite(<PulseEntry> found, details, now)
 
     def add(self, bytes path not None, bytes details not None, double now, home):
         cdef PyObject *found = PyDict_GetItem(self._entries, path)
-        cdef Entry entry
+        cdef PulseEntry entry
         if found is NULL:
-            entry = Entry.__new__(Entry)
+            entry = PulseEntry.__new__(PulseEntry)
             entry.path = path
             self._entries[path] = entry
         else:
-            entry = <Entry> found
+            entry = <PulseEntry> found
             if entry.details is not None:
                 raise ValueError(f"{path[:200]!r} holds a pulse already")
             self.tombstones -= 1
@@ -244,7 +244,7 @@ cdef class PulseIndex:
         self._to_newest(entry)
         return entry
 
-    def bury(self, Entry entry not None, double now):
+    def bury(self, PulseEntry entry not None, double now):
         if entry.details is None:
             raise ValueError(f"{entry.path[:200]!r} holds no pulse")
         self.bytes_held -= PyBytes_GET_SIZE(entry.path) + PyBytes_GET_SIZE(entry.details)
@@ -255,7 +255,7 @@ cdef class PulseIndex:
         entry.changed = now
         self._to_newest(entry)
 
-    def forget(self, Entry entry not None):
+    def forget(self, PulseEntry entry not None):
         if entry.details is not None or self._entries.get(entry.path) is not entry:
             raise ValueError(f"{entry.path[:200]!r} holds no tombstone")
         self.tombstones -= 1
@@ -263,31 +263,31 @@ cdef class PulseIndex:
         self._unlink(entry)
         del self._entries[entry.path]
 
-    def renew(self, Entry entry not None):
+    def renew(self, PulseEntry entry not None):
         self._to_newest(entry)
 
     def since(self, int64_t revision, Py_ssize_t limit):
         # From both ends at once: it costs the nearer one.
         cdef PyObject *front = self._oldest
         cdef PyObject *back = self._newest
-        while front is not NULL and (<Entry> front).revision <= revision:
-            if (<Entry> back).revision <= revision:
-                front = (<Entry> back).newer
+        while front is not NULL and (<PulseEntry> front).revision <= revision:
+            if (<PulseEntry> back).revision <= revision:
+                front = (<PulseEntry> back).newer
                 break
-            front = (<Entry> front).newer
-            back = (<Entry> back).older
+            front = (<PulseEntry> front).newer
+            back = (<PulseEntry> back).older
         return self._from(front, limit)
 
-    def newer(self, Entry entry not None, Py_ssize_t limit):
+    def newer(self, PulseEntry entry not None, Py_ssize_t limit):
         return self._from(entry.newer, limit)
 
     def oldest(self):
-        return None if self._oldest is NULL else <Entry> self._oldest
+        return None if self._oldest is NULL else <PulseEntry> self._oldest
 
-    def after(self, Entry entry not None):
-        return None if entry.newer is NULL else <Entry> entry.newer
+    def after(self, PulseEntry entry not None):
+        return None if entry.newer is NULL else <PulseEntry> entry.newer
 
-    cdef bint overwrite(self, Entry entry, bytes details, double now) noexcept:
+    cdef bint overwrite(self, PulseEntry entry, bytes details, double now) noexcept:
         """Do as `replace`, with an entry that was found."""
         cdef Py_ssize_t more
         if entry.details is None:
@@ -302,22 +302,22 @@ cdef class PulseIndex:
         self._to_newest(entry)
         return True
 
-    cdef Entry find(self, const char *path, Py_ssize_t size):
+    cdef PulseEntry find(self, const char *path, Py_ssize_t size):
         """Return the entry of a path; None if there is none."""
         cdef bytes key = PyBytes_FromStringAndSize(path, size)
         cdef PyObject *found = PyDict_GetItem(self._entries, key)
-        return None if found is NULL else <Entry> found
+        return None if found is NULL else <PulseEntry> found
 
     cdef list _from(self, PyObject *at, Py_ssize_t limit):
         """Return the `limit` entries from one on."""
         cdef list entries = []
         while at is not NULL and limit > 0:
-            entries.append(<Entry> at)
-            at = (<Entry> at).newer
+            entries.append(<PulseEntry> at)
+            at = (<PulseEntry> at).newer
             limit -= 1
         return entries
 
-    cdef void _to_newest(self, Entry entry) noexcept:
+    cdef void _to_newest(self, PulseEntry entry) noexcept:
         cdef PyObject *at = <PyObject *> entry
         self.revision += 1
         entry.revision = self.revision
@@ -328,18 +328,18 @@ cdef class PulseIndex:
         if self._newest is NULL:
             self._oldest = at
         else:
-            (<Entry> self._newest).newer = at
+            (<PulseEntry> self._newest).newer = at
         self._newest = at
 
-    cdef void _unlink(self, Entry entry) noexcept:
+    cdef void _unlink(self, PulseEntry entry) noexcept:
         """Take an entry out of the order, if it is in it."""
         cdef PyObject *at = <PyObject *> entry
         if entry.older is not NULL:
-            (<Entry> entry.older).newer = entry.newer
+            (<PulseEntry> entry.older).newer = entry.newer
         elif self._oldest is at:
             self._oldest = entry.newer
         if entry.newer is not NULL:
-            (<Entry> entry.newer).older = entry.older
+            (<PulseEntry> entry.newer).older = entry.older
         elif self._newest is at:
             self._newest = entry.older
         entry.older = entry.newer = NULL
@@ -388,7 +388,7 @@ cdef class _Channel:
     # The monotonic time since when requests wait for another turn, 0 if none do.
     cdef double waits_since
     # The entry of its last request: a worker's next one is for the same.
-    cdef Entry last
+    cdef PulseEntry last
     # Bytes of the large value that its next frame is likely to bring, 0 if none, and before it.
     cdef Py_ssize_t value_size
     cdef Py_ssize_t value_at
@@ -1130,9 +1130,9 @@ cdef class EpollChannels:
             self._others += 1
         return True
 
-    cdef Entry _entry_of(self, _Channel channel, const char *path, Py_ssize_t size):
+    cdef PulseEntry _entry_of(self, _Channel channel, const char *path, Py_ssize_t size):
         """Return the entry with a pulse that a path has; None if there is none."""
-        cdef Entry entry = channel.last
+        cdef PulseEntry entry = channel.last
         # Whatever holds a pulse is in the index.
         if (
             entry is None
@@ -1156,7 +1156,7 @@ cdef class EpollChannels:
         cdef Py_ssize_t path_size, details_size, size_before
         cdef const char *after_path
         cdef char *answer
-        cdef Entry entry
+        cdef PulseEntry entry
         # The least sizes: an empty path, empty details.
         if size < 37 or memcmp(frame + 7, TO_PULSE_ID, 9) != 0:
             return False
@@ -1199,7 +1199,7 @@ cdef class EpollChannels:
     ) except -1:
         """Answer with a pulse that is there; return whether this was a question for one."""
         cdef Py_ssize_t path_size, details_size, answer_size
-        cdef Entry entry
+        cdef PulseEntry entry
         cdef char *answer
         cdef bint is_copied
         # The least size: an empty path.

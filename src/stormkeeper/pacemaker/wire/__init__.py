@@ -10,17 +10,19 @@ of which a `Message` holds the one member that is set: ``{1: string path, 2: HBP
 Both sides of a connection use this module: it gathers the names of the ones beside it.
 """
 
-from stormkeeper.pacemaker.wire.decoding import MAX_REQUEST_VALUES, decode, decode_request
-from stormkeeper.pacemaker.wire.encoding import (
+from stormkeeper.pacemaker.wire.message_codec import (
     CHANGE_OVERHEAD,
     CHANGES_OVERHEAD,
+    MAX_REQUEST_VALUES,
     PULSE_OVERHEAD,
     RECORDS_OVERHEAD,
     SIZE_OVERHEAD,
     SIZES_OVERHEAD,
+    PacemakerFrameSplitter,
+    decode,
+    decode_request,
     encode,
 )
-from stormkeeper.pacemaker.wire.framing import FrameSplitter
 from stormkeeper.pacemaker.wire.messages import (
     AUTHENTICATING,
     DEFAULT_MAX_SIZE,
@@ -52,9 +54,9 @@ __all__ = [
     "Changes",
     "ChangesRequest",
     "Columns",
-    "FrameSplitter",
     "Message",
     "MessageType",
+    "PacemakerFrameSplitter",
     "Pulse",
     "check_request",
     "decode",

@@ -9,6 +9,7 @@ from enum import IntEnum
 from typing import Final, Generic, NamedTuple, TypeVar
 
 from stormkeeper.errors import RemoteProtocolError
+from stormkeeper.pacemaker.wire.binary import LIST, STOP, STRING, BinaryReader
 
 #: Bytes of a frame without its length; the default of ``pacemaker.thrift.message.size.max``.
 DEFAULT_MAX_SIZE: Final = 10_485_760
@@ -205,3 +206,55 @@ def check_request(message: Message) -> None:
         raise RemoteProtocolError(f"{kind.name} with a {found[0]} where its {wanted} is due")
     if kind is MessageType.SEND_PULSE and message.pulse and message.pulse.details is None:
         raise RemoteProtocolError(f"{kind.name} of a pulse without details")
+
+
+#: Told by a server that leaves the values out of changes where they are not wanted.
+SIZES: Final = "sizes"
+
+#: Not ``.``, which stands for itself too, nor ``]`` and ``}``, which alone mean nothing.
+_SPECIAL: Final = frozenset("\\^$|?*+()[{")
+
+
+def listing_ends_java(path: str) -> bool:
+    """Whether a Java Pacemaker may end at GET_ALL_NODES_FOR_PATH of `path`.
+
+    It takes the path for a regular expression, and ends at one that is none. What is certain to be
+    one, and to stand for itself, has none of the characters with which that can go wrong: names of
+    hosts and of nearly all topologies are such.
+    """
+    return not _SPECIAL.isdisjoint(path)
+
+
+def extensions_told(details: bytes | None) -> frozenset[str]:
+    """Read the names of a server's extensions out of its ``ServerInfo``.
+
+    Only field 4 is read, by hand, so that a client that wants nothing but this need not load a
+    Thrift library.
+
+    Parameters
+    ----------
+    details
+        The details of the pulse at `RESERVED_PATH`; None, as a Java Pacemaker answers, means none.
+
+    Raises
+    ------
+    RemoteProtocolError
+        If the bytes are not a Thrift struct.
+    """
+    names: set[str] = set()
+    if details is None:
+        return frozenset()
+    reader = BinaryReader(details)
+    while True:
+        kind, field_id = reader.field()
+        if kind == STOP:
+            return frozenset(names)
+        if field_id == 4 and kind == LIST:
+            element, count = reader.sequence()
+            for _ in range(count):
+                if element == STRING:
+                    names.add(reader.text("name of an extension"))
+                else:
+                    reader.skip(element)
+        else:
+            reader.skip(kind)

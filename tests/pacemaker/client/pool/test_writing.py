@@ -9,8 +9,8 @@ import pytest
 
 from stormkeeper.conf import Address
 from stormkeeper.errors import LocalProtocolError, NotAuthorizedError, PacemakerUnavailableError
+from stormkeeper.pacemaker.client.client_settings import ClientSettings
 from stormkeeper.pacemaker.client.pool import PacemakerPool
-from stormkeeper.pacemaker.client.settings import ClientSettings
 from stormkeeper.pacemaker.wire import MessageType
 from support.pacemaker import PacemakerProcess, nobody
 from support.pools import TRY, address, timed

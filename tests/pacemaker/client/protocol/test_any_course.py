@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from stormkeeper.errors import PacemakerUnavailableError, RemoteProtocolError, StormkeeperError
-from stormkeeper.pacemaker.client.protocol import Link
+from stormkeeper.pacemaker.client.protocol import LinkState
 from stormkeeper.pacemaker.wire import Message, MessageType, Pulse
 from support.protocol_world import World
 
@@ -44,12 +44,12 @@ class AnyCourse(RuleBasedStateMachine):
     def time_passes(self, seconds):
         self.world.wait(seconds)
 
-    @precondition(lambda self: self.world.protocol.state is Link.CONNECTING)
+    @precondition(lambda self: self.world.protocol.state is LinkState.CONNECTING)
     @rule()
     def connection_is_made(self):
         self.world.connect()
 
-    @precondition(lambda self: self.world.protocol.state is Link.CONNECTING)
+    @precondition(lambda self: self.world.protocol.state is LinkState.CONNECTING)
     @rule()
     def connection_is_refused(self):
         self.world.fail("refused")
@@ -59,7 +59,7 @@ class AnyCourse(RuleBasedStateMachine):
     def peer_answers(self, count):
         self.world.serve(count)
 
-    @precondition(lambda self: self.world.protocol.state is Link.UP)
+    @precondition(lambda self: self.world.protocol.state is LinkState.UP)
     @rule(done=st.integers(0, 5))
     def connection_is_cut(self, done):
         for request in self.world.requests[:done]:
@@ -120,7 +120,7 @@ class AnyCourse(RuleBasedStateMachine):
         for _ in range(1000):
             if len(self.world.outcomes) == len(self.calls):
                 break
-            if self.world.protocol.state is Link.CONNECTING:
+            if self.world.protocol.state is LinkState.CONNECTING:
                 self.world.connect()
             self.world.serve()
             self.world.wait(0.01)

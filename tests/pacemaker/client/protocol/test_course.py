@@ -3,7 +3,7 @@
 import pytest
 
 from stormkeeper.errors import PacemakerClosedError, PacemakerUnavailableError
-from stormkeeper.pacemaker.client.protocol import Link
+from stormkeeper.pacemaker.client.protocol import LinkState
 from stormkeeper.pacemaker.wire import Message, MessageType, Pulse
 from support.protocol_world import World
 
@@ -108,4 +108,4 @@ def test_closing_fails_every_open_call(state):
     world.connect()
     world.fail()
     world.receive(Message(11, 0, pulse=Pulse("/a", b"")))
-    assert world.protocol.state is Link.CLOSED
+    assert world.protocol.state is LinkState.CLOSED

@@ -1,0 +1,487 @@
+"""Asks several servers at once and waits no longer than it has to.
+
+- A read takes as long as the slowest healthy server. A server that fails costs one try. From then
+  on it is a suspect, until it answers again: it is still asked, but nobody waits for it longer than
+  `GRACE` beyond the others.
+- A server that fails at once (its connection was cut, it is being restarted) is asked a second
+  time, which costs one more try at most.
+- If every server is a suspect, the read waits for all of them. A caller in a hurry does not wait
+  for those that have failed just now, and are left alone for a moment.
+"""
+
+import logging
+import queue
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from functools import partial
+from operator import attrgetter
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
+
+from stormkeeper.conf import Address
+from stormkeeper.errors import (
+    PacemakerClosedError,
+    PacemakerUnavailableError,
+    RemoteProtocolError,
+    SerializationError,
+    StormkeeperError,
+    UnsupportedExtensionError,
+)
+from stormkeeper.pacemaker.client.pacemaker_client import PacemakerClient
+from stormkeeper.pacemaker.client.server_reads import (
+    Heartbeat,
+    ListedNames,
+    Question,
+    Round,
+    copies_below_each,
+    names_below,
+)
+from stormkeeper.pacemaker.wire import TOMBSTONE, Message
+
+if TYPE_CHECKING:
+    from stormkeeper.thrift.pacemaker import ServerInfo
+
+
+T = TypeVar("T")
+
+#: Seconds to wait for a suspect when all others are done: many times what a connection and an
+#: answer take in a data centre.
+GRACE: Final = 0.1
+
+#: Share of a try's timeout within which a failure is quick enough for a second try.
+_QUICK: Final = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Outcomes(Generic[T]):
+    """What came of asking several servers; every server is in one of the two."""
+
+    answered: dict[Address, T] = field(default_factory=dict)
+    failed: dict[Address, StormkeeperError] = field(default_factory=dict)
+
+
+class _Asked(Generic[T]):
+    """A question to one server, and where it stands."""
+
+    def __init__(self, client: PacemakerClient) -> None:
+        self.client = client
+        self.question: Question[T]
+        self.answers: list[Message | None] = []
+        self.missing = 0
+        #: Tells answers of this round from those of rounds before.
+        self.round = 0
+        self.is_patient = not client.suspect
+        self.has_second_chance = self.is_patient
+
+
+class _Fanout(Generic[T]):
+    def __init__(
+        self,
+        question_for: Callable[[PacemakerClient], Question[T]],
+        *,
+        quick: float,
+        end: float,
+        tries: Counter[Address],
+        started: float,
+        hurried: bool,
+    ) -> None:
+        self._hurried = hurried
+        self._question_for = question_for
+        self._tries = tries
+        self._started = started
+        self._quick_until = time.monotonic() + quick
+        self._end = end
+        #: Whom, its round, which request of the round, and the future of the answer.
+        self._events: queue.SimpleQueue[tuple[_Asked[T], int, int, Future[Message]]]
+        self._events = queue.SimpleQueue()
+        self._open: list[_Asked[T]] = []
+        self.outcomes: Outcomes[T] = Outcomes()
+
+    def run(self, clients: Iterable[PacemakerClient]) -> None:
+        everyone: list[_Asked[T]] = [_Asked(client) for client in clients]
+        all_are_suspects = not any(asked.is_patient for asked in everyone)
+        for asked in everyone:
+            asked.is_patient = asked.is_patient or all_are_suspects
+            is_waited_for = asked.is_patient and not (all_are_suspects and self._hurried)
+            if asked.client.retry_in() and not is_waited_for:
+                self._give_up_on(asked, f"failed just now ({asked.client.last_failure})")
+            else:
+                self._open.append(asked)
+        for asked in list(self._open):
+            self._start(asked)
+        grace_end: float | None = None
+        while self._open:
+            now = time.monotonic()
+            if any(asked.is_patient for asked in self._open):
+                grace_end = None
+            elif grace_end is None:
+                grace_end = now + GRACE
+            until = self._end if grace_end is None else min(grace_end, self._end)
+            try:
+                event = self._events.get(timeout=max(0.0, until - now))
+            except queue.Empty:
+                break
+            self._take(*event)
+        for asked in self._open:
+            self._give_up_on(
+                asked,
+                "did not answer before the deadline"
+                if asked.is_patient
+                else f"failed before ({asked.client.last_failure}) and did not answer within"
+                f" {GRACE:g} s after the others",
+            )
+
+    def _start(self, asked: _Asked[T]) -> None:
+        question = self._question_for(asked.client)
+        asked.question = question
+        self._tries[asked.client.address] += 1
+        self._step(asked, lambda: next(question))
+
+    def _step(self, asked: _Asked[T], go_on: Callable[[], Round]) -> None:
+        """Let a question go on until it waits for answers or is over."""
+        try:
+            requests, meanwhile = go_on()
+            asked.round += 1
+            asked.answers = [None] * len(requests)
+            asked.missing = len(requests)
+            left = self._end - time.monotonic()
+            tries = self._tries[asked.client.address]
+            for place, message in enumerate(requests):
+                future = asked.client.submit(
+                    message, deadline=left, started=self._started, tries=tries
+                )
+                future.add_done_callback(partial(self._arrived, asked, asked.round, place))
+            if meanwhile is not None:
+                meanwhile()
+        except StopIteration as end:
+            self._open.remove(asked)
+            self.outcomes.answered[asked.client.address] = end.value
+        except StormkeeperError as error:
+            self._failed(asked, error)
+
+    def _arrived(self, asked: _Asked[T], round_: int, place: int, future: Future[Message]) -> None:
+        # In the client's thread.
+        self._events.put((asked, round_, place, future))
+
+    def _take(self, asked: _Asked[T], round_: int, place: int, future: Future[Message]) -> None:
+        if asked.round != round_:
+            return  # of a round that has failed already
+        error = future.exception()
+        if isinstance(error, UnsupportedExtensionError):
+            unsupported = error
+            self._step(asked, lambda: asked.question.throw(unsupported))
+        elif isinstance(error, StormkeeperError):
+            self._failed(asked, error)
+        else:
+            asked.is_patient = True  # it answers, so it is waited for
+            asked.answers[place] = future.result()
+            asked.missing -= 1
+            if asked.missing == 0:
+                answers = [answer for answer in asked.answers if answer is not None]
+                self._step(asked, lambda: asked.question.send(answers))
+
+    def _failed(self, asked: _Asked[T], error: StormkeeperError) -> None:
+        asked.question.close()
+        asked.round += 1
+        if (
+            asked.has_second_chance
+            and time.monotonic() < self._quick_until
+            and isinstance(error, PacemakerUnavailableError | RemoteProtocolError)
+            and not isinstance(error, PacemakerClosedError)
+        ):
+            asked.has_second_chance = False
+            self._start(asked)
+        else:
+            self._open.remove(asked)
+            self.outcomes.failed[asked.client.address] = error
+
+    def _give_up_on(self, asked: _Asked[T], reason: str) -> None:
+        address = asked.client.address
+        self.outcomes.failed[address] = PacemakerUnavailableError(f"{address} {reason}")
+
+
+def ask_all(
+    clients: Iterable[PacemakerClient],
+    question_for: Callable[[PacemakerClient], Question[T]],
+    *,
+    try_timeout: float,
+    deadline: float,
+    tries: Counter[Address],
+    started: float,
+    hurried: bool = False,
+) -> Outcomes[T]:
+    """Put a question to each server, all at once.
+
+    Parameters
+    ----------
+    clients
+        The servers.
+    question_for
+        Makes the question to one of them.
+    try_timeout
+        The clients' patience, in seconds.
+    deadline
+        Seconds after which whatever came is returned.
+    tries
+        How often each server was tried for the same; counts on.
+    started
+        When it was tried first, in monotonic seconds.
+    hurried
+        Whether a server that has failed just now is not tried again, also where all have.
+    """
+    end, quick = time.monotonic() + deadline, _QUICK * try_timeout
+    fanout: _Fanout[T] = _Fanout(
+        question_for, quick=quick, end=end, tries=tries, started=started, hurried=hurried
+    )
+    fanout.run(clients)
+    return fanout.outcomes
+
+
+#: This is a part of the pool, and logs in its name.
+log = logging.getLogger("stormkeeper.pacemaker.client.pool")
+
+#: Seconds after which a server that still does not answer is logged again.
+_REMIND_SECS: Final = 60.0
+
+#: What is said when no server is missing any more.
+ALL_ANSWER: Final = "Every Pacemaker answers again"
+
+
+class MissingServers:
+    """The servers that do not answer readers; safe for many threads.
+
+    Parameters
+    ----------
+    servers
+        How many there are in all.
+    clock
+        Monotonic seconds.
+    """
+
+    def __init__(self, servers: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._servers = servers
+        self._clock = clock
+        self._lock = threading.Lock()
+        #: Why the last read missed servers, and when that was logged.
+        self._failures: Mapping[Address, str] = MappingProxyType({})
+        self._logged = 0.0
+
+    @property
+    def failures(self) -> Mapping[Address, str]:
+        """The servers that the last read missed, and why."""
+        return self._failures
+
+    def note(self, failed: Mapping[Address, StormkeeperError]) -> None:
+        """Note which servers a read missed, and why."""
+        failures = MappingProxyType({server: str(error) for server, error in failed.items()})
+        now = self._clock()
+        with self._lock:
+            is_known = failures.keys() == self._failures.keys()
+            self._failures = failures
+            if is_known and (not failures or now < self._logged + _REMIND_SECS):
+                return
+            self._logged = now
+        if failures:
+            log.warning("%s", missing(failures, self._servers))
+        else:
+            log.info(ALL_ANSWER)
+
+
+def missing(failures: Mapping[Address, str], servers: int) -> str:
+    """Say which of so many servers a read missed."""
+    are = "is" if len(failures) == 1 else "are"
+    of = f"{servers} Pacemaker{'' if servers == 1 else 's'}"
+    return f"{len(failures)} of {of} {are} missing in what is read: {'; '.join(failures.values())}"
+
+
+_AGE = attrgetter("age_secs")
+_SIZE = attrgetter("size")
+
+
+def stopwatch() -> Callable[[], float]:
+    """Return what gives the seconds since now."""
+    began = time.monotonic()
+    return lambda: time.monotonic() - began
+
+
+@dataclass(frozen=True, slots=True)
+class Readings:
+    """What all servers hold at and below a path, and which servers have answered.
+
+    Parameters
+    ----------
+    by_path
+        The newest pulse of each path that has one.
+    servers
+        What each server told of itself after it was read: its instance, and since when it can
+        vouch for a worker's silence. None from a Java Pacemaker. The error of a server that did
+        not answer or refused: what it holds is missing in `by_path`.
+    """
+
+    by_path: dict[str, Heartbeat]
+    servers: "dict[Address, ServerInfo | StormkeeperError | None]"
+
+
+def newest(copies: Iterable[Heartbeat]) -> Heartbeat | None:
+    """Return the copy that counts; None where there is none or it was deleted.
+
+    Parameters
+    ----------
+    copies
+        All copies and tombstones of one path; of equals the first one wins.
+    """
+    ours: Heartbeat | None = None
+    ours_rank = (float("-inf"), False)
+    theirs: list[Heartbeat] = []
+    for copy in copies:
+        if copy.age_secs is None:
+            theirs.append(copy)
+            continue
+        # Received and deleted in the same instant: a pulse too many does less harm than one too
+        # few.
+        rank = (-copy.age_secs, copy.size != TOMBSTONE)
+        if rank > ours_rank:
+            ours, ours_rank = copy, rank
+    if ours is not None and ours.size == TOMBSTONE:
+        ours = None
+    rivals = theirs if ours is None else [ours, *theirs]
+    if len(rivals) < 2:
+        return rivals[0] if rivals else None
+    return max(rivals, key=_payload_time)
+
+
+def in_doubt(servers: Mapping[Address, ListedNames]) -> set[str]:
+    """Return the names whose pulses must be read to know whether any of them counts.
+
+    Only tombstones of other servers can hide what a server lists. So a name is in doubt if, for
+    each server that lists it, another server has tombstones there.
+    """
+    graves: dict[str, set[Address]] = {}
+    for server, names in servers.items():
+        for name in names.deleted or ():
+            graves.setdefault(name, set()).add(server)
+    certain = {
+        name
+        for server, names in servers.items()
+        for name in names.listed
+        if names.deleted is None or not graves.get(name, set()) - {server}
+    }
+    return {name for names in servers.values() for name in names.listed} - certain
+
+
+def newest_of_each(servers: Iterable[Mapping[str, Heartbeat]]) -> dict[str, Heartbeat]:
+    """Return the newest pulse of every path that has one.
+
+    Parameters
+    ----------
+    servers
+        What each server holds, by path, in the order that decides between equals.
+    """
+    merged: dict[str, Heartbeat] = {}
+    # Only paths with several copies are in it: most have one, and there are many paths.
+    rivals: dict[str, list[Heartbeat]] = {}
+    for held in servers:
+        for path in merged.keys() & held.keys():
+            rivals.setdefault(path, [merged[path]]).append(held[path])
+        merged = {**held, **merged} if merged else dict(held)
+    for path, copies in rivals.items():
+        best = newest(copies)
+        if best is None:
+            del merged[path]
+        else:
+            merged[path] = best
+    # There may be 100,000, and few are either of these: first whether there are any.
+    if TOMBSTONE in map(_SIZE, merged.values()):
+        merged = {path: one for path, one in merged.items() if one.size != TOMBSTONE}
+    if min(filter(None, map(_AGE, merged.values())), default=0.0) < 0:
+        # They came after the read had begun.
+        for path in [path for path, one in merged.items() if (one.age_secs or 0) < 0]:
+            merged[path] = merged[path]._replace(age_secs=0.0)
+    return merged
+
+
+def without_values(found: Mapping[str, Heartbeat]) -> dict[str, Heartbeat]:
+    """Leave out the values, of which a Java Pacemaker gives the sizes only with them."""
+    return {path: one._replace(value=None) for path, one in found.items()}
+
+
+def _payload_time(copy: Heartbeat) -> float:
+    """Return the time that a worker put into its heartbeat; what is no heartbeat is the oldest."""
+    from stormkeeper.thrift.records import ClusterWorkerHeartbeat  # noqa: PLC0415 - seldom needed
+    from stormkeeper.thrift.serialization import deserialize  # noqa: PLC0415
+
+    if copy.value is None:
+        return float("-inf")
+    try:
+        return float(deserialize(ClusterWorkerHeartbeat, copy.value).time_secs)
+    except SerializationError:
+        return float("-inf")
+
+
+class Ask(Protocol):
+    """Puts a question to each of some servers, all at once."""
+
+    def __call__(
+        self,
+        question_for: Callable[[PacemakerClient], Question[T]],
+        clients: Sequence[PacemakerClient],
+    ) -> Outcomes[T]:
+        """Return what came of it."""
+
+
+def names_that_count(
+    path: str,
+    names: Mapping[Address, ListedNames],
+    clients: Mapping[Address, PacemakerClient],
+    ask: Ask,
+) -> set[str]:
+    """Return the names directly below `path` with a pulse that counts.
+
+    Parameters
+    ----------
+    path
+        Whose names.
+    names
+        What each server listed.
+    clients
+        The client of each server, in the order that decides between equals.
+    ask
+        How to ask them. What a server listed that does not answer now counts.
+    """
+    doubtful = in_doubt(names)
+    alive = {name for some in names.values() for name in some.listed} - doubtful
+    if not doubtful:
+        return alive
+    # A Java Pacemaker lists none of them: what it lists is in no doubt.
+    ours = [
+        client
+        for server, client in clients.items()
+        if server in names and names[server].deleted is not None
+    ]
+    top = path.rstrip("/") + "/"
+    paths = {top + name: name for name in sorted(doubtful)}
+
+    def ask_ours(question_for: Callable[[PacemakerClient], Question[T]]) -> dict[Address, T]:
+        outcomes = ask(question_for, ours)
+        for server in outcomes.failed:
+            alive.update(names[server].listed)
+        return outcomes.answered
+
+    below = ask_ours(lambda _: names_below(list(paths)))
+    for there, name in paths.items():
+        at = {server: answer[there] for server, answer in below.items()}
+        if {child for some in at.values() for child in some.listed} - in_doubt(at):
+            alive.add(name)
+    unclear = [there for there, name in paths.items() if name not in alive]
+    if unclear:
+        elapsed = stopwatch()
+        copies = ask_ours(lambda client: copies_below_each(unclear, client.address, elapsed))
+        found = newest_of_each(
+            copies[client.address] for client in ours if client.address in copies
+        )
+        alive.update(there[len(top) :].partition("/")[0] for there in found)
+    return alive

@@ -1,1 +1,0 @@
-"""Connections and the bytes that come and go over them."""

@@ -1,0 +1,545 @@
+"""A Pacemaker in an event loop: what it is made of, its timers, and what a reload changes.
+
+Whatever a client does wrong, it costs that client its connection and nothing more.
+"""
+
+import asyncio
+import hashlib
+import logging
+import resource
+import socket
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import stormkeeper
+from stormkeeper.conf import Conf
+from stormkeeper.conf.keys import is_secret
+from stormkeeper.daemon.logs import LineBudget, counted
+from stormkeeper.daemon.sockets import AT_ONCE, AT_ONCE_OVER_TLS, Acceptor, Admission
+from stormkeeper.errors import ConfigError
+from stormkeeper.pacemaker.server import server_tls
+from stormkeeper.pacemaker.server.asyncio_channels import AsyncioChannels
+from stormkeeper.pacemaker.server.channels import RESET_BY_CLIENT, Channels
+from stormkeeper.pacemaker.server.client_session import ClientSession, ClientSessions, Policy
+from stormkeeper.pacemaker.server.pulse_index import PulseIndex
+from stormkeeper.pacemaker.server.pulse_store import PulseStore
+from stormkeeper.pacemaker.server.request_handler import RequestHandler, ServerStatus
+from stormkeeper.pacemaker.server.server_status import (
+    EventCounts,
+    Horizon,
+    ServerSnapshot,
+    clock,
+    oldest_pulse,
+    recent_sizes,
+    requests_by_verb,
+)
+from stormkeeper.pacemaker.server.store_limits import StoreLimits, memory_allowed
+from stormkeeper.sasl import methods
+from stormkeeper.tls_files import Certificate
+
+_MODULE: Final = "stormkeeper.pacemaker.server._compiled"
+
+
+class PacemakerEngine(NamedTuple):
+    """A pulse index and channels that belong together.
+
+    Connections that need asyncio (TLS) are served by `AsyncioChannels` whatever the engine.
+    """
+
+    #: For the metrics: ``compiled`` or ``interpreted``; over TLS the `description`.
+    name: str
+    #: For the log: the name, and why it is not the other one.
+    description: str
+    pulse_index: Callable[[], PulseIndex]
+    #: Takes what every kind of `Channels` takes.
+    channels: Callable[..., Channels]
+
+    def over_tls(self) -> "PacemakerEngine":
+        """Return what runs where all connections need TLS: channels on asyncio, and so named."""
+        if self.name == "interpreted":
+            return self
+        told = "interpreted (TLS is served in plain Python)"
+        return self._replace(name=told, description=told, channels=AsyncioChannels)
+
+
+def load(choice: str) -> PacemakerEngine:
+    """Return the engine that ``pacemaker.engine`` asks for.
+
+    Parameters
+    ----------
+    choice
+        ``compiled``, ``interpreted``, or ``auto``: the compiled one where it was built.
+
+    Raises
+    ------
+    ConfigError
+        If the compiled one is asked for, and is not there or cannot be loaded.
+    """
+    if choice == "interpreted":
+        return _interpreted("as pacemaker.engine says")
+    try:
+        compiled = import_module(_MODULE)
+    except ImportError as error:
+        is_absent = isinstance(error, ModuleNotFoundError) and error.name == _MODULE
+        reason = (
+            "no C compiler was there when stormkeeper was installed"
+            if is_absent
+            else f"the compiled module cannot be loaded: {error}"
+        )
+        if choice == "compiled":
+            raise ConfigError(
+                f"pacemaker.engine: compiled cannot be had: {reason}; install a C compiler and"
+                " Python's headers (Debian: apt-get install gcc python3-dev), then stormkeeper"
+                " anew, or set auto"
+            ) from error
+        return _interpreted(reason)
+    return PacemakerEngine("compiled", "compiled", compiled.PulseIndex, compiled.EpollChannels)
+
+
+def _interpreted(reason: str) -> PacemakerEngine:
+    return PacemakerEngine("interpreted", f"interpreted ({reason})", PulseIndex, AsyncioChannels)
+
+
+#: Keys whose new values hold from a reload on.
+RELOADED: Final = frozenset(
+    {
+        "java.security.auth.login.config",
+        "nimbus.daemon.user",
+        "pacemaker.auth.writes",
+        "pacemaker.childopts",
+        "pacemaker.frame.timeout.secs",
+        "pacemaker.handshake.timeout.secs",
+        "pacemaker.kerberos.users",
+        "pacemaker.max.connections",
+        "pacemaker.max.connections.per.address",
+        "pacemaker.output.timeout.secs",
+        "pacemaker.path.max.bytes",
+        "pacemaker.path.max.segments",
+        "pacemaker.pulse.ttl.secs",
+        "pacemaker.store.max.bytes",
+        "pacemaker.tls.ca.file",
+        "pacemaker.tls.certificate.file",
+        "pacemaker.tls.client.auth",
+        "pacemaker.tls.key.file",
+        "pacemaker.tls.minimum.version",
+        "task.heartbeat.frequency.secs",
+    }
+)
+
+
+#: Keys of a Pacemaker's that are read once, at its start.
+AT_START: Final = frozenset(
+    {
+        "pacemaker.auth.method",
+        "pacemaker.bind.host",
+        "pacemaker.engine",
+        "pacemaker.metrics.bind.host",
+        "pacemaker.metrics.port",
+        "pacemaker.port",
+        "pacemaker.thrift.message.size.max",
+        "pacemaker.tls.enable",
+    }
+)
+
+
+#: Keys whose values are not shown: JVM options may hold anything.
+_HIDDEN: Final = frozenset({"pacemaker.childopts"})
+
+
+@dataclass(frozen=True, slots=True)
+class Reload:
+    """A configuration that was read anew, beside the one that holds.
+
+    Parameters
+    ----------
+    conf
+        What is to hold from now on: the new values, but the old ones of the keys `AT_START`.
+    changes
+        What is new in it, in words.
+    later
+        What is new and waits for the next start, in words.
+    """
+
+    conf: Conf
+    changes: tuple[str, ...]
+    later: tuple[str, ...]
+
+    def describe(self) -> str:
+        """Return in a line what holds from now on, and what does not yet."""
+        if not self.later:
+            return "; ".join(self.changes) or "nothing has changed"
+        now = "; ".join(self.changes) or "nothing is new that can hold at once"
+        return f"{now}; for a restart only: {'; '.join(self.later)}"
+
+
+def compare(old: Conf, new: Conf) -> Reload:
+    """Tell what a reload changes.
+
+    Parameters
+    ----------
+    old
+        What holds.
+    new
+        What was read.
+    """
+    return Reload(
+        new.with_values({key: old[key] for key in AT_START}),
+        tuple(_change(key, old, new) for key in sorted(RELOADED) if old[key] != new[key]),
+        tuple(_change(key, old, new) for key in sorted(AT_START) if old[key] != new[key]),
+    )
+
+
+def fingerprint(conf: Mapping[str, Any], keys: tuple[str, ...]) -> bytes:
+    """Return a hash of the files that some keys name.
+
+    A file that cannot be read counts as empty: whoever needs it reports the error.
+    """
+    digest = hashlib.sha256()
+    for key in keys:
+        try:
+            content = Path(conf[key]).read_bytes() if conf[key] else b""
+        except OSError:
+            content = b""
+        digest.update(len(content).to_bytes(8) + content)
+    return digest.digest()
+
+
+def _change(key: str, old: Conf, new: Conf) -> str:
+    if key in _HIDDEN or is_secret(key):
+        return key
+    return f"{key} = {_shown(new[key])} (was {_shown(old[key])})"
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return "null" if value is None else str(value)
+
+
+_log = logging.getLogger(__name__)
+
+#: Seconds between two looks at what is due.
+_TICK: Final = 1.0
+#: Seconds between two stretches of expiry while there is more to expire: a fifth of a core.
+_EXPIRY_REST: Final = 0.01
+#: Seconds that clients have to read their answers when the daemon stops.
+DRAIN: Final = 2.0
+#: The part of the memory that this process may have that unanswered requests and unread answers of
+#: all connections may take: an eighth.
+_BUFFERED_SHARE: Final = 8
+#: Descriptors that are kept from clients: our own, and a file that is read at a reload.
+_OWN_DESCRIPTORS: Final = 64
+#: Fewer open files than these are not meant for a daemon that serves a cluster.
+_FEW_DESCRIPTORS: Final = 1_000
+#: What sets how many connections are let in, in all and from one address.
+_LIMITS: Final = ("pacemaker.max.connections", "pacemaker.max.connections.per.address")
+#: One line about connections that are turned away, for each cause, in so many seconds.
+_TURNED_AWAY_SECONDS: Final = 10.0
+
+
+class PacemakerServer:
+    """A Pacemaker in an asyncio loop, from `start` to `stop`.
+
+    Parameters
+    ----------
+    conf
+        Its configuration, of which the files are read at once.
+
+    Raises
+    ------
+    ConfigError
+        When something in the configuration or the files that it names is wrong.
+    """
+
+    def __init__(self, conf: Conf) -> None:
+        self.conf = conf
+        engine = load(conf["pacemaker.engine"])
+        self.events = EventCounts()
+        policy = Policy.from_conf(conf)
+        self._tls = server_tls.server_context(conf)
+        self.engine: PacemakerEngine = engine if self._tls is None else engine.over_tls()
+        self._tls_files = fingerprint(conf, server_tls.FILES)
+        index = self.engine.pulse_index()
+        self.store = PulseStore(index, uuid.uuid4().hex, clock, StoreLimits.of(conf))
+        max_size: int = conf["pacemaker.thrift.message.size.max"]
+        answerer = RequestHandler(self.store, self._status, max_size=max_size)
+        self.sessions = ClientSessions(answerer, policy, self.events, clock)
+        self.admission = Admission(*_admitted(conf), _LIMITS)
+        self.channels: Channels = self.engine.channels(
+            index,
+            max_size=max_size,
+            clock=clock,
+            frame_timeout=conf["pacemaker.frame.timeout.secs"],
+            output_timeout=conf["pacemaker.output.timeout.secs"],
+            on_closed=self.sessions.ended,
+            on_freed=self._freed,
+        )
+        self.channels.max_buffered = memory_allowed() // _BUFFERED_SHARE
+        self.horizon = Horizon(clock)
+        self.started = self.swept = clock()
+        self.is_serving = False
+        self._is_expiring = False
+        self._lost_pulses = 0
+        self._turned_away = LineBudget(1, _TURNED_AWAY_SECONDS)
+
+    def start(self, listener: socket.socket) -> None:
+        """Serve the clients of a socket that listens; in a running loop, and once."""
+        self._loop = asyncio.get_running_loop()
+        at_once = AT_ONCE if self._tls is None else AT_ONCE_OVER_TLS
+        self._acceptor = Acceptor(listener, self._welcome, self._on_shortage, at_once)
+        self.channels.attach(self._loop)
+        self._acceptor.start()
+        self.horizon.restart()  # until now nobody was heard
+        self.is_serving = True
+        self._tick()
+
+    async def stop(self) -> int:
+        """Accept no more, answer what has come, and close all connections.
+
+        Returns
+        -------
+        int
+            The clients that had not taken their answers in time. Those are not counted whose
+            answers the system took and could not deliver.
+        """
+        self.is_serving = False
+        self._acceptor.stop()
+        self.channels.drain()
+        deadline = self._loop.time() + DRAIN
+        while len(self.channels) and self._loop.time() < deadline:
+            await asyncio.sleep(0.01)
+        deaf = len(self.sessions)
+        self.channels.abort()
+        await asyncio.sleep(0)
+        self.channels.detach(self._loop)
+        return deaf
+
+    @property
+    def certificate(self) -> Certificate | None:
+        """The certificate that clients are shown; None without TLS, or if it cannot be read."""
+        return None if self._tls is None else self._tls.certificate
+
+    def snapshot(self) -> ServerSnapshot:
+        """Return what is to be seen now; some tenths of a millisecond, however much is held."""
+        vouched = self.vouched()
+        index, conf, now = self.store.index, self.conf, clock()
+        uptime = now - self.started
+        counts = self.channels.counters()
+        certificate = self.certificate
+        bounds, latency_counts, latency_sum = self.channels.latency()
+        return ServerSnapshot(
+            instance=self.store.instance,
+            version=stormkeeper.__version__,
+            engine=self.engine.name,
+            auth_method=self.sessions.policy.method,
+            is_serving=self.is_serving,
+            swept_ago=now - self.swept,
+            uptime=uptime,
+            horizon=min(vouched, uptime),
+            heartbeat_period=conf["task.heartbeat.frequency.secs"],
+            pulse_ttl=conf["pacemaker.pulse.ttl.secs"],
+            revision=index.revision,
+            keys=index.keys,
+            tombstones=index.tombstones,
+            pulses_received=index.pulses_received,
+            pulses_expired=self.store.expired,
+            bytes_held=index.bytes_held,
+            max_bytes=index.max_bytes,
+            oldest_pulse=oldest_pulse(index, now),
+            recent_sizes=recent_sizes(index),
+            requests=requests_by_verb(counts, self.sessions.answerer.asked),
+            bytes_in=counts["bytes_in"],
+            bytes_out=counts["bytes_out"],
+            latency_bounds=bounds,
+            latency_counts=latency_counts,
+            latency_sum=latency_sum,
+            connections=len(self.sessions),
+            max_connections=self.admission.most,
+            certificate_ends=None if certificate is None else certificate.ends.timestamp(),
+            events=self.events,
+        )
+
+    def describe(self) -> str:
+        """Return in a line what this server runs on and whom it serves."""
+        policy, conf = self.sessions.policy, self.conf
+        reads = "all may read" if policy.everyone_may_read else f"{policy.method} to read"
+        writes = "all may write" if policy.everyone_may_write else f"{policy.method} to write"
+        encryption = "no TLS"
+        if self._tls is not None:
+            encryption = (
+                f"{conf['pacemaker.tls.minimum.version']} or newer{_ending(self.certificate)},"
+                f" client certificates {conf['pacemaker.tls.client.auth']}"
+            )
+        return (
+            f"engine: {self.engine.description}; {reads}, {writes}; {encryption};"
+            f" at most {counted(self.admission.most, 'connection')}"
+        )
+
+    def shortage(self) -> str | None:
+        """Say whether open files limit the connections to fewer than are configured or usual."""
+        allowed = _descriptors()
+        wanted = self.conf["pacemaker.max.connections"]
+        if wanted:
+            if wanted <= self.admission.most:
+                return None
+            beside = f", and not the {wanted} of pacemaker.max.connections"
+        elif allowed >= _FEW_DESCRIPTORS:
+            return None
+        else:
+            beside = ""
+        return (
+            f"at most {counted(self.admission.most, 'connection')} at a time{beside}: this process"
+            f" may have {allowed} open files, of which {_OWN_DESCRIPTORS} are kept; raise"
+            " LimitNOFILE= in the unit, or the hard limit of open files (ulimit -Hn)"
+        )
+
+    def reload(self, new: Conf) -> Reload:
+        """Let another configuration hold, as far as it can; return what that changes.
+
+        Raises
+        ------
+        ConfigError
+            When something in it or in the files that it names is wrong; nothing is changed then.
+        """
+        change = compare(self.conf, new)
+        conf, changes = change.conf, list(change.changes)
+        policy = Policy.from_conf(conf)
+        context = server_tls.server_context(conf)
+        tls_files = fingerprint(conf, server_tls.FILES)
+        limits = StoreLimits.of(conf)
+        file = methods.login_file(conf)
+        if policy.method != "NONE" and file != methods.login_file(self.conf):
+            changes.append(f"the JAAS file is {file}")
+        # From here on nothing fails.
+        kept = self.conf["pacemaker.pulse.ttl.secs"]
+        if kept and not 0 < conf["pacemaker.pulse.ttl.secs"] <= kept:
+            self.horizon.dropped(kept)
+        if policy.fingerprint != self.sessions.policy.fingerprint:
+            changes.append("users and passwords")
+        if policy.keytab != self.sessions.policy.keytab:
+            changes.append("the keytab")
+        if tls_files != self._tls_files:
+            certificate = None if context is None else context.certificate
+            changes.append(f"certificates and keys{_ending(certificate)}")
+        losers = self.sessions.replace_policy(policy)
+        if losers:
+            changes.append(f"{counted(losers, 'connection')} to begin anew")
+            self.channels.sweep(clock())  # at once: they may hold what they were given
+        self.conf, self._tls, self._tls_files = conf, context, tls_files
+        self.store.limits = limits
+        self.admission.most, self.admission.most_per_address = _admitted(conf)
+        self.channels.frame_timeout = conf["pacemaker.frame.timeout.secs"]
+        self.channels.output_timeout = conf["pacemaker.output.timeout.secs"]
+        return Reload(conf, tuple(changes), change.later)
+
+    def _welcome(self, connection: socket.socket, address: str, port: int) -> None:
+        refusal = self.admission.refuses(address, len(self.channels))
+        if refusal is not None:
+            connection.close()
+            self._turn_away(address, *refusal)
+            return
+        session = self.sessions.open(address, port)
+        self.admission.entered(address)
+        try:
+            self._adopt(connection, session)
+        except OSError:
+            self.sessions.ended(session, "", RESET_BY_CLIENT)
+            self._freed(session)
+            raise
+        self.events.accepted += 1
+
+    def _on_shortage(self) -> None:
+        # Who cannot connect cannot beat.
+        self.horizon.restart()
+        self.events.turned_away["descriptors"] += 1
+
+    def _adopt(self, connection: socket.socket, session: ClientSession) -> None:
+        if self._tls is None:
+            self.channels.adopt(connection, session, clock())
+            return
+        assert isinstance(self.channels, AsyncioChannels)
+        timeout = self.sessions.policy.handshake_timeout
+        self.channels.adopt(connection, session, clock(), self._tls, timeout)
+
+    def _turn_away(self, address: str, cause: str, reason: str) -> None:
+        self.events.turned_away[cause] += 1
+        left_out = self._turned_away.spend(cause, clock())
+        if left_out is not None:
+            more = f"; and {left_out} more for that reason since" if left_out else ""
+            extra = {"peer": address, "cause": cause}
+            _log.warning("turned away %s: %s%s", address, reason, more, extra=extra)
+
+    def _freed(self, session: ClientSession) -> None:
+        self.admission.left(session.address)
+
+    def _tick(self) -> None:
+        self._loop.call_later(_TICK, self._tick)
+        self.swept = clock()
+        self.observe()
+        self.channels.sweep(self.swept)
+        if not self._is_expiring:
+            self._expire(0)
+
+    def _expire(self, expired: int) -> None:
+        """Expire for a moment, and go on soon if there may be more."""
+        # Not under way any more, should this fail: the next tick begins anew.
+        self._is_expiring = False
+        # While the horizon is nearer, a pulse may be old because its next could not come.
+        ttl: float = self.conf["pacemaker.pulse.ttl.secs"]
+        now = self.store.expire(ttl if ttl <= self.horizon.seconds() else 0)
+        self._is_expiring = now > 0
+        if now:
+            self._loop.call_later(_EXPIRY_REST, self._expire, expired + now)
+        elif expired:
+            _log.info("%s expired, %d held", counted(expired, "pulse"), self.store.keys)
+
+    def observe(self) -> None:
+        """Note that the process runs and what it lost; before `horizon` is read."""
+        silence = self.horizon.observe()
+        if silence is not None:
+            _log.warning("was stopped for %.1f s: pulses sent meanwhile may be lost", silence)
+        lost_pulses = self.events.lost_pulses()
+        if lost_pulses != self._lost_pulses:
+            self._lost_pulses = lost_pulses
+            self.horizon.lost()
+
+    def vouched(self) -> float:
+        """Return for how many seconds a path without a pulse has been silent at least."""
+        # After a suspension it may be asked before the timer comes due.
+        self.observe()
+        return self.horizon.vouched(self.conf["pacemaker.pulse.ttl.secs"])
+
+    def _status(self) -> ServerStatus:
+        return ServerStatus(
+            instance=self.store.instance,
+            uptime_ms=int((clock() - self.started) * 1000),
+            horizon_ms=int(self.vouched() * 1000),
+            version=stormkeeper.__version__,
+            revision=self.store.revision,
+            keys=self.store.keys,
+            pulses_received=self.store.pulses_received,
+            connections=len(self.sessions),
+        )
+
+
+def _ending(certificate: Certificate | None) -> str:
+    """Say when a certificate ends, to be put behind other words; nothing if there is none."""
+    return (
+        "" if certificate is None else f", certificate until {server_tls.shown(certificate.ends)}"
+    )
+
+
+def _descriptors() -> int:
+    """Return how many files this process may have open."""
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+
+
+def _admitted(conf: Conf) -> tuple[int, int]:
+    """Return the connections that are let in, in all and from one address."""
+    possible = max(1, _descriptors() - _OWN_DESCRIPTORS)
+    most = conf["pacemaker.max.connections"] or possible
+    return min(most, possible), conf["pacemaker.max.connections.per.address"]

@@ -1,0 +1,271 @@
+"""Answers one request after another out of the pulse store, without I/O.
+
+Storm's verbs are answered as Storm's Pacemaker does (``org.apache.storm.pacemaker.Pacemaker``),
+except that listing children goes by path segments, and that GET_ALL_PULSE_FOR_PATH is implemented.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from stormkeeper.errors import NotAuthorizedError, RemoteProtocolError
+from stormkeeper.pacemaker.server.pulse_store import PulseStore
+from stormkeeper.pacemaker.server.server_status import READ, WRITE
+from stormkeeper.pacemaker.server.store_limits import LimitError, shown
+from stormkeeper.pacemaker.wire import (
+    AUTHENTICATING,
+    DEFAULT_MAX_SIZE,
+    PULSE_OVERHEAD,
+    RECORDS_OVERHEAD,
+    RESERVED_PATH,
+    VERBS,
+    Message,
+    MessageType,
+    Pulse,
+    decode_request,
+    encode,
+)
+from stormkeeper.pacemaker.wire.binary import STRING, i64_field, list_header, text_field
+from stormkeeper.pacemaker.wire.message_codec import (
+    encode_acknowledgement,
+    encode_changes,
+    encode_pulse_answer,
+    match_exact_shape,
+)
+from stormkeeper.pacemaker.wire.messages import SIZES
+
+#: What this server can do beyond Storm's verbs, by the names that `ServerStatus` gives.
+EXTENSIONS: Final = ("changes", "held", "deleted", SIZES)
+
+_RESERVED: Final = RESERVED_PATH.encode()
+_BELOW_RESERVED: Final = _RESERVED + b"/"
+_SEND_PULSE: Final = int(MessageType.SEND_PULSE)
+_SEND_PULSE_RESPONSE: Final = int(MessageType.SEND_PULSE_RESPONSE)
+_GET_PULSE: Final = int(MessageType.GET_PULSE)
+
+#: Pulses that are deleted at a time: a millisecond's work, where older ones have to make room for
+#: their tombstones.
+_PIECE: Final = 100
+#: For an answer whose size is checked when it is written.
+_ANY_SIZE: Final = 0x7FFFFFFF
+
+
+class RequestRefusedError(NotAuthorizedError):
+    """A request that is not carried out; `answer` is the frame that tells the client so.
+
+    `cause` and `wanted`, which is `snapshot.READ` or `snapshot.WRITE`, are a pair of
+    `snapshot.REFUSED`.
+    """
+
+    def __init__(self, cause: str, wanted: str, reason: str, answer: bytes) -> None:
+        super().__init__(reason)
+        self.cause = cause
+        self.wanted = wanted
+        self.answer = answer
+
+
+class ServerStatus(NamedTuple):
+    """Who a server is and what it holds: the value of the reserved path.
+
+    Times are in milliseconds. `horizon_ms` tells for how long the server has received every pulse
+    that was sent to it, and kept it: a path without a pulse has been silent at least that long.
+    """
+
+    instance: str
+    uptime_ms: int
+    horizon_ms: int
+    version: str
+    revision: int
+    keys: int
+    pulses_received: int
+    connections: int
+
+    def to_thrift(self) -> bytes:
+        """Encode as the struct ``ServerInfo`` of ``pacemaker.thrift``."""
+        parts = [
+            text_field(1, self.instance),
+            i64_field(2, self.uptime_ms),
+            i64_field(3, self.horizon_ms),
+            list_header(4, STRING, len(EXTENSIONS)),
+        ]
+        for extension in EXTENSIONS:
+            raw = extension.encode()
+            parts.append(len(raw).to_bytes(4, "big") + raw)
+        parts += [
+            text_field(5, self.version),
+            i64_field(6, self.revision),
+            i64_field(7, self.keys),
+            i64_field(8, self.pulses_received),
+            i64_field(9, self.connections),
+            b"\x00",
+        ]
+        return b"".join(parts)
+
+
+class RequestHandler:
+    """Carries out requests and writes the frames that answer them.
+
+    Parameters
+    ----------
+    store
+        What is read and written.
+    describe
+        Returns the server's status now.
+    max_size
+        The largest payload of an answer, in bytes.
+    """
+
+    __slots__ = ("_describe", "_max_size", "_store", "asked")
+
+    def __init__(
+        self,
+        store: PulseStore,
+        describe: Callable[[], ServerStatus],
+        *,
+        max_size: int = DEFAULT_MAX_SIZE,
+    ) -> None:
+        self._store = store
+        self._describe = describe
+        self._max_size = max_size
+        #: Requests by type, as far as they are not of the two that are answered at once.
+        self.asked: Counter[MessageType] = Counter()
+
+    def answer(self, payload: bytes) -> bytes | None:
+        """Carry out the request in a frame's payload and return the frame of the answer.
+
+        None while the request is not finished, as with the deletion of many pulses: the caller
+        gives it again.
+
+        Raises
+        ------
+        RemoteProtocolError
+            If the payload is no request that can be answered; the connection cannot go on.
+        RequestRefusedError
+            If the request is not allowed or exceeds a limit.
+        """
+        exact = match_exact_shape(payload)
+        if exact is not None:
+            # The path of a stored pulse has been checked, and is not reserved.
+            kind, message_id, path, details = exact
+            store = self._store
+            if details is None:
+                if kind == _GET_PULSE:
+                    value = store.index.get(path)
+                    if value is not None and len(payload) + len(value) + 64 < self._max_size:
+                        return encode_pulse_answer(message_id, path, value)
+            elif kind == _SEND_PULSE and store.index.replace(path, details, store.clock()):
+                return encode_acknowledgement(_SEND_PULSE_RESPONSE, message_id)
+        return self._answer(decode_request(payload))
+
+    def _answer(self, request: Message) -> bytes | None:
+        kind = MessageType(request.type or 0)
+        if kind in AUTHENTICATING:
+            raise RemoteProtocolError(
+                f"{kind.name}: the client wants to authenticate and this server does not; set the"
+                " same pacemaker.auth.method for both (this server has NONE)"
+            )
+        self.asked[kind] += 1
+        message_id = -1 if request.message_id is None else request.message_id
+        try:
+            path = _raw(_path_of(request))
+            self._check(kind, path)
+            if kind is MessageType.DELETE_PATH and self._store.delete_path(path, _PIECE) == _PIECE:
+                self.asked[kind] -= 1  # it is counted when it is done
+                return None
+            return self._fitting(self._carry_out(kind, path, request, message_id))
+        except LimitError as error:
+            raise RequestRefusedError(
+                error.cause,
+                WRITE if VERBS[kind].writes else READ,
+                f"{kind.name}: {error}",
+                encode_acknowledgement(MessageType.NOT_AUTHORIZED, message_id),
+            ) from error
+
+    def _fitting(self, answer: bytes) -> bytes:
+        """Return `answer`; `LimitError` if it is larger than a frame may be."""
+        size = len(answer) - 4
+        if size > self._max_size:
+            raise LimitError(
+                "too-large",
+                f"the answer needs a frame of {size} bytes, more than the {self._max_size} of"
+                " pacemaker.thrift.message.size.max",
+            )
+        return answer
+
+    def _check(self, kind: MessageType, path: bytes) -> None:
+        """Raise `LimitError` if a request of this `kind` may not name this `path`."""
+        if VERBS[kind].writes and (path == _RESERVED or path.startswith(_BELOW_RESERVED)):
+            raise LimitError("reserved", f"{shown(path)}: {RESERVED_PATH} is reserved")
+        # A stored pulse can be read and deleted whatever the limits are now. The store checks the
+        # path of a new one.
+        if kind is not MessageType.SEND_PULSE and self._store.index.entry(path) is None:
+            self._store.limits.check_size(path.rstrip(b"/"))
+            self._store.limits.check_text(path)
+
+    def _carry_out(
+        self, kind: MessageType, path: bytes, request: Message, message_id: int
+    ) -> bytes:
+        store = self._store
+        if kind is MessageType.GET_PULSE:
+            details = self._describe().to_thrift() if path == _RESERVED else store.get(path)
+            return encode_pulse_answer(message_id, path, details)
+        if VERBS[kind].answered_with == "changes":
+            return self._page(path, request, message_id)
+        answer = Message(kind + 1, message_id)
+        if kind is MessageType.EXISTS:
+            answer.boolval = store.get(path) is not None
+        elif VERBS[kind].answered_with == "nodes":
+            names = store.deleted(path) if kind is MessageType.DELETED else store.children(path)
+            answer.nodes = [name.decode() for name in names]
+        elif kind is MessageType.GET_ALL_PULSE_FOR_PATH:
+            answer.records = self._all_pulses(path)
+        elif kind is MessageType.SEND_PULSE and request.pulse:
+            store.put(path, request.pulse.details or b"")
+        elif kind is MessageType.DELETE_PULSE_ID:
+            store.delete(path)
+        return encode(answer, max_size=_ANY_SIZE)
+
+    def _page(self, path: bytes, request: Message, message_id: int) -> bytes:
+        store = self._store
+        kind, values = MessageType.CHANGES_RESPONSE, True
+        if request.changes_request is None:
+            kind, page = MessageType.HELD_RESPONSE, store.held(path)
+        else:
+            _, revision, limit, instance, values = request.changes_request
+            page = store.changes(
+                path, revision, limit, max_bytes=self._max_size, instance=instance, values=values
+            )
+        return encode_changes(
+            message_id,
+            store.instance,
+            page.revision,
+            page.columns(values=values),
+            more=page.more,
+            reset=page.reset,
+            next_after=page.next,
+            kind=kind,
+        )
+
+    def _all_pulses(self, path: bytes) -> list[Pulse] | None:
+        """Return all pulses at and below `path`; None if they do not fit a frame."""
+        pulses = []
+        room = self._max_size - RECORDS_OVERHEAD
+        for entry in self._store.pulses(path):
+            details = entry.details or b""
+            room -= PULSE_OVERHEAD + len(entry.path) + len(details)
+            if room < 0:
+                return None
+            pulses.append(Pulse(entry.path.decode(), details))
+        return pulses
+
+
+def _path_of(request: Message) -> str:
+    for asked in (request.pulse, request.changes_request):
+        if asked is not None:
+            return asked[0]
+    return request.path or ""
+
+
+def _raw(path: str) -> bytes:
+    """Return the bytes as they came, UTF-8 or not."""
+    return path.encode("utf-8", "surrogateescape")

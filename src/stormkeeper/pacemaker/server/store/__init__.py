@@ -1,1 +1,0 @@
-"""The pulses that a Pacemaker holds, without I/O."""

@@ -1,0 +1,77 @@
+"""The horizon begins anew whenever the process did not run."""
+
+from stormkeeper.pacemaker.server.server_status import MAX_SILENCE, Horizon, clock
+
+
+class Clock:
+    now = 50.0
+
+    def __call__(self):
+        return self.now
+
+
+def test_it_grows_while_the_process_runs():
+    time = Clock()
+    horizon = Horizon(time)
+    for _ in range(10):
+        time.now += MAX_SILENCE
+        assert horizon.observe() is None
+    assert horizon.seconds() == 10 * MAX_SILENCE
+
+
+def test_it_begins_anew_after_a_silence():
+    time = Clock()
+    horizon = Horizon(time)
+    time.now += 1
+    assert horizon.observe() is None
+    time.now += MAX_SILENCE + 0.5
+    assert horizon.observe() == MAX_SILENCE + 0.5
+    assert horizon.seconds() == 0
+    time.now += 1
+    assert horizon.observe() is None
+    assert horizon.seconds() == 1
+
+
+def test_it_begins_anew_when_told():
+    time = Clock()
+    horizon = Horizon(time)
+    time.now += 2
+    horizon.restart()
+    time.now += 2
+    assert horizon.observe() is None
+    assert horizon.seconds() == 2
+
+
+def test_the_clock_does_not_go_back():
+    assert clock() <= clock()
+
+
+def test_it_vouches_no_further_back_than_pulses_are_kept():
+    time = Clock()
+    horizon = Horizon(time)
+    time.now += 100
+    assert horizon.vouched(30) == 30
+    assert horizon.vouched(600) == 100
+    assert horizon.vouched(0) == 100
+
+
+def test_a_lost_pulse_ends_what_it_vouches_for_and_puts_off_no_expiry():
+    time = Clock()
+    horizon = Horizon(time)
+    time.now += 100
+    horizon.lost()
+    time.now += 5
+    assert horizon.vouched(600) == 5
+    assert horizon.seconds() == 105
+
+
+def test_pulses_that_were_dropped_are_not_known_because_others_are_kept_for_longer():
+    time = Clock()
+    horizon = Horizon(time)
+    time.now += 100
+    horizon.dropped(30)
+    assert horizon.vouched(0) == 30
+    time.now += 5
+    assert horizon.vouched(600) == 35
+    horizon.dropped(600)
+    assert horizon.vouched(0) == 35
