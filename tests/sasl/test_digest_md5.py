@@ -9,7 +9,7 @@ from puresasl import SASLProtocolException
 from puresasl.client import SASLClient
 
 from stormkeeper.errors import AuthenticationError
-from stormkeeper.sasl import directives
+from stormkeeper.sasl import digest_md5
 from stormkeeper.sasl.credentials import UserPassword, storm_password, storm_username
 from stormkeeper.sasl.digest_md5 import DigestClient, DigestServer, random_nonce
 from stormkeeper.sasl.scram import GREETING
@@ -430,7 +430,7 @@ def test_any_bytes_are_refused_by_either_half(token):
 def hashed(token):
     """Return what a response's digest is over, and the digest."""
     names = {"username", "realm", "nonce", "cnonce", "nc", "digest-uri", "response"}
-    return {item for item in directives.parse(token, len(token)) if item[0] in names}
+    return {item for item in digest_md5.parse_directives(token, len(token)) if item[0] in names}
 
 
 @settings(deadline=None)
@@ -451,3 +451,73 @@ def test_a_response_that_was_changed_is_refused(data):
 def test_scram_server_is_told_from_a_broken_server():
     with pytest.raises(AuthenticationError, match=r"does not speak DIGEST-MD5; is pacemaker\.auth"):
         client().step(GREETING)
+
+
+NAMES = st.text(st.sampled_from("abcxyz-0189"), min_size=1)
+
+
+def test_a_list_as_the_jdk_writes_it():
+    token = b'realm="default",nonce="a+b/c=",charset=utf-8'
+    assert digest_md5.parse_directives(token, 100) == [
+        ("realm", b"default"),
+        ("nonce", b"a+b/c="),
+        ("charset", b"utf-8"),
+    ]
+
+
+def test_spaces_empty_items_and_upper_case_are_allowed():
+    token = b' , Realm = "a" ,, \r\n\tNC=1 , '
+    assert digest_md5.parse_directives(token, 100) == [("realm", b"a"), ("nc", b"1")]
+
+
+def test_escapes_and_commas_in_quotes():
+    assert digest_md5.parse_directives(rb'a="x\"y\\z,b=c"', 100) == [("a", b'x"y\\z,b=c')]
+
+
+def test_nothing_is_an_empty_list():
+    assert digest_md5.parse_directives(b"", 0) == []
+
+
+@pytest.mark.parametrize(
+    ("token", "position"),
+    [
+        (b"a", 0),
+        (b"a=", 0),
+        (b'a="b', 0),
+        (b'a="b\\', 0),
+        (b"a=b c=d", 0),
+        (b'a="b"c', 0),
+        (b"a=b,=c", 4),
+        (b"a=b,c=\xff", 4),
+        (b"a=b,c=d=e", 4),
+        (b"\x00", 0),
+    ],
+)
+def test_what_is_no_list_is_refused(token, position):
+    with pytest.raises(AuthenticationError, match=f"malformed at its byte {position}$"):
+        digest_md5.parse_directives(token, 100)
+
+
+def test_a_long_token_is_refused():
+    assert digest_md5.parse_directives(b"a=" + b"x" * 98, 100)
+    with pytest.raises(AuthenticationError, match="has 101 bytes, more than 100"):
+        digest_md5.parse_directives(b"a=" + b"x" * 99, 100)
+
+
+@settings(deadline=None)
+@given(token=st.binary(max_size=60) | st.text(st.sampled_from('ab,="\\ ')).map(str.encode))
+def test_any_bytes_are_read_or_refused(token):
+    try:
+        read = digest_md5.parse_directives(token, 50)
+    except AuthenticationError:
+        return
+    assert all(name.isascii() and name == name.lower() for name, _ in read)
+
+
+@settings(deadline=None)
+@given(items=st.lists(st.tuples(NAMES, st.binary(max_size=20), st.just(True))))
+def test_what_is_written_is_read_back(items):
+    written = digest_md5.write_directives(items)
+    assert digest_md5.parse_directives(written, len(written)) == [
+        (name, value) for name, value, _ in items
+    ]

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from stormkeeper.conf.address import Address
+from stormkeeper.conf.key_types import check_spark_size
 from stormkeeper.conf.keys import flattened, is_known, is_secret, nearest
 from stormkeeper.conf.schema import SCHEMA
-from stormkeeper.conf.spark_sizes import check as check_spark_size
 from stormkeeper.conf.yaml_text import read as read_yaml
 from stormkeeper.conf.yaml_text import write as write_yaml
 from stormkeeper.conf.yaml_text import write_value

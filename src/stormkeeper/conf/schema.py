@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta
 
 from stormkeeper.conf.address import MAX_PORT
-from stormkeeper.conf.kinds import (
+from stormkeeper.conf.key_types import (
     Key,
     Text,
     amount_or_null,

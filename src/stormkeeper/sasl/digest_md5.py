@@ -12,10 +12,9 @@ import hmac
 import re
 import secrets
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from stormkeeper.errors import AuthenticationError
-from stormkeeper.sasl import directives
 from stormkeeper.sasl.credentials import UserPassword, client_name, printable
 from stormkeeper.sasl.mechanism import SAME_METHOD
 
@@ -102,7 +101,7 @@ class DigestServer:
         if self._nonce is not None:
             raise AuthenticationError("the authentication has begun already")
         self._nonce = self._new_nonce()
-        return directives.write(
+        return write_directives(
             [
                 ("realm", self._realm.encode(), True),
                 ("nonce", self._nonce, True),
@@ -126,7 +125,7 @@ class DigestServer:
         # Whatever comes of it: a client that guesses has one guess for each nonce.
         self._answered = True
         response = _checked(
-            directives.parse(token, MAX_RESPONSE), _RESPONSE_ONCE, _RESPONSE_AT_MOST_ONCE
+            parse_directives(token, MAX_RESPONSE), _RESPONSE_ONCE, _RESPONSE_AT_MOST_ONCE
         )
         utf8 = _has_utf8(response)
         self._check_terms(response)
@@ -240,7 +239,7 @@ class DigestClient:
             self._challenged = True
             return self._respond(token)
         expected, self._rspauth = self._rspauth, None
-        proof = _checked(directives.parse(token, MAX_CHALLENGE), ("rspauth",), ())
+        proof = _checked(parse_directives(token, MAX_CHALLENGE), ("rspauth",), ())
         if not hmac.compare_digest(expected, proof["rspauth"]):
             raise AuthenticationError("the server does not know the password: rspauth is wrong")
         self._complete = True
@@ -249,7 +248,7 @@ class DigestClient:
     def _respond(self, token: bytes) -> bytes:
         if token.startswith(_SCRAM):
             raise AuthenticationError(f"the server does not speak DIGEST-MD5; {SAME_METHOD}")
-        parsed = directives.parse(token, MAX_CHALLENGE)
+        parsed = parse_directives(token, MAX_CHALLENGE)
         # There may be several realms, of which each is a directive of its own.
         offered = [value for name, value in parsed if name == "realm"]
         challenge = _checked(
@@ -287,7 +286,7 @@ class DigestClient:
             answer.insert(0, ("charset", b"utf-8", False))
         if self._authzid is not None:
             answer.append(("authzid", self._authzid.encode(), True))
-        return directives.write(answer)
+        return write_directives(answer)
 
 
 def _checked(
@@ -364,3 +363,70 @@ def _digest(key: bytes, nonce: bytes, cnonce: bytes, a2: bytes) -> bytes:
     hashed = hashlib.md5(a2).hexdigest().encode()
     text = b":".join((key, nonce, _NONCE_COUNT, cnonce, b"auth", hashed))
     return hashlib.md5(text).hexdigest().encode()
+
+
+# RFC 2831 §7.1: a token is of ASCII without controls and these separators. Some servers write a
+# value with a "/" or "=" in it unquoted all the same, but none of those that we speak to.
+_ITEM = re.compile(
+    rb"""
+    (?P<name> [^\x00-\x20\x7f-\xff()<>@,;:\\"/\[\]?={}]+ )
+    [ \t\r\n]* = [ \t\r\n]*
+    (?: " (?P<quoted> (?: [^"\\] | \\[\x00-\x7f] )* ) "
+      | (?P<token> [^\x00-\x20\x7f-\xff()<>@,;:\\"/\[\]?={}]+ ) )
+    [ \t\r\n]*
+    """,
+    re.VERBOSE,
+)
+_SPACE_AND_COMMAS = re.compile(rb"[ \t\r\n,]*")
+_ESCAPE = re.compile(rb"\\(.)", re.DOTALL)
+
+
+def parse_directives(token: bytes, most: int) -> list[tuple[str, bytes]]:
+    """Return the directives of a token: names in lower case, values without quotes and escapes.
+
+    Parameters
+    ----------
+    token
+        What the peer sent.
+    most
+        Its longest length in bytes: RFC 2831 has 2048 for a challenge, 4096 for a response.
+
+    Raises
+    ------
+    AuthenticationError
+        When it is longer, or no such list.
+    """
+    if len(token) > most:
+        raise AuthenticationError(f"the token has {len(token)} bytes, more than {most}")
+    directives = []
+    position = _after_commas(token, 0)
+    while position < len(token):
+        match = _ITEM.match(token, position)
+        if match is None or (match.end() < len(token) and token[match.end()] != ord(",")):
+            raise AuthenticationError(f"the token is malformed at its byte {position}")
+        name, quoted, plain = match.group("name", "quoted", "token")
+        value = plain if quoted is None else _ESCAPE.sub(rb"\1", quoted)
+        directives.append((name.decode("ascii").lower(), value))
+        position = _after_commas(token, match.end())
+    return directives
+
+
+def write_directives(directives: Iterable[tuple[str, bytes, bool]]) -> bytes:
+    """Return the token of some directives: name, value, and whether the value is to be quoted.
+
+    Without spaces, as the JDK writes it.
+    """
+    return b",".join(
+        name.encode("ascii") + b"=" + (_quote(value) if quoted else value)
+        for name, value, quoted in directives
+    )
+
+
+def _after_commas(token: bytes, position: int) -> int:
+    match = _SPACE_AND_COMMAS.match(token, position)
+    assert match is not None
+    return match.end()
+
+
+def _quote(value: bytes) -> bytes:
+    return b'"' + re.sub(rb'(["\\])', rb"\\\1", value) + b'"'

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from stormkeeper.conf.folders import is_relative
+from stormkeeper.conf.key_types import Key
 from stormkeeper.conf.keys import OF_THE_CLUSTER, is_secret, storm_keys
-from stormkeeper.conf.kinds import Key
 from stormkeeper.conf.schema import SCHEMA
 from stormkeeper.errors import ConfigError
 from stormkeeper.nimbus import checkpoints

@@ -104,7 +104,7 @@ def access_of(conf: Conf) -> dict[str, str]:
     Only what is not as in the defaults. ``java.security.auth.login.config`` has the file that
     counts, also where ``pacemaker.childopts`` names it; given with ``-c``, it counts there too.
     """
-    from stormkeeper.sasl.login_file import login_file  # noqa: PLC0415 - with NONE not needed
+    from stormkeeper.sasl.jaas import login_file  # noqa: PLC0415 - with NONE not needed
 
     changed = conf.changed()
     access: dict[str, str] = {key: _text(changed[key]) for key in KEYS if key in changed}
@@ -125,7 +125,7 @@ def for_a_file(conf: Conf) -> Conf:
     ConfigError
         When ``pacemaker.childopts`` has a quote without its second one.
     """
-    from stormkeeper.sasl.login_file import in_one_layer  # noqa: PLC0415 - as above
+    from stormkeeper.sasl.jaas import in_one_layer  # noqa: PLC0415 - as above
 
     return in_one_layer(conf)
 
@@ -151,7 +151,7 @@ def _text(value: Any) -> str:
 def _identity(conf: Conf, host: str) -> Identity:
     # Most processes authenticate to nobody and need none of this.
     from stormkeeper.sasl import methods  # noqa: PLC0415
-    from stormkeeper.sasl.login_file import login, login_file  # noqa: PLC0415
+    from stormkeeper.sasl.jaas import login, login_file  # noqa: PLC0415
 
     method = conf[_METHOD]
     sections = _SECTIONS.get(method)

@@ -51,7 +51,7 @@ from stormkeeper.pacemaker.wire.message_codec import (
     token_frame,
 )
 from stormkeeper.sasl import Mechanism, credentials, methods
-from stormkeeper.sasl.login_file import login
+from stormkeeper.sasl.jaas import login
 from stormkeeper.sasl.mechanism import SAME_METHOD
 
 #: Methods for which the JAAS file holds passwords; for KERBEROS it names a keytab.

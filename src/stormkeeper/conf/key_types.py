@@ -276,3 +276,39 @@ def check_distinct(value: list[int]) -> None:
     """Raise `ConfigError` if one is there twice."""
     if len(set(value)) < len(value):
         raise ConfigError("twice the same")
+
+
+#: Goes to the JVM as it is, which knows fewer units than Spark, and without one counts bytes.
+_HEAP: Final = "spark.driver.memory"
+_HEAP_SIZE: Final = re.compile(r"[1-9]\d*[kmgt]", re.IGNORECASE)
+
+#: Read by Spark; without a unit in MiB, or bytes, as each has it.
+_SIZES: Final = frozenset(
+    {
+        "spark.driver.maxResultSize",
+        "spark.driver.memoryOverhead",
+        "spark.executor.memory",
+        "spark.executor.memoryOverhead",
+        "spark.executor.pyspark.memory",
+        "spark.memory.offHeap.size",
+        "spark.python.worker.memory",
+    }
+)
+_SPARK_SIZE: Final = re.compile(r"\d+(?:b|[kmgtp]b?)?", re.IGNORECASE)
+
+
+def check_spark_size(key: str, value: Any) -> None:
+    """Check a value. Null is allowed, and so is any value of a key that is no size of memory.
+
+    Raises
+    ------
+    ConfigError
+        It is not allowed. The message lacks the key and the value, which the caller adds.
+    """
+    if value is None:
+        return
+    text = str(value).strip()
+    if key == _HEAP and not _HEAP_SIZE.fullmatch(text):
+        raise ConfigError("expected a number with k, m, g or t, such as 512m or 2g")
+    if key in _SIZES and not _SPARK_SIZE.fullmatch(text):
+        raise ConfigError("expected a size, such as 512m or 2g")
