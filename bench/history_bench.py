@@ -32,7 +32,7 @@ from stormkeeper.history.manifest import DataFile, Entry, Manifest, Origin
 from stormkeeper.history.table_specs import TIME
 from stormkeeper.history.table_store import TableStore
 from stormkeeper.pipeline import queries, tables
-from stormkeeper.pipeline.analyses import rounds
+from stormkeeper.pipeline.analyses.alerts import ALERT_ROWS, alert_tables
 
 RESULTS = Path(__file__).resolve().parent / "results" / "history.json"
 STORM = Path(sys.executable).with_name("storm")
@@ -142,7 +142,7 @@ def make(folder, length):
         at = Manifest(manifest.FORMAT, 1, Origin("q", 1), now, STATISTICS_SECS, entries)
         manifest.stage(place, at)
         manifest.publish(place)
-    with TableStore(folder / tables.ALERTS, rounds.specs(conf), interval_secs=60) as store:
+    with TableStore(folder / tables.ALERTS, alert_tables(conf), interval_secs=60) as store:
         store.publish(Origin("q", 1), {tables.ALERTS: alerts(now)})
     return sizes
 
@@ -344,7 +344,7 @@ def alerts(now):
         **{name: pa.array([now] * 200, TIME) for name in ("since", "seen_at")},
         "until": pa.array([now if each % 3 else None for each in number], TIME),
     }
-    return pa.table({name: columns[name] for name in rounds.ALERTS.names})
+    return pa.table({name: columns[name] for name in ALERT_ROWS.names})
 
 
 CLUSTER = Cluster()

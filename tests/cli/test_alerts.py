@@ -14,7 +14,7 @@ from stormkeeper.conf import defaults
 from stormkeeper.history.manifest import Origin
 from stormkeeper.history.table_store import TableStore
 from stormkeeper.pipeline import tables
-from stormkeeper.pipeline.analyses.rounds import ALERT_HISTORY, ALERTS, specs
+from stormkeeper.pipeline.analyses.alerts import ALERT_HISTORY, ALERT_ROWS, alert_tables
 from support.command import HEAVY, Running, imported_by
 from support.tables import store
 
@@ -22,7 +22,7 @@ from support.tables import store
 def alert(subject, severity="warning", *, rule="node_late", ago=75, ended_ago=None, evidence="so"):
     now = datetime.now(UTC)
     return {
-        **dict.fromkeys(ALERTS.names),
+        **dict.fromkeys(ALERT_ROWS.names),
         "id": f"{rule}/{subject}",
         "rule": rule,
         "severity": severity,
@@ -43,10 +43,10 @@ def written(tmp_path):
 
     def write(*alerts, changes=(), clock=time.time):
         place = tmp_path / tables.ALERTS
-        current = pa.Table.from_pylist(list(alerts), schema=ALERTS)
+        current = pa.Table.from_pylist(list(alerts), schema=ALERT_ROWS)
         news = [{"at": datetime.now(UTC), "change": how, **row} for how, row in changes]
         log = pa.Table.from_pylist(news, schema=ALERT_HISTORY)
-        with TableStore(place, specs(defaults()), interval_secs=60, clock=clock) as tables_:
+        with TableStore(place, alert_tables(defaults()), interval_secs=60, clock=clock) as tables_:
             tables_.publish(
                 Origin("q", next(numbers)), {tables.ALERTS: current, tables.ALERT_HISTORY: log}
             )
@@ -87,7 +87,7 @@ def test_a_table_of_eighty_columns(written):
 def test_alerts_as_json(written):
     options = written(alert("node-7", "critical"))
     (found,) = json.loads(run("--json", *options).output)
-    assert list(found) == ALERTS.names
+    assert list(found) == ALERT_ROWS.names
     assert (found["subject"], found["until"]) == ("node-7", None)
     assert found["since"].endswith("Z")
     assert json.loads(run("--json", "--severity", "warning", *options).output) == []

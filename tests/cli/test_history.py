@@ -16,7 +16,7 @@ from stormkeeper.conf import defaults
 from stormkeeper.history.manifest import Origin
 from stormkeeper.history.table_store import TableStore
 from stormkeeper.pipeline import queries, tables
-from stormkeeper.pipeline.analyses import rounds
+from stormkeeper.pipeline.analyses import alerts
 from stormkeeper.pipeline.worker_events import WORKER_EVENTS
 from stormkeeper.pipeline.worker_liveness import WORKER_LIVENESS
 from support.command import AS_ANY_USER, HEAVY, imported_by, needs_any_user
@@ -57,7 +57,7 @@ def written(tmp_path):
 
 def said_by_nimbus(tmp_path, name, schema, **row):
     """Have a table of what Nimbus says hold one row."""
-    (spec,) = (one for one in rounds.specs(defaults()) if one.name == name)
+    (spec,) = (one for one in alerts.alert_tables(defaults()) if one.name == name)
     with TableStore(tmp_path / tables.ALERTS, [spec], interval_secs=60) as store:
         store.publish(Origin("q", 1), {name: pa.Table.from_pylist([row], schema=schema)})
 
@@ -171,7 +171,7 @@ def test_workers_of_a_killed_topology_are_killed_and_not_dead(written, tmp_path)
     )
     at = datetime.now(UTC) - timedelta(seconds=300)
     row = {"storm_id": WC, "listed_at": at, "killed_at": at}
-    said_by_nimbus(tmp_path, tables.KILLED_TOPOLOGIES, rounds.KILLED_TOPOLOGIES, **row)
+    said_by_nimbus(tmp_path, tables.KILLED_TOPOLOGIES, alerts.KILLED_TOPOLOGIES, **row)
     told = run("wc", *where)
     assert [line.split("  ")[2:] for line in told.stdout.splitlines()] == [
         ["n-1:6700", "late: as told"],
@@ -192,6 +192,6 @@ def test_nodes_are_called_by_their_hosts(written, tmp_path):
     assert "  n-7 (bbbbbbbb):6700  late" in told
     assert run(ids[1], *where).stdout.count("\n") == 1
     row = {"node": ids[0], "host": "m7", "listed_at": datetime.now(UTC)}
-    said_by_nimbus(tmp_path, tables.SUPERVISORS, rounds.SUPERVISORS, **row)
+    said_by_nimbus(tmp_path, tables.SUPERVISORS, alerts.SUPERVISORS, **row)
     assert "  m7:6700  late" in run("m7", *where).stdout
     assert "did you mean m7" in run("m77", *where).stderr

@@ -21,8 +21,7 @@ from stormkeeper.daemon.lifecycle import die_with_parent
 from stormkeeper.errors import TableError
 from stormkeeper.history.table_store import TableStore
 from stormkeeper.pipeline import decode, queries, rows, tables
-from stormkeeper.pipeline.source import PacemakerStreamReader
-from stormkeeper.pipeline.source_options import Options
+from stormkeeper.pipeline.source import Options, PacemakerStreamReader
 from stormkeeper.pipeline.tables import STATISTICS
 
 _TICK_SECS: Final = 0.05

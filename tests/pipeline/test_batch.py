@@ -7,9 +7,8 @@ import pytest
 from stormkeeper.heartbeats.coverage import Coverage
 from stormkeeper.pacemaker.client import PacemakerClient
 from stormkeeper.pipeline import batch, decode, rows
-from stormkeeper.pipeline.batch import by_part
-from stormkeeper.pipeline.source import PacemakerReader
-from stormkeeper.pipeline.source_options import Options
+from stormkeeper.pipeline.batch import read_parts
+from stormkeeper.pipeline.source import Options, PacemakerReader
 from support.dataframes import dataframe
 from support.heartbeats import change_of, heartbeat, page_of, path, spout
 
@@ -26,7 +25,7 @@ def test_rows_are_the_same_when_they_were_packed(spark):
     )
     df = spark.createDataFrame(raw)
     usual = spark.conf.get("spark.sql.execution.arrow.maxRecordsPerBatch")
-    (found,) = by_part(batch.packed(df))
+    (found,) = read_parts(batch.packed(df))
     assert spark.conf.get("spark.sql.execution.arrow.maxRecordsPerBatch") == usual
     assert found.rows.schema == rows.TYPED
     expected = decode.typed(df).toArrow().sort_by("revision").cast(rows.OF_SPARK)
@@ -38,7 +37,7 @@ def test_rows_are_the_same_when_they_were_packed(spark):
         assert pulses.cast(rows.OF_SPARK) == expected.filter(
             pc.not_equal(expected["kind"], rows.SERVER)
         )
-    (nothing,) = by_part(batch.packed(df.limit(0)))
+    (nothing,) = read_parts(batch.packed(df.limit(0)))
     assert (nothing.rows.schema, nothing.rows.num_rows) == (rows.TYPED, 0)
     assert list(nothing.pulses(pa.array([], pa.bool_()))) == []
 
@@ -76,7 +75,7 @@ def test_packed_rows_are_those_that_decoding_gives(pacemaker, tmp_path, values, 
     standing = dataframe(packed)
     standing.rdd.toLocalIterator = one_by_one
     parts, pulses = [], []
-    for part in by_part(standing, 3):
+    for part in read_parts(standing, 3):
         is_used.set()
         parts.append(part.rows)
         pulses += part.pulses(pc.not_equal(part.rows["kind"], rows.SERVER))
@@ -93,7 +92,7 @@ def test_packed_rows_are_those_that_decoding_gives(pacemaker, tmp_path, values, 
 
 def test_a_batch_that_reads_nothing_has_all_parts_and_none_has_rows():
     nothing = dataframe(batch.IN_TURN.empty_table())
-    assert [part.rows.num_rows for part in by_part(nothing, 3)] == [0, 0, 0]
+    assert [part.rows.num_rows for part in read_parts(nothing, 3)] == [0, 0, 0]
 
 
 @pytest.mark.spark
@@ -109,7 +108,7 @@ def test_spark_keeps_nothing_of_a_part_that_was_read(spark, pacemaker, tmp_path)
     before, found = kept(), []
 
     def read(batch, _):
-        found.extend((part.rows.num_rows, kept()) for part in by_part(batch, 3))
+        found.extend((part.rows.num_rows, kept()) for part in read_parts(batch, 3))
 
     options = {"servers": pacemaker.address, "parts": "3", "packed": "true"}
     rows_ = spark.readStream.format("pacemaker").options(**options).load()

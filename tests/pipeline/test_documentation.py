@@ -13,9 +13,9 @@ from stormkeeper.history.manifest import Origin
 from stormkeeper.history.table_store import TableStore
 from stormkeeper.pacemaker.client import PacemakerClient
 from stormkeeper.pipeline import process, queries, rows, tables
-from stormkeeper.pipeline.analyses.rounds import (
+from stormkeeper.pipeline.analyses.alerts import (
     ALERT_HISTORY,
-    ALERTS,
+    ALERT_ROWS,
     KILLED_TOPOLOGIES,
     SUPERVISORS,
 )
@@ -131,9 +131,9 @@ def test_every_option_key_and_column_is_described():
         tables.COMPONENT_STATS: COMPONENT_STATS,
         tables.TOPOLOGY_STATS: TOPOLOGY_STATS,
         tables.SERVERS: SERVERS,
-        tables.ALERTS: ALERTS,
+        tables.ALERTS: ALERT_ROWS,
         # and those of alerts
-        tables.ALERT_HISTORY: pa.schema([one for one in ALERT_HISTORY if one not in ALERTS]),
+        tables.ALERT_HISTORY: pa.schema([one for one in ALERT_HISTORY if one not in ALERT_ROWS]),
         tables.KILLED_TOPOLOGIES: KILLED_TOPOLOGIES,
         tables.SUPERVISORS: SUPERVISORS,
         tables.ROLLUP_1M: ROLLUP,

@@ -19,7 +19,7 @@ from stormkeeper.pipeline.executor_counters import (
     TIMES,
     counters,
     increments,
-    superseded,
+    superseded_workers,
 )
 from stormkeeper.pipeline.executor_stats import executor_stats
 from stormkeeper.pipeline.summaries import tallies
@@ -273,7 +273,7 @@ def held(*executors):
 
 
 def gone(*executors):
-    return {key.removesuffix("-6700") for key in superseded(held(*executors)).to_pylist()}
+    return {key.removesuffix("-6700") for key in superseded_workers(held(*executors)).to_pylist()}
 
 
 @pytest.mark.parametrize(
@@ -302,9 +302,9 @@ def test_what_a_worker_had_before_is_not_its_own():
     """It was started anew without the first task, which another has had since before that."""
     before = held(("t/a", 1, 1, 0))
     now = held(("t/b", 1, 1, 50), ("t/a", 2, 2, 90), ("t/b", 2, 2, 50))
-    found = superseded(pa.concat_tables([before, now])).to_pylist()
+    found = superseded_workers(pa.concat_tables([before, now])).to_pylist()
     assert found == ["t/b-6700"]
-    assert superseded(pa.concat_tables([before, now.slice(0, 2)])).to_pylist() == []
+    assert superseded_workers(pa.concat_tables([before, now.slice(0, 2)])).to_pylist() == []
 
 
 @given(

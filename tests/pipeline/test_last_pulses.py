@@ -7,8 +7,8 @@ from stormkeeper.paths import WorkerId
 from stormkeeper.pipeline import last_pulses
 from stormkeeper.pipeline.last_pulses import LastPulses
 from stormkeeper.pipeline.liveness_columns import WORKERS
-from stormkeeper.pipeline.source_options import Options
-from stormkeeper.pipeline.worker_liveness import Said
+from stormkeeper.pipeline.source import Options
+from stormkeeper.pipeline.worker_liveness import LastPulseFacts
 from support.heartbeats import heartbeat, path
 
 
@@ -48,7 +48,7 @@ def test_who_said_that_it_was_done_is_completed(start_pacemaker, asking):
         client.send_pulse(path("garbage"), b"garbage")
     rows = [silent(name, a) for name in ("done", "killed", "garbage", "expired")]
     said = asking(a, b)(table(*rows, silent("done-too", b)), {a.address, b.address})
-    assert said == Said({worker("done"), worker("done-too")}, set())
+    assert said == LastPulseFacts({worker("done"), worker("done-too")}, set())
 
 
 @pytest.mark.parametrize("name", ["é-🔥-1-17", "..", "\ue000-1-17"])
@@ -56,19 +56,19 @@ def test_a_path_that_no_zookeeper_would_take_is_read_like_any_other(pacemaker, a
     with PacemakerClient(pacemaker.address) as client:
         client.send_pulse(f"/workerbeats/{name}/node-6700", heartbeat(name, completed=True))
     said = asking(pacemaker)(table(silent(name, pacemaker)), {pacemaker.address})
-    assert said == Said(completed={worker(name)}, unread=set())
+    assert said == LastPulseFacts(completed={worker(name)}, unread=set())
 
 
 def test_a_pulse_is_read_once(pacemaker, asking):
     ask = asking(pacemaker)
     send(pacemaker, "t")
     rows = table(silent("t", pacemaker))
-    assert ask(rows, {pacemaker.address}) == Said(set(), set())
+    assert ask(rows, {pacemaker.address}) == LastPulseFacts(set(), set())
     send(pacemaker, "t", completed=True)
-    assert ask(rows, {pacemaker.address}) == Said(set(), set())  # it did not ask
+    assert ask(rows, {pacemaker.address}) == LastPulseFacts(set(), set())  # it did not ask
     # Another pulse is another question, and so is the same one after it was not silent.
     assert ask(table(silent("t", pacemaker, 2)), {pacemaker.address}).completed == {worker("t")}
-    assert ask(table(), {pacemaker.address}) == Said(set(), set())
+    assert ask(table(), {pacemaker.address}) == LastPulseFacts(set(), set())
     assert ask(table(silent("t", pacemaker, 2)), {pacemaker.address}).completed == {worker("t")}
 
 
@@ -80,12 +80,12 @@ def test_who_could_not_be_read_is_asked_again(start_pacemaker, asking):
     rows = table(silent("killed", up), silent("done", hanging))
     hanging.suspend()
     # What does not answer is not asked; what seemed to answer and does not is asked again.
-    assert asking(up, hanging)(rows, {up.address}) == Said(set(), set())
+    assert asking(up, hanging)(rows, {up.address}) == LastPulseFacts(set(), set())
     ask = asking(up, hanging, patience=0.5)
     assert worker("done") in ask(rows, both).unread
     hanging.resume()
     ask._options = asking(up, hanging)._options
-    assert ask(rows, both) == Said({worker("done")}, set())
+    assert ask(rows, both) == LastPulseFacts({worker("done")}, set())
 
 
 def test_of_many_the_longest_silent_are_read_first(pacemaker, asking, monkeypatch):
@@ -94,12 +94,14 @@ def test_of_many_the_longest_silent_are_read_first(pacemaker, asking, monkeypatc
         send(pacemaker, name, completed=True)
     rows = table(*(silent(name, pacemaker, last_seen=at) for at, name in enumerate("cba")))
     servers = {pacemaker.address}
-    assert asking(pacemaker)(rows, servers) == Said(set(map(worker, "abc")), set())
+    assert asking(pacemaker)(rows, servers) == LastPulseFacts(set(map(worker, "abc")), set())
     monkeypatch.setattr(last_pulses, "_ROUNDS", 1)
-    assert asking(pacemaker)(rows, servers) == Said({worker("c"), worker("b")}, {worker("a")})
+    assert asking(pacemaker)(rows, servers) == LastPulseFacts(
+        {worker("c"), worker("b")}, {worker("a")}
+    )
 
 
 def test_a_java_pacemakers_pulses_were_read_already(pacemaker, asking):
     send(pacemaker, "t", completed=True)
     row = silent("t", pacemaker) | {"instance": None, "revision": None}
-    assert asking(pacemaker)(table(row), {pacemaker.address}) == Said(set(), set())
+    assert asking(pacemaker)(table(row), {pacemaker.address}) == LastPulseFacts(set(), set())

@@ -5,11 +5,11 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from stormkeeper.pipeline.metrics import PREFIX, pages
-from stormkeeper.pipeline.status import Seen, ServerSeen
+from stormkeeper.pipeline.status import PipelineStatus, ServerStatus
 
 PAGE = (Path(__file__).parents[2] / "docs" / "observability.md").read_text()
 
-UP, DOWN = ServerSeen(None, 20.0, 3), ServerSeen("it is gone")
+UP, DOWN = ServerStatus(None, 20.0, 3), ServerStatus("it is gone")
 NOW = 1000.0
 
 
@@ -22,7 +22,7 @@ def ask(path, seen, liveness=5.0, statistics=15.0):
 def published(ago=0.0, statistics_ago=0.0, **servers):
     workers = {"alive": 2, "late": 1}
     at = {"liveness": (NOW - ago, 1.5e9), "statistics": (NOW - statistics_ago, 1.4e9)}
-    return Seen(
+    return PipelineStatus(
         servers,
         {"liveness": 7, "statistics": 3},
         at,
@@ -38,9 +38,13 @@ def published(ago=0.0, statistics_ago=0.0, **servers):
 @pytest.mark.parametrize(
     ("seen", "status", "lines"),
     [
-        (Seen(), 503, ["no batch of liveness has been published yet"]),
-        (Seen({"a": UP}), 503, ["no batch of liveness has been published yet", "a is read"]),
-        (Seen({"a": DOWN}), 503, ["no Pacemaker can be read", "a it is gone"]),
+        (PipelineStatus(), 503, ["no batch of liveness has been published yet"]),
+        (
+            PipelineStatus({"a": UP}),
+            503,
+            ["no batch of liveness has been published yet", "a is read"],
+        ),
+        (PipelineStatus({"a": DOWN}), 503, ["no Pacemaker can be read", "a it is gone"]),
         (published(a=DOWN), 503, ["no Pacemaker can be read", "a it is gone"]),
         (published(a=UP, b=DOWN), 200, ["ready", "a is read", "b it is gone"]),
         (published(60.0, a=UP), 200, ["ready", "a is read"]),
@@ -62,7 +66,7 @@ def test_ready_is_who_has_tables_of_the_present_and_of_a_pacemaker(seen, status,
 
 
 def test_a_reason_that_names_the_server_says_it_once():
-    seen = published(a=UP, b=ServerSeen("b did not answer"))
+    seen = published(a=UP, b=ServerStatus("b did not answer"))
     assert ask("/readyz", seen)[1].splitlines() == ["ready", "a is read", "b did not answer"]
 
 
@@ -79,8 +83,8 @@ def test_a_slow_trigger_makes_a_batch_old_later():
 
 
 def test_healthy_is_who_looks_after_the_query():
-    assert ask("/healthz", Seen(started_at=NOW - 300))[0] == 200  # Spark is being started
-    assert ask("/healthz", Seen(started_at=NOW - 301)) == (
+    assert ask("/healthz", PipelineStatus(started_at=NOW - 300))[0] == 200  # Spark is being started
+    assert ask("/healthz", PipelineStatus(started_at=NOW - 301)) == (
         503,
         "Spark has been starting for 301 s\n",
     )
@@ -122,4 +126,4 @@ def test_the_figures_are_those_of_the_newest_batch():
     assert "process_cpu_seconds_total" in text
     for name, *_ in found:
         assert f"| `{name}` |" in PAGE, name
-    assert f"{PREFIX}ready 0.0" in ask("/metrics", Seen({"a": DOWN}))[1]
+    assert f"{PREFIX}ready 0.0" in ask("/metrics", PipelineStatus({"a": DOWN}))[1]

@@ -9,8 +9,8 @@ from stormkeeper import conf
 from stormkeeper.local import ports
 from stormkeeper.pipeline import rows, tables
 from stormkeeper.pipeline.components import unnamed
-from stormkeeper.pipeline.nimbus_poller import Naming, Timeouts, naming, timeout_in
-from stormkeeper.pipeline.status import Sight
+from stormkeeper.pipeline.nimbus_poller import NimbusPoller, Timeouts, naming, timeout_in
+from stormkeeper.pipeline.status import StatusTracker
 from stormkeeper.state.storm.cluster import StormClusterState
 from stormkeeper.state.storm.record_io import Codec
 from support.heartbeats import bolt, change_of, decode_batch, heartbeat, page_of, path, spout
@@ -68,42 +68,42 @@ def names_in(folder):
 
 def test_nimbus_names_what_workers_do_not(nimbus, tmp_path):
     leave(nimbus, SMALL, **{"topology.worker.timeout.secs": 120})
-    sight = Sight()
+    sight = StatusTracker()
     configured = settings(tmp_path, nimbus.port)
     timeouts = Timeouts(configured)
     assert timeouts() == {}
     with naming(configured, sight) as asking:
         asking.named(of_storm())
         until(lambda: names_in(tmp_path) == SMALL.tasks)
-        until(lambda: sight.seen.unnamed == 0)
+        until(lambda: sight.current.unnamed == 0)
         assert timeouts() == {STORM_ID: 120.0}
         assert unnamed(asking.named(of_storm())) == {}
-    assert sight.seen.unanswered == 0
+    assert sight.current.unanswered == 0
     # Started again, it asks nobody for what it knows: there is nobody to ask.
     with naming(settings(tmp_path, ports.reserve()), sight) as asking:
         asking.named(of_storm())
         asking.named(
             pulses(("unknown-1-17", "n", 1, heartbeat("unknown-1-17", {(1, 1): spout(1)})))
         )
-        until(lambda: sight.seen.unanswered)
-        assert sight.seen.unnamed == 1
+        until(lambda: sight.current.unanswered)
+        assert sight.current.unnamed == 1
     assert names_in(tmp_path) == SMALL.tasks
 
 
 def test_who_says_names_asks_nobody(tmp_path):
     stats = bolt({})
     stats.component = "words"
-    sight = Sight()
+    sight = StatusTracker()
     with naming(settings(tmp_path, ports.reserve()), sight) as asking:
         asking.named(pulses(("t-1-17", "n", 1, heartbeat("t-1-17", {(1, 1): stats}))))
         asking.named(pulses(("t-1-17", "n", 1, b"garbage")))
-    assert sight.seen.unanswered == 0
+    assert sight.current.unanswered == 0
     assert not (tmp_path / tables.NAMING).exists()
 
 
 def test_a_nimbus_that_is_away_is_asked_until_it_answers(nimbus, tmp_path, caplog):
     caplog.set_level(logging.INFO, "stormkeeper.pipeline.status")
-    sight, asked = Sight(), []
+    sight, asked = StatusTracker(), []
 
     def ask(storm_id):
         asked.append(storm_id)
@@ -114,32 +114,32 @@ def test_a_nimbus_that_is_away_is_asked_until_it_answers(nimbus, tmp_path, caplo
     with (
         naming(settings(tmp_path, ports.reserve()), sight) as away,
         naming(settings(tmp_path, nimbus.port), sight) as there,
-        Naming(there.store, ask, sight, outage_secs=(0.01, 0.05)) as asking,
+        NimbusPoller(there.store, ask, sight, outage_secs=(0.01, 0.05)) as asking,
     ):
         leave(nimbus, SMALL)
         asking.named(of_storm())
         until(lambda: names_in(tmp_path) == SMALL.tasks)
     assert asked == [STORM_ID] * 5
-    assert sight.seen.unanswered == 4
+    assert sight.current.unanswered == 4
     said = [(record.levelname, record.getMessage()) for record in caplog.records]
     assert [level for level, _ in said] == ["WARNING", "INFO"], said
     assert "Could not find leader nimbus" in said[0][1]
 
 
 def test_a_topology_that_nimbus_does_not_know_is_no_failure(nimbus, tmp_path):
-    sight = Sight()
+    sight = StatusTracker()
     with naming(settings(tmp_path, nimbus.port), sight) as asking:
         asking.named(pulses(("killed-1-17", "n", 1, heartbeat("killed-1-17", {(1, 1): spout(1)}))))
-        until(lambda: sight.seen.unnamed == 1)
+        until(lambda: sight.current.unnamed == 1)
         leave(nimbus, SMALL)
         asking.named(of_storm())
         until(lambda: names_in(tmp_path) == SMALL.tasks)
-        until(lambda: sight.seen.unnamed == 1)
-    assert sight.seen.unanswered == 0
+        until(lambda: sight.current.unnamed == 1)
+    assert sight.current.unanswered == 0
 
 
 def test_an_answer_that_cannot_be_read_keeps_no_other_from_being_asked_for(nimbus, tmp_path):
-    sight, odd = Sight(), "odd-1-17"
+    sight, odd = StatusTracker(), "odd-1-17"
 
     def ask(storm_id):
         if storm_id == odd:
@@ -148,45 +148,45 @@ def test_an_answer_that_cannot_be_read_keeps_no_other_from_being_asked_for(nimbu
 
     with (
         naming(settings(tmp_path, nimbus.port), sight) as there,
-        Naming(there.store, ask, sight) as asking,
+        NimbusPoller(there.store, ask, sight) as asking,
     ):
         leave(nimbus, SMALL)
         asking.named(pulses((odd, "n", 1, heartbeat(odd, {(1, 1): spout(1)}))))
-        until(lambda: sight.seen.unanswered)
-        assert odd in sight.seen.why_unanswered
+        until(lambda: sight.current.unanswered)
+        assert odd in sight.current.why_unanswered
         asking.named(of_storm())
         until(lambda: names_in(tmp_path) == SMALL.tasks)
 
 
 def test_what_nobody_foresaw_does_not_end_the_asking(nimbus, tmp_path, monkeypatch, caplog):
-    sight = Sight()
+    sight = StatusTracker()
     with (
         naming(settings(tmp_path, nimbus.port), sight) as there,
-        Naming(there.store, there.ask, sight, outage_secs=(0.01, 0.05)) as asking,
+        NimbusPoller(there.store, there.ask, sight, outage_secs=(0.01, 0.05)) as asking,
     ):
         leave(nimbus, SMALL)
         with monkeypatch.context() as patched:
             patched.setattr(sight, "lacks_names", lambda _: 1 / 0)
             asking.named(of_storm())
-            until(lambda: sight.seen.unanswered)
+            until(lambda: sight.current.unanswered)
         assert "ZeroDivisionError" in caplog.text
         asking.named(of_storm())
         until(lambda: names_in(tmp_path) == SMALL.tasks)
-        until(lambda: sight.seen.unnamed == 0)
+        until(lambda: sight.current.unnamed == 0)
 
 
 def test_a_disk_that_refuses_loses_no_name(nimbus, tmp_path):
     leave(nimbus, SMALL)
-    sight = Sight()
+    sight = StatusTracker()
     blocked = tmp_path / tables.NAMING
     with (
         naming(settings(tmp_path, nimbus.port), sight) as there,
-        Naming(there.store, there.ask, sight, outage_secs=(0.01, 0.05)) as asking,
+        NimbusPoller(there.store, there.ask, sight, outage_secs=(0.01, 0.05)) as asking,
     ):
         blocked.write_bytes(b"no folder")
         asking.named(of_storm())
-        until(lambda: sight.seen.unanswered)
-        assert "cannot be kept" in sight.seen.why_unanswered
+        until(lambda: sight.current.unanswered)
+        assert "cannot be kept" in sight.current.why_unanswered
         blocked.unlink()
 
         def kept():

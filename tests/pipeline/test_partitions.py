@@ -24,8 +24,7 @@ from stormkeeper.pipeline import (
     tables,
     worker_liveness,
 )
-from stormkeeper.pipeline.source import PacemakerStreamReader
-from stormkeeper.pipeline.source_options import Options
+from stormkeeper.pipeline.source import Options, PacemakerStreamReader
 from stormkeeper.pipeline.worker_reports import WORKER_REPORTS
 from support.dataframes import dataframe
 from support.heartbeats import bolt, change_of, heartbeat, page_of, path, spout
@@ -123,7 +122,7 @@ def made(folder, seed, parts, monkeypatch, read=packed):
         at[0], count = now, parts[number % len(parts)]
         with TableStore(folder, specs, interval_secs=15, clock=lambda: at[0]) as store:
             advance = table_updates.statistics_tables(LIMITS, 3.0)
-            table_updates.Keeper(store, advance, parts=count)(read(raw, count), number)
+            table_updates.TableUpdater(store, advance, parts=count)(read(raw, count), number)
             assert len(store.read_parts(tables.WORKER_REPORTS)) == count
     found = Tables(folder)
     return {name: ordered(found.arrow(name)) for name in (*PRESENT, *LOGS)}
@@ -181,7 +180,7 @@ def test_one_part_is_read_ahead_while_nothing_is_held_of_those_that_were_used(tm
     frame = in_turn(raw, 4)
     frame.rdd.toLocalIterator = lambda *, read=frame.rdd.toLocalIterator, **_: watched(read)
     with TableStore(tmp_path, specs, interval_secs=15) as store:
-        table_updates.Keeper(store, advance, parts=4)(frame, 0)
+        table_updates.TableUpdater(store, advance, parts=4)(frame, 0)
     assert len(held) == 8
 
 
@@ -243,7 +242,7 @@ def test_a_cluster_that_has_outgrown_its_parts_is_told_so_once(tmp_path, monkeyp
     with TableStore(tmp_path, specs, interval_secs=15) as store:
         for number, too_many in enumerate([workers, workers - 1]):
             monkeypatch.setattr(partitions, "_TOO_MANY", too_many)
-            keep = table_updates.Keeper(store, table_updates.statistics_tables(LIMITS, 3.0))
+            keep = table_updates.TableUpdater(store, table_updates.statistics_tables(LIMITS, 3.0))
             keep(packed(raw, 1), 2 * number)
             keep(packed(raw, 1), 2 * number + 1)
             assert len(caplog.records) == number

@@ -308,7 +308,7 @@ def test_tables_of_a_batch_that_was_cut_off_between_them_are_all_of_one_reading(
 @pytest.mark.parametrize("ahead", [-60, 60])
 def test_a_reader_whose_clock_is_wrong_makes_nobody_dead(spark, tmp_path, ahead):
     store = store_of(tmp_path, tables.LIVENESS)
-    keeper = table_updates.Keeper(store, table_updates.liveness_tables(Limits(9, 30)))
+    keeper = table_updates.TableUpdater(store, table_updates.liveness_tables(Limits(9, 30)))
     for number in (1, 2):
         began = time.time()
         there = began + ahead
@@ -332,7 +332,7 @@ def test_a_micro_batch_whose_tables_are_published_is_not_repeated(spark, pacemak
 
     def keeper():
         advance = table_updates.statistics_tables(Limits(9, 30), period_secs=3)
-        return table_updates.Keeper(store_of(tmp_path, tables.STATISTICS), advance)
+        return table_updates.TableUpdater(store_of(tmp_path, tables.STATISTICS), advance)
 
     keeper()(batch(1), 1)
     before = (tmp_path / "manifest.json").read_bytes()

@@ -14,8 +14,7 @@ from stormkeeper.heartbeats.following import Part
 from stormkeeper.pacemaker.client import PacemakerClient
 from stormkeeper.pacemaker.client.client_settings import of_texts
 from stormkeeper.pacemaker.wire import MessageType
-from stormkeeper.pipeline.source import PacemakerReader
-from stormkeeper.pipeline.source_options import Options
+from stormkeeper.pipeline.source import Options, PacemakerReader
 from support.certificates import certificates, tls_conf
 from support.heartbeats import path, send
 from support.scripted_pacemaker import JavaPacemaker, ScriptedPacemaker

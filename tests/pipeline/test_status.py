@@ -8,7 +8,7 @@ from stormkeeper.heartbeats.coverage import Coverage
 from stormkeeper.heartbeats.following import Position
 from stormkeeper.pipeline import decode, rows, tables
 from stormkeeper.pipeline.batch import one_each
-from stormkeeper.pipeline.status import SERVERS, ServerSeen, Sight, cause, next_servers
+from stormkeeper.pipeline.status import SERVERS, ServerStatus, StatusTracker, cause, next_servers
 from stormkeeper.pipeline.worker_liveness import WORKER_LIVENESS
 from support.heartbeats import change_of, page_of
 
@@ -32,7 +32,7 @@ def liveness(*statuses):
 
 
 def publish(sight, servers, liveness):
-    sight.published("liveness", {tables.SERVERS: servers, tables.WORKER_LIVENESS: liveness})
+    sight.record_batch("liveness", {tables.SERVERS: servers, tables.WORKER_LIVENESS: liveness})
 
 
 @pytest.fixture
@@ -48,8 +48,8 @@ def said(caplog):
 
 
 def test_each_change_of_a_server_is_one_line(said):
-    sight = Sight()
-    sight.looked({"a": UP, "b": DOWN})
+    sight = StatusTracker()
+    sight.record_coverage({"a": UP, "b": DOWN})
     assert said() == [("WARNING", f"the Pacemaker b cannot be read: {DOWN.error}")]
     for _ in range(3):
         publish(sight, servers(a=None, b="it is gone (2 tries in 0.3 s; gone)"), liveness())
@@ -61,8 +61,8 @@ def test_each_change_of_a_server_is_one_line(said):
 
 
 def test_who_sees_nothing_says_so_once(said):
-    sight = Sight()
-    sight.looked({"a": DOWN, "b": DOWN})
+    sight = StatusTracker()
+    sight.record_coverage({"a": DOWN, "b": DOWN})
     *_, (level, line) = said()
     assert level == "WARNING"
     assert line.startswith("no Pacemaker can be read: ")
@@ -75,15 +75,15 @@ def test_who_sees_nothing_says_so_once(said):
 
 
 def test_what_is_seen_is_that_of_the_newest_batch():
-    sight = Sight(clock=lambda: 100.0)
-    assert sight.seen.sees_nothing
-    assert sight.seen.published_at == {}
-    sight.looked({"a": UP})
-    assert sight.seen.servers == {"a": ServerSeen(None, 20.0, 3)}
+    sight = StatusTracker(clock=lambda: 100.0)
+    assert sight.current.sees_nothing
+    assert sight.current.published_at == {}
+    sight.record_coverage({"a": UP})
+    assert sight.current.servers == {"a": ServerStatus(None, 20.0, 3)}
     publish(sight, servers(a=None), liveness("alive", "late", "late?", "dead"))
-    sight.published("statistics", {})
-    sight.alive()
-    seen = sight.seen
+    sight.record_batch("statistics", {})
+    sight.record_alive()
+    seen = sight.current
     assert seen.batches == {"liveness": 1, "statistics": 1}
     assert {name: at for name, (at, _) in seen.published_at.items()} == dict.fromkeys(
         ("liveness", "statistics"), 100.0
@@ -106,11 +106,11 @@ def test_what_two_threads_take_in_at_once_is_all_seen():
             batches.join(60)
         return now or 3.0
 
-    sight = Sight(clock)
-    sight.alive()
-    assert (sight.seen.started_at, sight.seen.looked_at) == (1.0, 2.0)
-    assert sight.seen.batches == {"liveness": 1}
-    assert sight.seen.servers.keys() == {"a"}
+    sight = StatusTracker(clock)
+    sight.record_alive()
+    assert (sight.current.started_at, sight.current.looked_at) == (1.0, 2.0)
+    assert sight.current.batches == {"liveness": 1}
+    assert sight.current.servers.keys() == {"a"}
 
 
 def test_alerts_that_are_open_are_counted():
@@ -119,23 +119,26 @@ def test_alerts_that_are_open_are_counted():
         schema = pa.schema([(name, pa.string()) for name in names])
         return pa.Table.from_pylist([dict(zip(names, row, strict=True)) for row in rows], schema)
 
-    sight = Sight()
-    assert sight.seen.alerts == sight.seen.failures == {}
-    sight.watches(["skew", "growth"])
-    sight.alerted(alerts(("skew", "warning", None)), None)
-    assert sight.seen.alerts == {
+    sight = StatusTracker()
+    assert sight.current.alerts == sight.current.failures == {}
+    sight.record_rules(["skew", "growth"])
+    sight.record_alerts(alerts(("skew", "warning", None)), None)
+    assert sight.current.alerts == {
         ("skew", "warning"): 1,
         ("skew", "critical"): 0,
         ("growth", "warning"): 0,
         ("growth", "critical"): 0,
     }
-    assert sight.seen.alerted_at is None
-    sight.failed(["growth"])
-    sight.failed(["growth"])
-    sight.alerted(alerts(("skew", "warning", "then"), ("skew", "critical", None)), 17.0)
-    assert (sight.seen.alerts["skew", "warning"], sight.seen.alerts["skew", "critical"]) == (0, 1)
-    assert sight.seen.alerted_at == 17.0
-    assert sight.seen.failures == {"skew": 0, "growth": 2, "round": 0}
+    assert sight.current.alerted_at is None
+    sight.record_failures(["growth"])
+    sight.record_failures(["growth"])
+    sight.record_alerts(alerts(("skew", "warning", "then"), ("skew", "critical", None)), 17.0)
+    assert (sight.current.alerts["skew", "warning"], sight.current.alerts["skew", "critical"]) == (
+        0,
+        1,
+    )
+    assert sight.current.alerted_at == 17.0
+    assert sight.current.failures == {"skew": 0, "growth": 2, "round": 0}
 
 
 POSITION = Position("i", 7)

@@ -11,8 +11,7 @@ from stormkeeper.conf import Address
 from stormkeeper.errors import ConfigError, PacemakerUnavailableError
 from stormkeeper.pacemaker.client import PacemakerClient
 from stormkeeper.pipeline import rows, source
-from stormkeeper.pipeline.source import PacemakerStreamReader
-from stormkeeper.pipeline.source_options import Options
+from stormkeeper.pipeline.source import Options, PacemakerStreamReader
 from support.heartbeats import change_of, page_of, path, send
 from support.scripted_pacemaker import JavaPacemaker, ScriptedPacemaker
 

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from stormkeeper.pipeline.executor_stats import WINDOWS, apart, executor_stats
+from stormkeeper.pipeline.executor_stats import WINDOWS, executor_stats, split_pulses
 from stormkeeper.pipeline.summaries import (
     component_stats,
     tallied,
@@ -257,7 +257,7 @@ def test_the_rows_of_whatever_executors_report_are_those_of_nimbus(found):
 def test_what_is_tallied_of_pulses_is_what_is_of_their_rows():
     pulses = pa.concat_tables([heartbeats_of(RANDOM), heartbeats_by_hand(), heartbeats_of_storm()])
     expected = tallies(executor_stats(pulses))
-    found = tallied(apart(pulses))
+    found = tallied(split_pulses(pulses))
     executors = len(found["executor"].unique())
     assert found.num_rows == executors * len(WINDOWS) > 1000
     found, expected = (

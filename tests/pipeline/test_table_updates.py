@@ -17,10 +17,10 @@ from stormkeeper.pipeline import rows, tables
 from stormkeeper.pipeline.batch import Batch
 from stormkeeper.pipeline.executor_stats import (
     EXECUTOR_STATS,
-    apart,
     executor_stats,
     laid_out,
     pieces,
+    split_pulses,
 )
 from stormkeeper.pipeline.summaries import (
     COMPONENT_STATS,
@@ -32,7 +32,7 @@ from stormkeeper.pipeline.summaries import (
     topology_stats,
     worker_stats,
 )
-from stormkeeper.pipeline.table_updates import Counting
+from stormkeeper.pipeline.table_updates import StatisticsUpdate
 from stormkeeper.pipeline.worker_reports import next_reports
 from stormkeeper.thrift.writer import Release
 from support.heartbeats import bolt, change_of, decode_batch, heartbeat, page_of, path, spout
@@ -50,8 +50,8 @@ SCHEMAS = {
 
 def counted(previous, newest, reports):
     """The tables that follow, whole."""
-    read = [apart(piece) for pulses in newest for piece in pieces(pulses)]
-    counting = Counting()
+    read = [split_pulses(piece) for pulses in newest for piece in pieces(pulses)]
+    counting = StatisticsUpdate()
     for some in read:
         counting.add(some)
     sums = None if previous is None else previous.cast(ENCODED)
@@ -151,10 +151,10 @@ def test_names_of_workers_that_are_gone_do_not_stay():
         taken = Batch.of(pa.Table.from_batches(map(decode_batch, readings)))
         limits = replace(LIMITS, forget_secs=100)
         reports, newest = next_reports(reports, taken.rows, limits, period_secs=3)
-        counting = Counting()
+        counting = StatisticsUpdate()
         for pulses in taken.pulses(newest):
             for piece in pieces(pulses):
-                counting.add(apart(piece))
+                counting.add(split_pulses(piece))
         found = counting.tables(partial(lambda now: now, sums), None, reports)
         sums = pa.concat_tables(found[tables.WORKER_STATS])
     assert sums.num_rows == 3 * 4

@@ -259,7 +259,7 @@ def test_of_the_silent_is_asked_what_they_said_last():
     def last_words(silent, servers):
         asked.append((set(silent["storm_id"].to_pylist()), set(servers)))
         done, *unread = (WorkerId(name, "node", 6700) for name in ("done", "unread", "late"))
-        return worker_liveness.Said({done}, set(unread))
+        return worker_liveness.LastPulseFacts({done}, set(unread))
 
     batch = typed(NOW, {A: readings}, down=[B])
     table = next_liveness(None, batch, LIMITS, None, last_words)

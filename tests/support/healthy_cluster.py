@@ -16,7 +16,7 @@ from datetime import UTC, datetime, timedelta
 
 from pyspark.sql import functions as F
 
-from stormkeeper.pipeline.analyses.trend import computed
+from stormkeeper.pipeline.analyses.trends import computed
 
 #: When the tables begin.
 START = datetime(2026, 3, 2, tzinfo=UTC)

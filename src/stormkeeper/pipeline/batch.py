@@ -124,7 +124,7 @@ class Pulses:
                 yield self._named(found)
 
 
-def by_part(df: DataFrame, parts: int = 1) -> Iterator[Batch]:
+def read_parts(df: DataFrame, parts: int = 1) -> Iterator[Batch]:
     """Read rows in the driver, and return an iterator over their parts.
 
     A part has some topologies whole, and what is said of the servers. Rows that the source has
@@ -292,7 +292,7 @@ _QUICKLY: Final = pa.ipc.IpcWriteOptions(compression="lz4")
 
 
 def packed(df: DataFrame, parts: int = 1) -> DataFrame:
-    """Do as `typed`, for a driver that reads them `batch.by_part`: as `PACKED`.
+    """Do as `typed`, for a driver that reads them `batch.read_parts`: as `PACKED`.
 
     Rows that are packed already, as by the source's option of this name, stay as they are.
     """

@@ -240,7 +240,7 @@ HELD: Final = pa.schema(
 _TASK_BITS: Final = 33
 
 
-def superseded(held: pa.Table) -> pa.Array:
+def superseded_workers(held: pa.Table) -> pa.Array:
     """Return the keys of workers of whose tasks another one has some that was started later.
 
     Parameters

@@ -90,10 +90,10 @@ def executor_stats(pulses: pa.Table) -> pa.Table:
     four windows: where it counted nothing, one without a stream. So everyone who has reported is
     found in every window. Rows are in the order of the pulses.
     """
-    return laid_out(apart(pulses)).cast(EXECUTOR_STATS)
+    return laid_out(split_pulses(pulses)).cast(EXECUTOR_STATS)
 
 
-def laid_out(read: Apart) -> pa.Table:
+def laid_out(read: SplitPulses) -> pa.Table:
     """Return the rows of `executor_stats`, with dictionaries of texts."""
     workers, executors, counters = read
     # Pulses come in the order of time, and the log is sorted by it: so nobody need sort these rows.
@@ -106,7 +106,7 @@ def laid_out(read: Apart) -> pa.Table:
     return pa.table({name: columns[name] for name in EXECUTOR_STATS.names})
 
 
-class Apart(NamedTuple):
+class SplitPulses(NamedTuple):
     """What pulses say, each thing once; texts are dictionaries.
 
     ``workers`` has a row per pulse, ``executors`` one per executor with the number of its
@@ -120,7 +120,7 @@ class Apart(NamedTuple):
     counters: pa.Table
 
 
-def apart(pulses: pa.Table) -> Apart:
+def split_pulses(pulses: pa.Table) -> SplitPulses:
     """Take pulses apart that `executor_stats` lays out."""
     pulses = pulses.select(READ)
     if pulses["executors"].null_count:
@@ -138,7 +138,7 @@ def apart(pulses: pa.Table) -> Apart:
     window = pc.index_in(windows.dictionary, pa.array(WINDOWS)).take(windows.indices)
     first = pc.multiply(executor_of.cast(pa.int64()), len(WINDOWS))
     counters |= {"executor": executor_of, "place": pc.add(first, window.cast(pa.int64()))}
-    return Apart(
+    return SplitPulses(
         pa.table({name: _encoded(workers[name]) for name in _REPORT}),
         pa.table({name: _encoded(column) for name, column in executors.items()}),
         pa.table(counters),

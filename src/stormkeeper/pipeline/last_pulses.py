@@ -21,8 +21,8 @@ from stormkeeper.pacemaker.client.server_reads import Question, pulses_of
 from stormkeeper.paths import WORKERBEATS, WorkerId
 from stormkeeper.pipeline.decoding.decoder import decode
 from stormkeeper.pipeline.liveness_columns import columns_of
-from stormkeeper.pipeline.source_options import Options
-from stormkeeper.pipeline.worker_liveness import Said
+from stormkeeper.pipeline.source import Options
+from stormkeeper.pipeline.worker_liveness import LastPulseFacts
 
 #: Pulses that are asked of one server at once, those that have been silent for longest first; and
 #: how often in one batch, as far as there is time. If all of 72,000 workers fall silent, their last
@@ -40,7 +40,7 @@ class _Pulse(NamedTuple):
 
 
 class LastPulses:
-    """Reads each silent worker's last pulse once; it is a `current.LastWords`.
+    """Reads each silent worker's last pulse once; it is a `current.ReadLastPulses`.
 
     Parameters
     ----------
@@ -53,7 +53,7 @@ class LastPulses:
         #: Of the workers that are silent, the pulses that were read.
         self._read: dict[WorkerId, _Pulse] = {}
 
-    def __call__(self, silent: pa.Table, servers: Collection[str]) -> Said:
+    def __call__(self, silent: pa.Table, servers: Collection[str]) -> LastPulseFacts:
         """Return who is completed, and who is to be asked again.
 
         Parameters
@@ -75,7 +75,7 @@ class LastPulses:
                 asked[worker] = pulse
         found = self._ask_in_rounds(asked)
         self._read = known | {worker: asked[worker] for worker in found}
-        return Said(completed=_completed(found), unread=asked.keys() - found.keys())
+        return LastPulseFacts(completed=_completed(found), unread=asked.keys() - found.keys())
 
     def _ask_in_rounds(self, pulses: Mapping[WorkerId, _Pulse]) -> dict[WorkerId, bytes | None]:
         """Do as `_ask` for more pulses, in the time that one answer may take."""

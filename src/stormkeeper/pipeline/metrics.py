@@ -9,7 +9,7 @@ from prometheus_client.registry import Collector
 from stormkeeper.daemon.http import Page
 from stormkeeper.daemon.metrics import health_page, metrics_page
 from stormkeeper.heartbeats.liveness import Status
-from stormkeeper.pipeline.status import Seen
+from stormkeeper.pipeline.status import PipelineStatus
 from stormkeeper.pipeline.tables import LIVENESS
 
 #: What all names begin with.
@@ -28,7 +28,7 @@ _LEAST_SECS: Final = 60.0
 
 
 def pages(
-    seen: Callable[[], Seen], intervals: Mapping[str, float], clock: Callable[[], float]
+    seen: Callable[[], PipelineStatus], intervals: Mapping[str, float], clock: Callable[[], float]
 ) -> dict[str, Callable[[str], Page]]:
     """Return the pages of a pipeline, by path.
 
@@ -66,7 +66,7 @@ def pages(
     }
 
 
-def unready(seen: Seen, intervals: Mapping[str, float], now: float) -> str | None:
+def unready(seen: PipelineStatus, intervals: Mapping[str, float], now: float) -> str | None:
     """Return why the tables do not say how workers are; None where they do."""
     if seen.servers and seen.sees_nothing:
         return "no Pacemaker can be read"
@@ -79,7 +79,7 @@ def unready(seen: Seen, intervals: Mapping[str, float], now: float) -> str | Non
     return None
 
 
-def _unhealthy(seen: Seen, now: float) -> str | None:
+def _unhealthy(seen: PipelineStatus, now: float) -> str | None:
     if seen.looked_at is not None:
         ago = now - seen.looked_at
         return f"the queries were last looked at {ago:.1f} s ago" if ago > MAX_SILENCE else None
@@ -88,7 +88,9 @@ def _unhealthy(seen: Seen, now: float) -> str | None:
 
 
 class _PipelineMetrics(Collector):
-    def __init__(self, seen: Callable[[], Seen], unready: Callable[[Seen], str | None]) -> None:
+    def __init__(
+        self, seen: Callable[[], PipelineStatus], unready: Callable[[PipelineStatus], str | None]
+    ) -> None:
         self._seen = seen
         self._unready = unready
 
@@ -140,7 +142,7 @@ class _PipelineMetrics(Collector):
         yield from _servers(seen)
 
 
-def _alerts(seen: Seen) -> Iterator[Metric]:
+def _alerts(seen: PipelineStatus) -> Iterator[Metric]:
     alerts = GaugeMetricFamily(
         f"{PREFIX}alerts", "Alerts that are open.", labels=["rule", "severity"]
     )
@@ -160,7 +162,7 @@ def _alerts(seen: Seen) -> Iterator[Metric]:
         )
 
 
-def _servers(seen: Seen) -> Iterator[Metric]:
+def _servers(seen: PipelineStatus) -> Iterator[Metric]:
     reachable = GaugeMetricFamily(
         f"{PREFIX}server_reachable", "Whether a Pacemaker could be read.", labels=["server"]
     )

@@ -39,7 +39,7 @@ from stormkeeper.pipeline.components import (
     Tasks,
     unnamed,
 )
-from stormkeeper.pipeline.status import Sight
+from stormkeeper.pipeline.status import StatusTracker
 from stormkeeper.rpc.leader import LeaderClient
 from stormkeeper.thrift.nimbus import (
     AuthorizationException,
@@ -82,7 +82,7 @@ _PUBLISH_SECS: Final = 5.0
 _END_SECS: Final = 1.0
 
 
-class Told(NamedTuple):
+class TopologyAnswer(NamedTuple):
     """What Nimbus says of a topology: its executors, and its own timeout, if it has one."""
 
     executors: list[Tasks]
@@ -90,10 +90,10 @@ class Told(NamedTuple):
 
 
 #: Asks for a topology by its id.
-Ask = Callable[[str], Told]
+Ask = Callable[[str], TopologyAnswer]
 
 
-class Naming:
+class NimbusPoller:
     """Keeps the tables of what Nimbus says; runs while it is entered.
 
     Parameters
@@ -102,7 +102,7 @@ class Naming:
         Where the tables are kept.
     ask
         Asks Nimbus. Raises a `StormkeeperError` or one of Nimbus's exceptions.
-    sight
+    status
         Is told how it goes.
     kept_hours
         How long a topology is known after it was last seen.
@@ -115,7 +115,7 @@ class Naming:
         self,
         store: TableStore,
         ask: Ask,
-        sight: Sight,
+        status: StatusTracker,
         *,
         kept_hours: float = inf,
         pauses_secs: tuple[float, float] = _PAUSES_SECS,
@@ -125,7 +125,7 @@ class Naming:
         self.store = store
         #: Asks Nimbus.
         self.ask = ask
-        self._sight = sight
+        self._status = status
         self._names = self._known(3600 * kept_hours)
         self._lookup = self._names.lookup(time.time())
         self._questions = Questions(pauses_secs)
@@ -214,7 +214,7 @@ class Naming:
             if self._names.is_new and (done or now >= self._published_at + _PUBLISH_SECS):
                 self._publish()
         lacking = [one for one in self._questions.tasks.items() if not self._names.has(*one)]
-        self._sight.lacks_names(len(lacking))
+        self._status.record_unnamed(len(lacking))
 
     def _is_known(self, storm_id: str, tasks: tuple[int, int]) -> bool:
         return self._names.has(storm_id, tasks) and self._names.is_fresh(storm_id, time.time())
@@ -225,19 +225,21 @@ class Naming:
         except NotAliveException:
             log.debug("Nimbus does not know %s, whose workers still beat", storm_id)
         except AuthorizationException as error:
-            self._sight.asked(f"Nimbus refuses: {error}")
+            self._status.record_nimbus_answer(f"Nimbus refuses: {error}")
         except RpcOutcomeUnknownError as error:  # of a larger topology than others, perhaps
-            self._sight.asked(str(error))
+            self._status.record_nimbus_answer(str(error))
         except RpcUnavailableError as error:
             self._rest(str(error))
             return
         except StormkeeperError as error:
-            self._sight.asked(str(error))
+            self._status.record_nimbus_answer(str(error))
         except Exception as error:  # of this topology's answer; others may be read
-            self._sight.asked(f"its answer about {storm_id} cannot be read: {error!r}")
+            self._status.record_nimbus_answer(
+                f"its answer about {storm_id} cannot be read: {error!r}"
+            )
         else:
             self._names.learn(storm_id, *told, time.time())
-            self._sight.asked(None)
+            self._status.record_nimbus_answer(None)
             self._pause_secs = self._outage_secs[0]
         self._questions.asked(storm_id, self._is_known, time.monotonic())
 
@@ -253,13 +255,13 @@ class Naming:
         self._published_at = time.monotonic()
 
     def _rest(self, reason: str) -> None:
-        self._sight.asked(reason)
+        self._status.record_nimbus_answer(reason)
         self._resting_until = time.monotonic() + self._pause_secs
         self._pause_secs = min(2 * self._pause_secs, self._outage_secs[1])
 
 
 @contextlib.contextmanager
-def naming(conf: Conf, sight: Sight) -> Iterator[Naming]:
+def naming(conf: Conf, status: StatusTracker) -> Iterator[NimbusPoller]:
     """Keep what Nimbus says as a configuration has it, in a folder beside the queries'."""
     specs = [
         TableSpec(tables.COMPONENTS, COMPONENTS, "current"),
@@ -276,7 +278,7 @@ def naming(conf: Conf, sight: Sight) -> Iterator[Naming]:
         rounds=0,
     )
 
-    def ask(storm_id: str) -> Told:
+    def ask(storm_id: str) -> TopologyAnswer:
         wanted = GetInfoOptions(NumErrorsChoice.NONE)
         info = client.nimbus.getTopologyInfoWithOpts(storm_id, wanted)
         executors = [
@@ -284,9 +286,9 @@ def naming(conf: Conf, sight: Sight) -> Iterator[Naming]:
             for one in info.executors or ()
             if one.executor_info.task_start > 0
         ]
-        return Told(executors, timeout_in(client.nimbus.getTopologyConf(storm_id)))
+        return TopologyAnswer(executors, timeout_in(client.nimbus.getTopologyConf(storm_id)))
 
-    with client, store, Naming(store, ask, sight, kept_hours=kept) as result:
+    with client, store, NimbusPoller(store, ask, status, kept_hours=kept) as result:
         yield result
 
 

@@ -24,7 +24,7 @@ from stormkeeper.heartbeats.following import Part
 from stormkeeper.history.table_store import TableStore
 from stormkeeper.pipeline import rollups, rows, tables, worker_liveness
 from stormkeeper.pipeline.batch import part_numbers
-from stormkeeper.pipeline.source_options import Options
+from stormkeeper.pipeline.source import Options
 
 log = logging.getLogger(__name__)
 

@@ -30,15 +30,15 @@ from stormkeeper.errors import ConfigError, EngineError, ListenError, TableError
 from stormkeeper.heartbeats import coverage
 from stormkeeper.history.folder import sole_writer
 from stormkeeper.history.table_store import TableStore
-from stormkeeper.pipeline import checkpoint, python_workers, queries, tables
-from stormkeeper.pipeline.analyses.rounds import specs
-from stormkeeper.pipeline.analyses.watch import Watch
+from stormkeeper.pipeline import python_workers, queries, tables
+from stormkeeper.pipeline.analyses.alerts import alert_tables
+from stormkeeper.pipeline.analyses.runner import AnalysisRunner
 from stormkeeper.pipeline.decoding.decoder import warn_if_interpreted
 from stormkeeper.pipeline.nimbus_poller import Timeouts, naming
 from stormkeeper.pipeline.python_workers import register
 from stormkeeper.pipeline.queries import Places
-from stormkeeper.pipeline.source_options import Options
-from stormkeeper.pipeline.status import Sight
+from stormkeeper.pipeline.source import Options
+from stormkeeper.pipeline.status import StatusTracker
 from stormkeeper.pipeline.tables import ALERTS
 
 log = logging.getLogger(__name__)
@@ -104,7 +104,7 @@ def serve(conf: Conf, stop: StopSignals) -> int:
     """
     die_with_parent()
     configure_logging()
-    # What a Pacemaker does not answer is said once, by `Sight`.
+    # What a Pacemaker does not answer is said once, by `StatusTracker`.
     logging.getLogger("stormkeeper.pacemaker.client").setLevel(logging.WARNING)
     warn_if_interpreted()
     servers = _servers(conf)
@@ -115,12 +115,12 @@ def serve(conf: Conf, stop: StopSignals) -> int:
         return 0
     try:
         spark_environment.prepare(home=folder("storm.local.dir", conf["storm.local.dir"]) / "home")
-        sight = Sight()
-        with _held(conf, servers, sight) as (start, watch):
+        status = StatusTracker()
+        with _held(conf, servers, status) as (start, watch):
             options = Options.parse(queries.source_options(conf, servers))
             settings = options.settings()
-            sight.looked(coverage.ask(options.servers, options.timeout_secs, settings))
-            _run_session(conf, servers, start, watch, stop=stop, sight=sight)
+            status.record_coverage(coverage.ask(options.servers, options.timeout_secs, settings))
+            _run_session(conf, servers, start, watch, stop=stop, status=status)
     except (EngineError, ListenError, TableError) as error:
         log.error("%s", error)  # noqa: TRY400 - of a failure of Spark the trace says nothing
         return 1
@@ -147,11 +147,11 @@ def keep(spark: SparkSession, conf: Conf) -> None:
     EngineError, ListenError, TableError
         Spark, a batch, a port or a folder failed. Called again, it goes on from its checkpoints.
     """
-    servers, sight = _servers(conf), Sight()
-    with StopSignals() as stop, _held(conf, servers, sight) as (start, watch):
+    servers, status = _servers(conf), StatusTracker()
+    with StopSignals() as stop, _held(conf, servers, status) as (start, watch):
         _register(spark, stop)
         if not stop.stopped:
-            _run(spark, conf, start, watch, stop=stop, sight=sight)
+            _run(spark, conf, start, watch, stop=stop, status=status)
 
 
 def _servers(conf: Conf) -> list[str]:
@@ -165,13 +165,15 @@ def _servers(conf: Conf) -> list[str]:
 
 
 @contextlib.contextmanager
-def _held(conf: Conf, servers: list[str], sight: Sight) -> Iterator[tuple[Start, Watch]]:
+def _held(
+    conf: Conf, servers: list[str], status: StatusTracker
+) -> Iterator[tuple[Start, AnalysisRunner]]:
     """Hold what the pipeline writes and serves; yield what starts its queries and its analyses."""
     with (
-        _observed(conf, sight),  # before folders are made: its port may be taken
+        _observed(conf, status),  # before folders are made: its port may be taken
         _places(conf) as places,
-        _watch(conf, sight) as watch,
-        naming(conf, sight) as names,
+        _watch(conf, status) as watch,
+        naming(conf, status) as names,
     ):
         timeouts = Timeouts(conf)
 
@@ -179,7 +181,7 @@ def _held(conf: Conf, servers: list[str], sight: Sight) -> Iterator[tuple[Start,
             session: SparkSession, stopped: Callable[[], bool], wanted: Collection[str]
         ) -> Iterator[StreamingQuery]:
             return queries.start(
-                *(session, conf, servers, places, sight),
+                *(session, conf, servers, places, status),
                 named=names.named,
                 timeouts=timeouts,
                 stopped=stopped,
@@ -204,7 +206,7 @@ def _places(conf: Conf) -> Iterator[Places]:
     of_queries = {name: tables.query_folders(conf, name) for name in queries.NAMES}
     if not directory.exists():
         for place, checkpoint_place in of_queries.values():
-            checkpoint.begin(checkpoint_place, place)  # what it refuses is to leave no folder
+            tables.begin(checkpoint_place, place)  # what it refuses is to leave no folder
     with contextlib.ExitStack() as held:
         held.enter_context(sole_writer(directory))
         if given is not None and given.resolve() != directory.resolve():
@@ -212,7 +214,7 @@ def _places(conf: Conf) -> Iterator[Places]:
         _tell_of_old_tables(directory)
         for place, checkpoint_place in of_queries.values():
             held.enter_context(sole_writer(place))  # as whoever runs one of the queries elsewhere
-            checkpoint.begin(checkpoint_place, place)
+            tables.begin(checkpoint_place, place)
         yield {
             name: held.enter_context(_store(conf, name, place))
             for name, (place, _) in of_queries.items()
@@ -228,11 +230,13 @@ def _store(conf: Conf, query: str, place: Path) -> TableStore:
 
 
 @contextlib.contextmanager
-def _watch(conf: Conf, sight: Sight) -> Iterator[Watch]:
+def _watch(conf: Conf, status: StatusTracker) -> Iterator[AnalysisRunner]:
     """Have the analyses write to a folder of their own."""
     place = tables.tables_folder(conf) / ALERTS
-    with TableStore(place, specs(conf), interval_secs=conf["pipeline.analyses.secs"]) as store:
-        yield Watch(conf, store, sight)
+    with TableStore(
+        place, alert_tables(conf), interval_secs=conf["pipeline.analyses.secs"]
+    ) as store:
+        yield AnalysisRunner(conf, store, status)
 
 
 def _tell_of_old_tables(directory: Path) -> None:
@@ -250,7 +254,7 @@ def _tell_of_old_tables(directory: Path) -> None:
 
 
 @contextlib.contextmanager
-def _observed(conf: Conf, sight: Sight) -> Iterator[None]:
+def _observed(conf: Conf, status: StatusTracker) -> Iterator[None]:
     """Serve metrics and health meanwhile, if ``pipeline.metrics.port`` says where."""
     port = conf["pipeline.metrics.port"]
     if port is None:
@@ -268,14 +272,20 @@ def _observed(conf: Conf, sight: Sight) -> Iterator[None]:
     from stormkeeper.pipeline.metrics import pages  # noqa: PLC0415 - 5 MB, for who asks for them
 
     intervals = {name: queries.interval_secs(conf, name) for name in queries.NAMES}
-    served = pages(lambda: sight.seen, intervals, time.monotonic)
+    served = pages(lambda: status.current, intervals, time.monotonic)
     log.info("metrics on http://%s/metrics", address_of(listener))
     with HttpThread(listener, served):
         yield
 
 
 def _run_session(
-    conf: Conf, servers: list[str], start: Start, watch: Watch, *, stop: StopSignals, sight: Sight
+    conf: Conf,
+    servers: list[str],
+    start: Start,
+    watch: AnalysisRunner,
+    *,
+    stop: StopSignals,
+    status: StatusTracker,
 ) -> None:
     settings = {**_SPARK_DEFAULTS, **conf}
     if settings.get("spark.master") in (None, "local[*]"):
@@ -307,7 +317,7 @@ def _run_session(
         if stop.stopped:
             _log_stop(stop, "no batch was begun")
         else:
-            _run(session, conf, start, watch, stop=stop, sight=sight)
+            _run(session, conf, start, watch, stop=stop, status=status)
     finally:
         engine.end(session, _END_SECS)
 
@@ -339,10 +349,10 @@ def _run(
     session: SparkSession,
     conf: Conf,
     start: Start,
-    watch: Watch,
+    watch: AnalysisRunner,
     *,
     stop: StopSignals,
-    sight: Sight,
+    status: StatusTracker,
 ) -> None:
     announced = False
     running: list[StreamingQuery] = []
@@ -360,7 +370,7 @@ def _run(
                     again = start(session, lambda: stop.stopped, [query.name or ""])
                     running.remove(query)
                     running.extend(again)
-                sight.alive()
+                status.record_alive()
                 if not announced and all(query.lastProgress is not None for query in running):
                     announce(f"pipeline writing to {tables.tables_folder(conf)}")
                     announced = True

@@ -37,11 +37,11 @@ from stormkeeper.pipeline import (
 from stormkeeper.pipeline.batch import Named, packed
 from stormkeeper.pipeline.last_pulses import LastPulses
 from stormkeeper.pipeline.rollups import OPEN, ROLLUP
-from stormkeeper.pipeline.source_options import Options
-from stormkeeper.pipeline.status import SERVERS, Sight
+from stormkeeper.pipeline.source import Options
+from stormkeeper.pipeline.status import SERVERS, StatusTracker
 from stormkeeper.pipeline.table_updates import (
-    Keeper,
     Published,
+    TableUpdater,
     Timeouts,
     liveness_tables,
     statistics_tables,
@@ -145,14 +145,14 @@ def start(
     conf: Conf,
     servers: list[str],
     places: Places,
-    sight: Sight | None = None,
+    status: StatusTracker | None = None,
     *,
     named: Named = lambda pulses: pulses,
     timeouts: Timeouts = dict,
     stopped: Callable[[], bool] = lambda: False,
     names: Collection[str] = NAMES,
 ) -> Iterator[StreamingQuery]:
-    """Start the queries that keep the tables, one after another, and tell `sight` of them.
+    """Start the queries that keep the tables, one after another, and tell `status` of them.
 
     Once it has `stopped`, no more are started. Only those with these `names` are started.
 
@@ -163,7 +163,7 @@ def start(
     """
     for store in places.values():
         store.check_place()  # before Spark makes it anew, for its checkpoint
-    sight = sight or Sight()
+    status = status or StatusTracker()
     conf = settled(conf, servers, places[STATISTICS])
 
     def begin(name: str) -> StreamingQuery:
@@ -172,7 +172,7 @@ def start(
         if (session.sparkContext.master or "").startswith("local"):
             options["aside"] = _emptied(place / ".aside")
         rows = read(session, conf, servers, name, options)
-        make = partial(keeper, published=partial(sight.published, name), named=named)
+        make = partial(keeper, published=partial(status.record_batch, name), named=named)
         keep = make(conf, servers, name, places, timeouts=timeouts)
         writer = written(rows, conf, name, keep).queryName(name)
         return writer.option("checkpointLocation", f"file://{checkpoint.absolute()}").start()
@@ -253,7 +253,7 @@ def keeper(
     published: Published = lambda _: None,
     named: Named = lambda pulses: pulses,
     timeouts: Timeouts = dict,
-) -> Keeper:
+) -> TableUpdater:
     """Return what keeps the tables of a query; it tells `published` of each batch's tables."""
     if query == LIVENESS:
         advance = liveness_tables(
@@ -265,4 +265,4 @@ def keeper(
     else:
         period_secs = float(conf["task.heartbeat.frequency.secs"])
         advance = statistics_tables(limits(conf), period_secs, named)
-    return Keeper(places[query], advance, published, partitions.parts_of(conf, query))
+    return TableUpdater(places[query], advance, published, partitions.parts_of(conf, query))

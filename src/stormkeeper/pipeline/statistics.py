@@ -11,7 +11,7 @@ from pyspark.sql import functions as fn
 from pyspark.sql.functions import col
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from stormkeeper.pipeline.executor_stats import EXECUTOR_STATS, READ, apart, laid_out, pieces
+from stormkeeper.pipeline.executor_stats import EXECUTOR_STATS, READ, laid_out, pieces, split_pulses
 from stormkeeper.pipeline.rollups import ROLLUP, longer
 from stormkeeper.pipeline.summaries import (
     COMPONENT_STATS,
@@ -123,7 +123,9 @@ def assigned(df: DataFrame, executors: DataFrame) -> DataFrame:
 def _laid_out(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         for piece in pieces(pa.Table.from_batches([batch])):
-            yield from laid_out(apart(piece)).cast(EXECUTOR_STATS).combine_chunks().to_batches()
+            yield from (
+                laid_out(split_pulses(piece)).cast(EXECUTOR_STATS).combine_chunks().to_batches()
+            )
 
 
 def _by_topology(

@@ -29,7 +29,7 @@ SEVERITIES: Final = ("warning", "critical")
 ROUND: Final = "round"
 
 
-class ServerSeen(NamedTuple):
+class ServerStatus(NamedTuple):
     """A server as it was last seen; `reason` is None when it answered."""
 
     reason: str | None
@@ -38,7 +38,7 @@ class ServerSeen(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Seen:
+class PipelineStatus:
     """Everything at one moment; never changed, only replaced.
 
     Parameters
@@ -67,7 +67,7 @@ class Seen:
         How many questions to Nimbus have failed, and why the newest one did; None if it did not.
     """
 
-    servers: Mapping[str, ServerSeen] = field(default_factory=dict)
+    servers: Mapping[str, ServerStatus] = field(default_factory=dict)
     batches: Mapping[str, int] = field(default_factory=dict)
     published_at: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     workers: Mapping[str, int] = field(default_factory=dict)
@@ -87,7 +87,7 @@ class Seen:
         return not _any_is_read(self.servers)
 
 
-class Sight:
+class StatusTracker:
     """Takes in what is seen, and logs the changes; `seen` may be read by any thread.
 
     Five threads tell it: those of the queries' batches, that of the analyses, the one that looks
@@ -100,29 +100,30 @@ class Sight:
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self.seen = Seen(started_at=clock())
+        self.current = PipelineStatus(started_at=clock())
         self._clock = clock
         self._lock = threading.Lock()
 
-    def looked(self, health: Mapping[str, Coverage]) -> None:
+    def record_coverage(self, health: Mapping[str, Coverage]) -> None:
         """Take in how the servers were before there was a batch."""
         found = {
-            name: ServerSeen(one.error, one.horizon_secs, one.keys) for name, one in health.items()
+            name: ServerStatus(one.error, one.horizon_secs, one.keys)
+            for name, one in health.items()
         }
         _log_changes(self._replace(servers=found).servers, found)
 
-    def published(self, query: str, found: Mapping[str, pa.Table]) -> None:
+    def record_batch(self, query: str, found: Mapping[str, pa.Table]) -> None:
         """Take in a batch of a query, whose tables were published."""
         with self._lock:
-            batches = {**self.seen.batches, query: self.seen.batches.get(query, 0) + 1}
-            published = {**self.seen.published_at, query: (self._clock(), time.time())}
-            self.seen = replace(self.seen, batches=batches, published_at=published)
+            batches = {**self.current.batches, query: self.current.batches.get(query, 0) + 1}
+            published = {**self.current.published_at, query: (self._clock(), time.time())}
+            self.current = replace(self.current, batches=batches, published_at=published)
         if tables.SERVERS in found:
             self._judged(found[tables.SERVERS], found[tables.WORKER_LIVENESS])
 
     def _judged(self, servers: pa.Table, liveness: pa.Table) -> None:
         found = {
-            row["server"]: ServerSeen(row["reason"], row["horizon_secs"], row["keys"])
+            row["server"]: ServerStatus(row["reason"], row["horizon_secs"], row["keys"])
             for row in servers.to_pylist()
         }
         status = liveness["status"].value_counts().to_pylist()
@@ -133,7 +134,7 @@ class Sight:
         )
         _log_changes(before.servers, found)
 
-    def watches(self, rules: Iterable[str]) -> None:
+    def record_rules(self, rules: Iterable[str]) -> None:
         """Take in which analyses will be asked."""
         rules = list(rules)
         self._replace(
@@ -141,30 +142,30 @@ class Sight:
             failures=dict.fromkeys([*rules, ROUND], 0),
         )
 
-    def alerted(self, alerts: pa.Table, at: float | None) -> None:
+    def record_alerts(self, alerts: pa.Table, at: float | None) -> None:
         """Take in the alerts of a round, published at a time; None: of an earlier process."""
-        counts = dict.fromkeys(self.seen.alerts, 0)
+        counts = dict.fromkeys(self.current.alerts, 0)
         for row in alerts.select(["rule", "severity", "until"]).to_pylist():
             if row["until"] is None:
                 kind = (row["rule"], row["severity"])
                 counts[kind] = counts.get(kind, 0) + 1
         self._replace(alerts=counts, alerted_at=at)
 
-    def failed(self, rules: Iterable[str]) -> None:
+    def record_failures(self, rules: Iterable[str]) -> None:
         """Take in that these analyses have failed."""
-        counts = dict(self.seen.failures)
+        counts = dict(self.current.failures)
         for rule in rules:
             counts[rule] = counts.get(rule, 0) + 1
         self._replace(failures=counts)
 
-    def alive(self) -> None:
+    def record_alive(self) -> None:
         """Take in that the queries run, and can be asked."""
         self._replace(looked_at=self._clock())
 
-    def asked(self, reason: str | None) -> None:
+    def record_nimbus_answer(self, reason: str | None) -> None:
         """Take in why Nimbus did not say of which components executors are; None if it did."""
-        before = self.seen.why_unanswered
-        failed = self.seen.unanswered + (reason is not None)
+        before = self.current.why_unanswered
+        failed = self.current.unanswered + (reason is not None)
         self._replace(unanswered=failed, why_unanswered=reason)
         if reason is None:
             if before is not None:
@@ -176,19 +177,19 @@ class Sight:
                 reason,
             )
 
-    def lacks_names(self, topologies: int) -> None:
+    def record_unnamed(self, topologies: int) -> None:
         """Take in of how many topologies components are not known."""
-        if topologies != self.seen.unnamed:
+        if topologies != self.current.unnamed:
             self._replace(unnamed=topologies)
 
-    def _replace(self, **changes: Any) -> Seen:
+    def _replace(self, **changes: Any) -> PipelineStatus:
         """Change what is seen, and return what was seen before."""
         with self._lock:
-            before, self.seen = self.seen, replace(self.seen, **changes)
+            before, self.current = self.current, replace(self.current, **changes)
         return before
 
 
-def _log_changes(before: Mapping[str, ServerSeen], now: Mapping[str, ServerSeen]) -> None:
+def _log_changes(before: Mapping[str, ServerStatus], now: Mapping[str, ServerStatus]) -> None:
     for name, server in now.items():
         _log_change(name, before.get(name), server)
     if not _any_is_read(now) and (not before or _any_is_read(before)):
@@ -199,11 +200,11 @@ def _log_changes(before: Mapping[str, ServerSeen], now: Mapping[str, ServerSeen]
         )
 
 
-def _any_is_read(servers: Mapping[str, ServerSeen]) -> bool:
+def _any_is_read(servers: Mapping[str, ServerStatus]) -> bool:
     return any(server.reason is None for server in servers.values())
 
 
-def _log_change(name: str, before: ServerSeen | None, now: ServerSeen) -> None:
+def _log_change(name: str, before: ServerStatus | None, now: ServerStatus) -> None:
     fields = {"server": name}
     if now.reason is not None:
         if before is None or before.reason is None or cause(before.reason) != cause(now.reason):

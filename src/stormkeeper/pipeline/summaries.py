@@ -31,7 +31,7 @@ from stormkeeper.pipeline.executor_stats import (
     CAPACITY_WINDOW,
     KINDS,
     WINDOWS,
-    Apart,
+    SplitPulses,
     is_storms_own,
     is_workers_own,
 )
@@ -143,7 +143,7 @@ def tallies(executors: pa.Table) -> pa.Table:
     return grouped(executors, keys, counts=COUNTS, others=_OF_STREAMS)
 
 
-def tallied(read: Apart) -> pa.Table:
+def tallied(read: SplitPulses) -> pa.Table:
     """Return the `tallies` of what `readings.executor_stats` makes of pulses, one of each worker.
 
     They also have ``executor``, a number: it tells executors from each other more quickly than ten

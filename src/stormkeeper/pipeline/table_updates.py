@@ -26,9 +26,9 @@ from stormkeeper.history.table_store import Made, Rows, TableStore
 from stormkeeper.paths import WorkerId
 from stormkeeper.pipeline import partitions, rollups, tables, worker_liveness
 from stormkeeper.pipeline.aggregation import groups_by
-from stormkeeper.pipeline.batch import Batch, Named, Pulses, by_part, give_back
-from stormkeeper.pipeline.executor_counters import HELD, READINGS, counters, superseded
-from stormkeeper.pipeline.executor_stats import Apart, apart, laid_out, pieces
+from stormkeeper.pipeline.batch import Batch, Named, Pulses, give_back, read_parts
+from stormkeeper.pipeline.executor_counters import HELD, READINGS, counters, superseded_workers
+from stormkeeper.pipeline.executor_stats import SplitPulses, laid_out, pieces, split_pulses
 from stormkeeper.pipeline.liveness_columns import worker_keys
 from stormkeeper.pipeline.partitions import Before, Clock
 from stormkeeper.pipeline.status import next_servers
@@ -45,7 +45,7 @@ from stormkeeper.pipeline.worker_reports import KNOWN_SECS, next_rejected, next_
 _WORKER: Final = pa.schema([READINGS.field(name) for name in WorkerId._fields])
 
 
-class Counting:
+class StatisticsUpdate:
     """Sums up what the newest pulses of a batch say, some at a time."""
 
     def __init__(self) -> None:
@@ -53,7 +53,7 @@ class Counting:
         self._sums = [ENCODED.empty_table()]
         self._workers = [_WORKER.empty_table()]
 
-    def add(self, read: Apart) -> None:
+    def add(self, read: SplitPulses) -> None:
         """Take in pulses of some workers, one of each."""
         executors = tallied(read)
         self._readings.append(counters(executors))
@@ -109,7 +109,7 @@ class Counting:
             is_silent = pc.invert(pc.is_in(workers, worker_keys(read)))
             is_known = pc.is_in(workers, worker_keys(reports))
             held = pa.concat_tables([held, executors.filter(pc.and_(is_silent, is_known))])
-        return superseded(held)
+        return superseded_workers(held)
 
 
 def _kept(previous: Callable[[], pa.Table | None], read: pa.Table, reports: pa.Table) -> pa.Table:
@@ -164,7 +164,7 @@ Timeouts = Callable[[], Mapping[str, float]]
 
 def liveness_tables(
     limits: Limits,
-    last_pulses: worker_liveness.LastWords = worker_liveness.no_words,
+    last_pulses: worker_liveness.ReadLastPulses = worker_liveness.no_last_pulses,
     reports: Callable[[], pa.Table | None] = lambda: None,
     timeouts: Timeouts = dict,
 ) -> Advance:
@@ -213,7 +213,7 @@ def statistics_tables(
             before(tables.WORKER_REPORTS), batch.rows, limits, period_secs, between
         )
         growth.of_part(found.num_rows)
-        counting = Counting()
+        counting = StatisticsUpdate()
         yield from _executor_stats(batch.pulses(newest, named), counting)
         yield tables.WORKER_REPORTS, found
         since = datetime.fromtimestamp(between[1] - KNOWN_SECS, UTC)
@@ -230,16 +230,16 @@ def statistics_tables(
     return advance
 
 
-def _executor_stats(pulses: Pulses, counting: Counting) -> Made:
+def _executor_stats(pulses: Pulses, counting: StatisticsUpdate) -> Made:
     """Make the rows of pulses, and take them into sums: what is large is unpacked once for both."""
     for piece in itertools.chain.from_iterable(map(pieces, pulses)):
-        read = apart(piece)
+        read = split_pulses(piece)
         # To lay it out and to write it takes as long as all else, and goes on beside it.
         yield tables.EXECUTOR_STATS, map(laid_out, [read])
         counting.add(read)
 
 
-class Keeper:
+class TableUpdater:
     """Brings a query's tables up to date with each micro-batch; one batch twice changes nothing.
 
     A micro-batch that is repeated after a crash is read anew, and what is read then is not what
@@ -269,7 +269,7 @@ class Keeper:
         told: dict[str, Rows] = {}
 
         def advanced() -> Iterator[Made]:
-            read = by_part(batch, self._parts)
+            read = read_parts(batch, self._parts)
             # Nothing here holds what a part has, so that it goes once it is written.
             for part in [Part(one, self._parts) for one in range(self._parts)]:
                 before = partitions.before(self._tables, part, on_time)

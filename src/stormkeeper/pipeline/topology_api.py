@@ -24,12 +24,12 @@ from stormkeeper.conf import Conf
 from stormkeeper.errors import ConfigError, TableError
 from stormkeeper.history.folder import sole_writer
 from stormkeeper.history.table_store import TableStore
-from stormkeeper.pipeline import checkpoint, queries, table_updates, tables
-from stormkeeper.pipeline.analyses.rounds import specs
-from stormkeeper.pipeline.analyses.watch import Watch
-from stormkeeper.pipeline.nimbus_poller import Naming, Timeouts, naming
-from stormkeeper.pipeline.status import Sight
-from stormkeeper.pipeline.table_updates import Keeper
+from stormkeeper.pipeline import queries, table_updates, tables
+from stormkeeper.pipeline.analyses.alerts import alert_tables
+from stormkeeper.pipeline.analyses.runner import AnalysisRunner
+from stormkeeper.pipeline.nimbus_poller import NimbusPoller, Timeouts, naming
+from stormkeeper.pipeline.status import StatusTracker
+from stormkeeper.pipeline.table_updates import TableUpdater
 from stormkeeper.pipeline.tables import ALERTS, LIVENESS, NAMING, STATISTICS
 
 _process: Final = contextlib.ExitStack()
@@ -37,7 +37,7 @@ atexit.register(_process.close)
 
 #: By folder: the tables that this process writes, and what asks Nimbus for names beside them.
 _held: Final[dict[Path, TableStore]] = {}
-_namings: Final[dict[Path, Naming]] = {}
+_namings: Final[dict[Path, NimbusPoller]] = {}
 
 #: The folders of alerts for which this process asks the analyses.
 _watched: Final[set[Path]] = set()
@@ -96,27 +96,27 @@ def _settled(conf: Conf) -> Conf:
 
 
 def _sink(rows: DataFrame, conf: Conf, query: str) -> DataStreamWriter:
-    sight = Sight()
+    status = StatusTracker()
     conf = _settled(conf) if query == STATISTICS else conf
     places = {name: _tables(conf, name) for name in queries.NAMES if name != query}
     places[query] = _own_tables(conf, query)
-    keeper = partial(queries.keeper, published=partial(sight.published, query))
+    keeper = partial(queries.keeper, published=partial(status.record_batch, query))
     if query == STATISTICS:
-        keeper = partial(keeper, named=_naming(conf, sight).named)
+        keeper = partial(keeper, named=_naming(conf, status).named)
     keep = keeper(conf, _servers(conf), query, places, timeouts=Timeouts(conf))
-    _watch(conf, rows.sparkSession, sight)
+    _watch(conf, rows.sparkSession, status)
     place, _ = tables.query_folders(conf, query)
     return queries.written(rows, conf, query, _checked(keep, place))
 
 
-def _checked(keep: Keeper, place: Path) -> Callable[[DataFrame, int], None]:
+def _checked(keep: TableUpdater, place: Path) -> Callable[[DataFrame, int], None]:
     """Return what keeps tables once it is seen that they go with the query's checkpoint."""
     checked = False
 
     def keep_checked(batch: DataFrame, number: int) -> None:
         nonlocal checked
         if not checked:
-            checkpoint.check_next(table_updates.origin_of(batch, number), place)
+            tables.check_next(table_updates.origin_of(batch, number), place)
             checked = True
         keep(batch, number)
 
@@ -149,16 +149,16 @@ def _own_tables(conf: Conf, query: str) -> TableStore:
     return _held[place]
 
 
-def _naming(conf: Conf, sight: Sight) -> Naming:
+def _naming(conf: Conf, status: StatusTracker) -> NimbusPoller:
     """Return what asks Nimbus for names, in the process that reads pulses."""
     place = tables.tables_folder(conf) / NAMING
     if place not in _namings:
         _process.enter_context(sole_writer(place))
-        _namings[place] = _process.enter_context(naming(conf, sight))
+        _namings[place] = _process.enter_context(naming(conf, status))
     return _namings[place]
 
 
-def _watch(conf: Conf, session: SparkSession, sight: Sight) -> None:
+def _watch(conf: Conf, session: SparkSession, status: StatusTracker) -> None:
     """Have the analyses asked, unless this process or another worker of the topology does."""
     place = tables.tables_folder(conf) / ALERTS
     secs = conf["pipeline.analyses.secs"]
@@ -168,8 +168,8 @@ def _watch(conf: Conf, session: SparkSession, sight: Sight) -> None:
         _process.enter_context(sole_writer(place))
     except TableError:
         return
-    store = _process.enter_context(TableStore(place, specs(conf), interval_secs=secs))
-    watch = Watch(conf, store, sight)
+    store = _process.enter_context(TableStore(place, alert_tables(conf), interval_secs=secs))
+    watch = AnalysisRunner(conf, store, status)
     watch.start(session)
     _process.callback(watch.stop)
     _watched.add(place)

@@ -68,7 +68,7 @@ _REMEMBERED: Final = ("server", "last_seen", "status", "time_secs")
 _STORM_ID: Final = re.compile(r"(.+)-\d+-\d+")
 
 
-class Said(NamedTuple):
+class LastPulseFacts(NamedTuple):
     """What silent workers said last.
 
     Their last pulse says of the `completed` that all of their queries had ended. That of the
@@ -81,12 +81,12 @@ class Said(NamedTuple):
 
 #: Reads what workers have said last, of those who are silent (`judging.WORKERS`), where they have
 #: said it to servers that answer.
-LastWords = Callable[[pa.Table, Collection[str]], Said]
+ReadLastPulses = Callable[[pa.Table, Collection[str]], LastPulseFacts]
 
 
-def no_words(_silent: pa.Table, _servers: Collection[str]) -> Said:
-    """Stand for `LastWords` where a batch has what its pulses say."""
-    return Said()
+def no_last_pulses(_silent: pa.Table, _servers: Collection[str]) -> LastPulseFacts:
+    """Stand for `ReadLastPulses` where a batch has what its pulses say."""
+    return LastPulseFacts()
 
 
 class Judged(NamedTuple):
@@ -104,7 +104,7 @@ def judged(
     limits: Limits,
     between: tuple[float, float] | None = None,
     *,
-    last_words: LastWords = no_words,
+    last_words: ReadLastPulses = no_last_pulses,
 ) -> Judged:
     """Return what is known of the workers after a batch.
 
@@ -123,7 +123,7 @@ def judged(
     return Judged(_heard(result, found, last_words), pulses, now)
 
 
-def _heard(result: Step, servers: Mapping[str, Server], last_words: LastWords) -> Step:
+def _heard(result: Step, servers: Mapping[str, Server], last_words: ReadLastPulses) -> Step:
     """Take in what the silent have said last: dead is only who has not said that it is done."""
     status = result.rows["status"]
     is_silent = pc.invert(pc.is_in(status, pa.array([Status.ALIVE, Status.COMPLETED], pa.string())))
@@ -156,7 +156,7 @@ def next_liveness(
     batch: pa.Table,
     limits: Limits,
     between: tuple[float, float] | None = None,
-    last_words: LastWords = no_words,
+    last_words: ReadLastPulses = no_last_pulses,
     *,
     reports: pa.Table | None = None,
 ) -> pa.Table:

@@ -9,12 +9,13 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from stormkeeper.pipeline.analyses.alerts import ALERTS, merge
-from stormkeeper.pipeline.analyses.flapping import flapping_workers
-from stormkeeper.pipeline.analyses.growth import growing_heartbeats
-from stormkeeper.pipeline.analyses.saturation import saturating_components
-from stormkeeper.pipeline.analyses.skew import skewed_components
-from stormkeeper.pipeline.analyses.throughput import unusual_throughput
-from stormkeeper.pipeline.analyses.together import late_nodes, late_pacemakers
+from stormkeeper.pipeline.analyses.trends import growing_heartbeats, saturating_components
+from stormkeeper.pipeline.analyses.worker_health import (
+    flapping_workers,
+    late_nodes,
+    late_pacemakers,
+)
+from stormkeeper.pipeline.analyses.workload import skewed_components, unusual_throughput
 
 pytestmark = pytest.mark.spark
 

@@ -6,10 +6,8 @@ from pyspark.sql import functions as F
 
 from stormkeeper.pipeline import rows
 from stormkeeper.pipeline.aggregation import COUNTED
-from stormkeeper.pipeline.analyses.growth import growing_heartbeats
-from stormkeeper.pipeline.analyses.saturation import saturating_components
-from stormkeeper.pipeline.analyses.skew import skewed_components
-from stormkeeper.pipeline.analyses.throughput import unusual_throughput
+from stormkeeper.pipeline.analyses.trends import growing_heartbeats, saturating_components
+from stormkeeper.pipeline.analyses.workload import skewed_components, unusual_throughput
 from stormkeeper.pipeline.executor_counters import TIMES
 from stormkeeper.pipeline.rollups import longer, rollup, summed
 

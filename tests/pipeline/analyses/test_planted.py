@@ -7,10 +7,8 @@ kept by the pipeline's functions, as fast as these go.
 import pytest
 
 from stormkeeper.pipeline import tables
-from stormkeeper.pipeline.analyses.growth import growing_heartbeats
-from stormkeeper.pipeline.analyses.saturation import saturating_components
-from stormkeeper.pipeline.analyses.skew import skewed_components
-from stormkeeper.pipeline.analyses.throughput import unusual_throughput
+from stormkeeper.pipeline.analyses.trends import growing_heartbeats, saturating_components
+from stormkeeper.pipeline.analyses.workload import skewed_components, unusual_throughput
 from support.read_simulations import Statistics
 from support.simulations import BEGIN, simulation
 

@@ -12,7 +12,7 @@ from stormkeeper.conf import defaults
 from stormkeeper.history.table_reader import Tables
 from stormkeeper.history.table_specs import TableSpec
 from stormkeeper.pipeline import tables
-from stormkeeper.pipeline.analyses import questions, rounds
+from stormkeeper.pipeline.analyses import questions
 from stormkeeper.pipeline.rollups import ROLLUP
 from stormkeeper.pipeline.worker_events import WORKER_EVENTS
 from stormkeeper.pipeline.worker_liveness import WORKER_LIVENESS
@@ -181,10 +181,12 @@ def test_topologies_that_are_left_out_are_not_found(spark, tmp_path, monkeypatch
     (question,) = (one for one in questions.chosen(defaults()) if one.rule == rule)
     found, whole = Tables(tmp_path), replace(question, narrowed=together)
     asked = question.rows(found, NOW)
-    monkeypatch.setattr(rounds, "_ROWS_AT_ONCE", asked.num_rows // 3)  # some topologies at a time
-    answer = rounds.ask(spark, question, found, NOW).sort_by("id")
-    monkeypatch.setattr(rounds, "_ROWS_AT_ONCE", 10**6)
-    assert answer.equals(rounds.ask(spark, whole, found, NOW).sort_by("id"))
+    monkeypatch.setattr(
+        questions, "_ROWS_AT_ONCE", asked.num_rows // 3
+    )  # some topologies at a time
+    answer = questions.ask(spark, question, found, NOW).sort_by("id")
+    monkeypatch.setattr(questions, "_ROWS_AT_ONCE", 10**6)
+    assert answer.equals(questions.ask(spark, whole, found, NOW).sort_by("id"))
     assert 40 < answer.num_rows < len(asked["storm_id"].unique()) < 380
 
 
@@ -207,9 +209,9 @@ def test_what_is_left_out_changes_no_answer(spark, tmp_path):
         # All of its rows, and also those that are older than it reads.
         past = None if question.past_secs is None else 2 * question.past_secs
         whole = replace(question, narrowed=together, past_secs=past)
-        answer = rounds.ask(session, question, found, NOW).sort_by("id")
+        answer = questions.ask(session, question, found, NOW).sort_by("id")
         assert answer.num_rows, question.rule
-        assert answer.equals(rounds.ask(session, whole, found, NOW).sort_by("id")), question.rule
+        assert answer.equals(questions.ask(session, whole, found, NOW).sort_by("id")), question.rule
         assert question.rows(found, NOW).num_rows < whole.rows(found, NOW).num_rows
 
 

@@ -10,20 +10,18 @@ from stormkeeper.conf import defaults
 from stormkeeper.history.table_reader import Tables
 from stormkeeper.history.table_specs import TIME, TableSpec
 from stormkeeper.pipeline import tables
-from stormkeeper.pipeline.analyses import questions, rounds
-from stormkeeper.pipeline.analyses.rounds import (
-    ALERTS,
-    Asked,
-    Rounds,
-    Silence,
-    changes,
-    due,
-    following,
-    has_to_ask,
-    next_killed,
-    next_supervisors,
+from stormkeeper.pipeline.analyses import questions
+from stormkeeper.pipeline.analyses.alerts import (
+    ALERT_ROWS,
+    KILLED_TOPOLOGIES,
+    SUPERVISORS,
+    alert_changes,
+    clear_times,
+    next_alerts,
     without_killed,
 )
+from stormkeeper.pipeline.analyses.questions import Asked, Rounds, due
+from stormkeeper.pipeline.analyses.runner import Silence, has_to_ask, next_killed, next_supervisors
 from support.tables import origin, store
 
 NOW = datetime(2026, 3, 2, 12, tzinfo=UTC)
@@ -92,7 +90,9 @@ def alert(subject, severity="warning", *, rule="node_late", since=0.0, until=Non
 
 
 def alerts(*rows):
-    return pa.Table.from_pylist([{**dict.fromkeys(ALERTS.names), **row} for row in rows], ALERTS)
+    return pa.Table.from_pylist(
+        [{**dict.fromkeys(ALERT_ROWS.names), **row} for row in rows], ALERT_ROWS
+    )
 
 
 def test_all_rules_are_asked_unless_some_are_chosen():
@@ -104,11 +104,11 @@ def test_all_rules_are_asked_unless_some_are_chosen():
 
 def test_alerts_end_after_some_rounds_and_triggers():
     conf = {**defaults()}
-    assert rounds.clear_secs(conf)["node_late"] == 90  # a round that misses it is not its end
+    assert clear_times(conf)["node_late"] == 90  # a round that misses it is not its end
     quick = {**conf, "pipeline.analyses.secs": 2, "pipeline.trigger.secs": 1}
-    assert rounds.clear_secs(quick)["node_late"] == 12
-    assert rounds.clear_secs({**conf, "pipeline.analyses.secs": 600})["skew"] == 900
-    assert rounds.clear_secs(conf)["growth"] == 7200
+    assert clear_times(quick)["node_late"] == 12
+    assert clear_times({**conf, "pipeline.analyses.secs": 600})["skew"] == 900
+    assert clear_times(conf)["growth"] == 7200
 
 
 def test_what_is_asked_is_what_may_have_another_answer(tmp_path):
@@ -142,10 +142,10 @@ def test_without_alerts_and_findings_nothing_is_merged():
         alert("b", until=-90_000, seen=-90_000),
         alert("c", rule="growth"),
     )
-    after = following(
+    after = next_alerts(
         None,
         previous,
-        ALERTS.empty_table(),
+        ALERT_ROWS.empty_table(),
         known=["node_late", "growth"],
         asked=["node_late"],
         now=NOW,
@@ -171,7 +171,7 @@ def test_the_history_has_what_began_changed_and_ended():
         alert("again", since=50),
         alert("new", since=55),
     )
-    found = changes(before, after, later(60)).to_pylist()
+    found = alert_changes(before, after, later(60)).to_pylist()
     assert [(row["subject"], row["change"], row["at"]) for row in found] == [
         ("worse", "severity", later(60)),
         ("ends", "ended", later(60)),
@@ -179,7 +179,7 @@ def test_the_history_has_what_began_changed_and_ended():
         ("new", "began", later(60)),
     ]
     assert found[0]["severity"] == "critical"
-    assert changes(after, after, later(61)).num_rows == 0
+    assert alert_changes(after, after, later(61)).num_rows == 0
 
 
 @pytest.fixture
@@ -243,7 +243,7 @@ def test_an_analysis_that_fails_leaves_the_others_and_its_own_alerts(small_queri
         third = rounds_().next(second, later(125), {})
         (node,) = (row for row in third.to_pylist() if row["subject"] == "node-3")
         assert (node["since"], node["until"]) == (NOW, NOW)
-        assert {row["subject"] for row in changes(second, third, later(125)).to_pylist()} == {
+        assert {row["subject"] for row in alert_changes(second, third, later(125)).to_pylist()} == {
             "node-3"
         }
 
@@ -253,10 +253,10 @@ def silence(*beating, silent=()):
 
 
 def test_a_topology_is_killed_when_it_is_silent_and_not_listed():
-    none = rounds.KILLED_TOPOLOGIES.empty_table()
+    none = KILLED_TOPOLOGIES.empty_table()
     first = next_killed(none, silence("a", "b", "c"), {"a", "b"}, NOW, 3600)
     assert first["killed_at"].to_pylist() == [None] * 3
-    nodes = next_supervisors(rounds.SUPERVISORS.empty_table(), {"s-1": "m1"}, NOW, 3600)
+    nodes = next_supervisors(SUPERVISORS.empty_table(), {"s-1": "m1"}, NOW, 3600)
     assert not has_to_ask(first, nodes, silence("a", "b", "c"))
     assert has_to_ask(first, nodes, silence("a", silent="bc"))
     assert has_to_ask(first, nodes, silence("a", "b", "c", "d"))
@@ -270,25 +270,25 @@ def test_a_topology_is_killed_when_it_is_silent_and_not_listed():
 
 
 def test_a_nimbus_that_lists_none_of_them_proves_nothing():
-    none = rounds.KILLED_TOPOLOGIES.empty_table()
+    none = KILLED_TOPOLOGIES.empty_table()
     assert next_killed(none, silence(silent="ab"), {"x"}, NOW, 3600).num_rows == 0
 
 
 def test_a_killed_topologys_alerts_end_with_it():
-    row = dict.fromkeys(ALERTS.names) | {"rule": "skew", "since": NOW, "seen_at": NOW}
+    row = dict.fromkeys(ALERT_ROWS.names) | {"rule": "skew", "since": NOW, "seen_at": NOW}
     rows = [
         {**row, "id": "a", "storm_id": "a"},
         {**row, "id": "b", "storm_id": "b"},
         {**row, "id": "c", "storm_id": "b", "until": later(10)},
         {**row, "id": "node"},
     ]
-    left, ended = without_killed(pa.Table.from_pylist(rows, schema=ALERTS), {"b": later(60)})
+    left, ended = without_killed(pa.Table.from_pylist(rows, schema=ALERT_ROWS), {"b": later(60)})
     assert left["id"].to_pylist() == ["a", "c", "node"]
     assert [(one["id"], one["until"]) for one in ended.to_pylist()] == [("b", later(60))]
 
 
 def test_a_supervisor_is_known_for_a_while_after_it_was_listed():
-    first = next_supervisors(rounds.SUPERVISORS.empty_table(), {"s-1": "m1"}, NOW, 3600)
+    first = next_supervisors(SUPERVISORS.empty_table(), {"s-1": "m1"}, NOW, 3600)
     second = next_supervisors(first, {"s-2": "m2"}, later(60), 3600)
     assert second.select(["node", "host"]).to_pylist() == [
         {"node": "s-1", "host": "m1"},

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from datetime import datetime
+from collections.abc import Collection, Mapping
+from datetime import datetime, timedelta
 from typing import Final
 
-from pyspark.sql import Column, DataFrame
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import DoubleType, StringType, StructField, StructType, TimestampType
 from pyspark.sql.window import Window
+
+from stormkeeper.conf import Conf
+from stormkeeper.history.table_specs import TIME, Retention, TableSpec
+from stormkeeper.pipeline import tables
 
 _TEXTS: Final = (
     *("id", "rule", "severity", "subject_kind", "subject"),
@@ -169,3 +175,140 @@ def _newest(alerts: DataFrame, names: list[str]) -> DataFrame:
     row = F.struct(*names)
     grouped = alerts.groupBy("id").agg(F.max_by(row, "seen_at").alias("row"))
     return grouped.select("row.*")
+
+
+_TYPES: Final = {"string": pa.string(), "double": pa.float64(), "timestamp": TIME}
+
+
+#: `alerts.ALERTS` as Arrow has it.
+ALERT_ROWS: Final = pa.schema(
+    [(field.name, _TYPES[field.dataType.simpleString()]) for field in ALERTS.fields]
+)
+
+
+#: One row for each time that an alert began, changed its severity, or ended.
+ALERT_HISTORY: Final = pa.schema([("at", TIME), ("change", pa.string()), *ALERT_ROWS])
+
+
+#: One row for each topology that Nimbus has listed. `killed_at` is the time of its workers' last
+#: pulse, once Nimbus lists it no longer; else it is null.
+KILLED_TOPOLOGIES: Final = pa.schema(
+    [("storm_id", pa.string()), ("listed_at", TIME), ("killed_at", TIME)]
+)
+
+
+#: One row for each supervisor that Nimbus has listed.
+SUPERVISORS: Final = pa.schema([("node", pa.string()), ("host", pa.string()), ("listed_at", TIME)])
+
+
+#: How long an alert that has ended stays among the present ones, in seconds.
+ENDED_SECS: Final = 86_400.0
+
+
+#: Who is late together is judged at each trigger. After this many without, it is over.
+_TRIGGERS: Final = 12
+
+
+#: An analysis that is asked seldom has to find nothing for longer than this many times.
+_LOOKS: Final = 1.5
+
+
+def alert_tables(conf: Conf) -> list[TableSpec]:
+    """Return the tables of alerts."""
+    kept = Retention(hours=conf["pipeline.retention.alerts.hours"])
+    return [
+        TableSpec(tables.ALERTS, ALERT_ROWS, "current"),
+        TableSpec(tables.ALERT_HISTORY, ALERT_HISTORY, "log", time="at", retention=kept),
+        TableSpec(tables.KILLED_TOPOLOGIES, KILLED_TOPOLOGIES, "current"),
+        TableSpec(tables.SUPERVISORS, SUPERVISORS, "current"),
+    ]
+
+
+def clear_times(conf: Conf) -> dict[str, float]:
+    """Return how long each rule has to find nothing before its alert ends, in seconds."""
+    least = _LOOKS * conf["pipeline.analyses.secs"]
+    together = _TRIGGERS * conf["pipeline.trigger.secs"]
+    found = {**CLEAR_SECS, "node_late": together, "pacemaker_late": together}
+    return {rule: max(secs, least) for rule, secs in found.items()}
+
+
+def next_alerts(
+    session: SparkSession,
+    previous: pa.Table,
+    found: pa.Table,
+    *,
+    known: Collection[str],
+    asked: Collection[str],
+    now: datetime,
+    clear_secs: Mapping[str, float],
+) -> pa.Table:
+    """Return the alerts that follow: open ones, and those that ended lately.
+
+    Parameters
+    ----------
+    session
+        Where Spark is asked to merge them, if there are any.
+    previous
+        The result of the round before.
+    found
+        What the analyses found.
+    known
+        The rules that there are. Alerts of others end.
+    asked
+        Those that were asked. Alerts of the others stay as they are.
+    now
+        The time.
+    clear_secs
+        As of `alerts.merge`.
+    """
+    is_open = pc.is_null(previous["until"])
+    unasked = pa.array([rule for rule in known if rule not in asked], pa.string())
+    stays = pc.is_in(previous["rule"], unasked)
+    since = pa.scalar(now - timedelta(seconds=ENDED_SECS), TIME)
+    ended = pc.and_(pc.invert(is_open), pc.greater(pc.coalesce(previous["until"], since), since))
+    left = previous.filter(pc.or_(pc.and_(is_open, stays), ended))
+    given = previous.filter(pc.and_(is_open, pc.invert(stays)))
+    if not given.num_rows and not found.num_rows:
+        return left
+    old = {rule: 0.0 for rule in given["rule"].to_pylist() if rule not in known}
+    merged = merge(
+        session.createDataFrame(given.combine_chunks(), ALERTS),
+        session.createDataFrame(found.combine_chunks(), ALERTS),
+        now,
+        clear_secs={**clear_secs, **old},
+    )
+    return pa.concat_tables([left, as_alert_rows(merged.toArrow())])
+
+
+def without_killed(alerts_: pa.Table, killed: Mapping[str, datetime]) -> tuple[pa.Table, pa.Table]:
+    """Return the open alerts of topologies that run, and those of killed ones, ended."""
+    is_killed = pc.is_in(alerts_["storm_id"], pa.array([*killed], pa.string()))
+    is_over = pc.and_(is_killed, pc.is_null(alerts_["until"]))
+    ended = [
+        {**row, "until": max(row["since"], killed[row["storm_id"]])}
+        for row in alerts_.filter(is_over).to_pylist()
+    ]
+    return alerts_.filter(pc.invert(is_over)), pa.Table.from_pylist(ended, schema=ALERT_ROWS)
+
+
+def alert_changes(before: pa.Table, after: pa.Table, now: datetime) -> pa.Table:
+    """Return what a round adds to the history: alerts that begin, change their severity, or end."""
+    earlier = {row["id"]: row for row in before.to_pylist() if row["until"] is None}
+    ended = {(row["id"], row["since"]) for row in before.to_pylist() if row["until"] is not None}
+    rows = []
+    for row in after.to_pylist():
+        was = earlier.get(row["id"])
+        if row["until"] is not None:
+            change = None if (row["id"], row["since"]) in ended else "ended"
+        elif was is None:
+            change = "began"
+        else:
+            change = "severity" if was["severity"] != row["severity"] else None
+        if change is not None:
+            rows.append({"at": now, "change": change, **row})
+    return pa.Table.from_pylist(rows, schema=ALERT_HISTORY)
+
+
+def as_alert_rows(found: pa.Table) -> pa.Table:
+    """Return what Spark found as `ALERT_ROWS`."""
+    return found.select(ALERT_ROWS.names).cast(ALERT_ROWS)

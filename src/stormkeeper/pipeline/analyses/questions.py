@@ -10,7 +10,8 @@ through file by file.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
@@ -18,18 +19,24 @@ from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 
 from stormkeeper.conf import Conf
 from stormkeeper.history.table_reader import Tables
 from stormkeeper.pipeline import tables
-from stormkeeper.pipeline.analyses import flapping, growth, saturation, skew, throughput, together
+from stormkeeper.pipeline.analyses import trends, worker_health, workload
+from stormkeeper.pipeline.analyses.alerts import (
+    ALERT_ROWS,
+    as_alert_rows,
+    next_alerts,
+    without_killed,
+)
 
 _MINUTE: Final = 60.0
 _TEN_MINUTES: Final = 600.0
 
 #: Of so many ten minutes, the newest ones and their past tell what counter they are of.
-_LATELY: Final = 2 * (throughput.RECENT + throughput.PAST) + 6
+_LATELY: Final = 2 * (workload.RECENT + workload.PAST) + 6
 
 #: Heartbeats of which the largest is so many times the least, or less, show no trend that is found.
 #: Half of the pairs of n buckets have at least the trend's slope, and so cannot be further apart
@@ -38,7 +45,7 @@ _LATELY: Final = 2 * (throughput.RECENT + throughput.PAST) + 6
 _ALIKE: Final = 1.03
 
 #: A throughput whose least bucket is more than this part of its largest is not unusual.
-_STEADY: Final = max(throughput.FALLEN, 1 / throughput.RISEN)
+_STEADY: Final = max(workload.FALLEN, 1 / workload.RISEN)
 
 #: Reads the rows of a table in pieces, each time that it is called.
 Pieces = Callable[[], Iterator[pa.Table]]
@@ -92,35 +99,35 @@ def _questions(conf: Conf) -> Iterator[Question]:
     together_ = partial(Question, query=tables.LIVENESS, table=tables.WORKER_LIVENESS)
     yield together_(
         "node_late",
-        together.late_nodes,
+        worker_health.late_nodes,
         columns=("updated_at", "node", "status"),
         narrowed=partial(_counts_if_many_are_late, "node"),
     )
     yield together_(
         "pacemaker_late",
-        together.late_pacemakers,
+        worker_health.late_pacemakers,
         columns=("updated_at", "server", "status"),
         narrowed=partial(_counts_if_many_are_late, "server"),
     )
     yield Question(
         "flapping",
-        flapping.flapping_workers,
+        worker_health.flapping_workers,
         tables.LIVENESS,
         tables.WORKER_EVENTS,
         ("at", "storm_id", "topology", "node", "port", "event"),
-        past_secs=flapping.WITHIN_SECS,
+        past_secs=worker_health.WITHIN_SECS,
         narrowed=_of_restless_workers,
     )
     yield Question(
         "skew",
-        skew.skewed_components,
+        workload.skewed_components,
         tables.STATISTICS,
         tables.ROLLUP_1M,
         (
             *("bucket", "storm_id", "topology", "component", "executors", "executed", "emitted"),
             *("capacity", "largest_share", "executed_cv"),
         ),
-        past_secs=(skew.BUCKETS + 2) * _MINUTE,
+        past_secs=(workload.BUCKETS + 2) * _MINUTE,
         every_secs=_MINUTE,
         narrowed=_uneven_in_many_buckets,
     )
@@ -129,24 +136,24 @@ def _questions(conf: Conf) -> Iterator[Question]:
     )
     yield of_hours(
         "throughput",
-        throughput.unusual_throughput,
+        workload.unusual_throughput,
         columns=("bucket", "storm_id", "topology", "kind", "executed", "emitted", "acked"),
-        past_secs=throughput.DAY_SECS + (throughput.RECENT + throughput.PAST + 2) * _TEN_MINUTES,
+        past_secs=workload.DAY_SECS + (workload.RECENT + workload.PAST + 2) * _TEN_MINUTES,
         narrowed=_sums_of_unsteady_topologies,
     )
     yield of_hours(
         "saturation",
-        saturation.saturating_components,
+        trends.saturating_components,
         columns=("bucket", "storm_id", "topology", "component", "capacity_mean"),
-        past_secs=(saturation.BUCKETS + saturation.CONFIRMED + 2) * _TEN_MINUTES,
+        past_secs=(trends.SATURATION_BUCKETS + trends.CONFIRMED + 2) * _TEN_MINUTES,
         narrowed=_of_busy_components,
     )
     limit = float(conf["pacemaker.thrift.message.size.max"])
     yield of_hours(
         "growth",
-        partial(growth.growing_heartbeats, limit_bytes=limit),
+        partial(trends.growing_heartbeats, limit_bytes=limit),
         columns=("bucket", "storm_id", "topology", "heartbeat_bytes"),
-        past_secs=(growth.BUCKETS + 2) * _TEN_MINUTES,
+        past_secs=(trends.GROWTH_BUCKETS + 2) * _TEN_MINUTES,
         narrowed=_largest_of_growing_topologies,
     )
 
@@ -154,15 +161,15 @@ def _questions(conf: Conf) -> Iterator[Question]:
 def _counts_if_many_are_late(by: str, pieces: Pieces) -> pa.Table:
     rows = pa.concat_tables(pieces())  # a table of the present
     alike = rows.group_by(["updated_at", by, "status"]).aggregate([([], "count_all")])
-    counts = alike.rename_columns({"count_all": together.WORKERS})
-    of_all = counts.filter(pc.is_in(counts["status"], pa.array(together.STATUSES)))
+    counts = alike.rename_columns({"count_all": worker_health.WORKERS})
+    of_all = counts.filter(pc.is_in(counts["status"], pa.array(worker_health.STATUSES)))
     is_late = pc.cast(pc.not_equal(of_all["status"], "alive"), pa.int64())
-    of_all = of_all.append_column("late", pc.multiply(of_all[together.WORKERS], is_late))
-    each = of_all.group_by(by).aggregate([(together.WORKERS, "sum"), ("late", "sum")])
-    share = pc.divide(pc.cast(each["late_sum"], pa.float64()), each[f"{together.WORKERS}_sum"])
+    of_all = of_all.append_column("late", pc.multiply(of_all[worker_health.WORKERS], is_late))
+    each = of_all.group_by(by).aggregate([(worker_health.WORKERS, "sum"), ("late", "sum")])
+    share = pc.divide(pc.cast(each["late_sum"], pa.float64()), each[f"{worker_health.WORKERS}_sum"])
     is_many = pc.and_(
-        pc.greater_equal(each["late_sum"], together.LEAST_LATE),
-        pc.greater_equal(share, together.LEAST_SHARE),
+        pc.greater_equal(each["late_sum"], worker_health.LEAST_LATE),
+        pc.greater_equal(share, worker_health.LEAST_SHARE),
     )
     # All of them else: a node is judged beside the rest of the cluster.
     return counts if pc.any(is_many).as_py() else counts.slice(0, 0)
@@ -171,20 +178,21 @@ def _counts_if_many_are_late(by: str, pieces: Pieces) -> pa.Table:
 def _of_restless_workers(pieces: Pieces) -> pa.Table:
     kinds = pa.array(["restarted", "dead", "late"])
     rows = pa.concat_tables(some.filter(pc.is_in(some["event"], kinds)) for some in pieces())
-    least = min(flapping.ENDS, flapping.SILENCES)
+    least = min(worker_health.ENDS, worker_health.SILENCES)
     return _of_frequent(rows, ["storm_id", "node", "port"], least)
 
 
 def _uneven_in_many_buckets(pieces: Pieces) -> pa.Table:
     rows = pa.concat_tables(some.filter(_is_uneven(some)) for some in pieces())
-    return _of_frequent(rows, ["storm_id", "component"], skew.NEEDED)
+    return _of_frequent(rows, ["storm_id", "component"], workload.NEEDED)
 
 
 def _is_uneven(rows: pa.Table) -> pa.ChunkedArray:
     # Fewer than this of n executors' work is never too much of it for one, nor is this variation.
     share = pc.multiply(rows["largest_share"], pc.cast(rows["executors"], pa.float64()))
     return pc.or_kleene(
-        pc.greater(share, 1 + skew.KEYS_CV), pc.greater(rows["executed_cv"], 1.5 * skew.KEYS_CV)
+        pc.greater(share, 1 + workload.KEYS_CV),
+        pc.greater(rows["executed_cv"], 1.5 * workload.KEYS_CV),
     )
 
 
@@ -192,7 +200,7 @@ def _of_busy_components(pieces: Pieces) -> pa.Table:
     keys = ["storm_id", "component"]
 
     def busy(rows: pa.Table) -> pa.Table:
-        is_busy = pc.greater_equal(rows["capacity_mean"], saturation.LEAST_CAPACITY)
+        is_busy = pc.greater_equal(rows["capacity_mean"], trends.LEAST_CAPACITY)
         return rows.filter(is_busy).group_by(keys).aggregate([])
 
     found = pa.concat_tables(map(busy, pieces()))
@@ -264,3 +272,158 @@ def _of_frequent(rows: pa.Table, keys: list[str], least: int) -> pa.Table:
 
 def _of(rows: pa.Table, whose: pa.Table, keys: list[str]) -> pa.Table:
     return rows.join(whose.select(keys), keys, join_type="left semi")
+
+
+#: A table of the present is one that is not older than this many intervals and seconds.
+_INTERVALS: Final = 5
+
+
+_LEAST_SECS: Final = 60.0
+
+
+#: What Spark is asked with at once, about: of more its heap would grow, and not become small again.
+_ROWS_AT_ONCE: Final = 25_000
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """When a question was asked, and of which newest row its table had then."""
+
+    at: datetime
+    latest: datetime | None
+
+
+def due(
+    question: Question, found: Tables | None, before: Asked | None, now: datetime
+) -> Asked | None:
+    """Return what is to be remembered of a question if it is to be asked now, else None.
+
+    Parameters
+    ----------
+    question
+        Which.
+    found
+        The tables of its query; None if there are none.
+    before
+        When it was asked last.
+    now
+        The time.
+    """
+    if found is None or question.table not in found.manifest.tables:
+        return None
+    if question.past_secs is None:
+        age = (now - found.manifest.written_at).total_seconds()
+        # A table of long ago says nothing of now, neither good nor bad.
+        is_new = abs(age) <= max(_LEAST_SECS, _INTERVALS * found.manifest.interval_secs)
+        return Asked(now, None) if is_new else None
+    times = [file.latest for file in found.manifest.tables[question.table].files]
+    latest = max((time for time in times if time is not None), default=None)
+    if before is not None and before.latest == latest:
+        waited = (now - before.at).total_seconds()
+        if 0 <= waited < question.every_secs:
+            return None
+    return Asked(now, latest)
+
+
+def ask(session: SparkSession, question: Question, found: Tables, now: datetime) -> pa.Table:
+    """Return what an analysis finds, as rows of `ALERTS`."""
+    rows = question.rows(found, now)
+    if not rows.num_rows:
+        return ALERT_ROWS.empty_table()
+    moment = now
+    if question.past_secs is None:
+        # What it is about is the moment of its batch, and not ours.
+        moment = min(now, found.manifest.written_at)
+
+    def answered(some: pa.Table) -> pa.Table:
+        # In one piece it is one partition, which needs no exchange.
+        given = session.createDataFrame(some.combine_chunks())
+        return as_alert_rows(question.ask(given, moment).toArrow())
+
+    return pa.concat_tables(map(answered, _by_topologies(rows)))
+
+
+def _by_topologies(rows: pa.Table) -> Iterator[pa.Table]:
+    """Yield the rows of some topologies at a time; none is judged beside others.
+
+    Rows that are of no topology are counts, and few.
+    """
+    times = math.ceil(rows.num_rows / _ROWS_AT_ONCE)
+    if times == 1 or "storm_id" not in rows.column_names:
+        yield rows
+        return
+    topologies = pc.unique(rows["storm_id"])
+    step = math.ceil(len(topologies) / times)
+    for start in range(0, len(topologies), step):
+        yield rows.filter(pc.is_in(rows["storm_id"], topologies.slice(start, step)))
+
+
+class Rounds:
+    """Asks those analyses that are to be asked, round after round; one that fails is passed over.
+
+    Parameters
+    ----------
+    session
+        Where they are asked.
+    questions
+        All of them.
+    clear_secs
+        As of `alerts.merge`.
+    look
+        Returns the tables of a query; None if there are none.
+    """
+
+    def __init__(
+        self,
+        session: SparkSession,
+        questions: Sequence[Question],
+        clear_secs: Mapping[str, float],
+        look: Callable[[str], Tables | None],
+    ) -> None:
+        self._session = session
+        self._questions = questions
+        self._clear_secs = clear_secs
+        self._look = look
+        self._asked: dict[str, Asked] = {}
+        #: Why analyses failed in the last round, by rule.
+        self.failures: dict[str, Exception] = {}
+
+    def next(self, previous: pa.Table, now: datetime, killed: Mapping[str, datetime]) -> pa.Table:
+        """Return the alerts that follow from the last ones and from what is found now.
+
+        Those of topologies that were `killed`, by their ids, end at that time.
+        """
+        answers = dict(self._answers(now))
+        found = {rule: rows for rule, rows in answers.items() if isinstance(rows, pa.Table)}
+        self.failures = {
+            rule: error for rule, error in answers.items() if isinstance(error, Exception)
+        }
+        previous, ended = without_killed(previous, killed)
+        news, _ = without_killed(
+            pa.concat_tables([ALERT_ROWS.empty_table(), *found.values()]), killed
+        )
+        followed = next_alerts(
+            self._session,
+            previous,
+            news,
+            known=[question.rule for question in self._questions],
+            asked=found.keys(),
+            now=now,
+            clear_secs=self._clear_secs,
+        )
+        return pa.concat_tables([followed, ended])
+
+    def _answers(self, now: datetime) -> Iterator[tuple[str, pa.Table | Exception]]:
+        for question in self._questions:
+            try:
+                # Each looks anew: a file stays for some minutes only after it was replaced.
+                found = self._look(question.query)
+                asked = due(question, found, self._asked.get(question.rule), now)
+                if found is None or asked is None:
+                    continue
+                answer = ask(self._session, question, found, now)
+                self._asked[question.rule] = asked
+            except Exception as error:
+                yield question.rule, error
+            else:
+                yield question.rule, answer

@@ -6,12 +6,14 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
@@ -23,21 +25,15 @@ from stormkeeper.history.manifest import Origin
 from stormkeeper.history.table_reader import Tables
 from stormkeeper.history.table_store import TableStore
 from stormkeeper.pipeline import tables
-from stormkeeper.pipeline.analyses.questions import chosen
-from stormkeeper.pipeline.analyses.rounds import (
-    ALERTS,
+from stormkeeper.pipeline.analyses.alerts import (
+    ALERT_ROWS,
     KILLED_TOPOLOGIES,
     SUPERVISORS,
-    Listed,
-    Rounds,
-    Silence,
-    changes,
-    clear_secs,
-    has_to_ask,
-    next_killed,
-    next_supervisors,
+    alert_changes,
+    clear_times,
 )
-from stormkeeper.pipeline.status import ROUND, Sight
+from stormkeeper.pipeline.analyses.questions import Rounds, chosen
+from stormkeeper.pipeline.status import ROUND, StatusTracker
 from stormkeeper.rpc.leader import LeaderClient
 from stormkeeper.thrift.nimbus import AuthorizationException
 
@@ -67,7 +63,7 @@ _SETTINGS: Final = {
 _JOBS: Final = "storm-pipeline-analyses"
 
 
-class Watch:
+class AnalysisRunner:
     """A thread that asks the analyses; neither its failures nor its slowness reach the queries.
 
     Parameters
@@ -76,7 +72,7 @@ class Watch:
         The configuration.
     store
         Where alerts are published.
-    sight
+    status
         Is told of the alerts, and of failures.
     listed
         Returns what Nimbus lists; it is asked if this is left out.
@@ -86,13 +82,13 @@ class Watch:
         self,
         conf: Conf,
         store: TableStore,
-        sight: Sight,
+        status: StatusTracker,
         listed: Callable[[], Listed] | None = None,
     ) -> None:
         self._listed = partial(listed_by_nimbus, conf) if listed is None else listed
         self._conf = conf
         self._store = store
-        self._sight = sight
+        self._status = status
         self._secs: float = conf["pipeline.analyses.secs"]
         self._stopping = threading.Event()
         self._failing: dict[str, str] = {}
@@ -147,9 +143,9 @@ class Watch:
             session.conf.set(key, value)
         session.sparkContext.setJobGroup(_JOBS, "analyses")  # those of this thread
         questions = chosen(self._conf)
-        self._sight.watches([question.rule for question in questions])
-        self._sight.alerted(self._previous(), None)
-        return Rounds(session, questions, clear_secs(self._conf), self._look)
+        self._status.record_rules([question.rule for question in questions])
+        self._status.record_alerts(self._previous(), None)
+        return Rounds(session, questions, clear_times(self._conf), self._look)
 
     def _round(self, asking: Rounds) -> None:
         previous = self._previous()
@@ -163,7 +159,7 @@ class Watch:
         found = asking.next(previous, now, killed)
         if self._stopping.is_set():  # what was given up has found nothing
             return
-        news = changes(previous, found, now)
+        news = alert_changes(previous, found, now)
         number = round(now.timestamp() * 1000)
         published = {
             tables.ALERTS: found,
@@ -172,7 +168,7 @@ class Watch:
             tables.SUPERVISORS: supervisors,
         }
         self._store.publish(Origin(_JOBS, number), published)
-        self._sight.alerted(found, now.timestamp())
+        self._status.record_alerts(found, now.timestamp())
 
     def _known(self, now: datetime) -> tuple[pa.Table, pa.Table]:
         """Return which topologies were killed, and the supervisors; both stay without Nimbus."""
@@ -201,7 +197,7 @@ class Watch:
         return schema.empty_table() if found is None else found.select(schema.names)
 
     def _previous(self) -> pa.Table:
-        return self._read(tables.ALERTS, ALERTS)
+        return self._read(tables.ALERTS, ALERT_ROWS)
 
     def _look(self, query: str) -> Tables | None:
         folder, _ = tables.query_folders(self._conf, query)
@@ -239,7 +235,7 @@ class Watch:
         for rule in self._failing.keys() - reasons.keys():
             log.info("%s has not failed again", rule)
         self._failing = reasons
-        self._sight.failed(list(reasons))
+        self._status.record_failures(list(reasons))
 
 
 def listed_by_nimbus(conf: Conf) -> Listed:
@@ -262,3 +258,100 @@ def listed_by_nimbus(conf: Conf) -> Listed:
         {each.id for each in cluster.topologies},
         {each.supervisor_id: each.host for each in cluster.supervisors},
     )
+
+
+class Listed(NamedTuple):
+    """What Nimbus lists: the ids of topologies, and the host of each supervisor, by its id."""
+
+    topologies: Collection[str]
+    hosts: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Silence:
+    """The topologies whose workers have pulses, and which of them are silent.
+
+    Parameters
+    ----------
+    last_seen
+        When a worker's last pulse came, by the topology's id.
+    beating
+        The topologies of which a worker is alive.
+    nodes
+        The supervisors of the workers.
+    """
+
+    last_seen: Mapping[str, datetime]
+    beating: Collection[str]
+    nodes: Collection[str] = ()
+
+    @classmethod
+    def of(cls, liveness: pa.Table) -> Silence:
+        """Return that of a liveness table."""
+        latest = liveness.group_by("storm_id").aggregate([("last_seen", "max")])
+        beating = liveness.filter(pc.equal(liveness["status"], "alive"))["storm_id"]
+        last_seen = zip(
+            latest["storm_id"].to_pylist(), latest["last_seen_max"].to_pylist(), strict=True
+        )
+        nodes = frozenset(liveness["node"].unique().to_pylist())
+        return cls(dict(last_seen), frozenset(beating.unique().to_pylist()), nodes)
+
+
+def has_to_ask(known: pa.Table, supervisors: pa.Table, silence: Silence) -> bool:
+    """Return whether Nimbus has to be asked which topologies and supervisors there are.
+
+    That is so if one of them is new, or if a topology was not killed and no worker of it beats.
+    """
+    if set(silence.nodes) - set(supervisors["node"].to_pylist()):
+        return True
+    rows = known.to_pylist()
+    ids = {row["storm_id"] for row in rows}
+    left = {row["storm_id"] for row in rows if row["killed_at"] is None}
+    return bool(silence.last_seen.keys() - ids) or bool(left - set(silence.beating))
+
+
+def next_killed(
+    known: pa.Table, silence: Silence, listed: Collection[str], now: datetime, kept_secs: float
+) -> pa.Table:
+    """Return the next table of killed topologies, when Nimbus has listed those that there are.
+
+    A Nimbus that has listed none of them may be another cluster's, and proves nothing.
+
+    Parameters
+    ----------
+    known
+        The table before.
+    silence
+        What is known of their workers.
+    listed
+        The ids that Nimbus lists.
+    now
+        The time.
+    kept_secs
+        How long a topology that was killed is known.
+    """
+    before = {row["storm_id"]: row for row in known.to_pylist()}
+    ids = {*before, *silence.last_seen}
+    is_ours = bool(before) or not ids.isdisjoint(listed)
+    rows = []
+    for storm_id in sorted(ids if is_ours else ()):
+        row = before.get(storm_id, {"storm_id": storm_id, "listed_at": None, "killed_at": None})
+        if storm_id in listed:
+            row = {**row, "listed_at": now, "killed_at": None}
+        elif row["killed_at"] is None and storm_id not in silence.beating:
+            row = {**row, "killed_at": silence.last_seen.get(storm_id) or row["listed_at"] or now}
+        killed_at = row["killed_at"]
+        if killed_at is None or (now - killed_at).total_seconds() < kept_secs:
+            rows.append(row)
+    return pa.Table.from_pylist(rows, schema=KILLED_TOPOLOGIES)
+
+
+def next_supervisors(
+    known: pa.Table, listed: Mapping[str, str], now: datetime, kept_secs: float
+) -> pa.Table:
+    """Return the next table of supervisors; `kept_secs` is as of `next_killed`."""
+    rows = {row["node"]: row for row in known.to_pylist()}
+    for node, host in listed.items():
+        rows[node] = {"node": node, "host": host, "listed_at": now}
+    left = [row for row in rows.values() if (now - row["listed_at"]).total_seconds() < kept_secs]
+    return pa.Table.from_pylist(left, schema=SUPERVISORS)

@@ -6,7 +6,7 @@ import pytest
 from stormkeeper.conf import Address
 from stormkeeper.errors import ConfigError
 from stormkeeper.pacemaker.client.client_settings import ClientSettings
-from stormkeeper.pipeline.source_options import Options
+from stormkeeper.pipeline.source import Options
 
 
 def test_servers_alone_are_enough():

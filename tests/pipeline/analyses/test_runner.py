@@ -14,10 +14,10 @@ from stormkeeper.errors import RpcUnavailableError
 from stormkeeper.history.table_specs import TIME, TableSpec
 from stormkeeper.history.table_store import TableStore
 from stormkeeper.pipeline import tables
-from stormkeeper.pipeline.analyses import questions, watch
-from stormkeeper.pipeline.analyses.rounds import Listed, specs
-from stormkeeper.pipeline.analyses.watch import Watch
-from stormkeeper.pipeline.status import Sight
+from stormkeeper.pipeline.analyses import questions, runner
+from stormkeeper.pipeline.analyses.alerts import alert_tables
+from stormkeeper.pipeline.analyses.runner import AnalysisRunner, Listed
+from stormkeeper.pipeline.status import StatusTracker
 from support.tables import origin, present, store
 from support.waiting import until
 
@@ -36,19 +36,19 @@ LIVENESS = TableSpec(
 
 def watch_of(folder, sight, listed=lambda: Listed((), {}), **conf):
     conf = {**defaults(), "pipeline.tables.dir": str(folder), **conf}
-    alerts = TableStore(folder / tables.ALERTS, specs(conf), interval_secs=1)
-    return Watch(conf, alerts, sight, listed)
+    alerts = TableStore(folder / tables.ALERTS, alert_tables(conf), interval_secs=1)
+    return AnalysisRunner(conf, alerts, sight, listed)
 
 
 def test_a_failure_is_said_once_and_counted_each_time(tmp_path, caplog):
     caplog.set_level(logging.INFO)
-    sight = Sight()
-    sight.watches(["skew"])
+    sight = StatusTracker()
+    sight.record_rules(["skew"])
     one = watch_of(tmp_path, sight)
     for reason in ("no columns", "no columns", "no rows"):
         one._tell({"skew": RuntimeError(reason)})
     one._tell({"round": OSError("disk full")})
-    assert sight.seen.failures == {"skew": 3, "round": 1}
+    assert sight.current.failures == {"skew": 3, "round": 1}
     assert caplog.messages == [
         "the analysis skew failed, and is tried again each time: no columns",
         "the analysis skew failed, and is tried again each time: no rows",
@@ -67,7 +67,7 @@ def test_which_topologies_were_killed_is_asked_of_nimbus(tmp_path):
             raise RpcUnavailableError("nothing listens there")
         return Listed(there, {"s-1": "m1"})
 
-    one = watch_of(tmp_path, Sight(), listed)
+    one = watch_of(tmp_path, StatusTracker(), listed)
     pulse = {"storm_id": "wc-1-1", "node": "s-1", "last_seen": NOW, "status": "alive"}
     with store(tmp_path / tables.LIVENESS, LIVENESS) as written:
         for number, status in enumerate(["alive", "alive", "late", "dead", "dead"]):
@@ -83,11 +83,11 @@ def test_which_topologies_were_killed_is_asked_of_nimbus(tmp_path):
 
 
 def test_without_an_interval_nothing_is_asked(tmp_path):
-    sight = Sight()
+    sight = StatusTracker()
     one = watch_of(tmp_path, sight, **{"pipeline.analyses.secs": 0})
     one.start(None)
     one.stop()
-    assert sight.seen.alerts == {}
+    assert sight.current.alerts == {}
     assert not list(tmp_path.iterdir())
 
 
@@ -99,9 +99,9 @@ def test_an_analysis_that_hangs_is_given_up_and_the_others_go_on(spark, tmp_path
 
     nodes, *_ = questions.chosen(defaults())
     asked = [*(replace(nodes, rule=rule, ask=endless) for rule in ("x", "y")), nodes]
-    monkeypatch.setattr(watch, "chosen", lambda _: asked)
-    monkeypatch.setattr(watch, "_JOB_SECS", 3.0)
-    sight = Sight()
+    monkeypatch.setattr(runner, "chosen", lambda _: asked)
+    monkeypatch.setattr(runner, "_JOB_SECS", 3.0)
+    sight = StatusTracker()
     one = watch_of(tmp_path, sight, **{"pipeline.analyses.secs": 0.2})
     with store(tmp_path / tables.LIVENESS, LIVENESS) as written:
         rows = [
@@ -117,11 +117,11 @@ def test_an_analysis_that_hangs_is_given_up_and_the_others_go_on(spark, tmp_path
         written.publish(origin(1), {tables.WORKER_LIVENESS: table})
         one.start(spark)
         try:
-            until(lambda: sight.seen.alerts.get(("node_late", "critical")) == 1)
-            until(lambda: sight.seen.failures["x"] and sight.seen.failures["y"])
+            until(lambda: sight.current.alerts.get(("node_late", "critical")) == 1)
+            until(lambda: sight.current.failures["x"] and sight.current.failures["y"])
             (alert,) = present(tmp_path / tables.ALERTS, tables.ALERTS)
             assert alert["subject"] == "node-3"
-            monkeypatch.setattr(watch, "_JOB_SECS", 600.0)
+            monkeypatch.setattr(runner, "_JOB_SECS", 600.0)
             time.sleep(0.5)  # most likely it hangs again
         finally:
             one.stop()

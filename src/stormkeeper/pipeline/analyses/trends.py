@@ -1,0 +1,285 @@
+"""Topologies whose heartbeats become larger and larger.
+
+A worker's heartbeat has a row per stream and window of each of its executors. It grows a little
+after a start, and by a step when a topology is rebalanced. One that goes on growing for hours has
+streams that never end, and one day no Pacemaker accepts it.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Final
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.window import Window
+
+from stormkeeper.pipeline.analyses.alerts import after, findings, newest, until_now
+
+#: Buckets of the trend, how many of them have to be there, and the last ones, which have to grow
+#: at least half as fast: else the growth is over, or was a step.
+GROWTH_BUCKETS: Final = 36
+GROWTH_LEAST: Final = 24
+GROWTH_STILL: Final = 12
+
+#: How many times as large heartbeats are at the end of the trend as at its beginning, at least.
+GROWN: Final = 1.25
+
+#: Least significance of a trend: Mann and Kendall's z.
+GROWTH_SIGNIFICANT: Final = 4.0
+
+#: The longest message that a Pacemaker accepts: the default of pacemaker.thrift.message.size.max.
+LIMIT_BYTES: Final = 10 * 2**20
+
+#: It is critical if the limit is nearer than this, in seconds.
+GROWTH_SOON_SECS: Final = 86_400
+
+
+def growing_heartbeats(
+    rollup: DataFrame,
+    now: datetime | None = None,
+    *,
+    bucket_secs: int = 600,
+    grown: float = GROWN,
+    limit_bytes: float = LIMIT_BYTES,
+) -> DataFrame:
+    """Return topologies whose heartbeats have grown for six hours, and still do.
+
+    ``value`` is how many times as large they are as at the beginning of the trend; ``threshold``
+    is `grown`. It is critical if they reach `limit_bytes` within a day.
+
+    Parameters
+    ----------
+    rollup
+        ``rollup_10m``, or another with its `bucket_secs`. Read are bucket, storm_id, topology and
+        heartbeat_bytes; the largest component's counts.
+    grown
+        The least growth that is found.
+    limit_bytes
+        The longest heartbeat that is accepted: ``pacemaker.thrift.message.size.max``.
+    """
+    end = after(F.col("bucket"), bucket_secs)
+    rows = until_now(rollup, end, now, past_secs=(GROWTH_BUCKETS + 1) * bucket_secs)
+    bytes_ = F.col("heartbeat_bytes").cast("double")
+    rows = (
+        rows.where(bytes_.isNotNull() & ~F.isnan(bytes_))
+        .repartition("storm_id")
+        .groupBy("storm_id", "bucket")
+        .agg(F.max("topology").alias("topology"), F.max(bytes_).alias("bytes"))
+    )
+    seconds = F.unix_seconds("bucket")
+    window = Window.partitionBy("storm_id").orderBy(seconds)
+    window = window.rangeBetween(-(GROWTH_BUCKETS - 1) * bucket_secs, 0)
+    point = F.struct(seconds.cast("double").alias("t"), F.col("bytes").alias("y"))
+    rows = rows.withColumn("points", F.collect_list(point).over(window))
+    rows = newest(rows, ("storm_id",), end, now, fresh_secs=2 * bucket_secs)
+    rows = rows.where(F.size("points") >= GROWTH_LEAST)
+    rows = rows.withColumn("slopes", slopes(F.col("points")))
+    rows = rows.withColumn("slope", median(F.col("slopes"))).where("slope > 0")
+    first = F.element_at("points", 1)["t"]
+    points, slope = F.col("points"), F.col("slope")
+    rows = (
+        rows.withColumn("z", significance(F.col("slopes"), F.size("points")))
+        .withColumn("still", median(slopes(latest(points, GROWTH_STILL))))
+        .withColumn("then", level(points, slope, first))
+        .withColumn("level", level(points, slope, seconds))
+        .withColumn("hours", (seconds - first) / 3600)
+        .withColumn("times", F.when(F.col("then") > 0, F.col("level") / F.col("then")))
+    )
+    growing = (F.col("times") >= grown) & (F.col("z") >= GROWTH_SIGNIFICANT)
+    soon = F.col("level") + slope * GROWTH_SOON_SECS >= limit_bytes
+    found = rows.where(growing & (F.col("still") >= slope / 2)).select(
+        "storm_id",
+        "topology",
+        F.when(soon, "critical").otherwise("warning").alias("severity"),
+        F.col("times").alias("value"),
+        F.lit(float(grown)).alias("threshold"),
+        F.format_string(
+            "heartbeats have grown from %.0f to %.0f bytes in %.1f hours",
+            "then",
+            "level",
+            "hours",
+        ).alias("evidence"),
+        F.timestamp_seconds(first).alias("since"),
+        end.alias("seen_at"),
+    )
+    return findings(found, "growth", "topology", F.col("storm_id"))
+
+
+#: Buckets of the trend, and how many of them have to be there.
+SATURATION_BUCKETS: Final = 18
+SATURATION_LEAST: Final = 12
+
+#: How far ahead the trend is followed, in seconds.
+SATURATION_HORIZON_SECS: Final = 3 * 3600
+
+#: In how many buckets, one after the other, it is foreseen.
+CONFIRMED: Final = 3
+
+#: From here on, saturation is critical, in seconds.
+SATURATION_SOON_SECS: Final = 1800
+
+#: Least significance of a trend, and least rise of capacity over all buckets.
+SATURATION_SIGNIFICANT: Final = 3.0
+LEAST_RISE: Final = 0.1
+
+#: A bolt that is busy for less than this has no trend that would reach 1.0 within the horizon.
+LEAST_CAPACITY: Final = 0.3
+
+#: The median of the last `LATEST` buckets from which on a bolt counts as saturated already.
+SATURATED: Final = 0.98
+LATEST: Final = 3
+
+#: The last buckets, which have to rise at least half as fast: else the rise is over.
+SATURATION_STILL: Final = 6
+
+_SUBJECT: Final = ("storm_id", "component")
+
+
+def saturating_components(
+    rollup: DataFrame,
+    now: datetime | None = None,
+    *,
+    bucket_secs: int = 600,
+    horizon_secs: float = SATURATION_HORIZON_SECS,
+    significant: float = SATURATION_SIGNIFICANT,
+) -> DataFrame:
+    """Return bolts whose capacity is 1.0 already, or reaches it within the horizon.
+
+    ``value`` is the time until then in seconds, 0 for those that are there; ``threshold`` the
+    horizon. It is critical from half an hour before.
+
+    Parameters
+    ----------
+    rollup
+        ``rollup_10m``, or another with its `bucket_secs`. Read are bucket, storm_id, topology,
+        component and capacity_mean.
+    horizon_secs
+        How far ahead a trend is followed.
+    significant
+        Mann and Kendall's z from which on a trend counts.
+    """
+    end = after(F.col("bucket"), bucket_secs)
+    rows = until_now(rollup, end, now, past_secs=(SATURATION_BUCKETS + 1) * bucket_secs)
+    known = F.col("capacity_mean").isNotNull() & ~F.isnan("capacity_mean")
+    rows = (
+        rows.where(known)
+        .repartition(*_SUBJECT)
+        .groupBy(*_SUBJECT, "bucket")
+        .agg(F.max("topology").alias("topology"), F.max("capacity_mean").alias("capacity"))
+    )
+    seconds = F.unix_seconds("bucket")
+    window = Window.partitionBy(*_SUBJECT).orderBy(seconds)
+    window = window.rangeBetween(-(SATURATION_BUCKETS - 1) * bucket_secs, 0)
+    point = F.struct(seconds.cast("double").alias("t"), F.col("capacity").alias("y"))
+    rows = rows.withColumn("points", F.collect_list(point).over(window))
+    fresh = (CONFIRMED + 1) * bucket_secs
+    rows = newest(rows, _SUBJECT, end, now, fresh_secs=fresh, count=CONFIRMED)
+    last = latest(F.col("points"), LATEST)
+    rows = computed(rows, recent=median(last["y"]))
+    saturated = (F.size("points") >= LATEST) & (F.col("recent") >= SATURATED)
+    rows = rows.withColumn("saturated", saturated)
+    # Most bolts are idle, and need no more work.
+    trending = (F.size("points") >= SATURATION_LEAST) & (F.col("recent") >= LEAST_CAPACITY)
+    rows = rows.where(F.col("saturated") | trending)
+    rows = computed(rows, slopes=slopes(F.col("points")))
+    rows = computed(rows, slope=median(F.col("slopes")))
+    rows = rows.where(
+        F.col("saturated") | (F.col("slope") * SATURATION_BUCKETS * bucket_secs >= LEAST_RISE)
+    )
+    last = latest(F.col("points"), SATURATION_STILL)
+    rows = computed(
+        rows,
+        z=significance(F.col("slopes"), F.size("points")),
+        level=level(F.col("points"), F.col("slope"), F.unix_seconds(end)),
+        still=median(slopes(last)),
+    )
+    left = F.greatest((1 - F.col("level")) / F.col("slope"), F.lit(0.0))
+    rising = (F.col("z") >= significant) & (F.col("still") >= F.col("slope") / 2)
+    left = F.when(F.col("saturated"), 0.0).otherwise(F.when(rising, left))
+    rows = rows.withColumn("left", left)
+    rows = computed(rows, near=F.col("left") <= horizon_secs).where("near")
+    lately = Window.partitionBy(*_SUBJECT).orderBy(seconds)
+    lately = lately.rangeBetween(-(CONFIRMED - 1) * bucket_secs, 0)
+    rows = rows.withColumn("times", F.count("*").over(lately))
+    rows = newest(rows, _SUBJECT, end, now, fresh_secs=2 * bucket_secs)
+    confirmed = F.col("saturated") | (F.col("times") >= CONFIRMED)
+    found = rows.where(confirmed).select(
+        *_SUBJECT,
+        "topology",
+        F.when(F.col("left") <= SATURATION_SOON_SECS, "critical")
+        .otherwise("warning")
+        .alias("severity"),
+        F.col("left").alias("value"),
+        F.lit(float(horizon_secs)).alias("threshold"),
+        F.when(
+            F.col("saturated"),
+            F.format_string("capacity was %.2f in the last %d buckets", "recent", F.lit(LATEST)),
+        )
+        .otherwise(
+            F.format_string(
+                "capacity is %.2f and has risen by %.2f an hour: 1.0 in %.1f hours",
+                "level",
+                F.col("slope") * 3600,
+                F.col("left") / 3600,
+            )
+        )
+        .alias("evidence"),
+        end.alias("since"),
+        end.alias("seen_at"),
+    )
+    subject = F.concat_ws("/", *_SUBJECT)
+    return findings(found, "saturation", "component", subject)
+
+
+def computed(rows: DataFrame, **columns: Column) -> DataFrame:
+    """Return the rows with further columns, each computed once, however often it is used.
+
+    Spark would put a column's expression into each filter and column that uses it, and pairs of
+    points again and again into one another.
+    """
+    row = F.struct(*(column.alias(name) for name, column in columns.items()))
+    return rows.select("*", F.inline(F.array(row)))
+
+
+def median(values: Column) -> Column:
+    """Return the median of an array of doubles; null if it is empty."""
+
+    def middle(ordered: Column) -> Column:
+        size = F.size(ordered)
+        low = F.get(ordered, F.floor((size - 1) / 2).cast("int"))
+        high = F.get(ordered, F.floor(size / 2).cast("int"))
+        return F.when(size > 0, (low + high) / 2)
+
+    # A lambda's argument is computed once.
+    return F.get(F.transform(F.array(F.sort_array(values)), middle), F.lit(0))
+
+
+def slopes(points: Column) -> Column:
+    """Return the slopes between all pairs of points, per second; points are in order of time."""
+
+    def to_later(point: Column, place: Column) -> Column:
+        later = F.slice(points, place + 2, F.size(points))
+        later = F.filter(later, lambda other: other["t"] > point["t"])
+        return F.transform(
+            later, lambda other: (other["y"] - point["y"]) / (other["t"] - point["t"])
+        )
+
+    return F.flatten(F.transform(points, to_later))
+
+
+def significance(slopes_: Column, size: Column) -> Column:
+    """Return Mann and Kendall's z of `slopes` between `size` points; positive if they rise."""
+    rising = F.aggregate(slopes_, F.lit(0.0), lambda sum_, slope: sum_ + F.signum(slope))
+    spread = F.sqrt(size * (size - 1) * (2 * size + 5) / 18)
+    return F.when(spread > 0, (rising - F.signum(rising)) / spread)
+
+
+def level(points: Column, slope: Column, at: Column) -> Column:
+    """Return where the line of this slope through the points is at the time `at`, in seconds."""
+    return median(F.transform(points, lambda point: point["y"] + slope * (at - point["t"])))
+
+
+def latest(points: Column, count: int) -> Column:
+    """Return the last `count` points."""
+    return F.slice(points, F.greatest(F.size(points) - count + 1, F.lit(1)), count)
