@@ -12,7 +12,7 @@ KERBEROS := $(VENV)/kerberos
 ARCHIVE := $(VENV)/var/stormkeeper/spark.jsa
 COMPILED := $(wildcard src/stormkeeper/*/*/_compiled.pyx)
 
-.PHONY: help setup run dist test test-slow test-busy lint bench bench-pacemaker bench-local bench-state bench-zookeeper bench-heartbeats bench-cluster bench-decoding bench-pipeline bench-history soak faults fuzz explore simulate peer interop format clean
+.PHONY: help setup run dist docs test test-slow test-busy lint bench bench-pacemaker bench-local bench-state bench-zookeeper bench-heartbeats bench-cluster bench-decoding bench-pipeline bench-history soak faults fuzz explore simulate peer interop format clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z][a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
@@ -37,6 +37,10 @@ dist: ## wheel and sdist, in dist/
 	@rm -rf dist
 	@build/venv/bin/python -m build --quiet --no-isolation --outdir dist
 	@ls dist
+
+docs: $(INSTALLED) ## the documentation as a site, in build/site
+	@$(BIN)/mkdocs build --quiet
+	@echo "docs: open build/site/index.html"
 
 # Once, and tried again where it did not work; tests of Kerberos are skipped then.
 $(KERBEROS): $(INSTALLED)

@@ -2,6 +2,8 @@
 
 import re
 import shlex
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 
@@ -15,7 +17,7 @@ from stormkeeper.conf.schema import SCHEMA
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = Path(stormkeeper.__file__).parent
-PAGES = [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "bench/results").glob("*.md")]
+PAGES = [page for place in (".", "docs", "bench/results") for page in (ROOT / place).glob("*.md")]
 
 FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 #: Paths of ours: in the checkout, and modules and folders in the package.
@@ -102,6 +104,15 @@ def test_every_command_and_its_options_are_there(page):
         known = {text for option in options for text in option.opts}
         given = {word.partition("=")[0] for word in words if re.match(r"--?[a-z]", word)}
         assert given <= known, piece
+
+
+def test_pages_build_into_a_site(tmp_path):
+    command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--site-dir", tmp_path]
+    built = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert (built.returncode, built.stderr) == (0, "")
+    assert (tmp_path / "index.html").exists()
 
 
 def test_the_ways_to_misbehave_are_as_many_as_is_said():
