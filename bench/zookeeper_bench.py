@@ -28,8 +28,12 @@ from pacemaker.servers import HOST, Server, Stormkeeper, StormkeeperInterpreted,
 from pacemaker import cells, report, running
 from stormkeeper.daemon.spark_environment import find_java
 from stormkeeper.errors import LocalClusterError
-from stormkeeper.local.dev_zookeeper import four_letter_word
-from stormkeeper.local.zookeeper_jvm import MAIN_CLASS, classpath, logging_settings
+from stormkeeper.local.dev_zookeeper import (
+    MAIN_CLASS,
+    four_letter_word,
+    logging_settings,
+    zookeeper_classpath,
+)
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "bench" / "results" / "zookeeper.json"
@@ -60,7 +64,7 @@ class ZooKeeper(Server):
         )
         logging.write_text(logging_settings(folder / "zookeeper.log"))
         try:
-            java, jars = find_java(os.environ), classpath()
+            java, jars = find_java(os.environ), zookeeper_classpath()
         except LocalClusterError as error:
             raise UnavailableError(str(error)) from None
         return [

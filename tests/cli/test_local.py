@@ -8,8 +8,8 @@ from click.testing import CliRunner
 
 from stormkeeper.cli.commands import storm as command
 from stormkeeper.errors import LocalClusterError
-from stormkeeper.local import cluster
-from stormkeeper.local.roster import Request
+from stormkeeper.local import local_cluster
+from stormkeeper.local.run_plan import RunRequest
 from support.packages import STREAMING
 
 
@@ -22,7 +22,7 @@ def asked(monkeypatch):
         seen.append((conf, request))
         return 0
 
-    monkeypatch.setattr(cluster, "run", run)
+    monkeypatch.setattr(local_cluster, "run", run)
     return seen
 
 
@@ -50,7 +50,7 @@ def test_it_asks_for_what_was_said(asked, local, script, tmp_path):
     assert told.exit_code == 0, told.output
     conf, request = asked[0]
     assert conf["ui.port"] == 1
-    assert request == Request(
+    assert request == RunRequest(
         topology=Path(script),
         overrides=["ui.port=1", "spark.master=local[2]"],
         seconds=60.0,
@@ -160,10 +160,10 @@ def test_a_cluster_that_fails_is_one_line_and_exit_code_1(monkeypatch, local):
     def run(*_):
         raise LocalClusterError("the worker ended with 3")
 
-    monkeypatch.setattr(cluster, "run", run)
+    monkeypatch.setattr(local_cluster, "run", run)
     told = local()
     assert (told.exit_code, told.stderr) == (1, "storm: the worker ended with 3\n")
-    monkeypatch.setattr(cluster, "run", lambda *_: 3)
+    monkeypatch.setattr(local_cluster, "run", lambda *_: 3)
     assert local().exit_code == 3
 
 
@@ -191,6 +191,6 @@ def test_a_fault_in_the_source_is_said_before_anything_starts(tmp_path):
         "pyarrow",
         "numpy",
         "kazoo.client",
-        "stormkeeper.local.cluster",
+        "stormkeeper.local.local_cluster",
     }
     assert list(tmp_path.iterdir()) == [script]

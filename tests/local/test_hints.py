@@ -6,8 +6,8 @@ import pytest
 
 from stormkeeper import conf
 from stormkeeper.conf import Address
-from stormkeeper.local import hints
-from stormkeeper.local.settings import Places
+from stormkeeper.local import run_plan
+from stormkeeper.local.run_plan import ServerAddresses
 
 ZOOKEEPER = Address("127.0.0.1", 41000)
 PACEMAKERS, NIMBUSES = (
@@ -17,8 +17,8 @@ PACEMAKERS, NIMBUSES = (
 
 
 def of(*overrides):
-    places = Places(ZOOKEEPER, PACEMAKERS, NIMBUSES)
-    return hints.commands(conf.load(files=(), overrides=overrides), places, "wc")
+    places = ServerAddresses(ZOOKEEPER, PACEMAKERS, NIMBUSES)
+    return run_plan.shell_commands(conf.load(files=(), overrides=overrides), places, "wc")
 
 
 def settings(command):

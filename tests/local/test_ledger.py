@@ -1,6 +1,6 @@
 """What the ledger of a local run makes of the Pacemakers' answers."""
 
-from stormkeeper.local.ledger import Counts, Ledger, Pulse
+from stormkeeper.local.pacemaker_watch import ComponentCounts, PulseLedger, PulseReport
 from stormkeeper.paths import WorkerId
 
 A, B = "127.0.0.1:1", "127.0.0.1:2"
@@ -8,7 +8,7 @@ WORKER = WorkerId("wc-1-1", "node", 6700)
 
 
 def pulse(received, by=WORKER, **components):
-    return Pulse(by, received, {name: Counts(*c) for name, c in components.items()})
+    return PulseReport(by, received, {name: ComponentCounts(*c) for name, c in components.items()})
 
 
 def answer(ledger, address, *pulses, instance="i1", received=None, keys=1):
@@ -27,7 +27,7 @@ def worker(ledger):
 
 
 def test_gap_is_the_longest_time_between_two_receipts():
-    ledger = Ledger()
+    ledger = PulseLedger()
     answer(ledger, A, pulse(10.0))
     answer(ledger, A, pulse(13.0))
     answer(ledger, A, pulse(17.5))
@@ -37,14 +37,14 @@ def test_gap_is_the_longest_time_between_two_receipts():
 
 
 def test_silence_that_lasts_is_a_gap_too():
-    ledger = Ledger()
+    ledger = PulseLedger()
     answer(ledger, A, pulse(10.0))
     assert worker(ledger).gap_at(12.0) == 2.0
     assert worker(ledger).gap_at(40.0) == 30.0
 
 
 def test_worker_that_moves_to_another_pacemaker_keeps_one_history():
-    ledger = Ledger()
+    ledger = PulseLedger()
     answer(ledger, A, pulse(10.0))
     answer(ledger, B, pulse(14.0))
     assert worker(ledger).pacemaker == B
@@ -52,16 +52,16 @@ def test_worker_that_moves_to_another_pacemaker_keeps_one_history():
 
 
 def test_older_copy_on_another_pacemaker_changes_nothing_but_the_count():
-    ledger = Ledger()
+    ledger = PulseLedger()
     answer(ledger, B, pulse(14.0, words=(5, 1)))
     answer(ledger, A, pulse(10.0, words=(2, 1)))
     seen = worker(ledger)
     assert (seen.pacemaker, seen.last_received, seen.pulses) == (B, 14.0, 2)
-    assert seen.components["words"] == Counts(5, 1)
+    assert seen.components["words"] == ComponentCounts(5, 1)
 
 
 def test_pulses_of_a_restarted_pacemaker_add_to_those_before():
-    ledger = Ledger()
+    ledger = PulseLedger()
     answer(ledger, A, received=7, instance="i1")
     answer(ledger, A, received=9, instance="i1")
     answer(ledger, A, received=2, instance="i2")
@@ -70,14 +70,14 @@ def test_pulses_of_a_restarted_pacemaker_add_to_those_before():
 
 
 def test_pulses_of_a_pacemaker_restarted_twice_all_count():
-    ledger = Ledger()
+    ledger = PulseLedger()
     for instance, received in (("i1", 4), ("i2", 3), ("i3", 2)):
         answer(ledger, A, received=received, instance=instance)
     assert ledger.snapshot().pacemakers[0].pulses_received == 9
 
 
 def test_silent_pacemaker_keeps_what_it_said_last():
-    ledger = Ledger()
+    ledger = PulseLedger()
     ledger.expect(B)
     answer(ledger, A, received=5, keys=3)
     ledger.silent(A)
@@ -87,10 +87,10 @@ def test_silent_pacemaker_keeps_what_it_said_last():
 
 
 def test_components_add_up_over_workers():
-    ledger = Ledger()
+    ledger = PulseLedger()
     other = WorkerId("wc-1-1", "node", 6701)
     answer(ledger, A, pulse(1.0, words=(5, 2)), pulse(1.0, by=other, words=(10, 3), lines=(1, 0)))
     assert ledger.snapshot().components() == {
-        "words": Counts(15, 5, queries=2),
-        "lines": Counts(1, 0),
+        "words": ComponentCounts(15, 5, queries=2),
+        "lines": ComponentCounts(1, 0),
     }

@@ -5,18 +5,23 @@ from pathlib import Path
 import pytest
 
 from stormkeeper.errors import LocalClusterError
-from stormkeeper.local import report
-from stormkeeper.local.ledger import Counts, PacemakerSeen, Snapshot, WorkerSeen
+from stormkeeper.local import progress
+from stormkeeper.local.pacemaker_watch import (
+    ComponentCounts,
+    PacemakerSeen,
+    RunSnapshot,
+    WorkerSeen,
+)
 from stormkeeper.paths import WorkerId
 
 
 def test_report_has_the_documented_shape():
-    counts = {"w": Counts(4, 2), "looked_at": Counts(0, 3, partial=True)}
-    snapshot = Snapshot(
+    counts = {"w": ComponentCounts(4, 2), "looked_at": ComponentCounts(0, 3, partial=True)}
+    snapshot = RunSnapshot(
         [PacemakerSeen("127.0.0.1:1", True, "i", 12, 1), PacemakerSeen("127.0.0.1:2")],
         [WorkerSeen(WorkerId("wc-1-1", "local", 6700), "127.0.0.1:1", 12, 99.0, 3.25, counts)],
     )
-    assert report.build(snapshot, now=100.0, tables={"liveness": 1}, processes_left=0) == {
+    assert progress.build_report(snapshot, now=100.0, tables={"liveness": 1}, processes_left=0) == {
         "pacemakers": [
             {"address": "127.0.0.1:1", "pulses_received": 12, "keys": 1},
             {"address": "127.0.0.1:2", "pulses_received": 0, "keys": 0},
@@ -42,16 +47,18 @@ def test_report_has_the_documented_shape():
 
 def test_silence_after_the_end_is_no_gap():
     seen = WorkerSeen(WorkerId("t", "n", 1), "a:1", 1, 10.0, 3.0, {}, completed=True)
-    (worker,) = report.build(Snapshot([], [seen]), now=25.0, tables={}, processes_left=0)["workers"]
+    (worker,) = progress.build_report(
+        RunSnapshot([], [seen]), now=25.0, tables={}, processes_left=0
+    )["workers"]
     assert (worker["completed"], worker["max_gap_secs"]) == (True, 3.0)
 
 
 def test_silence_at_the_end_counts_as_a_gap():
     seen = WorkerSeen(WorkerId("t", "n", 1), "a:1", 1, 10.0, 3.0, {})
-    built = report.build(Snapshot([], [seen]), now=25.0, tables={}, processes_left=0)
+    built = progress.build_report(RunSnapshot([], [seen]), now=25.0, tables={}, processes_left=0)
     assert built["workers"][0]["max_gap_secs"] == 15.0
 
 
 def test_a_full_disk_is_said_in_a_line():
     with pytest.raises(LocalClusterError, match=r"not written: .*No space left on device"):
-        report.write(Path("/dev/full"), {"workers": []})
+        progress.write_report(Path("/dev/full"), {"workers": []})

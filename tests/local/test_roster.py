@@ -7,20 +7,19 @@ import pytest
 from stormkeeper.conf import Address, load
 from stormkeeper.daemon.children import RUN_MARK
 from stormkeeper.daemon.lifecycle import DIE_WITH_PARENT
-from stormkeeper.local.roster import Site, Stage, roster
-from stormkeeper.local.settings import Places
+from stormkeeper.local.run_plan import RunSite, ServerAddresses, Stage, plan_processes
 
 
 def here(*ports):
     return tuple(Address("127.0.0.1", port) for port in ports)
 
 
-_PLACES = Places(*here(2181), here(6701, 6702), here(6627, 6628))
-SITE = Site(Path("/run"), "a mark", 4711, _PLACES, cores=4)
+_PLACES = ServerAddresses(*here(2181), here(6701, 6702), here(6627, 6628))
+SITE = RunSite(Path("/run"), "a mark", 4711, _PLACES, cores=4)
 
 
 def rows_of(*overrides, pipeline=True):
-    planned = roster(load(files=(), overrides=overrides), SITE, pipeline=pipeline)
+    planned = plan_processes(load(files=(), overrides=overrides), SITE, pipeline=pipeline)
     return {each.name: each for each in planned}
 
 

@@ -4,13 +4,13 @@ import pytest
 
 from stormkeeper.conf import Address, load
 from stormkeeper.errors import ConfigError
-from stormkeeper.local import settings
+from stormkeeper.local import run_plan
 from stormkeeper.pacemaker.client.client_settings import access_of
 
 ZOOKEEPER = Address("127.0.0.1", 41000)
 PACEMAKERS = (Address("127.0.0.1", 41001), Address("127.0.0.1", 41002))
 NIMBUSES = (Address("127.0.0.1", 41003), Address("127.0.0.1", 41004))
-PLACES = settings.Places(ZOOKEEPER, PACEMAKERS, NIMBUSES)
+PLACES = run_plan.ServerAddresses(ZOOKEEPER, PACEMAKERS, NIMBUSES)
 KEY = "java.security.auth.login.config"
 
 
@@ -22,7 +22,7 @@ def written(tmp_path):
         storm_yaml, file = tmp_path / "storm.yaml", tmp_path / "cluster.yaml"
         storm_yaml.write_text(text)
         conf = load(files=[storm_yaml], overrides=overrides, unknown="keep")
-        settings.of_run(conf, overrides, tmp_path / "run", PLACES).write(file)
+        run_plan.run_conf(conf, overrides, tmp_path / "run", PLACES).write(file)
         return load(files=[file], strict=True)
 
     return write
@@ -99,7 +99,7 @@ def test_what_the_user_gives_the_run_is_used(written):
 def test_tables_are_not_kept_at_a_url(tmp_path, url):
     conf = load(files=(), overrides=[f"pipeline.tables.dir={url}"])
     with pytest.raises(ConfigError, match=f"not a URL as '{url}'"):
-        settings.tables_folder(conf, tmp_path)
+        run_plan.tables_folder(conf, tmp_path)
 
 
 def test_what_only_the_topology_knows_is_not_for_the_servers(written):
@@ -116,26 +116,26 @@ def test_the_processes_find_each_other(written):
 
 def test_the_topology_gets_all_but_what_the_run_has_of_its_own():
     overrides = ["input=/data", " pacemaker.port = 1", "storm.local.dir=/x", "spark.master=local"]
-    assert settings.given(overrides) == ["input=/data", "spark.master=local"]
-    assert settings.passed_over(overrides) == ["pacemaker.port", "storm.local.dir"]
+    assert run_plan.topology_overrides(overrides) == ["input=/data", "spark.master=local"]
+    assert run_plan.ignored_keys(overrides) == ["pacemaker.port", "storm.local.dir"]
 
 
 def test_a_topology_is_sent_its_own_keys_and_what_is_given_for_it(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     overrides = ["input=/data", "topology.checkpoint.dir=here", "pacemaker.port=1"]
     conf = load(files=(), overrides=overrides, unknown="keep")
-    chosen = settings.of_topology(conf, overrides, ["input"], strict=True, warn=print)
+    chosen = run_plan.topology_conf(conf, overrides, ["input"], strict=True, warn=print)
     assert {key: chosen[key] for key in chosen if chosen.is_override(key)} == {
         "input": "/data",
         "topology.checkpoint.dir": str(tmp_path / "here"),
     }
     with pytest.raises(ConfigError, match="unknown key input"):
-        settings.of_topology(conf, overrides, [], strict=True, warn=print)
+        run_plan.topology_conf(conf, overrides, [], strict=True, warn=print)
     said = []
-    settings.of_topology(conf, overrides, [], strict=False, warn=said.append)
+    run_plan.topology_conf(conf, overrides, [], strict=False, warn=said.append)
     assert said == ["-c: unknown key input"]
 
 
-@pytest.mark.parametrize("key", sorted(settings.OWN_KEYS))
+@pytest.mark.parametrize("key", sorted(run_plan.OWN_KEYS))
 def test_what_nobody_can_give_it_is_known(key):
     assert key in load(files=())

@@ -6,13 +6,18 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from stormkeeper.local.ledger import Counts, PacemakerSeen, Snapshot, WorkerSeen
-from stormkeeper.local.view import (
+from stormkeeper.local.pacemaker_watch import (
+    ComponentCounts,
+    PacemakerSeen,
+    RunSnapshot,
+    WorkerSeen,
+)
+from stormkeeper.local.run_view import (
+    ComponentRates,
     LineView,
     LiveView,
     Picture,
     ProcessSeen,
-    Rates,
     clock,
     flow,
     render,
@@ -33,7 +38,7 @@ def picture(
     completed=False,
     **moment,
 ):
-    components = {"lines": Counts(1200, 0), "words": Counts(34567, 1200)}
+    components = {"lines": ComponentCounts(1200, 0), "words": ComponentCounts(34567, 1200)}
     return Picture(
         title="wc-1-1",
         hint="Ctrl-C stops everything.",
@@ -41,12 +46,12 @@ def picture(
         now=now,
         up_secs=65,
         processes=[ProcessSeen("pacemaker 1", 4711, "running", ADDRESS, 31.4)],
-        snapshot=Snapshot(
+        snapshot=RunSnapshot(
             [PacemakerSeen(ADDRESS, True, "i", 21, 1)],
             [WorkerSeen(WORKER, ADDRESS, 21, now - 1.5, 3.1, components, completed)],
         ),
         statuses={WORKER: status},
-        rates={"words": Counts(345, 12)},
+        rates={"words": ComponentCounts(345, 12)},
         output=output,
         output_count=len(output) if output_count is None else output_count,
         **moment,
@@ -88,7 +93,8 @@ def test_a_spout_of_several_queries_says_so_and_a_part_is_marked():
     seen = picture()
     worker = seen.snapshot.workers[0]
     worker.components.update(
-        lines=Counts(2400, 0, queries=2), looked_at=Counts(0, 3, queries=1, partial=True)
+        lines=ComponentCounts(2400, 0, queries=2),
+        looked_at=ComponentCounts(0, 3, queries=1, partial=True),
     )
     out = io.StringIO()
     Console(file=out, width=120).print(render(seen))
@@ -141,7 +147,7 @@ def test_line_view_prints_new_output_once_and_progress_now_and_then():
 
 def test_line_view_ends_with_the_last_counts():
     stopped = picture(now=101.0, is_running=False, is_last=True)
-    stopped.snapshot.workers[0].components["words"] = Counts(40_000, 1_300)
+    stopped.snapshot.workers[0].components["words"] = ComponentCounts(40_000, 1_300)
     shown = text_of(LineView, picture(now=100.0), stopped).splitlines()
     assert [line for line in shown if " ago " in line][1:] == [shown[-1]]
     assert "words 1,300 in, 40,000 out" in shown[-1]
@@ -217,29 +223,29 @@ def test_line_view_prints_output_that_repeats_itself_and_outgrows_its_tail():
 
 
 def test_rates_are_over_the_last_seconds_not_since_the_start():
-    rates = Rates()
-    assert rates.update(0.0, {"w": Counts(0, 0)}) == {"w": Counts(0, 0)}
-    assert rates.update(10.0, {"w": Counts(1000, 500)}) == {"w": Counts(100, 50)}
+    rates = ComponentRates()
+    assert rates.update(0.0, {"w": ComponentCounts(0, 0)}) == {"w": ComponentCounts(0, 0)}
+    assert rates.update(10.0, {"w": ComponentCounts(1000, 500)}) == {"w": ComponentCounts(100, 50)}
     for second in range(11, 40):
-        last = rates.update(float(second), {"w": Counts(1000, 500)})
-    assert last == {"w": Counts(0, 0)}
+        last = rates.update(float(second), {"w": ComponentCounts(1000, 500)})
+    assert last == {"w": ComponentCounts(0, 0)}
 
 
 def test_rate_of_a_restarted_worker_is_never_negative():
-    rates = Rates()
-    rates.update(0.0, {"w": Counts(1000, 500)})
-    assert rates.update(5.0, {"w": Counts(10, 5)}) == {"w": Counts(0, 0)}
+    rates = ComponentRates()
+    rates.update(0.0, {"w": ComponentCounts(1000, 500)})
+    assert rates.update(5.0, {"w": ComponentCounts(10, 5)}) == {"w": ComponentCounts(0, 0)}
 
 
 @pytest.mark.parametrize(
     ("counts", "words"),
     [
-        (Counts(), "nothing yet"),
-        (Counts(1200, 0), "1,200 out"),
-        (Counts(0, 3), "3 in"),
-        (Counts(2, 1), "1 in, 2 out"),
-        (Counts(2000, 1, partial=True), "≥ 1 in, ≥ 2,000 out"),
-        (Counts(partial=True), "nothing yet"),
+        (ComponentCounts(), "nothing yet"),
+        (ComponentCounts(1200, 0), "1,200 out"),
+        (ComponentCounts(0, 3), "3 in"),
+        (ComponentCounts(2, 1), "1 in, 2 out"),
+        (ComponentCounts(2000, 1, partial=True), "≥ 1 in, ≥ 2,000 out"),
+        (ComponentCounts(partial=True), "nothing yet"),
     ],
 )
 def test_flow_in_words(counts, words):

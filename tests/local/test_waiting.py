@@ -5,15 +5,15 @@ from dataclasses import replace
 import pytest
 
 from stormkeeper.client.topology_view import HealthView, TopologyView, WorkerView
-from stormkeeper.local import waiting
-from stormkeeper.local.ledger import Counts, Snapshot, WorkerSeen
-from stormkeeper.local.waiting import PIPELINE_AFTER_SECS, is_completed, is_pipeline_due, waits_for
+from stormkeeper.local import progress
+from stormkeeper.local.pacemaker_watch import ComponentCounts, RunSnapshot, WorkerSeen
+from stormkeeper.local.progress import PIPELINE_AFTER_SECS, is_completed, is_pipeline_due, waits_for
 from stormkeeper.paths import WorkerId
 
 
 def seen(components):
     worker = WorkerId("wc-1-1", "local", 6700)
-    return Snapshot([], [WorkerSeen(worker, "127.0.0.1:1", 1, 0.0, 0.0, components)])
+    return RunSnapshot([], [WorkerSeen(worker, "127.0.0.1:1", 1, 0.0, 0.0, components)])
 
 
 def on(port):
@@ -34,34 +34,34 @@ FOUND = TopologyView(
     workers=(),
     reporting_workers=0,
 )
-NOBODY = Snapshot([], [])
+NOBODY = RunSnapshot([], [])
 STARTING = seen({})
-NO_BATCH = seen({"lines": Counts(), "words": Counts()})
-COUNTED = seen({"lines": Counts(emitted=7), "words": Counts()})
+NO_BATCH = seen({"lines": ComponentCounts(), "words": ComponentCounts()})
+COUNTED = seen({"lines": ComponentCounts(emitted=7), "words": ComponentCounts()})
 
 
 @pytest.mark.parametrize(
     ("snapshot", "starts", "said"),
     [
-        (NOBODY, False, waiting.WORKER_STARTS),
-        (STARTING, False, waiting.SPARK_STARTS),
-        (NO_BATCH, False, waiting.FIRST_BATCH),
-        (NO_BATCH, True, waiting.FIRST_BATCH),
-        (COUNTED, True, waiting.PIPELINE_STARTS),
+        (NOBODY, False, progress.WORKER_STARTS),
+        (STARTING, False, progress.SPARK_STARTS),
+        (NO_BATCH, False, progress.FIRST_BATCH),
+        (NO_BATCH, True, progress.FIRST_BATCH),
+        (COUNTED, True, progress.PIPELINE_STARTS),
         (COUNTED, False, ""),
     ],
 )
 def test_what_is_waited_for(snapshot, starts, said):
     asked = {"told": FOUND, "pipeline_starts": starts}
     assert waits_for(snapshot, is_submitted=True, **asked) == said
-    assert waits_for(snapshot, is_submitted=False, **asked) == waiting.SUBMITS
+    assert waits_for(snapshot, is_submitted=False, **asked) == progress.SUBMITS
 
 
 def test_what_nimbus_waits_for_is_said_as_long_as_nobody_runs():
     told = replace(FOUND, sched_status="Not enough slots: 1 of 2 queries")
     asked = {"is_submitted": True, "told": told, "pipeline_starts": False}
     assert waits_for(NOBODY, **asked) == told.sched_status
-    assert waits_for(STARTING, **asked) == waiting.SPARK_STARTS
+    assert waits_for(STARTING, **asked) == progress.SPARK_STARTS
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_what_hinders_a_topology_that_runs_is_said(health, said):
 
 
 def test_all_workers_that_it_has_must_be_completed_or_nimbus_must_say_so():
-    done = Snapshot([], [replace(COUNTED.workers[0], completed=True)])
+    done = RunSnapshot([], [replace(COUNTED.workers[0], completed=True)])
     assert not is_completed(done, None)
     assert not is_completed(done, FOUND)
     assert not is_completed(COUNTED, replace(FOUND, workers=(on(6700),)))

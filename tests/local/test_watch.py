@@ -2,8 +2,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 from stormkeeper.conf import Address
 from stormkeeper.heartbeats.following import Look
-from stormkeeper.local.ledger import Counts
-from stormkeeper.local.watch import ClusterWatcher, component_counts, pulses
+from stormkeeper.local.pacemaker_watch import (
+    ClusterWatcher,
+    ComponentCounts,
+    component_counts,
+    pulses,
+)
 from stormkeeper.pacemaker.client import PacemakerClient
 from stormkeeper.thrift.pacemaker import ServerInfo
 from stormkeeper.thrift.records import ClusterWorkerHeartbeat, ExecutorInfo
@@ -49,7 +53,7 @@ def test_executors_of_a_component_are_its_queries_and_a_part_of_one_is_a_part_of
         time_secs=1,
         uptime_secs=1,
     )
-    assert component_counts(beat) == {"lines": Counts(15, 0, queries=2, partial=True)}
+    assert component_counts(beat) == {"lines": ComponentCounts(15, 0, queries=2, partial=True)}
 
 
 def test_pulses_faster_than_the_looks_are_all_counted(start_pacemaker):
@@ -93,7 +97,7 @@ def test_a_defect_does_not_end_the_look(start_pacemaker, monkeypatch, caplog):
         return pulses(*arguments)
 
     failed = []
-    monkeypatch.setattr("stormkeeper.local.watch.pulses", fail)
+    monkeypatch.setattr("stormkeeper.local.pacemaker_watch.pulses", fail)
     server = start_pacemaker()
     watch = ClusterWatcher([Address(server.host, server.port)], period_secs=0.05)
     with PacemakerClient(server.address) as client:

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from stormkeeper.local.workers import KEPT_LINES, Workers
+from stormkeeper.local.worker_logs import KEPT_LINES, LocalWorkers
 from stormkeeper.supervisor.directories import Directories
 
 ID = "wc-1-1"
@@ -19,7 +19,7 @@ def machines(tmp_path):
 
 @pytest.fixture
 def workers(machines, tmp_path):
-    return Workers(machines, tmp_path / "home")
+    return LocalWorkers(machines, tmp_path / "home")
 
 
 @pytest.fixture

@@ -1,28 +1,28 @@
 import os
 from pathlib import Path
 
-from stormkeeper.local import zookeeper_jvm
+from stormkeeper.local import dev_zookeeper
 
 
 def test_class_path_has_only_what_the_server_needs():
-    jars = [Path(jar).name for jar in zookeeper_jvm.classpath().split(os.pathsep)]
+    jars = [Path(jar).name for jar in dev_zookeeper.zookeeper_classpath().split(os.pathsep)]
     assert any(jar.startswith("zookeeper-3") for jar in jars)
     assert len(jars) < 25
 
 
 def test_class_path_falls_back_to_every_jar(monkeypatch):
-    monkeypatch.setattr(zookeeper_jvm, "JARS", ("zookeeper", "no-such-library"))
-    assert zookeeper_jvm.classpath().endswith(f"jars{os.sep}*")
+    monkeypatch.setattr(dev_zookeeper, "JARS", ("zookeeper", "no-such-library"))
+    assert dev_zookeeper.zookeeper_classpath().endswith(f"jars{os.sep}*")
 
 
 def test_settings_are_written_as_java_reads_them():
-    settings = zookeeper_jvm.server_settings(Path("/a\\b/é 𝄞"), "127.0.0.1", 2181)
+    settings = dev_zookeeper.server_settings(Path("/a\\b/é 𝄞"), "127.0.0.1", 2181)
     assert "dataDir=/a\\\\b/\\u00e9 \\ud834\\udd1e\n" in settings
     assert "clientPort=2181\n" in settings
 
 
 def test_settings_of_ones_own_prevail():
-    settings = zookeeper_jvm.server_settings(
+    settings = dev_zookeeper.server_settings(
         Path("/a"), "127.0.0.1", 2181, {"tickTime": "100", "initLimit": "5"}
     )
     assert "tickTime=100\n" in settings
@@ -31,7 +31,7 @@ def test_settings_of_ones_own_prevail():
 
 
 def test_options_of_ones_own_come_last_so_that_the_jvm_heeds_them():
-    command = zookeeper_jvm.command(
+    command = dev_zookeeper.server_command(
         Path("/java"), "jars", Path("/zoo.cfg"), Path("/log4j2"), options=["-Xmx64m"]
     )
     assert command.index("-Xmx64m") > command.index("-Xmx256m")
@@ -39,5 +39,5 @@ def test_options_of_ones_own_come_last_so_that_the_jvm_heeds_them():
 
 
 def test_who_names_members_is_one():
-    assert zookeeper_jvm.main_class({"server.1": "a:1:2"}) == zookeeper_jvm.MEMBER_CLASS
-    assert zookeeper_jvm.main_class({"secureClientPort": "1"}) == zookeeper_jvm.MAIN_CLASS
+    assert dev_zookeeper.main_class({"server.1": "a:1:2"}) == dev_zookeeper.MEMBER_CLASS
+    assert dev_zookeeper.main_class({"secureClientPort": "1"}) == dev_zookeeper.MAIN_CLASS

@@ -119,10 +119,10 @@ def local(
         source.check(topology, py_files)
         idle.check(topology, py_files)
     # What it imports takes longer than the check.
-    from stormkeeper.local import cluster
-    from stormkeeper.local.roster import Request
+    from stormkeeper.local import local_cluster
+    from stormkeeper.local.run_plan import RunRequest
 
-    request = Request(
+    request = RunRequest(
         topology=topology,
         overrides=settings().overrides,
         seconds=seconds,
@@ -133,7 +133,7 @@ def local(
         pipeline=not no_pipeline,
     )
     with faults():
-        code = cluster.run(conf, request)
+        code = local_cluster.run(conf, request)
     exit_with(code)
 
 

@@ -7,7 +7,8 @@ the packages of the Python that runs ``storm``.
 import contextlib
 import tempfile
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -22,9 +23,11 @@ from stormkeeper.client import (
 from stormkeeper.client.nimbus_connection import NimbusConnection, connect
 from stormkeeper.client.topology_view import TopologyView
 from stormkeeper.conf import Conf
-from stormkeeper.errors import LocalClusterError, RpcError
-from stormkeeper.local import settings
-from stormkeeper.local.roster import Request
+from stormkeeper.errors import LocalClusterError, RpcError, StormkeeperError
+from stormkeeper.local import run_plan
+from stormkeeper.local.run_plan import RunRequest
+from stormkeeper.supervisor.directories import Directories
+from stormkeeper.supervisor.worker_processes import WorkerProcesses, end_workers
 from stormkeeper.topology.package import collecting
 
 #: A search for the leader asks this often, and for as long as it may take: it is on this machine.
@@ -63,7 +66,7 @@ class Submission:
         self,
         conf: Conf,
         cluster: Conf,
-        request: Request,
+        request: RunRequest,
         finding_secs: float,
         warn: Callable[[str], None],
     ) -> None:
@@ -123,7 +126,7 @@ class Submission:
         with tempfile.TemporaryDirectory(prefix="stormkeeper-submit-") as folder:
             code = collecting.collect(request.topology, Path(folder), request.py_files)
             code = replace(code, required=None)
-            overrides = tuple(settings.given(request.overrides))
+            overrides = tuple(run_plan.topology_overrides(request.overrides))
             given = package_builder.SubmissionRequest(
                 code=request.topology,
                 arguments=tuple(request.arguments),
@@ -132,7 +135,7 @@ class Submission:
                 overrides=overrides,
             )
             described = package_builder.describe(given, code)
-            conf = settings.of_topology(
+            conf = run_plan.topology_conf(
                 self._conf, overrides, described.conf, strict=request.strict, warn=self._warn
             )
             told = topology_submission.SubmissionListener(
@@ -166,3 +169,54 @@ def _refuse(said: str) -> None:
 
 def _say_nothing(_: str) -> None:
     """Take what takes its time: here it takes less than the cluster's start."""
+
+
+#: How often it is looked what is left, in seconds.
+_END_LOOK_SECS: Final = 0.1
+
+
+def end_topology(
+    submission: Submission,
+    machines: Sequence[Directories],
+    grace_secs: float,
+    stop_supervisors: Callable[[], None],
+    note: Callable[[str], None],
+) -> None:
+    """End a topology, so that its running batches are finished.
+
+    Parameters
+    ----------
+    submission
+        Closed by then.
+    machines
+        The folders of the supervisors.
+    grace_secs
+        How long the workers may take, before they are ended by force.
+    stop_supervisors
+        Ends what would start workers again.
+    note
+        Called with what is to be said.
+    """
+    if submission.storm_id:
+        try:
+            submission.kill()
+            _wait_gone(machines, grace_secs)
+        except StormkeeperError as error:
+            note(f"the topology is ended without Nimbus: {error}")
+    if _any_left(machines):
+        stop_supervisors()
+        for machine in machines:
+            try:
+                end_workers(machine, grace_secs)
+            except StormkeeperError as error:
+                note(f"storm: {error}")
+
+
+def _wait_gone(machines: Sequence[Directories], secs: float) -> None:
+    deadline = time.monotonic() + secs
+    while _any_left(machines) and time.monotonic() < deadline:
+        time.sleep(_END_LOOK_SECS)
+
+
+def _any_left(machines: Sequence[Directories]) -> bool:
+    return any(WorkerProcesses(str(machine.supervisor)).strays() for machine in machines)

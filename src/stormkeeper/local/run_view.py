@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from stormkeeper.client.wait import says_more
-from stormkeeper.local.ledger import Counts, Snapshot, WorkerSeen
+from stormkeeper.local.pacemaker_watch import ComponentCounts, RunSnapshot, WorkerSeen
 from stormkeeper.paths import WorkerId
 
 #: Time between two plain progress lines, in seconds.
@@ -53,9 +53,9 @@ class Picture:
     now: float
     up_secs: float
     processes: Sequence[ProcessSeen]
-    snapshot: Snapshot
+    snapshot: RunSnapshot
     statuses: Mapping[WorkerId, str]
-    rates: dict[str, Counts]
+    rates: dict[str, ComponentCounts]
     #: The last lines of the topology's own output, and how many there have been.
     output: Sequence[str]
     output_count: int
@@ -73,7 +73,7 @@ class Picture:
         return COMPLETED if seen.completed else self.statuses.get(seen.worker, "")
 
 
-class View(Protocol):
+class RunView(Protocol):
     """Shows pictures until it is left."""
 
     def __enter__(self) -> Self:
@@ -102,7 +102,7 @@ class View(Protocol):
         ...
 
 
-def view_on(console: Console) -> View:
+def view_on(console: Console) -> RunView:
     """Return the view that fits the console: live in a terminal, lines in a pipe or a file."""
     return LiveView(console) if console.is_terminal else LineView(console)
 
@@ -275,7 +275,7 @@ def components_table(picture: Picture) -> Table:
     """Show the components: rows in and out since the start, and per second now."""
     table = _table("component", "executed", "emitted", "executed/s", "emitted/s")
     for name, counts in sorted(picture.snapshot.components().items()):
-        rate = picture.rates.get(name, Counts())
+        rate = picture.rates.get(name, ComponentCounts())
         table.add_row(
             named(name, counts),
             _rows(counts.executed, counts),
@@ -286,12 +286,12 @@ def components_table(picture: Picture) -> Table:
     return table
 
 
-def named(name: str, counts: Counts) -> str:
+def named(name: str, counts: ComponentCounts) -> str:
     """Return a component's name; where its rows count in several queries, with their number."""
     return f"{name} (in {counts.queries} queries)" if counts.queries > 1 else name
 
 
-def flow(counts: Counts) -> str:
+def flow(counts: ComponentCounts) -> str:
     """Say rows in and out in words: ``1,200 in, 40 out``; a side that is zero is left out."""
     sides = [
         f"{_rows(number, counts)} {side}"
@@ -301,7 +301,7 @@ def flow(counts: Counts) -> str:
     return ", ".join(sides) or "nothing yet"
 
 
-def _rows(number: int, counts: Counts) -> str:
+def _rows(number: int, counts: ComponentCounts) -> str:
     """Return a count of rows, marked where there were more than were counted."""
     return f"≥ {number:,}" if counts.partial and number else f"{number:,}"
 
@@ -311,7 +311,7 @@ def clock(secs: float) -> str:
     return f"{int(secs) // 60}:{int(secs) % 60:02d}"
 
 
-class Rates:
+class ComponentRates:
     """Rows per second by component, over the last few pictures.
 
     A worker beats every few seconds, so a shorter view would show nothing, then everything.
@@ -320,18 +320,20 @@ class Rates:
     WINDOW_SECS = 10.0
 
     def __init__(self) -> None:
-        self._samples: list[tuple[float, dict[str, Counts]]] = []
+        self._samples: list[tuple[float, dict[str, ComponentCounts]]] = []
 
-    def update(self, now: float, components: dict[str, Counts]) -> dict[str, Counts]:
+    def update(
+        self, now: float, components: dict[str, ComponentCounts]
+    ) -> dict[str, ComponentCounts]:
         """Take in the counts at `now` and return the rates."""
         self._samples.append((now, components))
         while len(self._samples) > 2 and now - self._samples[1][0] >= self.WINDOW_SECS:
             del self._samples[0]
         then, before = self._samples[0]
         elapsed = max(now - then, 1.0)
-        zero = Counts()
+        zero = ComponentCounts()
         return {
-            name: Counts(
+            name: ComponentCounts(
                 max(0, round((c.emitted - before.get(name, zero).emitted) / elapsed)),
                 max(0, round((c.executed - before.get(name, zero).executed) / elapsed)),
             )

@@ -1,6 +1,6 @@
 """A whole cluster on this machine, as real processes on free loopback ports.
 
-`storm local` is this. `roster` says which processes there are. Here they are started, watched and
+`storm local` is this. `run_plan` says which processes there are. Here they are started, watched and
 stopped, and the topology is submitted to them. Nothing is started again by this: if a Nimbus or a
 Pacemaker is killed, the other one goes on. A worker is started again by its supervisor.
 """
@@ -23,19 +23,29 @@ from stormkeeper.daemon import spark_environment
 from stormkeeper.daemon.children import Children, end_marked, memory_mib
 from stormkeeper.daemon.lifecycle import StopSignals
 from stormkeeper.errors import ConfigError, LocalClusterError, StormkeeperError
-from stormkeeper.local import hints, outcome, ports, report, settings
-from stormkeeper.local.ending import end_topology
-from stormkeeper.local.folder import RunFolder, remove_abandoned
-from stormkeeper.local.ledger import Snapshot
-from stormkeeper.local.reaper import Reaper
-from stormkeeper.local.roster import PIPELINE, Request, Site, Stage, roster
-from stormkeeper.local.settings import HOST, Places
-from stormkeeper.local.submission import Submission
-from stormkeeper.local.view import COMPLETED, Picture, ProcessSeen, Rates, View, view_on
-from stormkeeper.local.waiting import is_completed, is_pipeline_due, waits_for
-from stormkeeper.local.watch import ClusterWatcher
-from stormkeeper.local.worker_log import WorkerLog
-from stormkeeper.local.workers import Workers
+from stormkeeper.local import ports, progress, run_plan
+from stormkeeper.local.pacemaker_watch import ClusterWatcher, RunSnapshot
+from stormkeeper.local.progress import is_completed, is_pipeline_due, waits_for
+from stormkeeper.local.run_folder import Reaper, RunFolder, remove_abandoned
+from stormkeeper.local.run_plan import (
+    HOST,
+    PIPELINE,
+    RunRequest,
+    RunSite,
+    ServerAddresses,
+    Stage,
+    plan_processes,
+)
+from stormkeeper.local.run_view import (
+    COMPLETED,
+    ComponentRates,
+    Picture,
+    ProcessSeen,
+    RunView,
+    view_on,
+)
+from stormkeeper.local.submission import Submission, end_topology
+from stormkeeper.local.worker_logs import LocalWorkers, WorkerLog
 from stormkeeper.pacemaker.client.client_settings import ClientSettings
 from stormkeeper.supervisor.directories import Directories
 
@@ -66,7 +76,7 @@ STOPPING = "Stopping: running batches are finished first. Another Ctrl-C ends ev
 STOPPED = "Everything has stopped."
 
 
-def run(conf: Conf, request: Request) -> int:
+def run(conf: Conf, request: RunRequest) -> int:
     """Run the cluster until it is told to stop; return the exit code of the command.
 
     Raises
@@ -105,35 +115,35 @@ def run(conf: Conf, request: Request) -> int:
     ):
         # What is packed here goes with the run, even if this process is killed.
         tempfile.tempdir = str(folder.path)
-        return Cluster(conf, request, view, signals, _site(folder.path, mark)).run()
+        return LocalCluster(conf, request, view, signals, _site(folder.path, mark)).run()
 
 
-def _site(directory: Path, mark: str) -> Site:
+def _site(directory: Path, mark: str) -> RunSite:
     def several() -> tuple[Address, ...]:
         return tuple(Address(HOST, ports.reserve(HOST)) for _ in range(COPIES))
 
-    places = Places(Address(HOST, ports.reserve(HOST)), several(), several())
-    return Site(directory, mark, os.getpid(), places)
+    places = ServerAddresses(Address(HOST, ports.reserve(HOST)), several(), several())
+    return RunSite(directory, mark, os.getpid(), places)
 
 
-class Cluster:
-    """The processes of one run: `run` follows the description of them that `roster` makes."""
+class LocalCluster:
+    """The processes of one run: `run` follows the description of them that `run_plan` makes."""
 
     def __init__(
-        self, conf: Conf, request: Request, view: View, signals: StopSignals, site: Site
+        self, conf: Conf, request: RunRequest, view: RunView, signals: StopSignals, site: RunSite
     ) -> None:
         self._conf = conf
         self._request = request
         self._site = site
         self._view = view
         self._signals = signals
-        self._tables = settings.tables_folder(conf, site.directory)
-        self._run_conf = settings.of_run(conf, request.overrides, site.directory, site.places)
-        self._roster = roster(conf, site, pipeline=request.pipeline)
+        self._tables = run_plan.tables_folder(conf, site.directory)
+        self._run_conf = run_plan.run_conf(conf, request.overrides, site.directory, site.places)
+        self._planned = plan_processes(conf, site, pipeline=request.pipeline)
         self._processes = Children(site.directory, view.note)
         self._children = self._processes.by_name
         self._ready_noted: set[str] = set()
-        self._rates = Rates()
+        self._rates = ComponentRates()
         self._memory: dict[str, float] = {}
         self._measured_at = 0.0
         self._watch: ClusterWatcher | None = None
@@ -144,7 +154,7 @@ class Cluster:
             Directories.from_conf({**self._run_conf, "storm.local.dir": str(site.folder(name))})
             for name in site.machines
         ]
-        self._workers = Workers(self._machines, request.topology.resolve().parent)
+        self._workers = LocalWorkers(self._machines, request.topology.resolve().parent)
         self._machine_logs = {name: WorkerLog(name) for name in site.machines}
         self._has_failed = False
 
@@ -178,11 +188,11 @@ class Cluster:
             period_secs=min(0.5, self._conf["task.heartbeat.frequency.secs"] / 4),
             settings=ClientSettings.of(self._run_conf),
         )
-        for key in settings.passed_over(self._request.overrides):
+        for key in run_plan.ignored_keys(self._request.overrides):
             self._view.note(f"-c {key}: a local cluster has its own, this one is passed over")
 
     def _start_stage(self, stage: Stage) -> None:
-        for planned in self._roster:
+        for planned in self._planned:
             if planned.stage is stage and planned.name not in self._children:
                 self._processes.start(
                     planned.name, planned.command, planned.ready, planned.environment
@@ -224,7 +234,7 @@ class Cluster:
         if self._beats_at is None and self._workers.beat:
             self._beats_at = time.monotonic()
             places = self._site.places
-            for command in hints.commands(self._conf, places, submission.name):
+            for command in run_plan.shell_commands(self._conf, places, submission.name):
                 self._view.note(f"in another shell: {command}")
         for name, machine_log in self._machine_logs.items():
             if name in self._ready_noted and not self._has_failed:
@@ -235,7 +245,7 @@ class Cluster:
 
     def _have_end_written_down(self) -> None:
         """Wait until the tables have the worker's end, if they outlive the run."""
-        if not self._request.pipeline or not settings.keeps_tables(self._conf):
+        if not self._request.pipeline or not run_plan.keeps_tables(self._conf):
             return
         self._view.note(f"waiting until the tables in {self._tables} say so, too")
         self._start_stage(Stage.ANALYSES)
@@ -248,7 +258,7 @@ class Cluster:
             self._note_news()
             self._show(RUNNING)
             self._check()
-            statuses = outcome.statuses(self._tables).values()
+            statuses = progress.worker_statuses(self._tables).values()
             if statuses and all(status == COMPLETED for status in statuses):
                 return
             if is_over:  # somebody has killed it
@@ -267,7 +277,7 @@ class Cluster:
                 self._start_stage(Stage.ANALYSES)
 
     def _note_all_ready(self) -> None:
-        for planned in self._roster:
+        for planned in self._planned:
             child = self._children.get(planned.name)
             if child is None or child.ready_match is None or planned.name in self._ready_noted:
                 continue
@@ -300,7 +310,7 @@ class Cluster:
             self._measured_at, self._memory = now, self._processes.memory_mib(without=workers)
         self._view.show(self._picture(snapshot, now, now - self._began, hint))
 
-    def _picture(self, snapshot: Snapshot, now: float, up_secs: float, hint: str) -> Picture:
+    def _picture(self, snapshot: RunSnapshot, now: float, up_secs: float, hint: str) -> Picture:
         pipeline, submission = self._children.get(PIPELINE), self._submission
         starts = pipeline is not None and pipeline.state() == "starting"
         told = submission.told
@@ -323,7 +333,7 @@ class Cluster:
             up_secs=up_secs,
             processes=self._processes_seen(),
             snapshot=snapshot,
-            statuses=outcome.statuses(self._tables),
+            statuses=progress.worker_statuses(self._tables),
             rates=self._rates.update(now, snapshot.components()),
             output=output,
             output_count=output_count,
@@ -339,7 +349,7 @@ class Cluster:
                 planned.address,
                 self._memory.get(planned.name, 0.0),
             )
-            for planned in self._roster
+            for planned in self._planned
             if (child := self._children.get(planned.name)) is not None
         ]
         workers = [
@@ -378,7 +388,7 @@ class Cluster:
         if self._watch is not None:
             # The workers' last heartbeats are there, and the Pacemakers still are.
             snapshot = self._watch.finish()
-        by_order = sorted(self._roster, key=lambda planned: planned.stop_order)
+        by_order = sorted(self._planned, key=lambda planned: planned.stop_order)
         for _, together in groupby(by_order, lambda planned: planned.stop_order):
             self._processes.stop([planned.name for planned in together], GRACE_SECS)
         left = end_marked(self._site.mark, settle_secs=2.0)
@@ -391,11 +401,11 @@ class Cluster:
         if self._children:
             self._view.note(f"stopped after {time.monotonic() - began:.1f} s")
         if self._request.report is not None and snapshot is not None:
-            seen = report.build(
+            seen = progress.build_report(
                 snapshot,
                 now=began,
-                tables=outcome.rows(self._tables),
+                tables=progress.table_rows(self._tables),
                 processes_left=left,
             )
-            report.write(self._request.report, seen)
+            progress.write_report(self._request.report, seen)
             self._view.note(f"report written to {self._request.report}")

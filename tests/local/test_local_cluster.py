@@ -10,10 +10,16 @@ import pytest
 
 from stormkeeper.conf import Address, load
 from stormkeeper.errors import LocalClusterError
-from stormkeeper.local import cluster
-from stormkeeper.local.cluster import GRACE_SECS
-from stormkeeper.local.roster import PIPELINE, PlannedProcess, Request, Site, Stage
-from stormkeeper.local.settings import Places
+from stormkeeper.local import local_cluster
+from stormkeeper.local.local_cluster import GRACE_SECS
+from stormkeeper.local.run_plan import (
+    PIPELINE,
+    PlannedProcess,
+    RunRequest,
+    RunSite,
+    ServerAddresses,
+    Stage,
+)
 from stormkeeper.pipeline import process as pipeline
 from stormkeeper.worker import process as worker
 from support.waiting import until
@@ -22,19 +28,21 @@ HERE = Address("127.0.0.1", 1)
 
 
 def site_in(folder):
-    return Site(folder, uuid.uuid4().hex, os.getpid(), Places(HERE, (HERE, HERE), (HERE, HERE)))
+    return RunSite(
+        folder, uuid.uuid4().hex, os.getpid(), ServerAddresses(HERE, (HERE, HERE), (HERE, HERE))
+    )
 
 
 def test_tables_that_miss_the_end_of_a_job_are_said_to_miss_it(tmp_path, monkeypatch):
-    monkeypatch.setattr(cluster, "START_SECS", 0.0)
-    monkeypatch.setattr(cluster.Children, "start", lambda *_: None)
+    monkeypatch.setattr(local_cluster, "START_SECS", 0.0)
+    monkeypatch.setattr(local_cluster.Children, "start", lambda *_: None)
     (tmp_path / "topology.py").write_text("")
     conf = load(files=(), overrides=[f"pipeline.tables.dir={tmp_path / 'kept'}"])
     said = []
     view = SimpleNamespace(note=said.append)
     signals = SimpleNamespace(wait=lambda _: False, stopped=False)
-    request = Request(tmp_path / "topology.py")
-    one = cluster.Cluster(conf, request, view, signals, site_in(tmp_path))
+    request = RunRequest(tmp_path / "topology.py")
+    one = local_cluster.LocalCluster(conf, request, view, signals, site_in(tmp_path))
     one._submission.storm_id = "topology-1-1"
     one._have_end_written_down()
     waiting, line = said
@@ -60,7 +68,7 @@ def test_whoever_ends_in_time_is_not_ended_by_force():
 )
 def test_only_a_worker_that_ends_of_itself_has_failed(how, has_failed):
     line = f"supervisor 1: slot 6700: the worker w of wc-1-1 crashed (2 in a row): {how}; its log"
-    assert bool(cluster._CRASHED.search(line)) == has_failed
+    assert bool(local_cluster._CRASHED.search(line)) == has_failed
 
 
 #: What a process of these tests runs: it says that it is ready, and stays.
@@ -87,13 +95,13 @@ class TestFollowing:
         said = []
 
         def follow(*rows, overrides=()):
-            monkeypatch.setattr(cluster, "roster", lambda *_, **__: rows)
+            monkeypatch.setattr(local_cluster, "plan_processes", lambda *_, **__: rows)
             (tmp_path / "topology.py").write_text("")
             view = SimpleNamespace(note=said.append, show=lambda _: None)
             signals = SimpleNamespace(wait=lambda _: False, stopped=False)
-            request = Request(tmp_path / "topology.py")
+            request = RunRequest(tmp_path / "topology.py")
             conf = load(files=(), overrides=overrides)
-            return cluster.Cluster(conf, request, view, signals, site_in(tmp_path)), said
+            return local_cluster.LocalCluster(conf, request, view, signals, site_in(tmp_path)), said
 
         return follow
 

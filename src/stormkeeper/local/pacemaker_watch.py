@@ -1,0 +1,327 @@
+"""Watches the Pacemakers of a local cluster, a thread each: a dead one delays no other."""
+
+import logging
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from stormkeeper import paths
+from stormkeeper.conf import Address
+from stormkeeper.errors import PacemakerError, ProtocolError, SerializationError
+from stormkeeper.heartbeats import following
+from stormkeeper.heartbeats.following import Look, Position
+from stormkeeper.pacemaker.client.client_settings import ClientSettings
+from stormkeeper.paths import WorkerId
+from stormkeeper.thrift.records import ClusterWorkerHeartbeat
+from stormkeeper.thrift.serialization import deserialize
+
+
+@dataclass(frozen=True)
+class ComponentCounts:
+    """Rows that a component let out and took in since its worker started.
+
+    `queries` is in how many queries it runs: what it reads is read once for each. `partial` says
+    that there were more rows than these, of batches that nobody read to their end.
+    """
+
+    emitted: int = 0
+    executed: int = 0
+    queries: int = 1
+    partial: bool = False
+
+    def __add__(self, other: "ComponentCounts") -> "ComponentCounts":
+        return ComponentCounts(
+            self.emitted + other.emitted,
+            self.executed + other.executed,
+            self.queries + other.queries,
+            self.partial or other.partial,
+        )
+
+
+@dataclass(frozen=True)
+class PulseReport:
+    """One pulse as one Pacemaker reported it, and how many since the look before it stands for."""
+
+    worker: WorkerId
+    received: float
+    components: Mapping[str, ComponentCounts]
+    count: int = 1
+    #: Whether it says that all queries of the worker have ended by themselves.
+    completed: bool = False
+    #: What the worker waits for; empty where it waits for nothing.
+    waiting: str = ""
+
+
+@dataclass(frozen=True)
+class PacemakerSeen:
+    """A Pacemaker: its address, whether it answers, what it said of itself when it last did."""
+
+    address: str
+    reachable: bool = False
+    instance: str = ""
+    pulses_received: int = 0
+    keys: int = 0
+
+
+@dataclass(frozen=True)
+class WorkerSeen:
+    """A worker: where its last pulse arrived and when, how many there were, the longest silence."""
+
+    worker: WorkerId
+    pacemaker: str
+    pulses: int
+    last_received: float
+    max_gap_secs: float
+    components: Mapping[str, ComponentCounts]
+    #: Whether all of its queries have ended by themselves.
+    completed: bool = False
+    #: What the worker waits for; empty where it waits for nothing.
+    waiting: str = ""
+
+    def gap_at(self, now: float) -> float:
+        """Return the longest silence; the one that lasts at `now` counts, unless it is the end."""
+        if self.completed:
+            return self.max_gap_secs
+        return max(self.max_gap_secs, now - self.last_received)
+
+
+@dataclass(frozen=True)
+class RunSnapshot:
+    """All that was seen up to one moment."""
+
+    pacemakers: Sequence[PacemakerSeen]
+    workers: Sequence[WorkerSeen]
+
+    def components(self) -> dict[str, ComponentCounts]:
+        """Sum the counts by component over the workers' newest pulses."""
+        totals: dict[str, ComponentCounts] = {}
+        for worker in self.workers:
+            for name, counts in worker.components.items():
+                totals[name] = totals[name] + counts if name in totals else counts
+        return totals
+
+
+@dataclass
+class PulseLedger:
+    """Gathers what the Pacemakers report; times are seconds of one monotonic clock."""
+
+    _pacemakers: dict[str, PacemakerSeen] = field(default_factory=dict)
+    _workers: dict[WorkerId, WorkerSeen] = field(default_factory=dict)
+    #: Pulses that a restarted server no longer counts, by address.
+    _earlier_pulses: dict[str, int] = field(default_factory=dict)
+
+    def expect(self, address: str) -> None:
+        """Name a Pacemaker that has not answered yet."""
+        self._pacemakers.setdefault(address, PacemakerSeen(address))
+
+    def answered(
+        self,
+        address: str,
+        *,
+        instance: str,
+        pulses_received: int,
+        keys: int,
+        pulses: Sequence[PulseReport],
+    ) -> None:
+        """Take in one answer of the Pacemaker at `address`; `pulses` are those not reported yet."""
+        before = self._pacemakers.get(address, PacemakerSeen(address))
+        earlier = self._earlier_pulses.get(address, 0)
+        if before.instance and before.instance != instance:
+            earlier = self._earlier_pulses[address] = before.pulses_received
+        self._pacemakers[address] = PacemakerSeen(
+            address, True, instance, earlier + pulses_received, keys
+        )
+        for pulse in sorted(pulses, key=lambda p: p.received):
+            self._pulse(address, pulse)
+
+    def silent(self, address: str) -> None:
+        """Take in that the Pacemaker at `address` did not answer."""
+        before = self._pacemakers.get(address, PacemakerSeen(address))
+        self._pacemakers[address] = replace(before, reachable=False)
+
+    def snapshot(self) -> RunSnapshot:
+        """Return what was seen so far, sorted by address and by worker."""
+        return RunSnapshot(
+            [self._pacemakers[address] for address in sorted(self._pacemakers)],
+            [self._workers[worker] for worker in sorted(self._workers)],
+        )
+
+    def _pulse(self, address: str, pulse: PulseReport) -> None:
+        before = self._workers.get(pulse.worker)
+        if before is None:
+            self._workers[pulse.worker] = WorkerSeen(
+                pulse.worker,
+                address,
+                pulse.count,
+                pulse.received,
+                0.0,
+                pulse.components,
+                pulse.completed,
+                pulse.waiting,
+            )
+            return
+        if pulse.received < before.last_received:
+            # Another Pacemaker's older copy: it was sent, but says nothing new.
+            self._workers[pulse.worker] = replace(before, pulses=before.pulses + pulse.count)
+            return
+        self._workers[pulse.worker] = WorkerSeen(
+            pulse.worker,
+            address,
+            before.pulses + pulse.count,
+            pulse.received,
+            max(before.max_gap_secs, pulse.received - before.last_received),
+            pulse.components,
+            pulse.completed,
+            pulse.waiting,
+        )
+
+
+log = logging.getLogger(__name__)
+
+ALL_TIME = ":all-time"
+
+#: Without authentication and TLS.
+_PLAIN = ClientSettings()
+
+#: How long a Pacemaker may take to answer before it counts as silent, in seconds.
+ANSWER_SECS = 0.5
+
+#: How often a Pacemaker is looked at after the stop is asked for, until it has answered once.
+LAST_LOOKS = 3
+
+
+class ClusterWatcher:
+    """Follows the changes on every Pacemaker and keeps them in a ledger.
+
+    Parameters
+    ----------
+    servers
+        The Pacemakers.
+    period_secs
+        Time between two looks; shorter than a heartbeat period, as a Pacemaker keeps only the
+        newest pulse of a worker.
+    settings
+        How to talk to the Pacemakers.
+    """
+
+    def __init__(
+        self,
+        servers: Iterable[Address],
+        *,
+        period_secs: float,
+        settings: ClientSettings = _PLAIN,
+    ) -> None:
+        self._ledger = PulseLedger()
+        self._lock = threading.Lock()
+        self._stop = threading.Event()
+        self._period = period_secs
+        self._settings = settings
+        self._threads = []
+        for server in servers:
+            self._ledger.expect(str(server))
+            thread = threading.Thread(
+                target=self._follow, args=(server,), name=f"watch {server}", daemon=True
+            )
+            self._threads.append(thread)
+            thread.start()
+
+    def snapshot(self) -> RunSnapshot:
+        """Return what was seen so far; times are of `time.monotonic`."""
+        with self._lock:
+            return self._ledger.snapshot()
+
+    def finish(self) -> RunSnapshot:
+        """Look once more at every Pacemaker, end the threads, and return all that was seen."""
+        self._stop.set()
+        for thread in self._threads:
+            thread.join(timeout=10 * ANSWER_SECS)
+        return self.snapshot()
+
+    def _follow(self, server: Address) -> None:
+        address = str(server)
+        client = self._settings.client(
+            server, name="storm-local", try_timeout=ANSWER_SECS, retries=0
+        )
+        position: Position | None = None
+        is_failing = False
+        with client:
+            last_looks = 0
+            while True:
+                try:
+                    look = following.look(client, position=position)
+                    found = pulses(look)
+                except (PacemakerError, ProtocolError) as error:
+                    log.debug("%s does not answer: %s", address, error)
+                    with self._lock:
+                        self._ledger.silent(address)
+                except Exception:
+                    # It is looked at again: a thread that ended would show for ever what was.
+                    if not is_failing:
+                        log.exception("%s cannot be watched, a defect of Stormkeeper", address)
+                    is_failing = True
+                    with self._lock:
+                        self._ledger.silent(address)
+                else:
+                    # Only now: what was read and not understood is read again.
+                    is_failing, position = False, look.position
+                    with self._lock:
+                        self._ledger.answered(
+                            address,
+                            instance=look.info.instance,
+                            pulses_received=look.info.pulses_received,
+                            keys=look.info.keys,
+                            pulses=found,
+                        )
+                    if last_looks:
+                        return
+                if last_looks == LAST_LOOKS:
+                    return
+                # One more look after the stop is asked for: the workers' last pulses count.
+                last_looks += self._stop.wait(self._period)
+
+
+def pulses(look: Look) -> list[PulseReport]:
+    """Return the heartbeats that a look brought; what is none is left out.
+
+    A Pacemaker keeps only the newest pulse of a path, but counts each: those that the look does not
+    show were overwritten since the one before, as a worker's last regular pulse is by its farewell.
+    They are the path's own where it is the only one; of several nobody can tell, and each counts
+    once.
+    """
+    changes = [(page.read_at, change) for page in look.pages for change in page.changes]
+    overwritten = look.revisions - len(changes) if len(changes) == 1 else 0
+    found = []
+    for read_at, change in changes:
+        worker = paths.parse_workerbeat(change.path)
+        if change.details is None or worker is None:
+            continue
+        try:
+            beat = deserialize(ClusterWorkerHeartbeat, change.details)
+        except SerializationError as error:
+            log.debug("%s holds no heartbeat: %s", change.path, error)
+            continue
+        found.append(
+            PulseReport(
+                worker,
+                read_at - (change.age_secs or 0.0),
+                component_counts(beat),
+                1 + overwritten,
+                bool(beat.completed),
+                beat.waiting or "",
+            )
+        )
+    return found
+
+
+def component_counts(beat: ClusterWorkerHeartbeat) -> dict[str, ComponentCounts]:
+    """Sum a heartbeat's executors by component: rows emitted and executed since its start."""
+    totals: dict[str, ComponentCounts] = {}
+    for executor, stats in (beat.executor_stats or {}).items():
+        name = stats.component or f"tasks {executor.task_start}-{executor.task_end}"
+        emitted = sum(((stats.emitted or {}).get(ALL_TIME) or {}).values())
+        bolt = stats.specific.bolt if stats.specific else None
+        executed = sum(((bolt.executed or {}).get(ALL_TIME) or {}).values()) if bolt else 0
+        partial = bool((stats.partial_batches or {}).get(ALL_TIME))
+        counts = ComponentCounts(emitted, executed, partial=partial)
+        totals[name] = totals[name] + counts if name in totals else counts
+    return totals
