@@ -1,7 +1,7 @@
 import pytest
 
 from stormkeeper.pipeline.decoding.decoder import decode
-from stormkeeper.simulation.components import SYSTEM
+from stormkeeper.simulation.cluster import SYSTEM
 from stormkeeper.thrift.serialization import (
     Compression,
     Release,

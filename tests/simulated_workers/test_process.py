@@ -9,7 +9,7 @@ from stormkeeper.daemon.lifecycle import StopSignals
 from stormkeeper.errors import ConfigError, PacemakerUnavailableError, SimulationError
 from stormkeeper.pacemaker.client.pool import PacemakerPool
 from stormkeeper.simulation import process
-from stormkeeper.simulation.profiles import PROFILES
+from stormkeeper.simulation.cluster import PROFILES
 from support.command import STORM
 from support.pacemaker import PacemakerProcess, nobody, start_pacemaker
 from support.simulations import as_told, read, told_executors

@@ -3,11 +3,10 @@
 import gzip
 
 from stormkeeper.simulation import cluster
-from stormkeeper.simulation.model import Simulation
-from stormkeeper.simulation.profiles import PROFILES
+from stormkeeper.simulation.cluster import PROFILES
+from stormkeeper.simulation.model import Simulation, Writer
+from stormkeeper.simulation.process import Truth
 from stormkeeper.simulation.troubles import Troubles
-from stormkeeper.simulation.truth import Truth
-from stormkeeper.simulation.workers import Writer
 from stormkeeper.thrift.records import ClusterWorkerHeartbeat
 from stormkeeper.thrift.serialization import Compression, Release, deserialize
 

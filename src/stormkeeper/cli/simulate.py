@@ -118,7 +118,7 @@ def simulate(
     with StopSignals() as stop, faults():
         conf = load_conf()
         from stormkeeper.simulation import process
-        from stormkeeper.simulation.profiles import PROFILES
+        from stormkeeper.simulation.cluster import PROFILES
         from stormkeeper.thrift.serialization import Release
 
         sized = PROFILES[profile].sized(nodes, workers_per_node, topologies)

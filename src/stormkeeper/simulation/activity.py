@@ -1,9 +1,7 @@
-"""How much a simulated topology has done by when: sums in closed form, so that nothing is counted.
+"""The work of a simulated topology at any time, in closed form.
 
-A count at a time is a rate times the *work done* between two times. As work never goes back, a
-counter never falls within an incarnation, and no window counts more than all time. Any count of the
-past can be told again, without having been kept.
-
+A count is a rate times the *work done* between two times. Work only grows, so a counter never falls
+within a worker's life, no window counts more than all time, and past counts can be recomputed.
 Times are seconds since 1970.
 """
 
@@ -18,17 +16,17 @@ WINDOWS: Final = ("600", "10800", "86400", ":all-time")
 
 _LENGTHS: Final = (600.0, 10800.0, 86400.0)
 
-#: Storm's ``NUM_STAT_BUCKETS``: a window forgets in steps of a twentieth of its length.
+#: Storm's ``NUM_STAT_BUCKETS``: a window moves in steps of a twentieth of its length.
 _BUCKETS: Final = 20
 
 
-#: Seconds in which a window's mean latency goes up and down, over tau: long windows are steadier.
+#: Seconds per radian of a window's swing in latency: long windows are steadier.
 _WAVES: Final = (60.0, 600.0, 3600.0, 86400.0)
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """From `since` to `until` the rate is `factor` times the usual one."""
+    """A factor on the rate from `since` to `until`."""
 
     since: float
     until: float
@@ -37,18 +35,18 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Activity:
-    """A rate that goes up and down around 1, and its integral.
+    """A rate that swings around 1, and its integral.
 
     Parameters
     ----------
     swing
-        How far it goes up and down, at least 0 and below 1.
+        Amplitude, at least 0 and below 1.
     period_secs
         From one peak to the next.
     phase
-        Where in a period time 0 lies, in radians.
+        Position of time 0 in a period, in radians.
     changes
-        What was planted. They must not overlap.
+        Planted changes, which must not overlap.
     """
 
     swing: float
@@ -77,14 +75,14 @@ class Activity:
 
 @dataclass(frozen=True, slots=True)
 class Ramp:
-    """A latency that rises by `rise` times itself from `since` to `until`, and is usual then."""
+    """A latency that rises by `rise` times itself from `since` to `until`, and then drops back."""
 
     since: float
     until: float
     rise: float
 
     def mean(self, begin: float, end: float) -> float:
-        """Return the mean of the latency from `begin` to `end`, the usual one being 1."""
+        """Return the mean latency from `begin` to `end`, relative to the usual latency."""
         return 1.0 + (self._risen(end) - self._risen(begin)) / (end - begin)
 
     def _risen(self, at: float) -> float:
@@ -94,7 +92,7 @@ class Ramp:
 
 
 def begins(started: float, now: float) -> tuple[float, float, float, float]:
-    """Return when each of the windows begins for a worker that has counted since `started`."""
+    """Return the start of each window for a worker that has counted since `started`."""
     ten_minutes, three_hours, day = (
         max(started, (now // (length / _BUCKETS) - _BUCKETS + 1) * (length / _BUCKETS))
         for length in _LENGTHS
@@ -105,11 +103,11 @@ def begins(started: float, now: float) -> tuple[float, float, float, float]:
 def spans(
     activity: Activity, since: tuple[float, float, float, float], now: float
 ) -> tuple[float, ...]:
-    """Return the work done in each window, by `begins`."""
+    """Return the work done in each window that starts as in `since`."""
     done = activity.done(now)
     return tuple([max(0.0, done - activity.done(begin)) for begin in since])
 
 
 def wavering(now: float, task: int) -> list[float]:
-    """Return how many times its usual latency an executor has, in each window."""
+    """Return the latency of an executor in each window, relative to its usual latency."""
     return [1.0 + 0.03 * math.sin(now / slowly + task) for slowly in _WAVES]

@@ -1,13 +1,10 @@
-"""Heartbeats in Storm's bytes, made fast: what changes is patched into bytes that were made once.
+"""Heartbeats in Storm's bytes, made fast by patching numbers into prepared bytes.
 
-A heartbeat is the same record at every beat, but for its numbers. So a `Template` is what
-`stormkeeper.thrift` has written once of an executor, cut at its numbers; all executors of a
-component share it. A body is joined from these pieces and the numbers of the moment.
-
-The record's last fields are the times. They change with every beat, the counters as often as one
-wants. So the part before them is compressed once (at level 1: the load is what counts, not the
-bytes), and is kept open; the times follow in a block that is not compressed. Both are one gzip
-member, or one zstd frame, as any reader of Storm's reads it.
+A `Template` is the encoded record of an executor, cut at its numbers and shared by all executors of
+a component; a body is joined from these pieces and the current numbers. The times, the record's
+last fields, change with every beat, the counters less often. So the part before the times is
+compressed once, at level 1, and kept open; the times follow in an uncompressed block. Together they
+are one gzip member, or one zstd frame.
 """
 
 from __future__ import annotations
@@ -20,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 from stormkeeper.simulation.activity import WINDOWS
-from stormkeeper.simulation.components import Component
+from stormkeeper.simulation.cluster import Component
 from stormkeeper.thrift.compression import GZIP_MAGIC, Compression, zstd_library
 from stormkeeper.thrift.records import (
     BoltStats,
@@ -37,18 +34,18 @@ from stormkeeper.thrift.writer import encode
 #: Storm counts one tuple in twenty, as twenty.
 SAMPLING: Final = 20
 
-#: The pieces of all templates: most are the same in many.
+#: The pieces of all templates, most of which are equal.
 _PIECES: Final[dict[bytes, bytes]] = {}
 
-#: Stand for a task (an i32) and for a number (an i64, or a double, which is finite) in a record
-#: that becomes a template. Its texts are ASCII, so that nothing else in it has these bytes.
+#: Marks of a task (i32) and of a number (i64, or a finite double) in a record that becomes a
+#: template. The record's texts are ASCII, so that these bytes are unique.
 _TASK: Final = 0x5AA5_C33D
 _NUMBER: Final = 0x5AA5_C33C_0000_0000
 _SLOT: Final = re.compile(rb"\x5a\xa5\xc3(?:\x3c....|\x3d)", re.DOTALL)
 
 _LEVEL: Final = 1
 
-#: Of deflate (RFC 1951 §3.2.4): a last block that is stored as it is.
+#: Head of a last deflate block that is stored uncompressed (RFC 1951 §3.2.4).
 _STORED: Final = struct.Struct("<BHH")
 #: CRC and length at a gzip member's end (RFC 1952 §2.3.1).
 _GZIP_END: Final = struct.Struct("<II")
@@ -94,7 +91,7 @@ def values(
     share
         Its part of the component's work.
     work, slowness
-        By window, the work done, and how many times its usual latency it has.
+        Work done, and latency relative to the usual one, by window.
     """
     sampled = [share * done / SAMPLING for done in work]
     found: list[float] = []
@@ -107,7 +104,7 @@ def values(
 
 
 def head(storm_id: str, executors: int) -> bytes:
-    """Return how a heartbeat begins, before its first executor."""
+    """Return the beginning of a heartbeat, before its first executor."""
     return _record(storm_id, {})[:-4] + executors.to_bytes(4, "big")
 
 
@@ -117,14 +114,12 @@ def _record(storm_id: str, executors: dict[ExecutorInfo, ExecutorStats]) -> byte
 
 
 class Template:
-    """The bytes of one executor in a heartbeat, but for its task and its numbers.
+    """The bytes of one executor in a heartbeat, without its task and numbers.
 
     Parameters
     ----------
-    component
-        Which component's.
     names_component
-        Whether they name it, as ours do and Storm's own do not.
+        Whether executors name their component, as ours do and Storm's do not.
     """
 
     __slots__ = ("_cut", "_pack", "_pieces")
@@ -140,15 +135,15 @@ class Template:
             pieces += [_PIECES.setdefault(fixed, fixed), b""]
             at = found.end()
         kinds = "qq" + "".join("d" if is_latency else "q" for is_latency in latencies)
-        # Runs of one kind, as a struct keeps more for each than the number itself takes.
+        # Runs of one kind make the struct smaller.
         runs = (f"{len(run[0])}{run[1]}" for run in re.finditer(r"(.)\1*", kinds))
         self._pack = struct.Struct(">" + "".join(runs)).pack
         self._cut = _cutter(len(kinds))
-        #: What is fixed, and between that a place for each slot: the task twice, and the numbers.
+        #: Fixed bytes, alternating with places for the task, twice, and the numbers.
         self._pieces: list[bytes] = [*pieces, plain[at:]]
 
     def filled(self, task: int, numbers: Sequence[float]) -> bytes:
-        """Return the bytes with that one task, and with what `values` says."""
+        """Return the bytes with a task and the numbers of `values`."""
         packed = self._pack(task, task, *numbers)
         pieces = self._pieces.copy()
         pieces[1::2] = self._cut(packed)
@@ -159,12 +154,12 @@ class Template:
 
 @functools.cache
 def _cutter(slots: int) -> Callable[[bytes], tuple[bytes, ...]]:
-    """Return what cuts the bytes of that many numbers apart; few counts occur, each often."""
+    """Return a function that cuts packed numbers apart; few counts occur, each often."""
     return struct.Struct("8s" * slots).unpack
 
 
 def _marks(component: Component, latencies: list[bool]) -> Numbers:
-    """Yield a mark for each number of an executor, and note whether it is a latency."""
+    """Yield a mark for each number of an executor, and note whether the number is a latency."""
     for is_latency, rates in component.groups:
         for _ in range(len(rates) * len(WINDOWS)):
             mark = _NUMBER + len(latencies)
@@ -173,24 +168,14 @@ def _marks(component: Component, latencies: list[bool]) -> Numbers:
 
 
 def times(release: Release, time_secs: int, uptime_secs: int) -> bytes:
-    """Return the end of a heartbeat: its last two fields, as that Storm reads them."""
+    """Return the end of a heartbeat: its last two fields, in that release's encoding."""
     if release is Release.STORM_2:
         return _TIMES_2.pack(8, 3, time_secs, 8, 4, uptime_secs, 0)
     return _TIMES_3.pack(10, 3, time_secs, 8, 4, uptime_secs, 0)
 
 
 class Opened:
-    """A body that is compressed, and lacks its times.
-
-    Parameters
-    ----------
-    body
-        What `Template.body` returns.
-    compression
-        How it is compressed.
-    release
-        Which Storm is to read it.
-    """
+    """A compressed heartbeat without its times."""
 
     __slots__ = ("_compression", "_crc", "_release", "_size", "start")
 
@@ -199,7 +184,7 @@ class Opened:
         self._release = release
         self._size = len(body)
         self._crc = 0
-        #: The heartbeat but for its end: the same until its counters are new.
+        #: The heartbeat without its end, until the next counters.
         self.start = body
         if compression is Compression.GZIP:
             self._crc = zlib.crc32(body)
@@ -218,13 +203,13 @@ class Opened:
             total = _GZIP_END.pack(zlib.crc32(end, self._crc), self._size + size)
             return b"".join((head, end, total))
         if self._compression is Compression.ZSTD:
-            # A last block that is stored as it is (RFC 8878 section 3.1.1.2).
+            # A last raw block (RFC 8878 §3.1.1.2).
             return (size << 3 | 1).to_bytes(3, "little") + end
         return end
 
 
 def _zstd_start(body: bytes, size: int) -> bytes:
-    """Return a frame of `size` bytes that lacks its last block."""
+    """Return a frame of `size` bytes without its last block."""
     frame = zstd_library().ZstdCompressor(level=_LEVEL)
     frame.set_pledged_input_size(size)
     start: bytes = frame.compress(body, frame.FLUSH_BLOCK)

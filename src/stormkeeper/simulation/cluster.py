@@ -1,21 +1,362 @@
-"""The simulated cluster: its nodes and topologies, and which worker runs what; from a seed."""
+"""The simulated cluster, from a seed: its size, nodes, topologies, their components and workers."""
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Final
 
 from stormkeeper import paths
-from stormkeeper.simulation import components as parts
+from stormkeeper.errors import ConfigError
 from stormkeeper.simulation.activity import Activity, Ramp
-from stormkeeper.simulation.components import SYSTEM_BOLT, Component
-from stormkeeper.simulation.profiles import Profile
 
-#: How every simulated topology's name begins, so that nobody takes it for a real one.
+#: Prefix of simulated topologies' names.
 PREFIX: Final = "simulated-"
+
+
+ACKER: Final = "__acker"
+
+
+SYSTEM: Final = "__system"
+
+
+#: Streams of every component of a topology with ackers.
+_ACK_INIT, _ACK_ACK = "__ack_init", "__ack_ack"
+
+
+_SPOUTS: Final = ("events", "clicks")
+
+
+_BOLTS: Final = ("parse", "enrich", "filter", "join", "count", "score", "route", "dedupe", "store")
+
+
+_STREAMS: Final = ("default", "late", "errors", "audit")
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """A stream that a bolt takes: tuples per second, and latency relative to the component's."""
+
+    source: str
+    stream: str
+    rate: float
+    slow: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """A stream that a component emits: tuples per second, and the number of bolts that take it."""
+
+    stream: str
+    rate: float
+    takers: int
+
+
+@dataclass(frozen=True, slots=True)
+class Component:
+    """A spout or a bolt, all of its executors together.
+
+    Parameters
+    ----------
+    kind
+        ``spout`` or ``bolt``.
+    shares
+        Each executor's part of the work; the sum is 1.
+    execute_ms, process_ms, complete_ms
+        Usual latencies; the last is a spout's.
+    failing
+        Part of the tuples that fail.
+    first_task
+        Number of the first task; each executor has one task.
+    """
+
+    id: str
+    kind: str
+    inputs: tuple[Input, ...]
+    outputs: tuple[Output, ...]
+    shares: tuple[float, ...]
+    execute_ms: float = 0.0
+    process_ms: float = 0.0
+    complete_ms: float = 0.0
+    failing: float = 0.0
+    first_task: int = -1
+    #: The groups of an executor's numbers in a heartbeat: whether they are latencies, and the rate
+    #: (or usual latency) of each stream.
+    groups: tuple[tuple[bool, tuple[float, ...]], ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        emitted = tuple(o.rate for o in self.outputs)
+        transferred = tuple(o.rate * o.takers for o in self.outputs)
+        # Tuples of Storm's own streams are not acked.
+        tracked = tuple(o.rate for o in self.outputs if not o.stream.startswith("__"))
+        taken = tuple(i.rate for i in self.inputs)
+        process = tuple(i.slow * self.process_ms for i in self.inputs)
+        execute = tuple(i.slow * self.execute_ms for i in self.inputs)
+        well, ill = 1.0 - self.failing, self.failing
+        groups: list[tuple[bool, tuple[float, ...]]] = [(False, emitted), (False, transferred)]
+        if self.kind == "spout":
+            groups += [
+                (False, tuple(well * rate for rate in tracked)),
+                (False, tuple(ill * rate for rate in tracked)),
+                (True, (self.complete_ms,) * len(tracked)),
+            ]
+        else:
+            groups += [
+                (False, tuple(well * rate for rate in taken)),
+                (False, tuple(ill * rate for rate in taken)),
+                (True, process),
+                (False, taken),
+                (True, execute),
+            ]
+        object.__setattr__(self, "groups", tuple(group for group in groups if group[1]))
+
+    @property
+    def is_system(self) -> bool:
+        """Whether the component is Storm's own."""
+        return self.id.startswith("__")
+
+    @property
+    def tasks(self) -> range:
+        """Task numbers."""
+        return range(self.first_task, self.first_task + len(self.shares))
+
+    @property
+    def capacity(self) -> float:
+        """Usual capacity of the busiest executor."""
+        busy_ms = sum(i.rate * i.slow for i in self.inputs) * self.execute_ms
+        return busy_ms * max(self.shares) / 1000.0
+
+    def grown(self, streams: int) -> Component:
+        """Return the component with further streams, which have no tuples yet."""
+        more = (Output(f"grown-{number:03d}", 0.0, 1) for number in range(streams))
+        return replace(self, outputs=(*self.outputs, *more))
+
+
+#: Part of every worker; counts nothing.
+SYSTEM_BOLT: Final = Component(SYSTEM, "bolt", (), (), (1.0,))
+
+
+def make_components(
+    random: Random, *, workers: int, bolts: int, executors: float, streams: int
+) -> list[Component]:
+    """Return the components of a topology, sorted by id, with tasks from 1.
+
+    Parameters
+    ----------
+    workers
+        Number of workers, and of ackers.
+    bolts
+        Number of bolts, besides one or two spouts.
+    executors
+        Mean executors of a worker, without acker.
+    streams
+        Further streams of a component, at most.
+    """
+    spouts = random.choice((1, 1, 2)) if bolts > 1 else 1
+    ids = [_named(_SPOUTS, number) for number in range(spouts)]
+    ids += [_named(_BOLTS, number) for number in range(bolts)]
+    counts = _parallelism(random, len(ids), max(len(ids), round(executors * workers)))
+    flow = _Flow(random, streams)
+    for number, id_ in enumerate(ids):
+        flow.add(id_, counts[number], is_spout=number < spouts, is_last=number == len(ids) - 1)
+    made = flow.components()
+    made.append(_acker(made, workers))
+    first, numbered = 1, []
+    for component in sorted(made, key=lambda c: c.id):
+        numbered.append(replace(component, first_task=first))
+        first += len(component.shares)
+    return numbered
+
+
+class _Flow:
+    """Builds the components of a topology, from the spouts down."""
+
+    def __init__(self, random: Random, streams: int) -> None:
+        self._random = random
+        self._streams = streams
+        #: Tuples per second of each spout.
+        self._rate = min(random.lognormvariate(5.0, 1.2), 20_000.0)
+        self._inputs: dict[str, list[Input]] = {}
+        self._outputs: dict[str, dict[str, float]] = {}
+        self._executors: dict[str, int] = {}
+        self._taken: dict[tuple[str, str], int] = {}
+        #: Streams without a taker.
+        self._open: list[tuple[str, str]] = []
+
+    def add(self, id_: str, executors: int, *, is_spout: bool, is_last: bool) -> None:
+        random = self._random
+        self._executors[id_] = executors
+        self._inputs[id_] = [] if is_spout else self._take()
+        rate = self._rate if is_spout else sum(i.rate for i in self._inputs[id_])
+        outputs = {}
+        if not is_last:
+            outputs[_STREAMS[0]] = rate * random.uniform(0.5, 1.2 if is_spout else 1.5)
+            for stream in _STREAMS[1 : 1 + random.randint(0, self._streams)]:
+                outputs[stream] = rate * random.uniform(0.01, 0.1)
+        self._outputs[id_] = outputs
+        self._open += [(id_, stream) for stream in outputs]
+
+    def _take(self) -> list[Input]:
+        """Choose the inputs of a bolt: a stream without a taker, and perhaps another one."""
+        random = self._random
+        chosen = [self._open.pop(0)] if self._open else []
+        known = [(id_, stream) for id_, made in self._outputs.items() for stream in made]
+        if not chosen or random.random() < 0.35:
+            more = random.choice(known)
+            chosen += [more] if more not in chosen else []
+        for taken in chosen:
+            self._taken[taken] = self._taken.get(taken, 0) + 1
+            self._open = [other for other in self._open if other != taken]
+        return [
+            Input(id_, stream, self._outputs[id_][stream], random.uniform(0.7, 1.3))
+            for id_, stream in chosen
+        ]
+
+    def components(self) -> list[Component]:
+        return [self._component(id_) for id_ in self._inputs]
+
+    def _component(self, id_: str) -> Component:
+        random, inputs = self._random, self._inputs[id_]
+        shares = _shares(random, self._executors[id_])
+        outputs = [
+            Output(stream, rate, self._taken.get((id_, stream), 0))
+            for stream, rate in self._outputs[id_].items()
+        ]
+        if not inputs:
+            outputs.append(Output(_ACK_INIT, sum(o.rate for o in outputs), 1))
+            complete_ms = random.uniform(5.0, 200.0)
+            return Component(
+                id_, "spout", (), tuple(outputs), shares, complete_ms=complete_ms, failing=0.001
+            )
+        executed = sum(i.rate for i in inputs)
+        outputs.append(Output(_ACK_ACK, executed, 1))
+        busiest = sum(i.rate * i.slow for i in inputs) * max(shares)
+        execute_ms = min(random.uniform(0.05, 0.5) * 1000.0 / busiest, 200.0)
+        return Component(
+            id_,
+            "bolt",
+            tuple(inputs),
+            tuple(outputs),
+            shares,
+            execute_ms=execute_ms,
+            process_ms=execute_ms * random.uniform(1.0, 3.0),
+            failing=random.choice((0.0, 0.0, 0.001)),
+        )
+
+
+def _acker(components: list[Component], workers: int) -> Component:
+    inputs = [
+        Input(c.id, o.stream, o.rate, 1.0 + number / 100.0)
+        for number, c in enumerate(components)
+        for o in c.outputs
+        if o.stream.startswith("__")
+    ]
+    roots = sum(i.rate for i in inputs if i.stream == _ACK_INIT)
+    shares = (1.0 / workers,) * workers
+    outputs = (Output(_ACK_ACK, roots, 1),)
+    return Component(
+        ACKER, "bolt", tuple(inputs), outputs, shares, execute_ms=0.01, process_ms=0.01
+    )
+
+
+def _named(names: tuple[str, ...], number: int) -> str:
+    again, place = divmod(number, len(names))
+    return f"{names[place]}-{again + 1}" if again else names[place]
+
+
+def _parallelism(random: Random, components: int, executors: int) -> list[int]:
+    """Spread executors over components, at least one each."""
+    weights = [random.uniform(0.5, 2.0) for _ in range(components)]
+    left = executors - components
+    counts = [1 + int(left * weight / sum(weights)) for weight in weights]
+    counts[0] += executors - sum(counts)
+    return counts
+
+
+def _shares(random: Random, executors: int) -> tuple[float, ...]:
+    """Share the work among executors: unevenly, as groupings by a key do."""
+    weights = [random.lognormvariate(0.0, 0.1) for _ in range(executors)]
+    total = sum(weights)
+    return tuple(weight / total for weight in weights)
+
+
+#: Ports of a node, from 6700.
+_MOST_WORKERS_PER_NODE: Final = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """The size of a simulated cluster.
+
+    Parameters
+    ----------
+    bolts
+        Range of the number of bolts of a topology, besides one or two spouts.
+    executors
+        Mean executors of spouts and bolts per worker, besides an acker and ``__system``.
+    streams
+        Further streams of a component, at most.
+    """
+
+    nodes: int
+    workers_per_node: int
+    topologies: int
+    bolts: tuple[int, int]
+    executors: float
+    streams: int
+
+    @property
+    def workers(self) -> int:
+        """Number of workers."""
+        return self.nodes * self.workers_per_node
+
+    def sized(
+        self, nodes: int | None, workers_per_node: int | None, topologies: int | None
+    ) -> Profile:
+        """Return this profile in another size.
+
+        Parameters
+        ----------
+        nodes, workers_per_node
+            None: unchanged.
+        topologies
+            None: in proportion to the workers.
+
+        Raises
+        ------
+        ConfigError
+            A number is out of range, or there are more topologies than workers.
+        """
+        sized = replace(
+            self,
+            nodes=self.nodes if nodes is None else nodes,
+            workers_per_node=self.workers_per_node
+            if workers_per_node is None
+            else workers_per_node,
+        )
+        if topologies is None:
+            topologies = max(1, round(self.topologies * sized.workers / self.workers))
+        if sized.workers_per_node > _MOST_WORKERS_PER_NODE:
+            raise ConfigError(
+                f"{sized.workers_per_node} workers of a node are more than it has ports for: at"
+                f" most {_MOST_WORKERS_PER_NODE}"
+            )
+        if not 1 <= topologies <= sized.workers:
+            raise ConfigError(
+                f"{topologies} topologies do not go with {sized.workers} workers: each topology"
+                " has one worker or more"
+            )
+        return replace(sized, topologies=topologies)
+
+
+PROFILES: Final = {
+    "small": Profile(277, 24, 400, bolts=(3, 6), executors=5.0, streams=1),
+    "large": Profile(277, 24, 100, bolts=(6, 10), executors=6.0, streams=2),
+    "huge": Profile(277, 24, 1, bolts=(24, 24), executors=115.0, streams=3),
+}
+
 
 #: Port of the first worker of a node, as in Storm.
 _FIRST_PORT: Final = 6700
@@ -23,7 +364,7 @@ _FIRST_PORT: Final = 6700
 
 @dataclass(frozen=True, slots=True)
 class Executor:
-    """One executor: its component, its task, and its part of the component's work."""
+    """An executor: its component, task, and share of the component's work."""
 
     component: Component
     task: int
@@ -32,7 +373,7 @@ class Executor:
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """From `since` to `until`, each component has `streams` more every `step_secs`; they stay."""
+    """From `since` to `until`, `streams` more for each component every `step_secs`."""
 
     since: float
     until: float
@@ -40,33 +381,33 @@ class Growth:
     streams: int
 
     def added(self, at: float) -> int:
-        """Return how many streams are added by then."""
+        """Return the number of added streams by then."""
         steps = int((min(at, self.until) - self.since) / self.step_secs) + 1
         return self.streams * steps if at >= self.since else 0
 
 
 @dataclass(slots=True)
 class Topology:
-    """A topology, and what was planted in it."""
+    """A topology, with its planted troubles."""
 
     storm_id: str
     components: list[Component]
     activity: Activity
-    #: Nodes and ports of its workers at the beginning.
+    #: First slots of the workers.
     slots: list[paths.Slot]
-    #: By task: an executor whose work is not that of the others.
+    #: Activity of skewed executors, by task.
     skewed: dict[int, Activity] = field(default_factory=dict)
-    #: By component: how its latencies rise.
+    #: Rising latencies, by component.
     slowed: dict[str, Ramp] = field(default_factory=dict)
     growth: Growth | None = None
 
     @property
     def name(self) -> str:
-        """Its name, without number and time."""
+        """The topology's name, without number and time."""
         return self.storm_id.rsplit("-", 2)[0]
 
     def workers(self) -> list[tuple[Executor, ...]]:
-        """Return what each worker runs: every so-manyth executor, as Storm spreads them."""
+        """Return the executors of each worker: every n-th, as Storm spreads them."""
         every = [
             Executor(component, component.first_task + number, share)
             for component in self.components
@@ -76,29 +417,21 @@ class Topology:
         return [(_SYSTEM, *every[worker::count]) for worker in range(count)]
 
 
-#: Every worker has one.
 _SYSTEM: Final = Executor(SYSTEM_BOLT, -1, 1.0)
 
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """Nodes by their ids, and topologies."""
+    """Node ids and topologies."""
 
     nodes: list[str]
     topologies: list[Topology]
 
 
 def plan(profile: Profile, *, seed: int, now: float) -> Cluster:
-    """Return a cluster of that shape; the same for the same `seed` but for the time in its ids.
+    """Return a cluster, which depends only on `seed` except for the time in topologies' ids.
 
-    Parameters
-    ----------
-    profile
-        Its shape and size.
-    seed
-        Decides everything.
-    now
-        When its topologies were submitted, in seconds since 1970.
+    `now` is the time of submission, in seconds since 1970.
     """
     random = Random(f"cluster {seed}")
     nodes = [_node(random, number) for number in range(profile.nodes)]
@@ -106,7 +439,7 @@ def plan(profile: Profile, *, seed: int, now: float) -> Cluster:
     slots = [paths.Slot(node, port) for port in ports for node in nodes]
     topologies, taken = [], 0
     for number, workers in enumerate(_sizes(random, profile.workers, profile.topologies), start=1):
-        made = parts.topology(
+        made = make_components(
             random,
             workers=workers,
             bolts=random.randint(*profile.bolts),
@@ -130,7 +463,7 @@ def _node(random: Random, number: int) -> str:
 
 
 def _sizes(random: Random, workers: int, topologies: int) -> Sequence[int]:
-    """Spread workers over topologies: few have many, most have few, each has one or more."""
+    """Spread workers over topologies: few have many, most have few, each has at least one."""
     weights = [random.lognormvariate(0.0, 0.7) for _ in range(topologies)]
     left = workers - topologies
     sizes = [1 + int(left * weight / sum(weights)) for weight in weights]

@@ -1,11 +1,8 @@
-"""Connections over which simulated workers beat, as Storm's do: to one Pacemaker, else to another.
+"""Connections of simulated workers to Pacemakers, with failover as in Storm.
 
-A worker of Storm's has a connection of its own. Here the workers of a node share one, as 72,000
-connections are more than one process may have. Who shares one also shares its choice of a server,
-by the same rules as a real worker (`stormkeeper.pacemaker.client.pool_writes`). Heartbeats are not
-waited for one by one: answers come in the order of the requests.
-
-They speak neither TLS nor authenticate.
+The workers of a node share a connection, because a process cannot have 72,000, and so share its
+choice of a server, by the rules of real workers (`stormkeeper.pacemaker.client.pool_writes`). They
+pipeline heartbeats: answers come in the order of the requests. Without TLS and authentication.
 """
 
 from __future__ import annotations
@@ -24,7 +21,7 @@ from stormkeeper.pacemaker.client.pool_writes import Placement
 from stormkeeper.pacemaker.client.protocol import Backoff
 from stormkeeper.pacemaker.wire import MessageType, PacemakerFrameSplitter, decode
 from stormkeeper.pacemaker.wire.message_codec import encode_acknowledgement, encode_pulse_around
-from stormkeeper.simulation.workers import Beat
+from stormkeeper.simulation.model import Beat
 
 #: Message ids go from 0 to 99, as in Storm's client.
 _IDS: Final = 100
@@ -38,8 +35,6 @@ class Link:
 
     Parameters
     ----------
-    servers
-        All Pacemakers.
     random
         Source of the choice and of delays.
     clock
@@ -65,32 +60,32 @@ class Link:
         self._placement = Placement(servers, random)
         self._backoff = Backoff(random)
         self._wire: _Wire | None = None
-        #: Wires that were left for another, and still have answers to come.
+        #: Former connections with outstanding answers.
         self._left: set[_Wire] = set()
         self._connecting: asyncio.Task[None] | None = None
         self._looking: asyncio.Task[None] | None = None
         self._waiting: deque[Beat] = deque()
         self._retry_at = 0.0
-        #: Servers that failed one after another, since one took a heartbeat.
+        #: Failures since the last acknowledgement.
         self._failures = 0
         self._reason = "no connection was made"
 
     def send(self, beat: Beat) -> None:
-        """Send a heartbeat, once there is a connection; `flush` lets it go."""
+        """Queue a heartbeat for the next `flush`, or until there is a connection."""
         if self._wire is None:
             self._waiting.append(beat)
         else:
             self._wire.send(beat)
 
     def flush(self) -> None:
-        """Let go what was sent."""
+        """Write queued heartbeats to the connection."""
         if self._wire is not None:
             self._wire.flush()
 
     def look(self, now: float) -> None:
-        """Connect, give up what takes too long, go home: call it some times a second.
+        """Connect, time out, or return to the home server: call it several times a second.
 
-        `now` is a time of which all answers have been read.
+        All answers that arrived by `now` must have been read.
         """
         for wire in (*self._left, *((self._wire,) if self._wire else ())):
             wire.look(now)
@@ -107,7 +102,7 @@ class Link:
             self._looking = asyncio.ensure_future(self._go_home(home))
 
     def close(self) -> None:
-        """End the connections; what is unanswered has failed."""
+        """End the connections; unanswered heartbeats have failed."""
         for task in (self._connecting, self._looking):
             if task is not None:
                 task.cancel()
@@ -159,7 +154,7 @@ class Link:
         self._retry_at = self.clock() + self._backoff.failed()
 
     def took(self, beat: Beat, wire: _Wire) -> None:
-        """Note that a server took a heartbeat."""
+        """Record an acknowledgement."""
         if self._failures and wire is self._wire:
             self._failures = 0
             self._backoff.succeeded()
@@ -167,7 +162,7 @@ class Link:
         self._taken(beat, wire.server)
 
     def lost(self, wire: _Wire, beats: list[Beat], reason: str) -> None:
-        """Note that a connection has ended: its heartbeats go to another server."""
+        """Record the end of a connection; its heartbeats go to another server."""
         self._left.discard(wire)
         if wire is self._wire:
             self._wire = None
@@ -178,7 +173,7 @@ class Link:
 
 
 class _Wire(asyncio.Protocol):
-    """One connection to one server."""
+    """A connection to one server."""
 
     def __init__(self, link: Link, server: str, address: Address) -> None:
         self.server = server
@@ -212,18 +207,18 @@ class _Wire(asyncio.Protocol):
             self._unsent.clear()
 
     def leave(self) -> None:
-        """End the connection once all is answered."""
+        """Close the connection after the last answer."""
         self._is_left = True
         if not self._unanswered and self._transport is not None:
             self._transport.close()
 
     def look(self, now: float) -> None:
-        """Give the connection up if the server owes an answer and shows no life."""
+        """Abort the connection if an answer is due and nothing arrives."""
         if self._unanswered and now - self._alive_at >= TRY_TIMEOUT:
             self._give_up(f"no answer within {TRY_TIMEOUT:g} s")
 
     def abandon(self) -> list[Beat]:
-        """End the connection; return what is unanswered."""
+        """Abort the connection; returns the unanswered heartbeats."""
         beats = [beat for _, beat in self._unanswered]
         self._unanswered.clear()
         if self._transport is not None:

@@ -1,10 +1,8 @@
-"""The simulated cluster at work: which heartbeats are due, who ends and who starts.
+"""The simulated workers: due heartbeats, their counters, starts and ends.
 
-Pure: every call is given the time, in seconds since 1970, by a clock that never goes back; a seed
-decides the rest. Who sends the heartbeats is told here what servers answered.
-
-Each worker has a *seat*: its place in the period. A worker that starts in a seat beats when the one
-before it would have.
+Pure: every call gets the time, in seconds since 1970, from a clock that never goes back; a seed
+decides the rest. The sender reports the servers' answers. A worker has a *seat*, its place in the
+period, which its successor inherits.
 """
 
 from __future__ import annotations
@@ -17,34 +15,223 @@ from random import Random
 from typing import Any, Final
 
 from stormkeeper import paths
-from stormkeeper.simulation.cluster import Cluster, Executor, Topology
-from stormkeeper.simulation.workers import Beat, Tell, Worker, Writer
+from stormkeeper.simulation.activity import begins, spans, wavering
+from stormkeeper.simulation.bodies import Opened, Template, head, stats, values
+from stormkeeper.simulation.cluster import Cluster, Component, Executor, Topology
+from stormkeeper.thrift.compression import Compression
+from stormkeeper.thrift.serialization import Release
 
-#: Workers are that old when a simulation begins, at most: half of them have all windows full.
+#: Greatest age of workers at the beginning: half of them have full windows.
 _OLDEST_SECS: Final = 2 * 86400.0
 
-#: Seconds by which a worker's clock is fast or slow, on a machine that is well.
+
+#: Greatest error of a healthy machine's clock, in seconds.
 _CLOCK_SECS: Final = 2
 
-#: A worker that is not heard for so many periods has paused.
+
+#: Periods of silence after which a worker counts as paused.
 _PAUSE_PERIODS: Final = 3
+
+
+#: Takes an event of the truth, an object of JSON.
+Tell = Callable[[dict[str, Any]], None]
+
+
+_OF_SPOUTS: Final = ("acked", "failed", "complete_ms_avg")
+
+
+_OF_BOLTS: Final = ("acked", "failed", "process_ms_avg", "executed", "execute_ms_avg")
+
+
+@dataclass(slots=True)
+class Beat:
+    """A heartbeat, from when it is due until the acknowledgement of another one of its worker.
+
+    `start` and `end` are its bytes: the part that changes with the counters, and the times.
+    `counted_at` is the time of its counters, `sent_at` the send time by a correct clock.
+    """
+
+    worker: Worker
+    start: bytes
+    end: bytes
+    due: float
+    sent_at: float
+    counted_at: float
+    time_secs: int
+    uptime_secs: int
+    #: The server that acknowledged it.
+    server: str = ""
+    acknowledged_at: float = 0.0
+
+    @property
+    def path(self) -> str:
+        """The pulse's path."""
+        return self.worker.path
+
+    @property
+    def details(self) -> bytes:
+        """All bytes of the heartbeat."""
+        return self.start + self.end
+
+
+class Worker:
+    """One life of a worker, from its start to its end.
+
+    Parameters
+    ----------
+    started
+        Start of uptime and counters, in seconds since 1970.
+    """
+
+    __slots__ = (
+        "counted_at",
+        "ending",
+        "executors",
+        "failed",
+        "fast_secs",
+        "opened",
+        "path",
+        "silent_until",
+        "slot",
+        "started",
+        "taken",
+        "taken_beats",
+        "topology",
+        "under_way",
+    )
+
+    def __init__(
+        self,
+        topology: Topology,
+        slot: paths.Slot,
+        executors: tuple[Executor, ...],
+        started: float,
+    ) -> None:
+        self.topology = topology
+        self.slot = slot
+        self.executors = executors
+        self.started = started
+        self.path = paths.workerbeat(topology.storm_id, slot.node, slot.port)
+        #: Error of its clock.
+        self.fast_secs = 0
+        #: Alive but silent until then.
+        self.silent_until = 0.0
+        #: The present body, and the time of its counters.
+        self.opened: Opened | None = None
+        self.counted_at = 0.0
+        #: The unanswered heartbeat.
+        self.under_way: Beat | None = None
+        #: The last acknowledged heartbeat.
+        self.taken: Beat | None = None
+        self.taken_beats = 0
+        self.failed = 0
+        #: Why it ended, while its last heartbeat is unanswered.
+        self.ending = ""
+
+    def numbers(self, at: float) -> Iterator[tuple[Executor, Component, list[float]]]:
+        """Yield each executor with its component and its numbers as `values` has them."""
+        topology = self.topology
+        since = begins(self.started, at)
+        usual = spans(topology.activity, since, at)
+        added = topology.growth.added(at) if topology.growth else 0
+        for executor in self.executors:
+            component, task = executor.component, executor.task
+            if added and not component.is_system:
+                component = component.grown(added)
+            skewed = topology.skewed.get(task)
+            work = usual if skewed is None else spans(skewed, since, at)
+            slowness = wavering(at, task)
+            ramp = topology.slowed.get(component.id)
+            if ramp is not None and at > self.started:
+                slowness = [
+                    factor * ramp.mean(begin, at)
+                    for factor, begin in zip(slowness, since, strict=True)
+                ]
+            yield executor, component, values(component, executor.share, work, slowness)
+
+    def counters(self, at: float) -> list[dict[str, Any]]:
+        """Return the counters at a time, per executor, as objects of JSON."""
+        return [
+            {
+                "task_start": executor.task,
+                "task_end": executor.task,
+                "component": component.id,
+                **_as_json(stats(component, iter(numbers), names_component=False)),
+            }
+            for executor, component, numbers in self.numbers(at)
+        ]
+
+
+class Writer:
+    """Makes the bytes of heartbeats; keeps the templates.
+
+    Parameters
+    ----------
+    names_components
+        Whether executors name their components, as ours do and Storm's do not.
+    """
+
+    def __init__(
+        self, compression: Compression, release: Release, *, names_components: bool
+    ) -> None:
+        self._compression = compression
+        self._release = release
+        self._names_components = names_components
+        self._heads: dict[tuple[str, int], bytes] = {}
+        #: By topology, component and number of streams.
+        self._templates: dict[str, dict[tuple[str, int], Template]] = {}
+
+    def count(self, worker: Worker, at: float) -> None:
+        """Give a worker a body with the counters of that time."""
+        storm_id = worker.topology.storm_id
+        templates = self._templates.setdefault(storm_id, {})
+        begin = self._heads.get((storm_id, len(worker.executors)))
+        if begin is None:
+            begin = head(storm_id, len(worker.executors))
+            self._heads[storm_id, len(worker.executors)] = begin
+        pieces = [begin]
+        for executor, component, numbers in worker.numbers(at):
+            key = component.id, len(component.outputs)
+            template = templates.get(key)
+            if template is None:
+                template = Template(component, names_component=self._names_components)
+                templates[key] = template
+            pieces.append(template.filled(executor.task, numbers))
+        worker.opened = Opened(b"".join(pieces), self._compression, self._release)
+        worker.counted_at = at
+
+
+def _as_json(record: Any) -> dict[str, Any]:
+    found: dict[str, Any] = {"emitted": record.emitted, "transferred": record.transferred}
+    spout, bolt = record.specific.spout, record.specific.bolt
+    if spout is not None:
+        return found | {name: getattr(spout, name) for name in _OF_SPOUTS}
+    return found | {name: _by_source(getattr(bolt, name)) for name in _OF_BOLTS}
+
+
+def _by_source(by_window: dict[str, dict[Any, Any]]) -> dict[str, list[list[Any]]]:
+    """Return the values of inputs as lists of source, stream and value."""
+    return {
+        window: [[key.componentId, key.streamId, value] for key, value in by_input.items()]
+        for window, by_input in by_window.items()
+    }
 
 
 @dataclass(slots=True)
 class Seat:
-    """A place in the period, and who has it; nobody: its worker has ended."""
+    """A place in the period, and its worker; None after the worker's end."""
 
     phase: float
     worker: Worker | None
-    #: In which of so many periods its counters are new, so that they are not all new in the same.
+    #: Offset of the periods with new counters, which spreads the work.
     turn: int = 0
 
 
 @dataclass(slots=True)
 class Tally:
-    """Numbers of heartbeats so far.
+    """Counts of heartbeats.
 
-    `left_out` were due and not sent, as the one before was unanswered or its time was long past.
+    `left_out` were due and not sent: the one before was unanswered, or they were long overdue.
     """
 
     sent: int = 0
@@ -55,26 +242,20 @@ class Tally:
 
 
 class Simulation:
-    """A cluster at work.
+    """The workers of a cluster over time.
 
     Parameters
     ----------
     cluster
-        What it consists of; changed from now on by what is planted.
-    writer
-        Makes the heartbeats' bytes.
+        The cluster, which planted troubles change.
     period_secs
         From one heartbeat of a worker to the next.
     count_every
-        A worker's counters are new in every so-manyth heartbeat; its times are always.
-    seed
-        Decides what the cluster leaves open.
-    now
-        When it begins.
+        A worker's counters are new in every n-th heartbeat, its times in each.
     tell
-        Takes what happens, for the truth; None: nobody wants to know.
+        Takes the events of the truth; None: there is none.
     tells_counters
-        Whether it says what workers have counted, which is nearly all there is to say.
+        Whether the truth includes counters, which are nearly all of it.
     """
 
     def __init__(
@@ -98,13 +279,13 @@ class Simulation:
         self._tells_counters = tells_counters
         random = Random(f"workers {seed}")
         self._fast = {node: random.randint(-_CLOCK_SECS, _CLOCK_SECS) for node in cluster.nodes}
-        #: When the period that is now under way began, its number, and the next seat in it.
+        #: Start and number of the present period, and the next seat in it.
         self._round_at = now
         self._round = 0
         self._place = 0
         self._agenda: list[tuple[float, int, Callable[[float], None]]] = []
         self._numbers = itertools.count()
-        #: Paths that are to be deleted on every server.
+        #: Paths to delete on every server.
         self.deletions: list[str] = []
         seats = [self._first(random, t, *worker, now) for t, worker in _each(cluster)]
         #: In the order of the period.
@@ -134,24 +315,24 @@ class Simulation:
     # --- the schedule ----------------------------------------------------------------------------
 
     def prepare(self, now: float) -> Iterator[None]:
-        """Make every worker's first body, one at each step."""
+        """Make every worker's first body, one per step."""
         for seat in self.seats:
             if seat.worker is not None:
                 self._writer.count(seat.worker, now)
             yield
 
     def begin(self, now: float) -> None:
-        """Begin the first period; else it began when the simulation was made."""
+        """Restart the first period."""
         self._round_at = now
 
     def at(self, when: float, act: Callable[[float], None]) -> None:
-        """Have `act` called with the time, once `when` has come."""
+        """Schedule a call of `act`, which gets the time."""
         heapq.heappush(self._agenda, (when, next(self._numbers), act))
 
     def due(self, now: float) -> Iterator[Beat]:
-        """Yield the heartbeats that are due by `now`, and do what else is.
+        """Yield the heartbeats due by `now`, after scheduled calls.
 
-        A heartbeat whose time is more than a period past is left out: there is no burst.
+        A heartbeat that is overdue by more than a period is left out, so that there are no bursts.
         """
         while self._agenda and self._agenda[0][0] <= now:
             heapq.heappop(self._agenda)[2](now)
@@ -187,7 +368,7 @@ class Simulation:
         return beat
 
     def acknowledged(self, beat: Beat, server: str, now: float) -> None:
-        """Note that a server took a heartbeat."""
+        """Record the acknowledgement of a heartbeat by a server."""
         self.tally.acknowledged += 1
         worker = beat.worker
         before, worker.taken = worker.taken, beat
@@ -203,7 +384,7 @@ class Simulation:
         self._settled(worker, now)
 
     def failed(self, beat: Beat, now: float) -> None:
-        """Note that no server is known to have taken a heartbeat; one may have nevertheless."""
+        """Record a heartbeat without an acknowledgement; a server may have it nevertheless."""
         self.tally.failed += 1
         beat.worker.failed += 1
         self._settled(beat.worker, now)
@@ -216,16 +397,16 @@ class Simulation:
     # --- who starts and ends ---------------------------------------------------------------------
 
     def start(self, seat: Seat, worker: Worker, now: float) -> None:
-        """Have a new worker, of `another`, in a seat whose worker has ended."""
+        """Start a worker in an empty seat."""
         seat.worker = worker
         self._started(worker, now)
 
     def another(self, worker: Worker, slot: paths.Slot, now: float) -> Worker:
-        """Return a new worker that runs what `worker` did: counters and uptime begin at `now`."""
+        """Return a successor of `worker`, with counters and uptime from `now`."""
         return self._new(worker.topology, slot, worker.executors, now)
 
     def stop(self, seat: Seat, why: str, now: float) -> Worker | None:
-        """End a seat's worker; return it, or None where there is none."""
+        """End the worker of a seat, and return it; None if the seat is empty."""
         worker, seat.worker = seat.worker, None
         if worker is not None:
             worker.ending = why
@@ -234,12 +415,12 @@ class Simulation:
         return worker
 
     def finish(self, now: float) -> None:
-        """Tell of every worker that is alive what it last said."""
+        """End all workers."""
         for seat in self.seats:
             self.stop(seat, "end of the simulation", now)
 
     def unanswered(self) -> int:
-        """Return how many heartbeats no server has answered yet."""
+        """Return the number of heartbeats without an answer."""
         return self.tally.sent - self.tally.acknowledged - self.tally.failed
 
     def _started(self, worker: Worker, now: float) -> None:
@@ -250,7 +431,7 @@ class Simulation:
 
     def _tell_end(self, worker: Worker, now: float) -> None:
         if self._tell is None:
-            return  # counting again all that a worker has said takes its time
+            return  # recomputing the counters would take time
         taken = worker.taken
         last: dict[str, Any] | None = None
         if taken is not None:
@@ -278,7 +459,7 @@ class Simulation:
 
 
 def named(worker: Worker) -> dict[str, Any]:
-    """Return what names a worker in the truth."""
+    """Return a worker's name for the truth."""
     return {
         "storm_id": worker.topology.storm_id,
         "node": worker.slot.node,

@@ -1,17 +1,19 @@
-"""The simulation as a process: connections, clock, signals, and what it says while it runs."""
+"""The process of a simulation: connections, clock, progress, and the truth as JSON lines."""
 
 from __future__ import annotations
 
 import asyncio
 import gc
+import json
 import math
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from random import Random
-from typing import Any, Final
+from types import TracebackType
+from typing import Any, Final, Self
 
 from stormkeeper import paths
 from stormkeeper.conf import Conf
@@ -20,28 +22,24 @@ from stormkeeper.daemon.logs import counted
 from stormkeeper.errors import ConfigError, PacemakerUnavailableError, SimulationError
 from stormkeeper.pacemaker.client.pool import PacemakerPool, connect
 from stormkeeper.simulation import cluster
+from stormkeeper.simulation.cluster import Profile, Topology
 from stormkeeper.simulation.links import Link
-from stormkeeper.simulation.model import Simulation
-from stormkeeper.simulation.profiles import Profile
+from stormkeeper.simulation.model import Beat, Simulation, Writer
 from stormkeeper.simulation.troubles import ROUND_SECS, Troubles
-from stormkeeper.simulation.truth import Truth, of_topologies
-from stormkeeper.simulation.workers import Beat, Writer
 from stormkeeper.thrift.serialization import Release, compression_for, release_for
 
-#: Seconds between two looks at what is due, and at what takes too long. Each look costs as much as
-#: some heartbeats do.
+#: Seconds between two checks of due heartbeats, and of timeouts.
 _TICK_SECS: Final = 0.02
 _LOOK_SECS: Final = 0.25
 
-#: Heartbeats that are made and sent at once, at most, before answers are read again; and seconds
-#: that this takes, at most.
+#: Limits of a batch of heartbeats between two reads of answers: heartbeats, and seconds.
 _BATCH: Final = 1024
 _BATCH_SECS: Final = 0.05
 
 #: Seconds between two lines on progress.
 _REPORT_SECS: Final = 5.0
 
-#: Seconds that the last answers are waited for.
+#: Longest wait for the last answers, in seconds.
 _END_SECS: Final = 6.0
 
 _NAMES_SHOWN: Final = 3
@@ -49,34 +47,32 @@ _NAMES_SHOWN: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What is simulated, and how.
+    """Options of a simulation.
 
     Parameters
     ----------
-    profile
-        Shape and size of the cluster.
     seed
-        Decides all that is left open.
+        Decides everything that is random.
     period_secs
         From one heartbeat of a worker to the next.
     count_every
-        A worker's counters are new in every so-manyth heartbeat.
+        A worker's counters are new in every n-th heartbeat.
     connections
-        How many; the nodes share them.
+        Number of connections, which the nodes share.
     release
-        Which Storm is to read the heartbeats; None: the one that the compression goes with.
+        The Storm release that reads the heartbeats; None: follows the compression.
     names_components
         Whether executors name their components.
     has_troubles
-        Whether troubles are planted.
+        Whether to plant troubles.
     duration_secs
-        After which it ends; None: at a signal.
+        None: until a signal.
     cleans
-        Whether it deletes its pulses at the end.
+        Whether to delete the pulses at the end.
     beside
-        Whether it may run beside real topologies.
+        Whether real topologies are allowed beside.
     tells_counters
-        Whether the truth has counters.
+        Whether the truth includes counters.
     """
 
     profile: Profile
@@ -100,27 +96,25 @@ def run(
     stop: StopSignals,
     say: Callable[[str], None],
 ) -> dict[str, Any]:
-    """Simulate workers until the duration is over or a signal comes; return a summary.
+    """Simulate workers until the duration is over or a signal arrives; returns a summary.
 
     Parameters
     ----------
     conf
-        Gives ``pacemaker.servers`` and ``storm.meta.serialization.delegate``.
+        For ``pacemaker.servers`` and ``storm.meta.serialization.delegate``.
     truth_at
-        File for the truth; None: none is kept.
-    stop
-        The signals that end it.
+        File for the truth; None: no truth.
     say
         Takes a line on progress every five seconds.
 
     Raises
     ------
     ConfigError
-        If the Pacemakers want TLS or writers to authenticate, which this does not do.
+        The Pacemakers require TLS, or authentication of writers.
     PacemakerError
-        If a Pacemaker does not answer at the beginning, or refuses.
+        A Pacemaker does not answer at the beginning, or refuses.
     SimulationError
-        If there are pulses of real topologies, or the truth cannot be written.
+        There are pulses of real topologies, or the truth cannot be written.
     """
     if conf["pacemaker.tls.enable"] or conf["pacemaker.auth.writes"]:
         raise ConfigError(
@@ -137,21 +131,21 @@ def run(
 
 
 def check_alone(pool: PacemakerPool) -> None:
-    """See that the Pacemakers hold pulses of simulated topologies only.
+    """Raise an error if Pacemakers may hold pulses of real topologies.
 
     Raises
     ------
     PacemakerUnavailableError
-        If one of them does not answer.
+        A Pacemaker does not answer.
     SimulationError
-        If there is another topology.
+        There is a real topology.
     """
     held = pool.children(paths.WORKERBEATS)
     if pool.failures:
         reasons = "; ".join(pool.failures.values())
         raise PacemakerUnavailableError(
-            f"not every Pacemaker says whether it has real workers: {reasons}; start it, take it"
-            " out of pacemaker.servers, or simulate nevertheless with --beside"
+            f"not every Pacemaker answers whether it has real workers: {reasons}; start it, take it"
+            " out of pacemaker.servers, or use --beside"
         )
     real = [name for name in held if not name.startswith(cluster.PREFIX)]
     if real:
@@ -164,7 +158,7 @@ def check_alone(pool: PacemakerPool) -> None:
 
 
 class _Lags:
-    """How far behind the schedule heartbeats went out, in whole milliseconds, rounded up."""
+    """Counts of heartbeats by their delay, in whole milliseconds, rounded up."""
 
     def __init__(self) -> None:
         self._counts: Counter[int] = Counter()
@@ -173,12 +167,12 @@ class _Lags:
         self._counts[math.ceil(secs * 1000.0)] += 1
 
     def take(self, others: _Lags) -> None:
-        """Add those of others, which has none then."""
+        """Move the counts of others here."""
         self._counts.update(others._counts)
         others._counts.clear()
 
     def at(self, part: float) -> int:
-        """Return the lag that `part` of all heartbeats do not exceed; 0 without any."""
+        """Return the delay that `part` of all heartbeats do not exceed; 0 without any."""
         left = part * self._counts.total()
         for lag in sorted(self._counts):
             left -= self._counts[lag]
@@ -188,12 +182,12 @@ class _Lags:
 
 
 def _pause() -> None:
-    """Wait a tick, with the event loop: then it reads all the answers of a tick at once."""
+    """Block the event loop for a tick, which then reads all the answers of a tick at once."""
     time.sleep(_TICK_SECS)
 
 
 class _Run:
-    """One run of a simulation."""
+    """A run of a simulation."""
 
     def __init__(
         self,
@@ -208,12 +202,12 @@ class _Run:
         self._truth = truth
         self._say = say
         self._behind = time.time() - time.monotonic()
-        #: Of all heartbeats until the last line on progress, and since then.
+        #: Delays until the last line on progress, and since.
         self._lags, self._recent = _Lags(), _Lags()
         self._deleting: set[asyncio.Task[None]] = set()
-        #: Seconds of the processor until the first heartbeat was due.
+        #: CPU seconds before the first heartbeat.
         self._prepared_cpu = 0.0
-        #: Why heartbeats failed, since the last line.
+        #: Reason of the newest failure since the last line.
         self._reason = ""
         begin = self._clock()
         compression = compression_for(conf["storm.meta.serialization.delegate"])
@@ -234,7 +228,7 @@ class _Run:
             tell=truth.tell if truth.is_kept else None,
             tells_counters=options.tells_counters,
         )
-        # Who draws which server is not what the seed decides: as with real workers.
+        # As with real workers, the choice of a server does not follow the seed.
         links = [
             Link(servers, Random(), clock=self._clock, taken=self._taken, failed=self._failed)
             for _ in range(min(options.connections, len(made.nodes)))
@@ -247,11 +241,11 @@ class _Run:
         return time.monotonic() + self._behind
 
     def prepare(self, stop: StopSignals) -> None:
-        """Make every worker's first heartbeat, so that the schedule begins without a debt."""
+        """Make every worker's first heartbeat, so that the schedule begins without a delay."""
         for _ in self._simulation.prepare(self._began):
             if stop.stopped:
                 return
-        # Nothing of all that is ever garbage: it need not be looked through again and again.
+        # None of this is ever garbage.
         gc.freeze()
         profile, took = self._options.profile, self._clock() - self._began
         workers = counted(profile.workers, "worker")
@@ -259,7 +253,7 @@ class _Run:
         self._say(f"ready after {took:.1f} s: {workers} of {topologies}")
 
     async def until(self, stop: StopSignals) -> dict[str, Any]:
-        """Send heartbeats until the duration is over or a signal comes; return the summary."""
+        """Send heartbeats until the duration is over or a signal arrives; returns the summary."""
         self._began = began = self._clock()
         self._prepared_cpu = time.process_time()
         self._simulation.begin(began)
@@ -293,7 +287,7 @@ class _Run:
             for topology in self._simulation.cluster.topologies:
                 path = paths.workerbeats(topology.storm_id)
                 await asyncio.to_thread(self._pool.delete_path, path)
-        # What was still unanswered has failed since.
+        # Unanswered heartbeats have failed since.
         return summary | asdict(self._simulation.tally)
 
     def _plant(self, begin: float) -> None:
@@ -306,7 +300,7 @@ class _Run:
         )
 
     def _send(self, now: float) -> bool:
-        """Send what is due; return whether more may be."""
+        """Send due heartbeats; returns whether more may be due."""
         touched = set()
         count = 0
         for beat in self._simulation.due(now):
@@ -325,21 +319,21 @@ class _Run:
         return count > 0
 
     async def _look(self, now: float) -> None:
-        """Look after connections, by what had come by `now`, and after deletions."""
-        # Answers that lie there unread are read in the first of these, and heeded in the second: it
-        # is no fault of the servers' if this process was not let run.
+        """Look after connections, with answers up to `now`, and delete paths."""
+        # The first reads waiting answers, the second handles them: a pause of this process is not
+        # the servers' fault.
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         for link in self._links:
             link.look(now)
         deletions, self._simulation.deletions = self._simulation.deletions, []
         for path in deletions:
-            # A server that is away would hold up all heartbeats.
+            # In a thread: an absent server would delay all heartbeats.
             task = asyncio.create_task(asyncio.to_thread(self._pool.delete_path, path))
             self._deleting.add(task)
 
     async def _drain(self) -> None:
-        """Wait until all that was sent is answered, or has failed."""
+        """Wait until all heartbeats are answered or have failed."""
         end = self._clock() + _END_SECS
         while self._simulation.unanswered() and self._clock() < end:
             await self._look(self._clock())
@@ -376,4 +370,100 @@ class _Run:
             "lag_ms": {"p50": lags.at(0.5), "p99": lags.at(0.99), "max": lags.at(1.0)},
             "cpu_seconds": round(time.process_time() - self._prepared_cpu, 3),
             "prepared_cpu_seconds": round(self._prepared_cpu, 3),
+        }
+
+
+class Truth:
+    """A file of events, one JSON object per line; without a path, events are dropped.
+
+    Parameters
+    ----------
+    path
+        Replaces an older file.
+
+    Raises
+    ------
+    SimulationError
+        The file cannot be made.
+    """
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+        #: Why it could not be written any more.
+        self.fault: SimulationError | None = None
+        try:
+            self._file = None if path is None else path.open("w", encoding="utf-8")
+        except OSError as error:
+            raise self._fault(error) from error
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._file is not None:
+            try:
+                self._file.close()
+            except OSError as error:
+                if exc is None:
+                    raise self._fault(error) from error
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether there is a file."""
+        return self._file is not None
+
+    def tell(self, event: dict[str, Any]) -> None:
+        """Write an event; `check` raises errors later."""
+        if self._file is not None and self.fault is None:
+            try:
+                self._file.write(json.dumps(event, separators=(",", ":")) + "\n")
+            except OSError as error:
+                self.fault = self._fault(error)
+
+    def check(self) -> None:
+        """Flush the file.
+
+        Raises
+        ------
+        SimulationError
+            An event could not be written.
+        """
+        if self._file is not None and self.fault is None:
+            try:
+                self._file.flush()
+            except OSError as error:
+                self.fault = self._fault(error)
+        if self.fault is not None:
+            raise self.fault
+
+    def _fault(self, error: OSError) -> SimulationError:
+        return SimulationError(
+            f"cannot write the truth to {self._path}: {error.strerror}; name another file with"
+            " --truth"
+        )
+
+
+def of_topologies(topologies: list[Topology], at: float) -> Iterator[dict[str, Any]]:
+    """Yield an event per topology, with its components."""
+    for topology in topologies:
+        yield {
+            "event": "topology",
+            "at": at,
+            "storm_id": topology.storm_id,
+            "topology": topology.name,
+            "workers": len(topology.slots),
+            "components": [
+                {
+                    "component": component.id,
+                    "kind": component.kind,
+                    "task_start": component.tasks[0],
+                    "task_end": component.tasks[-1],
+                }
+                for component in topology.components
+            ],
         }

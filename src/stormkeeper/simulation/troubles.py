@@ -1,4 +1,4 @@
-"""Troubles that are planted in a simulated cluster, one of each kind a round, from a seed.
+"""Troubles of a simulated cluster, one of each kind per round, from a seed.
 
 ========================  ==========================================================================
 ``worker_died``           a worker beats no more; its last pulse stays
@@ -23,26 +23,24 @@ from typing import Any, Final
 
 from stormkeeper import paths
 from stormkeeper.simulation.activity import Change, Ramp
-from stormkeeper.simulation.cluster import Growth, Topology
-from stormkeeper.simulation.components import Component
-from stormkeeper.simulation.model import Seat, Simulation, named
-from stormkeeper.simulation.workers import Tell, Worker
+from stormkeeper.simulation.cluster import Component, Growth, Topology
+from stormkeeper.simulation.model import Seat, Simulation, Tell, Worker, named
 
-#: Length of a round where the simulation has no end.
+#: Length of a round of an endless simulation.
 ROUND_SECS: Final = 600.0
 
-#: Times that a flapping worker restarts in a round.
+#: Restarts of a flapping worker in a round.
 _FLAPS: Final = 6
 
-#: Ports of workers that have moved begin above those of all that have not.
+#: First port of moved workers, above all others.
 _MOVED_PORT: Final = 20_000
 
-#: Seconds between the end of a topology's workers and the deletion of its pulses, so that none of
-#: them is sent again after it.
+#: Seconds from the end of a topology's workers to the deletion of its pulses, so that no pulse is
+#: sent after it.
 _DELETE_AFTER_SECS: Final = 2.0
 
-#: What a bolt's capacity rises to, in Storm's window of ten minutes and at its usual rate: enough
-#: to be above 1 where the rate is low.
+#: Final capacity of a saturating bolt in the window of ten minutes, at the usual rate: above 1 at
+#: a low rate, too.
 _SATURATED: Final = 1.6
 _CAPACITY_SECS: Final = 600.0
 
@@ -52,16 +50,14 @@ class Troubles:
 
     Parameters
     ----------
-    simulation
-        Where.
     seed
-        Decides what happens to whom, and when.
+        Decides the victims and times.
     begin
-        When the first round begins.
+        Start of the first round.
     round_secs
-        How long a round takes; what lasts ends within it.
+        Length of a round, within which troubles end.
     tell
-        Takes each trouble, for the truth, when it begins.
+        Takes each trouble at its beginning, for the truth.
     """
 
     def __init__(
@@ -73,9 +69,9 @@ class Troubles:
         self._begin = begin
         self._tell = tell
         self._moved = 0
-        #: What a trouble of this round is about, by storm id or node.
+        #: Topologies and nodes with a trouble in this round.
         self._used: set[str] = set()
-        #: Topologies that are killed, and those that will be: nothing else is to happen to these.
+        #: Killed topologies, and those that will be, which have no other trouble.
         self._killed: set[str] = set()
         self._doomed: set[str] = set()
         simulation.at(begin, self._plant)
@@ -89,14 +85,14 @@ class Troubles:
         self._simulation.at(self._begin, self._plant)
 
     def _at(self, since: float, until: float | None, kind: str, **subject: Any) -> None:
-        """Tell of a trouble when it begins."""
+        """Schedule the event of a trouble."""
         told = {"event": "trouble", "kind": kind, "since": since, "until": until, **subject}
         self._simulation.at(since, lambda now: self._tell({**told, "at": now}))
 
     # --- who -------------------------------------------------------------------------------------
 
     def _seat(self) -> Seat | None:
-        """Choose a worker, of a topology without a trouble if there is one."""
+        """Choose a worker, preferably of a topology without a trouble."""
         taken = [
             seat
             for seat in self._simulation.seats
@@ -226,7 +222,7 @@ class Troubles:
 
     def _topology_killed(self, since: float, until: float) -> None:  # noqa: ARG002
         if len(self._simulation.cluster.topologies) - len(self._doomed) < 2:
-            return  # the rest would have no cluster to happen in
+            return  # other troubles need a topology
         topology = self._topology(alone=True)
         if topology is None:
             return
@@ -265,7 +261,7 @@ class Troubles:
         if topology is None:
             return
         component = max(_bolts(topology), key=lambda bolt: bolt.capacity)
-        # A ramp counts with half of its rise, in the part of the window that it takes.
+        # The mean of a ramp is half of its rise, in its part of the window.
         part = min((until - since) / _CAPACITY_SECS, 1.0) / 2.0
         rise = max(1.0, (_SATURATED / component.capacity - 1.0) / part)
         topology.slowed[component.id] = Ramp(since, until, rise)
@@ -288,7 +284,7 @@ class Troubles:
             self._at(since, until, "heartbeats_growing", storm_id=topology.storm_id)
 
 
-#: In the order in which they choose: whoever needs a topology for itself comes first.
+#: In the order of choice: kinds that need a topology of their own come first.
 _KINDS: Final[Sequence[Callable[[Troubles, float, float], None]]] = (
     Troubles._topology_killed,
     Troubles._throughput_dropped,
@@ -309,6 +305,6 @@ def _bolts(topology: Topology) -> list[Component]:
 
 
 def _widest(topology: Topology) -> Component | None:
-    """Return the bolt with most executors; None where none has three."""
+    """Return the bolt with the most executors, if these are three or more."""
     widest = max(_bolts(topology), key=lambda bolt: len(bolt.shares))
     return widest if len(widest.shares) >= 3 else None
