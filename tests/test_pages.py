@@ -4,14 +4,12 @@ import re
 import shlex
 import subprocess
 import sys
-from collections import Counter
 from pathlib import Path
 
 import click
 import pytest
 
 import stormkeeper
-from faults.bad_input import abuses
 from stormkeeper.cli.commands import storm
 from stormkeeper.conf.schema import SCHEMA
 
@@ -113,11 +111,3 @@ def test_pages_build_into_a_site(tmp_path):
     )
     assert (built.returncode, built.stderr) == (0, "")
     assert (tmp_path / "index.html").exists()
-
-
-def test_the_ways_to_misbehave_are_as_many_as_is_said():
-    page = (ROOT / "docs/robustness.md").read_text()
-    assert f"has {len([*abuses()])} ways to misbehave" in page
-    modes = Counter(mode for abuse in abuses() for mode in abuse.modes)
-    said = re.findall(r"(?:`([A-Z]+)`|with (TLS)) (\d+)", page)
-    assert {plain or tls: int(count) for plain, tls, count in said} == modes
