@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from stormkeeper.daemon.http import HttpThread
 from stormkeeper.daemon.sockets import address_of, listen
 from stormkeeper.supervisor.log_pages import LogFiles, queries
-from stormkeeper.worker.driver_log import put_aside
+from stormkeeper.worker.driver_log import rotate
 
 
 @contextmanager
@@ -31,7 +31,7 @@ class Log:
 
     def put_aside(self):
         """Have what is old in a packed file, as our workers do it."""
-        put_aside(self.path, 9)
+        rotate(self.path, 9)
 
     def rename(self):
         """Begin a new one."""

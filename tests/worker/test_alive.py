@@ -3,7 +3,7 @@ import os
 import pytest
 
 from stormkeeper.conf import defaults
-from stormkeeper.worker.heartbeat import AliveFile, alive_file
+from stormkeeper.worker.heartbeat import AliveFile
 from support.waiting import until
 
 
@@ -32,31 +32,31 @@ def alive(world, tmp_path):
 
 
 def test_before_the_first_beat_there_is_no_sign(alive, tmp_path):
-    assert not alive.look()
+    assert not alive.touch()
     assert list(tmp_path.iterdir()) == []
 
 
 def test_each_look_is_a_change_of_the_files_time(alive, world, tmp_path):
     world.beaten_at = world.now
     file = tmp_path / "alive"
-    assert alive.look()
+    assert alive.touch()
     assert file.stat().st_mode & 0o777 == 0o600
     os.utime(file, (1.0, 1.0))
     world.now += 33.0
-    assert alive.look()
+    assert alive.touch()
     assert file.stat().st_mtime > 1.0
 
 
 def test_a_beat_that_hangs_is_none(alive, world, tmp_path, caplog):
     world.beaten_at = world.now
-    assert alive.look()
+    assert alive.touch()
     os.utime(tmp_path / "alive", (1.0, 1.0))
     world.now += 33.5
-    assert [alive.look(), alive.look()] == [False, False]
+    assert [alive.touch(), alive.touch()] == [False, False]
     assert (tmp_path / "alive").stat().st_mtime == 1.0
-    assert caplog.text.count("the heartbeats have been stuck for 34 s") == 1
+    assert caplog.text.count("the heartbeat thread has been stuck for 34 s") == 1
     world.beaten_at = world.now
-    assert alive.look()
+    assert alive.touch()
 
 
 def test_where_it_cannot_be_given_the_worker_goes_on(alive, world, tmp_path, caplog):
@@ -64,11 +64,11 @@ def test_where_it_cannot_be_given_the_worker_goes_on(alive, world, tmp_path, cap
     tmp_path.joinpath("alive").mkdir()
     tmp_path.joinpath("alive").rmdir()
     tmp_path.rmdir()
-    alive.look()
-    alive.look()
-    assert caplog.text.count("cannot be given") == 1
+    alive.touch()
+    alive.touch()
+    assert caplog.text.count("cannot be touched") == 1
     tmp_path.mkdir()
-    assert alive.look()
+    assert alive.touch()
     assert (tmp_path / "alive").exists()
 
 
@@ -87,4 +87,4 @@ def test_the_thread_goes_on_until_it_is_closed(tmp_path):
 
 
 def test_nothing_is_touched_that_nobody_names():
-    assert alive_file(None, defaults(), lambda: 0.0) is None
+    assert AliveFile.from_conf(None, defaults(), lambda: 0.0) is None

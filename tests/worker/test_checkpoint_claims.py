@@ -84,7 +84,7 @@ class TestClaims:
     def test_a_query_without_one_runs_without(self, tmp_path):
         claims = Claims({}, lambda _: pytest.fail("there is nothing to look at"))
         claims.take("q")
-        assert claims.look("q")
+        assert claims.is_kept("q")
         assert not (tmp_path / "checkpoint").exists()
 
     def test_the_first_claim_of_a_checkpoint_is_told_before(self, checkpoint):
@@ -106,22 +106,22 @@ class TestClaims:
         with pytest.raises(ClaimedError, match="given to another"):
             claims.take("q")
         assert checkpoint.claims() == []
-        assert not claims.look("q")
+        assert not claims.is_kept("q")
 
     def test_one_that_is_lost_before_the_start(self, checkpoint):
         checkpoint.take(SECOND)
         claims = Claims({"q": FIRST}, lambda _: checkpoint)
         with pytest.raises(ClaimedError, match=r"'q' runs elsewhere: the launch 7-2-0 .* 7-1-0"):
             claims.take("q")
-        assert not claims.look("q")
+        assert not claims.is_kept("q")
         assert claims.lost == {"q": SECOND}
 
     def test_one_that_is_lost_later(self, checkpoint, caplog):
         claims = Claims({"q": FIRST}, lambda _: checkpoint)
         claims.take("q")
-        assert claims.look("q")
+        assert claims.is_kept("q")
         checkpoint.take(THIRD)
-        assert [claims.look("q"), claims.look("q")] == [False, False]
+        assert [claims.is_kept("q"), claims.is_kept("q")] == [False, False]
         assert claims.lost == {"q": THIRD}
         assert [r.message for r in caplog.records if "the launch 12-1-0" in r.message] == [
             "the query q is left to the launch 12-1-0, which has claimed it"
@@ -132,12 +132,12 @@ class TestClaims:
         one, other = f"{tmp_path}/one", f"{tmp_path}/other"
         claims.take(one, FIRST)
         claims.take(other, FIRST)
-        assert claims.look_at_all()
+        assert claims.are_all_kept()
         assert Checkpoint(spark, other).claims() == [FIRST]
         Checkpoint(spark, other).take(SECOND)
-        assert not claims.look_at_all()
+        assert not claims.are_all_kept()
         assert claims.lost == {other: SECOND}
-        assert claims.look(one)
+        assert claims.is_kept(one)
 
     def test_a_checkpoint_that_cannot_be_written(self, spark, tmp_path):
         (tmp_path / "file").write_text("")
@@ -150,9 +150,9 @@ class TestClaims:
         claims.take("q")
         folder = tmp_path / "checkpoint" / "claims"
         folder.rename(tmp_path / "elsewhere")
-        assert claims.look("q")
+        assert claims.is_kept("q")
         folder.write_text("no folder")
-        assert claims.look("q")
+        assert claims.is_kept("q")
 
     def test_whoever_watches_is_told_once(self, checkpoint):
         claims = Claims({"q": FIRST, "r": FIRST}, lambda _: checkpoint)
@@ -195,7 +195,7 @@ def run(spark, tmp_path):
     )
 
     def admits(batch):
-        return claims.look(events.running_as(spark_callbacks.query_id(batch)).name)
+        return claims.is_kept(events.running_as(spark_callbacks.query_id(batch)).name)
 
     stopped = threading.Event()
     with BatchGate(admits).installed():
@@ -257,18 +257,18 @@ def test_another_topology_is_waited_for_until_it_is_gone(script):
     first, second = script(FIRST, "first-1-1"), script(SECOND, "second-2-1")
     first.take("place", FIRST)
     second.take("place", SECOND)
-    assert not first.look("place")
+    assert not first.is_kept("place")
     assert first.occupied == {"place": owner("second-2-1")}
-    assert second.look("place")
+    assert second.is_kept("place")
     again = script(FIRST, "first-1-1")
     said = r"place belongs to the topology second-2-1 at a:6700 since 2023-11-14 22:13:20 UTC"
     with pytest.raises(OccupiedError, match=said):
         again.take("place", FIRST)
     script.gone.append("second-2-1")
     again.take("place", FIRST)
-    assert again.look("place")
+    assert again.is_kept("place")
     # A worker of the other one that still runs stops.
-    assert not second.look("place")
+    assert not second.is_kept("place")
 
 
 def test_a_later_launch_of_the_same_topology_is_not_waited_for(script):

@@ -5,8 +5,8 @@ from stormkeeper.worker.executor_counts import (
     ALL_TIME,
     TopologyCounts,
     WorkerStatistics,
+    component_work,
     observation,
-    work,
 )
 from stormkeeper.worker.running_queries import QueryRun
 
@@ -40,7 +40,7 @@ def test_observations_are_named_apart_and_the_same_at_every_start():
 def test_counts_of_a_diamond():
     (query,) = diamond().queries
     rows = observed(s_left_0=10, s_right_0=10, left_join_0=4, right_join_1=6, left_join_2=4)
-    done = work(query, rows, 25.0)
+    done = component_work(query, rows, 25.0)
     assert (done["s"].emitted, done["s"].transferred, done["s"].executed) == (10, 20, {})
     assert (done["left"].emitted, done["left"].transferred) == (4, 8)
     assert done["left"].executed == {"s": 10}
@@ -51,20 +51,20 @@ def test_counts_of_a_diamond():
 
 def test_a_reader_that_stops_early_takes_nothing_from_the_others():
     (query,) = diamond().queries
-    done = work(query, observed(s_left_0=3, s_right_0=10), 1.0)
+    done = component_work(query, observed(s_left_0=3, s_right_0=10), 1.0)
     assert (done["s"].emitted, done["s"].transferred) == (10, 13)
     assert done["left"].executed == {"s": 3}
 
 
 def test_what_was_not_observed_had_no_rows():
     (query,) = diamond().queries
-    assert all(done.emitted == 0 for done in work(query, BatchRows(), 1.0).values())
+    assert all(done.emitted == 0 for done in component_work(query, BatchRows(), 1.0).values())
 
 
 def test_a_part_is_one_for_who_let_it_out_and_for_who_took_it_in():
     (query,) = diamond().queries
     names = [observation(edge) for edge in query.edges]
-    done = work(query, BatchRows(dict.fromkeys(names, 1), frozenset(names[:1])), 1.0)
+    done = component_work(query, BatchRows(dict.fromkeys(names, 1), frozenset(names[:1])), 1.0)
     assert names[0] == "stormkeeper:s>left:0"
     assert {name for name, did in done.items() if did.partial} == {"s", "left"}
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from stormkeeper.worker import driver_log
-from stormkeeper.worker.driver_log import LogRotation, put_aside
+from stormkeeper.worker.driver_log import LogRotation, rotate
 from support.waiting import until
 
 BLOCK = 4096
@@ -34,7 +34,7 @@ def test_what_is_old_is_put_aside_and_all_is_there_once(file):
     file.write_bytes(text)
     file.chmod(0o640)
     with file.open("ab", buffering=0) as writer:
-        assert put_aside(file, 9)
+        assert rotate(file, 9)
         writer.write(b"and on\n")
     assert file.stat().st_size <= BLOCK + 7
     assert aside(file, 1) + file.read_bytes() == text + b"and on\n"
@@ -44,7 +44,7 @@ def test_what_is_old_is_put_aside_and_all_is_there_once(file):
 def test_older_ones_move_up_and_the_oldest_goes(file):
     for number in range(4):
         file.write_bytes(bytes([number]) * (2 * BLOCK))
-        assert put_aside(file, 3)
+        assert rotate(file, 3)
     assert [aside(file, number)[:1] for number in (1, 2, 3)] == [b"\3", b"\2", b"\1"]
     assert not Path(f"{file}.4.gz").exists()
 
@@ -52,7 +52,7 @@ def test_older_ones_move_up_and_the_oldest_goes(file):
 def test_what_is_cancelled_has_not_happened(file):
     text = lines(0, 3_000)
     file.write_bytes(text)
-    assert not put_aside(file, 9, lambda: True)
+    assert not rotate(file, 9, lambda: True)
     assert file.read_bytes() == text
     assert [path.name for path in file.parent.iterdir()] == ["worker.log"]
 
@@ -79,7 +79,7 @@ def test_who_appends_meanwhile_loses_nothing_and_notices_nothing(tmp_path):
     log._file, log._most_bytes = file, 20 * BLOCK
     try:
         for count in range(1, 4):
-            until(log.look)
+            until(log.rotate_if_large)
             assert Path(f"{file}.{count}.gz").exists()
     finally:
         over.set()
@@ -104,7 +104,7 @@ def test_a_descriptor_that_appends_to_a_file_is_looked_after(tmp_path):
         writer.write(bytes(2 * BLOCK))
         until(lambda: Path(f"{file}.1.gz").exists())
         log.close()
-        assert not log._thread.is_alive()
+        assert not log._thread.is_running
 
 
 def test_whatever_else_it_is_nothing_is_done(tmp_path):
@@ -114,5 +114,5 @@ def test_whatever_else_it_is_nothing_is_done(tmp_path):
         for descriptor in (None, pipe, not_appending.fileno(), 10_000):
             log = LogRotation(descriptor, most_bytes=0)
             log.start()
-            assert not log.look()
+            assert not log.rotate_if_large()
             log.close()

@@ -3,25 +3,25 @@ import threading
 
 from py4j.protocol import Py4JError
 
-from stormkeeper.worker.remote_spark import ExecutorWatch, _Absence, wanted
+from stormkeeper.worker.remote_spark import ExecutorAbsence, ExecutorWatch, wanted
 from support.waiting import until
 
 
 def test_absence_counts_from_the_moment_when_the_last_one_was_gone():
-    absence = _Absence()
-    assert [absence.seen(*seen) for seen in [(2, 1.0), (0, 2.0), (0, 32.5)]] == [0.0, 0.0, 30.5]
+    absence = ExecutorAbsence()
+    assert [absence.update(*seen) for seen in [(2, 1.0), (0, 2.0), (0, 32.5)]] == [0.0, 0.0, 30.5]
     assert absence.had_one
 
 
 def test_one_that_comes_back_ends_the_absence():
-    absence = _Absence()
+    absence = ExecutorAbsence()
     seen = [(1, 0.0), (0, 1.0), (1, 20.0), (0, 40.0), (0, 45.0)]
-    assert [absence.seen(*each) for each in seen] == [0.0, 0.0, 0.0, 0.0, 5.0]
+    assert [absence.update(*each) for each in seen] == [0.0, 0.0, 0.0, 0.0, 5.0]
 
 
 def test_whoever_never_had_one_is_told_from_who_lost_all():
-    absence = _Absence()
-    assert [absence.seen(0, now) for now in (5.0, 3605.0)] == [0.0, 3600.0]
+    absence = ExecutorAbsence()
+    assert [absence.update(0, now) for now in (5.0, 3605.0)] == [0.0, 3600.0]
     assert not absence.had_one
 
 

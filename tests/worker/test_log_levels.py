@@ -88,8 +88,8 @@ def test_levels_are_set_and_reset_while_the_worker_runs(spark, spark_level):
     now, sessions = [100.0], []
     levels = LogLevels(lambda: sessions[-1] if sessions else None, lambda: now[0])
     before = spark_level(NAME)
-    levels.take(None)
-    levels.take(LogConfig({NAME: level("DEBUG", 101_000)}))
+    levels.update(None)
+    levels.update(LogConfig({NAME: level("DEBUG", 101_000)}))
     until(lambda: logging.getLogger(NAME).level == logging.DEBUG)
     sessions.append(spark)  # it starts later than that
     until(lambda: spark_level(NAME) == "DEBUG")

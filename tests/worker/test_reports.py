@@ -69,16 +69,16 @@ def test_without_a_supervisor_nothing_is_asked_or_told(started, monkeypatch):
     monkeypatch.setattr(cluster_link, "_connect", lambda _: pytest.fail("there is no need to"))
     alone = started(supervised=False)
     alone.wait_known(lambda: False)
-    alone.failed("x")
-    alone.ended("q")
-    alone.completed()
+    alone.report_failure("x")
+    alone.report_end("q")
+    alone.report_completion()
     assert alone.is_active
 
 
 def test_an_error_is_told_of_its_component_or_else_of_all_sinks(storm, started):
     told = started(**{"storm.local.hostname": "machine-1"})
-    told.failed("the bolt 'split' failed:\nTraceback\nKeyError: 1", "split")
-    told.failed("the script failed")
+    told.report_failure("the bolt 'split' failed:\nTraceback\nKeyError: 1", "split")
+    told.report_failure("the script failed")
     error = storm.last_error(STORM, "split")
     assert error.error == "the bolt 'split' failed:\nTraceback\nKeyError: 1"
     assert (error.host, error.port) == ("machine-1", 6700)
@@ -87,15 +87,15 @@ def test_an_error_is_told_of_its_component_or_else_of_all_sinks(storm, started):
 
 def test_what_has_ended_is_said(storm, started):
     told = started()
-    told.ended("one")
-    told.completed()
+    told.report_end("one")
+    told.report_completion()
     assert storm.ended_queries(STORM) == {"one", "daily"}
 
 
 def test_what_is_run_again_whenever_it_ends_has_no_end(storm, started):
     told = started(**{"topology.restart": "always"})
-    told.ended("one")
-    told.completed()
+    told.report_end("one")
+    told.report_completion()
     assert storm.ended_queries(STORM) == frozenset()
 
 

@@ -112,8 +112,8 @@ def test_a_query_whose_end_no_event_tells_is_found(watch, world):
     world.runs = [QueryRun("r1", "q1", "totals"), QueryRun("r2", "q2", "other")]
     answered(world, {"r1": None, "r2": (7, 0)})
     world.now += 29.0
-    assert watch.unheard(30.0) is None
+    assert watch.find_unreported_end(30.0) is None
     world.now += 1.0
-    assert watch.unheard(30.0) is world.runs[0]
+    assert watch.find_unreported_end(30.0) is world.runs[0]
     del world.runs[0]  # the event came
-    assert watch.unheard(30.0) is None
+    assert watch.find_unreported_end(30.0) is None

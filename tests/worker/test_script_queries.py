@@ -79,12 +79,12 @@ def test_the_nth_start_has_the_same_checkpoint_in_each_process():
     places = ["/c/t/console", "/c/t/q", "/c/t/q.2", None]
     for _ in range(2):
         checkpoints = ScriptCheckpoints(lambda: "/c/t")
-        found = [checkpoints.place(sink) for sink in sinks]
+        found = [checkpoints.choose(sink) for sink in sinks]
         assert found[:4] == places
         assert found[4].startswith("/c/t/q-2-")
     for _ in range(ScriptCheckpoints.MOST - 2):
-        assert checkpoints.place(Sink("q"))
-    assert checkpoints.place(Sink("q")) is None
+        assert checkpoints.choose(Sink("q"))
+    assert checkpoints.choose(Sink("q")) is None
 
 
 class Query:
@@ -104,15 +104,15 @@ def test_a_query_goes_on_after_an_error_in_the_checkpoint_it_had():
         (Query(), "/c/q"),  # this one ends well, or still runs
         (Query("disk full"), "/c/q.2"),
     ]:
-        assert checkpoints.place(sink) == place
+        assert checkpoints.choose(sink) == place
         checkpoints.started(sink, place, query)
-    assert checkpoints.place(sink._replace(target="/other")) == "/c/q.3"
+    assert checkpoints.choose(sink._replace(target="/other")) == "/c/q.3"
 
 
 def test_starts_at_the_same_time_have_a_checkpoint_each():
     checkpoints, sink = ScriptCheckpoints(lambda: "/c"), Sink("q")
-    places = [checkpoints.place(sink) for _ in range(2)]
+    places = [checkpoints.choose(sink) for _ in range(2)]
     for place in places:
         checkpoints.started(sink, place, Query())
     assert places == ["/c/q", "/c/q.2"]
-    assert checkpoints.place(sink) == "/c/q.3"
+    assert checkpoints.choose(sink) == "/c/q.3"

@@ -19,28 +19,28 @@ from stormkeeper.daemon.logs import configure_logging
 from stormkeeper.daemon.spark_environment import restart_if_unfit
 from stormkeeper.errors import ConfigError, InvalidPathError, MissingExtraError, WorkerError
 from stormkeeper.topology.claims import Claim
-from stormkeeper.worker.job import CommandLine, Job, read_package
+from stormkeeper.worker.job import Job, ScriptArgumentParser, read_package
 
 if TYPE_CHECKING:
     from io import TextIOWrapper
 
-#: Exit code where an extra is missing, by the name of EX_UNAVAILABLE in sysexits.h.
+#: Exit code for a missing extra: EX_UNAVAILABLE of sysexits.h.
 _MISSING_EXTRA = 69
 
-#: How long threads of the script may keep the process once everything is done.
+#: How long threads of the script may keep the process after the worker's end, in seconds.
 _LINGER_SECS = 5.0
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run a worker with the arguments of a command line; return its exit code."""
+    """Run a worker by command-line arguments; return its exit code."""
     if sys.getfilesystemencoding() == "ascii" or sys.flags.optimize >= 2:
         restart_if_unfit()
     given = _parser().parse_args(sys.argv[1:] if arguments is None else arguments)
     files = given.config or None
     configure_logging()
-    # What the script prints is seen line by line, also where stdout is a file or a pipe.
+    # The script's output appears line by line, also in a file or a pipe; characters that the
+    # encoding lacks, as with PYTHONIOENCODING=ascii, are escaped.
     for stream in (sys.stdout, sys.stderr):
-        # What the encoding lacks, as with PYTHONIOENCODING=ascii, is escaped.
         cast("TextIOWrapper", stream).reconfigure(
             line_buffering=True, write_through=False, errors="backslashreplace"
         )
@@ -49,7 +49,7 @@ def main(arguments: list[str] | None = None) -> int:
         from stormkeeper.worker import process, worker_conf  # noqa: PLC0415  (PySpark)
 
         saved = worker_conf.read_overrides(given.overrides) if given.overrides is not None else {}
-        # Whether a key is known shows later: the topology has keys of its own.
+        # Unknown keys are reported later, as a topology has keys of its own.
         conf = load(files=files, overrides=given.conf, unknown="keep")
         commanded = {override.partition("=")[0].strip() for override in given.conf}
         conf = worker_conf.with_overrides(conf, saved, keep=commanded)
@@ -83,8 +83,8 @@ def main(arguments: list[str] | None = None) -> int:
         return _MISSING_EXTRA
 
 
-def _parser() -> CommandLine:
-    parser = CommandLine(
+def _parser() -> ScriptArgumentParser:
+    parser = ScriptArgumentParser(
         prog="python -m stormkeeper.worker",
         description="Run a topology, or any PySpark streaming script, as a worker that beats.",
     )

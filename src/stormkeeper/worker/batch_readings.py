@@ -1,16 +1,13 @@
-"""What a ``foreachBatch`` function has read of its batch: the fullest reading counts.
+"""Rows that ``foreachBatch`` functions read of their batches: the fullest reading counts.
 
-Each action of such a function computes the batch again, and so counts its rows again. Spark's
-progress reports only the last action: after a write and a ``show(1)`` that is two rows. So the
-counts of all actions are taken from Spark's accumulators when the function returns.
+Each action of such a function computes the batch again, and counts its rows again; Spark's progress
+reports only the last action: after a write and a ``show(1)``, two rows. So the counts of all
+actions are taken from Spark's accumulators when the function returns. An action may stop early, as
+``show(1)`` does, which its plan tells. If no action reads the batch to its end, the count is marked
+as partial. Plans are looked up after the commit, so that no batch waits.
 
-An action may stop early, as ``show(1)`` does. If no other action has read the batch to its end, the
-count is that of a part, and is marked as one. The plan of an action tells whether it stops early.
-Spark keeps plans by the action's number. They are looked up after the commit, so that no batch has
-to wait.
-
-Spark has no public interface for this. The names are those of Spark 4.3. If they change,
-`BatchReadings` finds nothing, and the progress counts, as it does for every other sink.
+Spark has no public interface for this: the names are those of Spark 4.3. If they change, the
+progress counts, as it does for every other sink.
 """
 
 from __future__ import annotations
@@ -34,10 +31,10 @@ from stormkeeper.daemon.spark_callbacks import BatchFunction
 
 log = logging.getLogger(__name__)
 
-#: Operators that take no more rows than they need.
+#: Operators that take only the rows that they need.
 _STOPPING = frozenset({"CollectLimit", "CollectTail", "GlobalLimit", "LocalLimit"})
 
-#: Operators that read all of their input before they give the first row, by how they begin.
+#: Prefixes of operators that read all of their input before they return the first row.
 _EXHAUSTING = (
     "BroadcastExchange",
     "Exchange",
@@ -49,11 +46,11 @@ _EXHAUSTING = (
     "Window",
 )
 
-#: How a plan shows the batch that a function was given.
+#: The batch of a function in a plan.
 _BATCH = "Scan ExistingRDD"
 _OPERATOR = re.compile(r"^(?P<indent>[ :+-]*)(?:\* )?(?P<name>[A-Z].*?)(?: \(\d+\)|,|$)")
 
-#: How an accumulator prints the readings that it knows.
+#: A reading as an accumulator prints it.
 _READING = re.compile(
     r"rddId=(\d+),.*?lastSqlExecutionId=(?:Some\((\d+)\)|None),"
     r"\s*partitionPartialVals=\[(.*?)\],\s*stageIds",
@@ -64,40 +61,34 @@ _RDDS = "org$apache$spark$util$LastAttemptAccumulator$$lastAttemptRddsMap"
 _OBSERVES = "CollectMetrics"
 _EXECUTION_ID = "spark.sql.execution.id"
 
-#: How long to wait for the plan of an action that has ended: Spark files it in another thread.
+#: Longest wait for the plan of a finished action, which Spark stores from another thread.
 _PLAN_SECS = 0.1
 _LOOK_SECS = 0.02
 
-#: Batches whose end nobody has told yet, at most.
+#: Most batches that are kept until Spark reports their end.
 _KEPT = 100
 
 
 @dataclass(frozen=True)
 class BatchReading:
-    """One pass over (a part of) a batch.
+    """One pass over a batch, or over a part of it."""
 
-    Parameters
-    ----------
-    rows
-        Rows by the partition's number; 0 where it had none, or was not read.
-    action
-        The number under which Spark knows the action that read, if it may have stopped early;
-        None where it cannot have: in front of a shuffle.
-    """
-
+    #: Rows by partition; 0 for a partition that is empty or was not read.
     rows: tuple[int, ...]
+    #: Spark's number of the reading action, if the action may have stopped early; None in front of
+    #: a shuffle.
     action: int | None = None
 
 
 @dataclass(frozen=True)
 class BatchRows:
-    """What is known of a batch: rows by observation, and the observations that saw only a part."""
+    """Rows of a batch by observation, and the observations that counted only a part of it."""
 
     rows: Mapping[str, int] = field(default_factory=dict)
     partial: frozenset[str] = frozenset()
 
     def with_last(self, observed: Mapping[str, int]) -> BatchRows:
-        """Return the same with what the last reading saw, which Spark tells of every batch."""
+        """Return these rows with those of the last reading, as Spark's progress reports them."""
         names = {**self.rows, **observed}
         rows = {name: max(self.rows.get(name, 0), observed.get(name, 0)) for name in names}
         return BatchRows(rows, self.partial)
@@ -106,8 +97,8 @@ class BatchRows:
 def fullest(readings: Iterable[BatchReading]) -> int:
     """Return the rows of the fullest reading.
 
-    If a batch is kept (``persist``), each partition is computed once, by the action that comes to
-    it first. So readings of the same partitions are put together, partition by partition.
+    Each partition of a persisted batch is computed once, by the first action that needs it. So
+    readings of equally many partitions are combined, partition by partition.
     """
     by_size: dict[int, list[BatchReading]] = {}
     for reading in readings:
@@ -122,10 +113,10 @@ def fullest(readings: Iterable[BatchReading]) -> int:
 
 
 def stops_early(plan: str) -> bool:
-    """Return whether an action with this plan, in Spark's formatted text, may leave rows unread.
+    """Return whether an action with this plan (Spark's formatted text) may leave rows unread.
 
-    It may if there is a limit above the batch, and no operator between the two that reads all of
-    its input first.
+    True if there is a limit above the batch, and between them no operator that reads all of its
+    input first.
     """
     above: list[tuple[int, str]] = []
     for line in plan.split("\n\n", 1)[0].splitlines():
@@ -150,16 +141,14 @@ def _stopped(operators: Iterable[str]) -> bool:
 
 
 def parsed(text: str, batch_rdd: int, own_action: int | None) -> list[BatchReading]:
-    """Return the readings that an accumulator prints.
+    """Parse the readings in an accumulator's text, as Spark 4.3 prints it.
 
     Parameters
     ----------
-    text
-        As Spark 4.3 prints it.
     batch_rdd
-        Number of the RDD that is the batch: older ones are stages in front of it, read whole.
+        Number of the batch's RDD; older RDDs are stages in front of it, read whole.
     own_action
-        Number of the micro-batch itself; what has it is a reading of RDDs, without a plan.
+        Number of the micro-batch itself, which readings of RDDs have; such readings have no plan.
     """
     readings = []
     for rdd, action, partitions in _READING.findall(text):
@@ -172,19 +161,19 @@ def parsed(text: str, batch_rdd: int, own_action: int | None) -> list[BatchReadi
 
 
 class BatchReadings:
-    """Gathers what ``foreachBatch`` functions read, until their batches are known to be done.
+    """Readings of ``foreachBatch`` functions, kept until Spark reports the ends of their batches.
 
     Parameters
     ----------
     sessions
-        Returns the sessions whose queries these are.
+        Returns the Spark sessions of the queries.
     """
 
     def __init__(self, sessions: Callable[[], Sequence[SparkSession]]) -> None:
         self._sessions = sessions
         self._lock = threading.Lock()
         self._batches: dict[tuple[str, int], dict[str, list[BatchReading]]] = {}
-        #: Of a query's observations in its plan, by name.
+        #: Positions of a query's observations in its plan, by name.
         self._places: dict[str, dict[str, int]] = {}
         self._failed = False
 
@@ -195,7 +184,7 @@ class BatchReadings:
             yield
 
     def take(self, query_id: str, number: int) -> BatchRows:
-        """Return what was read of a batch, and forget it; nothing where that is not known."""
+        """Return the rows of a batch, and forget the batch; no rows if it is unknown."""
         with self._lock:
             readings = self._batches.pop((query_id, number), {})
             for key in [k for k in self._batches if k[0] == query_id and k[1] < number]:
@@ -241,10 +230,12 @@ class BatchReadings:
             TypeError,
             ValueError,
         ) as error:
-            # The user's batch is done; that it cannot be counted exactly is not its failure.
+            # The user's batch is done and must not fail for an inexact count.
             if not self._failed:
                 self._failed = True
-                log.warning("what foreachBatch functions read cannot be told apart: %s", error)
+                log.warning(
+                    "rows that foreachBatch functions read cannot be counted exactly: %s", error
+                )
             return
         with self._lock:
             self._batches[query_id, number] = readings
@@ -264,7 +255,7 @@ class BatchReadings:
         plan, batch_rdd = execution.executedPlan(), execution.toRdd().id()
         accumulators = context._jvm.org.apache.spark.util.AccumulatorContext
         readings: dict[str, list[BatchReading]] = {}
-        # Where a name stands twice in the plan, Spark tells of one of them.
+        # If a name occurs twice in the plan, Spark reports one of them.
         for name, operator in self._observations(query_id, plan).items():
             accumulator = accumulators.get(operator.accumulatorId()).get()
             text = getattr(accumulator, _RDDS)().toString()
@@ -274,8 +265,7 @@ class BatchReadings:
     def _observations(self, query_id: str, plan: Any) -> dict[str, Any]:
         """Return the observations' operators by name.
 
-        The batches of a query nearly always have them in the same places. These are remembered, as
-        it takes long to go through a large plan.
+        Their positions are remembered, as a walk through a large plan takes long.
         """
         known = self._places.get(query_id, {})
         found = {name: plan.apply(place) for name, place in known.items()}
@@ -306,5 +296,5 @@ class BatchReadings:
 def _is(operator: Any, name: str) -> bool:
     try:
         return operator is not None and bool(operator.name() == name)
-    except Py4JError:  # it is an operator of another kind, and has no name
+    except Py4JError:  # an operator of another kind has no name
         return False

@@ -1,19 +1,18 @@
-"""Keeps two launches of a query from running it at once: the newest claim in its checkpoint counts.
+"""Claims keep two launches of a query from running at once: the newest one in a checkpoint counts.
 
-A worker that is cut off from the cluster runs on while its replacement starts. Both would write to
-one checkpoint and one sink. So each launch of a query has a claim, and a later launch has a greater
-one. A worker writes its claim into the query's checkpoint before it starts the query, and ends the
-query when it sees a greater one there: it looks before each batch of a ``foreachBatch`` function,
-and every second.
+A worker that is cut off from the cluster runs on while its replacement starts, and both would write
+to one checkpoint and one sink. So each launch has a claim, greater than those of earlier launches,
+and writes it into the query's checkpoint before it starts the query. A worker that sees a greater
+claim there ends the query; it looks before each batch of a ``foreachBatch`` function, and every
+second.
 
-A batch that is already running cannot be stopped from outside. Spark refuses its commit, as the
-newer launch has written the log of offsets in the meantime. What the batch has written to its sink
-by then stays: sinks are made for a batch that is done twice.
+A batch that already runs cannot be stopped from outside. Spark refuses its commit, as the newer
+launch has written the log of offsets; what the batch has written to its sink stays, and a sink has
+to accept a repeated batch.
 
-A claim is a file whose name says all that decides. So nothing of that can be half written, and no
-two launches write the same file. In the file is the owner: the topology and the worker that have
-made the claim. A plain script names its checkpoints itself, so two topologies may have the same
-one: of these the older one waits until the other one is gone.
+A claim is a file whose name decides, so no claim can be half written, and no two launches write one
+file. The content names the owner. A plain script names its checkpoints itself, so two topologies
+may share one: then the older topology waits until the other is gone.
 """
 
 from __future__ import annotations
@@ -33,6 +32,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from stormkeeper.daemon import spark_callbacks
+from stormkeeper.daemon.periodic import PeriodicThread
 from stormkeeper.errors import ClaimedError, OccupiedError, WorkerError
 from stormkeeper.topology.claims import Claim
 from stormkeeper.worker.failure import readable
@@ -42,40 +42,32 @@ from stormkeeper.worker.shutdown import CLAIMED, INACTIVE, LiveQueries, StopRequ
 
 log = logging.getLogger(__name__)
 
-#: The folder of claims in a checkpoint, beside Spark's own.
+#: Folder of claims in a checkpoint, beside Spark's own.
 _FOLDER = "claims"
 
-#: How often a worker looks for newer claims.
+#: Interval at which a worker looks for newer claims, in seconds.
 LOOK_SECS = 1.0
 
-#: How long a worker whose claim was removed may take to see that.
+#: Longest time until a worker notices that its claim was removed, in seconds.
 SETTLE_SECS = 3 * LOOK_SECS
 
-#: What is raised where a checkpoint cannot be read or written, or the JVM has ended.
+#: Errors of a checkpoint that cannot be read or written, and of a JVM that has ended.
 _UNREADABLE = (Py4JError, PySparkException, OSError)
 
 
 class Owner(msgspec.Struct, frozen=True, kw_only=True):
-    """Who has made a claim.
-
-    Parameters
-    ----------
-    topology, query
-        The topology's id, and the id that the query has in the cluster.
-    host, port, pid
-        The worker: its machine, the port of its slot, and its process there.
-    cluster
-        Where the state of its cluster is.
-    since
-        When it made the claim, in seconds since 1970.
-    """
+    """The topology and the worker that made a claim."""
 
     topology: str
+    #: Id of the query in the cluster.
     query: str
     host: str
+    #: Port of the worker's slot.
     port: int
     pid: int
+    #: Address of the cluster's state.
     cluster: str
+    #: Time of the claim, in seconds since 1970.
     since: float
 
     def __str__(self) -> str:
@@ -88,10 +80,8 @@ class Checkpoint:
 
     Parameters
     ----------
-    spark
-        The session whose file systems are used.
     location
-        The checkpoint: a folder or a URL.
+        Folder or URL of the checkpoint.
     """
 
     def __init__(self, spark: SparkSession, location: str) -> None:
@@ -102,29 +92,29 @@ class Checkpoint:
         self._files = self._folder.getFileSystem(context._jsc.hadoopConfiguration())
 
     def claims(self) -> list[Claim]:
-        """Return all that are there, in order."""
+        """Return all claims, in order."""
         if not self._files.exists(self._folder):
             return []
         found = []
         for status in self._files.listStatus(self._folder):
             try:
                 found.append(Claim.parse(str(status.getPath().getName())))
-            except ValueError:  # somebody else's file
+            except ValueError:  # a foreign file
                 continue
         return sorted(found)
 
     def newer(self, claim: Claim) -> Claim | None:
-        """Return the highest claim, if it is above `claim`."""
+        """Return the highest claim if it is greater than `claim`."""
         found = self.claims()
         return found[-1] if found and found[-1] > claim else None
 
     def lost_to(self, claim: Claim) -> Claim | None:
-        """Return the claim that has taken the place of `claim`, if one has."""
+        """Return the claim that has replaced `claim`, if any."""
         found = self.claims()
         return found[-1] if found and (found[-1] > claim or claim not in found) else None
 
     def owner(self, claim: Claim) -> Owner | None:
-        """Return the owner of a claim; None if the file does not name it."""
+        """Return the owner of a claim; None if the file does not name one."""
         try:
             stream = self._files.open(self._file(claim))
             try:
@@ -140,10 +130,7 @@ class Checkpoint:
         self._files.delete(self._file(claim), False)
 
     def take(self, claim: Claim, owner: Owner | None = None) -> Claim | None:
-        """Write `claim`, unless there is a greater one: return that.
-
-        The claims below it are removed: whoever made them sees this one.
-        """
+        """Write `claim` and remove lower claims; return a greater claim if there is one."""
         newer = self.newer(claim)
         if newer is None:
             stream = self._files.create(self._file(claim), True)
@@ -152,7 +139,7 @@ class Checkpoint:
                     stream.write(bytearray(msgspec.json.encode(owner)))
             finally:
                 stream.close()
-            # Another launch may have claimed it between the two; of both, the greater one goes on.
+            # Another launch may have written between the two; of both, the greater claim wins.
             newer = self.newer(claim)
         if newer is None:
             for older in self.claims():
@@ -165,24 +152,21 @@ class Checkpoint:
 
 
 class Claims:
-    """The claims of a worker's queries.
-
-    A plain script is one query to the cluster, and may have several checkpoints. These are claimed
-    by their places, all with the claim of the script.
+    """The claims of a worker's queries, by query id; those of a script by checkpoint location.
 
     Parameters
     ----------
     claims
-        By the query's id. A query without one runs without, as under `storm local`.
+        By query id. A query without a claim runs without, as under `storm local`.
     checkpoint
-        Gives a query's checkpoint, by the query's id.
+        Returns a query's checkpoint, by query id.
     begin
-        Called before a checkpoint is claimed that no launch has claimed before. It raises
-        `ClaimedError` if this launch must not claim it any more.
+        Called before a checkpoint without any claim is claimed. Raises `ClaimedError` if this
+        launch must not claim it any more.
     owner
-        Returns the owner that is written with a claim; None: none is.
+        Returns the owner to write with a claim, if any.
     is_gone
-        Returns whether the topology of an owner is known to be gone.
+        Whether the topology of an owner is known to be gone.
     """
 
     def __init__(
@@ -199,23 +183,23 @@ class Claims:
         self._checkpoint = checkpoint
         self._begin = begin
         self._taken: dict[str, tuple[Checkpoint, Claim]] = {}
-        #: The greater claim of each query that was lost to one.
+        #: The greater claim of each lost query.
         self.lost: dict[str, Claim] = {}
-        #: Of these the owner, where it is another topology.
+        #: The owners of greater claims that other topologies made, by query.
         self.occupied: dict[str, Owner] = {}
         self._lock = threading.Lock()
 
     def take(self, query: str, claim: Claim | None = None) -> None:
-        """Claim a query before it is started, with the claim that it has, or else with `claim`.
+        """Claim a query before its start, with its own claim or else with `claim`.
 
         Raises
         ------
         OccupiedError
-            Another topology has claimed it later, and is not known to be gone.
+            Another topology, not known to be gone, has claimed the checkpoint later.
         ClaimedError
-            A later launch of this topology has claimed it.
+            A later launch of this topology has claimed the checkpoint.
         WorkerError
-            The checkpoint could not be read or written.
+            The checkpoint cannot be read or written.
         """
         claim = self._claims.get(query, claim)
         if claim is None:
@@ -240,7 +224,7 @@ class Claims:
         self._taken[query] = checkpoint, claim
 
     def _free(self, query: str, checkpoint: Checkpoint, claim: Claim, owner: Owner | None) -> None:
-        """Remove the claims of topologies that are gone; raise for one that is not."""
+        """Remove claims of topologies that are gone; raise for a later claim of a living one."""
         if owner is None:
             return
         for each in checkpoint.claims():
@@ -249,7 +233,7 @@ class Claims:
                 continue
             if self._is_gone(other):
                 checkpoint.remove(each)
-                # A worker of that topology that still runs sees that its claim is gone.
+                # A worker of that topology that still runs notices the missing claim meanwhile.
                 time.sleep(SETTLE_SECS)
             elif each > claim:
                 raise OccupiedError(
@@ -268,8 +252,8 @@ class Claims:
             log.warning("%s", error)
             raise
 
-    def look(self, query: str) -> bool:
-        """Return whether a query that was started is still this launch's."""
+    def is_kept(self, query: str) -> bool:
+        """Return whether this launch still has the claim of a started query."""
         taken = self._taken.get(query)
         if taken is None or query in self.lost:
             return query not in self.lost
@@ -277,7 +261,7 @@ class Claims:
         try:
             newer = checkpoint.lost_to(claim)
         except _UNREADABLE as error:
-            # Spark cannot go on without the checkpoint either, and says why.
+            # Spark fails without the checkpoint, too, and reports why.
             log.debug("the claims of %s could not be read: %s", query, error)
             return True
         if newer is not None:
@@ -287,9 +271,9 @@ class Claims:
             self._lose(query, newer)
         return newer is None
 
-    def look_at_all(self) -> bool:
-        """Return whether all queries that were started are still this launch's."""
-        lost = [query for query in [*self._taken] if not self.look(query)]
+    def are_all_kept(self) -> bool:
+        """Return whether this launch still has the claims of all started queries."""
+        lost = [query for query in [*self._taken] if not self.is_kept(query)]
         return not lost
 
     def _lose(self, query: str, newer: Claim) -> None:
@@ -300,51 +284,50 @@ class Claims:
         log.warning("the query %s is left to the launch %s, which has claimed it", query, newer)
 
     @contextlib.contextmanager
-    def watched(self, lost: Callable[[str], None]) -> Iterator[None]:
-        """Look for newer claims every second meanwhile; `lost` is told of each query once."""
+    def watched(self, on_lost: Callable[[str], None]) -> Iterator[None]:
+        """Look for newer claims every second; `on_lost` gets each lost query once."""
         if not self._claims:
             yield
             return
-        over = threading.Event()
-        watch = threading.Thread(
-            target=self._watch, args=(over, lost), name="worker-claims", daemon=True
+        reported: set[str] = set()
+
+        def look() -> None:
+            for query in [*self._taken]:
+                if query not in reported and not self.is_kept(query):
+                    reported.add(query)
+                    on_lost(query)
+
+        watch = PeriodicThread(
+            "worker-claims",
+            look,
+            period_secs=LOOK_SECS,
+            first_secs=LOOK_SECS,
+            failure="newer claims cannot be looked for",
         )
         watch.start()
         try:
             yield
         finally:
-            over.set()
-
-    def _watch(self, over: threading.Event, lost: Callable[[str], None]) -> None:
-        told: set[str] = set()
-        while not over.wait(LOOK_SECS):
-            for query in [*self._taken]:
-                if query not in told and not self.look(query):
-                    told.add(query)
-                    lost(query)
+            watch.close(0.0)
 
 
 class JobClaims:
-    """The claims of a job, where they count.
+    """The claims of a job: one for each query of a topology, or one for a plain script.
+
+    A script is one query to the cluster, and may have several checkpoints. Each is claimed when its
+    query starts, and the script ends when one of them is lost. A query without a fixed checkpoint
+    needs no claim.
 
     Parameters
     ----------
-    job
-        Has the claims.
     checkpoint
-        Returns the checkpoint of a topology's query, by the query's id.
-    events
-        What Spark tells of the queries.
-    ending
-        Asked to end a script that is left to another launch.
+        Returns the checkpoint of a topology's query, by query id.
     begin
         Tells the cluster that a launch claims a query's checkpoint for the first time.
-    owner
-        Returns the owner of this worker's claims.
     is_gone
-        Returns whether the topology of an owner is known to be gone.
+        Whether the topology of an owner is known to be gone.
     note
-        Called with what is wrong while the worker runs on.
+        Reports a problem while the worker runs on.
     """
 
     def __init__(
@@ -352,7 +335,7 @@ class JobClaims:
         job: Job,
         checkpoint: Callable[[str], Checkpoint],
         events: QueryEvents,
-        ending: StopRequest,
+        stop_request: StopRequest,
         *,
         begin: Callable[[str], None],
         owner: Callable[[], Owner] | None = None,
@@ -360,93 +343,77 @@ class JobClaims:
         note: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._note = note
-        #: What the script waits for; None while it waits for no checkpoint.
+        #: Why the script waits for a checkpoint; None while it does not.
         self.waiting: str | None = None
         self._job = job
         self._events = events
-        self._ending = ending
+        self._stop_request = stop_request
         self._is_script = job.script_claim is not None
-        #: Of a script by the places of the checkpoints.
         self.claims = Claims(
             job.claims,
-            (lambda place: Checkpoint(SparkSession.active(), place))
+            (lambda location: Checkpoint(SparkSession.active(), location))
             if self._is_script
             else checkpoint,
-            # To the cluster a script is one query, wherever its checkpoints are.
             lambda query: begin(job.script_id if self._is_script and job.script_id else query),
             owner if self._is_script and owner is not None else lambda: None,
             is_gone,
         )
 
-    def take_for_script(self, checkpoint: str | None) -> None:
+    def take_for_script(self, location: str | None) -> None:
         """Claim the checkpoint of a query that a script is about to start.
 
-        It waits as long as the checkpoint belongs to another topology that has claimed it later.
-
-        Raises
-        ------
-        ClaimedError
-            A later launch has claimed it.
-        WorkerError
-            The checkpoint could not be read or written.
+        Waits as long as the checkpoint belongs to another topology that has claimed it later.
+        Raises `ClaimedError` if a later launch has claimed it, and `WorkerError` if it cannot be
+        read or written.
         """
-        if checkpoint is None:
+        if location is None:
             return
         while True:
             try:
-                self.claims.take(checkpoint, self._job.script_claim)
+                self.claims.take(location, self._job.script_claim)
             except OccupiedError as error:
                 if self.waiting is None:
                     log.warning("%s", error)
                     self._note(str(error))
                 self.waiting = str(error)
-                if self._ending.is_asked:
+                if self._stop_request.is_asked:
                     raise
                 time.sleep(LOOK_SECS)
             except ClaimedError:
-                self._ending.ask(CLAIMED)
+                self._stop_request.ask(CLAIMED)
                 raise
             else:
                 self.waiting = None
                 return
 
     def admits(self, batch: Any) -> bool:
-        """Return whether a batch may run: its query has not been claimed by another launch."""
+        """Return whether a batch may run: no other launch has claimed its query."""
         if not self._job.claims:
             return True
         if self._is_script:
-            if not self.claims.look_at_all():
-                self._ending.ask(self._lost_code)
+            if not self.claims.are_all_kept():
+                self._stop_request.ask(self._lost_code)
             return not self.claims.lost
         run = self._events.running_as(spark_callbacks.query_id(batch))
-        return run is None or run.name is None or self.claims.look(run.name)
+        return run is None or run.name is None or self.claims.is_kept(run.name)
 
     @property
     def _lost_code(self) -> int:
-        """The exit code of a script that has lost a checkpoint.
-
-        One that has lost it to another topology is started again, and waits.
-        """
+        # A script that lost a checkpoint to another topology is started again, and waits.
         return INACTIVE if self.claims.occupied else CLAIMED
 
     def watched(self, live: LiveQueries) -> AbstractContextManager[None]:
-        """End what another launch has claimed meanwhile, and a batch that runs with it."""
+        """Interrupt queries that another launch claims meanwhile."""
 
         def leave(query: str) -> None:
             if self._is_script:
-                self._ending.ask(self._lost_code)
+                self._stop_request.ask(self._lost_code)
             live.interrupt(None if self._is_script else query)
 
         return self.claims.watched(leave)
 
     def check(self) -> None:
-        """Look what was lost.
-
-        Raises
-        ------
-        ClaimedError
-            Something was.
-        """
+        """Raise `ClaimedError` if a claim was lost."""
         if self.claims.lost:
             lost = ", ".join(f"{query} ({claim})" for query, claim in self.claims.lost.items())
             raise ClaimedError(f"later launches have claimed what this worker ran: {lost}")

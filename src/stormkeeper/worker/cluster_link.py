@@ -1,7 +1,8 @@
-"""A worker's session with the cluster's state: what it is told there, and what it reports.
+"""A worker's session with the cluster's state: the topology's status, and the worker's reports.
 
-A worker runs on without ZooKeeper. So one thread of this does all that asks it, as long as it
-takes, and what is to be reported waits until it is written.
+A worker runs on without ZooKeeper. So one thread makes all calls, however long they take, and a
+report waits until it is written. Only a supervisor's worker has a session; any other worker needs
+no ZooKeeper, and its topology counts as active.
 """
 
 from __future__ import annotations
@@ -48,28 +49,33 @@ from stormkeeper.worker.shutdown import CLOSE_SECS, REPORT_SECS, STATUS_SECS
 
 log = logging.getLogger(__name__)
 
-#: Writes what is to be reported.
+#: A call that writes a report.
 Report = Callable[[StormClusterState], object]
 
 Value = TypeVar("Value")
 
-#: Wait after a failure before ZooKeeper is asked again.
+#: Pause after a failure, in seconds.
 RETRY_SECS = 2.0
 
 _LOOK_SECS = 0.1
+_ANSWER_SECS = 0.1
+
+#: Tolerance of a process's start time, in seconds.
+_CLOCK_SECS = 2.0
+
+#: Wait for ZooKeeper before a log line says that a query waits for it, in seconds.
+_PATIENCE_SECS = 5.0
 
 
 class ClusterLink:
-    """Follows the base of one topology, and writes reports in their order.
+    """Follows one topology's base, log levels and credentials, and writes reports in their order.
 
     Parameters
     ----------
     connect
-        Begins a session; called again after it failed.
-    storm_id
-        The topology's id.
+        Opens a session; called again after a failure.
     on_log_config
-        Called with the topology's log levels, at first and whenever they change.
+        Called with the topology's log levels, at first and at each change.
     """
 
     def __init__(
@@ -81,13 +87,13 @@ class ClusterLink:
         self._connect = connect
         self._storm_id = storm_id
         self._on_log_config = on_log_config
-        #: What cannot be read, so that it is logged once.
+        #: Kinds of values that cannot be read, each logged once.
         self._unread: set[str] = set()
         self._status: TopologyStatus | None = None
         self._hints: dict[str, int] = {}
-        #: The topology's credentials by name, as they were when its base was first read.
+        #: The topology's credentials by name, as of the first read of its base.
         self.credentials: Mapping[str, str] = {}
-        #: The same, as they were read last.
+        #: The credentials as of the last read.
         self._newest: Mapping[str, str] = {}
         self._known = threading.Event()
         self._changed = threading.Condition()
@@ -98,34 +104,34 @@ class ClusterLink:
 
     @property
     def is_active(self) -> bool:
-        """Whether the topology is to run; also where it is in no ZooKeeper, or none answers."""
+        """Whether the topology is active, or its status is unknown."""
         return self._status in (None, TopologyStatus.ACTIVE)
 
     @property
     def hints(self) -> dict[str, int]:
-        """The parallelism of components as a rebalance has left it, as far as it is known."""
+        """The parallelism of components that a rebalance has set, as far as it is known."""
         return dict(self._hints)
 
     def start(self) -> None:
-        """Begin, in a thread."""
+        """Start the thread."""
         self._thread.start()
 
     def wait_known(self, timeout_secs: float) -> bool:
-        """Wait until base and credentials were read; return whether it was in time."""
+        """Wait for the first read of base and credentials; return whether it was in time."""
         return self._known.wait(timeout_secs)
 
     def report(self, report: Report) -> None:
-        """Have something reported, now or when ZooKeeper is there again."""
+        """Queue a report, which is written once ZooKeeper is reached."""
         with self._changed:
             self._reports.append(report)
 
-    def settle(self, timeout_secs: float) -> bool:
-        """Wait until all is reported; return whether it was in time."""
+    def flush(self, timeout_secs: float) -> bool:
+        """Wait until all reports are written; return whether that was in time."""
         with self._changed:
             return self._changed.wait_for(lambda: not self._reports, timeout_secs)
 
     def close(self, timeout_secs: float) -> None:
-        """End the session, within `timeout_secs`; what takes longer is left."""
+        """End the session, within `timeout_secs`."""
         self._closing.set()
         if self._thread.ident is not None:
             self._thread.join(timeout_secs)
@@ -135,10 +141,10 @@ class ClusterLink:
             try:
                 self._connect_and_follow()
             except StormkeeperError as error:
-                self._failed(error)
+                self._record_failure(error)
             except Exception:
-                # A fault of ours; who hears nothing any more would wait for ever to be activated.
-                log.exception("the cluster's state cannot be followed, and is asked again")
+                # After a defect of this program the worker must still learn of an activation.
+                log.exception("the cluster's state cannot be followed; trying again")
                 self._closing.wait(RETRY_SECS)
 
     def _connect_and_follow(self) -> None:
@@ -158,38 +164,38 @@ class ClusterLink:
         ):
             while not self._closing.is_set():
                 try:
-                    self._write(storm)
+                    self._write_reports(storm)
                     if not self._known.is_set():
                         self._read_credentials(storm)
                     else:
-                        self._hear("log levels", levels, self._on_log_config)
-                        self._hear("credentials", credentials, self._compare)
-                    self._take(bases.next(_LOOK_SECS))
+                        self._poll("log levels", levels, self._on_log_config)
+                        self._poll("credentials", credentials, self._log_new_credentials)
+                    self._update(bases.next(_LOOK_SECS))
                 except TimeoutError:
                     continue
                 except StateClosedError:
                     return
                 except StormkeeperError as error:
-                    self._failed(error)
+                    self._record_failure(error)
 
     def _read_credentials(self, storm: StormClusterState) -> None:
         try:
             given = storm.credentials(self._storm_id)
         except StateUnavailableError:
-            raise  # they are read later
+            raise  # retried
         except StormkeeperError as error:
             log.warning("the topology's credentials cannot be read: %s", error)
         else:
             self.credentials = self._newest = dict(given.creds) if given is not None else {}
 
-    def _hear(
-        self, what: str, stream: Stream[Value | None], take: Callable[[Value | None], None]
+    def _poll(
+        self, what: str, stream: Stream[Value | None], update: Callable[[Value | None], None]
     ) -> None:
-        """Take what has changed; what cannot be read is not asked for again."""
+        """Pass on a changed value; a value that cannot be read is not asked for again."""
         if what in self._unread:
             return
         try:
-            take(stream.next(0))
+            update(stream.next(0))
         except TimeoutError:
             pass
         except (StateUnavailableError, StateClosedError):
@@ -198,8 +204,8 @@ class ClusterLink:
             log.warning("new %s of the topology cannot be read: %s", what, error)
             self._unread.add(what)
 
-    def _compare(self, given: Credentials | None) -> None:
-        """Say which credentials are new: Spark keeps what it has read of them at its start."""
+    def _log_new_credentials(self, given: Credentials | None) -> None:
+        """Log the names of new credentials, which Spark reads only at its start."""
         new = dict(given.creds) if given is not None else {}
         names = {name for name, _ in new.items() ^ self._newest.items()}
         self._newest = new
@@ -210,11 +216,11 @@ class ClusterLink:
                 ", ".join(sorted(names)),
             )
 
-    def _take(self, base: StormBase | None) -> None:
+    def _update(self, base: StormBase | None) -> None:
         if self._failing:
             log.info("the cluster's state can be read again")
             self._failing = False
-        # A topology that was there and is gone was killed: it is not active again.
+        # A missing base of a known topology means that it was killed: its status stays.
         if base is not None and base.status is not self._status:
             if self._status is not None or base.status is not TopologyStatus.ACTIVE:
                 log.info("the topology is %s", base.status.name)
@@ -223,49 +229,36 @@ class ClusterLink:
             self._hints = base.component_executors or {}
         self._known.set()
 
-    def _write(self, storm: StormClusterState) -> None:
+    def _write_reports(self, storm: StormClusterState) -> None:
         while self._reports and not self._closing.is_set():
             try:
                 self._reports[0](storm)
             except StateUnavailableError:
-                raise  # it is written later
+                raise  # retried
             except StormkeeperError as error:
-                log.warning("what was to be reported is not: %s", error)
+                log.warning("a report is dropped: %s", error)
             except Exception:
-                log.exception("what was to be reported is not")
+                log.exception("a report is dropped")
             with self._changed:
                 self._reports.popleft()
                 self._changed.notify_all()
 
-    def _failed(self, error: StormkeeperError) -> None:
+    def _record_failure(self, error: StormkeeperError) -> None:
         if not self._failing:
             log.warning("the cluster's state cannot be read, the worker goes on: %s", error)
             self._failing = True
         self._closing.wait(RETRY_SECS)
 
 
-_ANSWER_SECS = 0.1
-
-#: By how much the time of a process's start may be off.
-_CLOCK_SECS = 2.0
-
-#: Wait for ZooKeeper before the log says that a query waits for it.
-_PATIENCE_SECS = 5.0
-
-
 class WorkerReports:
-    """The reports of one worker. Safe for many threads.
+    """The reports of one worker to the cluster's state, and its questions. Thread-safe.
 
     Parameters
     ----------
-    conf
-        The configuration.
-    job
-        Whose reports these are.
     beat_of
-        Returns the heartbeat of a query's executors, by the query's id.
+        Returns the heartbeat of a query's executors, by query id.
     on_log_config
-        As of a `ClusterLink`.
+        As for `ClusterLink`.
     """
 
     def __init__(
@@ -281,7 +274,7 @@ class WorkerReports:
         servers = ",".join(map(str, conf["storm.zookeeper.servers"]))
         port, root = conf["storm.zookeeper.port"], conf["storm.zookeeper.root"]
         self._cluster = f"{servers}:{port}{root}"
-        # What is run again whenever it has ended has no end.
+        # A topology that is always run again has no end.
         self._has_end = conf["topology.restart"] != "always"
         self._link: ClusterLink | None = None
         if job.package is not None:
@@ -289,51 +282,48 @@ class WorkerReports:
 
     @property
     def is_active(self) -> bool:
-        """Whether the topology's queries are to run."""
+        """Whether the topology's queries should run."""
         return self._link is None or self._link.is_active
 
     @property
     def hints(self) -> dict[str, int]:
-        """The parallelism of components, by their ids, as a rebalance may have left it."""
+        """The parallelism of components, by id, that a rebalance has set."""
         return {} if self._link is None else self._link.hints
 
     @property
     def credentials(self) -> Mapping[str, str]:
-        """The topology's credentials by name; none before `wait_known`."""
+        """The topology's credentials by name; empty before `wait_known`."""
         return {} if self._link is None else self._link.credentials
 
     def start(self) -> None:
-        """Begin to follow whether the topology is active."""
+        """Start to follow the topology's status."""
         if self._link is not None:
             self._link.start()
 
     def wait_known(self, stopping: Callable[[], bool]) -> None:
-        """Wait until it is known whether the topology is active, or for as long as makes sense."""
+        """Wait for the topology's status, for `STATUS_SECS` at most."""
         deadline = time.monotonic() + STATUS_SECS
         while self._link is not None and not stopping() and time.monotonic() < deadline:
             if self._link.wait_known(_ANSWER_SECS):
                 return
 
-    def failed(self, text: str, component: str | None = None) -> None:
-        """Report what the worker ends with, of the component that it happened in.
-
-        What is of no single one is reported of all sinks.
-        """
+    def report_failure(self, text: str, component: str | None = None) -> None:
+        """Report the error that ends the worker, of its component or else of all sinks."""
         if self._link is None:
             return
         for reported in [component] if component is not None else self._job.reported:
             self._report_error(self._link, reported, text)
-        self._link.settle(REPORT_SECS)
+        self._link.flush(REPORT_SECS)
 
-    def noted(self, text: str) -> None:
-        """Report what is wrong while the worker runs on."""
+    def report_problem(self, text: str) -> None:
+        """Report an error of all sinks while the worker runs on."""
         if self._link is not None:
             for component in self._job.reported:
                 self._report_error(self._link, component, text)
 
     @property
     def owner(self) -> Owner:
-        """Who makes the claims of a script's checkpoints."""
+        """The owner of this worker's claims of a script's checkpoints."""
         return Owner(
             topology=self._job.storm_id,
             query=self._job.script_id or "",
@@ -347,7 +337,7 @@ class WorkerReports:
     def is_gone(self, owner: Owner) -> bool:
         """Return whether the topology of an owner is known to be gone, or to have ended.
 
-        Of an owner in another cluster it is known if its process was on this machine.
+        An owner in another cluster is known to be gone only if its process was on this machine.
         """
         if owner.cluster != self._cluster:
             return owner.host == self._host and not _is_running(owner)
@@ -369,17 +359,11 @@ class WorkerReports:
             return False
 
     def begin_claim(self, query: str, stopping: Callable[[], bool]) -> None:
-        """Tell the cluster that this launch claims a query's checkpoint, as the first launch.
+        """Record that this launch is the first to claim a query's checkpoint.
 
-        It waits until that is written, also while ZooKeeper is not reached: a query of which
-        nothing was told may be moved to another machine.
-
-        Raises
-        ------
-        ClaimedError
-            The launch was taken back.
-        WorkerError
-            It cannot be written, or the worker is to stop.
+        Waits until that is written, also while ZooKeeper is not reached: a query that is not
+        recorded as begun may be moved to another machine. Raises `ClaimedError` if the launch was
+        taken back, and `WorkerError` if the record cannot be written or the worker stops.
         """
         if self._link is None:
             return
@@ -391,7 +375,7 @@ class WorkerReports:
             try:
                 answers.put(storm.begin_claim(storm_id, query, launch))
             except StateUnavailableError:
-                raise  # it is written later
+                raise  # retried
             except StormkeeperError as error:
                 answers.put(error)
 
@@ -408,23 +392,23 @@ class WorkerReports:
                     raise ClaimedError(f"the query {query!r} was given to another launch")
                 return
             if not is_logged and time.monotonic() > began + _PATIENCE_SECS:
-                log.warning("%s begins when ZooKeeper is reached: it is told there first", query)
+                log.warning("the query %s waits for ZooKeeper, which records its begin", query)
                 is_logged = True
         raise WorkerError(f"the worker stops before the query {query!r} has begun")
 
-    def ended(self, query: str) -> None:
-        """Have it said that a query has ended by itself."""
+    def report_end(self, query: str) -> None:
+        """Report that a query has ended by itself."""
         if self._link is not None and self._has_end:
             beat, storm_id = self._beat_of(query), self._job.storm_id
             self._link.report(lambda storm: storm.set_query_ended(storm_id, query, beat))
 
-    def completed(self) -> None:
-        """Have it said that all has ended by itself, and wait until that is written."""
+    def report_completion(self) -> None:
+        """Report that all queries have ended by themselves, and wait until that is written."""
         if self._link is None:
             return
         if self._job.script_id is not None:
-            self.ended(self._job.script_id)
-        self._link.settle(REPORT_SECS)
+            self.report_end(self._job.script_id)
+        self._link.flush(REPORT_SECS)
 
     def close(self) -> None:
         """End the session with the cluster's state."""
@@ -441,7 +425,7 @@ class WorkerReports:
 
 
 def _is_running(owner: Owner) -> bool:
-    """Return whether the process of an owner on this machine runs, and is not a later one."""
+    """Return whether an owner's process on this machine runs; a later process has another start."""
     try:
         return psutil.Process(owner.pid).create_time() <= owner.since + _CLOCK_SECS
     except psutil.NoSuchProcess:
@@ -451,7 +435,7 @@ def _is_running(owner: Owner) -> bool:
 
 
 def _connect(conf: Conf) -> StormClusterState:
-    """Connect as a worker; heartbeats go their own way."""
+    """Connect with a worker's rights, without heartbeats, which have their own connection."""
     codec, limits = Codec.from_conf(conf), ErrorLimits.from_conf(conf)
     state = factory.connect(conf, role=Role.WORKER)
     return StormClusterState(state, codec, limits=limits)

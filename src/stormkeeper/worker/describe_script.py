@@ -1,4 +1,4 @@
-"""Runs a script to its end and writes the description of its topology.
+"""Writes the description of a script's topology, after running the script to its end.
 
 ``python -m stormkeeper.worker.describe_script SCRIPT --to FILE [--session | --session-first]`` is
 the process that `stormkeeper.topology.describer` starts. It starts no query, calls no function of
@@ -31,27 +31,24 @@ from stormkeeper.topology.description import Description
 from stormkeeper.topology.topology import Topology
 from stormkeeper.worker import script as scripts
 from stormkeeper.worker import worker_conf
-from stormkeeper.worker.job import CommandLine
+from stormkeeper.worker.job import ScriptArgumentParser
 from stormkeeper.worker.spark_session import WorkerSession
 
-#: Where this process may start Spark: on this machine, whatever the topology asks for.
+#: This process starts Spark on this machine, whatever the topology asks for.
 _MASTER = {"spark.master": "local[1]"}
 
 _SPARK_FOLDERS = tuple(str(Path(module.__file__ or "").parent) for module in (pyspark, py4j))
 
 
-#: Where every session begins, and every query.
+#: Methods that start sessions, and queries.
 _SESSIONS = ((SparkSession.Builder, "getOrCreate"), (SparkContext, "__init__"))
 _STARTS = ((DataStreamWriter, "start"), (DataStreamWriter, "toTable"))
 
 
 class NeedsSessionError(BaseException):
-    """The script needs a Spark session; nothing that it catches keeps it from ending here.
+    """The script needs a Spark session. A `BaseException`, so that the script does not catch it.
 
-    Parameters
-    ----------
-    first
-        Whether that has to be there before the script begins.
+    `first` says that the session has to exist before the script begins.
     """
 
     def __init__(self, *, first: bool = False) -> None:
@@ -60,12 +57,12 @@ class NeedsSessionError(BaseException):
 
 
 class _QueryStartedError(BaseException):
-    """The script starts a query, which is a worker's to do; it ends here as well."""
+    """The script starts a query, which only a worker does."""
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Describe a script, with the arguments of a command line; return the outcome."""
-    parser = CommandLine(
+    """Describe a script by command-line arguments; return the exit code."""
+    parser = ScriptArgumentParser(
         prog="python -m stormkeeper.worker.describe_script",
         description="Write the description of a script's topology.",
     )
@@ -109,28 +106,24 @@ def describe(
     *,
     session_first: bool = False,
 ) -> Description:
-    """Run a script in this process, and describe what it defines.
+    """Run a script in this process, after `scripts.prepare`, and describe what it defines.
 
     Parameters
     ----------
-    script
-        What to run; `scripts.prepare` was called for it.
     settle
-        Returns the configuration of the Spark session that the script gets, when there is one to
-        start, with the first topology if there is one by then. None: it gets no session.
+        Returns the configuration of the script's Spark session, from the first topology if there
+        is one by then; None: no session.
     py_files
-        What Spark's Python workers get as well.
-    root
-        As of `scripts.run`.
+        Modules and archives for Spark's Python workers.
     session_first
-        Whether its session is started before the script begins.
+        Whether the session starts before the script.
 
     Raises
     ------
     NeedsSessionError
-        It asked for a session, or PySpark asked for one, and there was none.
+        The script or PySpark asked for a session without there being one.
     TopologyError, WorkerError
-        What is wrong with the script.
+        The script has a fault.
     """
     made: list[Topology] = []
     session = None
@@ -143,7 +136,7 @@ def describe(
     def declared(topology: Topology) -> None:
         made.append(topology)
         if session is not None:
-            session.get()  # as in a worker: what stands below it may need one without asking
+            session.get()  # as in a worker: later code may need one without asking
 
     sessions = (
         session.offered(lambda: None) if session else _ended_by(NeedsSessionError, *_SESSIONS)
@@ -176,7 +169,7 @@ def _run(
         try:
             return scripts.run(script, declared, root)
         except Exception as error:
-            # A column, for one, asks for no session: it needs one, and fails.
+            # A column, for example, fails without a session instead of asking for one.
             if SparkContext._active_spark_context is None and _comes_from_spark(error):
                 raise NeedsSessionError(first=not made) from error
             raise
@@ -195,7 +188,7 @@ def _comes_from_spark(error: BaseException | None) -> bool:
 
 @contextlib.contextmanager
 def _ended_by(end: type[BaseException], *calls: tuple[type, str]) -> Iterator[None]:
-    """Have whoever calls one of these methods in this process raise `end`."""
+    """Make these methods raise `end` in this process."""
 
     def raising(*_: Any, **__: Any) -> NoReturn:
         raise end
@@ -214,6 +207,5 @@ if __name__ == "__main__":
     code = main(sys.argv[1:])
     with contextlib.suppress(ValueError):  # the script may have closed it
         sys.stdout.flush()
-    # Threads and processes that the script has started are none of a description's concern: who
-    # started this process ends what is left.
+    # The parent process ends what the script has started and left.
     os._exit(code)

@@ -1,14 +1,16 @@
-"""Keeps the log of a worker small: what is old goes into compressed files beside it.
+"""The log of a worker's Spark driver: rotation of the file, and levels set while it runs.
 
-The supervisor has opened the log as the worker's standard output and standard error. The JVM and
-Spark's Python workers have inherited both, and write to it at any moment. So it cannot be replaced
-by another file. It is not cut off at its end either, as that would lose what is written meanwhile.
-What is old is copied, and then taken out of the file at its beginning (fallocate(2),
-FALLOC_FL_COLLAPSE_RANGE): nothing is lost, and whoever appends to it notices nothing. Only whole
-blocks can be taken out, so a line may be divided between two files.
+Rotation: the supervisor has opened the log as the worker's stdout and stderr, and the JVM and
+Spark's Python workers have inherited both. So the file can be neither replaced nor truncated
+without a loss. Old content is copied to compressed files and then removed at the beginning
+(fallocate(2), FALLOC_FL_COLLAPSE_RANGE), which writers that append do not notice. Only whole blocks
+can be removed, so a line may be divided between two files. On a file system without this call, the
+file is copied and emptied, and lines that are written within the milliseconds between are lost.
 
-Not every file system can do that. Elsewhere the file is copied and emptied, and what others write
-within the milliseconds between is lost.
+Levels: ``storm set_log_level`` sets them for loggers of Python in the worker's process and for
+loggers of the driver's JVM (log4j 2), neither for Spark's Python workers nor for executors
+elsewhere. ``ROOT`` is the root logger of both. When a level is removed or expires, a logger gets
+its earlier level back, or the one of the request (``reset_log_level``).
 """
 
 from __future__ import annotations
@@ -29,34 +31,48 @@ from typing import Any, BinaryIO, Final, Protocol
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
+from stormkeeper.daemon.periodic import FailureStreak, PeriodicThread
 from stormkeeper.thrift.records import LogConfig
 
 log = logging.getLogger(__name__)
 
-#: The size of the log that is too much, and how many compressed files are kept: as in the
-#: configuration that Storm brings for its workers' logs.
+#: Size of the log that triggers a rotation, and most compressed files: as in Storm's configuration
+#: of workers' logs.
 MOST_BYTES: Final = 100 * 1024 * 1024
 KEPT: Final = 9
 
-#: How often the size is looked at.
+#: Interval at which the size is checked, in seconds.
 LOOK_SECS: Final = 5.0
 
-#: And after a failure, such as a full disk.
+#: Pause after a failure such as a full disk, in seconds.
 RETRY_SECS: Final = 600.0
 
 _COLLAPSE: Final = 0x08  # <linux/falloc.h>
 _CHUNK: Final = 1024 * 1024
 
+#: Name of the root logger in a request.
+ROOT: Final = "ROOT"
+
+#: Python's levels by log4j's names.
+PYTHON_LEVELS: Final = {
+    "ALL": 1,
+    "TRACE": 5,
+    "DEBUG": logging.DEBUG,
+    "INFO": logging.INFO,
+    "WARN": logging.WARNING,
+    "ERROR": logging.ERROR,
+    "FATAL": logging.CRITICAL,
+    "OFF": logging.CRITICAL + 10,
+}
+
+#: Interval at which expiry and a new JVM are looked for while a level is set, in seconds.
+_LEVELS_LOOK_SECS: Final = 1.0
+
 
 class LogRotation:
-    """A thread that looks after the file to which a descriptor appends.
+    """A thread that rotates the file to which a descriptor appends.
 
-    Parameters
-    ----------
-    descriptor
-        Such as 2. Where it is None, or no file that is appended to, nothing is done.
-    most_bytes, kept, look_secs
-        See above.
+    Does nothing if the descriptor is None, or no file that is appended to.
     """
 
     def __init__(
@@ -70,54 +86,51 @@ class LogRotation:
         self._file = None if descriptor is None else _file_of(descriptor)
         self._most_bytes = most_bytes
         self._kept = kept
-        self._look_secs = look_secs
-        self._closing = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="worker-log", daemon=True)
+        self._thread = PeriodicThread(
+            "worker-log",
+            self._step,
+            period_secs=look_secs,
+            first_secs=look_secs,
+            streak=FailureStreak(RETRY_SECS, RETRY_SECS),
+            failure="the log cannot be rotated",
+            logger=log,
+        )
 
     def start(self) -> None:
-        """Begin."""
+        """Start the thread."""
         if self._file is not None:
             self._thread.start()
 
     def close(self) -> None:
-        """End; what is being copied is given up."""
-        self._closing.set()
-        if self._thread.ident is not None:
-            self._thread.join()
+        """End the thread; a running copy is cancelled."""
+        self._thread.close()
 
-    def look(self) -> bool:
-        """Put what is old aside if the file is too large; return whether it was."""
+    def rotate_if_large(self) -> bool:
+        """Rotate the file if it is too large; return whether it was."""
         if self._file is None or self._file.stat().st_size <= self._most_bytes:
             return False
-        return put_aside(self._file, self._kept, self._closing.is_set)
+        return rotate(self._file, self._kept, lambda: self._thread.is_closing)
 
-    def _run(self) -> None:
-        pause = self._look_secs
-        while not self._closing.wait(pause):
-            pause = self._look_secs
-            try:
-                self.look()
-            except OSError as error:
-                log.warning("the log cannot be kept small: %s", error)
-                pause = RETRY_SECS
+    def _step(self) -> None:
+        self.rotate_if_large()
 
 
-def put_aside(file: Path, kept: int, cancelled: Callable[[], bool] = lambda: False) -> bool:
-    """Move all of a file, but for its last block, to ``FILE.1.gz``; older ones move up by one.
+def rotate(file: Path, kept: int, cancelled: Callable[[], bool] = lambda: False) -> bool:
+    """Move all of a file but its last block to ``FILE.1.gz``; older files move up by one.
 
     Parameters
     ----------
     file
-        Whoever writes to it appends.
+        All its writers append.
     kept
-        How many such files there are at most.
+        Most compressed files.
     cancelled
-        Asked now and then; once it says so, nothing has happened.
+        Asked now and then; if true, the file stays unchanged.
 
     Returns
     -------
     bool
-        Whether it was done.
+        False if it was cancelled.
 
     Raises
     ------
@@ -128,7 +141,7 @@ def put_aside(file: Path, kept: int, cancelled: Callable[[], bool] = lambda: Fal
     with file.open("rb+") as log_file:
         descriptor = log_file.fileno()
         block = os.fstatvfs(descriptor).f_bsize
-        # A file has to keep something: the end cannot be taken out.
+        # The end of a file cannot be removed.
         taken = (os.fstat(descriptor).st_size - 1) // block * block
         try:
             with gzip.open(new, "wb") as copy:
@@ -137,7 +150,7 @@ def put_aside(file: Path, kept: int, cancelled: Callable[[], bool] = lambda: Fal
             for number in range(kept - 1, 0, -1):
                 if _numbered(file, number).exists():
                     _numbered(file, number).replace(_numbered(file, number + 1))
-            # Before it is taken out: what is interrupted here is there twice.
+            # First the copy, then the removal: an interruption duplicates lines and loses none.
             new.replace(first)
         finally:
             new.unlink(missing_ok=True)
@@ -151,7 +164,7 @@ def put_aside(file: Path, kept: int, cancelled: Callable[[], bool] = lambda: Fal
 def _copied(
     source: BinaryIO, target: gzip.GzipFile, size: int | None, cancelled: Callable[[], bool]
 ) -> bool:
-    """Copy so many bytes, or all; return whether that was not cancelled."""
+    """Copy so many bytes, or all; return False if cancelled."""
     left = inf if size is None else size
     while left and (chunk := source.read(int(min(_CHUNK, left)))):
         if cancelled():
@@ -162,7 +175,7 @@ def _copied(
 
 
 def _take_out(descriptor: int, size: int) -> bool:
-    """Take the first bytes out of a file, in one step; return whether its system can do that."""
+    """Remove the first bytes of a file in one step; return False if the system cannot."""
     try:
         fallocate = ctypes.CDLL(None, use_errno=True).fallocate
     except AttributeError:  # no Linux
@@ -176,7 +189,7 @@ def _numbered(file: Path, number: int) -> Path:
 
 
 def _file_of(descriptor: int) -> Path | None:
-    """Return the file that a descriptor appends to; None where it is none, or has no name."""
+    """Return the file that a descriptor appends to, if it is such a file and has a name."""
     try:
         opened = os.fstat(descriptor)
         appends = fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_APPEND
@@ -187,27 +200,8 @@ def _file_of(descriptor: int) -> Path | None:
     return file if appends and is_there else None
 
 
-#: The name of the root logger in a request.
-ROOT: Final = "ROOT"
-
-#: What Python calls log4j's levels.
-PYTHON_LEVELS: Final = {
-    "ALL": 1,
-    "TRACE": 5,
-    "DEBUG": logging.DEBUG,
-    "INFO": logging.INFO,
-    "WARN": logging.WARNING,
-    "ERROR": logging.ERROR,
-    "FATAL": logging.CRITICAL,
-    "OFF": logging.CRITICAL + 10,
-}
-
-#: How often it is looked whether a time is over, or a JVM has started, while any level is set.
-_LEVELS_LOOK_SECS: Final = 1.0
-
-
 def levels_at(config: LogConfig | None, now: float) -> dict[str, str]:
-    """Return the levels that count at `now`, in seconds since 1970, by the loggers' names."""
+    """Return the levels in force at `now`, in seconds since 1970, by logger name."""
     found = {}
     for name, each in ((config and config.named_logger_level) or {}).items():
         ends_ms = each.reset_log_level_timeout_epoch
@@ -224,10 +218,10 @@ class Loggers(Protocol):
     """The loggers of one logging system."""
 
     def set(self, name: str, level: str) -> Any:
-        """Give a logger a level, and return what `restore` needs."""
+        """Set a logger's level, and return its state before for `restore`."""
 
     def restore(self, name: str, before: Any) -> None:
-        """Give a logger the level back that it had before."""
+        """Restore a logger's level."""
 
 
 class PythonLoggers:
@@ -249,7 +243,7 @@ class PythonLoggers:
 
 
 class SparkLoggers:
-    """The loggers of a session's JVM; raises Py4JError or OSError where that does not answer."""
+    """The loggers of a session's JVM; raises Py4JError or OSError if the JVM does not answer."""
 
     def __init__(self, session: SparkSession) -> None:
         jvm: Any = session.sparkContext._jvm
@@ -270,21 +264,21 @@ class SparkLoggers:
         name = "" if name == ROOT else name
         if before is not None:
             self._configurator.setLevel(name, before)
-        else:  # the logger has its parent's level again
+        else:  # the parent's level applies again
             self._context.getConfiguration().removeLogger(name)
             self._context.updateLoggers()
 
 
 class AppliedLevels:
-    """What was set of the loggers of one logging system, so that it can be given back."""
+    """The levels that were set in one logging system, and the levels before."""
 
     def __init__(self, loggers: Loggers) -> None:
         self._loggers = loggers
-        #: By name, the level that is set, and what there was before.
+        #: The level that is set and the state before, by logger name.
         self._set: dict[str, tuple[str, Any]] = {}
 
     def apply(self, levels: Mapping[str, str]) -> None:
-        """Have exactly these levels set."""
+        """Set exactly these levels, and restore all others."""
         for name in [*self._set]:
             if self._set[name][0] != levels.get(name):
                 self._loggers.restore(name, self._set[name][1])
@@ -295,12 +289,12 @@ class AppliedLevels:
 
 
 class LogLevels:
-    """Sets the levels in a thread of its own, as a JVM may not answer.
+    """Applies a topology's log levels in a thread, as the JVM may not answer.
 
     Parameters
     ----------
     session
-        Returns the Spark session, None while there is none.
+        Returns the Spark session, None without one.
     clock
         Seconds since 1970.
     """
@@ -315,12 +309,13 @@ class LogLevels:
         self._is_closed = False
         self._python = AppliedLevels(PythonLoggers())
         self._spark: AppliedLevels | None = None
-        self._of: SparkSession | None = None
-        self._told: dict[str, str] = {}
+        #: The session of `_spark`.
+        self._spark_session: SparkSession | None = None
+        self._logged: dict[str, str] = {}
         self._thread = threading.Thread(target=self._run, name="worker-log-levels", daemon=True)
 
-    def take(self, config: LogConfig | None) -> None:
-        """Have the levels of a topology set; returns at once."""
+    def update(self, config: LogConfig | None) -> None:
+        """Apply a topology's levels; returns at once."""
         if config is None and self._config is None:
             return
         self._config = config
@@ -337,10 +332,10 @@ class LogLevels:
         while not self._is_closed:
             self._woken.clear()
             levels = levels_at(self._config, self._clock())
-            if levels != self._told:
-                said = ", ".join(f"{name}={level}" for name, level in sorted(levels.items()))
-                log.info("log levels set for the topology: %s", said or "none any more")
-                self._told = levels
+            if levels != self._logged:
+                text = ", ".join(f"{name}={level}" for name, level in sorted(levels.items()))
+                log.info("log levels set for the topology: %s", text or "none any more")
+                self._logged = levels
             self._python.apply(levels)
             try:
                 self._apply_to_spark(levels)
@@ -352,6 +347,6 @@ class LogLevels:
         session = self._session()
         if session is None:
             return
-        if self._of is not session or self._spark is None:
-            self._spark, self._of = AppliedLevels(SparkLoggers(session)), session
+        if self._spark_session is not session or self._spark is None:
+            self._spark, self._spark_session = AppliedLevels(SparkLoggers(session)), session
         self._spark.apply(levels)

@@ -1,8 +1,12 @@
-"""Counts per executor over Storm's windows: the last 600, 10800 and 86400 seconds, and all time.
+"""Counts of a worker's executors, from rows per micro-batch to sums over Storm's windows.
 
-Pure: every call is given the time, in seconds of one clock that never goes back. As in Storm, a
-window consists of twenty buckets. So it forgets in steps of a twentieth of its length: a count is
-in it for 19 to 20 of these steps.
+Each edge of a topology's query, from a component to a reader of it, has one observation, which
+counts the rows of a micro-batch. Spark computes a component that is read twice in a query twice,
+each time on an edge of its own; so a branch that takes only some rows (``limit``) does not falsify
+the counts of another. A query of a plain script is one component, which emits the rows that reach
+the sink.
+
+As in Storm, a window consists of twenty buckets: a count stays for 19 to 20 twentieths of it.
 """
 
 from __future__ import annotations
@@ -32,15 +36,22 @@ log = logging.getLogger(__name__)
 #: Lengths of Storm's windows in seconds.
 WINDOWS = (600, 10800, 86400)
 
-#: Storm's name of the window that never forgets.
+#: Storm's name of the unlimited window.
 ALL_TIME = ":all-time"
 
 #: Storm's ``NUM_STAT_BUCKETS``.
 BUCKETS = 20
 
+#: Prefix of our observations' names, which keeps a user's own apart.
+_PREFIX = "stormkeeper:"
+_SINK_OBSERVATION = f"{_PREFIX}sink"
+
 
 class RollingSum:
-    """The sum of what was added within the last `window_secs`, to within a bucket."""
+    """A sum over the last `window_secs`, to within a bucket.
+
+    `now` is in seconds of one clock that never goes back.
+    """
 
     def __init__(self, window_secs: float, buckets: int = BUCKETS) -> None:
         self._bucket_secs = window_secs / buckets
@@ -58,7 +69,7 @@ class RollingSum:
         self._forget(now)
 
     def total(self, now: float) -> float:
-        """Return the sum at `now`; an int where only ints were added."""
+        """Return the sum at `now`; an int if only ints were added."""
         self._forget(now)
         return sum(amount for _, amount in self._sums)
 
@@ -90,42 +101,31 @@ class WindowedSum:
 
 @dataclass(frozen=True, slots=True)
 class ComponentWork:
-    """What one executor did in one committed micro-batch, in rows.
+    """Rows that one executor processed in a committed micro-batch."""
 
-    Parameters
-    ----------
-    emitted
-        Rows of its output.
-    transferred
-        The same, once for each component of the query that took them.
-    executed
-        Rows that came in, by the component that they came from.
-    took_ms
-        Duration of the whole micro-batch, from looking for data to the commit.
-    partial
-        Whether the rows are those of a part of the batch, as nobody has read all of it.
-    """
-
+    #: Rows of its output.
     emitted: int = 0
+    #: Rows of its output, once for each component of the query that reads them.
     transferred: int = 0
+    #: Rows of its input, by source component.
     executed: Mapping[str, int] = field(default_factory=dict)
+    #: Duration of the whole micro-batch, from the look for data to the commit.
     took_ms: float = 0.0
+    #: Whether the counts cover only a part of the batch, because no action read all of it.
     partial: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """An executor's statistics at one moment, everything by window.
-
-    `executed` is by window and input. `complete_ms` is the mean duration of the micro-batches in
-    which the emitted rows went through, weighted by these rows; None where there were none.
-    `partial` is the number of micro-batches whose rows were counted in part.
-    """
+    """An executor's statistics at one moment, each by window."""
 
     emitted: Mapping[str, int]
     transferred: Mapping[str, int]
+    #: By window and source component.
     executed: Mapping[str, Mapping[str, int]]
+    #: Mean duration of the micro-batches, weighted by their emitted rows; None without rows.
     complete_ms: Mapping[str, float | None]
+    #: Micro-batches whose rows were counted in part.
     partial: Mapping[str, int]
 
 
@@ -140,7 +140,7 @@ class ExecutorCounts:
         self._executed = {source: WindowedSum() for source in inputs}
 
     def record(self, work: ComponentWork, now: float) -> None:
-        """Add what was done in a batch that ended at `now`."""
+        """Add the work of a batch that ended at `now`."""
         self._emitted.add(work.emitted, now)
         self._transferred.add(work.transferred, now)
         self._row_ms.add(work.emitted * work.took_ms, now)
@@ -149,7 +149,7 @@ class ExecutorCounts:
             self._executed[source].add(rows, now)
 
     def figures(self, now: float) -> Figures:
-        """Return the counts at `now`."""
+        """Return the statistics at `now`."""
         emitted = self._emitted.totals(now)
         row_ms = self._row_ms.totals(now)
         executed = {source: total.totals(now) for source, total in self._executed.items()}
@@ -168,14 +168,14 @@ class ExecutorCounts:
 
 
 class WorkerStatistics:
-    """The statistics of all executors of a worker; safe for many threads."""
+    """The counts of all executors of a worker. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._executors: dict[tuple[str, str], tuple[Executor, ExecutorCounts]] = {}
 
     def add(self, executor: Executor) -> None:
-        """Take in an executor, with all counts zero."""
+        """Add an executor, with all counts zero."""
         with self._lock:
             self._executors[executor.query, executor.component.id] = (
                 executor,
@@ -183,13 +183,13 @@ class WorkerStatistics:
             )
 
     def record(self, query: str, work: Mapping[str, ComponentWork], now: float) -> None:
-        """Add what the components of `query`, by their ids, did in a batch that ended at `now`."""
+        """Add the work of a query's components, by component id, in a batch that ended at `now`."""
         with self._lock:
             for component, done in work.items():
                 self._executors[query, component][1].record(done, now)
 
     def snapshot(self, now: float) -> list[tuple[Executor, Figures]]:
-        """Return all executors with their counts at `now`, by task."""
+        """Return all executors with their statistics at `now`, by task."""
         with self._lock:
             found = [(executor, s.figures(now)) for executor, s in self._executors.values()]
         return sorted(found, key=lambda pair: pair[0].task_start)
@@ -199,33 +199,26 @@ def _whole(totals: Mapping[str, float]) -> dict[str, int]:
     return {window: int(total) for window, total in totals.items()}
 
 
-#: What our observations are named with, so that a user's own stay apart.
-_PREFIX = "stormkeeper:"
+def counted(frame: DataFrame, name: str) -> DataFrame:
+    """Return `frame` with an observation of that name, which counts the rows of each batch."""
+    return frame.observe(name, F.count(F.lit(1)).alias(ROWS))
 
 
 def observation(edge: Edge) -> str:
-    """Return the observation's name: the same at every start, unique in a query."""
+    """Return the name of an edge's observation: unique in a query, the same at each start."""
     return f"{_PREFIX}{edge.source}>{edge.target}:{edge.position}"
 
 
-def work(query: Query, seen: BatchRows, took_ms: float) -> dict[str, ComponentWork]:
-    """Return what each component of `query` did in a micro-batch.
+def component_work(query: Query, batch: BatchRows, took_ms: float) -> dict[str, ComponentWork]:
+    """Return the work of each component of `query` in a micro-batch.
 
-    Parameters
-    ----------
-    query
-        The query.
-    seen
-        What its observations saw; one that is missing counts none, as Spark leaves out what it
-        found to be empty without running it.
-    took_ms
-        Duration of the micro-batch.
+    An observation that is missing counts no rows: Spark leaves out plans that it knows to be empty.
     """
-    rows = {edge: seen.rows.get(observation(edge), 0) for edge in query.edges}
+    rows = {edge: batch.rows.get(observation(edge), 0) for edge in query.edges}
     partial = {
         component
         for edge in query.edges
-        if observation(edge) in seen.partial
+        if observation(edge) in batch.partial
         for component in (edge.source, edge.target)
     }
     done = {}
@@ -236,7 +229,7 @@ def work(query: Query, seen: BatchRows, took_ms: float) -> dict[str, ComponentWo
             if edge.target == component.id:
                 taken[edge.source] = taken.get(edge.source, 0) + count
         done[component.id] = ComponentWork(
-            # Its DataFrame has the rows that the reader of most of them saw.
+            # The reader with the most rows saw the whole output.
             emitted=max(given, default=0),
             transferred=sum(given),
             executed=taken,
@@ -247,7 +240,7 @@ def work(query: Query, seen: BatchRows, took_ms: float) -> dict[str, ComponentWo
 
 
 class TopologyCounts:
-    """Counts the micro-batches of a topology's queries, which Spark knows by the queries' ids."""
+    """Counts the micro-batches of a topology's queries; Spark's names of queries are their ids."""
 
     def __init__(
         self,
@@ -262,39 +255,28 @@ class TopologyCounts:
             statistics.add(executor)
 
     def started(self, run: QueryRun) -> None:
-        """Take in that a query starts."""
+        """Do nothing: the plan names all queries."""
 
-    def batch(self, run: QueryRun, seen: BatchRows, took_ms: float) -> None:
-        """Take in a committed micro-batch."""
+    def batch(self, run: QueryRun, batch: BatchRows, took_ms: float) -> None:
+        """Count a committed micro-batch."""
         query = self._queries.get(run.name or "")
         if query is not None:
-            self._statistics.record(query.id, work(query, seen, took_ms), self._clock())
+            work = component_work(query, batch, took_ms)
+            self._statistics.record(query.id, work, self._clock())
 
     def ended(self, run: QueryRun) -> None:
-        """Take in the end of a query."""
-
-
-def counted(frame: DataFrame, name: str) -> DataFrame:
-    """Return `frame` with its rows counted in every micro-batch, under `name`."""
-    return frame.observe(name, F.count(F.lit(1)).alias(ROWS))
-
-
-_OBSERVATION = "stormkeeper:sink"
+        """Do nothing: the topology's run handles ends."""
 
 
 class ScriptQueries:
-    """The queries of a plain script, as components with statistics.
+    """Counts the queries of a plain script, each as one component with one task.
 
-    Tasks are numbered in the order in which the queries first start, as they are not known before.
+    A component has the query's name, or else ``query-N``, in the order of first starts.
 
     Parameters
     ----------
-    statistics
-        Where they are counted.
     one
-        The id of the one component that all of them are in a cluster; None: each is its own.
-    clock
-        Seconds of a monotonic clock.
+        Id of the single component that all queries are in a cluster; None: each is its own.
     """
 
     def __init__(
@@ -310,7 +292,7 @@ class ScriptQueries:
         self._components: dict[str, str] = {}  # by the query's name, else by its id
 
     def component(self, run: QueryRun) -> str:
-        """Return the component of a query: the same at a restart in this process."""
+        """Return the component of a query: the same after a restart in this process."""
         with self._lock:
             key = self._one or run.name or run.query_id
             if key not in self._components:
@@ -324,19 +306,19 @@ class ScriptQueries:
             return self._components[key]
 
     def started(self, run: QueryRun) -> None:
-        """Take in that a query starts."""
+        """Add a query's component."""
         self.component(run)
 
-    def batch(self, run: QueryRun, seen: BatchRows, took_ms: float) -> None:
-        """Take in a committed micro-batch."""
-        rows = sum(n for name, n in seen.rows.items() if name.startswith(_OBSERVATION))
-        partial = any(name.startswith(_OBSERVATION) for name in seen.partial)
+    def batch(self, run: QueryRun, batch: BatchRows, took_ms: float) -> None:
+        """Count a committed micro-batch."""
+        rows = sum(n for name, n in batch.rows.items() if name.startswith(_SINK_OBSERVATION))
+        partial = any(name.startswith(_SINK_OBSERVATION) for name in batch.partial)
         name = self.component(run)
-        done = ComponentWork(emitted=rows, transferred=rows, took_ms=took_ms, partial=partial)
-        self._statistics.record(name, {name: done}, self._clock())
+        work = ComponentWork(emitted=rows, transferred=rows, took_ms=took_ms, partial=partial)
+        self._statistics.record(name, {name: work}, self._clock())
 
     def ended(self, run: QueryRun) -> None:
-        """Take in the end of a query; the script may not look for errors itself."""
+        """Log the error of a query, for a script that does not look for errors."""
         if run.error is not None:
             cause = readable_text(run.error).rpartition("\n")[2]
             name = run.name or self.component(run)
@@ -349,15 +331,15 @@ class ScriptQueries:
 
 
 @contextlib.contextmanager
-def writes_counted(events: QueryEvents) -> Iterator[None]:
-    """Have every streaming frame counted that is written by any code of this process."""
+def count_written_frames(events: QueryEvents) -> Iterator[None]:
+    """Count the rows of every streaming frame that any code of this process writes."""
     write_stream = ClassicDataFrame.__dict__["writeStream"]
     numbers = itertools.count(1)
 
     def counting(frame: DataFrame) -> DataStreamWriter:
         events.attach(frame.sparkSession)
         if frame.isStreaming:
-            frame = counted(frame, f"{_OBSERVATION}-{next(numbers)}")
+            frame = counted(frame, f"{_SINK_OBSERVATION}-{next(numbers)}")
         writer: DataStreamWriter = write_stream.__get__(frame)
         return writer
 

@@ -1,8 +1,7 @@
-"""Says what went wrong in a user's code, without the machinery around it.
+"""Text of errors in a user's code, without the frames of Spark and Stormkeeper.
 
-The text of a query's exception has pages: the JVM's stack, the plan, and somewhere in it a Python
-traceback. A user needs only that traceback, with the frames of their own code, or else Spark's own
-sentence.
+The text of a query's exception has pages: the JVM's stack, the plan, and somewhere a Python
+traceback. A user needs that traceback with the frames of their own code, or else Spark's message.
 """
 
 from __future__ import annotations
@@ -28,61 +27,61 @@ _TRACEBACK = re.compile(
 )
 _FRAME = re.compile(r'[ \t]+File "([^"]+)", line \d+.*\n(?:(?![ \t]+File ").*\n)*')
 
-#: What ends a message of Spark's: the JVM's stack, or the tree of a plan.
+#: What follows a message of Spark's: the JVM's stack, or the tree of a plan.
 _APPENDIX = re.compile(r"\s+at |=== |JVM stacktrace|Driver stacktrace|['~+:]|\s*$")
 _SQLSTATE = re.compile(r"[;. ]*SQLSTATE: \w+;?$")
 
-#: How the text of an exception ends whose cause is a module that is not there.
+#: End of an exception's text that a missing module caused.
 _MISSING = re.compile(r"\bModuleNotFoundError: (No module named '([^']+)')$")
 
-#: How the text of an exception ends where code has called `sys.exit`.
+#: End of an exception's text after a call of `sys.exit`.
 _EXIT = re.compile(r"^SystemExit(\(\)|: .*)?$(?!\n)", re.MULTILINE)
 
-#: What the system says of a disk that takes no more, in the text of any exception of a chain.
+#: The system's errors of a full disk, in the text of any exception of a chain.
 _DISK = re.compile(r"No space left on device|Disk quota exceeded|Read-only file system")
-#: A data source that Spark does not find, with what Spark says of it.
+#: Spark's error of a missing data source.
 _SOURCE = re.compile(r"(Failed to find (?:the )?data source: (\S+))\. [^\n]*")
 
-#: What Spark says of a file of a checkpoint that is empty, and of one that is cut off.
+#: Spark's errors of a checkpoint's file that is empty, and of one that is cut off.
 _EMPTY = re.compile(
     r"(?:Failed to read log file|Checksum error:) (?:file:)?(\S+)/(?:offsets|commits)/\d+\b"
 )
 _CUT_OFF = re.compile(r"Unexpected end-of-input.*Current Available Offsets: \{\}", re.DOTALL)
 
-#: What py4j puts before an exception of the JVM.
+#: py4j's prefix of an exception of the JVM.
 _CALL = re.compile(r"\A(?:py4j\.protocol\.Py4JJavaError: )?An error occurred while calling \S+\n: ")
 
-#: Whose frames are machinery, by the folder of their files.
-_MACHINERY = (
+#: Folders of files whose frames are left out.
+_FOREIGN_FOLDERS = (
     *(str(Path(module.__file__ or "").parent) for module in (pyspark, py4j, stormkeeper)),
     "<frozen",
 )
 
-#: Spark packs its Python code into this archive for the Python workers.
-_MACHINERY_ARCHIVES = ("pyspark.zip", "py4j-")
+#: Archives of Spark's Python code for Python workers.
+_FOREIGN_ARCHIVES = ("pyspark.zip", "py4j-")
 
-#: How far a chain of exceptions is followed, and how much of a line of it is shown.
+#: Most exceptions of a chain, and most characters of a line of it.
 _LONGEST_CHAIN = 20
 _LONGEST_LINE = 300
 
-#: Longest text that is shown of an exception, in characters.
+#: Longest text of an exception, in characters.
 _CAUSE_CHARACTERS = 4000
 
-#: Longest message that is shown of an exception of Spark's, in lines.
+#: Longest message of an exception of Spark's, in lines.
 _SPARK_LINES = 6
 
 
 def readable(error: BaseException) -> str:
-    """Return an exception as its user should see it, over several lines.
+    """Return an exception's text for its user, over several lines.
 
-    That is the traceback of the user's code where there is some, whether it ran here or in one of
-    Spark's Python workers; else the exception's message, cut to its first lines.
+    This is the traceback of the user's code, from here or from a Python worker of Spark's, or else
+    the first lines of the message.
     """
     return _with_disk(_readable(error), _chain(error))
 
 
 def readable_text(text: str) -> str:
-    """Return the text of an exception that happened elsewhere as its user should see it."""
+    """Shorten the text of an exception from elsewhere for its user."""
     text = without_separators(text)
     said = _with_remedy(python_traceback(text) or first_lines(text))
     empty = _EMPTY.search(text)
@@ -113,7 +112,7 @@ def _readable(error: BaseException) -> str:
 
 
 def log_failure(log: logging.Logger, text: str) -> None:
-    """Log an error: its first line as the message, further ones below it as they are."""
+    """Log an error: the first line as the message, further lines below it unchanged."""
     message, _, rest = text.partition("\n")
     log.handle(
         log.makeRecord(
@@ -123,26 +122,26 @@ def log_failure(log: logging.Logger, text: str) -> None:
 
 
 def own_frames(tb: TracebackType | None) -> list[str]:
-    """Return a traceback's frames as text, without those of the machinery."""
-    frames = [f for f in traceback.extract_tb(tb) if not _is_machinery(f.filename)]
+    """Return the frames of the user's code as text."""
+    frames = [f for f in traceback.extract_tb(tb) if not _is_foreign(f.filename)]
     return traceback.format_list(frames)
 
 
 def python_traceback(text: str) -> str | None:
-    """Return the last Python traceback within `text`, without the machinery's frames."""
+    """Return the last Python traceback in `text`, with the frames of the user's code."""
     found = _TRACEBACK.findall(text)
     if not found:
         return None
     frames: str
     cause: str
     frames, cause = found[-1]
-    own = [m.group() for m in _FRAME.finditer(frames) if not _is_machinery(m.group(1))]
+    own = [m.group() for m in _FRAME.finditer(frames) if not _is_foreign(m.group(1))]
     cause = _shortened(_SQLSTATE.sub("", _CALL.sub("", cause.rstrip())))
     return "Traceback (most recent call last):\n" + "".join(own or [frames]) + cause
 
 
 def without_folder(text: str, package: Path | None) -> str:
-    """Return a text with the paths of a laid-out package as their user knows them."""
+    """Return a text with paths relative to the package, as its user knows them."""
     if package is None:
         return text
     return text.replace(f"{package / manifest.CODE}/", "").replace(f"{package}/", "")
@@ -151,13 +150,13 @@ def without_folder(text: str, package: Path | None) -> str:
 def _text(error: BaseException) -> str:
     try:
         text = str(error)
-    except BaseException as another:  # of code of the user
+    except BaseException as another:  # user code may define __str__
         return f"<its text cannot be had: {type(another).__name__} in __str__>"
     return without_separators(text).encode(errors="backslashreplace").decode()
 
 
 def _shortened(text: str) -> str:
-    """Return a text without its middle where that is too long for a log or ZooKeeper."""
+    """Cut the middle out of a text that is too long for a log or ZooKeeper."""
     left_out = len(text) - _CAUSE_CHARACTERS
     if left_out <= 0:
         return text
@@ -166,7 +165,7 @@ def _shortened(text: str) -> str:
 
 
 def first_lines(text: str) -> str:
-    """Return the message at the head of an exception's text, without stack and plan."""
+    """Return the message of an exception's text, without stack and plan."""
     lines = []
     for line in text.strip().splitlines():
         if _APPENDIX.match(line):
@@ -190,7 +189,7 @@ def _with_remedy(text: str) -> str:
 
 
 def _chain(error: BaseException) -> str:
-    """Return the texts of an exception and of those that brought it about."""
+    """Return the texts of an exception and of its causes."""
     texts: list[str] = []
     following: BaseException | None = error
     while following is not None and len(texts) < _LONGEST_CHAIN:
@@ -199,17 +198,17 @@ def _chain(error: BaseException) -> str:
     return "\n".join(texts)
 
 
-def _with_disk(said: str, chain: str) -> str:
-    """Name a full disk, which may be deep in a chain, in the line that is shown of an error."""
+def _with_disk(text: str, chain: str) -> str:
+    """Add a full disk, which may be deep in a chain, to the text of an error."""
     found = _DISK.search(chain)
     if found is None:
-        return said
+        return text
     line = chain[chain.rfind("\n", 0, found.start()) + 1 :].partition("\n")[0].strip()
     cause = f"{found[0]}: a disk of the worker's machine takes no more files; make room there"
     if line != found[0]:
         cause += f" ({line[:_LONGEST_LINE]})"
-    return f"{said}\n{cause}" if said.startswith("Traceback ") else f"{cause}\n{said}"
+    return f"{text}\n{cause}" if text.startswith("Traceback ") else f"{cause}\n{text}"
 
 
-def _is_machinery(file: str) -> bool:
-    return file.startswith(_MACHINERY) or any(name in file for name in _MACHINERY_ARCHIVES)
+def _is_foreign(file: str) -> bool:
+    return file.startswith(_FOREIGN_FOLDERS) or any(name in file for name in _FOREIGN_ARCHIVES)

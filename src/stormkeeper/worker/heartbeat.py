@@ -1,4 +1,8 @@
-"""A worker's heartbeat: Storm's ``ClusterWorkerHeartbeat``, with its executors' statistics."""
+"""A worker's heartbeats: the record, the thread that sends it, and the worker's sign of life.
+
+Heartbeats go out on a fixed schedule. A heartbeat that cannot be sent is dropped, as the next one
+holds newer counts; a failure never ends the worker.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from stormkeeper.conf import Conf
+from stormkeeper.daemon.periodic import PeriodicThread
 from stormkeeper.errors import StormkeeperError
 from stormkeeper.heartbeats.protocols import HeartbeatSender
 from stormkeeper.thrift.records import (
@@ -26,11 +31,19 @@ from stormkeeper.thrift.records import (
 from stormkeeper.topology.plan import Executor
 from stormkeeper.worker.executor_counts import Figures
 
-#: The one stream that a component has; Storm's name for a stream without one.
+log = logging.getLogger(__name__)
+
+#: Storm's name of a component's unnamed stream, the only one here.
 STREAM = "default"
 
-#: Storm samples one tuple in twenty; our counts are of all rows.
+#: Share of tuples that are counted: all; Storm samples one in twenty.
 RATE = 1.0
+
+#: Interval at which a new sign of life looks for the first heartbeat, in seconds.
+_FIRST_LOOK_SECS = 0.1
+
+#: Name of the file with the exit code, beside the sign of life.
+_ENDED = "ended"
 
 
 def heartbeat(
@@ -45,28 +58,22 @@ def heartbeat(
     jvm_silent_ms: int | None = None,
     waiting: str | None = None,
 ) -> ClusterWorkerHeartbeat:
-    """Return the record of a heartbeat.
+    """Build the record of a heartbeat.
 
     Parameters
     ----------
-    storm_id
-        The topology's id.
     executors
-        The executors with their statistics; none while the worker is starting.
+        Executors with their statistics; none while the worker starts.
     time_secs
         Wall-clock time, in seconds since 1970.
-    uptime_secs
-        Age of the worker.
     completed
-        Whether all of its queries have ended by themselves, well.
+        Whether all queries have ended by themselves, without an error.
     inactive
-        Whether its queries wait, as the topology is not active.
-    queries
-        What each query does that runs.
+        Whether the queries wait because the topology is not active.
     jvm_silent_ms
-        How long the worker's JVM has not answered; None while it answers.
+        Time since the JVM stopped answering; None while the JVM answers.
     waiting
-        What the worker waits for; None: for nothing.
+        Reason why the worker waits, if it does.
     """
     return ClusterWorkerHeartbeat(
         storm_id=storm_id,
@@ -87,10 +94,10 @@ def heartbeat(
 
 
 def stats(executor: Executor, figures: Figures) -> ExecutorStats:
-    """Return the record of one executor's statistics.
+    """Build the record of an executor's statistics.
 
-    Rows are counted when their micro-batch is committed, and count as acked then. So none ever
-    fails. Spark does not measure the time of a single component, so a bolt has no latencies.
+    Rows count as acked when their micro-batch is committed, so no row ever fails. Spark does not
+    measure the time of a single component, so a bolt has no latencies.
     """
     nothing: dict[str, dict[Any, Any]] = {window: {} for window in figures.emitted}
     if executor.component.kind == "spout":
@@ -127,7 +134,7 @@ def stats(executor: Executor, figures: Figures) -> ExecutorStats:
         specific=specific,
         rate=RATE,
         component=executor.component.id,
-        # Left out as long as there is nothing to say, which is nearly always.
+        # Usually zero, and then left out.
         partial_batches=dict(figures.partial) if any(figures.partial.values()) else None,
     )
 
@@ -136,33 +143,26 @@ def _by_stream(totals: Mapping[str, int]) -> dict[str, dict[str, int]]:
     return {window: {STREAM: rows} for window, rows in totals.items()}
 
 
-log = logging.getLogger(__name__)
-
-
 def next_due(due: float, period: float, now: float) -> float:
-    """Return when the beat after the one of `due` is due: always later than `now`.
+    """Return when the heartbeat after the one at `due` is due, always later than `now`.
 
-    The schedule is `due` plus whole periods. A beat whose time has passed, because a call took long
-    or the machine slept, is left out. So there is no burst afterwards.
+    Heartbeats that were missed, because a call took long or the machine slept, are skipped, so that
+    no burst follows.
     """
     return due + period * max(1, math.floor((now - due) / period) + 1)
 
 
 class Beater:
-    """A thread that sends a heartbeat at once and then every `period_secs`, until it is closed.
+    """A thread that sends a heartbeat at once and then every `period_secs`, until closed.
 
     Parameters
     ----------
     connect
-        Returns what sends them; called again after it raised.
-    path
-        Where a heartbeat goes.
+        Connects a sender; called again after an error.
     heartbeat
-        Returns the heartbeat of this moment, serialised.
-    period_secs
-        Time between two heartbeats.
+        Returns the serialised heartbeat of now.
     on_first
-        Called once, after the first heartbeat was taken.
+        Called once, after the first heartbeat was accepted.
     clock
         Seconds of a monotonic clock.
     """
@@ -185,23 +185,23 @@ class Beater:
         self._clock = clock
         self._sender: HeartbeatSender | None = None
         self._failing_since: float | None = None
-        #: When a beat last came round, taken or not; None before the first one has.
+        #: Time of the last attempt, accepted or not; None before the first.
         self.beaten_at: float | None = None
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="worker-heartbeat", daemon=True)
 
     def start(self) -> None:
-        """Send the first heartbeat now, in the thread."""
+        """Start the thread, which sends the first heartbeat at once."""
         self._thread.start()
 
     def close(self, timeout_secs: float) -> None:
-        """Send one last heartbeat and end, within `timeout_secs`; what takes longer is left."""
+        """Send a last heartbeat and end, within `timeout_secs`."""
         self._closing.set()
-        if self._thread.ident is None:  # it never began
+        if self._thread.ident is None:
             return
         self._thread.join(timeout_secs)
         if self._thread.is_alive():
-            log.warning("the last heartbeat was not taken within %.1f s", timeout_secs)
+            log.warning("the last heartbeat was not accepted within %.1f s", timeout_secs)
 
     def _run(self) -> None:
         due = self._clock()
@@ -223,15 +223,15 @@ class Beater:
                 self._failing_since = self._clock()
                 log.warning("heartbeats do not go out, the worker goes on without: %s", error)
         except Exception:
-            # A fault of ours: said once, and no reason to end a worker that works.
+            # A defect of this program must not end a worker that works.
             if self._failing_since is None:
                 self._failing_since = self._clock()
                 log.exception("heartbeats do not go out, the worker goes on without")
         else:
-            self._taken()
+            self._record_success()
         self.beaten_at = self._clock()
 
-    def _taken(self) -> None:
+    def _record_success(self) -> None:
         if self._failing_since is not None:
             log.info("heartbeats go out again after %.1f s", self._clock() - self._failing_since)
             self._failing_since = None
@@ -239,73 +239,26 @@ class Beater:
             on_first, self._on_first = self._on_first, None
             try:
                 on_first()
-            except Exception:
-                # Such as a stdout that nobody reads any more: no reason to stop beating.
-                log.exception("the first heartbeat was taken, and telling so failed")
-
-
-#: How often it is asked whether the first beat has come round.
-_LOOK_SECS = 0.1
-
-
-#: Beside the sign of life. The supervisor reads it when the worker has ended.
-_ENDED = "ended"
-
-
-def say_end(alive: Path | None, code: int) -> None:
-    """Write the intended exit code of the worker into a file beside its sign of life.
-
-    User code can end the process with any code. So the supervisor counts a worker as completed only
-    if the worker has written this file.
-    """
-    if alive is None:
-        return
-    try:
-        alive.with_name(_ENDED).write_text(str(code))
-    except OSError as error:  # the cluster's state also says which queries have ended
-        log.warning(
-            "cannot write for the supervisor that the worker ends with exit code %d: %s",
-            code,
-            error,
-        )
-
-
-def alive_file(
-    file: Path | None, conf: Conf, beaten_at: Callable[[], float | None]
-) -> AliveFile | None:
-    """Return what touches a file, None for None.
-
-    It does so as often as Storm's workers tell their supervisors that they are there. A beat may
-    take as long as a supervisor waits for that.
-    """
-    if file is None:
-        return None
-    return AliveFile(
-        file,
-        beaten_at,
-        period_secs=conf["worker.heartbeat.frequency.secs"],
-        stuck_secs=conf["task.heartbeat.frequency.secs"] + conf["supervisor.worker.timeout.secs"],
-    )
+            except Exception:  # such as a closed stdout
+                log.exception("the first heartbeat was accepted, and announcing it failed")
 
 
 class AliveFile:
-    """A thread that touches a file every `period_secs` as long as another thread gets on.
+    """A file that is touched every `period_secs` as long as the heartbeat thread makes progress.
 
-    That the process is there would show by itself. So what counts is that its heartbeats come
-    round, whether they are taken or not: a worker goes on where no Pacemaker answers.
+    Progress is an attempt to beat, accepted or not: a worker goes on without Pacemakers. That the
+    process exists, the supervisor sees by itself.
 
     Parameters
     ----------
     file
-        What is touched; made where it is absent.
+        Created if absent.
     beaten_at
-        Returns when the beating thread last came round, None before the first time.
-    period_secs
-        Time between two touches.
+        Returns the time of the last attempt to beat; None before the first.
     stuck_secs
-        How long the beating thread may take for one round.
+        Longest time of one attempt.
     clock
-        Seconds of a monotonic clock, the same as that of `beaten_at`.
+        Seconds of the monotonic clock of `beaten_at`.
     """
 
     def __init__(
@@ -319,33 +272,47 @@ class AliveFile:
     ) -> None:
         self._file = file
         self._beaten_at = beaten_at
-        self._period = period_secs
         self._stuck = stuck_secs
         self._clock = clock
+        self._period = period_secs
         self._is_stuck = False
         self._fails = False
-        self._closing = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="worker-alive", daemon=True)
+        # The supervisor waits for the first touch.
+        self._pause = min(period_secs, _FIRST_LOOK_SECS)
+        self._thread = PeriodicThread("worker-alive", self._step, first_secs=self._pause)
+
+    @classmethod
+    def from_conf(
+        cls, file: Path | None, conf: Conf, beaten_at: Callable[[], float | None]
+    ) -> AliveFile | None:
+        """Return a sign of life with the periods of Storm's workers; None without a file."""
+        if file is None:
+            return None
+        timeout = conf["supervisor.worker.timeout.secs"]
+        return cls(
+            file,
+            beaten_at,
+            period_secs=conf["worker.heartbeat.frequency.secs"],
+            stuck_secs=conf["task.heartbeat.frequency.secs"] + timeout,
+        )
 
     def start(self) -> None:
-        """Touch the file once the first beat has come round, and then again and again."""
+        """Start the thread; the first touch follows the first attempt to beat."""
         self._thread.start()
 
     def close(self) -> None:
-        """Touch it no more."""
-        self._closing.set()
-        if self._thread.ident is not None:
-            self._thread.join()
+        """Stop touching the file."""
+        self._thread.close()
 
-    def look(self) -> bool:
-        """Touch the file if the beating thread gets on; return whether it does."""
+    def touch(self) -> bool:
+        """Touch the file if the heartbeat thread makes progress; return whether it does."""
         beaten_at = self._beaten_at()
         if beaten_at is None:
             return False
         silence = self._clock() - beaten_at
         if silence > self._stuck:
             if not self._is_stuck:
-                log.error("the heartbeats have been stuck for %.0f s", silence)
+                log.error("the heartbeat thread has been stuck for %.0f s", silence)
             self._is_stuck = True
             return False
         self._is_stuck = False
@@ -353,15 +320,27 @@ class AliveFile:
             self._file.touch(mode=0o600)
         except OSError as error:
             if not self._fails:
-                log.warning("the sign of life %s cannot be given: %s", self._file, error)
+                log.warning("the sign of life %s cannot be touched: %s", self._file, error)
             self._fails = True
         else:
             self._fails = False
         return True
 
-    def _run(self) -> None:
-        # Whoever waits for the first touch need not wait for a whole period more.
-        pause = min(self._period, _LOOK_SECS)
-        while not self._closing.wait(pause):
-            if self.look():
-                pause = self._period
+    def _step(self) -> float:
+        if self.touch():
+            self._pause = self._period
+        return self._pause
+
+
+def write_exit_code(alive: Path | None, code: int) -> None:
+    """Write the worker's intended exit code beside its sign of life.
+
+    User code can end the process with any code, so the supervisor counts a worker as completed only
+    if this file exists.
+    """
+    if alive is None:
+        return
+    try:
+        alive.with_name(_ENDED).write_text(str(code))
+    except OSError as error:  # the cluster's state also records ended queries
+        log.warning("the intended exit code %d cannot be written: %s", code, error)

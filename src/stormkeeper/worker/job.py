@@ -1,4 +1,4 @@
-"""What a worker is to run, and as whom."""
+"""What a worker runs: its job, an unpacked package, and the command-line options of a script."""
 
 from __future__ import annotations
 
@@ -16,6 +16,59 @@ from stormkeeper.topology.package import manifest
 from stormkeeper.topology.package.manifest import Manifest
 
 
+@dataclass(frozen=True)
+class UnpackedPackage:
+    """A topology's package in a folder, which is only read."""
+
+    #: Absolute path.
+    folder: Path
+    manifest: Manifest
+    description: Description
+
+    @property
+    def code(self) -> Path:
+        """The first folder in ``sys.path``."""
+        return self.folder / manifest.CODE
+
+    @property
+    def is_script(self) -> bool:
+        """Whether the package is a plain script, without a topology."""
+        return self.description.kind == "script"
+
+    @property
+    def queries(self) -> tuple[str, ...]:
+        """The ids of all queries; a plain script is one."""
+        return self.description.query_ids
+
+    @property
+    def py_files(self) -> list[Path]:
+        """Modules and archives of modules in the package."""
+        return [self.folder / name for name in self.manifest.py_files]
+
+    def with_jars(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Return Spark settings with the package's jars and Maven packages added."""
+        jars = [str(self.folder / name) for name in self.manifest.jars]
+        added = {"spark.jars": jars, "spark.jars.packages": [*self.manifest.jvm_packages]}
+        with_them = dict(values)
+        for key, ours in added.items():
+            if ours:
+                with_them[key] = ",".join(filter(None, [*ours, values.get(key)]))
+        return with_them
+
+
+def read_package(folder: Path) -> UnpackedPackage:
+    """Read the package in a folder; raises `WorkerError` if there is no readable one."""
+    folder = folder.absolute()
+    try:
+        return UnpackedPackage(
+            folder,
+            manifest.decode((folder / manifest.MANIFEST).read_bytes()),
+            description.decode((folder / manifest.DESCRIPTION).read_bytes()),
+        )
+    except (OSError, SerializationError) as error:
+        raise WorkerError(f"there is no topology's package in {folder}: {error}") from error
+
+
 @dataclass(frozen=True, kw_only=True)
 class Job:
     """A worker's job.
@@ -23,23 +76,24 @@ class Job:
     Parameters
     ----------
     script
-        Defines a topology, or is any PySpark streaming script. Relative to the package, if there
-        is one.
-    storm_id, node, port
-        Whose heartbeats these are: the topology's id, the supervisor's, and the slot's port.
+        Topology or plain PySpark script; relative to the package, if there is one.
+    node
+        Id of the supervisor.
+    port
+        Port of the slot.
     arguments
-        What the script finds in ``sys.argv``; those of the package where there are none.
+        The script's arguments; default: those of the package.
     py_files
-        Modules and archives of modules that it can import, beside those of the package.
+        Modules and archives of modules beside those of the package.
     queries
-        Ids of the topology's queries to run; all where none is named.
+        Ids of the queries to run; default: all.
     claims
-        By the query's id, the claim with which it is run.
+        The claim of each query, by id.
     package
-        What a supervisor has it run. Then it runs those queries alone that have a claim, follows
-        whether its topology is active, and reports to the cluster's state.
+        Package from a supervisor. Then only queries with a claim run, and the worker follows the
+        topology's status and reports to the cluster's state.
     alive
-        A file that is touched as long as the worker gets on.
+        File that the worker touches as long as it makes progress.
     """
 
     script: Path
@@ -55,13 +109,7 @@ class Job:
 
     @property
     def script_file(self) -> Path:
-        """Where the script is.
-
-        Raises
-        ------
-        WorkerError
-            It is not in the code of the package.
-        """
+        """The path of the script; raises `WorkerError` if it is not in the package's code."""
         if self.package is None:
             return self.script
         file = self.package.folder / self.script
@@ -71,22 +119,22 @@ class Job:
 
     @property
     def root(self) -> Path | None:
-        """What is first in ``sys.path``; None: the folder of the script."""
+        """The first folder in ``sys.path``; None: the folder of the script."""
         return None if self.package is None else self.package.code
 
     @property
     def all_arguments(self) -> Sequence[str]:
-        """What the script finds in ``sys.argv``."""
+        """The script's arguments in ``sys.argv``."""
         return self.arguments or (() if self.package is None else self.package.manifest.arguments)
 
     @property
     def all_py_files(self) -> list[Path]:
-        """All modules and archives of modules that come along."""
+        """All modules and archives of modules beside the script."""
         return [*(self.package.py_files if self.package is not None else ()), *self.py_files]
 
     @property
     def chosen(self) -> list[str]:
-        """Ids of the topology's queries that are run; all where there is none."""
+        """Ids of the topology's queries to run; empty: all."""
         return [*(self.queries or (self.claims if self.package is not None else ()))]
 
     @property
@@ -98,96 +146,24 @@ class Job:
 
     @property
     def script_id(self) -> str | None:
-        """The id that a plain script has in the cluster; None where it is no cluster's."""
+        """The id of a plain script in the cluster; None outside a cluster."""
         if self.package is None or not self.package.is_script:
             return None
         return next(iter(self.claims), self.package.queries[0])
 
     @property
     def has_session_first(self) -> bool:
-        """Whether its Spark session has to be there before the script begins."""
+        """Whether the Spark session has to start before the script."""
         return self.package is not None and self.package.description.session_first
 
     @property
     def reported(self) -> list[str]:
-        """The components that are told of an error that is of no single one: all sinks."""
+        """The components that an error without a component is reported of: all sinks."""
         return self.chosen or [*(self.package.queries if self.package is not None else ())]
 
 
-@dataclass(frozen=True)
-class UnpackedPackage:
-    """A package in a folder, which nothing is written to.
-
-    Parameters
-    ----------
-    folder
-        Where it is, absolute.
-    manifest, description
-        What it says of itself.
-    """
-
-    folder: Path
-    manifest: Manifest
-    description: Description
-
-    @property
-    def code(self) -> Path:
-        """The folder that is first in ``sys.path``."""
-        return self.folder / manifest.CODE
-
-    @property
-    def is_script(self) -> bool:
-        """Whether it is a plain script, which defines no topology."""
-        return self.description.kind == "script"
-
-    @property
-    def queries(self) -> tuple[str, ...]:
-        """The ids of all queries; a plain script is one."""
-        return self.description.query_ids
-
-    @property
-    def py_files(self) -> list[Path]:
-        """Modules and archives of modules that come with it."""
-        return [self.folder / name for name in self.manifest.py_files]
-
-    def with_jars(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Return settings of Spark with the package's jars, and what it is to fetch, added."""
-        jars = [str(self.folder / name) for name in self.manifest.jars]
-        added = {"spark.jars": jars, "spark.jars.packages": [*self.manifest.jvm_packages]}
-        with_them = dict(values)
-        for key, ours in added.items():
-            if ours:
-                with_them[key] = ",".join(filter(None, [*ours, values.get(key)]))
-        return with_them
-
-
-def read_package(folder: Path) -> UnpackedPackage:
-    """Return the package that lies in a folder.
-
-    Raises
-    ------
-    WorkerError
-        There is none, or none that this release reads.
-    """
-    folder = folder.absolute()
-    try:
-        return UnpackedPackage(
-            folder,
-            manifest.decode((folder / manifest.MANIFEST).read_bytes()),
-            description.decode((folder / manifest.DESCRIPTION).read_bytes()),
-        )
-    except (OSError, SerializationError) as error:
-        raise WorkerError(f"there is no topology's package in {folder}: {error}") from error
-
-
-class CommandLine(argparse.ArgumentParser):
-    """Reads ``SCRIPT [OPTIONS] [-- ARGUMENTS]``; the script finds ARGUMENTS in ``sys.argv``.
-
-    Parameters
-    ----------
-    prog, description
-        As of `argparse.ArgumentParser`.
-    """
+class ScriptArgumentParser(argparse.ArgumentParser):
+    """Parses ``SCRIPT [OPTIONS] [-- ARGUMENTS]``; the script gets ARGUMENTS in ``sys.argv``."""
 
     def __init__(self, prog: str, description: str) -> None:
         super().__init__(
@@ -222,7 +198,7 @@ class CommandLine(argparse.ArgumentParser):
         self.add_argument("--strict", action="store_true", help="an unknown key is an error")
 
     def parse_args(self, args: Sequence[str]) -> Any:  # type: ignore[override]
-        """Return what is given; `arguments` is what stands behind ``--``."""
+        """Return the options; `arguments` holds what follows ``--``."""
         end = args.index("--") if "--" in args else len(args)
         given = super().parse_args(args[:end])
         given.arguments = list(args[end + 1 :])

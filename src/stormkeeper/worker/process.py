@@ -1,8 +1,7 @@
-"""The worker's process: runs a script's streaming queries, counts them, and beats.
+"""The worker's process: runs a script's streaming queries, counts their rows, and beats.
 
 The script runs in the main thread, as it may set signal handlers and may block. After a signal,
-another thread stops the queries. A script that waits for them then comes to its end. One that does
-not is left behind.
+another thread stops the queries; then a script that waits for them ends, and any other is left.
 """
 
 from __future__ import annotations
@@ -45,10 +44,10 @@ from stormkeeper.worker.executor_counts import (
     ScriptQueries,
     TopologyCounts,
     WorkerStatistics,
-    writes_counted,
+    count_written_frames,
 )
 from stormkeeper.worker.failure import log_failure, readable_text, without_folder
-from stormkeeper.worker.heartbeat import Beater, alive_file, heartbeat, say_end
+from stormkeeper.worker.heartbeat import AliveFile, Beater, heartbeat, write_exit_code
 from stormkeeper.worker.job import Job
 from stormkeeper.worker.running_queries import JvmWatch, QueryEvents, QueryRun
 from stormkeeper.worker.shutdown import (
@@ -75,32 +74,30 @@ from stormkeeper.worker.worker_conf import with_credentials
 
 log = logging.getLogger(__name__)
 
-#: Between the moment that calls to a dying JVM fail, and the end of its process.
+#: Longest time between the first failed call to a dying JVM and the end of its process, in seconds.
 _DYING_SECS = 2.0
 
 _LOOK_SECS = 0.2
 
-#: The descriptor that a supervisor has append to the worker's log.
+#: The descriptor of the worker's log under a supervisor.
 _STDERR = 2
 
 
 def serve(conf: Conf, job: Job, settle: Callable[[Topology | None], Conf] | None = None) -> int:
-    """Run a worker until its queries have ended or it is told to stop; return its exit code.
+    """Run a worker until its queries have ended or a signal stops it; return its exit code.
 
     Parameters
     ----------
     conf
-        The configuration to beat with, from the start on.
-    job
-        What to run.
+        Configuration of the heartbeats.
     settle
-        Returns the configuration to run with, once the topology is known. Default: `conf` with
+        Returns the configuration of the queries, once the topology is known; default: `conf` with
         the topology's own values.
 
     Raises
     ------
     ConfigError
-        When the configuration to run with is wrong.
+        The configuration of the queries is invalid.
     """
     die_with_parent()
     worker_conf.warn_of_silent_pacemakers(conf)
@@ -122,7 +119,7 @@ def serve(conf: Conf, job: Job, settle: Callable[[Topology | None], Conf] | None
 
 
 class TopologyWorker:
-    """One worker: `run` is for the main thread, `stop_when` for another one."""
+    """One worker: the main thread calls `run`, another thread `stop_when`."""
 
     def __init__(
         self,
@@ -137,9 +134,9 @@ class TopologyWorker:
         self._began = time.monotonic()
         self._settled: Conf | None = None
         self._topologies: list[Topology] = []
-        self._ending = StopRequest(
+        self._stop_request = StopRequest(
             *(signalled, STOPPED if job.package is not None else 0),
-            say=lambda code: say_end(job.alive, code),
+            write_code=lambda code: write_exit_code(job.alive, code),
         )
         self._statistics = WorkerStatistics()
         self._script_queries = ScriptQueries(self._statistics, job.script_id)
@@ -149,25 +146,25 @@ class TopologyWorker:
             job.storm_id,
             job.all_py_files,
             package=job.package,
-            cancelled=lambda: self._ending.is_asked,
+            cancelled=lambda: self._stop_request.is_asked,
         )
         self._log_levels = LogLevels(lambda: self._session.started)
-        self._reports = WorkerReports(conf, job, self._beat_of, self._log_levels.take)
-        self._claiming = JobClaims(
-            *(job, self._checkpoint, self._events, self._ending),
+        self._reports = WorkerReports(conf, job, self._beat_of, self._log_levels.update)
+        self._claims = JobClaims(
+            *(job, self._checkpoint, self._events, self._stop_request),
             begin=self._begin_claim,
             owner=lambda: self._reports.owner,
             is_gone=self._reports.is_gone,
-            note=self._reports.noted,
+            note=self._reports.report_problem,
         )
-        self._gate = BatchGate(self._claiming.admits)
-        self._live = LiveQueries(self._events, self._gate, lambda: self._ending.is_asked)
+        self._gate = BatchGate(self._claims.admits)
+        self._live = LiveQueries(self._events, self._gate, lambda: self._stop_request.is_asked)
         self._script_checkpoints = ScriptCheckpoints(
             lambda: worker_conf.checkpoint(self._run_conf(), job.storm_id, job.script_id or "")
         )
         self._sinks = (
             FileSinks(
-                self._claiming.take_for_script,
+                self._claims.take_for_script,
                 self._script_checkpoint,
                 self._script_checkpoints.started,
             )
@@ -177,15 +174,15 @@ class TopologyWorker:
         self._countdown = Countdown()
         self._silence_secs = conf["supervisor.worker.timeout.secs"]
         self._jvm = JvmWatch(self._events, self._silence_secs / 3)
-        #: The queries of the topology; None where the script is a plain one.
+        #: The topology's queries; None for a plain script.
         self._query_ids: frozenset[str] | None = None
         self._queries_stopped = threading.Event()
         self._script_began = False
         self._script_over = threading.Event()
         self._finishing = threading.Lock()
-        self._finished = False
-        self._completed = False
-        self._waits = False
+        self._has_finished = False
+        self._has_completed = False
+        self._is_waiting = False
         self._codec = Codec.from_conf(conf)
         self._beater = Beater(
             lambda: factory.heartbeat_sender(conf),
@@ -194,103 +191,99 @@ class TopologyWorker:
             period_secs=conf["task.heartbeat.frequency.secs"],
             on_first=lambda: announce(f"worker beating {job.storm_id} {job.node} {job.port}"),
         )
-        self._log_file = LogRotation(_STDERR if job.package is not None else None)
-        self._alive = alive_file(job.alive, conf, lambda: self._beater.beaten_at)
+        self._log_rotation = LogRotation(_STDERR if job.package is not None else None)
+        self._alive = AliveFile.from_conf(job.alive, conf, lambda: self._beater.beaten_at)
 
     def run(self) -> int:
         """Run the script and its queries; return the exit code.
 
-        Raises
-        ------
-        ConfigError
-            When the configuration to run with is wrong.
+        Raises `ConfigError` if the configuration of the queries is invalid.
         """
         try:
             self._reports.start()
-            self._log_file.start()
+            self._log_rotation.start()
             job = self._job
             scripts.prepare(job.script_file, job.all_arguments, job.all_py_files, job.root)
             self._beater.start()
             self._jvm.start()
             if self._alive is not None:
                 self._alive.start()
-            self._reports.wait_known(lambda: self._ending.is_asked)
+            self._reports.wait_known(lambda: self._stop_request.is_asked)
             self._wait_until_active()
-            if not self._ending.is_asked:
+            if not self._stop_request.is_asked:
                 try:
                     self._script_began = True
                     self._work()
                 finally:
                     self._script_over.set()
         except ConfigError as error:
-            self._reports.failed(str(error))
+            self._reports.report_failure(str(error))
             raise
         except ClaimedError as error:
             log.warning("%s", error)
             return CLAIMED
         except (StormkeeperError, Py4JError, OSError) as error:
-            if self._ending.is_asked:
+            if self._stop_request.is_asked:
                 log.debug("while stopping: %s", error)
-                return self._ending.code
-            self._failed(self._jvm_failure(error) or self._session.explained(error))
+                return self._stop_request.code
+            self._report_failure(self._jvm_failure(error) or self._session.explained(error))
             return 1
         else:
-            if self._ending.is_asked:
-                return self._ending.code
-            self._reports.completed()
-            self._completed = True
-            say_end(self._job.alive, 0)
+            if self._stop_request.is_asked:
+                return self._stop_request.code
+            self._reports.report_completion()
+            self._has_completed = True
+            write_exit_code(self._job.alive, 0)
             return 0
         finally:
             self._script_over.set()
-            if self._ending.is_asked:
+            if self._stop_request.is_asked:
                 self._queries_stopped.wait(self._countdown.left(DRAIN_SECS))
-            self._live.stop(self._countdown)  # also what was just being started then
+            self._live.stop(self._countdown)  # also queries that were just starting
             self._finish()
 
     def stop_when(self, asked: Callable[[float], bool]) -> None:
-        """Wait until `asked` says so, then stop everything; end when there is nothing to stop.
+        """Stop everything when `asked`, when the JVM is lost, or when a script is deactivated.
 
-        Parameters
-        ----------
-        asked
-            Waits for as many seconds; returns whether the worker is asked to stop.
+        `asked` waits for so many seconds, and returns whether the worker is asked to stop.
         """
-        while not asked(_LOOK_SECS) and not self._ending.is_asked:
-            if self._finished:
+        while not asked(_LOOK_SECS) and not self._stop_request.is_asked:
+            if self._has_finished:
                 return
             if self._job.script_id and self._script_began and not self._reports.is_active:
-                self._ending.ask(INACTIVE)
+                self._stop_request.ask(INACTIVE)
             silent_secs = self._jvm.look()
-            lost = self._lost() if silent_secs < self._silence_secs else _silent(silent_secs)
+            lost = self._find_loss() if silent_secs < self._silence_secs else _silent(silent_secs)
             if lost is not None:
-                self._ending.ask(1)  # so that no query counts as ended by itself
+                self._stop_request.ask(1)  # no query counts as ended by itself
                 if silent_secs >= self._silence_secs:
                     engine.kill_jvm()
-                self._failed(lost)
+                self._report_failure(lost)
                 self._leave(1)
         log.info("stopping")
         self._live.stop(self._countdown)
         self._queries_stopped.set()
         if not self._script_over.wait(min(AFTER_SECS, self._countdown.left(SCRIPT_SECS))):
             log.warning("%s is still not over; leaving it", self._job.script)
-            self._leave(self._ending.code)
+            self._leave(self._stop_request.code)
 
-    def _failed(self, error: Exception) -> None:
+    def _report_failure(self, error: Exception) -> None:
         package = self._job.package
         text = without_folder(str(error), package.folder if package is not None else None)
         log_failure(log, text)
-        self._reports.failed(text, error.component if isinstance(error, WorkerError) else None)
+        self._reports.report_failure(
+            text, error.component if isinstance(error, WorkerError) else None
+        )
 
-    def _lost(self) -> WorkerError | None:
-        """Return why the script's main thread waits for what cannot come any more, if it does."""
+    def _find_loss(self) -> WorkerError | None:
+        """Return why the main thread waits in vain, if it does."""
         try:
             self._session.check_executors()
         except WorkerError as error:
             return error
-        unheard = self._unheard(self._silence_secs)
-        if unheard is not None:
-            return WorkerError(unheard)
+        unreported = self._unreported_end(self._silence_secs)
+        if unreported is not None:
+            return WorkerError(unreported)
         session = self._session.session
         if session is None or session.sparkContext._jsc is None:
             return None
@@ -300,9 +293,9 @@ class TopologyWorker:
             return None if self._script_over.wait(AFTER_SECS) else error
         return None
 
-    def _unheard(self, secs: float) -> str | None:
-        """Return which query has ended so long ago without an event; None: none has."""
-        run = self._jvm.unheard(secs)
+    def _unreported_end(self, secs: float) -> str | None:
+        """Describe a query that ended so long ago without an event, if any."""
+        run = self._jvm.find_unreported_end(secs)
         if run is None:
             return None
         return (
@@ -312,13 +305,13 @@ class TopologyWorker:
 
     def _leave(self, code: int) -> None:
         self._finish()
-        # Whoever read what it says may be gone, or the script may have closed it.
+        # The reader of stdout may be gone, or the script may have closed it.
         with contextlib.suppress(OSError, ValueError):
             sys.stdout.flush()
         os._exit(code)
 
     def _jvm_failure(self, error: BaseException) -> WorkerError | None:
-        """Return what to say instead of `error` where the JVM's end is what brought it about."""
+        """Return the end of the JVM, if that caused `error`."""
         session = self._session.session
         if session is None or not isinstance(error.__cause__ or error, (Py4JError, OSError)):
             return None
@@ -335,8 +328,8 @@ class TopologyWorker:
             stack.enter_context(self._sinks.installed())
             stack.enter_context(self._events.readings.installed())
             stack.enter_context(self._session.offered(self._before_session_stop))
-            stack.enter_context(self._claiming.watched(self._live))
-            with writes_counted(self._events):
+            stack.enter_context(self._claims.watched(self._live))
+            with count_written_frames(self._events):
                 if self._job.has_session_first:
                     self._session.get()
                 names = self._run_script()
@@ -358,7 +351,7 @@ class TopologyWorker:
         self._topologies.append(topology)
         if len(self._topologies) == 1:
             self._settled = self._settle(topology)
-            # Whatever stands below it in the script may need a session: a column does.
+            # Later code of the script may need a session, as a column does.
             if self._session.started is None:
                 self._session.get()
             else:
@@ -380,24 +373,24 @@ class TopologyWorker:
         the_plan = plan(topology)
         if self._job.chosen:
             the_plan = the_plan.only(self._job.chosen)
-        the_plan.only([*self._job.claims])  # refuses a claim to what does not run here
+        the_plan.only([*self._job.claims])  # raises for a claim of another query
         self._events.counter = TopologyCounts(the_plan, self._statistics)
         self._events.attach(self._session.get())
         left = [query.id for query in the_plan.queries]
         self._query_ids = frozenset(left)
-        while left and not self._ending.is_asked:
+        while left and not self._stop_request.is_asked:
             run = TopologyRun(
                 self._built(the_plan.only(left), topology, conf),
                 self._events,
-                self._is_interrupted,
-                self._claiming.claims,
-                self._reports.ended,
+                self._should_pause,
+                self._claims.claims,
+                self._reports.report_end,
             )
             left = run.run()
-            if left and not self._ending.is_asked:
+            if left and not self._stop_request.is_asked:
                 self._live.stop(Countdown(), PAUSE_SECS)
                 self._wait_until_active()
-        self._claiming.check()
+        self._claims.check()
 
     def _built(self, the_plan: Plan, topology: Topology, conf: Conf) -> list[BuiltQuery]:
         built = build(
@@ -407,27 +400,27 @@ class TopologyWorker:
             conf,
             lambda query: worker_conf.checkpoint(conf, self._job.storm_id, query),
         )
-        for query in built:  # before any of them runs
+        for query in built:  # before any query runs
             self._sinks.check(query.writer)
         return built
 
-    def _is_interrupted(self) -> bool:
-        return self._ending.is_asked or not self._reports.is_active
+    def _should_pause(self) -> bool:
+        return self._stop_request.is_asked or not self._reports.is_active
 
     def _wait_until_active(self) -> None:
-        """Go on beating, and do nothing else, for as long as the topology is not active."""
+        """Wait, with heartbeats alone, until the topology is active."""
         if self._reports.is_active:
             return
         log.info("waiting until the topology is activated")
-        self._waits = True
-        while not self._reports.is_active and not self._ending.is_asked:
+        self._is_waiting = True
+        while not self._reports.is_active and not self._stop_request.is_asked:
             check_jvm(self._events.sessions)
             time.sleep(_LOOK_SECS)
-        self._waits = False
+        self._is_waiting = False
 
     def _begin_claim(self, query: str) -> None:
-        if not self._run_conf()["topology.checkpoint.shared"]:  # else nothing depends on it
-            self._reports.begin_claim(query, lambda: self._ending.is_asked)
+        if not self._run_conf()["topology.checkpoint.shared"]:  # otherwise the query cannot move
+            self._reports.begin_claim(query, lambda: self._stop_request.is_asked)
 
     def _checkpoint(self, query: str) -> Checkpoint:
         location = worker_conf.checkpoint(self._run_conf(), self._job.storm_id, query)
@@ -447,15 +440,15 @@ class TopologyWorker:
 
     def _script_checkpoint(self, sink: Sink) -> str | None:
         if self._run_conf()["topology.checkpoint.scripts"]:
-            return self._script_checkpoints.place(sink)
+            return self._script_checkpoints.choose(sink)
         if sink.format != "memory":
-            said = faults.without_checkpoint(checkpoint_name(sink))
-            log.warning("%s", said)
-            self._reports.noted(said)
+            text = faults.without_checkpoint(checkpoint_name(sink))
+            log.warning("%s", text)
+            self._reports.report_problem(text)
         return None
 
     def _stay(self) -> None:
-        """Wait for the queries that a plain script has left running."""
+        """Wait for the end of a plain script's queries."""
         if not self._script_queries.any:
             raise WorkerError(faults.starts_nothing(self._job.script))
         for run in self._live.wait():
@@ -466,13 +459,13 @@ class TopologyWorker:
     # --- ends ----------------------------------------------------------------------------------
 
     def _before_session_stop(self) -> None:
-        self._live.stop(self._countdown if self._ending.is_asked else Countdown())
+        self._live.stop(self._countdown if self._stop_request.is_asked else Countdown())
 
     def _heartbeat(self) -> bytes:
         return self._codec.write(self._beat_of(None))
 
     def _beat_of(self, query: str | None) -> ClusterWorkerHeartbeat:
-        """Return the heartbeat of now; or the last one of the executors of a query."""
+        """Return the current heartbeat, or the last heartbeat of a query's executors."""
         now = time.monotonic()
         return heartbeat(
             self._job.storm_id,
@@ -483,31 +476,31 @@ class TopologyWorker:
             ],
             time_secs=int(time.time()),
             uptime_secs=int(now - self._began),
-            completed=self._completed or query is not None,
-            inactive=self._waits,
+            completed=self._has_completed or query is not None,
+            inactive=self._is_waiting,
             queries=self._jvm.activities(self._name_of) if query is None else (),
             jvm_silent_ms=self._jvm.silent_ms if query is None else None,
             waiting=self._session.waiting
-            or self._claiming.waiting
-            or self._unheard(self._silence_secs / 3),
+            or self._claims.waiting
+            or self._unreported_end(self._silence_secs / 3),
         )
 
     def _name_of(self, run: QueryRun) -> str | None:
-        """Return the name of a query in heartbeats; None for one that a bolt starts by itself."""
+        """Return a query's name in heartbeats; None for a query that a bolt starts itself."""
         if self._query_ids is not None:
             return run.name if run.name in self._query_ids else None
         return run.name or self._job.script_id or "query"
 
     def _finish(self) -> None:
         with self._finishing:
-            if not self._finished:
-                self._finished = True
+            if not self._has_finished:
+                self._has_finished = True
                 self._jvm.close()
                 self._beater.close(min(BEAT_SECS, self._countdown.left(LAST_BEAT_SECS)))
                 self._reports.close()
                 self._log_levels.close()
                 self._session.end(min(JVM_SECS, self._countdown.left(END_SECS)))
-                self._log_file.close()
+                self._log_rotation.close()
                 if self._alive is not None:
                     self._alive.close()
 

@@ -1,9 +1,8 @@
-"""Spark on other machines: default settings of a driver, the code that executors get, its errors.
+"""Spark on other machines: a driver's settings, the code and errors of executors, and their loss.
 
 ``spark.master`` names where a session's tasks run: with ``local[N]`` in the driver's own JVM, with
-any other master in executors, which are processes on other machines. The settings are for Spark's
-standalone master (``spark://HOST:PORT``). The Python of executors and the topology's code concern
-all of these masters.
+any other master in executors, processes on other machines. The settings are for Spark's standalone
+master (``spark://HOST:PORT``), the rest for all such masters.
 """
 
 from __future__ import annotations
@@ -49,30 +48,23 @@ PYTHON: Final = "spark.pyspark.python"
 
 
 def is_remote(master: object) -> bool:
-    """Return whether tasks run in other processes than the driver's."""
+    """Return whether tasks run outside the driver's process."""
     return master is not None and not str(master).startswith("local")
 
 
 def is_standalone(master: object) -> bool:
-    """Return whether it is Spark's own standalone master."""
+    """Return whether the master is Spark's standalone master."""
     return str(master).startswith(_STANDALONE)
 
 
 def defaults(conf: Conf, cores: int) -> dict[str, str]:
-    """Return what a driver tells a standalone master where nobody says anything else.
+    """Return the default settings of a driver for a standalone master.
 
-    - It takes no more cores than its slot has of this machine (`supervisor.cpu.capacity`, where
-      that says what the supervisor has of it). Without a limit the first driver would get all cores
-      of the cluster, and the second would wait for ever.
-    - Executors come back to it by the name that this machine has in the cluster. It listens on all
-      addresses, as that name may be a loopback address on the machine itself.
-
-    Parameters
-    ----------
-    conf
-        The configuration.
-    cores
-        What this machine has.
+    - The driver takes as many cores as its slot has of this machine's `cores`, or of
+      `supervisor.cpu.capacity`. Without a limit the first driver would get all cores of the
+      cluster, and the second would wait for ever.
+    - Executors connect to the machine's name in the cluster. The driver listens on all addresses,
+      as that name may be a loopback address on the machine itself.
     """
     capacity = conf["supervisor.cpu.capacity"]
     of_supervisor = cores if capacity is None else int(capacity / 100)
@@ -84,15 +76,10 @@ def defaults(conf: Conf, cores: int) -> dict[str, str]:
 
 
 def check_master(master: str) -> None:
-    """Look whether one of the standalone masters that are named accepts connections.
+    """Raise `EngineError` if none of the named standalone masters accepts a connection.
 
-    Spark itself looks for a minute, and then fails with whatever it comes across next. Any other
-    master than a standalone one is left to Spark.
-
-    Raises
-    ------
-    EngineError
-        None does, within a few seconds each.
+    Spark itself tries for a minute and then fails with an unrelated error. Other kinds of masters
+    are left to Spark.
     """
     if not is_standalone(master):
         return
@@ -101,7 +88,7 @@ def check_master(master: str) -> None:
         try:
             address = Address.parse(named, _PORT)
         except ConfigError:
-            return  # Spark says what is wrong with it
+            return  # Spark reports the fault
         try:
             socket.create_connection((address.host, address.port), _CONNECT_SECS).close()
         except OSError as error:
@@ -114,7 +101,7 @@ def check_master(master: str) -> None:
     )
 
 
-#: What the text of a failure on executors says, and what is to be done about it.
+#: Remedies of failures on executors, by the failure's text.
 _REMEDIES: Final = (
     (
         re.compile(r'Cannot run program "([^"]+)"'),
@@ -138,7 +125,7 @@ _REMEDIES: Final = (
         " the logs of Spark's workers say why",
     ),
     (
-        # Spark gives up after a minute, and then fails with whatever it comes across next.
+        # Spark gives up after a minute, and then fails with an unrelated error.
         re.compile(r"Spark did not start .*stopped SparkContext|All masters are unresponsive"),
         "no master of spark.master={master} took the driver in: is what listens there a Spark"
         " master, of this release?",
@@ -147,14 +134,9 @@ _REMEDIES: Final = (
 
 
 def remedy(text: str, values: Mapping[str, Any]) -> str | None:
-    """Return what is to be done about a failure that executors brought about; None if they did not.
+    """Return the remedy of a failure on executors, by its text; None for any other failure.
 
-    Parameters
-    ----------
-    text
-        What the failure says.
-    values
-        What Spark was started with.
+    `values` are the settings with which Spark was started.
     """
     master = values.get("spark.master")
     if not is_remote(master):
@@ -167,15 +149,11 @@ def remedy(text: str, values: Mapping[str, Any]) -> str | None:
 
 
 def write_code(package: UnpackedPackage, folder: Path) -> Path:
-    """Write the code of a package to an archive of modules in a folder, and return where it is.
+    """Write the code of a package to an archive of modules in a folder, and return its path.
 
-    The same package makes the same bytes. It has all that the package says that it has, and nothing
-    that was put beside it since, such as Python's caches.
-
-    Raises
-    ------
-    OSError
-        The disk does not take it, or the package is not as it says.
+    The archive holds the files of the manifest alone, without later ones such as Python's caches,
+    and is the same to the byte for the same package. Raises `OSError` if the disk does not take it
+    or a file is missing.
     """
     prefix = manifest.CODE
     names = sorted(
@@ -185,7 +163,7 @@ def write_code(package: UnpackedPackage, folder: Path) -> Path:
     )
     place = folder / _ARCHIVE
     with zipfile.ZipFile(place, "w", zipfile.ZIP_DEFLATED) as archive:
-        # Python finds a package without an __init__.py only in a folder that is an entry.
+        # Python finds a package without __init__.py only if its folder is an entry.
         for above in sorted({str(up) for name in names for up in _folders(name)}):
             entry = zipfile.ZipInfo(f"{above}/", TIME)
             entry.external_attr = _FOLDER
@@ -204,40 +182,32 @@ def _folders(name: str) -> list[PurePosixPath]:
 
 log = logging.getLogger(__name__)
 
-#: How long there may be no executor, once there was one, in seconds. Machines of executors may be
-#: started anew one after another meanwhile.
+#: Time without executors, after there were some, that ends the driver, in seconds. Meanwhile the
+#: machines of executors may restart one after another.
 LOST_SECS: Final = 20.0
 
-#: How long a driver may wait for an executor before the worker says so, in seconds. An executor of
-#: a cluster with free cores takes 2 to 5 s to register.
+#: Time without executors before the worker reports it, in seconds. With free cores an executor
+#: registers within 2 to 5 s.
 WAIT_SECS: Final = 15.0
 
 _LOOK_SECS: Final = 1.0
 
 
-class _Absence:
-    """For how long there has been no executor: pure.
+class ExecutorAbsence:
+    """The time since the last executor.
 
-    Whoever never had one may wait for others to give cores or memory back. Whoever had some and
-    lost all of them may wait in vain: a driver registers with a standalone master once, and a
-    master that was started anew knows nothing of it, and ends its executors.
+    A driver that never had an executor may wait for cores of others. A driver that lost all of them
+    may wait in vain: it registers with a standalone master once, and a master that has restarted
+    does not know it, and ends its executors.
     """
 
     def __init__(self) -> None:
-        #: Whether there ever was one.
+        #: Whether there ever was an executor.
         self.had_one = False
         self._since: float | None = None
 
-    def seen(self, executors: int, now: float) -> float:
-        """Take in how many there are; return for how long there has been none, in seconds.
-
-        Parameters
-        ----------
-        executors
-            How many there are.
-        now
-            The time, of any clock that never goes back, in seconds.
-        """
+    def update(self, executors: int, now: float) -> float:
+        """Record the number of executors; return the seconds without any."""
         if executors:
             self.had_one, self._since = True, None
             return 0.0
@@ -247,20 +217,16 @@ class _Absence:
 
 
 class ExecutorWatch:
-    """Looks after the executors of a session, on a thread of its own.
-
-    A call to a JVM has no deadline, so nobody else makes this one.
+    """Watches the executors of a session from a thread of its own, as JVM calls have no deadline.
 
     Parameters
     ----------
     count
-        Returns how many executors there are; raises Py4JError when nobody can tell any more.
+        Returns the number of executors; an error of the JVM ends the watch.
     wanted
-        Returns what the driver waits for, in words. Called if there is no executor for `wait_secs`.
+        Returns the text for `waiting`, after `wait_secs` without an executor.
     limit_secs
-        For how long there may be none, once there was one.
-    look_secs
-        The time between two looks.
+        Time without executors, after there were some, until `has_lost`.
     """
 
     def __init__(
@@ -277,7 +243,7 @@ class ExecutorWatch:
         self._limit_secs = limit_secs
         self._wait_secs = wait_secs
         self._look_secs = look_secs
-        #: What the driver waits for; None while it has executors.
+        #: Why the driver waits; None while it has executors.
         self.waiting: str | None = None
         self._lost = threading.Event()
         self._closed = threading.Event()
@@ -285,21 +251,21 @@ class ExecutorWatch:
 
     @property
     def has_lost(self) -> bool:
-        """Whether there was none for too long."""
+        """Whether all executors were lost for `limit_secs`."""
         return self._lost.is_set()
 
     def close(self) -> None:
-        """Look no more."""
+        """End the watch."""
         self._closed.set()
 
     def _look(self) -> None:
-        absence = _Absence()
+        absence = ExecutorAbsence()
         while not self._closed.wait(self._look_secs):
             try:
                 count = self._count()
             except (Py4JError, OSError):
-                return  # whoever looks after the JVM says why
-            secs = absence.seen(count, time.monotonic())
+                return  # the worker notices the end of the JVM elsewhere
+            secs = absence.update(count, time.monotonic())
             if absence.had_one and secs >= self._limit_secs:
                 self._lost.set()
                 return
@@ -311,17 +277,10 @@ class ExecutorWatch:
 
 
 def watch(session: SparkSession, values: Mapping[str, Any]) -> ExecutorWatch | None:
-    """Look after the executors of a session.
+    """Watch the executors of a new session that was started with these settings.
 
-    Only a standalone master's are looked after, and only where they are to stay: with
-    ``spark.dynamicAllocation.enabled`` Spark itself ends those that have nothing to do.
-
-    Parameters
-    ----------
-    session
-        It has just been started.
-    values
-        What with.
+    Only executors of a standalone master are watched, and none with
+    ``spark.dynamicAllocation.enabled``, with which Spark ends idle executors.
     """
     if not is_standalone(values.get("spark.master")):
         return None
@@ -329,20 +288,14 @@ def watch(session: SparkSession, values: Mapping[str, Any]) -> ExecutorWatch | N
     if context.getConf().get("spark.dynamicAllocation.enabled", "false") == "true":
         return None
     tracker = context._jsc.sc().statusTracker()
-    # The driver is one of those that Spark counts.
+    # Spark counts the driver, too.
     return ExecutorWatch(
         lambda: len(tracker.getExecutorInfos()) - 1, lambda: wanted(context.getConf().get)
     )
 
 
 def wanted(conf: Callable[[str, str], str | None]) -> str:
-    """Say what a driver waits for that has no executors; pure.
-
-    Parameters
-    ----------
-    conf
-        Returns the value of a setting of Spark, or what it is given as the default.
-    """
+    """Describe why a driver has no executors; `conf` returns a setting of Spark, or a default."""
     return (
         f"no executor has come from spark.master={conf('spark.master', '')}: others have its cores"
         f" or memory (this driver asks for spark.cores.max={conf('spark.cores.max', 'all')} and"

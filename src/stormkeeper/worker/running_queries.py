@@ -1,7 +1,11 @@
-"""What Spark reports of the running queries: starts, micro-batches that are done, ends.
+"""The streaming queries that run in this process: events from Spark, and a poll of the JVM.
 
-Spark calls from a thread of its own, one event after the other, and keeps each query's order. So
-the end of a query is reported after all of its micro-batches.
+Spark calls listeners from one thread, event by event, and keeps each query's order: the end of a
+query follows all of its micro-batches.
+
+A call into the JVM has no deadline. So one thread polls, and another (`JvmWatch.look`) measures how
+long the poll has had no answer. The time in which this process did not run is left out: after a
+laptop or container slept, the JVM gets its time as well.
 """
 
 from __future__ import annotations
@@ -19,56 +23,79 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
+from stormkeeper.daemon.periodic import PeriodicThread
 from stormkeeper.thrift.records import QueryActivity
 from stormkeeper.worker.batch_readings import BatchReadings, BatchRows
 
 log = logging.getLogger(__name__)
 
+#: Column of an observation with the number of rows.
+ROWS = "rows"
+
+#: Interval of the poll, in seconds.
+_PERIOD_SECS = 2.0
+
+#: Longest time that one look adds to the JVM's silence, in seconds.
+_LOOK_SECS = 1.0
+
+#: Running triggers by run id, each as its start and its batch; None if the JVM has ended the run. A
+#: run between two triggers is missing.
+States = dict[str, tuple[int, int] | None]
+
+
+class StoppingError(Exception):
+    """The worker stops; the batch that raises this is repeated after the restart."""
+
+
+def is_stop(text: str) -> bool:
+    """Return whether the text of a query's exception names `StoppingError`."""
+    return StoppingError.__name__ in text
+
 
 @dataclass
 class QueryRun:
-    """One run of a query, from a start to its end."""
+    """One run of a query, from its start to its end."""
 
     run_id: str
     query_id: str
     name: str | None
     batches: int = 0
     last_batch: int = -1
-    #: When the last batch was reported, in seconds of a monotonic clock; None before the first.
+    #: Time of the last batch, in seconds of a monotonic clock; None before the first.
     last_at: float | None = None
     ended: bool = False
-    #: Text of the exception that ended it, pages of it; None where there was none.
+    #: Text of the exception that ended the run, pages long; None without one.
     error: str | None = None
 
 
 class Counter(Protocol):
-    """Takes what there is to count."""
+    """Counts what queries do; called from Spark's listener thread."""
 
     def started(self, run: QueryRun) -> None:
-        """Take in that a query starts."""
+        """Record the start of a query."""
 
-    def batch(self, run: QueryRun, seen: BatchRows, took_ms: float) -> None:
-        """Take in a committed micro-batch."""
+    def batch(self, run: QueryRun, batch: BatchRows, took_ms: float) -> None:
+        """Record a committed micro-batch."""
 
     def ended(self, run: QueryRun) -> None:
-        """Take in the end of a query's run."""
+        """Record the end of a run."""
 
 
 class QueryEvents:
-    """Keeps account of the runs of all queries of the sessions that it is attached to."""
+    """The runs of all queries in the attached sessions."""
 
     def __init__(self, counter: Counter) -> None:
-        #: Takes the counts from the next event on.
+        #: Gets the next events.
         self.counter = counter
         self._changed = threading.Condition()
         self._runs: dict[str, QueryRun] = {}
         self._listener = _Listener(self)
         self._sessions: list[SparkSession] = []
-        #: What ``foreachBatch`` functions read; they are watched once it is installed.
+        #: Rows that ``foreachBatch`` functions read, once `BatchReadings.installed`.
         self.readings = BatchReadings(lambda: self._sessions)
 
     def attach(self, session: SparkSession) -> None:
-        """Listen to the queries of `session` from now on; a second time does nothing."""
+        """Listen to the queries of `session`; a second call does nothing."""
         with self._changed:
             if any(known._jsparkSession == session._jsparkSession for known in self._sessions):
                 return
@@ -77,25 +104,25 @@ class QueryEvents:
 
     @property
     def sessions(self) -> list[SparkSession]:
-        """The sessions that are listened to."""
+        """The attached sessions."""
         return list(self._sessions)
 
     def run(self, run_id: str) -> QueryRun | None:
-        """Return a run by its id, None before its start was told."""
+        """Return a run by its id; None before the event of its start."""
         return self._runs.get(run_id)
 
     def running_as(self, query_id: str | None) -> QueryRun | None:
-        """Return the run of a query that has not ended, by Spark's id of the query."""
+        """Return the running run of a query, by Spark's id of the query."""
         return next((run for run in self.running() if run.query_id == query_id), None)
 
     def running(self) -> list[QueryRun]:
-        """Return the runs that have not ended; without a lock, as heartbeats ask for them."""
+        """Return the runs that have not ended; lock-free, for heartbeats."""
         return [run for run in list(self._runs.values()) if not run.ended]
 
     def wait(self, condition: Callable[[], bool], timeout_secs: float) -> bool:
-        """Wait until `condition` holds, looking at every event; return whether it does.
+        """Wait until `condition` holds, checked at every event; return whether it does.
 
-        `condition` must not call the JVM: events would wait for the answer as well.
+        `condition` must not call the JVM, which may be waiting for this listener.
         """
         with self._changed:
             return self._changed.wait_for(condition, timeout_secs)
@@ -112,8 +139,8 @@ class QueryEvents:
             if run is None or number <= run.last_batch:
                 return
             run.last_batch, run.last_at = number, time.monotonic()
-        seen = self.readings.take(run.query_id, number).with_last(observed)
-        self.counter.batch(run, seen, took_ms)
+        rows = self.readings.take(run.query_id, number).with_last(observed)
+        self.counter.batch(run, rows, took_ms)
         with self._changed:
             run.batches += 1
             self._changed.notify_all()
@@ -131,7 +158,7 @@ class QueryEvents:
 
 
 class _Listener(StreamingQueryListener):
-    """Turns Spark's events into calls, none of which may raise into the JVM."""
+    """Turns Spark's events into calls, none of which raises into the JVM."""
 
     def __init__(self, events: QueryEvents) -> None:
         super().__init__()
@@ -161,24 +188,12 @@ def _safely(call: Callable[..., None], *arguments: Any) -> None:
     try:
         call(*arguments)
     except Exception:
-        log.exception("an event of a query was not taken in")
-
-
-#: Time between two calls to the JVM.
-_PERIOD_SECS = 2.0
-
-#: The most that one look adds to the silence.
-_LOOK_SECS = 1.0
-
-
-#: By the id of a run: the start and the batch of the trigger that runs; None: the JVM has ended the
-#: run. A run that waits for its trigger is not there.
-States = dict[str, tuple[int, int] | None]
+        log.exception("an event of a query could not be handled")
 
 
 @dataclass(frozen=True, slots=True)
 class Trigger:
-    """A query's trigger that runs: Spark's number for it, its batch, and when it was first seen."""
+    """A running trigger of a query: Spark's start time, the batch, and when it was first seen."""
 
     started: int
     batch: int
@@ -186,16 +201,14 @@ class Trigger:
 
 
 class JvmWatch:
-    """Knows for how long the JVM of this process has not answered, and which batches run.
+    """Polls the JVM on a thread: how long it has been silent, and which batches run.
 
     Parameters
     ----------
-    events
-        The queries that run.
     said_secs
-        Seconds of silence of the JVM after which heartbeats report it.
+        Silence after which heartbeats report it, in seconds.
     ask
-        Calls the JVM; returns what `_states` returns.
+        Calls the JVM for the states of all runs.
     clock
         Seconds of a monotonic clock.
     """
@@ -213,24 +226,26 @@ class JvmWatch:
         self._clock = clock
         self._lock = threading.Lock()
         self._is_asking = False
+        self._is_failing = False
         self._looked = clock()
         self._silence = 0.0
         self._triggers: dict[str, Trigger] = {}
-        #: When each run was first seen to have ended in the JVM, by the run's id.
+        #: When each run was first seen to have ended in the JVM, by run id.
         self._ended: dict[str, float] = {}
-        self._closing = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="worker-jvm", daemon=True)
+        self._thread = PeriodicThread(
+            "worker-jvm", self._poll, period_secs=_PERIOD_SECS, first_secs=_PERIOD_SECS
+        )
 
     def start(self) -> None:
-        """Begin to ask, in the thread."""
+        """Start the poll."""
         self._thread.start()
 
     def close(self) -> None:
-        """Ask no more; a call that runs is left behind."""
-        self._closing.set()
+        """End the poll, without waiting for a call that runs."""
+        self._thread.close(0.0)
 
     def look(self) -> float:
-        """Return for how many seconds the JVM has not answered; call it several times a second."""
+        """Return the JVM's silence in seconds; to be called several times a second."""
         with self._lock:
             now = self._clock()
             if self._is_asking:
@@ -240,18 +255,18 @@ class JvmWatch:
 
     @property
     def silent_ms(self) -> int | None:
-        """For how long the JVM has not answered; None while it answers in time."""
+        """The JVM's silence in milliseconds; None while the JVM answers in time."""
         with self._lock:
             return int(self._silence * 1000) if self._silence >= self._said_secs else None
 
-    def unheard(self, secs: float) -> QueryRun | None:
-        """Return a run that the JVM ended so long ago, and of whose end no event has come."""
+    def find_unreported_end(self, secs: float) -> QueryRun | None:
+        """Return a run that the JVM ended at least `secs` ago, without an event of its end."""
         with self._lock:
             late = {run for run, since in self._ended.items() if self._clock() - since >= secs}
         return next((run for run in self._events.running() if run.run_id in late), None)
 
     def activities(self, name: Callable[[QueryRun], str | None]) -> list[QueryActivity]:
-        """Return what each query does that runs and has a name."""
+        """Return what each running query does, for queries that `name` names."""
         with self._lock:
             triggers = self._triggers
         now = self._clock()
@@ -259,31 +274,30 @@ class JvmWatch:
         for run in self._events.running():
             query = name(run)
             if query is not None:
-                query = _unlike(query, found)
+                query = _distinct(query, found)
                 found[query] = _activity(query, run, triggers.get(run.run_id), now)
         return [*found.values()]
 
-    def _run(self) -> None:
-        failing = False
-        while not self._closing.wait(_PERIOD_SECS):
-            with self._lock:
-                self._is_asking = True
-            try:
-                states = self._ask(self._events)
-                failing = False
-            except (Py4JError, PySparkException, OSError) as error:
-                states = {}  # it is an answer; the worker sees for itself when the JVM has ended
-                if not failing:
-                    log.debug("the JVM does not say what its queries do: %s", error)
-                failing = True
-            except Exception:
-                states = {}
-                if not failing:
-                    log.exception("the JVM cannot be asked what its queries do")
-                failing = True
-            self._answered(states)
+    def _poll(self) -> None:
+        with self._lock:
+            self._is_asking = True
+        states: States = {}
+        try:
+            states = self._ask(self._events)
+        except (Py4JError, PySparkException, OSError) as error:
+            # An error is an answer, too; the worker notices the end of the JVM elsewhere.
+            if not self._is_failing:
+                log.debug("the JVM did not report the states of its queries: %s", error)
+            self._is_failing = True
+        except Exception:
+            if not self._is_failing:
+                log.exception("the JVM cannot be asked for the states of its queries")
+            self._is_failing = True
+        else:
+            self._is_failing = False
+        self._record(states)
 
-    def _answered(self, states: States) -> None:
+    def _record(self, states: States) -> None:
         with self._lock:
             self._is_asking, self._silence = False, 0.0
             now, before, ended = self._clock(), self._triggers, self._ended
@@ -299,15 +313,11 @@ class JvmWatch:
 
 
 def _states(events: QueryEvents) -> States:
-    """Ask the JVM for the states of all runs.
-
-    Spark has no public interface for the number of a batch that runs. The names are those of
-    Spark 4.3.
-    """
+    # Spark has no public interface for the number of a running batch. These are names of Spark 4.3.
     gateway = SparkContext._gateway
     if gateway is None:
         return {}
-    gateway.jvm.System.nanoTime()  # a sign of life, also where no query runs
+    gateway.jvm.System.nanoTime()  # a sign of life, even without queries
     sessions = [each for each in events.sessions if each.sparkContext._jsc is not None]
     found: States = {}
     for run in events.running() if sessions else ():
@@ -334,27 +344,14 @@ def _activity(query: str, run: QueryRun, trigger: Trigger | None, now: float) ->
     if run.last_at is not None:
         activity.last_batch = run.last_batch
         activity.since_last_ms = max(0, int((now - run.last_at) * 1000))
-    # Spark's progress may be known before the next answer of the JVM.
+    # Spark's progress may arrive before the next poll.
     if trigger is not None and trigger.batch > run.last_batch:
         activity.running_batch = trigger.batch
         activity.running_ms = max(0, int((now - trigger.seen) * 1000))
     return activity
 
 
-def _unlike(name: str, taken: Iterable[str]) -> str:
-    """Return the name, with a number where a query before it has the same one."""
+def _distinct(name: str, taken: Iterable[str]) -> str:
+    """Return the name, with a number if an earlier query has it already."""
     others = sum(other == name or other.startswith(f"{name}-") for other in taken)
     return f"{name}-{others + 1}" if others else name
-
-
-class StoppingError(Exception):
-    """The worker is stopping; the batch that this is raised in will be done after the restart."""
-
-
-def is_stop(text: str) -> bool:
-    """Return whether the text of a query's exception says that it ended at a gate."""
-    return StoppingError.__name__ in text
-
-
-#: Column of an observation that holds the number of rows.
-ROWS = "rows"

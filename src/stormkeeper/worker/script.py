@@ -1,4 +1,4 @@
-"""Runs a user's script as Python would, and finds the topology that it defines."""
+"""A user's script: run as Python would run it, and searched for the topology that it defines."""
 
 from __future__ import annotations
 
@@ -26,26 +26,24 @@ def prepare(
     py_files: Sequence[Path] = (),
     root: Path | None = None,
 ) -> None:
-    """Make this process look like ``python SCRIPT ARGUMENTS`` to the script.
+    """Set up this process like ``python SCRIPT ARGUMENTS``.
 
-    Spark's Python workers find modules beside the script, too. The modules of `py_files` are found
-    in this process only; Spark gets them with the session (`SparkContext.addPyFile`).
+    Spark's Python workers find modules beside the script, too; they get `py_files` with the session
+    (`SparkContext.addPyFile`).
 
     Parameters
     ----------
-    script, arguments
-        What is run.
     py_files
-        Modules and archives of modules that it can import.
+        Modules and archives of modules that the script can import.
     root
-        The folder that is first in ``sys.path``; the script's own if left out.
+        First folder in ``sys.path``; default: the script's own.
 
     Raises
     ------
     WorkerError
-        When there is no such file.
+        A file is missing.
     TopologyError
-        When the source of the script has a fault.
+        The script's source has a fault.
     """
     for file in (script, *py_files):
         if not file.is_file():
@@ -62,19 +60,13 @@ def prepare(
 
 
 class SingleModules:
-    """Finds modules in files that may be anywhere: no other file of their folders is found.
-
-    Parameters
-    ----------
-    files
-        The files by the modules' names.
-    """
+    """An import finder for single files, by module name, without the rest of their folders."""
 
     def __init__(self, files: Mapping[str, str]) -> None:
         self._files = files
 
     def find_spec(self, name: str, path: object = None, _: object = None) -> ModuleSpec | None:
-        """Return where the module is, as every finder in ``sys.meta_path``."""
+        """Find a module, for ``sys.meta_path``."""
         file = self._files.get(name) if path is None else None
         return spec_from_file_location(name, file) if file is not None else None
 
@@ -84,25 +76,23 @@ def run(
 ) -> dict[str, Any]:
     """Run the script to its end and return its global names.
 
-    The script stays the module ``__main__`` afterwards. So PySpark sends its functions to Python
-    workers by value. The workers could not import them.
+    The script stays the module ``__main__``, so that PySpark sends its functions to Python workers
+    by value; the workers could not import them.
 
     Parameters
     ----------
-    script
-        A Python file.
     declared
-        Called with each topology that it makes, when it makes it.
+        Called with each topology, when the script creates it.
     root
-        As of `prepare`. A script in a folder below is a module of that package, as ``python -m``
-        has it.
+        As for `prepare`. A script in a folder below is a module of that package, as with
+        ``python -m``.
 
     Raises
     ------
     WorkerError
-        When it exits with a status other than 0.
+        The script exits with a status other than 0.
     Exception
-        Whatever it raises.
+        Any exception of the script.
     """
     module = types.ModuleType("__main__")
     module.__file__ = str(script)
@@ -126,21 +116,9 @@ def run(
 
 @contextlib.contextmanager
 def explained(script: Path, *passed: type[BaseException]) -> Iterator[None]:
-    """Turn what a script raises into errors that its author understands, with the line.
+    """Turn a script's exceptions, except `passed`, into errors that name its line.
 
-    Parameters
-    ----------
-    script
-        The script.
-    passed
-        Exceptions that stay as they are.
-
-    Raises
-    ------
-    TopologyError
-        In place of one that does not name the script's line.
-    WorkerError
-        In place of whatever is not ours.
+    Raises `TopologyError` for an own one without a line, and `WorkerError` for foreign exceptions.
     """
     try:
         yield
@@ -148,28 +126,16 @@ def explained(script: Path, *passed: type[BaseException]) -> Iterator[None]:
         raise TopologyError(f"{script}{line_of(error, script)}: {error}") from error
     except StormkeeperError:
         raise
-    except BaseException as error:  # also SystemExit, whose exit code 0 would say that all is done
+    except BaseException as error:  # also SystemExit, whose exit code 0 would mean completion
         if isinstance(error, passed):
             raise
         raise WorkerError(f"{script} failed:\n{readable(error)}") from error
 
 
 def the_topology(names: Mapping[str, Any], made: list[Topology], script: Path) -> Topology | None:
-    """Return the topology that a script defines, or None where it defines none.
+    """Return the topology that a script defines, if any; raises `TopologyError` for several.
 
-    Parameters
-    ----------
-    names
-        The script's global names. A topology that has one counts before one that has none.
-    made
-        All topologies that were made while the script ran.
-    script
-        For the message.
-
-    Raises
-    ------
-    TopologyError
-        When there are several.
+    Topologies among the script's global names win over the others that it has `made`.
     """
     named = {id(value): value for value in names.values() if isinstance(value, Topology)}
     found = list(named.values()) or made
@@ -183,7 +149,7 @@ def the_topology(names: Mapping[str, Any], made: list[Topology], script: Path) -
 
 
 def line_of(error: BaseException, script: Path) -> str:
-    """Return ", line N" for where in the script an error comes from; nothing where it does not."""
+    """Return ", line N" of the script for an error; empty if no frame is the script's."""
     lines = [
         f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == str(script)
     ]

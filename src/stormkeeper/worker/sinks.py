@@ -1,13 +1,11 @@
-"""Knows the sinks of all streaming writers, and refuses a file sink that belongs to another run.
+"""Sinks and checkpoints of all streaming writers of this process.
 
 A file sink (``format("parquet")`` and the like) keeps a log of its batches in ``_spark_metadata``,
-beside its files. It passes over a batch whose number is in the log, as one that it wrote before a
-crash. But a query with a new checkpoint counts from 0 again. In the folder of an earlier run, its
-batches seem to be written already, up to the last number of that run. Spark drops their rows and
-says nothing.
-
-A query's checkpoint has each batch before the sink sees it. So a log that goes beyond its query's
-checkpoint belongs to another query. The batches up to its end would be lost.
+beside its files, and skips a batch whose number is in the log, as written before a crash. A query
+with a new checkpoint counts from 0 again: in the folder of an earlier run, Spark would drop its
+rows up to the last number of that run, without a word. A query's checkpoint has each batch before
+the sink does. So a log that goes beyond the query's checkpoint belongs to another run, and the
+start is refused.
 """
 
 from __future__ import annotations
@@ -15,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
-import logging
 import re
 import zlib
 from collections import Counter
@@ -33,52 +30,53 @@ from stormkeeper.errors import TopologyError
 
 _LOG = "_spark_metadata"
 
-#: Of a writer: its options, their names in lower case, and the name of its query.
+#: Options of a writer, by name in lower case, with the settings below.
 _Options = dict[str, Any]
 _QUERY = "query name"
-#: The same of its sink. No option of Spark's has a blank in its name.
+#: No option of Spark's has a blank in its name.
 _FORMAT, _TABLE, _FUNCTION = "sink format", "sink table", "sink function"
-#: The checkpoint that a writer was given here.
-_GIVEN = "given checkpoint"
+#: The checkpoint that this module chose.
+_CHOSEN = "chosen checkpoint"
 
-#: Where queries keep their checkpoints that do not say it themselves, below it by name.
+#: Parent folder of checkpoints that are not named, by query name.
 _CHECKPOINTS = "spark.sql.streaming.checkpointLocation"
 
-
-#: What says something of a writer, or starts it.
+#: Methods that configure a writer, or start it.
 _METHODS = (
     *("option", "options", "queryName", "format", "foreachBatch", "foreach"),
     *("start", "toTable"),
 )
 
+#: Longest name of a checkpoint, in characters, without checksum and number.
+_LONGEST = 60
+
 
 class Sink(NamedTuple):
-    """What a writer says of its query and of its sink; None where it says nothing."""
+    """A writer's query name and sink; None for what is not set."""
 
     query: str | None = None
     format: str | None = None
-    #: The table, path or topic that is written to.
+    #: Table, path or topic.
     target: str | None = None
-    #: What ``foreachBatch`` or ``foreach`` was given.
+    #: Argument of ``foreachBatch`` or ``foreach``.
     function: object = None
 
 
 class FileSinks:
-    """Knows the options of this process's streaming writers, and refuses what would write nothing.
+    """Records the options of this process's streaming writers, and refuses folders of other runs.
 
-    A writer does not tell what was set: that is noted as it is set, through its public methods.
+    A writer does not reveal its options, so they are recorded as its public methods set them.
 
     Parameters
     ----------
     on_start
-        Told of each writer that any code is about to start where its checkpoint is to be, None
-        where Spark makes one up. What it raises keeps the writer from its start. None: nobody is.
+        Called with the checkpoint of each writer that is about to start, None if Spark chooses
+        one; may raise to prevent the start.
     checkpoint
-        Returns the checkpoint of a query that names none, by what is known of its sink; None: Spark
-        is to make one up.
+        Chooses the checkpoint of a query that names none; None: Spark chooses.
     started
-        Called after the start of a query that has its checkpoint from `checkpoint`: with its sink,
-        the checkpoint and the query, None if the start has failed.
+        Called after the start of a query with a chosen checkpoint: with sink, checkpoint and
+        query, None if the start has failed.
     """
 
     def __init__(
@@ -93,74 +91,68 @@ class FileSinks:
         self._known: WeakKeyDictionary[DataStreamWriter, _Options] = WeakKeyDictionary()
 
     def check(self, writer: DataStreamWriter) -> None:
-        """Look at a writer that is about to be started.
-
-        Raises
-        ------
-        TopologyError
-            When its folder has the log of another run, with batches that this one would repeat.
-        """
+        """Raise `TopologyError` if the writer's folder has the log of another run."""
         options = self._known.get(writer, {})
         if options.get("path"):
             _check(str(options["path"]), options)
 
     @contextlib.contextmanager
     def installed(self) -> Iterator[None]:
-        """Note what is set from now on, and check each writer that any code starts."""
+        """Record options from now on, and check each writer that any code starts."""
         methods = {name: getattr(DataStreamWriter, name) for name in _METHODS}
         for name, method in methods.items():
-            setattr(DataStreamWriter, name, self._noting(method))
+            setattr(DataStreamWriter, name, self._recording(method))
         try:
             yield
         finally:
             for name, method in methods.items():
                 setattr(DataStreamWriter, name, method)
 
-    def _noting(self, method: Callable[..., Any]) -> Callable[..., Any]:
+    def _recording(self, method: Callable[..., Any]) -> Callable[..., Any]:
         signature = inspect.signature(method)
 
         @functools.wraps(method)
-        def noting(*args: Any, **kwargs: Any) -> Any:
+        def recording(*args: Any, **kwargs: Any) -> Any:
             given = signature.bind(*args, **kwargs).arguments
-            writer = given.pop(next(iter(given)))  # however the method calls it
-            self._note(writer, given)
+            writer = given.pop(next(iter(given)))  # the first parameter, whatever its name
+            self._record(writer, given)
             if method.__name__ not in ("start", "toTable"):
                 return method(*args, **kwargs)
             with self._starting(writer) as started:
                 if method.__name__ == "start":
                     self.check(writer)
                 else:
-                    place = _location(given["tableName"])
-                    if place is not None:
-                        _check(place, self._known[writer])
+                    location = _location(given["tableName"])
+                    if location is not None:
+                        _check(location, self._known[writer])
                 started.append(method(*args, **kwargs))
             return started[0]
 
-        return noting
+        return recording
 
     @contextlib.contextmanager
     def _starting(self, writer: DataStreamWriter) -> Iterator[list[StreamingQuery]]:
-        """Give a writer its checkpoint; the started query is to be put into the list."""
+        """Give a writer its checkpoint; the caller appends the started query to the list."""
         known = self._known[writer]
         sink, started = _sink(known), list[StreamingQuery]()
-        place, given = _checkpoint(SparkSession.active(), known), None
-        is_first = place is None
+        location, chosen = _checkpoint(SparkSession.active(), known), None
+        is_first = location is None
         if is_first:
-            place = given = self._checkpoint(sink)
-            if given is not None:
-                writer.option("checkpointLocation", given)
-                known[_GIVEN] = given
-        elif place == known.get(_GIVEN):  # the writer is started again
-            given = place
+            location = chosen = self._checkpoint(sink)
+            if chosen is not None:
+                writer.option("checkpointLocation", chosen)
+                known[_CHOSEN] = chosen
+        elif location == known.get(_CHOSEN):  # a second start of the writer
+            chosen = location
         try:
             if self._on_start is not None:
-                self._on_start(place)
+                self._on_start(location)
             yield started
         finally:
-            if given is not None and (started or is_first):
-                self._started(sink, given, started[0] if started else None)
+            if chosen is not None and (started or is_first):
+                self._started(sink, chosen, started[0] if started else None)
 
-    def _note(self, writer: DataStreamWriter, given: Mapping[str, Any]) -> None:
+    def _record(self, writer: DataStreamWriter, given: Mapping[str, Any]) -> None:
         known = self._known.setdefault(writer, {})
         found = {"path": given.get("path"), _QUERY: given.get("queryName")}
         found |= {_FORMAT: given.get("source") or given.get("format")}
@@ -180,7 +172,7 @@ def _check(folder: str, options: Mapping[str, Any]) -> None:
     try:
         written = _newest(_names(spark, f"{folder}/{_LOG}"))
         begun = _newest(_names(spark, f"{checkpoint}/offsets")) if checkpoint else None
-    except (PySparkException, Py4JError):  # Spark's own look at the folder will say why
+    except (PySparkException, Py4JError):  # Spark's own error will name the cause
         return
     if written is None or (begun is not None and begun >= written):
         return
@@ -198,7 +190,7 @@ def _check(folder: str, options: Mapping[str, Any]) -> None:
 
 
 def _checkpoint(spark: SparkSession, options: Mapping[str, Any]) -> str | None:
-    """Return where a query keeps its checkpoint; None where Spark makes one up."""
+    """Return the location of a query's checkpoint; None if Spark chooses."""
     if options.get("checkpointlocation"):
         return str(options["checkpointlocation"])
     root, name = spark.conf.get(_CHECKPOINTS, None), options.get(_QUERY)
@@ -212,10 +204,7 @@ def _newest(names: Iterable[str]) -> int | None:
 
 
 def _names(spark: SparkSession, folder: str) -> list[str]:
-    """Return the names of the files in a folder on any of Spark's file systems.
-
-    Spark's public interface passes over files such as these; its JVM lists them.
-    """
+    """List a folder on any of Spark's file systems; Spark's public reader hides such files."""
     context: Any = spark.sparkContext
     path = context._jvm.org.apache.hadoop.fs.Path(folder)
     files = path.getFileSystem(context._jsc.hadoopConfiguration())
@@ -235,41 +224,33 @@ def _location(table: str) -> str | None:
     return next((str(row[1]) for row in described if row[0] == "Location"), None)
 
 
-log = logging.getLogger(__name__)
-
-
-#: Longest name of a checkpoint, in characters, without its checksum and number.
-_LONGEST = 60
-
-
 class ScriptCheckpoints:
-    """Gives checkpoints to a script's queries that name none, the same ones in each process.
+    """Checkpoints for a script's queries that name none: the same ones in each process.
 
-    Such a query is known by its name, or else by its sink, and by how many of the same name or sink
-    were started before it in this process. So a loop over tables does not go on from the table
-    before. But if the query before ended with an error, and writes to the same sink, the script
-    starts that query again: it has the same checkpoint, and no rows are written twice.
+    Such a query is known by its name, or else its sink, and by the number of earlier starts of the
+    same name or sink in this process; so a loop over tables does not go on from the table before.
+    But if the query before ended with an error and writes to the same sink, the script starts that
+    query again: it keeps its checkpoint, and no row is written twice.
 
     Parameters
     ----------
     folder
-        Returns the folder that all checkpoints are in.
+        Returns the parent folder of all checkpoints.
     """
 
-    #: Starts of queries of one name that get a checkpoint. A script that starts a query again and
-    #: again would fill the disk with checkpoints.
+    #: Most checkpoints of one name: a script that starts a query in a loop must not fill the disk.
     MOST = 100
 
     def __init__(self, folder: Callable[[], str]) -> None:
         self._folder = folder
         self._starts = Counter[str]()
-        #: The last query of each name, until it is started again.
+        #: The last query of each name, until its next start.
         self._last: dict[str, tuple[Sink, StreamingQuery]] = {}
 
-    def place(self, sink: Sink) -> str | None:
-        """Return the checkpoint of a query that starts; None: it gets none.
+    def choose(self, sink: Sink) -> str | None:
+        """Return the checkpoint of a query that starts, if it gets one.
 
-        Spark refuses to go on from the checkpoint of a memory sink, whose rows are gone by then.
+        A memory sink gets none: its rows are gone at the next start, and Spark refuses to go on.
         """
         if sink.format == "memory":
             return None
@@ -280,10 +261,10 @@ class ScriptCheckpoints:
             self._starts[name] += 1
         return self._place(name)
 
-    def started(self, sink: Sink, place: str, query: StreamingQuery | None) -> None:
-        """Take in the query that was started with a checkpoint; None: the start has failed."""
+    def started(self, sink: Sink, location: str, query: StreamingQuery | None) -> None:
+        """Record the query that was started with a checkpoint; None: the start has failed."""
         name = checkpoint_name(sink)
-        if place != self._place(name):  # another thread has started one of the same name since
+        if location != self._place(name):  # another thread has started the same name since
             return
         if query is not None:
             self._last[name] = sink, query
@@ -298,7 +279,7 @@ class ScriptCheckpoints:
 
 
 def checkpoint_name(sink: Sink) -> str:
-    """Return the name of a folder for the checkpoint of a query, by its name or its sink; pure."""
+    """Return the folder name of a query's checkpoint, from its name or its sink."""
     if sink.query:
         return _folder_name(sink.query)
     if sink.function is not None:
@@ -309,6 +290,6 @@ def checkpoint_name(sink: Sink) -> str:
 
 
 def _folder_name(text: str) -> str:
-    """Return a text as the name of a folder, with a checksum where the name does not say all."""
+    """Return a text as a folder name, with a checksum if characters were replaced or cut."""
     name = re.sub(r"[^A-Za-z0-9_]+", "-", text)[:_LONGEST].strip("-")
     return name if name == text else f"{name}-{zlib.crc32(text.encode()):08x}"

@@ -1,9 +1,8 @@
-"""The worker's Spark session: started when first needed, and handed to a script that asks for one.
+"""The worker's Spark session: started when first needed, and given to a script that asks for one.
 
-A setting such as ``spark.driver.memory`` or ``spark.jars.packages`` has an effect only when the JVM
-starts. A user may give it in the topology's conf or in a script's ``SparkSession.builder``. So
-Spark is started when the topology is made or when the script asks for a session, whichever comes
-first.
+Settings such as ``spark.driver.memory`` or ``spark.jars.packages`` take effect only when the JVM
+starts, and may stand in the topology's conf or in a script's ``SparkSession.builder``. So Spark
+starts when the topology is created or when the script asks for a session, whichever comes first.
 """
 
 from __future__ import annotations
@@ -38,11 +37,11 @@ _PACKAGES = "spark.jars.packages"
 _STDERR = 2
 _STDERR_PATH = "/proc/self/fd/2"
 
-#: How much is read of what Spark has written while it failed to start, in bytes.
+#: Most bytes that are read of Spark's output from a failed start.
 _MOST_SAID = 256 * 1024
 
-#: Loggers of Spark that fill pages with what a user's own code raised. The worker says it once, and
-#: readably. On a cluster the failure of a task is news by itself, as Spark tries the task again.
+#: Loggers of Spark that fill pages with errors of the user's code, which the worker logs once and
+#: readably. On a cluster the failure of a task is news by itself, as Spark retries the task.
 _WORDY = (
     "org.apache.spark.sql.execution.streaming.runtime.MicroBatchExecution",
     "org.apache.spark.sql.execution.datasources.FileFormatWriter",
@@ -56,7 +55,7 @@ _WORDY_LOCAL = (
     "org.apache.spark.sql.execution.datasources.v2.DataWritingSparkTask",
     "org.apache.spark.util.Utils",
 )
-#: The same in Python: py4j on ``foreachBatch``, PySpark on what it raises anyway.
+#: Python's loggers of the same: py4j for ``foreachBatch``, PySpark for errors that it raises.
 _WORDY_PYTHON = ("py4j", "DataFrameQueryContextLogger", "SQLQueryContextLogger")
 
 
@@ -66,16 +65,16 @@ class WorkerSession:
     Parameters
     ----------
     conf
-        Returns the configuration to start it with, when it is started.
+        Returns the configuration, when the session starts.
     name
         ``spark.app.name``, unless the configuration names one.
     py_files
-        Modules and archives of modules that Spark's Python workers get.
+        Modules and archives of modules for Spark's Python workers.
     package
-        What a supervisor has it run: with its jars, in the share that a slot has of the machine,
-        and with its code on executors that are elsewhere. None where there is none.
+        Package from a supervisor: adds its jars, the slot's share of the machine, and its code for
+        executors elsewhere.
     cancelled
-        Asked while Spark starts; once it says so, the start is given up.
+        Asked while Spark starts; if true, the start is given up.
     """
 
     def __init__(
@@ -96,36 +95,33 @@ class WorkerSession:
         self._session: SparkSession | None = None
         self._given: dict[str, Any] = {}
         self._starting = False
-        #: Has what executors elsewhere are sent, which they may ask for at any time.
+        #: Holds the code for executors elsewhere, which may ask for it at any time.
         self._sent: tempfile.TemporaryDirectory[str] | None = None
         self._watch: remote_spark.ExecutorWatch | None = None
 
     @property
     def session(self) -> SparkSession | None:
-        """The session that was started last, also when it runs no more."""
+        """The session that was started last, even if it has ended."""
         return self._session
 
     @property
     def started(self) -> SparkSession | None:
-        """The session, None while there is none."""
+        """The running session, if any."""
         return self._session if is_running(self._session) else None
 
     def get(self, asked: Mapping[str, Any] | None = None) -> SparkSession:
-        """Return the session; start it, with what was `asked` for as well, if there is none.
+        """Return the session; start it with the `asked` settings if there is none.
 
-        Raises
-        ------
-        EngineError
-            When Spark does not start, or its start was cancelled.
+        Raises `EngineError` if Spark does not start, or the start is cancelled.
         """
         with self._lock:
             if not is_running(self._session):
                 self._given = self._values(asked or {}, self._defaults(asked or {}))
                 _check_classic(self._given)
-                self._say_master(asked or {})
+                self._log_master(asked or {})
                 if self._is_remote:
                     self._prepare_remote()
-                else:  # executors on other machines may not have this program
+                else:  # executors elsewhere may not have this program
                     self._given.setdefault("spark.python.daemon.module", udf_daemon.__name__)
                 self._starting = True
                 log_size = _log_size()
@@ -148,10 +144,7 @@ class WorkerSession:
     def offered(self, before_stop: Callable[[], None]) -> Iterator[None]:
         """Give this session to all code of this process that asks PySpark for one.
 
-        Parameters
-        ----------
-        before_stop
-            Called when such code stops the session, before it is stopped.
+        `before_stop` is called before such code stops the session.
         """
         builder = SparkSession.Builder
         get_or_create = builder.getOrCreate
@@ -165,9 +158,9 @@ class WorkerSession:
                 if self.started is None:
                     return self.get(asking._options)
                 _check_classic(asking._options)
-                self._say_master(asking._options)
+                self._log_master(asking._options)
                 for key in asking._options.keys() & self._conf().keys():
-                    del asking._options[key]  # the configuration's stands
+                    del asking._options[key]  # the configuration wins
                 return get_or_create(asking)
 
         def ours_if_none(_: type[SparkSession]) -> SparkSession | None:
@@ -192,10 +185,7 @@ class WorkerSession:
             SparkSession.stop = stop  # type: ignore[method-assign]
 
     def adapt(self) -> None:
-        """Give the running session the settings that have changed since its start.
-
-        What cannot be changed in a running session is logged.
-        """
+        """Apply settings that have changed since the session's start; log those that cannot be."""
         session = self.get()
         for key, value in self._values({}, {}).items():
             if value is None or self._given.get(key) == value:
@@ -221,8 +211,8 @@ class WorkerSession:
             chosen |= remote_spark.defaults(conf, cores)
         return chosen
 
-    def _say_master(self, asked: Mapping[str, Any]) -> None:
-        """Say what becomes of a script's own ``.master(...)``, where it is not what runs."""
+    def _log_master(self, asked: Mapping[str, Any]) -> None:
+        """Log the effect of a script's own ``.master(...)``."""
         wanted, runs_on = asked.get(_MASTER), self._given.get(_MASTER)
         share = self._defaults(asked).get(_MASTER)
         if wanted is None or self._package is None:
@@ -239,7 +229,7 @@ class WorkerSession:
             )
 
     def _fetch_failure(self, log_size: int | None) -> EngineError | None:
-        """Return what to say where Spark's start failed as it could not fetch packages."""
+        """Return the error of a start that failed because packages could not be fetched."""
         packages = self._given.get(_PACKAGES)
         if not packages or log_size is None:
             return None
@@ -261,14 +251,13 @@ class WorkerSession:
         warn_of_own_checkpoints(self._conf())
         python = self._given.get(remote_spark.PYTHON)
         if python is not None:
-            # Spark sends executors the name of their Python with each task. It takes it from here.
+            # Spark sends executors this name of their Python with each task.
             os.environ["PYSPARK_PYTHON"] = str(python)
 
     def _archive(self) -> list[Path]:
-        """Return what has the package's code, where executors do not see its folder.
+        """Return the archive of the package's code, if executors do not see its folder.
 
-        Of modules that come twice, executors take what they were sent last. So here, too, the
-        package's own win over those that came along.
+        It is sent last, as executors prefer the last of modules with the same name.
         """
         if self._package is None or not self._is_remote:
             return []
@@ -283,17 +272,11 @@ class WorkerSession:
 
     @property
     def waiting(self) -> str | None:
-        """What the session waits for: executors that do not come; None: for nothing."""
+        """Why the session waits for executors, if it does."""
         return None if self._watch is None else self._watch.waiting
 
     def check_executors(self) -> None:
-        """Look whether the session, if there is one, has what runs its tasks.
-
-        Raises
-        ------
-        WorkerError
-            It has had no executors on other machines for too long.
-        """
+        """Raise `WorkerError` if the running session has lost all its executors elsewhere."""
         if self._watch is not None and self._watch.has_lost and self.started is not None:
             raise WorkerError(
                 f"Spark has lost all executors at spark.master={self._given['spark.master']},"
@@ -303,7 +286,7 @@ class WorkerSession:
             )
 
     def explained(self, error: Exception) -> Exception:
-        """Return an error with what is to be done about it, where executors brought it about."""
+        """Add the remedy to an error that executors caused."""
         what = remote_spark.remedy(str(error), self._given)
         if what is None:
             return error
@@ -311,10 +294,7 @@ class WorkerSession:
         return WorkerError(f"{error}\n{what}", component)
 
     def end(self, timeout_secs: float) -> None:
-        """End the session, if there is one, with the JVM and Spark's Python workers.
-
-        It takes `timeout_secs` at most.
-        """
+        """End the session with the JVM and Spark's Python workers, within `timeout_secs`."""
         if self._watch is not None:
             self._watch.close()
         if self._session is not None:
@@ -324,10 +304,7 @@ class WorkerSession:
 
 
 def resolver_error(said: str) -> str | None:
-    """Return why Spark could not fetch packages, by what it wrote on stderr; None: it says nothing.
-
-    Its own text has a page for each package.
-    """
+    """Return why Spark could not fetch packages, from its stderr: a page for each package."""
     unresolved = re.search(r"unresolved dependency: [^]\n]*|download failed: [^]\n]*", said)
     if unresolved is None:
         return None
@@ -342,7 +319,7 @@ def _check_classic(values: Mapping[str, Any]) -> None:
 
 
 def _log_size() -> int | None:
-    """Return the size of the file that the worker and its JVM write stderr to, if it is a file."""
+    """Return the size of stderr, which the JVM shares, if it is a file."""
     try:
         status = os.fstat(_STDERR)
     except OSError:
@@ -351,7 +328,7 @@ def _log_size() -> int | None:
 
 
 def is_running(session: SparkSession | None) -> bool:
-    """Return whether there is a session, nobody has stopped it, and its JVM runs."""
+    """Return whether there is a session that was not stopped and whose JVM runs."""
     return (
         session is not None
         and session.sparkContext._jsc is not None
@@ -360,13 +337,7 @@ def is_running(session: SparkSession | None) -> bool:
 
 
 def check_jvm(sessions: Iterable[SparkSession], timeout_secs: float = 0.0) -> None:
-    """Look whether the JVM of every session runs.
-
-    Raises
-    ------
-    WorkerError
-        When one has ended, within `timeout_secs`.
-    """
+    """Raise `WorkerError` if the JVM of a session has ended, or ends within `timeout_secs`."""
     for session in sessions:
         status = engine.jvm_exit(session, timeout_secs)
         if status is not None:

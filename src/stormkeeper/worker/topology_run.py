@@ -1,4 +1,4 @@
-"""Runs the queries of a topology until they end, one of them fails, or the worker stops."""
+"""A topology's queries: built by calling the components' functions, and run until their end."""
 
 from __future__ import annotations
 
@@ -27,151 +27,16 @@ from stormkeeper.worker.spark_session import check_jvm
 
 log = logging.getLogger(__name__)
 
-#: How long the next query waits for this one's first batch. Several queries with Python workers
-#: that start at once bring about the transient failure.
+#: Longest wait of the next query for a query's first batch, in seconds: queries with Python workers
+#: that start at the same time cause the transient failure that is retried below.
 _SETTLE_SECS = 60.0
 
 _LOOK_SECS = 0.1
 
 
-@dataclass
-class _Running:
-    built: BuiltQuery
-    query: StreamingQuery
-    #: Spark's id of the run: the query itself would have to ask the JVM for it.
-    run_id: str
-    #: Starts since a batch was last seen.
-    starts: Starts
-
-
-class TopologyRun:
-    """The running queries of a topology.
-
-    Parameters
-    ----------
-    built
-        The queries.
-    events
-        What Spark tells of them.
-    stopping
-        Whether the worker is asked to stop.
-    claims
-        Those of the queries.
-    on_end
-        Told of each query that has ended by itself, well.
-    """
-
-    def __init__(
-        self,
-        built: Sequence[BuiltQuery],
-        events: QueryEvents,
-        stopping: Callable[[], bool],
-        claims: Claims,
-        on_end: Callable[[str], None] = lambda _: None,
-    ) -> None:
-        self._built = built
-        self._events = events
-        self._stopping = stopping
-        self._claims = claims
-        self._on_end = on_end
-        self._running: list[_Running] = []
-
-    def run(self) -> list[str]:
-        """Start the queries one after another; return when all have ended, or on a stop.
-
-        A query that a later launch has claimed is not started, or has ended when that is seen.
-
-        Returns
-        -------
-        list of str
-            The ids of those that a stop has kept from their end, or from their start.
-
-        Raises
-        ------
-        WorkerError
-            When a query failed; the others still run. When the JVM has ended, and all with it.
-        """
-        for position, built in enumerate(self._built):
-            if self._stopping():
-                return [one.query.id for one in (*self._started, *self._built[position:])]
-            try:
-                self._claims.take(built.query.id)
-            except ClaimedError:  # the log has it
-                continue
-            query = self._start(built)
-            running = _Running(built, query, str(query.runId), Starts())
-            self._running.append(running)
-            log.info("the query %s runs", built.query.id)
-            self._settle(running)
-        while self._running and not self._stopping():
-            self._events.wait(self._any_ended, _LOOK_SECS)
-            check_jvm(self._events.sessions)
-            for running in [r for r in self._running if self._has_ended(r)]:
-                self._ended(running)
-        return [built.query.id for built in self._started]
-
-    @property
-    def _started(self) -> list[BuiltQuery]:
-        return [running.built for running in self._running]
-
-    def _start(self, built: BuiltQuery) -> StreamingQuery:
-        try:
-            return built.writer.start()
-        except (PySparkException, Py4JError) as error:
-            raise WorkerError(
-                f"the query {built.query.id!r} did not start:\n{readable(error)}", built.query.id
-            ) from error
-
-    def _settle(self, running: _Running) -> None:
-        deadline = time.monotonic() + _SETTLE_SECS
-        while time.monotonic() < deadline and not self._stopping():
-            run = self._run(running)
-            if self._has_ended(running) or (run is not None and run.batches):
-                return
-            if running.query.status["message"].startswith("Waiting"):
-                return
-            self._events.wait(self._any_ended, _LOOK_SECS)
-
-    def _ended(self, running: _Running) -> None:
-        run = self._run(running)
-        error = run.error if run is not None else None
-        id_ = running.built.query.id
-        if not self._claims.look(id_):  # Spark refuses the older one of two, with an error
-            self._running.remove(running)
-            return
-        if error is None:
-            if not self._stopping():
-                log.info("the query %s has ended", id_)
-                self._running.remove(running)
-                self._on_end(id_)
-            return
-        if self._stopping():
-            return
-        pause = running.starts.next_pause(error, has_batch=run is not None and bool(run.batches))
-        if pause is None:
-            raise WorkerError(f"the query {id_!r} failed:\n{readable_text(error)}", id_)
-        log.warning(
-            "the query %s lost a Python worker that was slow to start; starting it again", id_
-        )
-        time.sleep(pause)
-        running.query = self._start(running.built)
-        running.run_id = str(running.query.runId)
-        self._settle(running)
-
-    def _run(self, running: _Running) -> QueryRun | None:
-        return self._events.run(running.run_id)
-
-    def _has_ended(self, running: _Running) -> bool:
-        run = self._run(running)
-        return run is not None and run.ended
-
-    def _any_ended(self) -> bool:
-        return any(self._has_ended(running) for running in self._running)
-
-
 @dataclass(frozen=True)
 class BuiltQuery:
-    """A query, ready to be started."""
+    """A query that is ready to start."""
 
     query: Query
     writer: DataStreamWriter
@@ -184,27 +49,23 @@ def build(
     conf: Mapping[str, Any],
     checkpoint: Callable[[str], str],
 ) -> list[BuiltQuery]:
-    """Call the functions of every component, once per query, and return the queries.
-
-    Nothing is started: a fault in one query is found before another one runs.
+    """Build all queries of a plan; starts none, so that a fault is found before any query runs.
 
     Parameters
     ----------
-    plan
-        What to build.
     components
-        The topology's components by id, with their functions.
+        By id, with their functions.
     spark, conf
-        What functions get that ask for it.
+        Arguments of functions that ask for them.
     checkpoint
-        Returns where a query, by its id, keeps its checkpoint.
+        Returns the location of a query's checkpoint, by query id.
 
     Raises
     ------
     TopologyError
-        When a function returned what its component may not return.
+        A function returned what its component must not return.
     WorkerError
-        When a function raised; the message has its traceback.
+        A function raised; the message has its traceback.
     """
     return [
         _build_query(query, components, spark, conf, checkpoint(query.id)) for query in plan.queries
@@ -244,27 +105,27 @@ def _call(component: Component, inputs: list[DataFrame], services: Mapping[str, 
     positional, keywords = component.arguments(inputs, services)
     try:
         return component.function(*positional, **keywords)
-    except BaseException as error:  # also SystemExit, whose exit code 0 would say that all is done
+    except BaseException as error:  # also SystemExit, whose exit code 0 would mean completion
         raise WorkerError(
             f"the {component.kind} {component.id!r} failed:\n{readable(error)}", component.id
         ) from error
 
 
 def _output(component: Component, returned: Any) -> DataFrame:
-    who = f"the {component.kind} {component.id!r}"
+    name = f"the {component.kind} {component.id!r}"
     if isinstance(returned, DataStreamWriter):
         if component.kind == "spout":
             raise TopologyError(
-                f"{who} returned a DataStreamWriter, which ends a query: a spout returns the "
+                f"{name} returned a DataStreamWriter, which ends a query: a spout returns the "
                 "DataFrame, and a bolt that reads from it writes it"
             )
         raise TopologyError(faults.writer_read(component.id))
     if not isinstance(returned, DataFrame):
-        raise TopologyError(f"{who} returned {_described(returned)}, not a DataFrame")
+        raise TopologyError(f"{name} returned {_described(returned)}, not a DataFrame")
     if not returned.isStreaming:
         how = "spark.readStream" if component.kind == "spout" else "the DataFrames of its inputs"
         raise TopologyError(
-            f"{who} returned a batch DataFrame, whose rows end: make a streaming one from {how}"
+            f"{name} returned a batch DataFrame, whose rows end: make a streaming one from {how}"
         )
     if component.kind == "spout" and component.parallelism > 1:
         return returned.repartition(component.parallelism)
@@ -286,3 +147,125 @@ def _described(returned: Any) -> str:
     if returned is None:
         return faults.NOTHING
     return f"{returned!r} ({type(returned).__name__})"
+
+
+@dataclass
+class _Running:
+    built: BuiltQuery
+    query: StreamingQuery
+    #: Spark's id of the run; the query object would have to ask the JVM.
+    run_id: str
+    #: Starts since the last batch.
+    starts: Starts
+
+
+class TopologyRun:
+    """The running queries of a topology.
+
+    Parameters
+    ----------
+    stopping
+        Whether the worker is asked to stop.
+    on_end
+        Called with the id of each query that ends by itself, without an error.
+    """
+
+    def __init__(
+        self,
+        built: Sequence[BuiltQuery],
+        events: QueryEvents,
+        stopping: Callable[[], bool],
+        claims: Claims,
+        on_end: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self._built = built
+        self._events = events
+        self._stopping = stopping
+        self._claims = claims
+        self._on_end = on_end
+        self._running: list[_Running] = []
+
+    def run(self) -> list[str]:
+        """Start the queries one after another, and wait until all have ended or a stop is asked.
+
+        A query that a later launch has claimed is skipped. Returns the ids of the queries that a
+        stop has kept from their end or from their start. Raises `WorkerError` if a query failed,
+        while the others still run, or if the JVM has ended.
+        """
+        for position, built in enumerate(self._built):
+            if self._stopping():
+                return [one.query.id for one in (*self._started, *self._built[position:])]
+            try:
+                self._claims.take(built.query.id)
+            except ClaimedError:  # logged by the claims
+                continue
+            query = self._start(built)
+            running = _Running(built, query, str(query.runId), Starts())
+            self._running.append(running)
+            log.info("the query %s runs", built.query.id)
+            self._settle(running)
+        while self._running and not self._stopping():
+            self._events.wait(self._any_ended, _LOOK_SECS)
+            check_jvm(self._events.sessions)
+            for running in [r for r in self._running if self._has_ended(r)]:
+                self._handle_end(running)
+        return [built.query.id for built in self._started]
+
+    @property
+    def _started(self) -> list[BuiltQuery]:
+        return [running.built for running in self._running]
+
+    def _start(self, built: BuiltQuery) -> StreamingQuery:
+        try:
+            return built.writer.start()
+        except (PySparkException, Py4JError) as error:
+            raise WorkerError(
+                f"the query {built.query.id!r} did not start:\n{readable(error)}", built.query.id
+            ) from error
+
+    def _settle(self, running: _Running) -> None:
+        """Wait for the first batch, or until the query waits for data."""
+        deadline = time.monotonic() + _SETTLE_SECS
+        while time.monotonic() < deadline and not self._stopping():
+            run = self._run(running)
+            if self._has_ended(running) or (run is not None and run.batches):
+                return
+            if running.query.status["message"].startswith("Waiting"):
+                return
+            self._events.wait(self._any_ended, _LOOK_SECS)
+
+    def _handle_end(self, running: _Running) -> None:
+        run = self._run(running)
+        error = run.error if run is not None else None
+        id_ = running.built.query.id
+        if not self._claims.is_kept(id_):  # Spark ends the older of two launches with an error
+            self._running.remove(running)
+            return
+        if error is None:
+            if not self._stopping():
+                log.info("the query %s has ended", id_)
+                self._running.remove(running)
+                self._on_end(id_)
+            return
+        if self._stopping():
+            return
+        pause = running.starts.next_pause(error, has_batch=run is not None and bool(run.batches))
+        if pause is None:
+            raise WorkerError(f"the query {id_!r} failed:\n{readable_text(error)}", id_)
+        log.warning(
+            "the query %s lost a Python worker that was slow to start; starting it again", id_
+        )
+        time.sleep(pause)
+        running.query = self._start(running.built)
+        running.run_id = str(running.query.runId)
+        self._settle(running)
+
+    def _run(self, running: _Running) -> QueryRun | None:
+        return self._events.run(running.run_id)
+
+    def _has_ended(self, running: _Running) -> bool:
+        run = self._run(running)
+        return run is not None and run.ended
+
+    def _any_ended(self) -> bool:
+        return any(self._has_ended(running) for running in self._running)

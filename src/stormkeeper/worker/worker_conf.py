@@ -1,4 +1,8 @@
-"""The configuration that a topology runs with, and what of it goes to Spark."""
+"""The configuration of a worker: layers, the topology's saved values, and the settings of Spark.
+
+From the lowest to the highest layer: the cluster's files, the topology's own conf, the values that
+were saved when it was submitted, the command line, and the topology's credentials.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +22,16 @@ from stormkeeper.topology.topology import Topology
 
 log = logging.getLogger(__name__)
 
-#: How long Spark waits for a stopped query's thread; its default is for ever.
+#: How long Spark waits for a stopped query's thread; Spark's default is for ever.
 _STOP_TIMEOUT = "20s"
+
+#: Smallest heap with which Spark starts: 1.5 times its reserve of 300 MB.
+LEAST_HEAP_MB: Final = 512
+
+#: Memory of a worker besides the heap, measured with 1.3 million rows through a Python function:
+#: 250 MB for the JVM and 165 MB for the driver's Python, and 100 MB for each core's Python worker.
+BESIDE_MB: Final = 415
+CORE_MB: Final = 100
 
 
 def merged(
@@ -30,22 +42,21 @@ def merged(
     strict: bool = False,
     saved: Mapping[str, Any] | None = None,
 ) -> Conf:
-    """Return the cluster's configuration, under the topology's own, under the command line's.
+    """Return the configuration of all layers but the credentials.
 
     Parameters
     ----------
     topology
-        Its ``conf`` is taken, and its keys are known ones from then on.
+        Its conf is a layer, and its keys count as known.
     files, overrides, strict
-        As in `stormkeeper.conf.load`.
+        As for `stormkeeper.conf.load`.
     saved
-        What was saved of the topology's when it was submitted (`stormkeeper.worker.worker_conf`):
-        wins over its own, and over the cluster's.
+        Values that were saved when the topology was submitted.
 
     Raises
     ------
     ConfigError
-        When a layer is wrong, or `strict` and a key is unknown.
+        A layer is invalid, or has an unknown key and `strict` is true.
     """
     saved = saved or {}
     own = {*(topology.conf if topology is not None else ()), *saved}
@@ -58,12 +69,9 @@ def merged(
 def with_topology(
     conf: Conf, topology: Topology | None, *, keep: set[str] | frozenset[str] = frozenset()
 ) -> Conf:
-    """Return `conf` with the topology's own values, but for the keys to `keep`.
+    """Return `conf` with the topology's own values, except for the keys to `keep`.
 
-    Raises
-    ------
-    ConfigError
-        When one of them is not what its key may be.
+    Raises `ConfigError` if a value is invalid.
     """
     if topology is None:
         return conf
@@ -75,8 +83,47 @@ def with_topology(
         raise ConfigError(f"the conf of the topology {topology.name!r}: {what}") from error
 
 
+def read_overrides(file: Path) -> dict[str, Any]:
+    """Read a file of saved values, by key.
+
+    Raises `ConfigError` if it cannot be read or is no JSON object; the message leaves out the
+    content, which may be secret.
+    """
+    try:
+        return msgspec.json.decode(file.read_bytes(), type=dict[str, Any])
+    except OSError as error:
+        raise ConfigError(f"{file}: cannot be read: {error.strerror or error}") from error
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise ConfigError(f"{file}: expected a JSON object with a value for each key") from error
+
+
+def with_overrides(conf: Conf, values: Mapping[str, Any], *, keep: Collection[str] = ()) -> Conf:
+    """Return `conf` with saved values, except for the keys to `keep`.
+
+    Raises `ConfigError` if a value is invalid.
+    """
+    try:
+        return conf.with_values({key: value for key, value in values.items() if key not in keep})
+    except ConfigError as error:
+        raise ConfigError(f"the topology's saved configuration: {error}") from error
+
+
+def with_credentials(conf: Conf, credentials: Mapping[str, str]) -> Conf:
+    """Return `conf` with a topology's credentials.
+
+    Raises `ConfigError`, without the value, if a credential has the name of a key and is invalid.
+    """
+    try:
+        return conf.with_values(credentials)
+    except ConfigError:
+        raise ConfigError(
+            "a credential of the topology has the name of a key, and is not what that may be: "
+            "give it another one by `storm upload-credentials`"
+        ) from None
+
+
 def warn_of_silent_pacemakers(conf: Conf) -> None:
-    """Warn where Pacemakers are named and heartbeats go to ZooKeeper all the same."""
+    """Warn if Pacemakers are configured but heartbeats go to ZooKeeper."""
     store = conf["storm.cluster.state.store"]
     if store == factory.ZOOKEEPER and conf["pacemaker.servers"]:
         log.warning(
@@ -87,7 +134,7 @@ def warn_of_silent_pacemakers(conf: Conf) -> None:
 
 
 def warn_of_own_checkpoints(conf: Mapping[str, Any]) -> None:
-    """Warn where executors on other machines would write their state to disks of their own."""
+    """Warn if executors on other machines would keep state on their own disks."""
     root = checkpoint_root(conf)
     if is_local(root) and not conf["topology.checkpoint.shared"]:
         log.warning(
@@ -101,20 +148,20 @@ def warn_of_own_checkpoints(conf: Mapping[str, Any]) -> None:
 def spark_values(
     conf: Mapping[str, Any], script: Mapping[str, Any], share: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Return the ``spark.*`` values that a session is asked for.
+    """Return the ``spark.*`` settings of a session.
 
     Parameters
     ----------
     conf
-        The configuration; wins over the others.
+        The configuration, which wins.
     script
-        What a script of its own says in ``SparkSession.builder``.
+        Settings of the script's ``SparkSession.builder``.
     share
-        What a slot has of its machine (`slot_share`), where neither says anything.
+        Settings of the slot, the lowest layer (`slot_share`).
     """
     chosen: dict[str, Any] = {
         "spark.sql.streaming.stopTimeout": _STOP_TIMEOUT,
-        # Their plans tell whether an action read a batch to its end, just after it was done.
+        # Plans of finished actions tell whether they read a batch to its end.
         "spark.sql.ui.retainedExecutions": "200",
     }
     if is_local(checkpoint_root(conf)):
@@ -124,86 +171,20 @@ def spark_values(
 
 
 def checkpoint(conf: Mapping[str, Any], storm_id: str, query: str) -> str:
-    """Return where a query keeps its checkpoint: the same place at every start of the topology.
+    """Return the location of a query's checkpoint, the same at every start of the topology.
 
-    A topology that goes on from another one's checkpoints has that one's folder.
+    A topology that continues from another one's checkpoints uses that topology's folder.
     """
     folder = conf["topology.checkpoint.from"] or storm_id
     return f"{checkpoint_root(conf).rstrip('/')}/{folder}/{query}"
 
 
-def read_overrides(file: Path) -> dict[str, Any]:
-    """Return what a file of overrides says, by key.
-
-    Raises
-    ------
-    ConfigError
-        It cannot be read, or is no JSON object. What is in it is not in the message: it may be
-        secret.
-    """
-    try:
-        return msgspec.json.decode(file.read_bytes(), type=dict[str, Any])
-    except OSError as error:
-        raise ConfigError(f"{file}: cannot be read: {error.strerror or error}") from error
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise ConfigError(f"{file}: expected a JSON object with a value for each key") from error
-
-
-def with_overrides(conf: Conf, values: Mapping[str, Any], *, keep: Collection[str] = ()) -> Conf:
-    """Return `conf` with the values of overrides, but for the keys to `keep`.
-
-    Raises
-    ------
-    ConfigError
-        When one of them is not what its key may be.
-    """
-    try:
-        return conf.with_values({key: value for key, value in values.items() if key not in keep})
-    except ConfigError as error:
-        raise ConfigError(f"the topology's saved configuration: {error}") from error
-
-
-def with_credentials(conf: Conf, credentials: Mapping[str, str]) -> Conf:
-    """Return `conf` with a topology's credentials, which win.
-
-    Raises
-    ------
-    ConfigError
-        One has the name of a key and is not what that may be. It is not in the message.
-    """
-    try:
-        return conf.with_values(credentials)
-    except ConfigError:
-        raise ConfigError(
-            "a credential of the topology has the name of a key, and is not what that may be: "
-            "give it another one by `storm upload-credentials`"
-        ) from None
-
-
-#: With less, Spark refuses to start (its reserve of 300 MB, one and a half times).
-LEAST_HEAP_MB: Final = 512
-
-#: What a worker takes beside the heap, as it was measured with 1.3 million rows through a Python
-#: function: the JVM 250 MB and the driver's Python 165 MB, and 100 MB for each of Spark's Python
-#: workers, of which a core has one.
-BESIDE_MB: Final = 415
-CORE_MB: Final = 100
-
-
 def slot_share(conf: Mapping[str, Any], cores: int) -> dict[str, str]:
-    """Return the settings of Spark that make the most of one slot, and no more.
+    """Return the Spark settings that use one slot of a machine with so many cores.
 
-    - The JVM's heap is half of ``topology.worker.memory.mb``. The other half is for what the JVM
-      needs besides, for the driver's Python, and for Spark's Python workers.
-    - The driver runs on as many cores as the machine has for each of its slots
-      (``supervisor.slots.ports``), and as that other half has room for; one at least.
-
-    Parameters
-    ----------
-    conf
-        The configuration.
-    cores
-        What the machine has.
+    The JVM's heap is half of ``topology.worker.memory.mb``; the other half is for the rest of the
+    JVM, the driver's Python, and Spark's Python workers. The driver gets the slot's cores, as far
+    as that other half has memory for their Python workers.
     """
     memory_mb = int(conf["topology.worker.memory.mb"])
     heap_mb = max(LEAST_HEAP_MB, memory_mb // 2)
@@ -215,5 +196,5 @@ def slot_share(conf: Mapping[str, Any], cores: int) -> dict[str, str]:
 
 
 def slot_cores(conf: Mapping[str, Any], cores: int) -> int:
-    """Return how many of a machine's `cores` each of its slots has: one at least."""
+    """Return the cores of each of a machine's slots, at least one."""
     return max(1, cores // max(1, len(conf["supervisor.slots.ports"])))
