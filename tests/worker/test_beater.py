@@ -166,7 +166,7 @@ def test_a_call_that_hangs_does_not_hold_up_the_close(caplog):
     made.start()
     made.close(0.1)
     hanging.set()
-    assert "was not taken within" in caplog.text
+    assert "was not accepted within" in caplog.text
 
 
 def test_it_beats_into_a_cluster_state():
