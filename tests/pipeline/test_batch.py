@@ -25,7 +25,7 @@ def test_rows_are_the_same_when_they_were_packed(spark):
     )
     df = spark.createDataFrame(raw)
     usual = spark.conf.get("spark.sql.execution.arrow.maxRecordsPerBatch")
-    (found,) = read_parts(batch.packed(df))
+    (found,) = read_parts(batch.pack(df))
     assert spark.conf.get("spark.sql.execution.arrow.maxRecordsPerBatch") == usual
     assert found.rows.schema == rows.TYPED
     expected = decode.typed(df).toArrow().sort_by("revision").cast(rows.OF_SPARK)
@@ -37,7 +37,7 @@ def test_rows_are_the_same_when_they_were_packed(spark):
         assert pulses.cast(rows.OF_SPARK) == expected.filter(
             pc.not_equal(expected["kind"], rows.SERVER)
         )
-    (nothing,) = read_parts(batch.packed(df.limit(0)))
+    (nothing,) = read_parts(batch.pack(df.limit(0)))
     assert (nothing.rows.schema, nothing.rows.num_rows) == (rows.TYPED, 0)
     assert list(nothing.pulses(pa.array([], pa.bool_()))) == []
 
@@ -62,7 +62,7 @@ def test_packed_rows_are_those_that_decoding_gives(pacemaker, tmp_path, values, 
     packed = pa.concat_tables(read(packed="true", **aside))
     assert len(list(tmp_path.iterdir())) == (3 if is_aside else 0)
     assert packed["rows"].null_count == (6 if is_aside else 3)
-    assert packed.schema == batch.IN_TURN
+    assert packed.schema == batch.PACKED_PARTS
     is_used = threading.Event()
 
     def one_by_one(prefetchPartitions):  # noqa: N803
@@ -91,7 +91,7 @@ def test_packed_rows_are_those_that_decoding_gives(pacemaker, tmp_path, values, 
 
 
 def test_a_batch_that_reads_nothing_has_all_parts_and_none_has_rows():
-    nothing = dataframe(batch.IN_TURN.empty_table())
+    nothing = dataframe(batch.PACKED_PARTS.empty_table())
     assert [part.rows.num_rows for part in read_parts(nothing, 3)] == [0, 0, 0]
 
 

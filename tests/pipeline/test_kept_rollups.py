@@ -5,12 +5,12 @@ from datetime import UTC, datetime
 
 import pyarrow as pa
 import pytest
-from stormkeeper.history.asking import Past
 from stormkeeper.history.statistics import course
 
 from stormkeeper.conf import defaults
 from stormkeeper.heartbeats.coverage import Coverage
 from stormkeeper.heartbeats.following import Position
+from stormkeeper.history.database import Past
 from stormkeeper.history.manifest import Origin
 from stormkeeper.history.table_store import TableStore
 from stormkeeper.pipeline import queries, rows, table_updates
@@ -32,7 +32,7 @@ def batch(now, revision, workers):
         changes.append(change_of(path(ID, "n", port), beat, revision, 1.0))
     health = Coverage(now, None, Position("x", revision), 1e6, 1e6, len(changes))
     read = [rows.of_pages("a:1", [page_of("x", changes, now)]), rows.of_server("a:1", health)]
-    return Batch.of(pa.Table.from_batches([decode_batch(one) for one in read]))
+    return Batch.from_table(pa.Table.from_batches([decode_batch(one) for one in read]))
 
 
 @pytest.mark.slow  # it waits for the disk

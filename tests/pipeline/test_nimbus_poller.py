@@ -9,7 +9,7 @@ from stormkeeper import conf
 from stormkeeper.local import ports
 from stormkeeper.pipeline import rows, tables
 from stormkeeper.pipeline.components import unnamed
-from stormkeeper.pipeline.nimbus_poller import NimbusPoller, Timeouts, naming, timeout_in
+from stormkeeper.pipeline.nimbus_poller import NimbusPoller, TopologyTimeouts, naming, timeout_in
 from stormkeeper.pipeline.status import StatusTracker
 from stormkeeper.state.storm.cluster import StormClusterState
 from stormkeeper.state.storm.record_io import Codec
@@ -70,7 +70,7 @@ def test_nimbus_names_what_workers_do_not(nimbus, tmp_path):
     leave(nimbus, SMALL, **{"topology.worker.timeout.secs": 120})
     sight = StatusTracker()
     configured = settings(tmp_path, nimbus.port)
-    timeouts = Timeouts(configured)
+    timeouts = TopologyTimeouts(configured)
     assert timeouts() == {}
     with naming(configured, sight) as asking:
         asking.named(of_storm())

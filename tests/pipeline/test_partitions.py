@@ -97,7 +97,7 @@ def packed(raw, parts):
     def applied(pack, _):
         return dataframe(pa.Table.from_batches(pack(iter(raw.to_batches()))))
 
-    return batch.packed(SimpleNamespace(columns=raw.column_names, mapInArrow=applied), parts)
+    return batch.pack(SimpleNamespace(columns=raw.column_names, mapInArrow=applied), parts)
 
 
 def in_turn(raw, parts):

@@ -328,7 +328,7 @@ def test_a_micro_batch_whose_tables_are_published_is_not_repeated(spark, pacemak
         with PacemakerClient(pacemaker.address) as client:
             client.send_pulse(path("t"), heartbeat("t", {(1, 1): spout(emitted)}))
         raw = spark.read.format("pacemaker").option("servers", pacemaker.address)
-        return batch.packed(raw.option("timeoutSecs", 30).load())
+        return batch.pack(raw.option("timeoutSecs", 30).load())
 
     def keeper():
         advance = table_updates.statistics_tables(Limits(9, 30), period_secs=3)

@@ -7,7 +7,7 @@ import pytest
 from stormkeeper.heartbeats.coverage import Coverage
 from stormkeeper.heartbeats.following import Position
 from stormkeeper.pipeline import decode, rows, tables
-from stormkeeper.pipeline.batch import one_each
+from stormkeeper.pipeline.batch import merge_server_rows
 from stormkeeper.pipeline.status import SERVERS, ServerStatus, StatusTracker, cause, next_servers
 from stormkeeper.pipeline.worker_liveness import WORKER_LIVENESS
 from support.heartbeats import change_of, page_of
@@ -210,7 +210,7 @@ def test_a_failure_is_the_same_as_long_as_its_cause_is(one, other, same):
 def test_a_server_that_was_read_in_parts_was_read_if_all_of_them_were():
     def of_parts(*parts):
         found = [rows.of_server("a", health, reset=reset) for health, reset in parts]
-        return one_each(pa.Table.from_batches(list(decode.decode_batches(iter(found)))))
+        return merge_server_rows(pa.Table.from_batches(list(decode.decode_batches(iter(found)))))
 
     found = of_parts((up(3.0), False), (up(2.0), True), (up(4.0), False))
     (row,) = next_servers(None, found).to_pylist()
@@ -219,7 +219,7 @@ def test_a_server_that_was_read_in_parts_was_read_if_all_of_them_were():
     (row,) = next_servers(None, found).to_pylist()
     assert (row["reachable"], row["reason"]) == (False, "it hangs")
     pulses_and_servers = batch(a=up(1.0), b=up(1.0))
-    assert one_each(pulses_and_servers) is pulses_and_servers
+    assert merge_server_rows(pulses_and_servers) is pulses_and_servers
     doubled = pa.concat_tables([pulses_and_servers, pulses_and_servers])
-    assert one_each(doubled)["kind"].to_pylist().count("pulse") == 2
-    assert next_servers(None, one_each(doubled)).num_rows == 2
+    assert merge_server_rows(doubled)["kind"].to_pylist().count("pulse") == 2
+    assert next_servers(None, merge_server_rows(doubled)).num_rows == 2

@@ -91,7 +91,7 @@ class Tables:
                 decode_batch(rows.of_server("a:1", health)),
             ]
         )
-        batch = Batch.of(table)
+        batch = Batch.from_table(table)
         self.reports, newest = next_reports(self.reports, batch.rows, LIMITS, period_secs=3)
         self.counted = counted(
             self.counted.get(tables.WORKER_STATS), batch.pulses(newest), self.reports
@@ -148,7 +148,7 @@ def test_names_of_workers_that_are_gone_do_not_stay():
             rows.of_pages("a:1", [page_of("x", changes, 1000.0 + 60 * batch)]),
             rows.of_server("a:1", health),
         ]
-        taken = Batch.of(pa.Table.from_batches(map(decode_batch, readings)))
+        taken = Batch.from_table(pa.Table.from_batches(map(decode_batch, readings)))
         limits = replace(LIMITS, forget_secs=100)
         reports, newest = next_reports(reports, taken.rows, limits, period_secs=3)
         counting = StatisticsUpdate()

@@ -256,13 +256,13 @@ def test_of_the_silent_is_asked_what_they_said_last():
     ]
     asked = []
 
-    def last_words(silent, servers):
+    def read_last_pulses(silent, servers):
         asked.append((set(silent["storm_id"].to_pylist()), set(servers)))
         done, *unread = (WorkerId(name, "node", 6700) for name in ("done", "unread", "late"))
         return worker_liveness.LastPulseFacts({done}, set(unread))
 
     batch = typed(NOW, {A: readings}, down=[B])
-    table = next_liveness(None, batch, LIMITS, None, last_words)
+    table = next_liveness(None, batch, LIMITS, None, read_last_pulses)
     assert asked == [({"late", "dead", "done", "unread"}, {A})]
     found = {row["storm_id"]: (row["status"], row["stale"]) for row in table.to_pylist()}
     assert found == {

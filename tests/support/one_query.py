@@ -43,7 +43,7 @@ class Machine:
                 page = page_of(position.instance, changes[server], self.wall)
                 raw.append(rows.of_pages(server, [page]))
             raw.append(rows.of_server(server, health))
-        read = Batch.of(pa.Table.from_batches([decode_batch(one) for one in raw]))
+        read = Batch.from_table(pa.Table.from_batches([decode_batch(one) for one in raw]))
 
         def before(name, _since=None, schema=None):
             table = on_time(name, self.kept.get(name))

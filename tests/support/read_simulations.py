@@ -55,7 +55,7 @@ class Statistics:
             rows.of_server("a:6699", health),
         ]
         batch = pa.Table.from_batches([decode_batch(one) for one in servers])
-        found = dict(self._advance(self._store.read, Batch.of(batch), (now, now)))
+        found = dict(self._advance(self._store.read, Batch.from_table(batch), (now, now)))
         self._store.publish(origin(self._batch), found)
         self._batch += 1
 

@@ -25,6 +25,17 @@ _MOST_NUMBERS: Final = 2**62
 _DIGITS: Final = pa.decimal128(19)
 
 
+#: What is counted on streams.
+COUNTED: Final = ("emitted", "transferred", "executed", "acked", "failed")
+
+#: Latencies, each with the count that it is weighed by: a spout's, and two of a bolt.
+WEIGHTS: Final = {"complete": "acked", "execute": "executed", "process": "executed"}
+
+_CAPACITY_SECS: Final = 600
+
+_SMALLEST, _LARGEST = -(2**63), 2**63 - 1
+
+
 class Groups(NamedTuple):
     """Which rows belong together.
 
@@ -206,17 +217,6 @@ _FUNCTIONS: Final[dict[str, Callable[[pa.ChunkedArray, Groups], pa.Array]]] = {
     "min": partial(_reduced, np.fmin, _greatest),
     "any": _any,
 }
-
-
-#: What is counted on streams.
-COUNTED: Final = ("emitted", "transferred", "executed", "acked", "failed")
-
-#: Latencies, each with the count that it is weighed by: a spout's, and two of a bolt.
-WEIGHTS: Final = {"complete": "acked", "execute": "executed", "process": "executed"}
-
-_CAPACITY_SECS: Final = 600
-
-_SMALLEST, _LARGEST = -(2**63), 2**63 - 1
 
 
 def held(count: pa.ChunkedArray) -> pa.ChunkedArray:

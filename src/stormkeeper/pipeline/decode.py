@@ -1,4 +1,4 @@
-"""From pulses to typed rows: ``raw.transform(heartbeats).transform(statistics)``."""
+"""Decoding of pulses: ``raw.transform(heartbeats).transform(statistics)``."""
 
 from __future__ import annotations
 
@@ -16,43 +16,43 @@ from stormkeeper.pipeline import rows
 from stormkeeper.pipeline.decoding.decoder import Engine, decode
 from stormkeeper.pipeline.decoding.layout import HEARTBEAT
 
-#: What `paths.parse_workerbeat` reads.
+#: The paths that `paths.parse_workerbeat` accepts.
 _WORKERBEAT: Final = "^/workerbeats/(?P<storm_id>[^/]+)/(?P<node>[^/]+)-(?P<port>[0-9]{1,9})$"
 
-#: Values that are taken out of a batch at once.
+#: Values converted to Python at once.
 _AT_ONCE: Final = 512
 
 
 def heartbeats(df: DataFrame) -> DataFrame:
-    """Decode the pulses among the rows of the ``pacemaker`` source; other rows are left out.
+    """Decode the pulses among the rows of the ``pacemaker`` source, and drop all other rows.
 
     Parameters
     ----------
     df
-        Rows of ``format("pacemaker")``, all of its columns.
+        Rows of ``format("pacemaker")``, all columns.
 
     Returns
     -------
     One row per pulse:
 
-    - ``storm_id``, ``node``, ``port``: the worker, by the pulse's path; null when the path is not
+    - ``storm_id``, ``node``, ``port``: the worker, by the pulse's path; null if the path is not
       ``/workerbeats/<storm id>/<node>-<port>``.
     - ``time_secs``: the worker's clock when it beat, seconds since the epoch; ``uptime_secs``.
-    - ``executors``: an array of ``task_start``, ``task_end``, ``component`` (null in a heartbeat of
-      Storm's own workers, which does not carry it), ``kind`` (spout or bolt), ``rate``, and
-      ``counters`` as `statistics` has them.
-    - ``completed``: whether all queries of the worker have ended by themselves, and this is its
-      last heartbeat.
-    - ``error``: why the pulse could not be decoded, in which case the columns above but the path's
-      are null; else null.
-    - ``bytes``: the pulse's size, as it was sent.
+    - ``executors``: an array of ``task_start``, ``task_end``, ``component`` (null from Storm's own
+      workers, whose heartbeats lack it), ``kind`` (spout or bolt), ``rate``, and ``counters`` as in
+      `statistics`.
+    - ``completed``: whether all queries of the worker have ended by themselves, and this is the
+      worker's last heartbeat.
+    - ``error``: why the pulse could not be decoded, and then the heartbeat's columns are null; else
+      null.
+    - ``bytes``: the pulse's size, as sent.
     - ``server``, ``instance``, ``path``, ``revision``, ``age_secs``, ``received_at``, ``read_at``:
       as in the source.
 
     Notes
     -----
     The field ids are those of ``ClusterWorkerHeartbeat`` in Storm's ``storm.thrift``; plain, gzip
-    and zstd values are told apart by their first bytes.
+    and zstd values are recognised by their first bytes.
     """
     return typed(df.where(col("kind") == rows.PULSE)).drop("kind", "health")
 
@@ -84,7 +84,7 @@ def statistics(df: DataFrame) -> DataFrame:
 
 
 def typed(df: DataFrame) -> DataFrame:
-    """Do as `heartbeats`, but keep the source's other rows, with null in the typed columns."""
+    """Decode as `heartbeats` does, and keep the source's other rows, with null in typed columns."""
     return df.mapInArrow(_decode_for_spark, from_arrow_schema(rows.OF_SPARK))
 
 
@@ -96,10 +96,7 @@ def _decode_for_spark(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBa
 def decode_batches(
     batches: Iterator[pa.RecordBatch], engine: Engine | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """Decode Arrow batches of the source's rows; the rows stay in their order.
-
-    What comes out is cut by size, not as it came in. `engine` is as in `decoding.values.decode`.
-    """
+    """Decode Arrow batches of the source's rows, in their order, in batches limited by size."""
     for batch in batches:
         if batch["details"].null_count == batch.num_rows:
             yield _typed(batch, {name: pa.nulls(len(batch), of) for name, of in HEARTBEAT.items()})
@@ -111,7 +108,7 @@ def decode_batches(
 
 
 def typed_rows(table: pa.Table) -> pa.Table:
-    """Return rows of the source, or those that `typed` has made of them, as `TYPED`."""
+    """Return the source's rows, decoded or not, as `rows.TYPED`."""
     if table.column_names == rows.TYPED.names:
         return table if table.schema == rows.TYPED else table.cast(rows.TYPED)
     return pa.Table.from_batches(decode_batches(iter(table.to_batches())), rows.TYPED)
@@ -128,7 +125,7 @@ def _typed(batch: pa.RecordBatch, heartbeat: dict[str, pa.Array]) -> pa.RecordBa
         **{name: pc.struct_field(workers, name) for name in WorkerId._fields},
         **heartbeat,
         "bytes": pc.binary_length(batch["details"]).cast(pa.int64()),
-        # Spark hands times over in the session's time zone.
+        # Spark passes times in the session's time zone.
         **{name: batch[name].cast(rows.TYPED.field(name).type) for name in rows.PASSED_ON},
     }
     columns["port"] = columns["port"].cast(pa.int32())

@@ -62,6 +62,18 @@ COUNTERS: Final = pa.schema([*_EXECUTOR.items(), *_READING.items(), *_MEASURES.i
 READINGS: Final = pa.schema([*COUNTERS, *_BESIDE.items(), ("capacity", pa.float64())])
 
 
+#: What is to be known of readings to say whose an executor is.
+HELD: Final = pa.schema(
+    [
+        READINGS.field(name)
+        for name in (*WorkerId._fields, "task_start", "task_end", "at", "uptime_secs")
+    ]
+)
+
+#: Tasks are numbers of 32 bits, with a sign.
+_TASK_BITS: Final = 33
+
+
 def counters(tallies: pa.Table) -> pa.Table:
     """Sum up each executor's counters since its worker's start.
 
@@ -226,18 +238,6 @@ def _secs(at: pa.ChunkedArray) -> Any:
 
 def _where(wanted: Any, values: pa.ChunkedArray) -> Any:
     return pc.if_else(wanted, values, pa.scalar(None, values.type))
-
-
-#: What is to be known of readings to say whose an executor is.
-HELD: Final = pa.schema(
-    [
-        READINGS.field(name)
-        for name in (*WorkerId._fields, "task_start", "task_end", "at", "uptime_secs")
-    ]
-)
-
-#: Tasks are numbers of 32 bits, with a sign.
-_TASK_BITS: Final = 33
 
 
 def superseded_workers(held: pa.Table) -> pa.Array:

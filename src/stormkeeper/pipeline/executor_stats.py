@@ -52,6 +52,10 @@ _PIECE_BYTES: Final = 16 << 20
 _ROW_BYTES: Final = 256
 
 
+#: Kinds of components, by their numbers.
+KINDS: Final = pa.array(["spout", "bolt"])
+
+
 def pieces(pulses: pa.Table) -> Iterator[pa.Table]:
     """Cut pulses, which are rows as of `executor_stats`, so that each piece has rows of some MB."""
     start = 0
@@ -195,7 +199,3 @@ def _component(executors: dict[str, pa.Array]) -> pa.Array:
 def _encoded(column: pa.Array) -> pa.Array:
     """Return texts by way of numbers, which are taken more quickly; other columns as they are."""
     return column.dictionary_encode() if pa.types.is_string(column.type) else column
-
-
-#: Kinds of components, by their numbers.
-KINDS: Final = pa.array(["spout", "bolt"])

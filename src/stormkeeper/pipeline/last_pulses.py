@@ -1,8 +1,8 @@
-"""What workers that fell silent said last, read once.
+"""Reads the last pulse of each silent worker, once.
 
-Who is alive is read without values. But the last pulse of a worker whose queries have all ended by
-themselves says so, and such a worker is not to be called dead. So once a worker is late, its newest
-pulse is read, those of a batch together.
+The liveness query reads no values. But the last pulse of a worker whose queries have all ended says
+so, and such a worker is not dead. So once a worker is late, its newest pulse is read, together with
+those of the other late workers.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from stormkeeper.pipeline.liveness_columns import columns_of
 from stormkeeper.pipeline.source import Options
 from stormkeeper.pipeline.worker_liveness import LastPulseFacts
 
-#: Pulses that are asked of one server at once, those that have been silent for longest first; and
-#: how often in one batch, as far as there is time. If all of 72,000 workers fall silent, their last
-#: pulses are read before their timeout is over.
+#: Pulses requested from one server at once, longest silence first, and how often in a batch, as
+#: time permits. If all of 72,000 workers fall silent, their last pulses are read before their
+#: timeout ends.
 _AT_ONCE: Final = 2000
 _ROUNDS: Final = 5
 
 
 class _Pulse(NamedTuple):
-    """Which pulse of a worker it is, without the worker."""
+    """A pulse of a worker, without the worker."""
 
     server: str
     instance: str | None
@@ -40,28 +40,18 @@ class _Pulse(NamedTuple):
 
 
 class LastPulses:
-    """Reads each silent worker's last pulse once; it is a `current.ReadLastPulses`.
-
-    Parameters
-    ----------
-    options
-        How the Pacemakers are read.
-    """
+    """Reads each silent worker's last pulse once; a `worker_liveness.ReadLastPulses`."""
 
     def __init__(self, options: Options) -> None:
         self._options = options
-        #: Of the workers that are silent, the pulses that were read.
+        #: The pulses that were read of workers that are still silent.
         self._read: dict[WorkerId, _Pulse] = {}
 
     def __call__(self, silent: pa.Table, servers: Collection[str]) -> LastPulseFacts:
-        """Return who is completed, and who is to be asked again.
+        """Return which silent workers have completed, and which must be asked again.
 
-        Parameters
-        ----------
-        silent
-            Workers that are late or dead, as `judging.WORKERS`.
-        servers
-            Those that answer.
+        `silent` are late or dead workers as `liveness_columns.WORKERS`, `servers` those that
+        answer.
         """
         known, asked = {}, {}
         silent = silent.sort_by("last_seen")
@@ -70,7 +60,7 @@ class LastPulses:
             read = self._read.get(worker)
             if read is not None:
                 known[worker] = read
-            # A Java Pacemaker, which has no revisions, was read with its values.
+            # A Java Pacemaker, without revisions, was read with its values.
             if read != pulse and pulse.revision is not None and pulse.server in servers:
                 asked[worker] = pulse
         found = self._ask_in_rounds(asked)
@@ -78,7 +68,7 @@ class LastPulses:
         return LastPulseFacts(completed=_completed(found), unread=asked.keys() - found.keys())
 
     def _ask_in_rounds(self, pulses: Mapping[WorkerId, _Pulse]) -> dict[WorkerId, bytes | None]:
-        """Do as `_ask` for more pulses, in the time that one answer may take."""
+        """Ask as `_ask` does, repeatedly, within the time for one answer."""
         found: dict[WorkerId, bytes | None] = {}
         deadline = time.monotonic() + self._options.timeout_secs
         for _ in range(_ROUNDS):
@@ -126,12 +116,12 @@ class LastPulses:
 
 
 def _path(storm_id: str, node: str, port: int) -> str:
-    """Return where a worker's pulse was read, which may be no path that a ZooKeeper would take."""
+    """Return the path of a worker's pulse, which ZooKeeper would not always accept."""
     return f"{WORKERBEATS}/{storm_id}/{node}-{port}"
 
 
 def _completed(found: Mapping[WorkerId, bytes | None]) -> set[WorkerId]:
-    """Return the workers whose pulse says that it was their last."""
+    """Return the workers whose pulse is marked as their last."""
     columns = [heartbeats["completed"] for _, heartbeats in decode(found.values())]
     said = (is_last for column in columns for is_last in column.to_pylist())
     return {worker for worker, is_last in zip(found, said, strict=True) if is_last}

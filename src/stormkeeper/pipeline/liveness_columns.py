@@ -1,9 +1,9 @@
-"""The rules of `stormkeeper.heartbeats.liveness` for whole columns of workers.
+"""The rules of `heartbeats.liveness` as operations on whole columns of workers.
 
-A worker that beats, on one of our servers, once in a batch is what nearly all are; so which pulse
-is its newest is said of all of them at once. Those of whom more is to be said, as they have pulses
-on several servers, a tombstone, or a Java Pacemaker, are few, and go through `liveness.newest`. For
-how long they have been silent, and what that proves, is again judged in columns.
+Nearly every worker beats once per batch, on one of our servers: the newest pulse of all these is
+found at once. Few workers need more (pulses on several servers, a tombstone, a Java Pacemaker), and
+go through `liveness.newest` itself. Silence, and what proves it, is again judged in columns. Tests
+compare both forms.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from stormkeeper.heartbeats.liveness import (
 from stormkeeper.paths import WorkerId
 from stormkeeper.pipeline import rows
 
-#: What is known of workers: the columns of `liveness.Row`; times are seconds since the epoch.
+#: Known workers: the columns of `liveness.Row`; times are seconds since the epoch.
 WORKERS: Final = pa.schema(
     [
         ("storm_id", pa.string()),
@@ -47,16 +47,16 @@ WORKERS: Final = pa.schema(
     ]
 )
 
-#: What counts of a pulse.
+#: A pulse's columns that count.
 _OF_PULSE: Final = (*WorkerId._fields, *Beat._fields[1:])
 
-#: Besides, while a batch is judged: where in it the worker's newest pulse is, and whether that is
-#: still on its server (asked of Java Pacemakers only).
+#: While a batch is judged, also: the position of the worker's newest pulse, and whether the server
+#: still has the pulse (for Java Pacemakers only).
 _MERGED: Final = pa.schema([*WORKERS, ("place", pa.int64()), ("held", pa.bool_())])
 
 
 class Step(NamedTuple):
-    """As `liveness.Step`; `rows` has the columns `WORKERS`, and is sorted by worker."""
+    """The columns form of `liveness.Step`; `rows` has the columns `WORKERS`, sorted by worker."""
 
     rows: pa.Table
     taken: pa.Array
@@ -73,18 +73,18 @@ def step(
     now: float,
     limits: Limits,
 ) -> Step:
-    """Return what `liveness.step` does.
+    """Return the workers after a batch, as `liveness.step` does.
 
     Parameters
     ----------
     previous
-        What was known of the workers, as `WORKERS`, sorted by worker, each of them once.
+        The known workers, as `WORKERS`, sorted by worker, each once.
     forgotten
-        Those that were forgotten, and are not among the `previous`.
+        Forgotten workers, none of which is among `previous`.
     pulses, tombstones
-        Rows of a batch, as `decode.typed` gives them; those of workers only.
+        Decoded rows of workers.
     servers, now, limits
-        As there.
+        As of `liveness.step`.
     """
     pulses = pulses.select(_OF_PULSE).append_column("place", numbers(pulses.num_rows))
     keys = worker_keys(previous)
@@ -121,27 +121,27 @@ def step(
 
 
 def worker_keys(table: pa.Table) -> pa.Array:
-    """Return a text for each row that tells its worker from others."""
+    """Return a text for each row that identifies its worker."""
     port = table["port"].cast(pa.string())
-    # A storm id is a path segment, so the slash ends it; a port has no dash.
+    # A storm id is a path segment without a slash; a port has no dash.
     found = pc.binary_join_element_wise(table["storm_id"], "/", table["node"], "-", port, "")
     return rows.one_array(found)
 
 
 def places(table: pa.Table, among: pa.Table) -> pa.Array:
-    """Return where the worker of each row is in another table that has it once at most, or null."""
+    """Return the position of each row's worker in a table that has each worker once, or null."""
     if all(table[name].equals(among[name]) for name in WorkerId._fields):
-        return numbers(table.num_rows)  # as from one quiet batch to the next
+        return numbers(table.num_rows)  # the usual case: no worker came or went
     return pc.index_in(worker_keys(table), worker_keys(among)).cast(pa.int64())
 
 
 def numbers(count: int, start: int = 0) -> pa.Array:
-    """Return so many whole numbers."""
+    """Return `count` whole numbers from `start`."""
     return pa.arange(start, start + count)
 
 
 def is_same(one: pa.ChunkedArray, other: pa.ChunkedArray) -> Any:
-    """Return where two columns are the same, if only both null."""
+    """Return where two columns are equal or both null."""
     nothing = pc.and_(pc.is_null(one), pc.is_null(other))
     return pc.coalesce(pc.equal(one, other), nothing)
 
@@ -156,7 +156,7 @@ def columns_of(table: pa.Table, *names: str) -> Iterator[tuple[Any, ...]]:
 
 
 def rows_of(table: pa.Table) -> Iterator[Row]:
-    """Return workers as the row-wise rules know them; `table` has the columns `WORKERS`."""
+    """Return workers as `liveness.Row`; `table` has the columns `WORKERS`."""
     names = (*WorkerId._fields, *Row._fields[1:])
     for storm_id, node, port, *rest in columns_of(table, *names):
         row = Row(WorkerId(storm_id, node, port), *rest)
@@ -164,17 +164,17 @@ def rows_of(table: pa.Table) -> Iterator[Row]:
 
 
 def _without_older(pulses: pa.Table, server_before: pa.ChunkedArray, known: pa.Array) -> pa.Table:
-    """Leave out pulses of workers that beat again while their server's pages were read.
+    """Drop older pulses of workers that beat again while their server's pages were read.
 
-    On a busy server they are many. Who has moved, has pulses of several servers or instances, or
-    one that is the newest by its revision and not by its receipt, keeps them all.
+    On a busy server they are many. All pulses stay of a worker that has moved, has pulses of
+    several servers or instances, or whose newest revision is not the newest by receipt.
 
     Parameters
     ----------
     pulses
         The columns `_OF_PULSE` and ``place``.
     server_before, known
-        On which server each known worker was, and its key.
+        The server of each known worker, and the worker's key.
     """
     keys = worker_keys(pulses)
     several = _repeated(keys)
@@ -183,7 +183,7 @@ def _without_older(pulses: pa.Table, server_before: pa.ChunkedArray, known: pa.A
     found = pulses.select(["server", "instance", "revision", "received_at", "place"])
     found = found.append_column("key", keys)
     found = found.filter(pc.is_in(keys, several))
-    # Of the same pulse, read twice, the first one counts.
+    # If a pulse was read twice, the first counts.
     found = found.sort_by([("revision", "ascending"), ("place", "descending")])
     of_each = found.group_by(["key", "server", "instance"], use_threads=False)
     newest = of_each.aggregate([("place", "last"), ("received_at", "last"), ("received_at", "max")])
@@ -202,7 +202,7 @@ def _without_older(pulses: pa.Table, server_before: pa.ChunkedArray, known: pa.A
 
 
 def _repeated(values: Any) -> pa.Array:
-    """Return the values that come more than once."""
+    """Return the values that occur more than once."""
     counts = values.value_counts()
     return counts.field("values").filter(pc.greater(counts.field("counts"), 1))
 
@@ -214,7 +214,7 @@ def _odd(
     forgotten: Sequence[Row],
     servers: Mapping[str, Server],
 ) -> pa.Array:
-    """Return the keys of the workers of whom more is to be said than that they beat once."""
+    """Return the keys of the workers that are judged row by row."""
     java = [name for name, server in servers.items() if _is_java(server)]
     without_age = pc.or_(
         pc.is_null(pulses["received_at"]),
@@ -261,7 +261,7 @@ def _one_by_one(
 def _changed(
     previous: pa.Table, known: pa.Array, pulses: pa.Table, servers: Mapping[str, Server]
 ) -> tuple[pa.Array, pa.Table]:
-    """Return the workers with a newer pulse, and where each is among the previous, or null."""
+    """Return the workers with a newer pulse, and the position of each in `previous`, or null."""
     was = previous.take(known)
     seen = pc.subtract(
         rows.epoch_seconds(pulses["received_at"]), _ahead_secs(pulses["server"], servers)
@@ -296,16 +296,16 @@ def _unchanged(previous: pa.Table) -> pa.Table:
 
 
 def _in_order(found: pa.Table, where: pa.Array, is_odd: pa.Array) -> pa.Table:
-    """Return the workers, sorted, each once: as it is now, where there is a row of that.
+    """Return the workers, sorted, each once: its changed row if there is one.
 
     Parameters
     ----------
     found
-        The previous workers, and those that have changed or are new.
+        The previous workers, then the changed and the new ones.
     where
-        Of the latter: which of the previous it is, or null.
+        For each of the latter, its position in the previous, or null.
     is_odd
-        Which of the previous count no more.
+        Which of the previous are replaced.
     """
     count = len(is_odd)
     now_at = pc.add(pc.index_in(numbers(count), where.cast(pa.int64())), count)
@@ -343,7 +343,7 @@ def _timeout(found: pa.Table, limits: Limits) -> pa.Array:
 
 
 def _is_vouched_for(found: pa.Table, servers: Mapping[str, Server], timeout: pa.Array) -> Any:
-    """Return for whom a newer pulse could not have escaped us for as long as the timeout."""
+    """Return for which workers a newer pulse would have been seen within the timeout."""
     horizons = [server.horizon_secs for server in servers.values() if server.reachable]
     best = pc.less(timeout, max((secs for secs in horizons if secs is not None), default=0.0))
     vouched = pa.chunked_array([best])

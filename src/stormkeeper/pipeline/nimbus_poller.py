@@ -292,7 +292,7 @@ def naming(conf: Conf, status: StatusTracker) -> Iterator[NimbusPoller]:
         yield result
 
 
-class Timeouts:
+class TopologyTimeouts:
     """The topologies' own timeouts, for whoever judges workers: not always the process that asks.
 
     Parameters

@@ -1,8 +1,8 @@
-"""What is counted, part by part: all workers of a large cluster at once would take gigabytes.
+"""The tables before a batch: one part of them, with their times brought to the present clock.
 
-A part has some of the topologies, each with all of its workers, so it can be brought up to date by
-itself. Tables of the kind ``current`` are kept in the same parts, a file each. After a start with
-another number of parts, the files of the last one are read once more for each of the new ones.
+All statistics of a large cluster at once would take gigabytes. A part has some topologies, each
+with all its workers, and is updated by itself; ``current`` tables have a file for each part. After
+a start with another number of parts, the old files are read once more for each new part.
 """
 
 from __future__ import annotations
@@ -28,38 +28,44 @@ from stormkeeper.pipeline.source import Options
 
 log = logging.getLogger(__name__)
 
-#: Reads a table as it is: all rows of a part; of a log all rows, or those since a time, if not
-#: others, too. A schema may say which columns, and how.
+#: Reads a part of a table as it is before the batch. Arguments: the table's name; a time, to read
+#: only the later rows of a log (other parts' rows may be among them); a schema, to read only its
+#: columns.
 Before = Callable[..., pa.Table | None]
 
-#: How many workers a part has, about, where nobody has said how many parts there are.
+#: Workers in a part, about, unless ``pipeline.statistics.parts`` is set.
 WORKERS_OF_PART: Final = 8192
 
-#: From here on a part takes much more memory than it was meant to.
+#: Workers from which a part takes much more memory than intended.
 _TOO_MANY: Final = 4 * WORKERS_OF_PART
 
 _KEY: Final = "pipeline.statistics.parts"
 
 
+#: Smaller steps of the clock are ignored: NTP's adjustments, or a busy machine between two
+#: readings.
+_SMALL_SECS: Final = 2.0
+
+#: Columns that are compared with times of new pulses. ``started_at`` stays, as two tables have it.
+_HEARD: Final = {
+    tables.WORKER_LIVENESS: ("last_seen", "moved_at"),
+    tables.WORKER_REPORTS: ("received_at",),
+    tables.EXECUTOR_COUNTERS: ("at",),
+}
+
+#: Tables whose times are on the driver's clock; other tables have the readers' times.
+_BY_OUR_CLOCK: Final = frozenset({tables.WORKER_LIVENESS, tables.WORKER_REPORTS})
+
+#: Brings a table of the batch before, by name, to the present clock.
+OnTime = Callable[[str, pa.Table | None], pa.Table | None]
+
+
 def settled(conf: Conf, options: Options, store: TableStore) -> Conf:
-    """Return a configuration that says in how many parts statistics are made.
+    """Return the configuration with the number of parts filled in.
 
-    Where it does not, it is by the number of pulses that the Pacemakers hold, but no fewer than
-    there were: a Pacemaker that has just started holds few.
-
-    Parameters
-    ----------
-    conf
-        The configuration.
-    options
-        How the Pacemakers are read, which are asked.
-    store
-        The tables of statistics.
-
-    Raises
-    ------
-    ConfigError
-        A file that says how to come to them is missing or wrong.
+    Unless configured, it follows from the number of pulses that the Pacemakers hold, and is never
+    less than before: a Pacemaker that has just started holds few. Raises `ConfigError` if a file
+    for access to the Pacemakers is missing or wrong.
     """
     if conf[_KEY] is not None:
         return conf
@@ -72,19 +78,19 @@ def settled(conf: Conf, options: Options, store: TableStore) -> Conf:
 
 
 def parts_of(conf: Conf, query: str) -> int:
-    """Return in how many parts the tables of a query are made."""
+    """Return in how many parts a query's tables are computed."""
     count: int | None = conf[_KEY] if query == tables.STATISTICS else None
     return count or 1
 
 
-class Growth:
-    """Says once that the cluster has outgrown its parts: their number is settled at the start."""
+class GrowthWarning:
+    """Warns once that the cluster has outgrown its parts, whose number is fixed at the start."""
 
     def __init__(self) -> None:
         self._is_said = False
 
-    def of_part(self, workers: int) -> None:
-        """Take the number of workers that a part has."""
+    def check(self, workers: int) -> None:
+        """Log the warning if a part with so many workers is too large."""
         if workers > _TOO_MANY and not self._is_said:
             self._is_said = True
             log.warning(
@@ -95,7 +101,7 @@ class Growth:
 
 
 def before(store: TableStore, part: Part, on_time: OnTime) -> Before:
-    """Return what reads the part of a query's tables as they are before a batch, on time."""
+    """Return what reads a part of a query's tables, with times on the present clock."""
 
     def read(
         name: str, since: datetime | None = None, schema: pa.Schema | None = None
@@ -121,7 +127,7 @@ def _read(
 
 
 def _part_of(written: Sequence[Callable[[], pa.Table]], part: Part) -> pa.Table:
-    """Return a part of a table that was written in another number of them."""
+    """Return a part of a table that was written in another number of parts."""
     found, notes = [], []
     for read in written:
         table = read()
@@ -132,35 +138,11 @@ def _part_of(written: Sequence[Callable[[], pa.Table]], part: Part) -> pa.Table:
     return pa.concat_tables(found).replace_schema_metadata(merged)
 
 
-#: A clock that is kept right by small steps makes no difference to an age. Nor does a machine that
-#: is busy between two looks at its clocks.
-_SMALL_SECS: Final = 2.0
-
-#: What tables of the present say of when something was heard, which is compared with what is heard
-#: now. When a worker was started stays as it was said first, for two tables have it.
-_HEARD: Final = {
-    tables.WORKER_LIVENESS: ("last_seen", "moved_at"),
-    tables.WORKER_REPORTS: ("received_at",),
-    tables.EXECUTOR_COUNTERS: ("at",),
-}
-
-#: Of these tables, times are by our clock; of others, by the clocks of those who have read.
-_BY_OUR_CLOCK: Final = frozenset({tables.WORKER_LIVENESS, tables.WORKER_REPORTS})
-
-#: Brings a table of the batch before, by its name, to the clock as it is now.
-OnTime = Callable[[str, pa.Table | None], pa.Table | None]
-
-
 class Clock:
-    """Brings times of the batch before to a clock that was set since then.
+    """Brings times in the tables before to a clock that was set in between.
 
-    Else all who have sent nothing since would be older by as much, and so dead, or younger; and
-    those who have sent something would seem to have been started anew, or not to have sent it yet.
-
-    Parameters
-    ----------
-    wall, steady
-        The clock that may be set, and one that nobody sets.
+    Otherwise silent workers would age by that step, and die of it; new pulses would look like a
+    restart, or like the future.
     """
 
     def __init__(
@@ -173,10 +155,10 @@ class Clock:
         self._ahead: float | None = None
 
     def look(self) -> OnTime:
-        """Return what brings the tables of the batch before to the clock as it is now.
+        """Return what brings the tables of the batch before to the present clock.
 
-        The first time, when nothing is known of before, they are as they were. But nothing was
-        heard later than now, whatever they say: the clock may have been set back before the start.
+        The first call has no earlier reading to compare with. But no pulse was heard later than
+        now: the clock may have been set back before the start.
         """
         now = self._wall()
         before, self._ahead = self._ahead, now - self._steady()

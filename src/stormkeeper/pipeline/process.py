@@ -34,7 +34,7 @@ from stormkeeper.pipeline import python_workers, queries, tables
 from stormkeeper.pipeline.analyses.alerts import alert_tables
 from stormkeeper.pipeline.analyses.runner import AnalysisRunner
 from stormkeeper.pipeline.decoding.decoder import warn_if_interpreted
-from stormkeeper.pipeline.nimbus_poller import Timeouts, naming
+from stormkeeper.pipeline.nimbus_poller import TopologyTimeouts, naming
 from stormkeeper.pipeline.python_workers import register
 from stormkeeper.pipeline.queries import Places
 from stormkeeper.pipeline.source import Options
@@ -175,7 +175,7 @@ def _held(
         _watch(conf, status) as watch,
         naming(conf, status) as names,
     ):
-        timeouts = Timeouts(conf)
+        timeouts = TopologyTimeouts(conf)
 
         def start(
             session: SparkSession, stopped: Callable[[], bool], wanted: Collection[str]

@@ -23,6 +23,9 @@ from stormkeeper.daemon.spark import reason
 from stormkeeper.errors import EngineError
 from stormkeeper.pipeline.source import PacemakerDataSource
 
+#: The worker that reads and decodes. There are others, which Spark asks once what sources are.
+_WORKER = "pyspark.worker"
+
 
 def register(spark: SparkSession) -> None:
     """Register the ``pacemaker`` source with a session, after a look at what its workers run.
@@ -83,10 +86,6 @@ def _lacking(context: Any) -> str | None:
     except (PySparkException, Py4JError) as error:
         return f"{context.pythonExec} did not run: {reason(error)}"
     return found[0]
-
-
-#: The worker that reads and decodes. There are others, which Spark asks once what sources are.
-_WORKER = "pyspark.worker"
 
 
 def main() -> None:

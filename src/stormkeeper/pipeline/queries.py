@@ -1,9 +1,8 @@
-"""The two streaming queries of the pipeline: who is alive, and what was counted.
+"""The pipeline's two streaming queries: liveness, and statistics.
 
-Who is alive is judged by ages, which are cheap to read, so that is done often. What was counted
-stands in cumulative windows, of which the newest says all that those before it said, so pulses are
-read and decoded seldom. Each query has its folder of tables and its own checkpoint. All tables of a
-query's batch are published together.
+Liveness follows from ages, which are cheap to read: it runs often. Statistics are cumulative
+windows, so a worker's newest pulse has all: pulses are read and decoded seldom. Each query has its
+folder of tables and its checkpoint.
 """
 
 from __future__ import annotations
@@ -34,15 +33,15 @@ from stormkeeper.pipeline import (
     tables,
     worker_liveness,
 )
-from stormkeeper.pipeline.batch import Named, packed
+from stormkeeper.pipeline.batch import Named, pack
 from stormkeeper.pipeline.last_pulses import LastPulses
 from stormkeeper.pipeline.rollups import OPEN, ROLLUP
 from stormkeeper.pipeline.source import Options
 from stormkeeper.pipeline.status import SERVERS, StatusTracker
 from stormkeeper.pipeline.table_updates import (
-    Published,
+    OnPublished,
+    ReadTimeouts,
     TableUpdater,
-    Timeouts,
     liveness_tables,
     statistics_tables,
 )
@@ -50,13 +49,13 @@ from stormkeeper.pipeline.tables import LIVENESS, STATISTICS
 from stormkeeper.pipeline.worker_events import WORKER_EVENTS
 from stormkeeper.pipeline.worker_reports import REJECTED, WORKER_REPORTS
 
-#: The queries, and the folders of their tables.
+#: The queries, and the names of their folders.
 NAMES: Final = (LIVENESS, STATISTICS)
 
-#: Where the tables of each query are written.
+#: The store of each query's tables.
 Places = Mapping[str, TableStore]
 
-#: The present tables of each query. Each has logs besides, see `specs`.
+#: The ``current`` tables of each query; the logs are in `specs`.
 _CURRENT: Final = {
     LIVENESS: (
         TableSpec(tables.WORKER_LIVENESS, worker_liveness.WORKER_LIVENESS, "current"),
@@ -71,7 +70,7 @@ _CURRENT: Final = {
     ),
 }
 
-#: For how many hours each roll-up is kept.
+#: The configuration key for each roll-up's retention, in hours.
 _ROLLUPS: Final = {
     tables.ROLLUP_1M: "pipeline.retention.rollup.1m.hours",
     tables.ROLLUP_10M: "pipeline.retention.rollup.10m.hours",
@@ -79,14 +78,14 @@ _ROLLUPS: Final = {
 }
 
 
-#: How long a query may take to make its source, which starts a Python, before the next one begins
-#: all the same, in seconds; and how often it is looked at.
+#: Seconds that a query may take to start its source, a Python process, before the next query starts
+#: anyway; and the pause between two checks.
 _SOURCE_SECS: Final = 60.0
 _POLL_SECS: Final = 0.05
 
 
 def specs(conf: Conf, query: str) -> Iterator[TableSpec]:
-    """Yield the tables of a query."""
+    """Yield the specification of each table of a query."""
 
     def log(
         name: str,
@@ -108,7 +107,7 @@ def specs(conf: Conf, query: str) -> Iterator[TableSpec]:
     )
     yield log(tables.EXECUTOR_STATS, executor_stats.EXECUTOR_STATS, kept)
     kept = Retention(hours=conf["pipeline.retention.stats.hours"])
-    # Whoever asks, asks of one topology; and what follows each other is alike, and so smaller.
+    # Readers ask for one topology; and neighbours that are alike compress better.
     for name, schema, what in (
         (tables.COMPONENT_STATS, summaries.COMPONENT_STATS, ("component",)),
         (tables.TOPOLOGY_STATS, summaries.TOPOLOGY_STATS, ()),
@@ -117,7 +116,6 @@ def specs(conf: Conf, query: str) -> Iterator[TableSpec]:
     kept = Retention(hours=conf["pipeline.retention.rejected.hours"])
     yield log(tables.REJECTED, REJECTED, kept)
     for name, key in _ROLLUPS.items():
-        # Whoever asks, asks of one topology.
         order = ("topology", "bucket", "component")
         kept = Retention(hours=conf[key])
         yield TableSpec(name, ROLLUP, "log", time="bucket", sort=order, retention=kept)
@@ -130,13 +128,13 @@ def interval_secs(conf: Conf, query: str) -> float:
 
 
 def limits(conf: Conf) -> Limits:
-    """Return from which age on a worker is late, and dead."""
+    """Return the ages from which workers are late and dead, by the configuration."""
     late = conf["pipeline.late.secs"] or 3 * conf["task.heartbeat.frequency.secs"]
     return Limits(float(late), float(conf["nimbus.task.timeout.secs"]))
 
 
 def source_options(conf: Conf, servers: list[str]) -> dict[str, str]:
-    """Return the options of the source with which both queries read the Pacemakers."""
+    """Return the source's options with which both queries read the Pacemakers."""
     return {"servers": ",".join(servers), **access_of(conf)}
 
 
@@ -148,21 +146,16 @@ def start(
     status: StatusTracker | None = None,
     *,
     named: Named = lambda pulses: pulses,
-    timeouts: Timeouts = dict,
+    timeouts: ReadTimeouts = dict,
     stopped: Callable[[], bool] = lambda: False,
     names: Collection[str] = NAMES,
 ) -> Iterator[StreamingQuery]:
-    """Start the queries that keep the tables, one after another, and tell `status` of them.
+    """Start the queries in `names`, one after another, until `stopped`; report batches to `status`.
 
-    Once it has `stopped`, no more are started. Only those with these `names` are started.
-
-    Raises
-    ------
-    TableError
-        A folder of theirs was moved or removed.
+    Raises `TableError` if a query's folder was moved or removed.
     """
     for store in places.values():
-        store.check_place()  # before Spark makes it anew, for its checkpoint
+        store.check_place()  # before Spark creates the folder again for its checkpoint
     status = status or StatusTracker()
     conf = settled(conf, servers, places[STATISTICS])
 
@@ -186,10 +179,10 @@ def start(
 
 
 def _wait_for_source(query: StreamingQuery, stopped: Callable[[], bool]) -> None:
-    """Wait until a query has made its source, no longer than to a stop.
+    """Wait until a query has started its source, or until a stop.
 
-    Two that do so at once fail in every batch: Spark 4.3 has all queries add to one map of what the
-    source's Python is given, and the map has lost count then.
+    Two sources that start at once fail in every batch: all queries of Spark 4.3 add to one map of
+    what the source's Python receives, without a lock.
     """
     deadline = time.monotonic() + _SOURCE_SECS
     while query.status["message"].startswith("Initializing") and query.isActive:
@@ -199,7 +192,7 @@ def _wait_for_source(query: StreamingQuery, stopped: Callable[[], bool]) -> None
 
 
 def _emptied(folder: Path) -> str:
-    """Make a folder that is empty: what is in it, a run that was killed has left."""
+    """Create an empty folder: a killed run may have left files."""
     shutil.rmtree(folder, ignore_errors=True)
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -209,7 +202,7 @@ def _emptied(folder: Path) -> str:
 
 
 def settled(conf: Conf, servers: list[str], store: TableStore) -> Conf:
-    """Return a configuration that says in how many parts the tables of statistics are made."""
+    """Return the configuration with the number of parts for statistics filled in."""
     return partitions.settled(conf, Options.parse(source_options(conf, servers)), store)
 
 
@@ -220,10 +213,9 @@ def read(
     query: str,
     more: Mapping[str, str] | None = None,
 ) -> DataFrame:
-    """Return the stream that a query reads from Pacemakers: of ages, or of pulses.
+    """Return the stream that a query reads from the Pacemakers: ages or pulses.
 
-    Those who read pulses may decode and pack them as well, and put them aside, if `more` options
-    of the source say so. That spares them ways through the JVM.
+    `more` options let the source decode, pack and spill its rows, which saves ways through the JVM.
     """
     options = source_options(conf, servers) | {
         "parts": str(partitions.parts_of(conf, query)),
@@ -236,9 +228,8 @@ def read(
 def written(
     rows: DataFrame, conf: Conf, query: str, keep: Callable[[DataFrame, int], None]
 ) -> DataStreamWriter:
-    """Return what has `keep` make tables of what a query reads, as often as it is to."""
-    # Those without values cost little to decode where they are read, and nothing in the driver.
-    sent = packed(rows, partitions.parts_of(conf, query))
+    """Return the stream writer that gives each batch of a query's `rows` to `keep`."""
+    sent = pack(rows, partitions.parts_of(conf, query))
     millis = round(1000 * interval_secs(conf, query))
     trigger = f"{millis} milliseconds"
     return sent.writeStream.foreachBatch(keep).trigger(processingTime=trigger)
@@ -250,11 +241,11 @@ def keeper(
     query: str,
     places: Places,
     *,
-    published: Published = lambda _: None,
+    published: OnPublished = lambda _: None,
     named: Named = lambda pulses: pulses,
-    timeouts: Timeouts = dict,
+    timeouts: ReadTimeouts = dict,
 ) -> TableUpdater:
-    """Return what keeps the tables of a query; it tells `published` of each batch's tables."""
+    """Return what updates a query's tables, and calls `on_published` after each batch."""
     if query == LIVENESS:
         advance = liveness_tables(
             limits(conf),

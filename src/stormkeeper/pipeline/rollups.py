@@ -57,6 +57,29 @@ OPEN: Final = pa.schema(
 _EXACT: Final = (*_SIZES, *_COUNTS, "executor_readings", "bytes")
 
 
+#: The newest reading of each executor, and its ``work`` in the ``bucket`` of that reading, for its
+#: ``component``, which may have got its name since.
+EXECUTOR_COUNTERS: Final = pa.schema(
+    [*COUNTERS, ("bucket", rows.TIMESTAMP), ("component", pa.string()), ("work", pa.float64())]
+)
+
+#: What is closed of a longer bucket that is open, and of how many ``minutes`` that is.
+ROLLUP_PARTS: Final = pa.schema([("minutes", pa.int32()), *ROLLUP])
+
+#: The roll-ups, by the minutes of a bucket, from the shortest.
+ROLLUPS: Final = {1: tables.ROLLUP_1M, 10: tables.ROLLUP_10M, 60: tables.ROLLUP_60M}
+
+#: For so long a worker that is silent is known again, if it should ever beat again.
+FORGET: Final = timedelta(hours=24)
+
+#: From here on a clock that is set back was wrong before.
+_WRONG: Final = timedelta(hours=1)
+
+_MINUTE: Final = timedelta(minutes=1)
+
+_MARKS: Final = b"stormkeeper.marks"
+
+
 def summed(changes: pa.Table) -> pa.Table:
     """Sum up what executors counted by component and bucket.
 
@@ -223,29 +246,6 @@ def _longs(values: pa.ChunkedArray) -> Any:
 
 def _where(wanted: Any, values: Any) -> Any:
     return pc.if_else(wanted, values, pa.scalar(None, values.type))
-
-
-#: The newest reading of each executor, and its ``work`` in the ``bucket`` of that reading, for its
-#: ``component``, which may have got its name since.
-EXECUTOR_COUNTERS: Final = pa.schema(
-    [*COUNTERS, ("bucket", rows.TIMESTAMP), ("component", pa.string()), ("work", pa.float64())]
-)
-
-#: What is closed of a longer bucket that is open, and of how many ``minutes`` that is.
-ROLLUP_PARTS: Final = pa.schema([("minutes", pa.int32()), *ROLLUP])
-
-#: The roll-ups, by the minutes of a bucket, from the shortest.
-ROLLUPS: Final = {1: tables.ROLLUP_1M, 10: tables.ROLLUP_10M, 60: tables.ROLLUP_60M}
-
-#: For so long a worker that is silent is known again, if it should ever beat again.
-FORGET: Final = timedelta(hours=24)
-
-#: From here on a clock that is set back was wrong before.
-_WRONG: Final = timedelta(hours=1)
-
-_MINUTE: Final = timedelta(minutes=1)
-
-_MARKS: Final = b"stormkeeper.marks"
 
 
 class _Marks(NamedTuple):

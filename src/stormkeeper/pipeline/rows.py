@@ -1,4 +1,4 @@
-"""The rows of the ``pacemaker`` source, as Spark and Arrow see them."""
+"""The rows of the ``pacemaker`` source, raw and decoded, as Spark and Arrow see them."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ _HEALTH: Final = pa.struct(
     ]
 )
 
-#: What Spark carries times as.
+#: Spark's type of times.
 TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
 
 #: The latest time that all readers of the tables can hold, in seconds since the epoch: in 2262, as
 #: pandas counts nanoseconds.
 _LATEST: Final = 9_223_372_036.0
 
-#: The source's schema; `PacemakerDataSource` says what the columns mean.
+#: The source's schema; `source.PacemakerDataSource` documents the columns.
 SCHEMA: Final = pa.schema(
     [
         ("kind", pa.string()),
@@ -54,6 +54,7 @@ _WORKER: Final = [("storm_id", pa.string()), ("node", pa.string()), ("port", pa.
 
 PASSED_ON: Final = [name for name in SCHEMA.names if name != "details"]
 
+#: Decoded rows: the worker, its heartbeat, and the source's other columns.
 TYPED: Final = pa.schema(
     [
         *_WORKER,
@@ -63,7 +64,7 @@ TYPED: Final = pa.schema(
     ]
 )
 
-#: The same as Spark has it, which knows no dictionaries within lists.
+#: `TYPED` for Spark, which has no dictionaries within lists.
 OF_SPARK: Final = pa.schema([(field.name, plain(field.type)) for field in TYPED])
 
 
@@ -92,13 +93,13 @@ def of_pages(server: str, pages: Sequence[ChangePage]) -> pa.RecordBatch:
 def _of_each(
     pages: Sequence[ChangePage], of: pa.DataType, value: Callable[[ChangePage], Any]
 ) -> pa.Array:
-    """Return what is said of a page for each of its changes."""
+    """Repeat a page's value for each of its changes."""
     said = [pa.repeat(pa.scalar(value(page), of), len(page.changes)) for page in pages]
     return pa.concat_arrays([pa.array([], of), *said])
 
 
 def of_server(server: str, health: Coverage, *, reset: bool = False) -> pa.RecordBatch:
-    """Return the one row that says how a server was."""
+    """Return the row with a server's health."""
     position = health.position
     row = dict.fromkeys(SCHEMA.names) | {
         "kind": SERVER,
@@ -119,23 +120,20 @@ def of_server(server: str, health: Coverage, *, reset: bool = False) -> pa.Recor
 
 
 def timestamps(times: Iterable[float | None]) -> pa.Array:
-    """Return a column of times that are given in seconds since the epoch.
-
-    One that no reader could hold is the nearest that they can.
-    """
+    """Return a column of times given in seconds since the epoch, limited to what readers can hold."""
     return pa.array([None if at is None else _micros(at) for at in times], TIMESTAMP)
 
 
 def seconds(column: pa.ChunkedArray) -> list[float | None]:
-    """Return a column's times in seconds since the epoch, whatever time zone it shows them in."""
+    """Return a column's times in seconds since the epoch, whatever its time zone."""
     return [None if at is None else at / 1_000_000 for at in column.cast(pa.int64()).to_pylist()]
 
 
 def where(table: pa.Table, mask: pa.ChunkedArray | pa.Array) -> pa.Table:
-    """Return the rows of a table for which a column of truth values says so.
+    """Return the rows of a table for which a mask is true.
 
-    As `pyarrow.Table.filter` does, but batches of which all rows are wanted are not copied: those
-    of decoded pulses are large.
+    Unlike `pyarrow.Table.filter`, batches whose rows are all wanted are not copied: decoded pulses
+    are large.
     """
     found, start = [], 0
     for batch in table.to_batches():
@@ -147,10 +145,7 @@ def where(table: pa.Table, mask: pa.ChunkedArray | pa.Array) -> pa.Table:
 
 
 def one_array(column: pa.ChunkedArray | pa.Array) -> Any:
-    """Return a column as one array.
-
-    That copies nothing where it is one already, as `pyarrow.ChunkedArray.combine_chunks` does.
-    """
+    """Return a column as one array, without a copy if it has one chunk."""
     if isinstance(column, pa.Array):
         return column
     if column.num_chunks == 1:
@@ -160,14 +155,14 @@ def one_array(column: pa.ChunkedArray | pa.Array) -> Any:
 
 
 def times(secs: Any) -> Any:
-    """Return as `timestamps` does a column of seconds since the epoch."""
+    """Return a column of seconds since the epoch as times, as `timestamps` does."""
     held = pc.min_element_wise(pc.max_element_wise(secs, 0.0), _LATEST)
     micros = pc.round(pc.multiply(pc.if_else(pc.is_valid(secs), held, None), 1_000_000.0))
     return micros.cast(pa.int64()).cast(TIMESTAMP)
 
 
 def epoch_seconds(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return as `seconds` does a column of times."""
+    """Return a column of times in seconds since the epoch, as `seconds` does."""
     return pc.divide(column.cast(pa.int64()).cast(pa.float64(), safe=False), 1_000_000.0)
 
 

@@ -29,7 +29,7 @@ from stormkeeper.pacemaker.client import DEFAULT_PORT, PacemakerClient, client_s
 from stormkeeper.pacemaker.client.client_settings import ClientSettings, of_texts
 from stormkeeper.paths import WORKERBEATS
 from stormkeeper.pipeline import read_positions, rows
-from stormkeeper.pipeline.batch import IN_TURN, give_back, pack_read
+from stormkeeper.pipeline.batch import PACKED_PARTS, pack_read, release_memory
 from stormkeeper.pipeline.read_positions import Offset, Span
 
 _CLIENT_NAME: Final = "spark-pacemaker"
@@ -41,6 +41,22 @@ _BYTES: Final = 2 << 20
 #: Servers that failed under a read in this process: how they were when that batch was planned, and
 #: how they were found. So not every part of a batch waits for a server that hangs.
 _failed: Final[dict[str, tuple[Coverage, Coverage]]] = {}
+
+
+DEFAULT_PATH: Final = WORKERBEATS
+
+#: Long enough for a busy server's page of 10 MB, short enough for a trigger of a few seconds.
+DEFAULT_TIMEOUT_SECS: Final = 2.0
+
+#: All that there are, as they are written.
+NAMES: Final = (
+    *("servers", "path", "pageSize", "timeoutSecs", "values", "parts", "packed", "aside"),
+    *client_settings.KEYS,
+)
+
+#: How a table of Spark's catalog marks the options that it was created with. It hands them over
+#: with properties of its own, such as its owner, and a second time without the mark.
+_OF_TABLE: Final = "option."
 
 
 class PacemakerDataSource(DataSource):
@@ -263,7 +279,7 @@ class PacemakerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
 
 
 def _schema(options: Options) -> StructType:
-    return from_arrow_schema(IN_TURN if options.packed else rows.SCHEMA)
+    return from_arrow_schema(PACKED_PARTS if options.packed else rows.SCHEMA)
 
 
 def _as_wanted(
@@ -274,7 +290,7 @@ def _as_wanted(
         return
     part, reads = partition.part or Part(0, 1), len(options.servers)
     yield from pack_read(batches, part, reads, options.aside)
-    give_back()  # what decoding took: this worker waits for the next batch now
+    release_memory()  # what decoding took: this worker waits for the next batch now
 
 
 def _parts(options: Options) -> list[Part | None]:
@@ -363,23 +379,6 @@ def _pages(
         yield from following.pages_of_part(client, path, begin, part, page_size=size, values=values)
 
 
-DEFAULT_PATH: Final = WORKERBEATS
-
-#: Long enough for a busy server's page of 10 MB, short enough for a trigger of a few seconds.
-DEFAULT_TIMEOUT_SECS: Final = 2.0
-
-
-#: All that there are, as they are written.
-NAMES: Final = (
-    *("servers", "path", "pageSize", "timeoutSecs", "values", "parts", "packed", "aside"),
-    *client_settings.KEYS,
-)
-
-#: How a table of Spark's catalog marks the options that it was created with. It hands them over
-#: with properties of its own, such as its owner, and a second time without the mark.
-_OF_TABLE: Final = "option."
-
-
 @dataclass(frozen=True, slots=True)
 class Options:
     """What to read, and how.
@@ -399,7 +398,7 @@ class Options:
     parts
         Into how many parts what each server holds is divided, each a partition.
     packed
-        Whether rows come decoded and packed, as `decode.IN_TURN`.
+        Whether rows come decoded and packed, as `decode.PACKED_PARTS`.
     aside
         The folder to which packed rows are written, with how far a stream has read; only the names
         of its files are in the rows then. None: they are in the rows themselves.

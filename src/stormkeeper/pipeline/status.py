@@ -29,6 +29,27 @@ SEVERITIES: Final = ("warning", "critical")
 ROUND: Final = "round"
 
 
+#: One row per server of ``pacemaker.servers``.
+SERVERS: Final = pa.schema(
+    [
+        ("server", pa.string()),
+        ("reachable", pa.bool_()),
+        ("reason", pa.string()),
+        ("since", rows.TIMESTAMP),
+        ("read_at", rows.TIMESTAMP),
+        ("instance", pa.string()),
+        ("revision", pa.int64()),
+        ("uptime_secs", pa.float64()),
+        ("horizon_secs", pa.float64()),
+        ("keys", pa.int64()),
+        ("reset", pa.bool_()),
+    ]
+)
+
+#: What a client's error says of its tries; why they failed comes last.
+_TRIES: Final = re.compile(r"\(\d+ (?:try|tries) in [\d.]+ s(?:; (?P<cause>.*))?\)")
+
+
 class ServerStatus(NamedTuple):
     """A server as it was last seen; `reason` is None when it answered."""
 
@@ -211,27 +232,6 @@ def _log_change(name: str, before: ServerStatus | None, now: ServerStatus) -> No
             log.warning("the Pacemaker %s cannot be read: %s", name, now.reason, extra=fields)
     elif before is not None and before.reason is not None:
         log.info("the Pacemaker %s is read again", name, extra=fields)
-
-
-#: One row per server of ``pacemaker.servers``.
-SERVERS: Final = pa.schema(
-    [
-        ("server", pa.string()),
-        ("reachable", pa.bool_()),
-        ("reason", pa.string()),
-        ("since", rows.TIMESTAMP),
-        ("read_at", rows.TIMESTAMP),
-        ("instance", pa.string()),
-        ("revision", pa.int64()),
-        ("uptime_secs", pa.float64()),
-        ("horizon_secs", pa.float64()),
-        ("keys", pa.int64()),
-        ("reset", pa.bool_()),
-    ]
-)
-
-#: What a client's error says of its tries; why they failed comes last.
-_TRIES: Final = re.compile(r"\(\d+ (?:try|tries) in [\d.]+ s(?:; (?P<cause>.*))?\)")
 
 
 def next_servers(previous: pa.Table | None, batch: pa.Table) -> pa.Table:

@@ -59,6 +59,16 @@ NAMES: Final = {
 }
 
 
+log = logging.getLogger(__name__)
+
+#: The checkpoint's folder where none is configured, within that of the tables: what is done to
+#: these is done to it. Whoever reads the tables passes over such names.
+WITHIN_TABLES: Final = ".checkpoint"
+
+#: Of how many batches, the newest, Spark reads what was noted when a query begins.
+_READ_FIRST: Final = 2
+
+
 def tables_folder(conf: Conf) -> Path:
     """Return where the tables are: ``pipeline.tables.dir``.
 
@@ -91,16 +101,6 @@ def _given(conf: Conf, key: str) -> Path | None:
             f"one step; set {key} to a local folder, and copy its files from there"
         )
     return folder(key, given) if given else None
-
-
-log = logging.getLogger(__name__)
-
-#: The checkpoint's folder where none is configured, within that of the tables: what is done to
-#: these is done to it. Whoever reads the tables passes over such names.
-WITHIN_TABLES: Final = ".checkpoint"
-
-#: Of how many batches, the newest, Spark reads what was noted when a query begins.
-_READ_FIRST: Final = 2
 
 
 def default(directory: Path) -> Path:

@@ -27,7 +27,7 @@ from stormkeeper.history.table_store import TableStore
 from stormkeeper.pipeline import queries, table_updates, tables
 from stormkeeper.pipeline.analyses.alerts import alert_tables
 from stormkeeper.pipeline.analyses.runner import AnalysisRunner
-from stormkeeper.pipeline.nimbus_poller import NimbusPoller, Timeouts, naming
+from stormkeeper.pipeline.nimbus_poller import NimbusPoller, TopologyTimeouts, naming
 from stormkeeper.pipeline.status import StatusTracker
 from stormkeeper.pipeline.table_updates import TableUpdater
 from stormkeeper.pipeline.tables import ALERTS, LIVENESS, NAMING, STATISTICS
@@ -103,7 +103,7 @@ def _sink(rows: DataFrame, conf: Conf, query: str) -> DataStreamWriter:
     keeper = partial(queries.keeper, published=partial(status.record_batch, query))
     if query == STATISTICS:
         keeper = partial(keeper, named=_naming(conf, status).named)
-    keep = keeper(conf, _servers(conf), query, places, timeouts=Timeouts(conf))
+    keep = keeper(conf, _servers(conf), query, places, timeouts=TopologyTimeouts(conf))
     _watch(conf, rows.sparkSession, status)
     place, _ = tables.query_folders(conf, query)
     return queries.written(rows, conf, query, _checked(keep, place))
@@ -116,7 +116,7 @@ def _checked(keep: TableUpdater, place: Path) -> Callable[[DataFrame, int], None
     def keep_checked(batch: DataFrame, number: int) -> None:
         nonlocal checked
         if not checked:
-            tables.check_next(table_updates.origin_of(batch, number), place)
+            tables.check_next(table_updates.batch_origin(batch, number), place)
             checked = True
         keep(batch, number)
 

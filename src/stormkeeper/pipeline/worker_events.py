@@ -1,9 +1,9 @@
-"""What happened to workers: events that follow from one liveness table after another.
+"""The table ``worker_events``: events that follow from two liveness tables.
 
-Everything here is a function of its arguments, so a batch that is repeated finds the same. Events
-are dated by receipt: a worker is late from its newest pulse's receipt plus the time that makes it
-late, whenever that was noticed. A batch knows a worker's newest pulse only, and so who is new, has
-moved or is back is dated by that, though others may have come since the batch before.
+All functions are pure, so a repeated batch finds the same. Events are dated by receipt: a worker is
+late from the receipt of its newest pulse plus the limit, whenever that was noticed. A batch has a
+worker's newest pulse only, which dates its start, move or return, though earlier pulses may have
+come since the batch before.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ WORKER_EVENTS: Final = pa.schema(
     ]
 )
 
-#: A worker flaps that comes back, or is started again, so often within so many seconds.
+#: A worker flaps if it returns, or is restarted, this often within `FLAP_SECS` seconds.
 FLAPS: Final = 3
 FLAP_SECS: Final = 600.0
 
-#: What an event needs to know of a worker.
+#: A worker's columns that events need.
 _KNOWN: Final = (
     "storm_id",
     "node",
@@ -55,12 +55,12 @@ _KNOWN: Final = (
     "started_at",
 )
 
-#: What makes an event by its change.
+#: Columns whose change is an event.
 _CHANGING: Final = ("status", "server", "started_at")
 
 
 class _Worker(NamedTuple):
-    """A worker in a liveness table; `late` stands for unproven, too."""
+    """A worker in a liveness table; `late` includes unproven workers."""
 
     storm_id: str
     node: str
@@ -89,18 +89,17 @@ def next_events(
     limits: Limits,
     now: float,
 ) -> pa.Table:
-    """Return the events of a batch, which the table does not have yet.
+    """Return the events of a batch.
 
     Parameters
     ----------
     recent
-        Reads the newest rows of the table, at least of the last `FLAP_SECS`, where a worker has
-        come back; None at the beginning.
+        Reads the table's rows of the last `FLAP_SECS` at least; called if a worker has returned.
+        None at the beginning.
     before, after
-        The liveness table before and after a batch. There is none before the first batch, which
-        finds workers as they are: that is no event.
+        The liveness table before and after the batch. Without a table before there are no events.
     limits
-        From which age on a worker is late, and dead.
+        Ages from which a worker is late, and dead.
     now
         When the batch was read, in seconds since the epoch.
     """
@@ -160,7 +159,7 @@ def _of_change(before: _Worker, after: _Worker, limits: Limits) -> Iterator[_Eve
     if before.status == after.status:
         return
     if after.status == Status.ALIVE:
-        # Of several pulses since the batch before, the newest one alone is known.
+        # Only the newest of the pulses since the batch before is known.
         most_secs = max(0.0, after.last_seen - before.last_seen)
         why = f"a pulse came after at most {most_secs:.1f} s of silence"
         yield _Event(after.last_seen, after, "back", why)
@@ -183,7 +182,7 @@ def _of_status(worker: _Worker, limits: Limits) -> Iterator[_Event]:
 def _flapping(
     recent: Callable[[], pa.Table | None], found: Iterable[_Event], now: float
 ) -> list[_Event]:
-    """Return who comes back or is started again once more, and has done so too often of late."""
+    """Return an event for each worker that has now returned or restarted too often."""
     again = {
         event.worker[:3]: event.worker for event in found if event.event in ("back", "restarted")
     }

@@ -1,9 +1,8 @@
-"""The liveness table as Arrow, and how a batch turns the last one into the next.
+"""The table ``worker_liveness`` as Arrow, and how a batch turns one into the next.
 
-The table holds the present: one row per worker. So the newest one is also all that has to be
-remembered from batch to batch. It is merged in the driver, where that takes a quarter of the time
-and two thirds of the memory of joining it in Spark (for a hundred workers as for ten thousand);
-what is costly, reading and decoding, is done by Spark's executors.
+The table holds the present, one row per worker, and is all that is remembered from batch to batch.
+The driver merges it in a quarter of the time and two thirds of the memory of a join in Spark, for a
+hundred workers as for ten thousand; executors do the costly part, reading and decoding.
 """
 
 from __future__ import annotations
@@ -31,9 +30,9 @@ from stormkeeper.pipeline.liveness_columns import (
     worker_keys,
 )
 
-#: One row per worker: the columns of `liveness.Row` that need no value, and the name in its
-#: storm id. Who is unproven is ``late`` and ``stale`` here. The worker's clock is there where a
-#: server tells no ages: it ranks pulses then.
+#: One row per worker: the columns of `liveness.Row` that need no value, and the name in the storm
+#: id. Unproven workers are ``late`` and ``stale``. ``time_secs``, the worker's clock, is set where
+#: a server knows no ages: it ranks pulses there.
 WORKER_LIVENESS: Final = pa.schema(
     [
         ("storm_id", pa.string()),
@@ -55,42 +54,42 @@ WORKER_LIVENESS: Final = pa.schema(
     ]
 )
 
-#: What another table says of when workers were started.
+#: The columns of ``worker_reports`` with workers' start times.
 STARTS: Final = pa.schema(
     [WORKER_LIVENESS.field(name) for name in (*WorkerId._fields, "started_at")]
 )
 
-#: Where the table's metadata keep the workers that are forgotten, and of each of them this.
+#: The key in the table's metadata under which forgotten workers are kept, and their columns.
 _FORGOTTEN: Final = b"stormkeeper.forgotten"
 _REMEMBERED: Final = ("server", "last_seen", "status", "time_secs")
 
-#: A topology's id is its name, a sequence number and the time of its submission.
+#: A topology's id: its name, a sequence number and the time of its submission.
 _STORM_ID: Final = re.compile(r"(.+)-\d+-\d+")
 
 
 class LastPulseFacts(NamedTuple):
-    """What silent workers said last.
+    """What the last pulses of silent workers say.
 
-    Their last pulse says of the `completed` that all of their queries had ended. That of the
-    `unread` could not be read, though its server answers: nobody knows whether they are dead.
+    All queries of `completed` workers had ended. The last pulse of `unread` workers could not be
+    read, though the server answers: whether they are dead is unknown.
     """
 
     completed: Collection[WorkerId] = ()
     unread: Collection[WorkerId] = ()
 
 
-#: Reads what workers have said last, of those who are silent (`judging.WORKERS`), where they have
-#: said it to servers that answer.
+#: Reads the last pulses of silent workers (`liveness_columns.WORKERS`) from the servers that
+#: answer.
 ReadLastPulses = Callable[[pa.Table, Collection[str]], LastPulseFacts]
 
 
 def no_last_pulses(_silent: pa.Table, _servers: Collection[str]) -> LastPulseFacts:
-    """Stand for `ReadLastPulses` where a batch has what its pulses say."""
+    """Stand for `ReadLastPulses` where a batch has its pulses' values."""
     return LastPulseFacts()
 
 
 class Judged(NamedTuple):
-    """The workers after a batch, its pulses (of which `step.taken` has positions), and when."""
+    """The workers after a batch, its pulses (`step.taken` has positions in them), and the time."""
 
     step: Step
     pulses: pa.Table
@@ -104,12 +103,12 @@ def judged(
     limits: Limits,
     between: tuple[float, float] | None = None,
     *,
-    last_words: ReadLastPulses = no_last_pulses,
+    read_last_pulses: ReadLastPulses = no_last_pulses,
 ) -> Judged:
     """Return what is known of the workers after a batch.
 
-    `previous` has the columns `judging.WORKERS`, and `remembered` are the `forgotten`; the other
-    arguments are as `next_liveness`'s.
+    `previous` has the columns `liveness_columns.WORKERS`, `remembered` are the `forgotten` workers;
+    the other arguments are those of `next_liveness`.
     """
     servers = _of_kind(batch, rows.SERVER)
     pulses = _of_kind(batch, rows.PULSE)
@@ -120,17 +119,17 @@ def judged(
     found = _servers(servers, earliest, now)
     buried = _of_kind(batch, rows.TOMBSTONE)
     result = step(previous, remembered, pulses, buried, found, now=now, limits=limits)
-    return Judged(_heard(result, found, last_words), pulses, now)
+    return Judged(_heard(result, found, read_last_pulses), pulses, now)
 
 
-def _heard(result: Step, servers: Mapping[str, Server], last_words: ReadLastPulses) -> Step:
-    """Take in what the silent have said last: dead is only who has not said that it is done."""
+def _heard(result: Step, servers: Mapping[str, Server], read_last_pulses: ReadLastPulses) -> Step:
+    """Apply the last pulses of silent workers: a completed worker is not dead."""
     status = result.rows["status"]
     is_silent = pc.invert(pc.is_in(status, pa.array([Status.ALIVE, Status.COMPLETED], pa.string())))
     if not pc.any(is_silent).as_py():
         return result
     silent = result.rows.filter(is_silent)
-    said = last_words(silent, [name for name, server in servers.items() if server.reachable])
+    said = read_last_pulses(silent, [name for name, server in servers.items() if server.reachable])
     if not (said.completed or said.unread):
         return result
     completed, unread = (_is_among(silent, workers) for workers in said)
@@ -156,7 +155,7 @@ def next_liveness(
     batch: pa.Table,
     limits: Limits,
     between: tuple[float, float] | None = None,
-    last_words: ReadLastPulses = no_last_pulses,
+    read_last_pulses: ReadLastPulses = no_last_pulses,
     *,
     reports: pa.Table | None = None,
 ) -> pa.Table:
@@ -165,21 +164,26 @@ def next_liveness(
     Parameters
     ----------
     previous
-        The liveness table so far, its metadata included; None at the beginning.
+        The liveness table so far, with its metadata; None at the beginning.
     batch
-        Rows as `decode.typed` gives them, servers' rows included; with values or without.
+        Decoded rows, servers' rows included; with values or without.
     between
-        When the batch was read, at the earliest and at the latest: seconds since the epoch, on one
-        clock for all batches. The clocks of its readers are held against that. None for a batch
-        that stands for itself: then every server counts as read at the newest ``read_at``.
-    last_words
-        Asked of workers that are silent; needed where the batch has no values.
+        The earliest and latest time at which the batch was read: seconds since the epoch, on one
+        clock for all batches, with which the readers' clocks are compared. None for a single batch:
+        then every server counts as read at the newest ``read_at``.
+    read_last_pulses
+        Reads the last pulses of silent workers; needed if the batch has no values.
     reports
-        The newest worker reports, which say when workers were started: `STARTS`.
+        The newest worker reports, for the workers' start times: `STARTS`.
     """
     known = WORKER_LIVENESS.empty_table() if previous is None else previous
     result, _, now = judged(
-        _known(known), list(forgotten(known)), batch, limits, between, last_words=last_words
+        _known(known),
+        list(forgotten(known)),
+        batch,
+        limits,
+        between,
+        read_last_pulses=read_last_pulses,
     )
     table = _table(result, now)
     for said in (previous, reports):
@@ -201,7 +205,7 @@ def liveness(
     Parameters
     ----------
     df
-        Rows of ``spark.read.format("pacemaker")``, all of its columns.
+        Rows of ``spark.read.format("pacemaker")``, all columns.
     late_secs, timeout_secs, forget_secs
         As in `liveness.Limits`; the defaults are those of Storm's configuration.
 
@@ -222,12 +226,12 @@ def liveness(
             table = next_liveness(None, pa.Table.from_batches(read), limits)
             yield from table.replace_schema_metadata(None).to_batches()
 
-    # All workers in one task: which servers were left, and for which, is known only of all.
+    # In one task: which servers workers have left follows from all workers.
     return typed(df).coalesce(1).mapInArrow(judge, from_arrow_schema(WORKER_LIVENESS))
 
 
 def topology_name(storm_id: str) -> str:
-    """Return the name in a topology's id, or the id itself if it is not made as Storm makes them.
+    """Return the name in a topology's id, or the id itself if its form is not Storm's.
 
     >>> topology_name("word-count-1-1700000000")
     'word-count'
@@ -246,15 +250,15 @@ def _of_kind(batch: pa.Table, kind: str) -> pa.Table:
 def _servers(servers: pa.Table, earliest: float, now: float) -> dict[str, Server]:
     found = {}
     for name, health, read_at in columns_of(servers, "server", "health", "read_at"):
-        # A pulse was read on the same machine as its server's row, with the same clock. When that
-        # is wrong, all that is known is that the server was read in this batch.
+        # A pulse and its server's row are read with the same clock. If that clock is wrong, the
+        # server still was read in this batch.
         ahead_secs = 0.0 if earliest <= read_at <= now else read_at - now
         found[name] = Server(bool(health["reachable"]), health["horizon_secs"], ahead_secs)
     return found
 
 
 def _known(table: pa.Table) -> pa.Table:
-    """Return the rows of a liveness table as `judging.WORKERS`."""
+    """Return the rows of a liveness table as `liveness_columns.WORKERS`."""
     columns = {name: pa.nulls(table.num_rows, WORKERS.field(name).type) for name in WORKERS.names}
     columns |= {name: table[name] for name in table.column_names if name in columns}
     for name in ("last_seen", "moved_at"):
@@ -264,7 +268,7 @@ def _known(table: pa.Table) -> pa.Table:
 
 
 def forgotten(table: pa.Table) -> Iterator[Row]:
-    """Return the workers without a row that are to be known again, as `remembering` noted them."""
+    """Return the workers without a row that a later pulse may bring back, noted by `remembering`."""
     for worker, *rest in json.loads((table.schema.metadata or {}).get(_FORGOTTEN, b"[]")):
         known: dict[str, Any] = dict.fromkeys(Row._fields)
         known |= zip(_REMEMBERED, rest, strict=True)
@@ -275,13 +279,13 @@ def forgotten(table: pa.Table) -> Iterator[Row]:
 def merged_notes(
     notes: Iterable[Mapping[bytes, bytes]], has: Callable[[str], bool]
 ) -> dict[bytes, bytes]:
-    """Put together what several tables `remembering` have noted, of those topologies only."""
+    """Merge the notes of several tables on forgotten workers, of some topologies only."""
     noted = [one for each in notes for one in json.loads(each.get(_FORGOTTEN, b"[]"))]
     return {_FORGOTTEN: json.dumps([one for one in noted if has(one[0][0])]).encode()}
 
 
 def moved_notes(table: pa.Table, secs: float) -> Mapping[bytes, bytes] | None:
-    """Return a table's metadata, with what `remembering` noted moved by so many seconds."""
+    """Return a table's metadata, with the times of forgotten workers moved by `secs` seconds."""
     noted: Mapping[bytes, bytes] | None = table.schema.metadata
     if noted is None or _FORGOTTEN not in noted:
         return noted
@@ -290,7 +294,7 @@ def moved_notes(table: pa.Table, secs: float) -> Mapping[bytes, bytes] | None:
 
 
 def remembering(schema: pa.Schema, result: Step) -> pa.Schema:
-    """Return a table's schema with a note of the workers that have no row any more."""
+    """Return a table's schema with a note of the workers without a row."""
     return schema.with_metadata({_FORGOTTEN: _note(result.forgotten)})
 
 

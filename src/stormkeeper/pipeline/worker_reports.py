@@ -1,7 +1,7 @@
-"""What each worker's newest pulse says: the table of worker reports, and how a batch changes it.
+"""The tables ``worker_reports`` and ``rejected``: each worker's newest pulse, and unusable pulses.
 
-Which pulse is a worker's newest, and when a worker is forgotten, is judged as for the liveness
-table, so what is remembered from batch to batch is in this table alone.
+The newest pulse, and when a worker is forgotten, are judged as for ``worker_liveness``. So these
+tables are all that is remembered from batch to batch.
 """
 
 from __future__ import annotations
@@ -37,12 +37,40 @@ WORKER_REPORTS: Final = pa.schema(
     ]
 )
 
-#: Columns that are in both, by their names in `judging.WORKERS`.
+#: Columns in both, by their names in `liveness_columns.WORKERS`.
 _OF_WORKER: Final = {
     name: name if name != "last_seen" else "received_at"
     for name in WORKERS.names
     if name in WORKER_REPORTS.names or name == "last_seen"
 }
+
+
+#: One row per pulse that could not be decoded, or belongs to no worker.
+REJECTED: Final = pa.schema(
+    [
+        ("read_at", rows.TIMESTAMP),
+        ("storm_id", pa.string()),
+        ("node", pa.string()),
+        ("port", pa.int32()),
+        ("path", pa.string()),
+        ("server", pa.string()),
+        ("revision", pa.int64()),
+        ("bytes", pa.int64()),
+        ("reason", pa.string()),
+    ]
+)
+
+#: Rows that a batch adds at most: a broken release of workers must not fill the disk.
+AT_ONCE: Final = 1000
+
+#: Seconds for which a rejected pulse is recognised when read again: longer than its batch may be
+#: repeated. A pulse of a Java Pacemaker, without a revision, is read at every trigger.
+KNOWN_SECS: Final = 3600.0
+
+_STRAY: Final = "its path is not a worker's: /workerbeats/<topology id>/<node>-<port>"
+
+#: The identity of a pulse.
+_PULSE: Final = ("server", "path", "revision")
 
 
 def next_reports(
@@ -52,18 +80,18 @@ def next_reports(
     period_secs: float,
     between: tuple[float, float] | None = None,
 ) -> tuple[pa.Table, pa.Array]:
-    """Return the next table of reports, and which rows of the batch are workers' newest pulses.
+    """Return the next ``worker_reports``, and which rows of the batch are workers' newest pulses.
 
     Parameters
     ----------
     previous
-        The table so far, its metadata included; None at the beginning.
+        The table so far with its metadata; None at the beginning.
     batch
-        Rows as `decode.typed` gives them, servers' rows included; what executors count may be null.
+        Decoded rows, servers' rows included; ``executors`` may be null.
     limits, between
-        As of `current.next_liveness`.
+        As for `worker_liveness.next_liveness`.
     period_secs
-        How often workers beat, for the estimate of pulses that were not read.
+        The period of workers' heartbeats, to estimate how many pulses were not read.
     """
     before = WORKER_REPORTS.empty_table() if previous is None else previous
     every = numbers(batch.num_rows)
@@ -83,13 +111,13 @@ def next_reports(
     }
     schema = remembering(WORKER_REPORTS, result)
     found = pa.table({name: columns[name] for name in schema.names}).cast(schema)
-    # Of whom there is a pulse; the others are remembered without a report.
+    # Workers without a readable pulse are remembered without a report.
     found = found.filter(pc.or_(is_new, pc.is_valid(was["storm_id"])))
     return found, pc.is_in(every, rows.one_array(newest["row"]))
 
 
 def _known(reports: pa.Table) -> pa.Table:
-    """Return reports as `judging.WORKERS`."""
+    """Return reports as `liveness_columns.WORKERS`."""
     count = reports.num_rows
     columns = {name: pa.nulls(count, WORKERS.field(name).type) for name in WORKERS.names}
     columns |= {of_worker: reports[name] for of_worker, name in _OF_WORKER.items()}
@@ -100,12 +128,11 @@ def _known(reports: pa.Table) -> pa.Table:
 
 
 def _since(was: pa.Table, now: pa.Table, period_secs: float) -> tuple[Any, Any]:
-    """Return how many pulses came between two that were read, about, and when workers were started.
+    """Estimate how many pulses were skipped between two readings, and return workers' start times.
 
-    Two pulses are of one incarnation of a worker, as far as they tell, unless the later one is up
-    for less than the other was, or than the time that has passed; how long a pulse takes varies.
-    Skipped were no more than the time between the two has periods, or the newer incarnation has,
-    or their server counted changes.
+    Two pulses are of different incarnations if the later uptime is less than the earlier one, or
+    less than the time in between (minus a period, as transmission varies). Skipped pulses are
+    limited by the periods in between, by the newer incarnation's, and by the server's revisions.
     """
     uptime, last_seen = now["uptime_secs"].cast(pa.float64()), now["last_seen"]
     passed = pc.subtract(last_seen, rows.epoch_seconds(was["received_at"]))
@@ -125,43 +152,11 @@ def _since(was: pa.Table, now: pa.Table, period_secs: float) -> tuple[Any, Any]:
     return skipped, pc.coalesce(started_at, rows.times(pc.subtract(last_seen, uptime)))
 
 
-#: One row per pulse that could not be decoded, or belongs to no worker.
-REJECTED: Final = pa.schema(
-    [
-        ("read_at", rows.TIMESTAMP),
-        ("storm_id", pa.string()),
-        ("node", pa.string()),
-        ("port", pa.int32()),
-        ("path", pa.string()),
-        ("server", pa.string()),
-        ("revision", pa.int64()),
-        ("bytes", pa.int64()),
-        ("reason", pa.string()),
-    ]
-)
-
-#: Rows that a batch adds at most: a broken release of workers is not to fill a disk.
-AT_ONCE: Final = 1000
-
-#: For so long a pulse that is read again is known, in seconds: longer than it is while its batch
-#: may be repeated. One of a Java Pacemaker, without a revision, is read again at every trigger.
-KNOWN_SECS: Final = 3600.0
-
-_STRAY: Final = "its path is not a worker's: /workerbeats/<topology id>/<node>-<port>"
-
-#: What tells one pulse from others.
-_PULSE: Final = ("server", "path", "revision")
-
-
 def next_rejected(recent: Callable[[], pa.Table | None], batch: pa.Table) -> pa.Table:
     """Return the rows that a batch adds to the log of rejected pulses.
 
-    Parameters
-    ----------
-    recent
-        Returns its rows of the last `KNOWN_SECS` seconds; asked where there is something to reject.
-    batch
-        Rows as `decode.typed` gives them; all but pulses that are rejected are passed over.
+    `recent` returns the log's rows of the last `KNOWN_SECS`; it is called only if a pulse is
+    rejected.
     """
     is_stray = pc.is_null(batch["storm_id"])
     refused = pc.or_(is_stray, pc.is_valid(batch["error"]))

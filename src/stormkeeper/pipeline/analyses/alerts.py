@@ -53,6 +53,35 @@ CLEAR_SECS: Final[Mapping[str, float]] = {
 DEFAULT_CLEAR_SECS: Final = 1800
 
 
+_TYPES: Final = {"string": pa.string(), "double": pa.float64(), "timestamp": TIME}
+
+#: `alerts.ALERTS` as Arrow has it.
+ALERT_ROWS: Final = pa.schema(
+    [(field.name, _TYPES[field.dataType.simpleString()]) for field in ALERTS.fields]
+)
+
+#: One row for each time that an alert began, changed its severity, or ended.
+ALERT_HISTORY: Final = pa.schema([("at", TIME), ("change", pa.string()), *ALERT_ROWS])
+
+#: One row for each topology that Nimbus has listed. `killed_at` is the time of its workers' last
+#: pulse, once Nimbus lists it no longer; else it is null.
+KILLED_TOPOLOGIES: Final = pa.schema(
+    [("storm_id", pa.string()), ("listed_at", TIME), ("killed_at", TIME)]
+)
+
+#: One row for each supervisor that Nimbus has listed.
+SUPERVISORS: Final = pa.schema([("node", pa.string()), ("host", pa.string()), ("listed_at", TIME)])
+
+#: How long an alert that has ended stays among the present ones, in seconds.
+ENDED_SECS: Final = 86_400.0
+
+#: Who is late together is judged at each trigger. After this many without, it is over.
+_TRIGGERS: Final = 12
+
+#: An analysis that is asked seldom has to find nothing for longer than this many times.
+_LOOKS: Final = 1.5
+
+
 def instant(moment: datetime) -> Column:
     """Return a moment as a column, whatever the session's time zone is."""
     return F.timestamp_micros(F.lit(round(moment.timestamp() * 1e6)))
@@ -175,42 +204,6 @@ def _newest(alerts: DataFrame, names: list[str]) -> DataFrame:
     row = F.struct(*names)
     grouped = alerts.groupBy("id").agg(F.max_by(row, "seen_at").alias("row"))
     return grouped.select("row.*")
-
-
-_TYPES: Final = {"string": pa.string(), "double": pa.float64(), "timestamp": TIME}
-
-
-#: `alerts.ALERTS` as Arrow has it.
-ALERT_ROWS: Final = pa.schema(
-    [(field.name, _TYPES[field.dataType.simpleString()]) for field in ALERTS.fields]
-)
-
-
-#: One row for each time that an alert began, changed its severity, or ended.
-ALERT_HISTORY: Final = pa.schema([("at", TIME), ("change", pa.string()), *ALERT_ROWS])
-
-
-#: One row for each topology that Nimbus has listed. `killed_at` is the time of its workers' last
-#: pulse, once Nimbus lists it no longer; else it is null.
-KILLED_TOPOLOGIES: Final = pa.schema(
-    [("storm_id", pa.string()), ("listed_at", TIME), ("killed_at", TIME)]
-)
-
-
-#: One row for each supervisor that Nimbus has listed.
-SUPERVISORS: Final = pa.schema([("node", pa.string()), ("host", pa.string()), ("listed_at", TIME)])
-
-
-#: How long an alert that has ended stays among the present ones, in seconds.
-ENDED_SECS: Final = 86_400.0
-
-
-#: Who is late together is judged at each trigger. After this many without, it is over.
-_TRIGGERS: Final = 12
-
-
-#: An analysis that is asked seldom has to find nothing for longer than this many times.
-_LOOKS: Final = 1.5
 
 
 def alert_tables(conf: Conf) -> list[TableSpec]:

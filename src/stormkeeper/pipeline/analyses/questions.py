@@ -51,6 +51,15 @@ _STEADY: Final = max(workload.FALLEN, 1 / workload.RISEN)
 Pieces = Callable[[], Iterator[pa.Table]]
 
 
+#: A table of the present is one that is not older than this many intervals and seconds.
+_INTERVALS: Final = 5
+
+_LEAST_SECS: Final = 60.0
+
+#: What Spark is asked with at once, about: of more its heap would grow, and not become small again.
+_ROWS_AT_ONCE: Final = 25_000
+
+
 @dataclass(frozen=True, slots=True)
 class Question:
     """An analysis, and what it is asked with.
@@ -272,17 +281,6 @@ def _of_frequent(rows: pa.Table, keys: list[str], least: int) -> pa.Table:
 
 def _of(rows: pa.Table, whose: pa.Table, keys: list[str]) -> pa.Table:
     return rows.join(whose.select(keys), keys, join_type="left semi")
-
-
-#: A table of the present is one that is not older than this many intervals and seconds.
-_INTERVALS: Final = 5
-
-
-_LEAST_SECS: Final = 60.0
-
-
-#: What Spark is asked with at once, about: of more its heap would grow, and not become small again.
-_ROWS_AT_ONCE: Final = 25_000
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,6 +35,39 @@ LIMIT_BYTES: Final = 10 * 2**20
 GROWTH_SOON_SECS: Final = 86_400
 
 
+#: Buckets of the trend, and how many of them have to be there.
+SATURATION_BUCKETS: Final = 18
+
+SATURATION_LEAST: Final = 12
+
+#: How far ahead the trend is followed, in seconds.
+SATURATION_HORIZON_SECS: Final = 3 * 3600
+
+#: In how many buckets, one after the other, it is foreseen.
+CONFIRMED: Final = 3
+
+#: From here on, saturation is critical, in seconds.
+SATURATION_SOON_SECS: Final = 1800
+
+#: Least significance of a trend, and least rise of capacity over all buckets.
+SATURATION_SIGNIFICANT: Final = 3.0
+
+LEAST_RISE: Final = 0.1
+
+#: A bolt that is busy for less than this has no trend that would reach 1.0 within the horizon.
+LEAST_CAPACITY: Final = 0.3
+
+#: The median of the last `LATEST` buckets from which on a bolt counts as saturated already.
+SATURATED: Final = 0.98
+
+LATEST: Final = 3
+
+#: The last buckets, which have to rise at least half as fast: else the rise is over.
+SATURATION_STILL: Final = 6
+
+_SUBJECT: Final = ("storm_id", "component")
+
+
 def growing_heartbeats(
     rollup: DataFrame,
     now: datetime | None = None,
@@ -104,36 +137,6 @@ def growing_heartbeats(
         end.alias("seen_at"),
     )
     return findings(found, "growth", "topology", F.col("storm_id"))
-
-
-#: Buckets of the trend, and how many of them have to be there.
-SATURATION_BUCKETS: Final = 18
-SATURATION_LEAST: Final = 12
-
-#: How far ahead the trend is followed, in seconds.
-SATURATION_HORIZON_SECS: Final = 3 * 3600
-
-#: In how many buckets, one after the other, it is foreseen.
-CONFIRMED: Final = 3
-
-#: From here on, saturation is critical, in seconds.
-SATURATION_SOON_SECS: Final = 1800
-
-#: Least significance of a trend, and least rise of capacity over all buckets.
-SATURATION_SIGNIFICANT: Final = 3.0
-LEAST_RISE: Final = 0.1
-
-#: A bolt that is busy for less than this has no trend that would reach 1.0 within the horizon.
-LEAST_CAPACITY: Final = 0.3
-
-#: The median of the last `LATEST` buckets from which on a bolt counts as saturated already.
-SATURATED: Final = 0.98
-LATEST: Final = 3
-
-#: The last buckets, which have to rise at least half as fast: else the rise is over.
-SATURATION_STILL: Final = 6
-
-_SUBJECT: Final = ("storm_id", "component")
 
 
 def saturating_components(

@@ -20,6 +20,30 @@ SILENCES: Final = 5
 _SUBJECT: Final = ("storm_id", "node", "port")
 
 
+#: How many workers of a node or server have to be late, as a number and as a part.
+LEAST_LATE: Final = 3
+
+LEAST_SHARE: Final = 0.5
+
+#: Least probability that a worker is late, however few of the rest are.
+FLOOR: Final = 0.01
+
+#: Probability below which chance does not explain it.
+CHANCE: Final = 1e-4
+
+#: From this part on, it is critical.
+ALL: Final = 0.9
+
+#: Of the workers that are judged: of others it is not known how they are, or they are done.
+STATUSES: Final = ("alive", "late", "dead")
+
+#: The column that says of how many workers a row is, where rows are counts.
+WORKERS: Final = "workers"
+
+#: With `now`, how old the table may be, in seconds.
+FRESH_SECS: Final = 60
+
+
 def flapping_workers(
     events: DataFrame,
     now: datetime | None = None,
@@ -73,29 +97,6 @@ def flapping_workers(
     worker = F.concat(F.col("node"), F.lit(":"), F.col("port").cast("string"))
     subject = F.concat_ws("/", "storm_id", worker)
     return findings(found, "flapping", "worker", subject)
-
-
-#: How many workers of a node or server have to be late, as a number and as a part.
-LEAST_LATE: Final = 3
-LEAST_SHARE: Final = 0.5
-
-#: Least probability that a worker is late, however few of the rest are.
-FLOOR: Final = 0.01
-
-#: Probability below which chance does not explain it.
-CHANCE: Final = 1e-4
-
-#: From this part on, it is critical.
-ALL: Final = 0.9
-
-#: Of the workers that are judged: of others it is not known how they are, or they are done.
-STATUSES: Final = ("alive", "late", "dead")
-
-#: The column that says of how many workers a row is, where rows are counts.
-WORKERS: Final = "workers"
-
-#: With `now`, how old the table may be, in seconds.
-FRESH_SECS: Final = 60
 
 
 def late_nodes(

@@ -35,6 +35,27 @@ BUSY: Final = 0.9
 _SUBJECT: Final = ("storm_id", "component")
 
 
+#: Buckets that have to differ, one after the other, and those before them that are the past.
+RECENT: Final = 2
+
+PAST: Final = 18
+
+LEAST_PAST: Final = 12
+
+#: A topology has fallen below this part of its past, or risen above this multiple.
+FALLEN: Final = 0.5
+
+RISEN: Final = 3.0
+
+#: It differs by so many standard deviations besides.
+DEVIATIONS: Final = 5.0
+
+#: Half the width of "this time of day", in buckets.
+TIME_OF_DAY: Final = 3
+
+DAY_SECS: Final = 86_400
+
+
 def skewed_components(
     rollup: DataFrame,
     now: datetime | None = None,
@@ -148,24 +169,6 @@ def _exceeds(name: str, limit: str) -> Column:
     # For Spark, NaN is larger than any number.
     known = ~F.isnan(name) & ~F.isnan(limit)
     return F.coalesce(known & (F.col(name) > F.col(limit)), F.lit(False))
-
-
-#: Buckets that have to differ, one after the other, and those before them that are the past.
-RECENT: Final = 2
-PAST: Final = 18
-LEAST_PAST: Final = 12
-
-#: A topology has fallen below this part of its past, or risen above this multiple.
-FALLEN: Final = 0.5
-RISEN: Final = 3.0
-
-#: It differs by so many standard deviations besides.
-DEVIATIONS: Final = 5.0
-
-#: Half the width of "this time of day", in buckets.
-TIME_OF_DAY: Final = 3
-
-DAY_SECS: Final = 86_400
 
 
 def unusual_throughput(

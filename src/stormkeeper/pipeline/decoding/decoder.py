@@ -21,6 +21,13 @@ log = logging.getLogger(__name__)
 _MODULE: Final = "stormkeeper.pipeline.decoding._compiled"
 
 
+#: How many values, and how much of them and of the names in their rows (bytes), become columns
+#: together: so many that the columns cost little each, and so little that they fit in memory.
+_MOST: Final = 512
+
+_MOST_BYTES: Final = 32 * 1024 * 1024
+
+
 class Builder(Protocol):
     """What both engines have; `plain.Builder` says what each of these does."""
 
@@ -74,12 +81,6 @@ def warn_if_interpreted() -> None:
             if is_absent
             else f"the compiled module cannot be loaded: {error}",
         )
-
-
-#: How many values, and how much of them and of the names in their rows (bytes), become columns
-#: together: so many that the columns cost little each, and so little that they fit in memory.
-_MOST: Final = 512
-_MOST_BYTES: Final = 32 * 1024 * 1024
 
 
 def decode(

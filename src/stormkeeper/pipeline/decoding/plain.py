@@ -50,6 +50,20 @@ _read_text = SCALAR_READERS[STRING]
 _header = Struct(">bh")
 
 
+_counts, _averages = ((I64, Struct(">q").unpack_from), (DOUBLE, Struct(">d").unpack_from))
+
+#: The statistics in the order of the columns, and those of them that every executor has.
+_STATISTICS: Final = tuple(field.name for field in layout.COUNTER)[3:-1]
+
+_COMMON: Final = ("emitted", "transferred")
+
+#: An executor's statistics: by name, and by whether their streams come in.
+_Statistics = dict[tuple[str, bool], _Statistic]
+
+#: The streams of an executor's rows, by window, and by whether they come in.
+_Streams = dict[tuple[str, bool], dict[Any, Any]]
+
+
 def _struct(cls: type, read_fields: dict[str, Reader]) -> Reader:
     """Return the reader of a struct as a dictionary, by name, of the fields that are there.
 
@@ -148,7 +162,6 @@ def _by_stream(key: int, read_key: Reader, value: int, unpack: Callable[..., Any
     return read
 
 
-_counts, _averages = ((I64, Struct(">q").unpack_from), (DOUBLE, Struct(">d").unpack_from))
 _read_source = _of_struct(_struct(GlobalStreamId, {}), "componentId", "streamId")
 _OWN, _INPUT = (STRING, _read_text), (STRUCT, _read_source)
 
@@ -181,15 +194,6 @@ _read_heartbeat = _struct(
     ClusterWorkerHeartbeat,
     {"executor_stats": _map(STRUCT, _read_tasks, STRUCT, _read_executor)},
 )
-
-#: The statistics in the order of the columns, and those of them that every executor has.
-_STATISTICS: Final = tuple(field.name for field in layout.COUNTER)[3:-1]
-_COMMON: Final = ("emitted", "transferred")
-
-#: An executor's statistics: by name, and by whether their streams come in.
-_Statistics = dict[tuple[str, bool], _Statistic]
-#: The streams of an executor's rows, by window, and by whether they come in.
-_Streams = dict[tuple[str, bool], dict[Any, Any]]
 
 
 class Builder:
