@@ -113,7 +113,7 @@ def test_no_key_leaves_the_folder(store, key):
     assert files(store.folder.parent) == before
 
 
-def test_a_start_deletes_unfinished_uploads_and_keeps_partial_fetches(store):
+def test_a_start_deletes_uploads_and_keeps_partial_fetches(store):
     put(store, "a", b"bytes")
     store.draft().write(b"half")
     part = store.part("0" * 64)

@@ -108,7 +108,7 @@ def test_create_needs_a_new_key_and_update_a_known_one(world):
     assert len(files(world.folder / "data")) == 1
 
 
-def test_a_users_blob_cannot_be_named_like_the_code_of_a_topology(world):
+def test_a_users_blob_cannot_have_the_name_of_code(world):
     with pytest.raises(InvalidBlobKeyError, match="give the blob another key"):
         world.uploads.begin_create("tool-stormjar.jar")
     assert not files(world.folder / "data")
@@ -142,7 +142,7 @@ def test_the_first_of_several_uploads_to_finish_wins(world, begin):
     assert len(files(world.folder / "data")) == 1
 
 
-def test_an_upload_of_a_new_blob_does_not_replace_one_made_meanwhile(world):
+def test_a_new_blob_does_not_replace_one_made_meanwhile(world):
     """Another Nimbus had counted it, and says only now, after a crash, that it is there."""
     world.storm.set_blob_key_sequence("a", 1, None)
     session = world.uploads.begin_create("a")
