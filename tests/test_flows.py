@@ -29,9 +29,9 @@ from stormkeeper.thrift.records import (
     SupervisorInfo,
     TopologyStatus,
 )
-from stormkeeper.topology.claims import Claim
-from stormkeeper.topology.package.collecting import collect
-from stormkeeper.topology.package.unpacking import unpack
+from stormkeeper.topology.package.archive import unpack
+from stormkeeper.topology.package.code import collect
+from stormkeeper.topology.plan import Claim
 from stormkeeper.worker.shutdown import INACTIVE
 from support.heartbeats import heartbeat, path
 from support.inner_cluster import DEAD_SECS, GRAPH, QUERY, InnerCluster

@@ -185,7 +185,7 @@ def test_a_fault_in_the_source_is_said_before_anything_starts(tmp_path):
         f"the storm command ({sys.executable} -m pip install -r requirements.txt), or bring the "
         "module with --py-files"
     ]
-    assert "stormkeeper.topology.source" in imports
+    assert "stormkeeper.topology.script_source" in imports
     assert not imports & {
         "pyspark",
         "pyarrow",

@@ -5,7 +5,7 @@ import pytest
 from stormkeeper.client import package_builder
 from stormkeeper.client.package_builder import SubmissionRequest
 from stormkeeper.errors import TopologyError
-from stormkeeper.topology.package import reading
+from stormkeeper.topology.package import archive
 from support.packages import STREAMING, tree, wheel
 
 TOPOLOGY = """
@@ -30,7 +30,7 @@ def pack(given):
     with package_builder.collected(given) as code:
         description = package_builder.describe(given, code)
         with package_builder.packed(given, code, description, said.append) as packed:
-            package = reading.read(packed.file)
+            package = archive.read(packed.file)
             assert packed.manifest == package.manifest
             assert packed.description == package.description
             return package, said

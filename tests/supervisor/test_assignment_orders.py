@@ -11,7 +11,7 @@ from stormkeeper.supervisor.assignments import Orders, orders, started, stopped
 from stormkeeper.supervisor.process_table import ProcessId
 from stormkeeper.supervisor.slot_model import Restart, SlotAssignment, SlotRecord, WorkerRecord
 from stormkeeper.thrift.records import Assignment, LaunchClaim, NodeInfo
-from stormkeeper.topology.claims import Claim
+from stormkeeper.topology.plan import Claim
 
 HERE, ELSEWHERE = "sup-a-10.0.0.1", "sup-b-10.0.0.2"
 PORTS = (6700, 6701)

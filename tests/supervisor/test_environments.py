@@ -14,7 +14,7 @@ from stormkeeper.errors import EnvironmentBuildError
 from stormkeeper.supervisor import environments
 from stormkeeper.supervisor.environments import Environments
 from stormkeeper.topology.package.environment import Base
-from stormkeeper.topology.package.manifest import WHEELS, Manifest, PackedFile, Versions
+from stormkeeper.topology.package.manifest import WHEELS, PackageManifest, PackedFile, Versions
 from support.packages import wheel
 from support.waiting import DEADLINE_SECS, until
 
@@ -30,7 +30,7 @@ TINY = {
 def requiring(folder, *requirements):
     """The manifest of a package with these requirements and the wheels of its folder."""
     packed = sorted((folder / WHEELS).glob("*.whl"))
-    return Manifest(
+    return PackageManifest(
         version=1,
         name="t",
         entry_point="code/t.py",

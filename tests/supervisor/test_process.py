@@ -21,7 +21,7 @@ from stormkeeper import paths
 from stormkeeper.supervisor import process_table
 from stormkeeper.supervisor.worker_processes import WorkerProcesses
 from stormkeeper.thrift.records import Assignment, ClusterWorkerHeartbeat, NodeInfo
-from stormkeeper.topology.package.collecting import collect
+from stormkeeper.topology.package.code import collect
 from support.packages import contents, of_folder, packed, tree, wheel
 from support.supervisors import OTHER_PORT, PORT, is_alive
 from support.waiting import DEADLINE_SECS, until

@@ -18,7 +18,7 @@ from stormkeeper.supervisor.slot_model import SlotAssignment
 from stormkeeper.supervisor.slots import SlotState, SlotStatus
 from stormkeeper.thrift import records as thrift
 from stormkeeper.thrift.records import LaunchClaim
-from stormkeeper.topology.claims import Claim
+from stormkeeper.topology.plan import Claim
 from support.memory_state import MemoryEnsemble
 from support.waiting import until
 

@@ -14,7 +14,7 @@ from stormkeeper.nimbus.scheduling.cluster import Cluster, Launch, Supervisor, T
 from stormkeeper.nimbus.scheduling.planning import plan
 from stormkeeper.paths import Slot
 from stormkeeper.thrift.records import TopologyStatus
-from stormkeeper.topology.claims import Claim
+from stormkeeper.topology.plan import Claim
 
 NOW = 1_700_000_000
 EPOCH = 7

@@ -8,7 +8,7 @@ from thrift.Thrift import TApplicationException
 from stormkeeper.nimbus.scheduling import mapping
 from stormkeeper.nimbus.scheduling.cluster import Launch
 from stormkeeper.paths import Slot
-from stormkeeper.topology.claims import Claim
+from stormkeeper.topology.plan import Claim
 from support.apache_thrift import DeclaredError
 from support.nimbus_service import describe, package, plain_topology
 

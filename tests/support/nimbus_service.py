@@ -25,9 +25,9 @@ from stormkeeper.rpc.serving import Server
 from stormkeeper.thrift.nimbus import Nimbus
 from stormkeeper.thrift.records import NimbusSummary
 from stormkeeper.topology import description
-from stormkeeper.topology.component import ComponentDescription
-from stormkeeper.topology.package import writing
-from stormkeeper.topology.package.collecting import collect
+from stormkeeper.topology.package import archive
+from stormkeeper.topology.package.code import collect
+from stormkeeper.topology.topology import ComponentDescription
 from support.nimbus_values import ours
 from support.packages import MADE_WITH, SCRIPT, tree
 from support.topologies import make
@@ -183,7 +183,7 @@ def package(folder, described):
     """The bytes of a package that has a description."""
     place = tree(folder / f"code of {described.name}", {"topology.py": SCRIPT})
     file = io.BytesIO()
-    writing.write(file, writing.Contents(collect(place, place), described), MADE_WITH)
+    archive.write(file, archive.PackageContents(collect(place, place), described), MADE_WITH)
     return file.getvalue()
 
 

@@ -7,8 +7,8 @@ import zipfile
 from pathlib import Path
 
 from stormkeeper.topology import description
-from stormkeeper.topology.package import writing
-from stormkeeper.topology.package.collecting import collect
+from stormkeeper.topology.package import archive as writing
+from stormkeeper.topology.package.code import collect
 from stormkeeper.topology.package.manifest import Versions
 
 MADE_WITH = Versions(python="3.11.7", stormkeeper="0.1.0", pyspark="4.3.0")

@@ -17,7 +17,7 @@ from stormkeeper.state.storm.cluster import leader_state
 from stormkeeper.supervisor import process_table
 from stormkeeper.thrift.nimbus import BeginDownloadResult, KeyNotFoundException, Nimbus
 from stormkeeper.thrift.records import NimbusSummary, StormBase, TopologyStatus
-from stormkeeper.topology.claims import Claim
+from stormkeeper.topology.plan import Claim
 from support.daemon import DaemonProcess
 from support.leaders import fence_of
 from support.rpc import served

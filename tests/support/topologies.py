@@ -3,8 +3,8 @@
 from hypothesis import strategies as st
 
 from stormkeeper.topology import Topology
-from stormkeeper.topology.component import ComponentDescription
 from stormkeeper.topology.plan import Executor
+from stormkeeper.topology.topology import ComponentDescription
 
 
 def make(graph, conf=None):

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stormkeeper.topology.claims import Claim
+from stormkeeper.topology.plan import Claim
 
 NUMBERS = st.integers(0, 2**63 - 1)
 

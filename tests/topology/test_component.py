@@ -3,7 +3,7 @@ import functools
 import pytest
 
 from stormkeeper.errors import TopologyError
-from stormkeeper.topology.component import Component
+from stormkeeper.topology.topology import Component
 
 SERVICES = {"spark": "the session", "conf": "the conf"}
 

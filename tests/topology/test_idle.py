@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from stormkeeper.errors import TopologyError
-from stormkeeper.topology.idle import check
+from stormkeeper.topology.script_source import check
 from support.packages import STREAMING, tree
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

@@ -12,7 +12,7 @@ from stormkeeper.conf import defaults
 from stormkeeper.errors import TopologyError, WorkerError
 from stormkeeper.topology import Topology
 from stormkeeper.topology.plan import plan
-from stormkeeper.topology.source import check
+from stormkeeper.topology.script_source import check
 from stormkeeper.worker import script as scripts
 from stormkeeper.worker.topology_run import build
 

@@ -7,8 +7,7 @@ import pytest
 from stormkeeper.daemon import spark_callbacks
 from stormkeeper.errors import ClaimedError, OccupiedError, WorkerError
 from stormkeeper.topology import Topology
-from stormkeeper.topology.claims import Claim
-from stormkeeper.topology.plan import plan
+from stormkeeper.topology.plan import Claim, plan
 from stormkeeper.worker import checkpoint_claims as claims_module
 from stormkeeper.worker.checkpoint_claims import Checkpoint, Claims, Owner
 from stormkeeper.worker.executor_counts import TopologyCounts, WorkerStatistics

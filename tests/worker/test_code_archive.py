@@ -5,7 +5,7 @@ import zipfile
 
 import pytest
 
-from stormkeeper.topology.package.unpacking import unpack
+from stormkeeper.topology.package.archive import unpack
 from stormkeeper.worker import job, remote_spark
 from support.packages import of_folder, packed, tree
 

@@ -4,10 +4,10 @@ import pytest
 
 from stormkeeper.errors import WorkerError
 from stormkeeper.topology import Topology, description
-from stormkeeper.topology.claims import Claim
-from stormkeeper.topology.package import writing
-from stormkeeper.topology.package.collecting import collect
-from stormkeeper.topology.package.unpacking import unpack
+from stormkeeper.topology.package import archive
+from stormkeeper.topology.package.archive import unpack
+from stormkeeper.topology.package.code import collect
+from stormkeeper.topology.plan import Claim
 from stormkeeper.worker.job import Job, read_package
 from support.packages import of_folder, packed, tree
 
@@ -78,7 +78,7 @@ def test_of_a_topology_those_queries_run_that_have_claims(lay_out, tmp_path):
     for name in ("one", "two"):
         topology.bolt(spout, name=name)(lambda rows: rows)
     code = collect(tree(tmp_path / "mine", {"topology.py": ""}), tmp_path)
-    package = lay_out(writing.Contents(code, description.of_topology(topology)))
+    package = lay_out(archive.PackageContents(code, description.of_topology(topology)))
     assert not package.is_script
     assert package.queries == ("one", "two")
     assert job(package).chosen == []

@@ -9,8 +9,8 @@ from stormkeeper.conf import defaults
 from stormkeeper.state.storm.cluster import StormClusterState
 from stormkeeper.state.storm.record_io import Codec
 from stormkeeper.thrift.records import ClusterWorkerHeartbeat, StormBase, TopologyStatus
-from stormkeeper.topology.claims import Claim
-from stormkeeper.topology.package.unpacking import unpack
+from stormkeeper.topology.package.archive import unpack
+from stormkeeper.topology.plan import Claim
 from stormkeeper.worker import cluster_link
 from stormkeeper.worker.cluster_link import WorkerReports
 from stormkeeper.worker.job import Job, read_package

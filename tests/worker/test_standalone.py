@@ -14,9 +14,9 @@ from stormkeeper.conf import defaults
 from stormkeeper.state.storm import cluster
 from stormkeeper.thrift.records import StormBase, TopologyStatus
 from stormkeeper.topology import Topology, description
-from stormkeeper.topology.package import writing
-from stormkeeper.topology.package.collecting import collect
-from stormkeeper.topology.package.unpacking import unpack
+from stormkeeper.topology.package import archive
+from stormkeeper.topology.package.archive import unpack
+from stormkeeper.topology.package.code import collect
 from stormkeeper.worker.shutdown import STOPPED
 from support.leaders import lead
 from support.packages import MADE_WITH, tree
@@ -87,8 +87,8 @@ def package(tmp_path):
     jar = tmp_path / "empty.jar"
     jar.write_bytes(b"PK\x05\x06" + bytes(18))
     with (tmp_path / "package.zip").open("w+b") as file:
-        contents = writing.Contents(code, description.of_topology(topology), jars=(jar,))
-        writing.write(file, contents, MADE_WITH)
+        contents = archive.PackageContents(code, description.of_topology(topology), jars=(jar,))
+        archive.write(file, contents, MADE_WITH)
         unpack(file, tmp_path / "package")
     return tmp_path / "package"
 

@@ -21,9 +21,9 @@ from stormkeeper.thrift.records import (
     TopologyStatus,
 )
 from stormkeeper.topology import Topology, description
-from stormkeeper.topology.package import writing
-from stormkeeper.topology.package.collecting import collect
-from stormkeeper.topology.package.unpacking import unpack
+from stormkeeper.topology.package import archive
+from stormkeeper.topology.package.archive import unpack
+from stormkeeper.topology.package.code import collect
 from stormkeeper.worker.__main__ import main
 from stormkeeper.worker.shutdown import CLAIMED, INACTIVE, STOPPED
 from support.leaders import lead
@@ -48,7 +48,7 @@ def package(folder, files, topology=None, **more):
         else description.of_topology(topology, session_first="changing.py" in files)
     )
     file = io.BytesIO()
-    writing.write(file, writing.Contents(code, described, **more), MADE_WITH)
+    archive.write(file, archive.PackageContents(code, described, **more), MADE_WITH)
     unpack(file, folder / "package")
     return folder / "package"
 

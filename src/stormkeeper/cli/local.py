@@ -113,11 +113,11 @@ def local(
     with faults():
         extras.require("spark", "storm local")
     conf = load_daemon_conf(has_clients=True, unknown="keep")
-    from stormkeeper.topology import idle, source
+    from stormkeeper.topology import script_source
 
     with faults():
-        source.check(topology, py_files)
-        idle.check(topology, py_files)
+        script_source.check(topology, py_files)
+        script_source.check_starts(topology, py_files)
     # What it imports takes longer than the check.
     from stormkeeper.local import local_cluster
     from stormkeeper.local.run_plan import RunRequest

@@ -17,10 +17,10 @@ from typing import BinaryIO
 from stormkeeper.errors import TopologyError
 from stormkeeper.topology import describer
 from stormkeeper.topology.description import Description
-from stormkeeper.topology.package import collecting, gathering, pinning, writing
-from stormkeeper.topology.package.collecting import Code
+from stormkeeper.topology.package import archive, environment
+from stormkeeper.topology.package.code import SubmittedCode, collect
 from stormkeeper.topology.package.environment import Base
-from stormkeeper.topology.package.manifest import Manifest
+from stormkeeper.topology.package.manifest import PackageManifest
 from stormkeeper.topology.package.requirements import Requirement
 from stormkeeper.topology.topology import unheard
 
@@ -80,12 +80,12 @@ class BuiltPackage:
 
     file: BinaryIO
     size: int
-    manifest: Manifest
+    manifest: PackageManifest
     description: Description
 
 
 @contextmanager
-def collected(given: SubmissionRequest) -> Iterator[Code]:
+def collected(given: SubmissionRequest) -> Iterator[SubmittedCode]:
     """Give the code of what is submitted, whose source was checked, as long as it is needed.
 
     Raises
@@ -101,14 +101,14 @@ def collected(given: SubmissionRequest) -> Iterator[Code]:
     with tempfile.TemporaryDirectory(prefix="stormkeeper-submit-") as folder:
         named = given.requirements
         required = None if named is None else (_read(named), str(named))
-        code = collecting.collect(given.code, Path(folder), given.py_files, required)
+        code = collect(given.code, Path(folder), given.py_files, required)
         # Both say what is wrong.
         _required(code)
         describer.has_to_run(code.script, root=_root(code), py_files=given.py_files)
         yield code
 
 
-def describe(given: SubmissionRequest, code: Code) -> Description:
+def describe(given: SubmissionRequest, code: SubmittedCode) -> Description:
     """Return the description of what a script defines; it is run for that, if it has to be.
 
     Raises
@@ -132,7 +132,10 @@ def describe(given: SubmissionRequest, code: Code) -> Description:
 
 @contextmanager
 def packed(
-    given: SubmissionRequest, code: Code, description: Description, say: Callable[[str], None]
+    given: SubmissionRequest,
+    code: SubmittedCode,
+    description: Description,
+    say: Callable[[str], None],
 ) -> Iterator[BuiltPackage]:
     """Give the package, as long as it is needed.
 
@@ -154,8 +157,8 @@ def packed(
         wheels: tuple[Path, ...] = ()
         if given.with_wheels and code.required is not None:
             say("gathering wheels")
-            wheels = gathering.gather(pins, Path(folder), file=code.required[1])
-        contents = writing.Contents(
+            wheels = environment.gather(pins, Path(folder), file=code.required[1])
+        contents = archive.PackageContents(
             code,
             description,
             name=given.name,
@@ -168,27 +171,27 @@ def packed(
         )
         say("packing")
         with Path(folder, "package.zip").open("w+b") as file:
-            made = writing.write(file, contents, writing.versions())
+            made = archive.write(file, contents, archive.versions())
             size = file.seek(0, os.SEEK_END)
             file.seek(0)
             yield BuiltPackage(file, size, made, description)
 
 
-def _root(code: Code) -> Path | None:
+def _root(code: SubmittedCode) -> Path | None:
     """Return where else than beside the script its modules are."""
     return None if code.script.parent == code.root else code.root
 
 
-def _pinned(code: Code, say: Callable[[str], None]) -> tuple[str, ...]:
+def _pinned(code: SubmittedCode, say: Callable[[str], None]) -> tuple[str, ...]:
     required = _required(code)
     if not required or code.required is None:
         return ()
     _, file = code.required
     say(f"choosing versions for {file}")
-    return pinning.pin(required, Base.here(), file=file)
+    return environment.pin(required, Base.here(), file=file)
 
 
-def _required(code: Code) -> tuple[Requirement, ...]:
+def _required(code: SubmittedCode) -> tuple[Requirement, ...]:
     if code.required is None:
         return ()
     return code.requirements(Base.here().versions)

@@ -37,10 +37,11 @@ from stormkeeper.thrift.nimbus import (
     TopologyInitialStatus,
 )
 from stormkeeper.thrift.records import Credentials, GlobalStreamId
-from stormkeeper.topology import faults, source
-from stormkeeper.topology.component import ComponentDescription
+from stormkeeper.topology import faults
+from stormkeeper.topology import script_source as source
 from stormkeeper.topology.description import Description
-from stormkeeper.topology.package.collecting import Code
+from stormkeeper.topology.package.code import SubmittedCode
+from stormkeeper.topology.topology import ComponentDescription
 
 #: Bytes of a piece: Storm's clients send as many.
 _CHUNK: Final = 307_200
@@ -110,7 +111,7 @@ def submit(
     connection: NimbusConnection,
     conf: Conf,
     given: SubmissionRequest,
-    code: Code,
+    code: SubmittedCode,
     told: SubmissionListener,
     *,
     going_on_from: str | None = None,

@@ -28,7 +28,7 @@ from stormkeeper.local import run_plan
 from stormkeeper.local.run_plan import RunRequest
 from stormkeeper.supervisor.directories import Directories
 from stormkeeper.supervisor.worker_processes import WorkerProcesses, end_workers
-from stormkeeper.topology.package import collecting
+from stormkeeper.topology.package.code import collect
 
 #: A search for the leader asks this often, and for as long as it may take: it is on this machine.
 _SEARCH: Final = {
@@ -124,7 +124,7 @@ class Submission:
     def _submit_and_follow(self) -> None:
         request = self._request
         with tempfile.TemporaryDirectory(prefix="stormkeeper-submit-") as folder:
-            code = collecting.collect(request.topology, Path(folder), request.py_files)
+            code = collect(request.topology, Path(folder), request.py_files)
             code = replace(code, required=None)
             overrides = tuple(run_plan.topology_overrides(request.overrides))
             given = package_builder.SubmissionRequest(

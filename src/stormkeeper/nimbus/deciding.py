@@ -21,7 +21,7 @@ from stormkeeper.nimbus.scheduling.planning import plan
 from stormkeeper.nimbus.scheduling.watching import Watch, judge
 from stormkeeper.nimbus.times import Times
 from stormkeeper.state.storm.cluster import ClusterSnapshot
-from stormkeeper.topology.claims import Claim
+from stormkeeper.topology.plan import Claim
 
 #: How long after a worker's time is over it is looked at, in seconds: it is dead only then.
 _AFTER_SECS: Final = 0.05

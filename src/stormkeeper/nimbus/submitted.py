@@ -31,8 +31,8 @@ from stormkeeper.topology.description import (
     ExecutorDescription,
     with_parallelism,
 )
+from stormkeeper.topology.package.archive import Package
 from stormkeeper.topology.package.manifest import DESCRIPTION
-from stormkeeper.topology.package.reading import Package
 
 #: The key of a component's conf that says how many tasks it has.
 TASKS: Final = "topology.tasks"

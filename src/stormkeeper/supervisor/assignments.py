@@ -14,7 +14,7 @@ from stormkeeper.state.storm.cluster import StormReads
 from stormkeeper.state.storm.subscriptions import Callback
 from stormkeeper.supervisor.slot_model import CrashSeries, Restart, SlotAssignment, SlotRecord
 from stormkeeper.thrift.records import Assignment, LaunchClaim, WorkerLaunch
-from stormkeeper.topology.claims import Claim
+from stormkeeper.topology.plan import Claim
 
 log = logging.getLogger(__name__)
 

@@ -29,7 +29,7 @@ import msgspec
 from stormkeeper.daemon import children
 from stormkeeper.errors import ChildError, EnvironmentBuildError
 from stormkeeper.topology.package.environment import DIGITS, Base, identity
-from stormkeeper.topology.package.manifest import WHEELS, Manifest
+from stormkeeper.topology.package.manifest import WHEELS, PackageManifest
 
 _log = logging.getLogger(__name__)
 
@@ -77,14 +77,14 @@ class Environments:
         for left in (*folder.glob(f"{_UNFINISHED}*"), *folder.glob(f"{_REMOVED}*")):
             shutil.rmtree(left, ignore_errors=True)
 
-    def identity(self, manifest: Manifest) -> str | None:
+    def identity(self, manifest: PackageManifest) -> str | None:
         """Return the identity of a package's environment, None where it requires nothing."""
         if not manifest.requirements:
             return None
         wheels = [file.sha256 for file in manifest.files if file.name in manifest.wheels]
         return identity(manifest.requirements, self._base, wheels)
 
-    def python(self, manifest: Manifest, unpacked: Path, *, wait_secs: float) -> Path:
+    def python(self, manifest: PackageManifest, unpacked: Path, *, wait_secs: float) -> Path:
         """Return the Python that runs a topology; build its environment first if it is not there.
 
         Of several callers who need the same one, one builds it, and gets and the others get what
@@ -163,7 +163,7 @@ class Environments:
         """End what is being built; who waits for it gets an error."""
         self._closed.set()
 
-    def _there_or_built(self, name: str, manifest: Manifest, unpacked: Path) -> Path:
+    def _there_or_built(self, name: str, manifest: PackageManifest, unpacked: Path) -> Path:
         place = self._folder / name
         record = _record(manifest, self._base)
         if _is_whole(place, record):
@@ -182,7 +182,9 @@ class Environments:
         _log.info("the environment %s is built, in %.1f s", place, time.monotonic() - started)
         return _python(place)
 
-    def _build(self, unfinished: Path, place: Path, manifest: Manifest, unpacked: Path) -> None:
+    def _build(
+        self, unfinished: Path, place: Path, manifest: PackageManifest, unpacked: Path
+    ) -> None:
         if importlib.util.find_spec("pip") is None:
             raise EnvironmentBuildError(
                 "the supervisor's environment has no pip, which installs what topologies require: "
@@ -252,7 +254,7 @@ def _python(place: Path) -> Path:
     return place / "bin" / "python"
 
 
-def _record(manifest: Manifest, base: Base) -> bytes:
+def _record(manifest: PackageManifest, base: Base) -> bytes:
     return msgspec.json.encode({"requirements": sorted(manifest.requirements), "base": base})
 
 

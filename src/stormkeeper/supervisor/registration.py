@@ -24,8 +24,8 @@ from stormkeeper.state.storm.cluster import StormClusterState
 from stormkeeper.supervisor.slot_model import SlotAssignment
 from stormkeeper.supervisor.slots import SlotState, SlotStatus
 from stormkeeper.thrift.records import CrashSeries, LaunchClaim, SlotReport, SupervisorInfo
-from stormkeeper.topology.claims import Claim
 from stormkeeper.topology.faults import crash_with_cause, is_crash
+from stormkeeper.topology.plan import Claim
 
 log = logging.getLogger(__name__)
 

@@ -38,9 +38,8 @@ from stormkeeper.state.storm.cluster import StormClusterState
 from stormkeeper.supervisor.directories import Directories
 from stormkeeper.thrift.compression import decompress
 from stormkeeper.topology.package import manifest as manifests
-from stormkeeper.topology.package.manifest import Manifest
-from stormkeeper.topology.package.reading import Package
-from stormkeeper.topology.package.unpacking import find_difference, remove_unfinished, unpack
+from stormkeeper.topology.package.archive import Package, find_difference, remove_unfinished, unpack
+from stormkeeper.topology.package.manifest import PackageManifest
 
 log = logging.getLogger(__name__)
 
@@ -134,7 +133,7 @@ class LocalTopologyCode:
             raise SupervisorError(f"the code of {storm_id} is not here any more")
         return self._directories.packages / checksums[_PACKAGE][:_DIGITS]
 
-    def manifest(self, storm_id: str) -> Manifest:
+    def manifest(self, storm_id: str) -> PackageManifest:
         """Return the manifest of the topology's package.
 
         Raises

@@ -3,7 +3,6 @@
 Importing this imports no PySpark: the functions of a topology are called by its worker, later.
 """
 
-from stormkeeper.topology.component import Component
-from stormkeeper.topology.topology import Topology
+from stormkeeper.topology.topology import Component, Topology
 
 __all__ = ["Component", "Topology"]

@@ -22,7 +22,7 @@ from stormkeeper.daemon import spark_environment
 from stormkeeper.daemon.children import RUN_MARK, Child, end_marked
 from stormkeeper.daemon.lifecycle import DIE_WITH_PARENT
 from stormkeeper.errors import TopologyError
-from stormkeeper.topology import description, idle, source
+from stormkeeper.topology import description, script_source
 from stormkeeper.topology.description import MAX_BYTES, Description
 
 #: Seconds that a script may run, without a Spark session and with one. Spark alone may take most of
@@ -33,7 +33,7 @@ SESSION_SECS = 180.0
 _NEVER = re.compile(r"(?!)")
 
 
-class Outcome(IntEnum):
+class ExitCode(IntEnum):
     """Exit codes of the process, none of which Python itself uses."""
 
     #: The result file holds the description.
@@ -90,11 +90,11 @@ def describe(
     command += [f"--conf={override}" for override in overrides]
     command += [] if root is None else ["--root", str(root)]
     described = _run(script, command, arguments, plain_secs)
-    if described is Outcome.NEEDS_SESSION:
+    if described is ExitCode.NEEDS_SESSION:
         described = _run(script, [*command, "--session"], arguments, session_secs)
-    if described is Outcome.NEEDS_SESSION_FIRST:
+    if described is ExitCode.NEEDS_SESSION_FIRST:
         described = _run(script, [*command, "--session-first"], arguments, session_secs)
-    if isinstance(described, Outcome):
+    if isinstance(described, ExitCode):
         raise TopologyError(
             f"{script} uses PySpark after it has stopped its Spark session: leave out `.stop()`"
         )
@@ -107,11 +107,11 @@ def has_to_run(script: Path, *, root: Path | None = None, py_files: Sequence[Pat
         if not file.is_file():
             raise TopologyError(f"there is no file {file}, which {script} is to be able to import")
     importable = [*py_files] if root is None else [root, *py_files]
-    is_run = source.imports_topology(script, importable)
+    is_run = script_source.imports_topology(script, importable)
     if is_run:
         extras.require("spark", f"{script}, which has to be run to see what it defines,", "pyspark")
-    source.check(script, importable, runs_here=is_run)
-    idle.check(script, importable)
+    script_source.check(script, importable, runs_here=is_run)
+    script_source.check_starts(script, importable)
     return is_run
 
 
@@ -120,7 +120,7 @@ def _run(
     command: Sequence[str],
     arguments: Sequence[str],
     secs: float,
-) -> Description | Outcome:
+) -> Description | ExitCode:
     """Run the script; return its description, or which session it needs."""
     mark = uuid.uuid4().hex
     with tempfile.TemporaryDirectory(prefix="stormkeeper-describe-") as folder:
@@ -141,11 +141,11 @@ def _run(
                 f"{script} was not over after {secs:.0f} s. It is run to its end to see what it "
                 "defines, so do in the functions of its spouts and bolts what takes long or waits"
             )
-        if child.returncode in (Outcome.NEEDS_SESSION, Outcome.NEEDS_SESSION_FIRST):
-            return Outcome(child.returncode)
-        if child.returncode == Outcome.FAULT and result.exists():
+        if child.returncode in (ExitCode.NEEDS_SESSION, ExitCode.NEEDS_SESSION_FIRST):
+            return ExitCode(child.returncode)
+        if child.returncode == ExitCode.FAULT and result.exists():
             raise TopologyError(result.read_text())
-        if child.returncode == Outcome.DESCRIBED and result.exists():
+        if child.returncode == ExitCode.DESCRIBED and result.exists():
             with result.open("rb") as file:
                 return description.decode(file.read(MAX_BYTES + 1))
         raise TopologyError(

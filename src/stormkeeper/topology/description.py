@@ -15,10 +15,9 @@ from typing import Any, Final, Literal
 import msgspec
 
 from stormkeeper.errors import SerializationError, TopologyError
-from stormkeeper.topology.component import ComponentDescription
 from stormkeeper.topology.plan import Plan, plan
-from stormkeeper.topology.source import script_name
-from stormkeeper.topology.topology import Topology, spread, unheard
+from stormkeeper.topology.script_source import script_name
+from stormkeeper.topology.topology import ComponentDescription, Topology, spread, unheard
 
 #: Rises when a reader of the version before would misread what is written.
 VERSION: Final = 1

@@ -8,12 +8,13 @@ has the topology, or its description, counts the same tasks. Plans are equal by 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from stormkeeper.errors import TopologyError
-from stormkeeper.topology.component import ComponentDescription
-from stormkeeper.topology.topology import Topology
+from stormkeeper.topology.topology import ComponentDescription, Topology
 
 
 @dataclass(frozen=True)
@@ -151,3 +152,29 @@ def _numbered(queries: tuple[Query, ...]) -> tuple[Executor, ...]:
         executors.append(Executor(component, query, task, task + component.parallelism - 1))
         task += component.parallelism
     return tuple(executors)
+
+
+_FORM = re.compile(r"([0-9]{1,19})-([0-9]{1,19})-([0-9]{1,19})")
+
+
+class Claim(NamedTuple):
+    """A launch; claims are ordered by their fields, the first one counting most.
+
+    A leader gives the first two, and never the same ones twice. The last one counts the starts of
+    the worker's process in its place, by its supervisor, from 0.
+    """
+
+    epoch: int
+    counter: int
+    launch: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.epoch}-{self.counter}-{self.launch}"
+
+    @classmethod
+    def parse(cls, text: str) -> Claim:
+        """Read what ``str`` wrote; `ValueError` for anything else."""
+        found = _FORM.fullmatch(text)
+        if found is None:
+            raise ValueError(f"{text!r} is no claim: EPOCH-COUNTER-LAUNCH, such as 12-3-0")
+        return cls(*map(int, found.groups()))

@@ -18,7 +18,7 @@ from stormkeeper.conf import load
 from stormkeeper.daemon.logs import configure_logging
 from stormkeeper.daemon.spark_environment import restart_if_unfit
 from stormkeeper.errors import ConfigError, InvalidPathError, MissingExtraError, WorkerError
-from stormkeeper.topology.claims import Claim
+from stormkeeper.topology.plan import Claim
 from stormkeeper.worker.job import Job, ScriptArgumentParser, read_package
 
 if TYPE_CHECKING:

@@ -34,7 +34,7 @@ from pyspark.sql import SparkSession
 from stormkeeper.daemon import spark_callbacks
 from stormkeeper.daemon.periodic import PeriodicThread
 from stormkeeper.errors import ClaimedError, OccupiedError, WorkerError
-from stormkeeper.topology.claims import Claim
+from stormkeeper.topology.plan import Claim
 from stormkeeper.worker.failure import readable
 from stormkeeper.worker.job import Job
 from stormkeeper.worker.running_queries import QueryEvents

@@ -3,7 +3,7 @@
 ``python -m stormkeeper.worker.describe_script SCRIPT --to FILE [--session | --session-first]`` is
 the process that `stormkeeper.topology.describer` starts. It starts no query, calls no function of
 a component. Without ``--session`` the script gets no Spark session: Spark takes seconds to start,
-and most scripts of topologies do not need it. The exit code says what FILE holds: see `Outcome`.
+and most scripts of topologies do not need it. The exit code says what FILE holds: see `ExitCode`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from stormkeeper.daemon.lifecycle import die_with_parent
 from stormkeeper.daemon.logs import configure_logging
 from stormkeeper.errors import StormkeeperError, TopologyError
 from stormkeeper.topology import description, faults
-from stormkeeper.topology.describer import Outcome
+from stormkeeper.topology.describer import ExitCode
 from stormkeeper.topology.description import Description
 from stormkeeper.topology.topology import Topology
 from stormkeeper.worker import script as scripts
@@ -91,11 +91,11 @@ def main(arguments: Sequence[str]) -> int:
         )
         given.to.write_bytes(description.encode(described))
     except NeedsSessionError as needed:
-        return Outcome.NEEDS_SESSION_FIRST if needed.first else Outcome.NEEDS_SESSION
+        return ExitCode.NEEDS_SESSION_FIRST if needed.first else ExitCode.NEEDS_SESSION
     except StormkeeperError as error:
         given.to.write_text(str(error), errors="backslashreplace")
-        return Outcome.FAULT
-    return Outcome.DESCRIBED
+        return ExitCode.FAULT
+    return ExitCode.DESCRIBED
 
 
 def describe(

@@ -25,8 +25,8 @@ from pyspark.sql import functions as F
 from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from stormkeeper.topology.component import ComponentDescription
 from stormkeeper.topology.plan import Edge, Executor, Plan, Query
+from stormkeeper.topology.topology import ComponentDescription
 from stormkeeper.worker.batch_readings import BatchRows
 from stormkeeper.worker.failure import readable_text
 from stormkeeper.worker.running_queries import ROWS, QueryEvents, QueryRun

@@ -10,10 +10,10 @@ from typing import Any
 
 from stormkeeper.errors import SerializationError, WorkerError
 from stormkeeper.topology import description
-from stormkeeper.topology.claims import Claim
+from stormkeeper.topology.plan import Claim
 from stormkeeper.topology.description import Description
 from stormkeeper.topology.package import manifest
-from stormkeeper.topology.package.manifest import Manifest
+from stormkeeper.topology.package.manifest import PackageManifest
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class UnpackedPackage:
 
     #: Absolute path.
     folder: Path
-    manifest: Manifest
+    manifest: PackageManifest
     description: Description
 
     @property

@@ -25,7 +25,7 @@ from stormkeeper.conf.address import Address, hostname
 from stormkeeper.errors import ConfigError, EngineError
 from stormkeeper.names import bracketed
 from stormkeeper.topology.package import manifest
-from stormkeeper.topology.package.writing import PLAIN, TIME
+from stormkeeper.topology.package.archive import PLAIN, TIME
 from stormkeeper.worker.job import UnpackedPackage
 from stormkeeper.worker.worker_conf import slot_cores
 

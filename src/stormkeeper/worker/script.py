@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from stormkeeper.errors import StormkeeperError, TopologyError, WorkerError
-from stormkeeper.topology import source
+from stormkeeper.topology import script_source
 from stormkeeper.topology.topology import Topology, on_declared
 from stormkeeper.worker.failure import readable
 
@@ -49,7 +49,7 @@ def prepare(
         if not file.is_file():
             what = "script" if file is script else "file"
             raise WorkerError(f"there is no {what} {file}")
-    source.check(script, py_files if root is None else [root, *py_files])
+    script_source.check(script, py_files if root is None else [root, *py_files])
     folder = str(script.resolve().parent if root is None else root)
     sys.argv = [str(script), *arguments]
     modules = {file.stem: str(file) for file in py_files if file.suffix == ".py"}

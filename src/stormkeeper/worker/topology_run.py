@@ -17,8 +17,8 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from stormkeeper.daemon.spark import Starts
 from stormkeeper.errors import ClaimedError, TopologyError, WorkerError
 from stormkeeper.topology import faults
-from stormkeeper.topology.component import Component
 from stormkeeper.topology.plan import Edge, Plan, Query
+from stormkeeper.topology.topology import Component
 from stormkeeper.worker.checkpoint_claims import Claims
 from stormkeeper.worker.executor_counts import counted, observation
 from stormkeeper.worker.failure import readable, readable_text

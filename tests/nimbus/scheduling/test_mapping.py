@@ -20,8 +20,8 @@ from stormkeeper.thrift.records import (
 )
 from stormkeeper.thrift.serialization import deserialize, serialize
 from stormkeeper.topology import description
-from stormkeeper.topology.claims import Claim
 from stormkeeper.topology.description import ExecutorDescription
+from stormkeeper.topology.plan import Claim
 from support import topologies, vectors
 from support.clusters import NOW, cluster, launch, supervisor
 

@@ -11,7 +11,7 @@ from stormkeeper.nimbus.scheduling.actions import (
 )
 from stormkeeper.nimbus.scheduling.planning import plan
 from stormkeeper.thrift.records import TopologyStatus
-from stormkeeper.topology.claims import Claim
+from stormkeeper.topology.plan import Claim
 from support.clusters import (
     EPOCH,
     NOW,

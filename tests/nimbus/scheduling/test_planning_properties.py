@@ -13,7 +13,7 @@ from stormkeeper.nimbus.scheduling.cluster import Cluster, Launch, Supervisor, T
 from stormkeeper.nimbus.scheduling.planning import plan
 from stormkeeper.paths import Slot
 from stormkeeper.thrift.records import TopologyStatus
-from stormkeeper.topology.claims import Claim
+from stormkeeper.topology.plan import Claim
 from support.clusters import EPOCH, NOW, carried_out
 
 TO_RUN = (TopologyStatus.ACTIVE, TopologyStatus.INACTIVE)

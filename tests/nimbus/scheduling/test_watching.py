@@ -10,7 +10,7 @@ from stormkeeper.heartbeats.protocols import Heartbeat, Heartbeats
 from stormkeeper.nimbus.scheduling.watching import Watch, judge
 from stormkeeper.thrift.records import ClusterWorkerHeartbeat
 from stormkeeper.thrift.serialization import serialize
-from stormkeeper.topology.claims import Claim
+from stormkeeper.topology.plan import Claim
 from support.clusters import EPOCH, NOW, launch
 
 LIMITS = Limits(late_secs=9, timeout_secs=30)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from stormkeeper.topology.claims import Claim
+from stormkeeper.topology.plan import Claim
 from support.clusters import EPOCH, carried_out, cluster, launch, supervisor, texts, topology
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from stormkeeper.errors import TopologyError
-from stormkeeper.topology.package.gathering import gather
+from stormkeeper.topology.package.environment import gather
 from support.packages import wheel
 
 DATA = {"x.py": ""}

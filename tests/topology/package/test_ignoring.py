@@ -6,14 +6,12 @@ import socket
 import pytest
 
 from stormkeeper.errors import TopologyError
-from stormkeeper.topology.package import ignoring
+from stormkeeper.topology.package import code
 from support.packages import tree
 
 
 def travelling(folder):
-    return [
-        file.relative_to(folder).as_posix() for file in ignoring.walk(folder, ignoring.read(folder))
-    ]
+    return [file.relative_to(folder).as_posix() for file in code.walk(folder, code.read(folder))]
 
 
 def test_what_nobody_wants_to_send(tmp_path):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from stormkeeper.topology.package.limits import FREE_BYTES, MAX_BYTES, MAX_FILES, fault
+from stormkeeper.topology.package.manifest import FREE_BYTES, MAX_BYTES, MAX_FILES, fault
 
 
 @pytest.mark.parametrize(

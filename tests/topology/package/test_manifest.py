@@ -6,8 +6,14 @@ import msgspec
 import pytest
 
 from stormkeeper.errors import SerializationError, TopologyError
-from stormkeeper.topology.package import limits
-from stormkeeper.topology.package.manifest import Manifest, PackedFile, Versions, decode, encode
+from stormkeeper.topology.package import manifest
+from stormkeeper.topology.package.manifest import (
+    PackageManifest,
+    PackedFile,
+    Versions,
+    decode,
+    encode,
+)
 
 DIGEST = "0" * 64
 
@@ -16,7 +22,7 @@ def file(name, size=1):
     return PackedFile(name, size, DIGEST)
 
 
-GOOD = Manifest(
+GOOD = PackageManifest(
     version=1,
     name="word-count",
     entry_point="code/word_count.py",
@@ -89,7 +95,7 @@ def test_what_it_looks_like():
         (with_file("code/word_count.py/x"), "both a file and the folder"),
         (with_file("elsewhere"), "'elsewhere' is in no folder of a package"),
         (with_file("manifest.json"), "'manifest.json' is in no folder of a package"),
-        (with_file("code/large", limits.MAX_BYTES), "its files have 2,000,000,006 bytes"),
+        (with_file("code/large", manifest.MAX_BYTES), "its files have 2,000,000,006 bytes"),
         (with_file("jars/other.jar"), "the list of files in jars/ is not what is there"),
         (changed(wheels=[]), "the list of files in wheels/ is not what is there"),
         (changed(py_files=["py-files/a.zip"] * 2), "the list of files in py-files/"),
@@ -97,7 +103,7 @@ def test_what_it_looks_like():
         (changed(jvm_packages=["a:b:c,d:e:f"]), "is no package of a Maven repository"),
         (changed(requirements=["six"]), "'six' allows several versions"),
         (changed(requirements=["--index=x"]), "pip's option --index"),
-        (b" " * (limits.MAX_MANIFEST_BYTES + 1), "may have 8,388,608 bytes, not 8,388,609"),
+        (b" " * (manifest.MAX_MANIFEST_BYTES + 1), "may have 8,388,608 bytes, not 8,388,609"),
     ],
 )
 def test_what_is_no_manifest(data, said):
@@ -108,7 +114,7 @@ def test_what_is_no_manifest(data, said):
 def test_none_is_written_that_nobody_would_read():
     with pytest.raises(TopologyError, match="'word-count' cannot be packed: 'a' is no package of"):
         encode(msgspec.structs.replace(GOOD, jvm_packages=("a",)))
-    long = msgspec.structs.replace(GOOD, arguments=("x" * limits.MAX_MANIFEST_BYTES,))
+    long = msgspec.structs.replace(GOOD, arguments=("x" * manifest.MAX_MANIFEST_BYTES,))
     with pytest.raises(TopologyError, match="bring long arguments in a file"):
         encode(long)
 

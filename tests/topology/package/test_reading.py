@@ -16,10 +16,8 @@ from hypothesis import strategies as st
 from stormkeeper import names
 from stormkeeper.errors import SerializationError
 from stormkeeper.topology import description
-from stormkeeper.topology.package import limits
-from stormkeeper.topology.package.reading import read
-from stormkeeper.topology.package.unpacking import unpack
-from stormkeeper.topology.package.writing import PLAIN, TIME
+from stormkeeper.topology.package import manifest
+from stormkeeper.topology.package.archive import PLAIN, TIME, read, unpack
 from support.packages import of_folder, packed, tree
 
 FILES = {"topology.py": "x = 1\n", "data/b.csv": "1,2\n" * 50}
@@ -244,7 +242,7 @@ def test_a_long_table_of_contents():
 
 
 def test_more_files_than_a_package_may_have(good):
-    more = [(entry(f"code/{number}"), b"") for number in range(limits.MAX_FILES)]
+    more = [(entry(f"code/{number}"), b"") for number in range(manifest.MAX_FILES)]
     with pytest.raises(SerializationError, match="it has 10,003 files, and may have 10,000"):
         read(io.BytesIO(made(good, more=more)))
 
@@ -275,7 +273,7 @@ def test_a_package_of_which_bytes_were_changed(good, data):
 
 
 def test_a_manifest_that_is_too_long():
-    more = [(entry("manifest.json"), b" " * (limits.MAX_MANIFEST_BYTES + 1))]
+    more = [(entry("manifest.json"), b" " * (manifest.MAX_MANIFEST_BYTES + 1))]
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w") as archive:
         for info, content in more:

@@ -9,7 +9,7 @@ import pytest
 
 from stormkeeper.errors import SerializationError
 from stormkeeper.topology.package import manifest
-from stormkeeper.topology.package.unpacking import remove_unfinished, unpack
+from stormkeeper.topology.package.archive import remove_unfinished, unpack
 from support.packages import of_folder, packed, tree
 
 FILES = {"topology.py": "x = 1\n", "data/b.csv": "1,2\n", "run.sh": "#!/bin/sh\n"}

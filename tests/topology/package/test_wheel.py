@@ -3,7 +3,7 @@
 import pytest
 
 from stormkeeper.errors import TopologyError
-from stormkeeper.topology.package.wheel import lay_out
+from stormkeeper.topology.package.code import lay_out
 from support.packages import wheel
 
 

@@ -12,7 +12,7 @@ from math import inf
 from stormkeeper.heartbeats.liveness import Status
 from stormkeeper.paths import Slot
 from stormkeeper.thrift.records import TopologyStatus
-from stormkeeper.topology.claims import Claim
+from stormkeeper.topology.plan import Claim
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -24,8 +24,8 @@ from stormkeeper.thrift.records import (
     WorkerLaunch,
     WorkerResources,
 )
-from stormkeeper.topology.claims import Claim
 from stormkeeper.topology.description import ExecutorDescription
+from stormkeeper.topology.plan import Claim
 
 #: Where a supervisor says what its workers may have together, in MB: since Storm 2, and before.
 _MEMORY: Final = ("memory.mb", "supervisor.memory.capacity.mb")

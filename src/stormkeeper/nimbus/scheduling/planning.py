@@ -24,7 +24,7 @@ from stormkeeper.nimbus.scheduling.standing import TO_RUN, Standing, standing
 from stormkeeper.nimbus.scheduling.wording import wording
 from stormkeeper.paths import Slot
 from stormkeeper.thrift.records import TopologyStatus
-from stormkeeper.topology.claims import Claim
+from stormkeeper.topology.plan import Claim
 
 #: A topology's workers, by slot; by topology.
 Launches = Mapping[str, tuple[Launch, ...]]

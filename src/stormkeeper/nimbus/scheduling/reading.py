@@ -18,7 +18,7 @@ from stormkeeper.nimbus.scheduling.cluster import Cluster, Launch, Supervisor, T
 from stormkeeper.nimbus.scheduling.mapping import Facts
 from stormkeeper.state.storm.cluster import ClusterSnapshot
 from stormkeeper.thrift.records import TopologyStatus
-from stormkeeper.topology.claims import Claim
+from stormkeeper.topology.plan import Claim
 
 #: Of a topology of which only the records are known.
 _NO_FACTS: Final = Facts(

@@ -28,7 +28,7 @@ from stormkeeper.nimbus.scheduling.cluster import Launch
 from stormkeeper.paths import WorkerId
 from stormkeeper.thrift.records import ClusterWorkerHeartbeat
 from stormkeeper.thrift.serialization import deserialize
-from stormkeeper.topology.claims import Claim
+from stormkeeper.topology.plan import Claim
 
 
 class Since(NamedTuple):

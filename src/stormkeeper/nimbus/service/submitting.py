@@ -46,7 +46,7 @@ from stormkeeper.thrift.nimbus import (
 )
 from stormkeeper.thrift.records import Checkpoints, StormBase, TopologyStatus
 from stormkeeper.topology.description import Description
-from stormkeeper.topology.package import reading
+from stormkeeper.topology.package import archive
 
 log = logging.getLogger(__name__)
 
@@ -298,7 +298,7 @@ def _described(package: Path) -> Description:
     """Return what a package says of its topology, once all of it was found to be whole."""
     try:
         with package.open("rb") as file:
-            return reading.read(file).description
+            return archive.read(file).description
     except SerializationError as error:
         raise InvalidTopologyException(
             f"what was uploaded is no package that can be run here: {error}"

@@ -9,8 +9,26 @@ import msgspec
 
 from stormkeeper import names
 from stormkeeper.errors import SerializationError, TopologyError
-from stormkeeper.topology.package import limits, requirements
+from stormkeeper.topology.package import requirements
 from stormkeeper.topology.topology import unheard
+
+#: Files. A folder of vendored packages has some thousands. Each file costs a reader about a
+#: kilobyte of memory and a supervisor a call to the disk.
+MAX_FILES: Final = 10_000
+
+#: Bytes of all files. The largest wheels that Spark's users bring have 1 GB. From 2 GiB on Python
+#: writes a zip with extensions of the format, which readers can so refuse.
+MAX_BYTES: Final = 2_000_000_000
+
+#: How many times as large as the zip its files may be. Code and text shrink to a fifth, and tables
+#: to a fiftieth. A small upload must not fill the disks of all supervisors.
+MAX_RATIO: Final = 100
+
+#: Below so many bytes the ratio does not matter: a file of zeros is no danger then.
+FREE_BYTES: Final = 16 * 1024**2
+
+#: Bytes of the manifest: the names and checksums of so many files, and what stands beside them.
+MAX_MANIFEST_BYTES: Final = 8 * 1024**2
 
 #: Rises when a reader of the version before would misread what is written.
 VERSION: Final = 1
@@ -25,7 +43,7 @@ WHEELS: Final = "wheels/"
 #: A package of a Maven repository, as ``spark.jars.packages`` has it.
 JVM_PACKAGE: Final = re.compile(r"[\w.-]+:[\w.-]+:[\w.-]+", re.ASCII)
 
-_Size = Annotated[int, msgspec.Meta(ge=0, le=limits.MAX_BYTES)]
+_Size = Annotated[int, msgspec.Meta(ge=0, le=MAX_BYTES)]
 _Digest = Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-f]{64}\Z")]
 
 
@@ -45,7 +63,7 @@ class Versions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     pyspark: str | None
 
 
-class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class PackageManifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What is in a package, and how it is run.
 
     Parameters
@@ -88,7 +106,7 @@ class _Versioned(msgspec.Struct):
     version: int
 
 
-def encode(manifest: Manifest) -> bytes:
+def encode(manifest: PackageManifest) -> bytes:
     """Return a manifest as JSON, in lines, so that it can be read in the zip.
 
     Raises
@@ -98,9 +116,9 @@ def encode(manifest: Manifest) -> bytes:
     """
     problem = fault(manifest)
     data = msgspec.json.format(msgspec.json.encode(manifest), indent=1)
-    if problem is None and len(data) > limits.MAX_MANIFEST_BYTES:
+    if problem is None and len(data) > MAX_MANIFEST_BYTES:
         problem = (
-            f"its manifest has {len(data):,} bytes, and may have {limits.MAX_MANIFEST_BYTES:,}: "
+            f"its manifest has {len(data):,} bytes, and may have {MAX_MANIFEST_BYTES:,}: "
             "bring long arguments in a file"
         )
     if problem is not None:
@@ -108,7 +126,7 @@ def encode(manifest: Manifest) -> bytes:
     return data
 
 
-def decode(data: bytes) -> Manifest:
+def decode(data: bytes) -> PackageManifest:
     """Return the manifest that `data` is.
 
     Raises
@@ -116,9 +134,9 @@ def decode(data: bytes) -> Manifest:
     SerializationError
         It is no manifest that this release reads, or says what none may say; the message says why.
     """
-    if len(data) > limits.MAX_MANIFEST_BYTES:
+    if len(data) > MAX_MANIFEST_BYTES:
         raise SerializationError(
-            f"a package's manifest may have {limits.MAX_MANIFEST_BYTES:,} bytes, not {len(data):,}"
+            f"a package's manifest may have {MAX_MANIFEST_BYTES:,} bytes, not {len(data):,}"
         )
     try:
         version = msgspec.json.decode(data, type=_Versioned).version
@@ -127,7 +145,7 @@ def decode(data: bytes) -> Manifest:
                 f"the package has the version {version}, and this release of Stormkeeper reads "
                 f"version {VERSION}: submit the topology again with this release"
             )
-        manifest = msgspec.json.decode(data, type=Manifest)
+        manifest = msgspec.json.decode(data, type=PackageManifest)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise SerializationError(f"this is no manifest of a package: {error}") from error
     problem = fault(manifest)
@@ -136,7 +154,7 @@ def decode(data: bytes) -> Manifest:
     return manifest
 
 
-def fault(manifest: Manifest) -> str | None:
+def fault(manifest: PackageManifest) -> str | None:
     """Return what is wrong with a manifest, None where nothing is."""
     try:
         unheard(manifest.name)  # which says what is wrong with the name
@@ -149,9 +167,9 @@ def fault(manifest: Manifest) -> str | None:
     )
 
 
-def _files_fault(manifest: Manifest) -> str | None:
+def _files_fault(manifest: PackageManifest) -> str | None:
     files = [file.name for file in manifest.files]
-    problem = limits.fault(len(files), sum(file.size for file in manifest.files))
+    problem = limit_fault(len(files), sum(file.size for file in manifest.files))
     problem = problem or names.files_fault(files)
     if problem is not None:
         return problem
@@ -168,7 +186,7 @@ def _files_fault(manifest: Manifest) -> str | None:
     return None
 
 
-def _lists_fault(manifest: Manifest) -> str | None:
+def _lists_fault(manifest: PackageManifest) -> str | None:
     files = [file.name for file in manifest.files]
     for folder, listed in (
         (PY_FILES, manifest.py_files),
@@ -180,4 +198,26 @@ def _lists_fault(manifest: Manifest) -> str | None:
     for package in manifest.jvm_packages:
         if not JVM_PACKAGE.fullmatch(package):
             return f"{package!r} is no package of a Maven repository: GROUP:NAME:VERSION"
+    return None
+
+
+def limit_fault(files: int, unpacked: int, packed: int | None = None) -> str | None:
+    """Return what is too much, None where nothing is.
+
+    Parameters
+    ----------
+    files
+        How many there are.
+    unpacked, packed
+        Bytes of all of them, and of the zip, once that is known.
+    """
+    if files > MAX_FILES:
+        return f"it has {files:,} files, and may have {MAX_FILES:,}"
+    if unpacked > MAX_BYTES:
+        return f"its files have {unpacked:,} bytes, and may have {MAX_BYTES:,}"
+    if packed is not None and unpacked > max(FREE_BYTES, MAX_RATIO * packed):
+        return (
+            f"its files have {unpacked:,} bytes, and may have {MAX_RATIO} times the "
+            f"{packed:,} bytes of the zip"
+        )
     return None

@@ -10,8 +10,8 @@ import pytest
 
 from stormkeeper.errors import TopologyError
 from stormkeeper.topology import description
-from stormkeeper.topology.package import limits, writing
-from stormkeeper.topology.package.collecting import collect
+from stormkeeper.topology.package import archive, manifest
+from stormkeeper.topology.package.code import collect
 from support.packages import MADE_WITH, contents, of_folder, packed, tree
 from support.topologies import make
 
@@ -81,8 +81,8 @@ def test_what_a_topology_is_called(tmp_path):
     code = of_folder(tmp_path / "jobs").code
     described = description.of_topology(make({"a": ((), 1), "b": (("a",), 1)}))
     assert contents(code).topology_name == "jobs"
-    assert writing.Contents(code, described).topology_name == "t"
-    assert writing.Contents(code, described, name="mine").topology_name == "mine"
+    assert archive.PackageContents(code, described).topology_name == "t"
+    assert archive.PackageContents(code, described, name="mine").topology_name == "mine"
     with pytest.raises(TopologyError, match="'no/name' is no name for a topology"):
         packed(contents(code, name="no/name"))
 
@@ -123,24 +123,24 @@ def test_a_file_that_is_gone(tmp_path):
 def test_more_than_a_package_may_have(tmp_path):
     sparse = tmp_path / "table"
     with sparse.open("wb") as file:
-        file.truncate(limits.MAX_BYTES)
+        file.truncate(manifest.MAX_BYTES)
     what = of_folder(tmp_path)
     with pytest.raises(TopologyError, match="bytes, and may have 2,000,000,000"):
         packed(what)
-    os.truncate(sparse, limits.FREE_BYTES)
+    os.truncate(sparse, manifest.FREE_BYTES)
     with pytest.raises(TopologyError, match="may have 100 times the"):
         packed(what)
-    os.truncate(sparse, limits.FREE_BYTES // 2)
-    assert packed(what)[1].files[0].size == limits.FREE_BYTES // 2
+    os.truncate(sparse, manifest.FREE_BYTES // 2)
+    assert packed(what)[1].files[0].size == manifest.FREE_BYTES // 2
 
 
 def test_times_and_modes_are_fixed(tmp_path):
     file = io.BytesIO()
-    writing.write(file, of_folder(tree(tmp_path, FILES)), MADE_WITH)
+    archive.write(file, of_folder(tree(tmp_path, FILES)), MADE_WITH)
     info = zipfile.ZipFile(file).getinfo("manifest.json")
     assert info.date_time == (1980, 1, 1, 0, 0, 0)
     assert info.external_attr >> 16 == 0o100644
 
 
 def test_the_versions_of_this_process():
-    assert writing.versions().pyspark == metadata.version("pyspark")
+    assert archive.versions().pyspark == metadata.version("pyspark")

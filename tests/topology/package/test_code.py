@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from stormkeeper.errors import TopologyError
-from stormkeeper.topology.package.collecting import collect
+from stormkeeper.topology.package.code import collect
 from support.packages import SCRIPT, tree, wheel
 
 TOPOLOGY = """\

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from stormkeeper.errors import TopologyError
-from stormkeeper.topology.source import (
+from stormkeeper.topology.script_source import (
     check,
     formats,
     imports_topology,
@@ -264,7 +264,8 @@ def test_nothing_of_the_script_is_run(script, tmp_path):
 
 def test_reading_a_script_imports_no_pyspark(script):
     code = (
-        "import sys; from pathlib import Path; from stormkeeper.topology.source import check; "
+        "import sys; from pathlib import Path; "
+        "from stormkeeper.topology.script_source import check; "
         f"check(Path({str(script(GOOD))!r})); print('pyspark' in sys.modules)"
     )
     done = subprocess.run(
