@@ -30,7 +30,7 @@ def pack(given):
     with package_builder.collected(given) as code:
         description = package_builder.describe(given, code)
         with package_builder.packed(given, code, description, said.append) as packed:
-            package = archive.read(packed.file)
+            package = archive.read_package(packed.file)
             assert packed.manifest == package.manifest
             assert packed.description == package.description
             return package, said

@@ -7,7 +7,7 @@ import zipfile
 from pathlib import Path
 
 from stormkeeper.topology import description
-from stormkeeper.topology.package import archive as writing
+from stormkeeper.topology.package import archive as packages
 from stormkeeper.topology.package.code import collect
 from stormkeeper.topology.package.manifest import Versions
 
@@ -57,7 +57,7 @@ def wheel(folder, name, version, files, *, requires=(), tag="py3-none-any"):
 
 def contents(code, **more):
     """What is packed of a plain script's code."""
-    return writing.Contents(code, description.of_script(code.script), **more)
+    return packages.PackageContents(code, description.of_script(code.script), **more)
 
 
 def of_folder(folder, **more):
@@ -70,5 +70,5 @@ def of_folder(folder, **more):
 def packed(what):
     """A package, as a file in memory, and its manifest."""
     file = io.BytesIO()
-    made = writing.write(file, what, MADE_WITH)
+    made = packages.write(file, what, MADE_WITH)
     return file, made

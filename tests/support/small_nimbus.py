@@ -139,7 +139,7 @@ class SmallNimbus:
         self.credentials[name] = options.creds and options.creds.creds
         if name in self.topologies:
             raise AlreadyAliveException(f"{name} is already alive")
-        self.packages[name] = archive.read(io.BytesIO(self.uploads[location]))
+        self.packages[name] = archive.read_package(io.BytesIO(self.uploads[location]))
         standing = self.has(name, **json.loads(conf))
         standing.structure = structure
         workers, standing.workers, standing.sched_status = standing.workers, [], None

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from stormkeeper.errors import TopologyError
-from stormkeeper.topology.script_source import check
+from stormkeeper.topology.script_source import check_starts
 from support.packages import STREAMING, tree
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -19,7 +19,7 @@ def fault(tmp_path):
     def judge(script, beside=None, **more):
         folder = tree(tmp_path, {"job.py": script, **(beside or {})})
         try:
-            check(folder / "job.py", **more)
+            check_starts(folder / "job.py", **more)
         except TopologyError as error:
             return str(error)
         return None
@@ -126,12 +126,12 @@ def test_what_comes_along_counts(fault, tmp_path):
 def test_a_script_in_a_package_has_relative_imports(tmp_path):
     files = {"jobs/__init__.py": "", "jobs/__main__.py": "from . import one\n"}
     folder = tree(tmp_path, files | {"jobs/one.py": STREAMING})
-    check(folder / "jobs" / "__main__.py", [folder])
+    check_starts(folder / "jobs" / "__main__.py", [folder])
     tree(folder, {"jobs/one.py": "x = 1\n"})
     with pytest.raises(TopologyError, match="nothing to run"):
-        check(folder / "jobs" / "__main__.py", [folder])
+        check_starts(folder / "jobs" / "__main__.py", [folder])
     tree(folder, {"jobs/__init__.py": STREAMING})
-    check(folder / "jobs" / "__main__.py", [folder])
+    check_starts(folder / "jobs" / "__main__.py", [folder])
 
 
 def test_a_compiled_module_cannot_be_read(fault, tmp_path):
@@ -142,4 +142,4 @@ def test_a_compiled_module_cannot_be_read(fault, tmp_path):
 
 @pytest.mark.parametrize("example", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.stem)
 def test_the_examples_start_something(example):
-    check(example)
+    check_starts(example)

@@ -42,7 +42,7 @@ def test_it_is_one_of_the_sets(pins, wheels, other_pins, other_wheels):
 
 
 def test_one_of_nothing():
-    with pytest.raises(TopologyError, match="there is no environment to build"):
+    with pytest.raises(TopologyError, match="an environment without requirements is not built"):
         identity([], BASE)
 
 

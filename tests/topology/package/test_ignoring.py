@@ -11,7 +11,9 @@ from support.packages import tree
 
 
 def travelling(folder):
-    return [file.relative_to(folder).as_posix() for file in code.walk(folder, code.read(folder))]
+    return [
+        file.relative_to(folder).as_posix() for file in code.walk(folder, code.read_ignored(folder))
+    ]
 
 
 def test_what_nobody_wants_to_send(tmp_path):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from stormkeeper.topology.package.manifest import FREE_BYTES, MAX_BYTES, MAX_FILES, fault
+from stormkeeper.topology.package.manifest import FREE_BYTES, MAX_BYTES, MAX_FILES, limit_fault
 
 
 @pytest.mark.parametrize(
@@ -16,7 +16,7 @@ from stormkeeper.topology.package.manifest import FREE_BYTES, MAX_BYTES, MAX_FIL
     ],
 )
 def test_what_is_not_too_much(files, unpacked, packed):
-    assert fault(files, unpacked, packed) is None
+    assert limit_fault(files, unpacked, packed) is None
 
 
 @pytest.mark.parametrize(
@@ -29,4 +29,4 @@ def test_what_is_not_too_much(files, unpacked, packed):
     ],
 )
 def test_what_is_too_much(files, unpacked, packed, said):
-    assert said in fault(files, unpacked, packed)
+    assert said in limit_fault(files, unpacked, packed)

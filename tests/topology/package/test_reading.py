@@ -17,7 +17,7 @@ from stormkeeper import names
 from stormkeeper.errors import SerializationError
 from stormkeeper.topology import description
 from stormkeeper.topology.package import manifest
-from stormkeeper.topology.package.archive import PLAIN, TIME, read, unpack
+from stormkeeper.topology.package.archive import PLAIN, TIME, read_package, unpack
 from support.packages import of_folder, packed, tree
 
 FILES = {"topology.py": "x = 1\n", "data/b.csv": "1,2\n" * 50}
@@ -42,7 +42,7 @@ def test_what_was_packed_comes_out(files):
     with tempfile.TemporaryDirectory() as temporary:
         folder = tree(Path(temporary, "job"), {**files, "topology.py": "y = 2"})
         file, made = packed(of_folder(folder))
-        package = read(file)
+        package = read_package(file)
         assert package.manifest == made
         assert package.description == description.of_script(Path("topology.py"))
         unpack(file, Path(temporary, "out"))
@@ -56,7 +56,7 @@ def test_what_was_packed_comes_out(files):
 def test_it_writes_nothing_and_leaves_its_file_open(good, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     file = io.BytesIO(good)
-    read(file)
+    read_package(file)
     assert not file.closed
     assert [*tmp_path.iterdir()] == []
 
@@ -98,7 +98,10 @@ def listed(name, size, digest="0" * 64):
 
 
 def test_one_made_in_this_way_is_read(good):
-    assert read(io.BytesIO(made(good))).manifest.name == read(io.BytesIO(good)).manifest.name
+    assert (
+        read_package(io.BytesIO(made(good))).manifest.name
+        == read_package(io.BytesIO(good)).manifest.name
+    )
 
 
 @pytest.mark.parametrize(
@@ -120,7 +123,7 @@ def test_one_made_in_this_way_is_read(good):
 )
 def test_an_entry_that_may_not_be_there(good, name, said):
     with pytest.raises(SerializationError, match=said):
-        read(io.BytesIO(made(good, more=[(entry(name), b"x")])))
+        read_package(io.BytesIO(made(good, more=[(entry(name), b"x")])))
 
 
 @pytest.mark.parametrize(
@@ -139,7 +142,7 @@ def test_an_entry_that_is_no_plain_file(good, mode, said):
         info.external_attr = mode << 16
 
     with pytest.raises(SerializationError, match=said):
-        read(io.BytesIO(made(good, infos=change)))
+        read_package(io.BytesIO(made(good, infos=change)))
 
 
 @pytest.mark.parametrize(
@@ -156,7 +159,7 @@ def test_an_entry_of_another_kind_of_zip(good, field, value):
         setattr(info, field, value)
 
     with pytest.raises(SerializationError, match="or packed in a way that no package is"):
-        read(io.BytesIO(made(good, infos=change)))
+        read_package(io.BytesIO(made(good, infos=change)))
 
 
 def test_one_that_is_encrypted(good):
@@ -166,12 +169,12 @@ def test_one_that_is_encrypted(good):
     with pytest.raises(
         SerializationError, match=r"no package: .* is encrypted, or packed in a way"
     ):
-        read(io.BytesIO(data))
+        read_package(io.BytesIO(data))
 
 
 def test_a_file_that_is_missing(good):
     with pytest.raises(SerializationError, match="differ, first at 'code/a'"):
-        read(io.BytesIO(made(good, change=listed("code/a", 1))))
+        read_package(io.BytesIO(made(good, change=listed("code/a", 1))))
 
 
 def test_a_file_of_another_content(good):
@@ -179,7 +182,7 @@ def test_a_file_of_another_content(good):
         fields["files"][1]["sha256"] = "0" * 64
 
     with pytest.raises(SerializationError, match=r"'code/topology.py' .* is not the one that was"):
-        read(io.BytesIO(made(good, change=change)))
+        read_package(io.BytesIO(made(good, change=change)))
 
 
 def test_a_description_of_another_content(good):
@@ -187,7 +190,7 @@ def test_a_description_of_another_content(good):
         fields["files"][2]["sha256"] = "0" * 64
 
     with pytest.raises(SerializationError, match=r"'description.json' .* is not the one"):
-        read(io.BytesIO(made(good, change=change)))
+        read_package(io.BytesIO(made(good, change=change)))
 
 
 def test_one_without_a_manifest():
@@ -195,7 +198,7 @@ def test_one_without_a_manifest():
     with zipfile.ZipFile(file, "w") as archive:
         archive.writestr(entry("code/topology.py"), b"")
     with pytest.raises(SerializationError, match=r"has no manifest\.json"):
-        read(file)
+        read_package(file)
 
 
 def test_a_bomb(good):
@@ -203,7 +206,7 @@ def test_a_bomb(good):
     data = made(good, change=listed("code/bomb", 32 * 2**20), more=[(bomb, bytes(32 * 2**20))])
     assert len(data) < 100_000
     with pytest.raises(SerializationError, match="and may have 100 times the"):
-        read(io.BytesIO(data))
+        read_package(io.BytesIO(data))
 
 
 def test_a_bomb_that_says_that_it_is_small(good):
@@ -214,7 +217,7 @@ def test_a_bomb_that_says_that_it_is_small(good):
         assert data[place : place + 4] == struct.pack("<L", 32 * 2**20)
         data[place : place + 4] = struct.pack("<L", 5)
     with pytest.raises(SerializationError, match=r"'code/bomb' .* is not the one|broken: Bad CRC"):
-        read(io.BytesIO(bytes(data)))
+        read_package(io.BytesIO(bytes(data)))
 
 
 @pytest.mark.parametrize(
@@ -231,26 +234,26 @@ def test_a_bomb_that_says_that_it_is_small(good):
 )
 def test_a_zip_of_another_kind(good, change, said):
     with pytest.raises(SerializationError, match=said):
-        read(io.BytesIO(change(good)))
+        read_package(io.BytesIO(change(good)))
 
 
 def test_a_long_table_of_contents():
     table = bytes(10_001 * 1070 + 1)
     end = struct.pack("<4s4H2LH", b"PK\x05\x06", 0, 0, 1, 1, len(table), 0, 0)
     with pytest.raises(SerializationError, match="has 10,701,071 bytes, and may have 10,701,070"):
-        read(io.BytesIO(table + end))
+        read_package(io.BytesIO(table + end))
 
 
 def test_more_files_than_a_package_may_have(good):
     more = [(entry(f"code/{number}"), b"") for number in range(manifest.MAX_FILES)]
     with pytest.raises(SerializationError, match="it has 10,003 files, and may have 10,000"):
-        read(io.BytesIO(made(good, more=more)))
+        read_package(io.BytesIO(made(good, more=more)))
 
 
 @given(st.binary(max_size=400))
 def test_any_bytes(data):
     with pytest.raises(SerializationError):
-        read(io.BytesIO(data))
+        read_package(io.BytesIO(data))
 
 
 @given(st.data())
@@ -260,9 +263,9 @@ def test_a_package_of_which_bytes_were_changed(good, data):
     for _ in range(data.draw(st.integers(1, 3))):
         place = data.draw(st.integers(0, len(good) - 1))
         changed[place] = data.draw(st.integers(0, 255))
-    before = read(io.BytesIO(good))
+    before = read_package(io.BytesIO(good))
     try:
-        package = read(io.BytesIO(bytes(changed)))
+        package = read_package(io.BytesIO(bytes(changed)))
     except SerializationError:
         return
     # What nobody reads may differ, such as a time. What comes out may not, where the manifest is
@@ -279,4 +282,4 @@ def test_a_manifest_that_is_too_long():
         for info, content in more:
             archive.writestr(info, content)
     with pytest.raises(SerializationError, match="manifest may have 8,388,608 bytes"):
-        read(file)
+        read_package(file)

@@ -3,7 +3,7 @@
 import pytest
 
 from stormkeeper.errors import TopologyError
-from stormkeeper.topology.package.code import lay_out
+from stormkeeper.topology.package.code import unpack_wheel
 from support.packages import wheel
 
 
@@ -16,7 +16,7 @@ def folder(tmp_path):
 def test_a_wheel_is_laid_out(tmp_path, folder):
     files = {"my_jobs/__main__.py": "x = 1", "my_jobs/deep/__main__.py": "", "alone.py": ""}
     requires = ["requests>=2", "more; extra == 'm'", "not a requirement"]
-    laid_out = lay_out(wheel(tmp_path, "my_jobs", "1.0", files, requires=requires), folder)
+    laid_out = unpack_wheel(wheel(tmp_path, "my_jobs", "1.0", files, requires=requires), folder)
     assert (laid_out.name, laid_out.script) == ("my-jobs", folder / "my_jobs" / "__main__.py")
     assert laid_out.requires == ("requests>=2", "not a requirement")
     assert laid_out.script.read_text() == "x = 1"
@@ -35,17 +35,17 @@ def test_a_wheel_is_laid_out(tmp_path, folder):
 )
 def test_a_wheel_that_cannot_be_sent(tmp_path, folder, files, said):
     with pytest.raises(TopologyError, match=said):
-        lay_out(wheel(tmp_path, "x", "1.0", files), folder)
+        unpack_wheel(wheel(tmp_path, "x", "1.0", files), folder)
 
 
 def test_a_wheel_for_one_platform(tmp_path, folder):
     packed = wheel(tmp_path, "x", "1.0", {"x/__main__.py": ""}, tag="cp311-cp311-linux_x86_64")
     with pytest.raises(TopologyError, match="is for one platform: submit the script that uses it"):
-        lay_out(packed, folder)
+        unpack_wheel(packed, folder)
 
 
 def test_a_broken_wheel(tmp_path, folder):
     packed = wheel(tmp_path, "x", "1.0", {"x/__main__.py": "y = 1"})
     packed.write_bytes(packed.read_bytes().replace(b"y = 1", b"y = 2"))
     with pytest.raises(TopologyError, match="cannot be read: Bad CRC-32"):
-        lay_out(packed, folder)
+        unpack_wheel(packed, folder)

@@ -298,7 +298,7 @@ def _described(package: Path) -> Description:
     """Return what a package says of its topology, once all of it was found to be whole."""
     try:
         with package.open("rb") as file:
-            return archive.read(file).description
+            return archive.read_package(file).description
     except SerializationError as error:
         raise InvalidTopologyException(
             f"what was uploaded is no package that can be run here: {error}"

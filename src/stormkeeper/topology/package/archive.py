@@ -1,8 +1,11 @@
-"""Makes a package: a zip that has the same bytes whenever it is made of the same.
+"""The zip of a package: written, read without trusting anything in it, and unpacked into a folder.
 
-Names are sorted, times are fixed, and a file is executable or not, and nothing else. So a topology
-that has not changed has the same checksum, and need not be sent again. (Another release of zlib may
-compress in another way. The manifest, with the checksum of each file, is the same all the same.)
+The same input gives the same bytes: names are sorted, times fixed, and a file is executable or not
+and nothing else. So an unchanged topology keeps its checksum and need not be sent again. (Another
+release of zlib may compress differently; the manifest with the checksums stays the same.)
+
+Readers accept only what `write` makes: a plain zip without extensions, comments, links, encryption
+or bytes before or behind it, with exactly the files in its manifest.
 """
 
 from __future__ import annotations
@@ -34,39 +37,60 @@ from stormkeeper.topology.package import manifest
 from stormkeeper.topology.package.code import SubmittedCode
 from stormkeeper.topology.package.manifest import PackageManifest, PackedFile, Versions
 
-#: The earliest time that a zip can tell.
+#: The earliest time in a zip.
 TIME: Final = (1980, 1, 1, 0, 0, 0)
 
-#: The two modes that a file can have.
+#: The two modes of a file.
 PLAIN: Final = stat.S_IFREG | 0o644
 EXECUTABLE: Final = stat.S_IFREG | 0o755
 
-_CHUNK = 1024 * 1024
-#: As whose a zip's modes are meant.
-_UNIX = 3
+_CHUNK: Final = 1024 * 1024
+
+#: The system whose modes are in a zip.
+_UNIX: Final = 3
+
+#: Every Java archive has this file.
+_JAR: Final = "META-INF/MANIFEST.MF"
+
+#: The record at the end of a zip (APPNOTE.TXT 4.3.16): mark, four counts of disks and files, size
+#: and position of the table of contents, length of the comment.
+_END: Final = struct.Struct("<4s4H2LH")
+_END_MARK: Final = b"PK\x05\x06"
+
+#: The beginning of an entry in the table of contents (4.3.12), and the longest table: an entry has
+#: 46 bytes and the name.
+_ENTRY_MARK: Final = b"PK\x01\x02"
+_TABLE_BYTES: Final = (manifest.MAX_FILES + 1) * (46 + names.MAX_FILE_BYTES)
+
+#: The locator before the end record of a zip64 (4.3.15), whose own sizes would count.
+_LOCATOR_MARK: Final = b"PK\x06\x07"
+_LOCATOR_BYTES: Final = 20
+
+#: The one flag that an entry may have: a name in UTF-8.
+_UTF8: Final = 0x800
+
+#: Prefix of unfinished folders.
+_UNFINISHED: Final = ".unpacking-"
+
+#: For the owner alone, as code may be private. Programs have the folder's mode.
+_FOLDER_MODE: Final = 0o700
+_FILE_MODE: Final = 0o600
 
 
 @dataclass(frozen=True)
 class PackageContents:
-    """What is packed.
+    """What goes into a package.
 
     Parameters
     ----------
-    code
-        As of `collecting.collect`.
-    description
-        Of the topology, or of the plain script.
     name
-        What the topology is called in the cluster; by default as it calls itself, or after the
-        code.
-    arguments
-        What the script finds in ``sys.argv``.
+        The topology's name in the cluster; by default its own, or that of the code.
     requirements
-        Pinned, as `requirements.Requirement.text` has them.
+        Pinned, as `requirements.Requirement.text`.
     py_files, jars, wheels
-        Files that come along, in the order in which they are used.
+        Files that are included, in the order of use.
     jvm_packages
-        What Spark is to fetch: ``GROUP:NAME:VERSION``.
+        Maven packages that Spark fetches, ``GROUP:NAME:VERSION``.
     """
 
     code: SubmittedCode
@@ -81,22 +105,22 @@ class PackageContents:
 
     @property
     def topology_name(self) -> str:
-        """What the topology is called."""
+        """The topology's name in the cluster."""
         own = self.description.name if self.description.kind == "topology" else self.code.name
         return self.name or own
 
     @property
     def entry_point(self) -> str:
-        """The name that the script has in the package."""
+        """The script's name in the package."""
         return manifest.CODE + self.code.script.relative_to(self.code.root).as_posix()
 
     def files(self) -> dict[str, Path]:
-        """Return the files by the names that they have in the package.
+        """Return the files by name in the package.
 
         Raises
         ------
         TopologyError
-            Two would have the same name.
+            Two files have the same name.
         """
         found: dict[str, Path] = {}
         for file in self.code.files:
@@ -110,14 +134,13 @@ class PackageContents:
                 other = found.setdefault(folder + file.name, file)
                 if other is not file:
                     raise TopologyError(
-                        f"{other} and {file} have the same name, and come into one folder: give "
-                        "one of them another name"
+                        f"{other} and {file} have the same name and go into one folder: rename one"
                     )
         return found
 
 
 def versions() -> Versions:
-    """Return what this process runs on."""
+    """Return the versions on this machine."""
     try:
         pyspark = metadata.version("pyspark")
     except metadata.PackageNotFoundError:
@@ -126,26 +149,17 @@ def versions() -> Versions:
 
 
 def write(file: BinaryIO, contents: PackageContents, made_with: Versions) -> PackageManifest:
-    """Write a package.
-
-    Parameters
-    ----------
-    file
-        An empty file that can be sought in.
-    contents
-        What is packed.
-    made_with
-        The versions on this machine.
+    """Write a package to an empty, seekable file.
 
     Raises
     ------
     TopologyError
-        A file cannot be read, or nobody would read the package: it is too large, or has a name or
-        a list that none may have.
+        A file cannot be read, or the package would be refused by its readers: it is too large, or
+        has an invalid name or list.
     """
     files = contents.files()
     what = f"{contents.topology_name!r} cannot be packed"
-    _check(files, what)
+    _check_files(files, what)
     packed: list[PackedFile] = []
     try:
         with zipfile.ZipFile(file, "w") as archive:
@@ -179,14 +193,8 @@ def write(file: BinaryIO, contents: PackageContents, made_with: Versions) -> Pac
     return made
 
 
-def _check(files: Mapping[str, Path], what: str) -> None:
-    """Find out what nobody would read before anything is compressed.
-
-    Raises
-    ------
-    TopologyError
-        There is such a thing, or a file is not there.
-    """
+def _check_files(files: Mapping[str, Path], what: str) -> None:
+    """Raise `TopologyError` for sizes and names that readers would refuse, before compressing."""
     try:
         total = sum(path.stat().st_size for path in files.values())
     except OSError as error:
@@ -217,46 +225,20 @@ def _add(archive: zipfile.ZipFile, name: str, mode: int, source: BinaryIO) -> Pa
     return PackedFile(name, size, digest.hexdigest())
 
 
-_READ_CHUNK = 1024 * 1024
-
-#: What every Java archive has.
-_JAR: Final = "META-INF/MANIFEST.MF"
-
-#: The record at the end of a zip (APPNOTE.TXT 4.3.16): its mark, four counts of disks and files,
-#: size and place of the table of contents, length of the comment.
-_END: Final = struct.Struct("<4s4H2LH")
-_END_MARK: Final = b"PK\x05\x06"
-
-#: How each file's entry in the table of contents begins (4.3.12), and the longest table: an entry
-#: has 46 bytes and the name.
-_ENTRY_MARK: Final = b"PK\x01\x02"
-_TABLE_BYTES: Final = (manifest.MAX_FILES + 1) * (46 + names.MAX_FILE_BYTES)
-
-#: What stands before the record in a zip of the large kind (4.3.15), whose sizes would count then.
-_LOCATOR_MARK: Final = b"PK\x06\x07"
-_LOCATOR_BYTES: Final = 20
-
-#: The one flag that a file may have: its name is UTF-8.
-_UTF8: Final = 0x800
-
-
 class Package:
-    """A package whose manifest and description hold together; its other files may be anything.
+    """A package with a valid manifest and description; the other files are not verified yet.
 
-    Parameters
-    ----------
-    file
-        The zip, which can be sought in and stays open as long as this is used.
+    The file must be seekable and stay open.
 
     Raises
     ------
     SerializationError
-        It is no package that this release reads; the message says why.
+        The file is not a package that this release reads; the message says why.
     """
 
     def __init__(self, file: BinaryIO) -> None:
         size = _check_end(file)
-        with _foreign():
+        with _zip_errors():
             self._zip = zipfile.ZipFile(file)
         self._infos = {info.filename: info for info in self._zip.infolist()}
         _check_table(self._zip.infolist(), size)
@@ -268,22 +250,22 @@ class Package:
         self._check_list()
         for listed in self.manifest.files:
             if listed.name == manifest.DESCRIPTION:
-                self._check_all_of(listed)
+                self._verify(listed)
         self.description: Description = description.decode(
             self._bytes(manifest.DESCRIPTION, description.MAX_BYTES)
         )
 
     def chunks(self, file: PackedFile) -> Iterator[bytes]:
-        """Yield what is in a file.
+        """Yield the bytes of a file.
 
         Raises
         ------
         SerializationError
-            It is not what the manifest says. That shows at the end: use nothing of it before.
+            At the end, if the bytes do not match the manifest: do not use any before.
         """
         digest, size = hashlib.sha256(), 0
-        with _foreign(), self._zip.open(self._infos[file.name]) as packed:
-            while chunk := packed.read_package(_READ_CHUNK):
+        with _zip_errors(), self._zip.open(self._infos[file.name]) as packed:
+            while chunk := packed.read(_CHUNK):
                 digest.update(chunk)
                 size += len(chunk)
                 yield chunk
@@ -294,28 +276,22 @@ class Package:
             )
 
     def is_executable(self, file: PackedFile) -> bool:
-        """Return whether a file may be run as a program."""
+        """Return whether a file is a program."""
         return self._infos[file.name].external_attr >> 16 == EXECUTABLE
 
     def verify(self) -> None:
-        """Read all files.
-
-        Raises
-        ------
-        SerializationError
-            One is not what the manifest says.
-        """
+        """Read all files; raise `SerializationError` for one that does not match the manifest."""
         for file in self.manifest.files:
-            self._check_all_of(file)
+            self._verify(file)
 
-    def _check_all_of(self, file: PackedFile) -> None:
+    def _verify(self, file: PackedFile) -> None:
         for _ in self.chunks(file):
             pass
 
     def _bytes(self, name: str, at_most: int) -> bytes:
-        """Return a file, and one byte more than `at_most` where it is longer."""
-        with _foreign(), self._zip.open(self._infos[name]) as packed:
-            return packed.read_package(at_most + 1)
+        """Return a file, cut off one byte after `at_most`."""
+        with _zip_errors(), self._zip.open(self._infos[name]) as packed:
+            return packed.read(at_most + 1)
 
     def _check_list(self) -> None:
         listed = {file.name: file.size for file in self.manifest.files}
@@ -329,28 +305,17 @@ class Package:
 
 
 def read_package(file: BinaryIO) -> Package:
-    """Return a package all of whose files are what its manifest says.
-
-    Parameters
-    ----------
-    file
-        The zip. It can be sought in and stays open as long as the result is used.
-
-    Raises
-    ------
-    SerializationError
-        It is no package that this release reads; the message says why.
-    """
+    """Open a package as `Package` does, and verify all files."""
     package = Package(file)
     package.verify()
     return package
 
 
 def _check_end(file: BinaryIO) -> int:
-    """Check what bounds the work of reading the table of contents; return the size of the zip."""
+    """Check the end record, which bounds the work for the table; return the size of the zip."""
     size = file.seek(0, os.SEEK_END)
     file.seek(max(0, size - _END.size - _LOCATOR_BYTES))
-    data = file.read_package(_LOCATOR_BYTES + _END.size)
+    data = file.read(_LOCATOR_BYTES + _END.size)
     locator, data = data[: -_END.size], data[-_END.size :]
     if len(data) < _END.size or not data.startswith(_END_MARK):
         raise SerializationError("this is no package: it does not end as a zip without a comment")
@@ -364,7 +329,7 @@ def _check_end(file: BinaryIO) -> int:
             f"{_TABLE_BYTES:,}"
         )
     file.seek(table_at)
-    problem = manifest.limit_fault(file.read_package(table_bytes).count(_ENTRY_MARK) - 1, 0)
+    problem = manifest.limit_fault(file.read(table_bytes).count(_ENTRY_MARK) - 1, 0)
     if problem is not None:
         raise SerializationError(f"this is no package: {problem}")
     return size
@@ -380,13 +345,12 @@ def _check_table(infos: list[zipfile.ZipInfo], packed: int) -> None:
         )
     problem = manifest.limit_fault(len(infos) - 1, unpacked, packed)
     problem = problem or names.files_fault(in_it)
-    problem = problem or next(filter(None, map(_fault, infos)), None)
+    problem = problem or next(filter(None, map(_entry_fault, infos)), None)
     if problem is not None:
         raise SerializationError(f"this is no package: {problem}")
 
 
-def _fault(info: zipfile.ZipInfo) -> str | None:
-    """Return what is wrong with an entry, None where nothing is."""
+def _entry_fault(info: zipfile.ZipInfo) -> str | None:
     mode = info.external_attr >> 16
     if mode not in (PLAIN, EXECUTABLE) or info.external_attr & 0xFFFF:
         return f"{info.filename!r} is no plain file, but {stat.filemode(mode)}"
@@ -402,8 +366,8 @@ def _fault(info: zipfile.ZipInfo) -> str | None:
 
 
 @contextlib.contextmanager
-def _foreign() -> Iterator[None]:
-    """Turn what `zipfile` raises on bytes that are no zip into an error of ours."""
+def _zip_errors() -> Iterator[None]:
+    """Turn the exceptions of `zipfile` for invalid bytes into `SerializationError`."""
     try:
         yield
     except (
@@ -420,40 +384,26 @@ def _foreign() -> Iterator[None]:
         raise SerializationError(f"the package is broken: {error}") from error
 
 
-#: How the names of unfinished folders begin.
-_UNFINISHED: Final = ".unpacking-"
-
-#: For its owner alone, as the code may be nobody else's business. A program has a folder's mode.
-_FOLDER_MODE: Final = 0o700
-_FILE_MODE: Final = 0o600
-
-
 def unpack(file: BinaryIO, folder: Path) -> PackageManifest:
-    """Lay out a package as `folder`, and return its manifest.
+    """Unpack a package as `folder`, whole or not at all; return the manifest.
 
-    Whoever else has made that folder meanwhile was first: that one stays.
-
-    Parameters
-    ----------
-    file
-        The zip, which can be sought in.
-    folder
-        What is to be made. It is in a folder that exists.
+    The parent folder must exist. A folder that another process has made meanwhile stays.
 
     Raises
     ------
     SerializationError
-        It is no package; nothing is left of it.
+        The file is not a package.
     OSError
-        The disk does not take it; nothing is left of it.
+        The disk refused the files.
     """
     package = Package(file)
     unfinished = Path(tempfile.mkdtemp(prefix=_UNFINISHED, dir=folder.parent))
     try:
         for packed in package.manifest.files:
             mode = _FOLDER_MODE if package.is_executable(packed) else _FILE_MODE
-            _write(unfinished / packed.name, package.chunks(packed), mode)
-        _write(unfinished / manifest.MANIFEST, [manifest.encode(package.manifest)], _FILE_MODE)
+            _write_file(unfinished / packed.name, package.chunks(packed), mode)
+        encoded = manifest.encode(package.manifest)
+        _write_file(unfinished / manifest.MANIFEST, [encoded], _FILE_MODE)
         for made, _, _ in os.walk(unfinished):
             sync_folder(Path(made))
         try:
@@ -468,14 +418,10 @@ def unpack(file: BinaryIO, folder: Path) -> PackageManifest:
 
 
 def find_difference(listed: PackageManifest, folder: Path) -> Path | None:
-    """Return the first file below a folder that is not as a manifest says; None if all are.
+    """Return the first file of an unpacked package that does not match the manifest, or None.
 
-    Files that the manifest does not list do not count: Python writes its own there.
-
-    Raises
-    ------
-    OSError
-        A file that is there cannot be read.
+    Other files do not count, as Python writes its own there. Raises `OSError` for a file that
+    cannot be read.
     """
     whole = manifest.encode(listed)
     expected = [(manifest.MANIFEST, len(whole), hashlib.sha256(whole).hexdigest())]
@@ -494,23 +440,20 @@ def find_difference(listed: PackageManifest, folder: Path) -> Path | None:
 
 
 def remove_unfinished(folder: Path) -> None:
-    """Remove what processes that were killed have left in a folder.
-
-    Nobody may be laying out a package there.
-    """
+    """Delete what killed processes have left in a folder; no process may be unpacking there."""
     for left in folder.glob(f"{_UNFINISHED}*"):
         shutil.rmtree(left, ignore_errors=True)
 
 
-def _write(file: Path, chunks: Iterable[bytes], mode: int) -> None:
-    _make(file.parent)
+def _write_file(file: Path, chunks: Iterable[bytes], mode: int) -> None:
+    _make_folder(file.parent)
     with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as out:
         for chunk in chunks:
             out.write(chunk)
         sync_file(out)
 
 
-def _make(folder: Path) -> None:
+def _make_folder(folder: Path) -> None:
     if not folder.exists():
-        _make(folder.parent)
+        _make_folder(folder.parent)
         folder.mkdir(_FOLDER_MODE)

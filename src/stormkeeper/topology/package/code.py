@@ -1,13 +1,13 @@
-"""The code of a package: what travels of a script, a folder or a wheel, and which script runs.
+"""The code of a package: the files of a script, a folder or a wheel, and the script that runs.
 
-- **A script** brings the modules and packages beside it that it imports, itself or by way of
-  others, as far as its source says so, and the ``requirements.txt`` beside it. Whatever else it
-  needs comes with its folder, or with ``--py-files``.
-- **A folder** comes as a whole, but for what `ignoring` names. Its script is ``__main__.py``, or
-  else ``topology.py``, or else the only one at its top.
-- **A wheel** is laid out as a folder: `wheel`.
+- **A script** brings the modules beside it that it imports, itself or through others, as far as its
+  source shows, and the ``requirements.txt`` beside it.
+- **A folder** comes whole, except for ignored files. Its script is ``__main__.py``, else
+  ``topology.py``, else the only script at its top.
+- **A wheel** is unpacked into a folder. It must be pure, as it is not installed; any other wheel
+  can be a requirement. Its script is the ``__main__.py`` of its one package that has such a file.
 
-Faults in the script's source are found here, before anything is sent.
+The script's source is checked here, before anything is sent.
 """
 
 from __future__ import annotations
@@ -35,26 +35,35 @@ REQUIREMENTS: Final = "requirements.txt"
 
 _SCRIPTS: Final = ("__main__.py", "topology.py")
 
-#: What the specification of one of Spark's Declarative Pipelines is called.
+#: The files that define a pipeline of Spark Declarative Pipelines.
 _PIPELINES: Final = ("spark-pipeline.yml", "spark-pipeline.yaml")
+
+_MAIN: Final = "/__main__.py"
+
+IGNORE_FILE: Final = ".stormignore"
+
+_NEVER: Final = frozenset({"__pycache__", "metastore_db", "spark-warehouse"})
+
+#: Whether a file or folder is ignored, by its path from the top and whether it is a folder.
+Ignored = Callable[[str, bool], bool]
 
 
 @dataclass(frozen=True)
 class SubmittedCode:
-    """What travels, and which script of it runs.
+    """The files of a topology, and the script that runs.
 
     Parameters
     ----------
     root
-        The folder that is first in ``sys.path``.
+        The first folder in ``sys.path``.
     script
-        The script, in that folder or below.
+        In that folder or below.
     files
-        All files that travel, the script among them.
+        All files, with the script.
     name
-        What a topology is called that has no name of its own: after the script, folder or wheel.
+        Default name of the topology: that of the script, folder or wheel.
     required
-        The text that says what must be installed, and where it stands; None where nothing does.
+        The text of the requirements, and where it is from; None without requirements.
     """
 
     root: Path
@@ -64,13 +73,7 @@ class SubmittedCode:
     required: tuple[str, str] | None
 
     def requirements(self, base: dict[str, str]) -> tuple[requirements.Requirement, ...]:
-        """Return what must be installed over `base`, as of `requirements.parse`.
-
-        Raises
-        ------
-        TopologyError
-            For the first line that cannot be sent.
-        """
+        """Return the requirements over `base`, as `requirements.parse` does."""
         if self.required is None:
             return ()
         text, file = self.required
@@ -83,24 +86,22 @@ def collect(
     py_files: Sequence[Path] = (),
     required: tuple[str, str] | None = None,
 ) -> SubmittedCode:
-    """Return the code that is submitted.
+    """Return the code of a script, a folder or a wheel.
 
     Parameters
     ----------
-    given
-        A script, a folder or a wheel.
     folder
-        An empty folder, where a wheel is laid out. Keep it as long as the result.
+        An empty folder for the files of a wheel; keep it as long as the result.
     py_files
-        Modules, and archives of modules, that come with it.
+        Modules, and archives of modules, that come with the code.
     required
-        As `SubmittedCode.required`; None: as the code itself says it.
+        Replaces `SubmittedCode.required`.
 
     Raises
     ------
     TopologyError
-        It is none of the three, it cannot be sent, or its script has a fault. Of a fault the
-        message begins with the file and the line.
+        The code cannot be sent, or its script has a fault: then the message begins with file and
+        line.
     """
     if given.name in _PIPELINES or any((given / name).is_file() for name in _PIPELINES):
         raise TopologyError(f"{given}: {faults.PIPELINES}")
@@ -123,9 +124,9 @@ def _of_script(
     beside = _required(given.resolve().parent)
     required = required or beside
     script_source.check(given, py_files, runs_here=required is None)
-    script = given.resolve()  # Python, too, looks for modules where a link leads
+    script = given.resolve()  # like Python, which looks for modules at the target of a link
     root = script.parent
-    ignored = read(root)
+    ignored = read_ignored(root)
     files = {script}
     for module in script_source.modules_beside(script, py_files):
         files.update(walk(root, ignored, module) if module.is_dir() else [module])
@@ -139,7 +140,7 @@ def _of_script(
 def _of_folder(
     root: Path, py_files: Sequence[Path], required: tuple[str, str] | None
 ) -> SubmittedCode:
-    files = tuple(walk(root, read(root)))
+    files = tuple(walk(root, read_ignored(root)))
     scripts = [file for file in files if file.parent == root and file.suffix == ".py"]
     named = [file for name in _SCRIPTS for file in scripts if file.name == name]
     if not named and len(scripts) != 1:
@@ -163,19 +164,19 @@ def _of_folder(
 def _of_wheel(
     given: Path, folder: Path, py_files: Sequence[Path], required: tuple[str, str] | None
 ) -> SubmittedCode:
-    laid_out = lay_out(given, folder)
-    if required is None and laid_out.requires:
-        required = ("\n".join(laid_out.requires), f"the METADATA of {given}")
+    unpacked = unpack_wheel(given, folder)
+    if required is None and unpacked.requires:
+        required = ("\n".join(unpacked.requires), f"the METADATA of {given}")
     try:
-        script_source.check(laid_out.script, [folder, *py_files], runs_here=required is None)
+        script_source.check(unpacked.script, [folder, *py_files], runs_here=required is None)
     except TopologyError as error:
-        # The user knows the wheel, and not the folder.
+        # The user knows the wheel, not the folder.
         raise TopologyError(str(error).replace(f"{folder}/", f"{given}/", 1)) from error
     return SubmittedCode(
         root=folder,
-        script=laid_out.script,
+        script=unpacked.script,
         files=tuple(sorted(path for path in folder.rglob("*") if path.is_file())),
-        name=laid_out.name,
+        name=unpacked.name,
         required=required,
     )
 
@@ -189,40 +190,32 @@ def _required(root: Path) -> tuple[str, str] | None:
 
 
 def _check_complete(code: SubmittedCode, py_files: Sequence[Path]) -> None:
-    """Look for modules of the script that stay behind.
-
-    Raises
-    ------
-    TopologyError
-        For the first one.
-    """
+    """Raise `TopologyError` for the first module of the script that is not among its files."""
     resolved = [file.resolve() for file in code.files]
     travelling = {*resolved, *(folder for file in resolved for folder in file.parents)}
     for module in script_source.modules_beside(code.script, py_files):
         if module.resolve() not in travelling:
             raise TopologyError(
                 f"{code.script} imports {module.stem}, and {module} stays behind: take it out of "
-                f"{FILE}"
+                f"{IGNORE_FILE}"
             )
 
 
-FILE: Final = ".stormignore"
+def read_ignored(folder: Path) -> Ignored:
+    """Return which files of a folder are ignored: fixed ones, and those in ``.stormignore``.
 
-_NEVER: Final = frozenset({"__pycache__", "metastore_db", "spark-warehouse"})
-
-#: Whether a file or folder stays behind, by its path from the top and whether it is a folder.
-Ignored = Callable[[str, bool], bool]
-
-
-def read(folder: Path) -> Ignored:
-    """Return what stays behind of a folder.
+    Always ignored are names that begin with a dot (``.git``, ``.env`` with its secrets), virtual
+    environments (folders with a ``pyvenv.cfg``), ``__pycache__``, and what Spark leaves behind. A
+    line of ``.stormignore`` is a comment (``#``) or a pattern of a shell, in which ``*`` and ``?``
+    match slashes too: with a slash it is relative to the top, else a name at any depth; with a
+    slash at its end it matches folders only. There is no ``!``.
 
     Raises
     ------
     TopologyError
-        Its ``.stormignore`` cannot be read, or has a line that is no pattern.
+        ``.stormignore`` cannot be read, or has an invalid line.
     """
-    file = folder / FILE
+    file = folder / IGNORE_FILE
     try:
         lines = file.read_text().splitlines() if file.exists() else []
     except (OSError, UnicodeDecodeError) as error:
@@ -258,22 +251,15 @@ def _matches(pattern: str, path: str, name: str, is_folder: bool) -> bool:
 
 
 def walk(root: Path, ignored: Ignored, start: Path | None = None) -> Iterator[Path]:
-    """Yield the files of a folder that do not stay behind, sorted by name in each folder.
+    """Yield the files of a folder that are not ignored, sorted by name in each folder.
 
-    Parameters
-    ----------
-    root
-        The folder that the patterns are meant from.
-    ignored
-        What stays behind.
-    start
-        The folder in it to begin in, `root` itself by default.
+    Patterns are relative to `root`; `start` is a folder in it to begin in.
 
     Raises
     ------
     TopologyError
-        A folder cannot be read, or has what cannot be sent: a link to a folder or to outside of
-        `root`, a socket.
+        A folder cannot be read, or contains something that cannot be sent: a link to a folder or
+        out of `root`, a socket.
     """
     folder = start or root
     try:
@@ -298,39 +284,23 @@ def walk(root: Path, ignored: Ignored, start: Path | None = None) -> Iterator[Pa
 
 def _cannot_be_sent(path: Path, what: str) -> TopologyError:
     return TopologyError(
-        f"{path} is {what}, which cannot be sent: remove it, or name it in {FILE} at the top"
+        f"{path} is {what}, which cannot be sent: remove it, or name it in {IGNORE_FILE} at the top"
     )
 
 
-_MAIN = "/__main__.py"
-
-
 @dataclass(frozen=True)
-class LaidOut:
-    """A wheel in a folder.
-
-    Parameters
-    ----------
-    name
-        Of its distribution.
-    script
-        Which of its files runs.
-    requires
-        What must be installed for it, a requirement in each item; without its extras.
-    """
+class UnpackedWheel:
+    """An unpacked wheel: name, script, and requirements without extras."""
 
     name: str
     script: Path
     requires: tuple[str, ...]
 
 
-def lay_out(wheel: Path, folder: Path) -> LaidOut:
+def unpack_wheel(wheel: Path, folder: Path) -> UnpackedWheel:
     """Unpack a wheel into an empty folder.
 
-    Raises
-    ------
-    TopologyError
-        It cannot be read, is not pure, or has no script to run.
+    Raises `TopologyError` if it cannot be read, is not pure, or has no script.
     """
     try:
         name, _, _, tags = parse_wheel_filename(wheel.name)
@@ -344,7 +314,7 @@ def lay_out(wheel: Path, folder: Path) -> LaidOut:
     try:
         with zipfile.ZipFile(wheel) as archive:
             files = [info for info in archive.infolist() if not info.is_dir()]
-            _check(wheel, files)
+            _check_wheel(wheel, files)
             for info in files:
                 target = folder / info.filename
                 target.parent.mkdir(parents=True, exist_ok=True)
@@ -362,10 +332,10 @@ def lay_out(wheel: Path, folder: Path) -> LaidOut:
         raise TopologyError(
             f"{wheel} must have one package with a __main__.py, which is what runs, and has {there}"
         )
-    return LaidOut(str(name), folder / scripts[0], _requires(folder))
+    return UnpackedWheel(str(name), folder / scripts[0], _requires(folder))
 
 
-def _check(wheel: Path, files: list[zipfile.ZipInfo]) -> None:
+def _check_wheel(wheel: Path, files: list[zipfile.ZipInfo]) -> None:
     in_it = [info.filename for info in files]
     problem = manifest.limit_fault(len(files), sum(info.file_size for info in files))
     problem = problem or names.files_fault(in_it)
@@ -381,10 +351,10 @@ def _requires(folder: Path) -> tuple[str, ...]:
         message = BytesParser().parsebytes(metadata.read_bytes(), headersonly=True)
         for line in message.get_all("Requires-Dist", []):
             try:
-                # A marker that only an extra makes true is an extra's.
+                # A requirement of an extra has a marker that names it.
                 marker = Requirement(str(line)).marker
                 if marker is None or "extra" not in str(marker):
                     found.append(str(line))
             except InvalidRequirement:
-                found.append(str(line))  # whoever reads the requirements says what is wrong
+                found.append(str(line))  # `requirements.parse` says what is wrong
     return tuple(found)

@@ -1,8 +1,11 @@
-"""The identity of an environment: what is installed, and over what; pure but for `Base.here`.
+"""The Python environment of a topology: its identity, its pinned requirements, and their wheels.
 
-Two topologies that ask for the same share one environment. A supervisor calls its folder after the
-identity. So a change of anything that would be installed otherwise, or into another Python, gives
-another folder.
+pip chooses the versions once, at the submission, as it would on a machine of the cluster: over
+PySpark, Stormkeeper and their requirements, and nothing else that is installed here. Nothing is
+installed for it; Python and system are those of this machine.
+
+Topologies with equal requirements share an environment. A supervisor names its folder by the
+identity, so any change of what would be installed, or of the Python below, gives another folder.
 """
 
 from __future__ import annotations
@@ -29,23 +32,22 @@ from stormkeeper.errors import ChildError, TopologyError
 from stormkeeper.extras import require
 from stormkeeper.topology.package.requirements import Requirement
 
-#: Rises when environments of the same requirements are built in another way.
+#: Rises when environments are built differently.
 _FORMAT: Final = 1
 
-#: Hexadecimal digits of an identity: 128 bits of a SHA-256, short enough for the first line of a
-#: script, which Linux reads up to its 255th byte.
+#: 128 bits of a SHA-256: short enough for a script's first line, of which Linux reads 255 bytes.
 DIGITS: Final = 32
 
 
 class Base(msgspec.Struct, frozen=True):
-    """What an environment stands on.
+    """The Python and packages that an environment is built on.
 
     Parameters
     ----------
     python, abi, platform
-        The Python, as ``3.11.7``, ``cpython-311-x86_64-linux-gnu`` and ``linux-x86_64``.
+        Such as ``3.11.7``, ``cpython-311-x86_64-linux-gnu`` and ``linux-x86_64``.
     stormkeeper, pyspark
-        The versions that are installed there, which no requirement can replace.
+        The installed versions, which no requirement can replace.
     """
 
     python: str
@@ -56,13 +58,7 @@ class Base(msgspec.Struct, frozen=True):
 
     @classmethod
     def here(cls) -> Base:
-        """Return what this process runs on.
-
-        Raises
-        ------
-        MissingExtraError
-            PySpark is not installed.
-        """
+        """Return the base of this process; raise `MissingExtraError` without PySpark."""
         require("spark", "an environment for topologies", "pyspark")
         return cls(
             python=platform.python_version(),
@@ -74,62 +70,44 @@ class Base(msgspec.Struct, frozen=True):
 
     @property
     def versions(self) -> dict[str, str]:
-        """What `requirements.parse` takes as a base."""
+        """The versions for `requirements.parse`."""
         return {"pyspark": self.pyspark, "stormkeeper": self.stormkeeper}
 
 
 def identity(pins: Iterable[str], base: Base, wheels: Iterable[str] = ()) -> str:
     """Return the identity of an environment, `DIGITS` hexadecimal digits.
 
-    Parameters
-    ----------
-    pins
-        Pinned requirements, in any order.
-    base
-        What they are installed over.
-    wheels
-        The SHA-256 of each wheel that is installed from the package itself, in any order.
-
-    Raises
-    ------
-    TopologyError
-        Nothing is required. Then the base itself is the environment.
+    `wheels` has the SHA-256 of each wheel that is installed from the package itself. The order of
+    pins and wheels does not matter. Raises `TopologyError` without pins: then the base is the
+    environment.
     """
     required = sorted(set(pins))
     if not required:
-        raise TopologyError("where nothing is required there is no environment to build")
+        raise TopologyError("an environment without requirements is not built")
     facts = [_FORMAT, required, msgspec.structs.astuple(base), sorted(set(wheels))]
     return hashlib.sha256(msgspec.json.encode(facts)).hexdigest()[:DIGITS]
 
 
-#: How long pip may take, in seconds. It may have to fetch large files to see what they require.
+#: Seconds that pip may take to pin: it may fetch large files to see what they require.
 PIN_SECS: Final = 900.0
 
-#: What every machine of a cluster that runs topologies has.
+_QUIETLY: Final = ("--no-input", "--disable-pip-version-check", "--progress-bar=off")
+
+#: Installed on every machine that runs topologies.
 _CLUSTERS = "stormkeeper[spark]"
 
 
 def pin(
     required: Sequence[Requirement], base: Base, *, file: str, secs: float = PIN_SECS
 ) -> tuple[str, ...]:
-    """Return the pinned requirements of all that must be installed, sorted.
+    """Return the pinned requirements of everything that must be installed, sorted.
 
-    Parameters
-    ----------
-    required
-        As of `requirements.parse`.
-    base
-        What the machines of the cluster have.
-    file
-        Where the requirements are from, for errors.
-    secs
-        How long pip may take.
+    `file` is where the requirements are from, for errors.
 
     Raises
     ------
     TopologyError
-        pip finds no versions that go together, or ends otherwise; the message ends with what it
-        said last.
+        pip finds no consistent versions, or fails; the message ends with pip's last words.
     """
     if not required:
         return ()
@@ -142,13 +120,7 @@ def pin(
         constraints.write_text("".join(f"{n}=={v}\n" for n, v in base.versions.items()))
         python = str(folder / "cluster" / "bin" / "python")
         pip = [sys.executable, "-P", "-m", "pip", "--python", python, "install", "--dry-run"]
-        pip += [
-            "--no-input",
-            "--disable-pip-version-check",
-            "--progress-bar=off",
-            "--report",
-            str(report),
-        ]
+        pip += [*_QUIETLY, "--report", str(report)]
         pip += ["--requirement", str(lines), "--constraint", str(constraints)]
         try:
             children.run(
@@ -170,13 +142,13 @@ class _Install(msgspec.Struct):
 
 
 class _Report(msgspec.Struct):
-    """What of pip's report is read (pip's documentation, "Installation Report")."""
+    """The part of pip's report that is read (pip's documentation, "Installation Report")."""
 
     install: list[_Install]
 
 
 def _in_their_lines(required: Sequence[Requirement]) -> str:
-    """Return the requirements in the lines that they have in their file, as pip names these."""
+    """Return the requirements on their lines of the file, as pip names lines in errors."""
     texts = {requirement.line: requirement.text for requirement in required}
     return "\n".join(texts.get(number, "") for number in range(1, max(texts) + 1))
 
@@ -184,7 +156,7 @@ def _in_their_lines(required: Sequence[Requirement]) -> str:
 def _pins(
     required: Sequence[Requirement], report: _Report, there: dict[str, str]
 ) -> tuple[str, ...]:
-    """Return what is to be installed, and what is required by name and there already."""
+    """Return pins of what will be installed, and of what is required by name and already there."""
     chosen: dict[str, str] = {
         canonicalize_name(install.metadata.name): install.metadata.version
         for install in report.install
@@ -205,13 +177,7 @@ def _pins(
 
 
 def _stand_in(place: Path) -> dict[str, str]:
-    """Make an environment in which pip finds what the cluster's machines have.
-
-    Returns
-    -------
-    dict
-        The version of each package, by name.
-    """
+    """Make an environment in which pip finds the packages of a worker machine; return versions."""
     venv.EnvBuilder(symlinks=True).create(place)
     packages = next((place / "lib").glob("python*/site-packages"))
     there: dict[str, str] = {}
@@ -241,42 +207,27 @@ def _distribution(name: str) -> metadata.Distribution | None:
 
 
 def _needs(distribution: metadata.Distribution, extra: str) -> list[Parsed]:
-    """Return what a distribution requires, with an extra."""
+    """Return the requirements of a distribution with an extra."""
     environment: Any = {"extra": extra}
     parsed = map(Parsed, distribution.requires or ())
     return [one for one in parsed if one.marker is None or one.marker.evaluate(environment)]
 
 
-#: How long pip may take, in seconds. It may have a gigabyte to fetch, or sources to compile.
+#: Seconds that pip may take for wheels: it may fetch a gigabyte, or compile sources.
 GATHER_SECS: Final = 1800.0
 
 
 def gather(
     pins: Sequence[str], folder: Path, *, file: str, secs: float = GATHER_SECS
 ) -> tuple[Path, ...]:
-    """Fetch or build the wheels of pinned requirements.
+    """Fetch or build the wheels of pinned requirements in an empty folder; return them, sorted.
 
-    Parameters
-    ----------
-    pins
-        As of `pinning.pin`.
-    folder
-        An empty folder, for the wheels.
-    file
-        Where the requirements are from, for errors.
-    secs
-        How long pip may take.
-
-    Returns
-    -------
-    tuple of Path
-        The wheels, sorted.
+    The wheels fit this machine: its Python and, if they are compiled, its system.
 
     Raises
     ------
     TopologyError
-        A requirement has an address, from which every machine would fetch it all the same; or pip
-        cannot get a wheel.
+        A requirement has an address, from which every machine would fetch it anyway, or pip fails.
     """
     addressed = next((pin for pin in pins if "://" in pin), None)
     if addressed is not None:
@@ -288,8 +239,7 @@ def gather(
         return ()
     lines = folder / "requirements.txt"
     lines.write_text("".join(f"{pin}\n" for pin in pins))
-    pip = [sys.executable, "-P", "-m", "pip", "wheel", "--no-deps", "--no-input"]
-    pip += ["--disable-pip-version-check", "--progress-bar=off"]
+    pip = [sys.executable, "-P", "-m", "pip", "wheel", "--no-deps", *_QUIETLY]
     pip += ["--wheel-dir", str(folder / "wheels"), "--requirement", str(lines)]
     try:
         children.run("pip", pip, log=folder / "log", env={**os.environ}, secs=secs)

@@ -1,4 +1,8 @@
-"""What is in a package, and how it is run: the JSON that goes with it; pure."""
+"""The manifest of a package: its files, how it is run, and the limits of its size. Pure.
+
+The limits reject a large package before its upload, and protect readers from one that was made to
+fill a disk.
+"""
 
 from __future__ import annotations
 
@@ -12,25 +16,25 @@ from stormkeeper.errors import SerializationError, TopologyError
 from stormkeeper.topology.package import requirements
 from stormkeeper.topology.topology import unheard
 
-#: Files. A folder of vendored packages has some thousands. Each file costs a reader about a
+#: Most files. A folder of vendored packages has some thousands; each file costs a reader about a
 #: kilobyte of memory and a supervisor a call to the disk.
 MAX_FILES: Final = 10_000
 
-#: Bytes of all files. The largest wheels that Spark's users bring have 1 GB. From 2 GiB on Python
-#: writes a zip with extensions of the format, which readers can so refuse.
+#: Most bytes of all files. The largest wheels of Spark's users have 1 GB. Below 2 GiB, Python
+#: writes a zip without extensions of the format, so readers can refuse these.
 MAX_BYTES: Final = 2_000_000_000
 
-#: How many times as large as the zip its files may be. Code and text shrink to a fifth, and tables
-#: to a fiftieth. A small upload must not fill the disks of all supervisors.
+#: Largest ratio of the files' size to the zip's, so that a small upload does not fill the disks of
+#: all supervisors. Code and text shrink to a fifth, tables to a fiftieth.
 MAX_RATIO: Final = 100
 
-#: Below so many bytes the ratio does not matter: a file of zeros is no danger then.
+#: Bytes below which the ratio does not matter.
 FREE_BYTES: Final = 16 * 1024**2
 
-#: Bytes of the manifest: the names and checksums of so many files, and what stands beside them.
+#: Most bytes of a manifest: names and checksums of `MAX_FILES` files, and the rest.
 MAX_MANIFEST_BYTES: Final = 8 * 1024**2
 
-#: Rises when a reader of the version before would misread what is written.
+#: Rises when older readers would misread the manifest.
 VERSION: Final = 1
 
 MANIFEST: Final = "manifest.json"
@@ -40,7 +44,7 @@ PY_FILES: Final = "py-files/"
 JARS: Final = "jars/"
 WHEELS: Final = "wheels/"
 
-#: A package of a Maven repository, as ``spark.jars.packages`` has it.
+#: A Maven package, as in ``spark.jars.packages``.
 JVM_PACKAGE: Final = re.compile(r"[\w.-]+:[\w.-]+:[\w.-]+", re.ASCII)
 
 _Size = Annotated[int, msgspec.Meta(ge=0, le=MAX_BYTES)]
@@ -48,7 +52,7 @@ _Digest = Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-f]{64}\Z")]
 
 
 class PackedFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A file: its name in the zip, its bytes when unpacked, and their SHA-256."""
+    """A file: name in the zip, size unpacked, and SHA-256."""
 
     name: str
     size: _Size
@@ -56,7 +60,7 @@ class PackedFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Versions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """With what a package was made; None where PySpark is not installed."""
+    """The versions on the machine that made a package; PySpark may be missing."""
 
     python: str
     stormkeeper: str
@@ -64,29 +68,27 @@ class Versions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class PackageManifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What is in a package, and how it is run.
+    """The contents of a package, and how it is run.
 
     Parameters
     ----------
     version
-        Of this form: `VERSION`.
+        `VERSION`.
     name
-        What the topology is called in the cluster.
+        The topology's name in the cluster.
     entry_point
-        The script that runs, below ``code/``. One in a folder there is a module of that package,
-        as ``python -m`` has it.
+        The script that runs, below ``code/``. In a folder there it is a module of that package, as
+        with ``python -m``.
     arguments
-        What it finds in ``sys.argv`` behind its own name.
+        ``sys.argv`` of the script, without its name.
     py_files, jars, wheels
-        The names of such files, in the order in which they are used.
+        Names of files, in the order of use.
     jvm_packages
-        What Spark fetches from a Maven repository: ``GROUP:NAME:VERSION``.
+        Maven packages that Spark fetches, ``GROUP:NAME:VERSION``.
     requirements
-        Pinned, as `requirements.Requirement.text` has them.
-    made_with
-        On the submitter's machine.
+        Pinned, as `requirements.Requirement.text`.
     files
-        All files but this one, sorted by name.
+        All files but the manifest, sorted by name.
     """
 
     version: int
@@ -107,13 +109,7 @@ class _Versioned(msgspec.Struct):
 
 
 def encode(manifest: PackageManifest) -> bytes:
-    """Return a manifest as JSON, in lines, so that it can be read in the zip.
-
-    Raises
-    ------
-    TopologyError
-        It is too long, or says what a manifest may not say.
-    """
+    """Return a manifest as indented JSON; raise `TopologyError` if it is invalid or too long."""
     problem = fault(manifest)
     data = msgspec.json.format(msgspec.json.encode(manifest), indent=1)
     if problem is None and len(data) > MAX_MANIFEST_BYTES:
@@ -127,12 +123,12 @@ def encode(manifest: PackageManifest) -> bytes:
 
 
 def decode(data: bytes) -> PackageManifest:
-    """Return the manifest that `data` is.
+    """Read a manifest.
 
     Raises
     ------
     SerializationError
-        It is no manifest that this release reads, or says what none may say; the message says why.
+        The data is not a valid manifest of this release; the message says why.
     """
     if len(data) > MAX_MANIFEST_BYTES:
         raise SerializationError(
@@ -155,7 +151,7 @@ def decode(data: bytes) -> PackageManifest:
 
 
 def fault(manifest: PackageManifest) -> str | None:
-    """Return what is wrong with a manifest, None where nothing is."""
+    """Return what is wrong with a manifest, or None."""
     try:
         unheard(manifest.name)  # which says what is wrong with the name
     except TopologyError as error:
@@ -202,15 +198,7 @@ def _lists_fault(manifest: PackageManifest) -> str | None:
 
 
 def limit_fault(files: int, unpacked: int, packed: int | None = None) -> str | None:
-    """Return what is too much, None where nothing is.
-
-    Parameters
-    ----------
-    files
-        How many there are.
-    unpacked, packed
-        Bytes of all of them, and of the zip, once that is known.
-    """
+    """Return which limit is exceeded, or None; `packed` is the size of the zip, once known."""
     if files > MAX_FILES:
         return f"it has {files:,} files, and may have {MAX_FILES:,}"
     if unpacked > MAX_BYTES:

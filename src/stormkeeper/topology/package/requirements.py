@@ -1,12 +1,11 @@
-"""What a ``requirements.txt`` asks for, and what it may not ask for; pure.
+"""The requirements of a topology in a ``requirements.txt``: which lines can be sent, and how. Pure.
 
-Every machine of the cluster must install the same for it. So a line is a package by its name, with
-versions, extras and markers as pip takes them, and with hashes if there are some. An address must
-say exactly what it gives: a file with its SHA-256, or a commit of a repository. Where packages come
-from is a setting of each machine. It is not sent: an address may have a password in it, and what is
-sent is kept.
+Every machine must install the same. So a line is a package by name, with versions, extras, markers
+and hashes as in pip, or an address with a fixed content: a file with its SHA-256, or a commit of a
+repository. Package indexes are configured on each machine and not sent, since an address may hold a
+password, and the cluster keeps what is sent.
 
-A requirement is *pinned* if it allows one version only. A package holds pinned ones alone.
+A requirement is *pinned* if it allows one version only. A package holds pinned ones only.
 """
 
 from __future__ import annotations
@@ -24,8 +23,8 @@ from packaging.utils import InvalidName, canonicalize_name
 
 from stormkeeper.errors import TopologyError
 
-#: Most requirements of one topology, and most characters of one line with its hashes. A large
-#: environment has some hundreds, and a package with a wheel for each platform some fifty hashes.
+#: Most requirements, and most characters of a line with its hashes. A large environment has some
+#: hundreds, and a package with a wheel for each platform some fifty hashes.
 MAX_REQUIREMENTS: Final = 2000
 MAX_LINE: Final = 16 * 1024
 
@@ -46,7 +45,7 @@ _BRING = (
 _NO_PATH = f"a path is none on the machines of the cluster: {_BRING}"
 _INSTEAD = "write what stands in that file here"
 
-#: How options of pip's begin (it takes shortened ones, too), and what to do instead.
+#: The beginnings of pip's options (pip accepts shortened ones), and what to do instead.
 _OPTIONS: Final = (
     (("-r", "--requirement", "-c", "--constraint"), _INSTEAD),
     (("-e", "--editable"), _BRING),
@@ -61,13 +60,13 @@ class Requirement:
     Parameters
     ----------
     name
-        Of the package, as indexes compare it: in lower case, with ``-`` only.
+        Normalized: lower case, with ``-`` only.
     text
-        The requirement in one line, with its hashes, always written in the same way.
+        In one line with its hashes, always written in the same way.
     is_pinned
-        Whether it allows one version only.
+        Whether one version only is allowed.
     line
-        In which line of its file it begins, from 1.
+        The first line in its file, from 1.
     """
 
     name: str
@@ -77,23 +76,15 @@ class Requirement:
 
 
 def parse(text: str, file: str, base: Mapping[str, str]) -> tuple[Requirement, ...]:
-    """Return what is required, in the order of the file.
+    """Return the requirements in the order of the file.
 
-    Parameters
-    ----------
-    text
-        Of the file.
-    file
-        Its name, for errors.
-    base
-        Versions of what every machine of the cluster has, and no topology can replace, by name.
-        What asks for that is left out; what asks for an extra of it gets that version.
+    `base` has the versions of packages that every machine has and no topology can replace. A
+    requirement of one of them is left out, and one of an extra of it gets that version.
 
     Raises
     ------
     TopologyError
-        For the first line that cannot be sent, with its number and what to do. It shows no
-        address.
+        For the first invalid line, with its number and what to do, and without addresses.
 
     Examples
     --------
@@ -130,10 +121,7 @@ def parse(text: str, file: str, base: Mapping[str, str]) -> tuple[Requirement, .
 
 
 def pins_fault(pins: Sequence[str]) -> str | None:
-    """Return why these are no pinned requirements, None if they are.
-
-    Each must be the `Requirement.text` of one. So none has an option of pip's.
-    """
+    """Return why these are not texts of pinned requirements (`Requirement.text`), or None."""
     try:
         parsed = parse("\n".join(pins), "the list of requirements", {})
     except TopologyError as error:
@@ -145,7 +133,7 @@ def pins_fault(pins: Sequence[str]) -> str | None:
 
 
 def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
-    """Yield the lines without comments, each with those that it goes on in, and its number."""
+    """Yield each line's number and text, without comments, with its continuation lines."""
     joined, first = "", 0
     for number, physical in enumerate([*text.removeprefix("\ufeff").splitlines(), ""], 1):
         line = re.sub(r"(^|\s)#.*", "", physical)
@@ -180,7 +168,7 @@ def _parsed(line: str, where: str) -> tuple[Parsed, list[str]]:
     try:
         parsed = Parsed(specification)
     except (InvalidRequirement, RecursionError) as error:
-        if "://" in specification:  # which the parser's own message would show
+        if "://" in specification:  # the parser's message would show the address
             raise TopologyError(f"{where}: this is no requirement with an address") from error
         raise TopologyError(
             f"{where}: {specification!r} is no requirement: {_first(error)}"
@@ -191,7 +179,7 @@ def _parsed(line: str, where: str) -> tuple[Parsed, list[str]]:
 
 
 def _name(parsed: Parsed, where: str) -> str:
-    # What is parsed may end in an underscore; what is written for it is then no requirement.
+    # A parsed name may end in an underscore; its normal form is then no requirement.
     try:
         return canonicalize_name(parsed.name, validate=True)
     except InvalidName as error:
