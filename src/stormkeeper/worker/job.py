@@ -10,10 +10,10 @@ from typing import Any
 
 from stormkeeper.errors import SerializationError, WorkerError
 from stormkeeper.topology import description
-from stormkeeper.topology.plan import Claim
 from stormkeeper.topology.description import Description
 from stormkeeper.topology.package import manifest
 from stormkeeper.topology.package.manifest import PackageManifest
+from stormkeeper.topology.plan import Claim
 
 
 @dataclass(frozen=True)
