@@ -121,7 +121,7 @@ def test_storms_workers_have_the_names_that_nimbus_gives_them(pacemaker, nimbus,
     }
     ready = "pipeline writing to "
     with DaemonProcess("pipeline", ready, settings, ready_secs=SPARK_SECS) as pipeline:
-        until(lambda: "Nimbus does not say the components" in pipeline.log)
+        until(lambda: "Nimbus does not name the components" in pipeline.log)
         unnamed = until(lambda: components(folder, "small"))
         assert {name.split()[0] for name in unnamed} == {"tasks"}
         nimbus(port)
@@ -130,7 +130,7 @@ def test_storms_workers_have_the_names_that_nimbus_gives_them(pacemaker, nimbus,
         until(lambda: set(components(folder, "old")) == {NAMED[1], NAMED[2]})
         until(lambda: set(components(folder, "wc")) == {*NAMED.values()})
         split = components(folder, "small")["split"]
-        assert "Nimbus says the components of executors again" in pipeline.log
+        assert "Nimbus names the components of executors again" in pipeline.log
         # What was read before Nimbus was there is all there is: the workers have not beaten since.
         assert split["read_at"] == unnamed["tasks 4-5"]["read_at"]
         # Its own timeout counts for the one that has one, though nobody knew it at first.

@@ -42,8 +42,8 @@ def published(directory, number, query=QUERY):
 def test_what_belongs_together_is_left_alone(tmp_path, newest):
     for batch in range(newest - 1, newest + 1):
         published(tmp_path, batch)
-    place = noted(tables.default(tmp_path), 8, 9)
-    tables.begin(place, tmp_path)
+    place = noted(tables.default_checkpoint(tmp_path), 8, 9)
+    tables.prepare_checkpoint(place, tmp_path)
     assert (place / "metadata").exists()
 
 
@@ -53,18 +53,18 @@ def test_a_checkpoint_in_which_nothing_is_done_goes_with_any_tables(tmp_path, ba
     for _ in range(batches):
         published(tmp_path, 5, "another query")
     place = noted(tmp_path / "elsewhere")
-    tables.begin(place, tmp_path)
+    tables.prepare_checkpoint(place, tmp_path)
     assert (place / "metadata").exists()
-    tables.begin(tmp_path / "new", tmp_path)
+    tables.prepare_checkpoint(tmp_path / "new", tmp_path)
 
 
 def test_what_spark_wrote_after_the_folder_was_moved_away_is_no_checkpoint(tmp_path):
-    place = tables.default(tmp_path)
+    place = tables.default_checkpoint(tmp_path)
     (place / "offsets").mkdir(parents=True)
-    tables.begin(place, tmp_path)
+    tables.prepare_checkpoint(place, tmp_path)
     assert place.exists()
     (place / "offsets" / "3").write_text("v1\n{}")
-    tables.begin(place, tmp_path)
+    tables.prepare_checkpoint(place, tmp_path)
     assert not place.exists()
 
 
@@ -79,13 +79,13 @@ def parted(directory, how):
 def test_tables_without_their_checkpoint_begin_anew(tmp_path, caplog, how):
     caplog.set_level(logging.WARNING, "stormkeeper.pipeline.tables")
     parted(tmp_path, how)
-    place = noted(tables.default(tmp_path), 9)
+    place = noted(tables.default_checkpoint(tmp_path), 9)
     (tmp_path / ".checkpoint.old" / "commits").mkdir(parents=True)  # by a start that was killed
-    tables.begin(place, tmp_path)
+    tables.prepare_checkpoint(place, tmp_path)
     assert not [left for left in tmp_path.iterdir() if left.name.startswith(".checkpoint")]
     (line,) = caplog.messages
     assert "the Pacemakers are read from their beginning" in line
-    tables.begin(place, tmp_path)
+    tables.prepare_checkpoint(place, tmp_path)
     assert caplog.messages == [line]
 
 
@@ -97,7 +97,7 @@ def test_a_checkpoint_that_is_configured_is_refused_and_stays(tmp_path, how):
     with pytest.raises(
         TableError, match=r"pipeline\.checkpoint\.dir, .* set pipeline\.tables\.dir"
     ):
-        tables.begin(place, directory)
+        tables.prepare_checkpoint(place, directory)
     assert (place / "commits" / "9").exists()
 
 
@@ -105,27 +105,27 @@ def test_a_checkpoint_that_is_configured_is_refused_and_stays(tmp_path, how):
 @pytest.mark.parametrize("left", [b"", bytes(20)])
 def test_what_a_power_failure_left_begins_anew(tmp_path, caplog, log, left):
     caplog.set_level(logging.WARNING, "stormkeeper.pipeline.tables")
-    place = noted(tables.default(published(tmp_path, 10)), 9, 10)
+    place = noted(tables.default_checkpoint(published(tmp_path, 10)), 9, 10)
     (place / log / "10").write_bytes(left)
-    tables.begin(place, tmp_path)
+    tables.prepare_checkpoint(place, tmp_path)
     assert not place.exists()
     (line,) = caplog.messages
     assert f"{log}/10 was not written whole" in line
     configured = noted(tmp_path / "place", 10)
     (configured / log / "10").write_bytes(left)
     with pytest.raises(TableError, match=f"{log}/10 was not written whole, .*: delete the checkp"):
-        tables.begin(configured, tmp_path)
+        tables.prepare_checkpoint(configured, tmp_path)
 
 
 def test_what_cannot_be_read_is_said(tmp_path):
-    place = noted(tables.default(published(tmp_path, 9)), 9)
+    place = noted(tables.default_checkpoint(published(tmp_path, 9)), 9)
     (tmp_path / "manifest.json").write_bytes(b"garbage")
     with pytest.raises(TableError, match="is damaged"):
-        tables.begin(place, tmp_path)
+        tables.prepare_checkpoint(place, tmp_path)
     (tmp_path / "manifest.json").unlink()
     (tmp_path / "manifest.json").mkdir()
     with pytest.raises(TableError, match="cannot be used"):
-        tables.begin(place, tmp_path)
+        tables.prepare_checkpoint(place, tmp_path)
 
 
 def places(**given):
@@ -155,7 +155,7 @@ def test_a_refused_pipeline_makes_no_folder(tmp_path):
     noted(place / "statistics", 9)
     before = set(tmp_path.rglob("*"))
     with (
-        pytest.raises(TableError, match="does not go with"),
+        pytest.raises(TableError, match="does not belong to"),
         process._places(places(tables=tmp_path / "tables", checkpoint=place)),
     ):
         pass
@@ -185,7 +185,7 @@ def test_a_folder_that_is_moved_while_spark_starts_is_not_begun_anew(tmp_path, a
 
 def test_tables_of_an_older_version_are_left_alone_and_said_once(tmp_path, caplog):
     (tmp_path / "batch=000000000008").mkdir()
-    noted(tables.default(tmp_path), 9)
+    noted(tables.default_checkpoint(tmp_path), 9)
     before = set(tmp_path.rglob("*"))
     with process._places(places(tables=tmp_path)):
         pass

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 
 import pyarrow as pa
 import pytest
-from stormkeeper.history.statistics import course
+from stormkeeper.history.component_stats import course
 
 from stormkeeper.conf import defaults
 from stormkeeper.heartbeats.coverage import Coverage

@@ -25,8 +25,8 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "heartbeat_tables.py"
 def test_a_first_batch_that_follows_the_tables_is_taken(tmp_path, published):
     with store(tmp_path) as tables_of_query:
         tables_of_query.publish(origin(published), {"state": state(1)})
-    tables.check_next(origin(8), tmp_path)
-    tables.check_next(origin(0, "another"), tmp_path)
+    tables.check_first_batch(origin(8), tmp_path)
+    tables.check_first_batch(origin(0, "another"), tmp_path)
 
 
 @pytest.mark.parametrize("published", [None, origin(6), origin(9), origin(7, "another")])
@@ -35,7 +35,7 @@ def test_a_first_batch_that_does_not_is_refused_with_the_remedy(tmp_path, publis
         with store(tmp_path) as tables_of_query:
             tables_of_query.publish(published, {"state": state(1)})
     with pytest.raises(TableError, match=r"has to be a folder that they share, too\. If the tab"):
-        tables.check_next(origin(8), tmp_path)
+        tables.check_first_batch(origin(8), tmp_path)
 
 
 def test_without_a_pacemaker_there_is_nothing_to_read():

@@ -1,8 +1,8 @@
-"""What Nimbus knows of topologies and their workers do not say: the components of their tasks.
+"""What Nimbus knows of topologies and Storm's workers do not tell: the components of tasks.
 
-Storm's own workers name an executor by its tasks alone. Of which component these are is settled
-when the topology is submitted, and a rebalance only groups them anew. So one answer of Nimbus names
-all executors that the topology has, had and will have.
+Storm's own workers name an executor by its tasks. Their components are fixed when the topology is
+submitted, and a rebalance only groups tasks anew. So one answer of Nimbus names all executors that
+a topology has, had and will have.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from stormkeeper.pipeline import rows
 from stormkeeper.pipeline.decoding.layout import EXECUTOR
 
-#: One row per component and range of its tasks, without a gap.
+#: One row per component and contiguous range of its tasks.
 COMPONENTS: Final = pa.schema(
     [
         ("storm_id", pa.string()),
@@ -26,8 +26,8 @@ COMPONENTS: Final = pa.schema(
     ]
 )
 
-#: One row per topology: its ``topology.worker.timeout.secs``, if it has one; when Nimbus was asked;
-#: and when workers of it were last read that do not name their components, up to a day earlier.
+#: One row per topology: its ``topology.worker.timeout.secs``, if any; when Nimbus was asked; and
+#: when its unnamed workers were last read, up to a day too early.
 TOPOLOGIES: Final = pa.schema(
     [
         ("storm_id", pa.string()),
@@ -37,18 +37,19 @@ TOPOLOGIES: Final = pa.schema(
     ]
 )
 
-#: Topologies that are kept at most: those that were seen last.
+#: Topologies kept at most: those read last.
 MOST_TOPOLOGIES: Final = 10_000
 
-#: How often Nimbus is asked for a topology again, as a rebalance may change its configuration.
+#: Seconds after which Nimbus is asked for a topology again: a rebalance may change its
+#: configuration.
 _DAY_SECS: Final = 86_400.0
 
-#: More than a task's number may be.
+#: Above the largest task number.
 _NUMBERS: Final = 2**31
 
 
 class Tasks(NamedTuple):
-    """Tasks of one component, from the first to the last."""
+    """A range of tasks of one component, both ends included."""
 
     component: str
     start: int
@@ -56,13 +57,9 @@ class Tasks(NamedTuple):
 
 
 def unnamed(pulses: pa.Table) -> dict[str, tuple[int, int]]:
-    """Return the first and the last task of executors without a component, by topology.
+    """Return the first and the last unnamed task of each topology in decoded rows.
 
-    Parameters
-    ----------
-    pulses
-        Rows as `decode.typed` gives them. The executor that each of Storm's workers has for itself,
-        of task -1, belongs to no component.
+    The executor that each of Storm's workers has for itself, of task -1, has no component.
     """
     found = []
     for batch in pulses.select(["storm_id", "executors"]).to_batches():
@@ -127,7 +124,7 @@ class Lookup:
 
 
 def joined(executors: Iterable[Tasks]) -> tuple[Tasks, ...]:
-    """Return the tasks of executors in as few ranges as there may be, in their order."""
+    """Return executors' tasks in as few ranges as possible, in order."""
     result: list[Tasks] = []
     for tasks in sorted(executors, key=lambda each: each.start):
         last = result[-1] if result else None
@@ -139,7 +136,7 @@ def joined(executors: Iterable[Tasks]) -> tuple[Tasks, ...]:
 
 
 class Known(NamedTuple):
-    """What is known of a topology; times are in seconds since the epoch."""
+    """A topology's components and times, in seconds since the epoch."""
 
     tasks: tuple[Tasks, ...]
     timeout_secs: float | None
@@ -147,7 +144,7 @@ class Known(NamedTuple):
     seen_at: float
 
     def has(self, tasks: tuple[int, int]) -> bool:
-        """Whether the component of every task is known, from a first to a last one."""
+        """Return whether the components of all tasks in a range are known."""
         start, last = tasks
         for known in self.tasks:
             if known.start <= start <= known.end:
@@ -156,14 +153,14 @@ class Known(NamedTuple):
 
 
 class Names:
-    """What is known of topologies.
+    """The known topologies.
 
     Parameters
     ----------
     components, topologies
         Rows of `COMPONENTS` and `TOPOLOGIES`; None at the beginning.
     kept_secs
-        How long a topology is known after it was last seen.
+        How long a topology is kept after its workers were last read.
     """
 
     def __init__(
@@ -172,7 +169,7 @@ class Names:
         self._kept_secs = kept_secs
         self._known: dict[str, Known] = {}
         self._written_at = 0.0
-        #: Whether the tables are to be written.
+        #: Whether the tables have to be written.
         self.is_new = False
         if components is None or topologies is None:
             return
@@ -188,17 +185,17 @@ class Names:
             self._written_at = max(self._written_at, seen_at)
 
     def has(self, storm_id: str, tasks: tuple[int, int]) -> bool:
-        """Whether the component of every task of a topology is known, from a first to a last."""
+        """Return whether the components of a topology's tasks in a range are known."""
         known = self._known.get(storm_id)
         return known is not None and known.has(tasks)
 
     def is_fresh(self, storm_id: str, now: float) -> bool:
-        """Whether Nimbus was asked for a topology of late."""
+        """Return whether Nimbus was asked for a topology within a day."""
         known = self._known.get(storm_id)
         return known is not None and now - known.asked_at < _DAY_SECS
 
     def lookup(self, now: float) -> Lookup:
-        """Return the components of those topologies that were seen of late."""
+        """Return the components of the topologies whose workers were read lately."""
         return Lookup(
             {
                 storm_id: known.tasks
@@ -210,9 +207,9 @@ class Names:
     def learn(
         self, storm_id: str, executors: Iterable[Tasks], timeout_secs: float | None, now: float
     ) -> None:
-        """Take in what Nimbus says of a topology.
+        """Record Nimbus's answer about a topology.
 
-        Of one that is being rebalanced it may not say all executors: then the former answer stays.
+        During a rebalance Nimbus may not list all executors: then the former ranges stay.
         """
         tasks = joined(executors)
         before = self._known.get(storm_id)
@@ -222,14 +219,14 @@ class Names:
         self.is_new = True
 
     def saw(self, storm_ids: Iterable[str], now: float) -> None:
-        """Take in of which topologies workers were read."""
+        """Record the topologies whose workers were read."""
         for storm_id in storm_ids:
             if storm_id in self._known:
                 self._known[storm_id] = self._known[storm_id]._replace(seen_at=now)
                 self.is_new |= now - self._written_at > _DAY_SECS
 
     def written(self, now: float) -> tuple[pa.Table, pa.Table]:
-        """Return the tables to write, without those that were last seen too long ago."""
+        """Return the tables to write, without topologies that are too old."""
         self.is_new = False
         self._written_at = now
         newest = sorted(self._known.items(), key=lambda each: each[1].seen_at, reverse=True)
@@ -261,7 +258,7 @@ def _count(tasks: Iterable[Tasks]) -> int:
 
 
 class _Open(NamedTuple):
-    """A question that is open: of which tasks, when it is asked, and when it was last raised."""
+    """An open question: the tasks, when to ask, and when the tasks were last read."""
 
     tasks: tuple[int, int]
     at: float
@@ -270,14 +267,10 @@ class _Open(NamedTuple):
 
 
 class Questions:
-    """Of which topologies Nimbus is to be asked, and when; times are of a monotonic clock.
+    """Which topologies to ask Nimbus about, and when; times are on a monotonic clock.
 
-    Parameters
-    ----------
-    pauses_secs
-        The first pause, and the longest, before a question is repeated to which the answer was not
-        enough: each is twice as long as the one before. After twice the longest one, a question is
-        dropped that was not raised again.
+    `pauses_secs` are the first and the longest pause before a question is repeated; each is twice
+    the one before. A question whose tasks were not read for twice the longest pause is dropped.
     """
 
     def __init__(self, pauses_secs: tuple[float, float]) -> None:
@@ -286,15 +279,15 @@ class Questions:
 
     @property
     def tasks(self) -> dict[str, tuple[int, int]]:
-        """The questions that are open: topologies, and tasks of theirs without a name."""
+        """The unnamed tasks of each topology with an open question."""
         return {storm_id: one.tasks for storm_id, one in self._open.items()}
 
     def saw(
         self, tasks: Mapping[str, tuple[int, int]], is_known: Callable[..., bool], now: float
     ) -> None:
-        """Take in which tasks of topologies were read without a name.
+        """Record tasks that were read without a name.
 
-        `is_known` says of a topology and its tasks whether there is nothing to ask.
+        `is_known` says whether a topology's tasks need no question.
         """
         for storm_id, extent in tasks.items():
             if is_known(storm_id, extent):
@@ -306,16 +299,16 @@ class Questions:
         self._open = {storm_id: o for storm_id, o in self._open.items() if o.raised_at >= oldest}
 
     def next(self, now: float) -> str | None:
-        """Return the topology to ask for now, if there is one."""
+        """Return a topology to ask for now, if any."""
         return next((storm_id for storm_id, one in self._open.items() if one.at <= now), None)
 
     @property
     def next_at(self) -> float | None:
-        """When there is a topology to ask for; None if there is none to come."""
+        """When the next question is due; None if there is none."""
         return min((one.at for one in self._open.values()), default=None)
 
     def asked(self, storm_id: str, is_known: Callable[..., bool], now: float) -> None:
-        """Take in that Nimbus was asked for a topology, whatever it said."""
+        """Record that Nimbus was asked for a topology."""
         one = self._open[storm_id]
         if is_known(storm_id, one.tasks):
             del self._open[storm_id]

@@ -1,4 +1,4 @@
-"""What the pipeline sees as Prometheus reads it, and its health, as pages."""
+"""The pipeline's Prometheus metrics and health pages."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final
@@ -12,17 +12,17 @@ from stormkeeper.heartbeats.liveness import Status
 from stormkeeper.pipeline.status import PipelineStatus
 from stormkeeper.pipeline.tables import LIVENESS
 
-#: What all names begin with.
+#: The prefix of all metric names.
 PREFIX: Final = "stormkeeper_pipeline_"
 
-#: Seconds for which a process that does its regular work may not have looked at its query.
+#: Seconds without a look at the queries after which the process is unhealthy.
 MAX_SILENCE: Final = 5.0
 
-#: Seconds after which it is to have a query. Spark takes most of a minute to start on a busy
-#: machine, and longer where a cluster has it wait for its turn.
+#: Seconds within which the queries must start. Spark takes most of a minute on a busy machine, and
+#: longer where a cluster makes it wait.
 MAX_START: Final = 300.0
 
-#: The age at which the newest batch is too old: this many triggers, and this many seconds at least.
+#: The newest batch is too old after this many triggers, and at least this many seconds.
 _TRIGGERS: Final = 5
 _LEAST_SECS: Final = 60.0
 
@@ -32,18 +32,10 @@ def pages(
 ) -> dict[str, Callable[[str], Page]]:
     """Return the pages of a pipeline, by path.
 
-    ``/metrics`` are its figures, in the text format that the client accepts; ``/healthz`` says
-    whether the process looks after its queries; ``/readyz`` whether the tables are of the present
-    and of at least one Pacemaker, and how each of these is.
-
-    Parameters
-    ----------
-    seen
-        Returns what is seen now.
-    intervals
-        Time between two batches of each query, in seconds.
-    clock
-        Seconds of the monotonic clock of `seen`.
+    ``/metrics`` has the figures, in the text format that the client accepts; ``/healthz`` says
+    whether the process looks after its queries; ``/readyz`` whether the tables are current and a
+    Pacemaker can be read, with the state of each Pacemaker. `intervals` are the seconds between two
+    batches of each query, `clock` is the monotonic clock of `seen`.
     """
 
     def readyz(_: str) -> Page:
@@ -51,7 +43,7 @@ def pages(
         why = unready(now, intervals, clock())
         lines = [why or "ready"]
         lines += [
-            # Many a reason begins with the server's name.
+            # Most reasons begin with the server's name.
             f"{name} {(one.reason or 'is read').removeprefix(f'{name} ')}"
             for name, one in now.servers.items()
         ]
@@ -67,7 +59,7 @@ def pages(
 
 
 def unready(seen: PipelineStatus, intervals: Mapping[str, float], now: float) -> str | None:
-    """Return why the tables do not say how workers are; None where they do."""
+    """Return why the tables are not current; None if they are."""
     if seen.servers and seen.sees_nothing:
         return "no Pacemaker can be read"
     for query, secs in intervals.items():
@@ -98,7 +90,7 @@ class _PipelineMetrics(Collector):
         return []
 
     def collect(self) -> Iterator[Metric]:
-        seen = self._seen()  # once: all that a scrape has is of one moment
+        seen = self._seen()  # once, so that all figures are of one moment
         ready = GaugeMetricFamily(
             f"{PREFIX}ready",
             "Whether the tables are of the present, and of at least one Pacemaker.",
@@ -120,7 +112,7 @@ class _PipelineMetrics(Collector):
                 f"{PREFIX}workers", "Workers in the newest batch.", labels=["status"]
             )
             for status in Status:
-                if status is Status.UNPROVEN:  # these are late ones in the table, and stale
+                if status is Status.UNPROVEN:  # late and stale in the table
                     continue
                 workers.add_metric([status], seen.workers.get(status, 0))
             yield workers

@@ -1,8 +1,8 @@
-"""Asks Nimbus for what Storm's own workers do not say, in a thread of its own.
+"""A thread that asks Nimbus what Storm's own workers do not tell: components and timeouts.
 
-Nothing waits for it: the queries write names as far as they are known, and the others are joined
-when the tables are read. So a Nimbus that is reached later names what was counted before. Where no
-worker of Storm's own is read, Nimbus is not asked for names.
+Nothing waits for the thread: queries write the names that are known, and readers of the tables join
+the others. So a Nimbus that is reached later names earlier counts. Without Storm's own workers,
+Nimbus is not asked for names.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ from stormkeeper.thrift.nimbus import (
 
 log = logging.getLogger(__name__)
 
-#: A topology's own limit, of Storm's alone.
+#: A topology's own timeout, a key of Storm's.
 _TIMEOUT: Final = "topology.worker.timeout.secs"
 
-#: How long rows with components are kept.
+#: Tables whose rows have components: names are kept as long.
 _RETENTION: Final = (
     "pipeline.retention.stats.hours",
     "pipeline.retention.rollup.1m.hours",
@@ -61,29 +61,28 @@ _RETENTION: Final = (
     "pipeline.retention.rollup.60m.hours",
 )
 
-#: How long one question may take, with finding the leader, in seconds.
+#: Seconds for one question, with finding the leader.
 _ANSWER_SECS: Final = 10.0
 
-#: The longest answer, in bytes: it has the statistics of all executors, of kilobytes each.
+#: The longest answer, in bytes: it has the statistics of all executors, kilobytes each.
 _LONGEST_ANSWER: Final = 64 * 1024 * 1024
 
-#: Pauses between two questions of one topology, in seconds: the first, and the longest. Nimbus may
-#: not have assigned all executors yet, or know the topology no longer.
+#: First and longest pause between two questions about one topology, in seconds: Nimbus may not have
+#: assigned all executors yet, or not know the topology any more.
 _PAUSES_SECS: Final = (30.0, 3600.0)
 
-#: Pauses after Nimbus was not reached, or the disk refused, likewise.
+#: First and longest pause after Nimbus was not reached, or the disk failed, in seconds.
 _OUTAGE_SECS: Final = (5.0, 300.0)
 
-#: While there are more questions, what was learned is published this often, in seconds.
+#: Seconds between two publications while questions are pending.
 _PUBLISH_SECS: Final = 5.0
 
-#: How long the end of the pipeline waits for this thread, in seconds. What it has not written then,
-#: the next start asks for again.
+#: Seconds that the pipeline's end waits for this thread; unpublished answers are asked for again.
 _END_SECS: Final = 1.0
 
 
 class TopologyAnswer(NamedTuple):
-    """What Nimbus says of a topology: its executors, and its own timeout, if it has one."""
+    """Nimbus's answer about a topology: its executors, and its own timeout, if any."""
 
     executors: list[Tasks]
     timeout_secs: float | None
@@ -94,7 +93,7 @@ Ask = Callable[[str], TopologyAnswer]
 
 
 class NimbusPoller:
-    """Keeps the tables of what Nimbus says; runs while it is entered.
+    """Keeps the tables of Nimbus's answers; runs while it is entered.
 
     Parameters
     ----------
@@ -103,12 +102,11 @@ class NimbusPoller:
     ask
         Asks Nimbus. Raises a `StormkeeperError` or one of Nimbus's exceptions.
     status
-        Is told how it goes.
+        Records failures and their end.
     kept_hours
-        How long a topology is known after it was last seen.
+        How long a topology is kept after its workers were last read.
     pauses_secs, outage_secs
-        The first and the longest pause between two questions of one topology, and after Nimbus was
-        not reached.
+        First and longest pause between two questions about one topology, and after an outage.
     """
 
     def __init__(
@@ -121,23 +119,21 @@ class NimbusPoller:
         pauses_secs: tuple[float, float] = _PAUSES_SECS,
         outage_secs: tuple[float, float] = _OUTAGE_SECS,
     ) -> None:
-        #: Where the tables are kept.
         self.store = store
-        #: Asks Nimbus.
         self.ask = ask
         self._status = status
         self._names = self._known(3600 * kept_hours)
         self._lookup = self._names.lookup(time.time())
         self._questions = Questions(pauses_secs)
         self._outage_secs = outage_secs
-        #: Until when nothing is tried after an outage, and how long the next one lets it pause.
+        #: The end of the pause after an outage, and the length of the next pause.
         self._resting_until = 0.0
         self._pause_secs = outage_secs[0]
         self._published_at = 0.0
         self._run_id = str(uuid.uuid4())
         self._commits = 0
         self._changed = threading.Condition()
-        #: What was seen since the thread last looked.
+        #: Tasks without a name that were read since the thread's last round, by topology.
         self._seen: dict[str, tuple[int, int]] = {}
         self._stopped = False
         self._thread = threading.Thread(target=self._run, name="pipeline-names", daemon=True)
@@ -153,9 +149,9 @@ class NimbusPoller:
         self._thread.join(_END_SECS)
 
     def named(self, pulses: pa.Table) -> pa.Table:
-        """Return workers' pulses with the components that are known now; it waits for nothing.
+        """Return pulses with the component names known now, and note the unnamed; never waits.
 
-        They are rows as `decode.typed` gives them. What lacks names is taken in, to be asked for.
+        `pulses` are decoded rows.
         """
         found = unnamed(pulses)
         if not found:
@@ -177,7 +173,7 @@ class NimbusPoller:
             components = self.store.read(tables.COMPONENTS)
             topologies = self.store.read(tables.TOPOLOGIES)
         except (TableError, OSError, pa.ArrowException) as error:
-            log.warning("Nimbus is asked again for what cannot be read: %s", error)
+            log.warning("names are unreadable, so Nimbus is asked again: %s", error)
         return Names(components, topologies, kept_secs)
 
     def _run(self) -> None:
@@ -186,12 +182,12 @@ class NimbusPoller:
                 self._take(seen)
             except (TableError, OSError) as error:
                 self._rest(f"the table of components cannot be kept: {error}")
-            except Exception as error:  # without this thread, what is seen would pile up
+            except Exception as error:  # the thread must go on: noted tasks would pile up
                 log.exception("asking Nimbus for components failed, and is tried again")
                 self._rest(f"{type(error).__name__}: {error}")
 
     def _next(self) -> Mapping[str, tuple[int, int]] | None:
-        """Wait until there is something to do, and return what was seen; None at the end."""
+        """Wait for work, and return the tasks noted; None at the end."""
         with self._changed:
             at = self._questions.next_at
             wait = None if at is None else max(at, self._resting_until) - time.monotonic()
@@ -202,7 +198,7 @@ class NimbusPoller:
             return None if self._stopped else seen
 
     def _take(self, seen: Mapping[str, tuple[int, int]]) -> None:
-        """Take in what was seen, ask one question, and publish what there is to publish."""
+        """Note the tasks, ask one question, and publish if there is something new."""
         now = time.monotonic()
         self._names.saw(seen, time.time())
         self._questions.saw(seen, self._is_known, now)
@@ -226,14 +222,14 @@ class NimbusPoller:
             log.debug("Nimbus does not know %s, whose workers still beat", storm_id)
         except AuthorizationException as error:
             self._status.record_nimbus_answer(f"Nimbus refuses: {error}")
-        except RpcOutcomeUnknownError as error:  # of a larger topology than others, perhaps
+        except RpcOutcomeUnknownError as error:  # perhaps only this topology is too large
             self._status.record_nimbus_answer(str(error))
         except RpcUnavailableError as error:
             self._rest(str(error))
             return
         except StormkeeperError as error:
             self._status.record_nimbus_answer(str(error))
-        except Exception as error:  # of this topology's answer; others may be read
+        except Exception as error:  # only this topology's answer may be unreadable
             self._status.record_nimbus_answer(
                 f"its answer about {storm_id} cannot be read: {error!r}"
             )
@@ -262,7 +258,7 @@ class NimbusPoller:
 
 @contextlib.contextmanager
 def naming(conf: Conf, status: StatusTracker) -> Iterator[NimbusPoller]:
-    """Keep what Nimbus says as a configuration has it, in a folder beside the queries'."""
+    """Run a `NimbusPoller` with a store beside the queries', as configured."""
     specs = [
         TableSpec(tables.COMPONENTS, COMPONENTS, "current"),
         TableSpec(tables.TOPOLOGIES, TOPOLOGIES, "current"),
@@ -293,13 +289,7 @@ def naming(conf: Conf, status: StatusTracker) -> Iterator[NimbusPoller]:
 
 
 class TopologyTimeouts:
-    """The topologies' own timeouts, for whoever judges workers: not always the process that asks.
-
-    Parameters
-    ----------
-    conf
-        Says where that is.
-    """
+    """Reads the topologies' own timeouts from the table, also in a process without the poller."""
 
     def __init__(self, conf: Conf) -> None:
         self._place = tables.tables_folder(conf) / tables.NAMING
@@ -307,7 +297,7 @@ class TopologyTimeouts:
         self._known: Mapping[str, float] = {}
 
     def __call__(self) -> Mapping[str, float]:
-        """Return what the table has now, by topology id; what it had if it cannot be read."""
+        """Return the timeouts by topology id; the last known ones if the table is unreadable."""
         try:
             found = Tables(self._place)
             if found.manifest.version != self._version:
@@ -326,10 +316,9 @@ class TopologyTimeouts:
 
 
 def timeout_in(topology_conf: str | None) -> float | None:
-    """Return the ``topology.worker.timeout.secs`` in a topology's configuration, as JSON.
+    """Return the ``topology.worker.timeout.secs`` in a topology's configuration (JSON), if valid.
 
-    Nimbus has held it against ``worker.max.timeout.secs`` when the topology was submitted. What is
-    no number of seconds is none.
+    Nimbus has limited it to ``worker.max.timeout.secs`` when the topology was submitted.
     """
     try:
         found = json.loads(topology_conf or "{}")[_TIMEOUT]

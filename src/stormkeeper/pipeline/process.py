@@ -206,7 +206,9 @@ def _places(conf: Conf) -> Iterator[Places]:
     of_queries = {name: tables.query_folders(conf, name) for name in queries.NAMES}
     if not directory.exists():
         for place, checkpoint_place in of_queries.values():
-            tables.begin(checkpoint_place, place)  # what it refuses is to leave no folder
+            tables.prepare_checkpoint(
+                checkpoint_place, place
+            )  # what it refuses is to leave no folder
     with contextlib.ExitStack() as held:
         held.enter_context(sole_writer(directory))
         if given is not None and given.resolve() != directory.resolve():
@@ -214,7 +216,7 @@ def _places(conf: Conf) -> Iterator[Places]:
         _tell_of_old_tables(directory)
         for place, checkpoint_place in of_queries.values():
             held.enter_context(sole_writer(place))  # as whoever runs one of the queries elsewhere
-            tables.begin(checkpoint_place, place)
+            tables.prepare_checkpoint(checkpoint_place, place)
         yield {
             name: held.enter_context(_store(conf, name, place))
             for name, (place, _) in of_queries.items()

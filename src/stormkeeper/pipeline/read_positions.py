@@ -1,20 +1,18 @@
-"""How far a stream has read: offsets of the ``pacemaker`` source, as checkpoints keep them.
+"""Positions up to which a stream has read: the ``pacemaker`` source's offsets, and spill positions.
 
-An offset is a JSON object with one entry per server, ``{"host:port": [instance, revision]}``: the
-batch that ends here was to read this instance of the server up to `revision`. Whether it did is not
-known here: batches are planned in the driver and read by executors, and a server that fails in
-between fails no query. So the next batch begins where the one before this one ended, and reads this
-one's changes again, unless they are overwritten; it costs at most a row per path. That place is
-kept in an entry of its own, ``"before host:port": [instance, revision]``.
+An offset is a JSON object with an entry per server, ``{"host:port": [instance, revision]}``: the
+end of a planned batch. Whether that batch was read is unknown: the driver plans, executors read,
+and a server that fails in between fails no query. So each batch begins where the one before began
+to be unproven (the entry ``"before host:port"``) and repeats the changes of the one before, at most
+a row per path.
 
-Beside the servers stands ``"tick": ["reader", n]``, which grows at every trigger, so that a trigger
-at which nobody sent anything runs a batch as well: silence must be noticed. A server's name has a
-colon and no space, so no server is ever called "tick" or "before …".
+``"tick": ["reader", n]`` grows at every trigger, so that a batch runs without changes, too: silence
+must be noticed. A Java Pacemaker has the instance ``""`` and the tick as its revision: it is read
+as a whole each time.
 
-A server that knows no revisions (a Java Pacemaker) has the instance ``""`` and, for a revision,
-the tick: it is read as a whole every time.
-
-Everything here is a function of its arguments.
+If driver and executors share a machine, a file in the spill folder says how far each part of each
+server was read, and the next batch begins there. The folder is of one query and one run: all its
+batches but the newest were published, and a failure ends the run.
 """
 
 from __future__ import annotations
@@ -27,7 +25,7 @@ from typing import Final
 
 from stormkeeper.heartbeats.following import WITHOUT_REVISIONS, Part, Position
 
-#: ``{server: [instance, revision]}``, the same before, and the tick: what a checkpoint keeps.
+#: ``{server: [instance, revision]}``, the same for "before", and the tick: kept in checkpoints.
 Offset = dict[str, list[str | int]]
 
 TICK: Final = "tick"
@@ -37,7 +35,7 @@ _BEFORE: Final = "before "
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """A server in an offset; what is up to `sure` was read by the batch before, or before that."""
+    """A server in an offset; revisions up to `sure` were read by earlier batches."""
 
     instance: str
     revision: int
@@ -51,13 +49,12 @@ class Span:
     Parameters
     ----------
     instance
-        The server's instance as planned; `WITHOUT_REVISIONS` for one that is read as a whole.
+        The server's instance when the batch was planned; `WITHOUT_REVISIONS`: read as a whole.
     after, until
-        Revisions; `until` was the newest one when the batch was planned, `after` when the last but
-        one was.
+        The server's newest revisions when the last but one batch, and this batch, were planned.
     reset
-        Whether the server started anew since the batch before: what was known of its paths may be
-        gone, and this span is all that it holds.
+        Whether the server started anew since the batch before, so that this span has everything the
+        server holds.
     """
 
     instance: str
@@ -67,26 +64,25 @@ class Span:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to read in this span; never so where there are no revisions."""
+        """Whether the span has nothing to read; False for a server without revisions."""
         return self.instance != WITHOUT_REVISIONS and self.until <= self.after
 
 
 def initial() -> Offset:
-    """Return the offset of a reader that has read nothing."""
+    """Return the offset before everything."""
     return {TICK: ["reader", 0]}
 
 
 def advance(start: Offset, found: Mapping[str, Position | None]) -> Offset:
-    """Return the offset up to which the next batch reads.
+    """Return the end of the next batch.
 
     Parameters
     ----------
     start
-        Where the batch before ended.
+        The end of the batch before.
     found
-        By server: where it stands now, or None where it did not answer. Such a server keeps its
-        place, so that nothing is skipped when it answers again; servers that are not named are no
-        longer read, and their places are dropped.
+        Each server's present position, or None if it did not answer. Such a server keeps its place;
+        servers that are not in the mapping are dropped.
     """
     tick = int(start[TICK][1]) + 1
     end: Offset = {TICK: ["reader", tick]}
@@ -104,7 +100,7 @@ def advance(start: Offset, found: Mapping[str, Position | None]) -> Offset:
 
 
 def span(start: Offset, end: Offset, server: str) -> Span | None:
-    """Return what a batch between two offsets reads from a server; None for a server unheard of."""
+    """Return what a batch between two offsets reads from a server; None if it never answered."""
     until = _entry(end, server)
     if until is None:
         return None
@@ -123,7 +119,7 @@ def _entry(offset: Offset, server: str) -> _Entry | None:
 
 
 def note(folder: str, server: str, part: Part | None, position: Position) -> None:
-    """Have the next batch begin after a position, up to which a part of a server was read."""
+    """Record the position up to which a part of a server was read, for the next batch."""
     file = _file(folder, server, part)
     written = file.with_suffix(".new")
     written.write_text(json.dumps([position.instance, position.revision]))
@@ -131,14 +127,14 @@ def note(folder: str, server: str, part: Part | None, position: Position) -> Non
 
 
 def begun(folder: str, server: str, part: Part | None, span: Span) -> Span:
-    """Return a span of a server from where a part of it was read to."""
+    """Return the span from the recorded position of a part of a server."""
     try:
         instance, revision = json.loads(_file(folder, server, part).read_text())
     except FileNotFoundError:
         return span
     if instance != span.instance:
         return span
-    # That is less than offsets say where reads have failed since.
+    # Less than the offsets' position if reads have failed since.
     return replace(span, after=revision)
 
 

@@ -120,7 +120,7 @@ def of_server(server: str, health: Coverage, *, reset: bool = False) -> pa.Recor
 
 
 def timestamps(times: Iterable[float | None]) -> pa.Array:
-    """Return a column of times given in seconds since the epoch, limited to what readers can hold."""
+    """Return times given in seconds since the epoch as a column, within readers' limits."""
     return pa.array([None if at is None else _micros(at) for at in times], TIMESTAMP)
 
 

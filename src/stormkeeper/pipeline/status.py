@@ -1,7 +1,7 @@
-"""What the pipeline sees at the moment, for its log, its metrics and its health.
+"""The pipeline's present status, for log, metrics and health; and the table ``servers``.
 
-Each server that cannot be read is a warning at once, with the reason, and again whenever the reason
-is another one; when it is read again that is said too. A pipeline that sees nothing at all says so.
+An unreadable server is logged once per reason, and again when it can be read. The table says what a
+batch's other tables are worth: without a readable server they say nothing about workers.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from stormkeeper.pipeline import rows, tables
 
 log = logging.getLogger(__name__)
 
-#: How severe an alert may be.
+#: The severities of alerts.
 SEVERITIES: Final = ("warning", "critical")
 
-#: Where failures are counted that are of no analysis alone, as if alerts cannot be published.
+#: The key under which failures of a whole round of analyses are counted.
 ROUND: Final = "round"
 
 
@@ -46,12 +46,12 @@ SERVERS: Final = pa.schema(
     ]
 )
 
-#: What a client's error says of its tries; why they failed comes last.
+#: The tries in a client's error; the cause comes last.
 _TRIES: Final = re.compile(r"\(\d+ (?:try|tries) in [\d.]+ s(?:; (?P<cause>.*))?\)")
 
 
 class ServerStatus(NamedTuple):
-    """A server as it was last seen; `reason` is None when it answered."""
+    """A server's newest status; `reason` is None if it answered."""
 
     reason: str | None
     horizon_secs: float | None = None
@@ -60,32 +60,33 @@ class ServerStatus(NamedTuple):
 
 @dataclass(frozen=True)
 class PipelineStatus:
-    """Everything at one moment; never changed, only replaced.
+    """The status at one moment; replaced as a whole, never changed.
 
     Parameters
     ----------
     servers
         By name; empty before the first look.
     batches
-        How many this process has published of each query.
+        Batches that this process has published, by query.
     published_at
-        When the newest one was, by query: on the monotonic clock, and as seconds since the epoch.
+        When the newest batch was published, by query: on the monotonic clock, and in seconds since
+        the epoch.
     workers
-        How many workers of each status there are; those that are stale are late ones too.
+        Workers by status; stale workers are among the late ones.
     alerts
-        How many alerts are open, by rule and severity; empty if no analysis is asked.
+        Open alerts by rule and severity; empty without analyses.
     alerted_at
-        When the newest round of analyses was published, as seconds since the epoch.
+        When the newest round of analyses was published, in seconds since the epoch.
     failures
-        How often each analysis failed; and, as `round`, all of them together.
+        Failures of each analysis, and of whole rounds as `ROUND`.
     looked_at
         When the process last found its queries alive, on the monotonic clock; None before they run.
     started_at
-        When the process began, on the monotonic clock.
+        When the process started, on the monotonic clock.
     unnamed
-        How many topologies there are whose components nobody has said yet.
-    unanswered
-        How many questions to Nimbus have failed, and why the newest one did; None if it did not.
+        Topologies with components that neither workers nor Nimbus have named.
+    unanswered, why_unanswered
+        Failed questions to Nimbus, and the newest reason; None if the newest question was answered.
     """
 
     servers: Mapping[str, ServerStatus] = field(default_factory=dict)
@@ -109,15 +110,9 @@ class PipelineStatus:
 
 
 class StatusTracker:
-    """Takes in what is seen, and logs the changes; `seen` may be read by any thread.
+    """Records the pipeline's status and logs changes; any thread may read `current`.
 
-    Five threads tell it: those of the queries' batches, that of the analyses, the one that looks
-    after the queries, and the one that asks Nimbus.
-
-    Parameters
-    ----------
-    clock
-        Seconds of a monotonic clock.
+    Five threads record: the two queries', the analyses', the Nimbus poller's, and the main one.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -126,7 +121,7 @@ class StatusTracker:
         self._lock = threading.Lock()
 
     def record_coverage(self, health: Mapping[str, Coverage]) -> None:
-        """Take in how the servers were before there was a batch."""
+        """Record the servers' coverage before the first batch."""
         found = {
             name: ServerStatus(one.error, one.horizon_secs, one.keys)
             for name, one in health.items()
@@ -134,7 +129,7 @@ class StatusTracker:
         _log_changes(self._replace(servers=found).servers, found)
 
     def record_batch(self, query: str, found: Mapping[str, pa.Table]) -> None:
-        """Take in a batch of a query, whose tables were published."""
+        """Record a published batch of a query, with its tables."""
         with self._lock:
             batches = {**self.current.batches, query: self.current.batches.get(query, 0) + 1}
             published = {**self.current.published_at, query: (self._clock(), time.time())}
@@ -156,7 +151,7 @@ class StatusTracker:
         _log_changes(before.servers, found)
 
     def record_rules(self, rules: Iterable[str]) -> None:
-        """Take in which analyses will be asked."""
+        """Record which analyses run."""
         rules = list(rules)
         self._replace(
             alerts={(rule, severity): 0 for rule in rules for severity in SEVERITIES},
@@ -164,7 +159,7 @@ class StatusTracker:
         )
 
     def record_alerts(self, alerts: pa.Table, at: float | None) -> None:
-        """Take in the alerts of a round, published at a time; None: of an earlier process."""
+        """Record the alerts of a round; `at` is None for those of an earlier process."""
         counts = dict.fromkeys(self.current.alerts, 0)
         for row in alerts.select(["rule", "severity", "until"]).to_pylist():
             if row["until"] is None:
@@ -173,38 +168,38 @@ class StatusTracker:
         self._replace(alerts=counts, alerted_at=at)
 
     def record_failures(self, rules: Iterable[str]) -> None:
-        """Take in that these analyses have failed."""
+        """Record that these analyses have failed."""
         counts = dict(self.current.failures)
         for rule in rules:
             counts[rule] = counts.get(rule, 0) + 1
         self._replace(failures=counts)
 
     def record_alive(self) -> None:
-        """Take in that the queries run, and can be asked."""
+        """Record that the queries run."""
         self._replace(looked_at=self._clock())
 
     def record_nimbus_answer(self, reason: str | None) -> None:
-        """Take in why Nimbus did not say of which components executors are; None if it did."""
+        """Record why Nimbus did not answer a question about components; None if it did."""
         before = self.current.why_unanswered
         failed = self.current.unanswered + (reason is not None)
         self._replace(unanswered=failed, why_unanswered=reason)
         if reason is None:
             if before is not None:
-                log.info("Nimbus says the components of executors again")
+                log.info("Nimbus names the components of executors again")
         elif before is None or cause(before) != cause(reason):
             log.warning(
-                "Nimbus does not say the components of executors, which statistics call by their"
-                " tasks until it does: %s",
+                "Nimbus does not name the components of executors; until then statistics name them"
+                " by their tasks: %s",
                 reason,
             )
 
     def record_unnamed(self, topologies: int) -> None:
-        """Take in of how many topologies components are not known."""
+        """Record the number of topologies with unnamed components."""
         if topologies != self.current.unnamed:
             self._replace(unnamed=topologies)
 
     def _replace(self, **changes: Any) -> PipelineStatus:
-        """Change what is seen, and return what was seen before."""
+        """Apply changes, and return the status before."""
         with self._lock:
             before, self.current = self.current, replace(self.current, **changes)
         return before
@@ -237,12 +232,8 @@ def _log_change(name: str, before: ServerStatus | None, now: ServerStatus) -> No
 def next_servers(previous: pa.Table | None, batch: pa.Table) -> pa.Table:
     """Return the table of servers after a batch, sorted by server.
 
-    Parameters
-    ----------
-    previous
-        The table so far, for since when a server has been as it is; None at the beginning.
-    batch
-        Rows as `decode.typed` gives them; those of other kinds are passed over.
+    `previous` (None at the beginning) says since when a server has been in its state. Other rows of
+    the decoded `batch` are ignored.
     """
     found = batch.filter(pc.equal(batch["kind"], rows.SERVER)).sort_by("server")
     health = pa.Table.from_struct_array(rows.one_array(found["health"]))
@@ -259,7 +250,7 @@ def next_servers(previous: pa.Table | None, batch: pa.Table) -> pa.Table:
 
 
 def cause(reason: str) -> str:
-    """Return what stays the same in the reasons of one failure that is met again and again.
+    """Return the part of a failure's reason that stays the same when it is repeated.
 
     >>> cause("a:1 did not answer a request to read /p (2 tries in 0.5 s; connection refused)")
     'connection refused'

@@ -1,4 +1,11 @@
-"""The tables of the pipeline, by the folder that they are in; `stormkeeper.history` keeps them."""
+"""Names and folders of the pipeline's tables, and the checkpoints that belong to them.
+
+A checkpoint says what was read, the tables hold the results. If tables are lost, moved or restored
+without their checkpoint, what was read before would never be in them. So the tables' newest batch
+must be the newest finished batch of the checkpoint's query. Tables without a checkpoint are
+harmless: the Pacemakers are read from their beginning. The same happens when a power failure
+truncated a file of the checkpoint, which Spark does not sync and refuses at every start.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +22,11 @@ from stormkeeper.errors import ConfigError, TableError
 from stormkeeper.history import manifest
 from stormkeeper.history.manifest import Origin
 
-#: The queries: each has a folder of this name, with its tables and its checkpoint.
+#: The queries, and the names of their folders.
 LIVENESS: Final = "liveness"
 STATISTICS: Final = "statistics"
 
-#: The folder of what the analyses find, and the first of its tables.
+#: The folder of the analyses, and its first table.
 ALERTS: Final = "alerts"
 ALERT_HISTORY: Final = "alert_history"
 KILLED_TOPOLOGIES: Final = "killed_topologies"
@@ -38,17 +45,17 @@ ROLLUP_1M: Final = "rollup_1m"
 ROLLUP_10M: Final = "rollup_10m"
 ROLLUP_60M: Final = "rollup_60m"
 
-#: What the roll-ups are made from in the next batch.
+#: Tables from which the next batch continues the roll-ups.
 EXECUTOR_COUNTERS: Final = "executor_counters"
 ROLLUP_OPEN: Final = "rollup_open"
 ROLLUP_PARTS: Final = "rollup_parts"
 
-#: The folder of what Nimbus says of topologies, and the tables in it.
+#: The folder of Nimbus's answers about topologies, and its tables.
 NAMING: Final = "names"
 COMPONENTS: Final = "components"
 TOPOLOGIES: Final = "topologies"
 
-#: All that are for readers, by folder.
+#: All tables for readers, by folder.
 NAMES: Final = {
     LIVENESS: (WORKER_LIVENESS, WORKER_EVENTS, SERVERS),
     STATISTICS: (
@@ -61,35 +68,29 @@ NAMES: Final = {
 
 log = logging.getLogger(__name__)
 
-#: The checkpoint's folder where none is configured, within that of the tables: what is done to
-#: these is done to it. Whoever reads the tables passes over such names.
+#: The default checkpoint's folder, below the tables: both are moved and removed together. Readers
+#: of tables ignore this name.
 WITHIN_TABLES: Final = ".checkpoint"
 
-#: Of how many batches, the newest, Spark reads what was noted when a query begins.
+#: The number of newest batches whose files Spark reads when a query starts.
 _READ_FIRST: Final = 2
 
 
 def tables_folder(conf: Conf) -> Path:
-    """Return where the tables are: ``pipeline.tables.dir``.
-
-    Raises
-    ------
-    ConfigError
-        When that is a URL.
-    """
+    """Return the folder of ``pipeline.tables.dir``; raise `ConfigError` for a URL."""
     given = _given(conf, "pipeline.tables.dir")
     return given or folder("storm.local.dir", conf["storm.local.dir"]) / "tables"
 
 
 def checkpoints_folder(conf: Conf) -> Path | None:
-    """Return where the queries' checkpoints are, likewise, if ``pipeline.checkpoint.dir`` says."""
+    """Return the folder of ``pipeline.checkpoint.dir``, if set; raise `ConfigError` for a URL."""
     return _given(conf, "pipeline.checkpoint.dir")
 
 
 def query_folders(conf: Conf, query: str) -> tuple[Path, Path]:
-    """Return the folders of a query's tables and of its checkpoint, likewise."""
+    """Return the folders of a query's tables and of its checkpoint."""
     tables, checkpoints = tables_folder(conf) / query, checkpoints_folder(conf)
-    return tables, default(tables) if checkpoints is None else checkpoints / query
+    return tables, default_checkpoint(tables) if checkpoints is None else checkpoints / query
 
 
 def _given(conf: Conf, key: str) -> Path | None:
@@ -103,29 +104,24 @@ def _given(conf: Conf, key: str) -> Path | None:
     return folder(key, given) if given else None
 
 
-def default(directory: Path) -> Path:
-    """Return the folder of the checkpoint that goes with the tables of a folder."""
+def default_checkpoint(directory: Path) -> Path:
+    """Return the folder of the checkpoint below a folder of tables."""
     return directory / WITHIN_TABLES
 
 
-def begin(checkpoint: Path, directory: Path) -> None:
-    """Have the next query go on where the tables are, or begin anew where it cannot.
+def prepare_checkpoint(checkpoint: Path, directory: Path) -> None:
+    """Let the next query continue from the checkpoint, or remove a checkpoint that does not match.
 
-    It begins anew without the checkpoint within the tables' folder. One that is configured may be
-    anybody's, and stays.
-
-    Raises
-    ------
-    TableError
-        When a checkpoint that is configured does not belong to the tables, or a folder cannot be
-        read or written.
+    Only the checkpoint below the tables' folder is removed; a configured one may be someone else's.
+    Raises `TableError` if a configured checkpoint does not belong to the tables, or a folder cannot
+    be read or written.
     """
     try:
         torn = _torn(checkpoint)
         if torn is None and _belongs(checkpoint, directory):
             return
-        if checkpoint == default(directory):
-            what = f"the tables in {directory} are not those that the checkpoint {checkpoint} is of"
+        if checkpoint == default_checkpoint(directory):
+            what = f"the checkpoint {checkpoint} does not belong to the tables in {directory}"
             log.warning("%s: the Pacemakers are read from their beginning", torn or what)
             _remove(checkpoint)
             return
@@ -135,26 +131,22 @@ def begin(checkpoint: Path, directory: Path) -> None:
         ) from error
     if torn is not None:
         raise TableError(
-            f"{torn}: delete the checkpoint {checkpoint}, with which nothing is lost: the "
-            "Pacemakers are then read from their beginning"
+            f"{torn}: delete the checkpoint {checkpoint}; nothing is lost: the Pacemakers are then "
+            "read from their beginning"
         )
     raise TableError(
-        f"pipeline.checkpoint.dir, {checkpoint}, does not go with the tables in {directory}: "
-        "workers that are silent now would never be in them; set pipeline.tables.dir to the "
-        "checkpoint's own tables, or delete the checkpoint, with which nothing is lost: the "
-        "Pacemakers are then read from their beginning"
+        f"pipeline.checkpoint.dir, {checkpoint}, does not belong to the tables in "
+        f"{directory}: workers that are silent now would never be in them; set pipeline.tables.dir "
+        "to the checkpoint's own tables, or delete the checkpoint; nothing is lost: the Pacemakers "
+        "are then read from their beginning"
     )
 
 
-def check_next(batch: Origin, directory: Path) -> None:
-    """See to it that the first micro-batch of a process is the one that follows the tables.
+def check_first_batch(batch: Origin, directory: Path) -> None:
+    """Check that a process's first micro-batch follows the newest batch of the tables.
 
-    For whoever does not know where the checkpoint is: this is said of any, on any file system.
-
-    Raises
-    ------
-    TableError
-        When what the batches before it had read is not in the tables.
+    Works without the checkpoint's folder, which may be on any file system. Raises `TableError` if
+    the results of earlier batches are not in the tables.
     """
     if batch.batch == 0:
         return
@@ -164,16 +156,16 @@ def check_next(batch: Origin, directory: Path) -> None:
         return
     what = "are not there" if found is None else "are of another query, or of an older batch"
     raise TableError(
-        f"the query goes on from its checkpoint with batch {batch.batch}, and the tables in "
-        f"{directory} that go with it {what}: workers that are silent now would never be in them. "
-        "Where the checkpoint is shared by several machines, pipeline.tables.dir has to be a "
-        "folder that they share, too. If the tables are lost, begin with a new checkpoint: the "
+        f"the query continues from its checkpoint with batch {batch.batch}, but its tables in "
+        f"{directory} {what}: workers that are silent now would never be in them. If several "
+        "machines share the checkpoint, pipeline.tables.dir must be a folder that they share, "
+        "too. If the tables are lost, begin with a new checkpoint: the "
         "Pacemakers are then read from their beginning"
     )
 
 
 def _belongs(checkpoint: Path, directory: Path) -> bool:
-    """Whether all that a checkpoint says was read is in the tables of a folder."""
+    """Return whether everything that a checkpoint marks as read is in the tables of a folder."""
     done = _done(checkpoint)
     if done is None:
         return not _is_remains(checkpoint)
@@ -184,35 +176,34 @@ def _belongs(checkpoint: Path, directory: Path) -> bool:
 
 
 def _torn(checkpoint: Path) -> str | None:
-    """Say which of the files that Spark reads first was not written whole, if one was not."""
+    """Return which of the files that Spark reads first is truncated, if one is."""
     for name in ("offsets", "commits"):
         batches = [path for path in (checkpoint / name).glob("*") if path.name.isdecimal()]
         for path in sorted(batches, key=lambda path: int(path.name))[-_READ_FIRST:]:
             with path.open("rb") as file:
-                if file.read(1) != b"v":  # of its version
+                if file.read(1) != b"v":  # each file begins with its version
                     return f"{path} was not written whole, as after a power failure"
     return None
 
 
 def _is_remains(checkpoint: Path) -> bool:
-    """Whether batches were begun for a query that is not noted there, which Spark refuses.
+    """Return whether the checkpoint has batches of an unnamed query, which Spark refuses.
 
-    So it is where the folder was moved away under a pipeline: Spark makes it again for what it
-    writes next.
+    This happens if the folder was moved away under a pipeline: Spark creates it again.
     """
     begun = any(path.name.isdecimal() for path in (checkpoint / "offsets").glob("*"))
     return begun and not (checkpoint / "metadata").exists()
 
 
 def _remove(checkpoint: Path) -> None:
-    # By one step: half a checkpoint may look like one that belongs.
+    # In one step: half a checkpoint may look like a matching one.
     aside = checkpoint.with_name(f"{checkpoint.name}.old")
     shutil.rmtree(aside, ignore_errors=True)
     shutil.rmtree(checkpoint.rename(aside), ignore_errors=True)
 
 
 def _done(checkpoint: Path) -> Origin | None:
-    """Return the newest micro-batch that Spark has noted as done; None if there is none."""
+    """Return the newest micro-batch that Spark has marked as done, if any."""
     commits = checkpoint / "commits"
     if not commits.is_dir():
         return None
@@ -221,7 +212,7 @@ def _done(checkpoint: Path) -> Origin | None:
 
 
 def _query(checkpoint: Path) -> str:
-    """Return the query's id; Spark takes a new one where there is none."""
+    """Return the query's id; without one, Spark takes a new one."""
     try:
         return str(json.loads((checkpoint / "metadata").read_text())["id"])
     except (FileNotFoundError, ValueError, KeyError, TypeError):

@@ -1,11 +1,10 @@
-"""The pipeline as a topology: what its spouts and sinks return.
+"""The pipeline as a topology: functions for its spouts and sinks.
 
-Each query reads Pacemakers, with `ages` or `pulses`, and ends in a sink, `liveness` or
-`statistics`. Checkpoints are the topology's. `stormkeeper.pipeline.process` runs the same queries
-without a topology.
+Each query reads Pacemakers with `ages` or `pulses`, and ends in a sink, `liveness` or `statistics`.
+Checkpoints are the topology's. `pipeline.process` runs the same queries without a topology.
 
-A worker calls these functions anew where its topology is activated again. So what they hold is the
-process's: it is let go of when that ends, however it ends.
+A worker calls these functions again when its topology is activated again. So stores and threads
+belong to the process, and are closed when the process ends.
 """
 
 from __future__ import annotations
@@ -35,59 +34,40 @@ from stormkeeper.pipeline.tables import ALERTS, LIVENESS, NAMING, STATISTICS
 _process: Final = contextlib.ExitStack()
 atexit.register(_process.close)
 
-#: By folder: the tables that this process writes, and what asks Nimbus for names beside them.
+#: By folder: the stores of this process, and the Nimbus poller beside them.
 _held: Final[dict[Path, TableStore]] = {}
 _namings: Final[dict[Path, NimbusPoller]] = {}
 
-#: The folders of alerts for which this process asks the analyses.
+#: The alert folders for which this process runs the analyses.
 _watched: Final[set[Path]] = set()
 
 
 def ages(spark: SparkSession, conf: Conf) -> DataFrame:
-    """Return the stream that says who is alive: a spout for `liveness`.
+    """Return the stream of workers' ages: a spout for `liveness`.
 
-    Parameters
-    ----------
-    spark
-        The session.
-    conf
-        The configuration, of which ``pacemaker.*`` counts.
-
-    Raises
-    ------
-    ConfigError
-        When it names no Pacemaker, or a file that is missing or wrong.
+    Only ``pacemaker.*`` of the configuration counts. Raises `ConfigError` if `conf` names no
+    Pacemaker, or a file that is missing or wrong.
     """
     return queries.read(spark, conf, _servers(conf), LIVENESS)
 
 
 def pulses(spark: SparkSession, conf: Conf) -> DataFrame:
-    """Return the stream of heartbeats: a spout for `statistics`, likewise."""
+    """Return the stream of heartbeats: a spout for `statistics`, configured as `ages`."""
     return queries.read(spark, _settled(conf), _servers(conf), STATISTICS)
 
 
 def liveness(ages: DataFrame, conf: Conf) -> DataStreamWriter:
-    """Return a sink that keeps the tables of who is alive.
+    """Return a sink that keeps the liveness tables of the stream `ages`.
 
-    Parameters
-    ----------
-    ages
-        What the function `ages` returns.
-    conf
-        The configuration, of which ``pipeline.*`` and what says when a worker is late count.
-
-    Raises
-    ------
-    ConfigError
-        When ``pipeline.tables.dir`` is a URL.
-    TableError
-        When another process writes these tables, or nobody can.
+    ``pipeline.*`` and the limits for late workers count. Raises `ConfigError` if
+    ``pipeline.tables.dir`` is a URL, and `TableError` if another process writes these tables, or
+    none can.
     """
     return _sink(ages, conf, LIVENESS)
 
 
 def statistics(pulses: DataFrame, conf: Conf) -> DataStreamWriter:
-    """Return a sink that keeps the tables of what was counted, likewise, of `pulses`."""
+    """Return a sink that keeps the statistics tables of the stream `pulses`, as `liveness` does."""
     return _sink(pulses, conf, STATISTICS)
 
 
@@ -110,13 +90,13 @@ def _sink(rows: DataFrame, conf: Conf, query: str) -> DataStreamWriter:
 
 
 def _checked(keep: TableUpdater, place: Path) -> Callable[[DataFrame, int], None]:
-    """Return what keeps tables once it is seen that they go with the query's checkpoint."""
+    """Return `keep`, with a check before the first batch that the tables match the checkpoint."""
     checked = False
 
     def keep_checked(batch: DataFrame, number: int) -> None:
         nonlocal checked
         if not checked:
-            tables.check_next(table_updates.batch_origin(batch, number), place)
+            tables.check_first_batch(table_updates.batch_origin(batch, number), place)
             checked = True
         keep(batch, number)
 
@@ -150,7 +130,7 @@ def _own_tables(conf: Conf, query: str) -> TableStore:
 
 
 def _naming(conf: Conf, status: StatusTracker) -> NimbusPoller:
-    """Return what asks Nimbus for names, in the process that reads pulses."""
+    """Return the Nimbus poller of the process that reads pulses."""
     place = tables.tables_folder(conf) / NAMING
     if place not in _namings:
         _process.enter_context(sole_writer(place))
@@ -159,7 +139,7 @@ def _naming(conf: Conf, status: StatusTracker) -> NimbusPoller:
 
 
 def _watch(conf: Conf, session: SparkSession, status: StatusTracker) -> None:
-    """Have the analyses asked, unless this process or another worker of the topology does."""
+    """Run the analyses, unless this process or another worker of the topology does."""
     place = tables.tables_folder(conf) / ALERTS
     secs = conf["pipeline.analyses.secs"]
     if not secs or place in _watched:

@@ -268,7 +268,7 @@ def _known(table: pa.Table) -> pa.Table:
 
 
 def forgotten(table: pa.Table) -> Iterator[Row]:
-    """Return the workers without a row that a later pulse may bring back, noted by `remembering`."""
+    """Return the workers without a row that a later pulse may bring back, as noted before."""
     for worker, *rest in json.loads((table.schema.metadata or {}).get(_FORGOTTEN, b"[]")):
         known: dict[str, Any] = dict.fromkeys(Row._fields)
         known |= zip(_REMEMBERED, rest, strict=True)
