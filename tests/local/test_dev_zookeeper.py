@@ -102,7 +102,7 @@ def test_a_port_taken_while_the_server_starts(tmp_path, monkeypatch):
             DevZooKeeper(tmp_path / "unlucky").start()
 
 
-def test_a_server_that_ends_while_it_starts_is_reported_with_its_log(tmp_path):
+def test_server_that_ends_at_its_start_is_reported_with_its_log(tmp_path):
     (tmp_path / "zookeeper").mkdir()
     (tmp_path / "zookeeper" / "data").write_text("a file where a folder should be")
     server = DevZooKeeper(tmp_path / "zookeeper")
@@ -237,7 +237,7 @@ def test_the_daemon_ends_with_the_log_of_a_server_that_ends(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_second_daemon_on_the_folder_is_refused_until_the_first_is_killed(tmp_path):
+def test_second_server_on_a_folder_is_refused_until_the_first_ends(tmp_path):
     with storm(tmp_path, "storm.zookeeper.port=0") as first:
         assert first.stdout.readline().startswith("zookeeper listening on")
         with storm(tmp_path, "storm.zookeeper.port=0") as second:

@@ -43,7 +43,7 @@ def test_silence_that_lasts_is_a_gap_too():
     assert worker(ledger).gap_at(40.0) == 30.0
 
 
-def test_worker_that_moves_to_another_pacemaker_keeps_one_history():
+def test_worker_keeps_its_history_on_another_pacemaker():
     ledger = PulseLedger()
     answer(ledger, A, pulse(10.0))
     answer(ledger, B, pulse(14.0))
@@ -51,7 +51,7 @@ def test_worker_that_moves_to_another_pacemaker_keeps_one_history():
     assert worker(ledger).max_gap_secs == 4.0
 
 
-def test_older_copy_on_another_pacemaker_changes_nothing_but_the_count():
+def test_older_copy_on_another_pacemaker_only_counts():
     ledger = PulseLedger()
     answer(ledger, B, pulse(14.0, words=(5, 1)))
     answer(ledger, A, pulse(10.0, words=(2, 1)))

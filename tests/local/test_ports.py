@@ -148,7 +148,7 @@ def test_a_port_that_is_given_needs_no_temporary_folder():
     assert (ran.returncode, ran.stderr) == (0, "")
 
 
-def test_no_outgoing_connection_gets_that_of_a_server_that_is_down(start_pacemaker):
+def test_outgoing_connections_never_get_a_reserved_port(start_pacemaker):
     pacemaker = start_pacemaker()
     wanted = [pacemaker.port, nobody().port]
     pacemaker.kill()

@@ -55,7 +55,7 @@ def test_nothing_is_left_of_a_run_that_is_killed(run, tmp_path):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="asks the system what is ignored")
-def test_a_signal_to_all_processes_does_not_end_it_before_the_run(run, tmp_path):
+def test_reaper_survives_a_signal_to_all_processes(run, tmp_path):
     (reaper,) = (
         child
         for child in psutil.Process(run.pid).children()

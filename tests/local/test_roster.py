@@ -60,7 +60,7 @@ def test_what_the_others_rest_on_is_stopped_after_them(rows):
     ]
 
 
-def test_each_server_has_a_port_of_its_own_and_a_folder_where_it_keeps_something(rows):
+def test_each_server_has_its_own_port_and_folder(rows):
     common = ["--config", "/run/cluster.yaml"]
     assert options(rows["zookeeper"]) == ["stormkeeper", "dev-zookeeper", *common]
     for name, port in (("pacemaker 1", 6701), ("pacemaker 2", 6702)):

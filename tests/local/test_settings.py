@@ -54,7 +54,7 @@ def test_two_of_a_kind_do_not_share_a_port_for_metrics(written, who, configured,
 
 
 @pytest.mark.parametrize(("configured", "own"), [("null", None), ("8000", 0)])
-def test_two_supervisors_do_not_share_a_port_and_are_on_the_loopback(written, configured, own):
+def test_supervisors_have_their_own_ports_on_the_loopback(written, configured, own):
     conf = written(f"logviewer.port: {configured}\nsupervisor.bind.host: 10.0.0.1\n")
     assert (conf["logviewer.port"], conf["supervisor.bind.host"]) == (own, "127.0.0.1")
 
@@ -73,7 +73,7 @@ topology.checkpoint.dir: /data/topologies
 """
 
 
-def test_what_belongs_to_the_cluster_s_own_pipeline_is_left_alone(written, tmp_path):
+def test_run_leaves_the_pipeline_of_the_cluster_alone(written, tmp_path):
     conf = written(CLUSTERS)
     assert conf["pipeline.tables.dir"] == str(tmp_path / "run" / "tables")
     others = [line.partition(":")[0] for line in CLUSTERS.splitlines()[1:-1]]
@@ -120,7 +120,7 @@ def test_the_topology_gets_all_but_what_the_run_has_of_its_own():
     assert run_plan.ignored_keys(overrides) == ["pacemaker.port", "storm.local.dir"]
 
 
-def test_a_topology_is_sent_its_own_keys_and_what_is_given_for_it(tmp_path, monkeypatch):
+def test_topology_gets_its_own_keys_and_the_overrides(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     overrides = ["input=/data", "topology.checkpoint.dir=here", "pacemaker.port=1"]
     conf = load(files=(), overrides=overrides, unknown="keep")

@@ -166,9 +166,7 @@ def test_report_tells_the_truth_and_nothing_is_left(local, text, tmp_path):
 
 
 @pytest.mark.slow
-def test_killed_pacemaker_and_nimbus_are_outlived_and_a_killed_worker_is_started_again(
-    local, text, tmp_path
-):
+def test_run_survives_kills_and_restarts_a_killed_worker(local, text, tmp_path):
     folder, _, _ = text
     report = tmp_path / "r.json"
     run = local(
@@ -257,7 +255,7 @@ def test_a_job_that_ends_by_itself_is_completed(local, text, tmp_path):
     assert [row["status"] for row in rows] == ["completed"]
 
 
-def test_without_its_pipeline_a_job_runs_for_its_time_and_is_stopped(local, text, tmp_path):
+def test_job_without_pipeline_is_stopped_after_its_time(local, text, tmp_path):
     folder, _, _ = text
     report = tmp_path / "r.json"
     run = local(
@@ -286,7 +284,7 @@ def test_nothing_is_left_of_one_that_is_killed_while_spark_runs(local, text, tmp
 
 
 @pytest.mark.slow
-def test_a_script_that_ends_its_process_has_failed_and_what_it_printed_is_shown(local, tmp_path):
+def test_script_that_exits_has_failed_and_its_output_is_shown(local, tmp_path):
     script = tmp_path / "exits.py"
     text = "import os\nprint('rows 5 of', os.getpid(), flush=True)\nos._exit(7)\nrows.writeStream\n"
     script.write_text(text)
@@ -316,7 +314,7 @@ def test_script_that_does_not_exist_is_a_usage_error(local, tmp_path):
     assert "Traceback" not in run.text()
 
 
-def test_topology_that_fails_shows_its_own_error_once_and_before_all_else_ends(local, tmp_path):
+def test_failed_topology_shows_its_error_once_and_first(local, tmp_path):
     script = tmp_path / "broken.py"
     script.write_text(
         "import logging\n"

@@ -132,7 +132,7 @@ def test_live_view_redraws_the_newest_picture():
     assert "dead" in shown
 
 
-def test_line_view_prints_new_output_once_and_progress_now_and_then():
+def test_line_view_prints_new_output_once_and_some_progress():
     shown = text_of(
         LineView,
         picture(now=100.0, output=["batch 1"]),
@@ -153,7 +153,7 @@ def test_line_view_ends_with_the_last_counts():
     assert "words 1,300 in, 40,000 out" in shown[-1]
 
 
-def test_line_view_passes_on_nothing_from_the_table_once_it_stops():
+def test_line_view_ignores_the_table_while_stopping():
     stopping = picture(status="alive", is_running=False)
     assert " at 6700 is " not in text_of(LineView, picture(status=""), stopping)
     completed = picture(completed=True, is_running=False)
@@ -214,7 +214,7 @@ def test_view_fits_the_console():
     assert isinstance(view_on(Console(file=io.StringIO(), force_terminal=True)), LiveView)
 
 
-def test_line_view_prints_output_that_repeats_itself_and_outgrows_its_tail():
+def test_line_view_prints_repeated_output_longer_than_its_tail():
     pictures = [picture(output=["done"] * min(n, 3), output_count=n) for n in (1, 3, 5, 5, 9)]
     # Of the last four only three were kept.
     text = text_of(LineView, *pictures)

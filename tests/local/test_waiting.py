@@ -79,7 +79,7 @@ def test_what_hinders_a_topology_that_runs_is_said(health, said):
     assert bool(waits_for(COUNTED, **asked)) is bool(said)
 
 
-def test_all_workers_that_it_has_must_be_completed_or_nimbus_must_say_so():
+def test_completed_needs_every_worker_or_nimbus_to_say_so():
     done = RunSnapshot([], [replace(COUNTED.workers[0], completed=True)])
     assert not is_completed(done, None)
     assert not is_completed(done, FOUND)

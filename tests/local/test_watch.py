@@ -42,7 +42,7 @@ def test_overwritten_pulses_of_several_workers_are_nobody_s():
     assert [pulse.count for pulse in pulses(look(beat, beat, revisions=7))] == [1, 1]
 
 
-def test_executors_of_a_component_are_its_queries_and_a_part_of_one_is_a_part_of_all():
+def test_executors_of_a_component_are_summed():
     partial = spout(3)
     partial.partial_batches = {":all-time": 1}
     for stats in (whole := spout(12), partial):
@@ -70,7 +70,7 @@ def test_pulses_faster_than_the_looks_are_all_counted(start_pacemaker):
     assert [server.pulses_received for server in seen.pacemakers] == [21]
 
 
-def test_the_last_look_is_tried_again_where_it_was_not_answered_in_time(start_pacemaker):
+def test_last_look_is_repeated_until_it_is_answered(start_pacemaker):
     server = start_pacemaker()
     beat = heartbeat("wc-1-17", {(1, 1): spout(12)})
     # No look lies between the first and the last.

@@ -119,7 +119,7 @@ def test_output_may_be_indented_where_all_is_well():
     assert WorkerLog("worker").read(lines).output == lines[1:]
 
 
-def test_what_the_jvm_and_the_worker_say_when_they_start_is_no_output():
+def test_startup_messages_of_jvm_and_worker_are_no_output():
     lines = [
         "WARNING: Using incubator modules: jdk.incubator.vector",
         "worker beating wc-1-1 n 6700",
@@ -128,7 +128,7 @@ def test_what_the_jvm_and_the_worker_say_when_they_start_is_no_output():
     assert (read.notes, read.output, read.beats) == ([], ["WARNING: mine"], True)
 
 
-def test_a_record_s_further_lines_are_known_as_the_log_writes_them():
+def test_further_lines_of_a_record_are_recognised():
     error = TimeoutError("5 s\n2026-03-01T12:00:02.123Z ERROR my.job forged")
     record = logging.makeLogRecord(
         {

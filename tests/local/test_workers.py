@@ -42,7 +42,7 @@ def test_nothing_is_known_before_anything_is_there(workers):
     assert workers.processes() == []
 
 
-def test_the_output_of_all_comes_line_by_line_and_says_of_which_of_several(workers, write):
+def test_output_of_several_workers_names_the_worker(workers, write):
     write(0, "one\ntw")
     workers.look(ID)
     assert workers.output == (["one"], 1)

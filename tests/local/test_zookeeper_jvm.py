@@ -30,7 +30,7 @@ def test_settings_of_ones_own_prevail():
     assert settings.count("tickTime") == 1
 
 
-def test_options_of_ones_own_come_last_so_that_the_jvm_heeds_them():
+def test_user_jvm_options_come_last():
     command = dev_zookeeper.server_command(
         Path("/java"), "jars", Path("/zoo.cfg"), Path("/log4j2"), options=["-Xmx64m"]
     )

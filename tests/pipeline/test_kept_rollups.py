@@ -5,11 +5,11 @@ from datetime import UTC, datetime
 
 import pyarrow as pa
 import pytest
-from stormkeeper.history.component_stats import course
 
 from stormkeeper.conf import defaults
 from stormkeeper.heartbeats.coverage import Coverage
 from stormkeeper.heartbeats.following import Position
+from stormkeeper.history.component_stats import course
 from stormkeeper.history.database import Past
 from stormkeeper.history.manifest import Origin
 from stormkeeper.history.table_store import TableStore

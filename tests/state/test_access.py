@@ -188,7 +188,7 @@ def test_workers_read_what_is_theirs_to_know(rules, directory, below):
 
 
 @pytest.mark.parametrize("directory", sorted(ALL))
-def test_workers_make_what_they_report_and_what_daemons_make_there_is_the_daemons(rules, directory):
+def test_workers_own_their_reports_and_daemons_their_nodes(rules, directory):
     granted = (CREATOR, Grant("digest", TOPOLOGY, Permission.ALL))
     assert rules.grants(f"{directory}/{ID}") == granted
     for below in ("1", "1/2"):

@@ -107,7 +107,7 @@ def test_nothing_is_told_after_close():
     assert not callbacks._thread.is_alive()
 
 
-def test_one_that_does_not_return_holds_up_close_for_a_while_only(monkeypatch, caplog):
+def test_callback_that_hangs_delays_close_for_a_while_only(monkeypatch, caplog):
     monkeypatch.setattr("stormkeeper.state.watches.CLOSE_SECS", 0.1)
     callbacks = Callbacks("callbacks of a test")
     entered, leave = threading.Event(), threading.Event()

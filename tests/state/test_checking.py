@@ -170,7 +170,7 @@ class TestAssignmentWithoutTopology:
         assert ID in finding.message
         assert "delete the assignment, with `storm.state.delete_node(path)`" in ADVICE[finding.kind]
 
-    def test_with_its_topology_it_is_not_and_a_topology_need_not_be_assigned(self, lead, found):
+    def test_assigned_and_unassigned_topologies_are_no_problem(self, lead, found):
         leader = lead()
         leader.set_assignment(ID, Assignment("/dir"))
         leader.activate_storm(ID, StormBase("wc", TopologyStatus.ACTIVE, 1))
@@ -284,7 +284,7 @@ class TestOlderEpoch:
         second.set_assignment(ID, Assignment("/other"))
         assert found() == []
 
-    def test_each_record_that_an_older_leader_wrote_after_a_newer_one_is_found(self, lead, found):
+    def test_each_late_record_of_an_older_leader_is_found(self, lead, found):
         older, newer = lead(), lead()
         newer.activate_storm(GONE, StormBase("first", TopologyStatus.ACTIVE, 1))
         # Nobody has asked it whether it leads, as nobody would ask who writes without a lock.
@@ -302,7 +302,7 @@ class TestOlderEpoch:
             assert f"epoch {older.fence.epoch} wrote" in finding.message
             assert f"epoch {newer.fence.epoch} had written /storms/{GONE}" in finding.message
 
-    def test_a_lock_that_waits_is_older_than_its_reign_and_that_is_well(self, lead, found):
+    def test_lock_that_waited_before_it_led_is_no_problem(self, lead, found):
         leading, waiting = lead(), lead()
         leading.activate_storm(ID, StormBase("wc", TopologyStatus.ACTIVE, 1))
         waiting.set_assignment(ID, Assignment("/dir"))

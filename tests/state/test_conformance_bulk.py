@@ -31,7 +31,7 @@ from support.waiting import until
 
 
 class TestTransactions:
-    def test_all_of_it_happens_in_order_each_seeing_what_was_before_it(self, state):
+    def test_operations_happen_in_order_and_see_earlier_ones(self, state):
         state.set_data("/old", b"0")
         results = (
             state.transaction()
@@ -87,7 +87,7 @@ class TestTransactions:
             state.transaction().create("/a/b", b"").commit()
         assert not state.node_exists("/a")
 
-    def test_sequential_nodes_count_on_and_a_refused_one_uses_no_number(self, state):
+    def test_refused_sequential_node_uses_no_number(self, state):
         state.mkdirs("/q")
         made = (
             state.transaction()
@@ -100,7 +100,7 @@ class TestTransactions:
             state.transaction().create("/q/e", b"", sequential=True).check("/absent").commit()
         assert state.create_sequential("/q/e", b"") == "/q/e0000000002"
 
-    def test_ephemeral_nodes_end_with_their_session_and_are_no_registrations(self, store, state):
+    def test_ephemeral_nodes_of_a_transaction_end_with_the_session(self, store, state):
         state.transaction().create("/e", b"", ephemeral=True).create("/p", b"").commit()
         other = store.open()
         assert other.get_stat("/e").owner != 0
@@ -121,7 +121,7 @@ class TestTransactions:
         until(lambda: state.node_exists("/kept"))
         assert not state.node_exists("/given-up")
 
-    def test_watches_hear_what_it_did_and_nothing_of_what_was_refused(self, state):
+    def test_watches_fire_for_applied_operations_only(self, state):
         heard = Hearing(state)
         state.set_data("/there", b"0")
         state.mkdirs("/top")
@@ -408,7 +408,7 @@ class TestStat:
 
 
 class TestMissedEvents:
-    def test_a_new_session_tells_everybody_once_that_events_may_be_missed(self, store, state):
+    def test_new_session_reports_missed_events_once(self, store, state):
         first, second = Hearing(state), Hearing(state)
         assert first.missed == 0
         store.expire(state)
@@ -416,7 +416,7 @@ class TestMissedEvents:
         store.expire(state)
         assert first.missed == second.missed == 2
 
-    def test_after_the_connection_and_registrations_and_before_what_was_missed(self, store, state):
+    def test_missed_events_come_after_connection_and_registrations(self, store, state):
         state.set_ephemeral_node("/registration", b"")
         state.get_data("/registration", watch=True)
         told = []

@@ -277,7 +277,7 @@ class TestSessions:
         assert not state.node_exists("/supervisors/s-1")
         assert not state.node_exists("/supervisors")
 
-    def test_a_registration_that_another_took_is_left_to_it_until_it_goes(self, store, state):
+    def test_registration_taken_by_another_is_left_until_it_goes(self, store, state):
         other = store.open()
         state.set_ephemeral_node("/s", b"mine")
         state.set_ephemeral_node("/t", b"mine")
@@ -299,9 +299,7 @@ class TestSessions:
         ],
         ids=["deletion", "transaction", "neither"],
     )
-    def test_a_registration_that_could_not_be_made_again_can_be_withdrawn(
-        self, store, state, withdraw
-    ):
+    def test_failed_registration_can_be_withdrawn(self, store, state, withdraw):
         other = store.open()
         state.set_ephemeral_node("/top/s", b"mine")
         other.set_ephemeral_node("/top/s", b"other")
@@ -315,9 +313,7 @@ class TestSessions:
         until(lambda: state.node_exists("/t"))
         assert not state.node_exists("/top/s")
 
-    def test_a_registration_below_what_is_ephemeral_by_now_waits_until_it_is_gone(
-        self, store, state
-    ):
+    def test_registration_below_an_ephemeral_node_waits(self, store, state):
         other = store.open()
         state.set_ephemeral_node("/top/s", b"mine")
         other.delete_node("/top")
@@ -328,7 +324,7 @@ class TestSessions:
         store.expire(state)
         until(lambda: state.get_data("/top/s") == b"mine")
 
-    def test_a_registration_that_could_not_be_made_again_can_be_made_anew(self, store, state):
+    def test_failed_registration_can_be_made_anew(self, store, state):
         other = store.open()
         state.set_ephemeral_node("/s", b"mine")
         other.set_ephemeral_node("/s", b"other")

@@ -88,9 +88,7 @@ def test_each_waits_for_the_one_before_it(connect, start_latch):
     assert leader_lock.obtain_fence(other, last).epoch > fence.epoch
 
 
-def test_who_comes_after_one_of_storm_s_finds_it_in_the_directory_that_it_made(
-    connect, start_latch
-):
+def test_our_lock_stands_behind_storms_lock(connect, start_latch):
     latch = start_latch()
     until(latch.hasLeadership)
     state = connect()

@@ -66,7 +66,7 @@ def test_heartbeats_alone_go_to_pacemakers_without_a_zookeeper(two_pacemakers, n
         sender.beat("/workerbeats/wc-1/s-1", b"beat")
 
 
-def test_heartbeats_alone_go_to_zookeeper_where_there_is_no_pacemaker(conf):
+def test_heartbeats_go_to_zookeeper_without_a_pacemaker(conf):
     connect(conf).close()
     sender = heartbeat_sender(conf)
     sender.beat("/workerbeats/wc-1/s-1", b"beat")

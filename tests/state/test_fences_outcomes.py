@@ -48,9 +48,7 @@ class TestInMemory:
             assert len(committed) == 1
             ensemble.resume(session)
 
-    def test_a_session_that_ended_meanwhile_is_unknown_and_then_refused(
-        self, ensemble, session, leader
-    ):
+    def test_write_of_an_ended_session_is_unknown_then_refused(self, ensemble, session, leader):
         ensemble.end_session(session)
         with pytest.raises(OutcomeUnknownError):
             leader.set_data("/a", b"x")
@@ -114,9 +112,7 @@ class TestInMemory:
             leader.delete_node("/top")
         assert not isinstance(caught.value, OutcomeUnknownError)
 
-    def test_a_connection_that_goes_between_two_batches_leaves_a_deletion_unknown(
-        self, ensemble, session, leader
-    ):
+    def test_deletion_is_unknown_if_the_connection_breaks(self, ensemble, session, leader):
         begun = []
 
         def commit(operations):

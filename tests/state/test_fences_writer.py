@@ -280,7 +280,7 @@ class TestOthersInTheWay:
 
 
 class TestTheTypeSaysSo:
-    def test_a_leader_s_handle_has_every_call_of_a_writer_with_its_signature(self):
+    def test_fenced_writer_has_every_call_of_a_writer(self):
         for name, method in inspect.getmembers(StateWriter, inspect.isfunction):
             if not name.startswith("_"):
                 found = inspect.signature(getattr(FencedWriter, name))

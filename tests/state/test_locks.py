@@ -45,7 +45,7 @@ class TestOnEveryStore:
         assert numbers == sorted(set(numbers))
         assert len({lock.path for lock in taken}) == 4
 
-    def test_a_lock_that_was_given_up_is_gone_and_giving_up_again_is_fine(self, state):
+    def test_lock_can_be_given_up_twice(self, state):
         lock = leader_lock.take(state)
         leader_lock.give_up(state, lock)
         leader_lock.give_up(state, lock)
@@ -60,7 +60,7 @@ class TestOnEveryStore:
         assert again.path != lock.path
 
 
-def test_a_lock_whose_answer_was_lost_is_found_and_no_second_one_made(ensemble, session):
+def test_lock_is_found_after_a_lost_answer(ensemble, session):
     others = leader_lock.take(ensemble.session())
 
     def create_sequential(path, data):
@@ -103,7 +103,7 @@ def test_a_lock_that_is_gone_at_once_is_none(ensemble, session):
         leader_lock.take(Interposed(session, get_stat=get_stat))
 
 
-def test_a_lock_without_an_epoch_does_not_keep_others_from_leading(session):
+def test_lock_without_an_epoch_is_deleted(session):
     def get_stat(_path, _watch=False):
         raise StateUnavailableError("not now")
 
@@ -112,7 +112,7 @@ def test_a_lock_without_an_epoch_does_not_keep_others_from_leading(session):
     assert session.get_children(paths.LEADER_LOCK) == []
 
 
-def test_a_lock_that_is_neither_read_nor_deleted_is_not_one_that_was_never_made(ensemble, session):
+def test_lock_that_is_neither_read_nor_deleted_is_unknown(ensemble, session):
     def create_sequential(path, data):
         made = session.create_sequential(path, data)
         ensemble.suspend(session)
@@ -136,7 +136,7 @@ def test_what_else_keeps_a_lock_from_being_read_is_told(session, error):
 class TestTheQueue:
     """On every store."""
 
-    def test_it_has_everybody_s_locks_in_the_order_in_which_they_were_made(self, store, state):
+    def test_queue_has_all_locks_in_the_order_of_creation(self, store, state):
         assert leader_lock.queue(state) == []
         taken = [leader_lock.take(store.open(), str(number).encode()) for number in range(5)]
         assert leader_lock.queue(state) == taken
@@ -144,7 +144,7 @@ class TestTheQueue:
             leader_lock.give_up(state, taken.pop(number))
             assert leader_lock.queue(state) == taken
 
-    def test_each_is_behind_the_one_before_it_and_the_first_behind_none(self, store, state):
+    def test_each_lock_is_behind_its_predecessor(self, store, state):
         taken = [leader_lock.take(store.open()) for _ in range(3)]
         assert [leader_lock.before(state, lock) for lock in taken] == [None, *taken[:2]]
         leader_lock.give_up(state, taken[1])
@@ -256,7 +256,7 @@ def test_nobody_gets_in_before_a_lock(created, numbers, later, number):
         assert predecessor(line, lock) == ahead
 
 
-def test_of_those_that_one_change_made_the_lower_number_is_the_first():
+def test_locks_of_one_change_are_ordered_by_number():
     line = in_line({f"latch-{number:010d}": node(7) for number in (10, -2, 9)})
     numbers = [int(lock.path.rpartition("latch-")[2]) for lock in line]
     assert numbers == [-2, 9, 10]

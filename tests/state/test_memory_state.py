@@ -237,7 +237,7 @@ class TestInline:
         ensemble.session()
         assert threading.active_count() == before
 
-    def test_callbacks_run_when_they_are_delivered_and_what_they_cause_too(self, ensemble):
+    def test_callbacks_and_their_effects_run_when_delivered(self, ensemble):
         told = []
         first, second = ensemble.session(), ensemble.session()
 
@@ -266,7 +266,7 @@ class TestInline:
         ensemble.deliver()
         assert told == [1, 0]
 
-    def test_a_session_works_on_in_its_new_session_before_it_hears_that_it_lost_one(self, ensemble):
+    def test_new_session_works_before_the_loss_is_heard(self, ensemble):
         state, told = ensemble.session(), []
         state.add_listener(told.append)
         ensemble.end_session(state)
@@ -290,9 +290,7 @@ class TestCommits:
         for session in list(ensemble._sessions):
             session.close()
 
-    def test_every_write_that_changed_something_is_told_with_what_it_asked_for(
-        self, ensemble, state, commits
-    ):
+    def test_listener_gets_every_write_that_changed_something(self, ensemble, state, commits):
         state.mkdirs("/q")
         state.mkdirs("/q")
         state.set_data("/a", b"1")
@@ -323,9 +321,7 @@ class TestCommits:
             ensemble.resume(state)
             assert len(commits) == applied
 
-    def test_registrations_that_come_back_are_told_and_nodes_that_go_are_not(
-        self, ensemble, state, commits
-    ):
+    def test_listener_gets_returned_registrations_only(self, ensemble, state, commits):
         state.set_ephemeral_node("/e", b"")
         ensemble.expire(state)
         state.close()

@@ -30,7 +30,7 @@ def ages(found):
     return {where: one.age_secs for where, one in found.by_path.items()}
 
 
-def test_a_heartbeat_is_as_old_as_its_node_was_not_seen_to_change(heartbeats, clock):
+def test_heartbeat_age_counts_from_the_last_seen_change(heartbeats, clock):
     heartbeats.beat(path("a"), b"1")
     heartbeats.beat(path("b"), b"1")
     clock.now += 50.0  # nobody looked

@@ -125,7 +125,7 @@ def test_the_topologies_that_beat_to_pacemakers(state):
     assert survey.read(state).in_pacemakers == []
 
 
-def test_each_pacemaker_that_does_not_answer_is_noted_though_another_one_does(state):
+def test_each_silent_pacemaker_is_noted(state):
     errors = {
         "a:1": PacemakerUnavailableError("away"),
         "b:1": NotAuthorizedError("not you"),

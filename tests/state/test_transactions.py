@@ -115,7 +115,7 @@ def test_an_error_says_which_operation_and_why():
     assert (again.index, str(again)) == (2, str(error))
 
 
-def test_an_unknown_outcome_is_a_kind_of_being_unavailable_and_a_refusal_is_not():
+def test_unknown_outcome_is_unavailable_and_refusal_is_not():
     assert issubclass(OutcomeUnknownError, StateUnavailableError)
     assert not issubclass(TransactionError, StateUnavailableError)
     assert not issubclass(TransactionError, NoNodeError)

@@ -81,7 +81,7 @@ def test_a_newer_look_counts():
     assert armed.all() == [NODE]
 
 
-def test_only_what_was_left_in_an_earlier_connection_is_left_again():
+def test_only_watches_of_earlier_connections_are_left_again():
     armed = ArmedWatches()
     armed.arm(NODE, A, connection=1)
     armed.arm(NAMES, A, connection=2)

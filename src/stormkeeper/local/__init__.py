@@ -1,1 +1,1 @@
-"""A whole cluster on one machine, to which a topology is submitted, and its live view."""
+"""`storm local`: a whole cluster on this machine; and a ZooKeeper server for development."""

@@ -1,8 +1,8 @@
-"""A real ZooKeeper server on this machine, started out of the jars that PySpark ships.
+"""A real ZooKeeper server on this machine, from the jars that PySpark ships.
 
-It is for development and tests: one server without replication, unless its settings make it the
-member of an ensemble. Its data survives its own death and ours, but not the machine's
-(``forceSync=no``). That makes a write cheap on any disk.
+It is for development and tests: one server, or a member of an ensemble if its settings say so. Its
+data survives a crash of the server, but not of the machine (``forceSync=no``), which keeps writes
+cheap on any disk.
 """
 
 import contextlib
@@ -35,42 +35,41 @@ from stormkeeper.names import host_port
 
 _log = logging.getLogger(__name__)
 
-#: In the folder of the data, held by the server that serves them.
+#: Lock file in the data folder, held by the running server.
 LOCK = ".server"
 
-#: How long a server may take to end after the process that started it was killed, in seconds.
+#: Seconds to wait for a server whose starter was killed to end.
 LEAVING_SECS = 2.0
 
-#: How many free ports are tried when another process takes the chosen one first.
+#: Attempts with another free port, if another process takes the first.
 PORT_ATTEMPTS = 5
 
-#: How often a starting server is asked, and for how long one question may take, in seconds.
+#: Seconds between two questions to a starting server, and the timeout of one question.
 POLL_SECS = 0.02
 QUESTION_SECS = 2.0
 
-#: Lines of the log that an error shows.
 ERROR_LINES = 15
 
 
-#: How soon `serve` notices that the server ended on its own, in seconds.
+#: Seconds between two looks at a running server.
 WATCH_SECS = 0.5
 
 
 def serve(conf: Mapping[str, Any]) -> int:
     """Run a server until SIGTERM or SIGINT; return the exit code, 0.
 
-    It listens on ``storm.zookeeper.port`` (0: any free one) of the loopback address, keeps its
-    data in ``zookeeper`` below ``storm.local.dir``, and ``zookeeper listening on HOST:PORT`` is
-    printed on stdout when it serves.
+    It listens on ``storm.zookeeper.port`` (0: any free port) of the loopback address, keeps its
+    data in ``zookeeper`` below ``storm.local.dir``, and prints ``zookeeper listening on HOST:PORT``
+    when it serves.
 
     Raises
     ------
     EngineError
         No Java of version 17 or newer.
     LocalClusterError
-        It could not start, or ended on its own; the message ends with its log's end.
+        The server could not start, or ended; the message has the end of its log.
     ConfigError
-        ``storm.local.dir`` names the home of nobody.
+        ``storm.local.dir`` names the home of an unknown user.
     """
     configure_logging()
     die_with_parent()
@@ -90,30 +89,28 @@ def serve(conf: Mapping[str, Any]) -> int:
 
 
 class DevZooKeeper:
-    """One ZooKeeper server as a child process.
+    """A ZooKeeper server as a child process.
+
+    On Linux the server dies with this process, even if this process is killed. An object starts one
+    server at a time, again after `stop`. Not safe for many threads, except `running`.
 
     Parameters
     ----------
     data_dir
-        Holds its data, its configuration and its log; made if absent. What an earlier server left
-        there is served again.
+        Holds data, configuration and log; made if absent. Data of an earlier server is served
+        again.
     port
-        TCP port to listen on; 0 for any free one, chosen at the first start and reserved from then
-        on, until this process ends.
+        TCP port; 0 for any free port, chosen at the first start and then reserved until this
+        process ends.
     host
         Address to listen on.
     settings
-        Entries of ``zoo.cfg``, added to ours; they prevail. With ``server.N`` it is the member of
-        an ensemble, serves once a majority of it runs, and `data_dir` has to have ``data/myid``.
+        Entries of ``zoo.cfg``, which prevail over the defaults. With ``server.N`` the server is a
+        member of an ensemble, and `data_dir` must have ``data/myid``.
     jvm_options
-        Added to ours; they prevail.
+        Options of the JVM, which prevail over the defaults.
     environ
-        Where ``JAVA_HOME`` and ``PATH`` are looked up.
-
-    Notes
-    -----
-    The process dies with this one, even if this one is killed (on Linux). One object starts one
-    server at a time, and again after `stop`. Not safe for concurrent use, except `running`.
+        Has ``JAVA_HOME`` and ``PATH``.
     """
 
     def __init__(
@@ -139,17 +136,17 @@ class DevZooKeeper:
 
     @property
     def port(self) -> int:
-        """TCP port; 0 before the first start of a server that takes any free one."""
+        """TCP port; 0 before the first start of a server on any free port."""
         return self._port
 
     @property
     def address(self) -> Address:
-        """Where clients connect to it."""
+        """Address for clients."""
         return Address(self.host, self._port)
 
     @property
     def pid(self) -> int | None:
-        """Process id of the server, None when it was never started."""
+        """Process id of the server, None before the first start."""
         return self._process.pid if self._process else None
 
     @property
@@ -159,7 +156,7 @@ class DevZooKeeper:
 
     @property
     def returncode(self) -> int | None:
-        """Exit code once it has ended, negative where a signal ended it; None while it runs."""
+        """Exit code, negative for a signal; None while the server runs."""
         return self._process.poll() if self._process else None
 
     def __enter__(self) -> Self:
@@ -177,23 +174,22 @@ class DevZooKeeper:
     def start(
         self, deadline_secs: float = 60.0, cancelled: Callable[[], bool] = lambda: False
     ) -> None:
-        """Start the server and return when it serves.
+        """Start the server and return when the server serves.
 
         Parameters
         ----------
         deadline_secs
-            How long that may take.
+            Timeout.
         cancelled
-            Asked meanwhile; once it says so, the server is stopped again.
+            Asked meanwhile; if it returns True, the server is stopped.
 
         Raises
         ------
         EngineError
             No Java of version 17 or newer.
         LocalClusterError
-            No PySpark, another server keeps its data there, the
-            port is in use, the server ended, or it did not serve within `deadline_secs`. Nothing
-            is left running then.
+            No PySpark, another server on the same data, the port is in use, the server ended, or it
+            did not serve in time. No process is left.
         """
         if self.running:
             return
@@ -231,13 +227,13 @@ class DevZooKeeper:
             return
 
     def stop(self, grace_secs: float = 5.0) -> None:
-        """End the server: SIGTERM, `grace_secs` to comply, then SIGKILL. Without one, nothing."""
+        """Stop the server: SIGTERM, then SIGKILL after `grace_secs`; no-op without a server."""
         process, keeper = self._process, self._keeper
         if process is None or keeper is None:
             return
         with contextlib.suppress(ProcessLookupError):
             process.terminate()
-            # A suspended process acts on nothing but this.
+            # A suspended process handles SIGTERM only after SIGCONT.
             process.send_signal(signal.SIGCONT)
         keeper.join(grace_secs)
         if keeper.is_alive():
@@ -247,7 +243,7 @@ class DevZooKeeper:
         self._keeper = None
 
     def log_tail(self, lines: int = ERROR_LINES) -> str:
-        """Return the last `lines` lines that the server logged since it was last started."""
+        """Return the last `lines` lines of the log since the last start."""
         with contextlib.suppress(OSError), self.log.open("rb") as log:
             log.seek(self._log_start)
             return "\n".join(log.read().decode(errors="replace").splitlines()[-lines:])
@@ -274,8 +270,7 @@ class DevZooKeeper:
             ),
         ]
         started: queue.SimpleQueue[subprocess.Popen[bytes] | Exception] = queue.SimpleQueue()
-        # Linux ends the child at the death of the thread that started it, so it gets one that
-        # waits for its end.
+        # PR_SET_PDEATHSIG follows the thread that started the child, so a thread waits for its end.
         keeper = threading.Thread(
             target=_keep, args=(argv, self.log, lock, started), name="dev-zookeeper", daemon=True
         )
@@ -286,7 +281,7 @@ class DevZooKeeper:
         self._process, self._keeper = process, keeper
 
     def ended_error(self, when: str) -> LocalClusterError:
-        """Return the error that says that the server ended on its own, with its log's end."""
+        """Return the error for a server that ended by itself, with the last log lines."""
         return LocalClusterError(
             f"ZooKeeper on {self.address} ended with code {self.returncode} {when}; its log,"
             f" {self.log}, ends with:\n{self.log_tail()}"
@@ -308,7 +303,7 @@ class DevZooKeeper:
 
     def _serves(self) -> bool:
         # "ruok" is answered before the server serves; "Mode:" only once it does. The data folder
-        # tells our server from another one that took the port first.
+        # tells our server from another server that took the port first.
         with contextlib.suppress(OSError):
             if "Mode:" in four_letter_word(self.host, self._port, "srvr"):
                 settings = four_letter_word(self.host, self._port, "conf")
@@ -317,12 +312,12 @@ class DevZooKeeper:
 
 
 def four_letter_word(host: str, port: int, word: str) -> str:
-    """Ask a ZooKeeper server one of its administrative questions, such as ``srvr`` or ``mntr``.
+    """Ask a ZooKeeper server an administrative question, such as ``srvr`` or ``mntr``.
 
     Raises
     ------
     OSError
-        It could not be reached, or did not answer within two seconds.
+        The server was not reached, or did not answer within two seconds.
     """
     with socket.create_connection((host, port), timeout=QUESTION_SECS) as connection:
         connection.sendall(word.encode())
@@ -334,10 +329,9 @@ def four_letter_word(host: str, port: int, word: str) -> str:
 
 @contextlib.contextmanager
 def _sole_server(data_dir: Path) -> Iterator[int]:
-    """Make the folder, and lock it for one server; yield the lock's descriptor for the server.
+    """Lock the folder for a server, and yield the lock's descriptor for the server to inherit.
 
-    The lock is held as long as this process, in here, or the server has the descriptor open. So it
-    ends with the server at the latest, whichever of the two is killed.
+    The lock lasts as long as this process, in here, or the server has the descriptor open.
     """
     try:
         data_dir.mkdir(parents=True, exist_ok=True)
@@ -367,7 +361,8 @@ def _keep(
 ) -> None:
     try:
         with log.open("ab") as output:
-            # A process group of its own: Ctrl-C in a terminal reaches us alone, and we stop it.
+            # A process group of its own: Ctrl-C in a terminal must not reach the server before
+            # `stop`.
             process = subprocess.Popen(
                 argv,
                 stdin=subprocess.DEVNULL,
@@ -377,7 +372,7 @@ def _keep(
                 pass_fds=(lock,),
             )
     except Exception as error:
-        # Whatever it is, whoever waits has to be told.
+        # The starter waits for an answer, whatever the error.
         started.put(error)
         return
     started.put(process)
@@ -385,7 +380,6 @@ def _keep(
 
 
 def _free_port(host: str, port: int) -> int:
-    """Return `port` if nobody listens on it, or any such port for 0."""
     if port == 0:
         return ports.reserve(host)
     if ports.is_free(host, port):
@@ -402,12 +396,12 @@ def _in_use(address: Address) -> LocalClusterError:
     )
 
 
-#: What runs a server that is alone, and one that is a member of an ensemble.
+#: Main classes of a standalone server and of a member of an ensemble.
 MAIN_CLASS = "org.apache.zookeeper.server.ZooKeeperServerMain"
 MEMBER_CLASS = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
 
-#: What the server needs of PySpark's 280 jars, by name without version. With all of them it takes
-#: 30 MB more memory and starts more slowly; all of them are used where one of these is not found.
+#: The jars that the server needs of PySpark's 280, by name without version. All 280 take 30 MB more
+#: memory and start more slowly; they are used if one of these is not found.
 JARS = (
     "zookeeper",
     "zookeeper-jute",
@@ -426,46 +420,45 @@ JARS = (
     "netty-handler",
     "netty-resolver",
     "netty-transport",
-    # Clients that come with TLS.
+    # For clients with TLS.
     "netty-transport-classes-epoll",
     "netty-transport-native-unix-common",
     "netty-tcnative-classes",
 )
 
-#: The serial collector and the C1 compiler: a small, quick JVM. A larger heap than a development
-#: cluster fills costs nothing until it is filled.
+#: The serial collector and the C1 compiler make a small, quick JVM.
 JVM_OPTIONS = (
     "-Xms16m",
     "-Xmx256m",
     "-XX:+UseSerialGC",
     "-XX:TieredStopAtLevel=1",
     "-XX:+ExitOnOutOfMemoryError",
-    # A JVM that is killed leaves nothing in the system's temporary folder.
+    # A killed JVM leaves no files in the system's temporary folder.
     "-XX:-UsePerfData",
     "-Dzookeeper.admin.enableServer=false",
     "-Dzookeeper.jmx.log4j.disable=true",
     "-Dlog4j2.disable.jmx=true",
     "-Dzookeeper.forceSync=no",
-    # The transaction log is preallocated in blocks of this many KiB; the default is 64 MiB.
+    # KiB of the transaction log that are preallocated; the default is 64 MiB.
     "-Dzookeeper.preAllocSize=1024",
 )
 
-#: Sessions may be shorter (tests) and longer (Storm's 20 s default fits anyway) than ZooKeeper's
-#: own bounds of 2 and 20 ticks allow. Expiry is noticed at ticks, so ticks are short.
+#: Bounds of session timeouts, wider than ZooKeeper's own 2 and 20 ticks. Sessions expire at ticks,
+#: so ticks are short.
 TICK_MILLIS = 250
 MIN_SESSION_MILLIS = 500
 MAX_SESSION_MILLIS = 120_000
 
 
 def zookeeper_classpath() -> str:
-    """Return the class path of a ZooKeeper server, out of PySpark's jars.
+    """Return the class path of a ZooKeeper server, from PySpark's jars.
 
     Raises
     ------
     MissingExtraError
         PySpark is not installed.
     LocalClusterError
-        It has no ZooKeeper among its jars.
+        PySpark has no ZooKeeper among its jars.
     """
     extras.require("spark", "ZooKeeper, which is started out of PySpark's jars,", "pyspark")
     spec = importlib.util.find_spec("pyspark")
@@ -489,16 +482,16 @@ def server_command(
     options: Sequence[str] = (),
     main: str = MAIN_CLASS,
 ) -> list[str]:
-    """Return the command of a server.
+    """Return the command line of a server.
 
     Parameters
     ----------
     java, classpath
-        What runs it, and out of what.
+        The JVM and its class path.
     settings, logging
         The files of `server_settings` and `logging_settings`.
     options
-        Of the JVM; they prevail over `JVM_OPTIONS`.
+        Options of the JVM, which prevail over `JVM_OPTIONS`.
     main
         `MAIN_CLASS` or `MEMBER_CLASS`.
     """
@@ -509,14 +502,14 @@ def server_command(
 
 
 def main_class(settings: Mapping[str, str]) -> str:
-    """Return what runs a server with these settings: they name the members of an ensemble."""
+    """Return the main class for these settings, which may name the members of an ensemble."""
     return MEMBER_CLASS if any(key.startswith("server.") for key in settings) else MAIN_CLASS
 
 
 def server_settings(
     data: Path, host: str, port: int, settings: Mapping[str, str] | None = None
 ) -> str:
-    """Return the text of a ``zoo.cfg``; `settings` are added to ours, and prevail over them."""
+    """Return the text of a ``zoo.cfg``; `settings` prevail over the defaults."""
     values = {
         "dataDir": str(data),
         "clientPortAddress": host,
@@ -549,7 +542,7 @@ def logging_settings(log: Path) -> str:
 
 
 def _java_property(value: str) -> str:
-    """Write a value as Java's Properties.load reads it: Latin-1, with backslash escapes."""
+    """Escape a value for Java's Properties.load: Latin-1 with backslash escapes."""
     units = value.replace("\\", "\\\\").encode("utf-16-be")
     codes = [int.from_bytes(units[i : i + 2]) for i in range(0, len(units), 2)]
     return "".join(chr(code) if 0x20 <= code < 0x7F else f"\\u{code:04x}" for code in codes)

@@ -1,8 +1,8 @@
-"""A whole cluster on this machine, as real processes on free loopback ports.
+"""A whole cluster on this machine, as real processes on free loopback ports: `storm local`.
 
-`storm local` is this. `run_plan` says which processes there are. Here they are started, watched and
-stopped, and the topology is submitted to them. Nothing is started again by this: if a Nimbus or a
-Pacemaker is killed, the other one goes on. A worker is started again by its supervisor.
+`run_plan` describes the processes. This module starts, watches and stops them, and submits the
+topology. It restarts no process: if a Nimbus or a Pacemaker is killed, the other copy goes on. A
+supervisor restarts its own workers.
 """
 
 import contextlib
@@ -51,40 +51,37 @@ from stormkeeper.supervisor.directories import Directories
 
 log = logging.getLogger(__name__)
 
-#: Of each of the servers that a cluster has several of.
+#: Copies of Nimbus and of the Pacemaker.
 COPIES = 2
 
-#: What has not happened by then is taken to hang, in seconds; Spark on a busy machine needs most of
-#: a minute.
+#: Timeout for each stage, in seconds; Spark on a busy machine needs most of a minute.
 START_SECS = 120.0
 
-#: How long a process may take to end when asked to, in seconds. A running micro-batch is finished:
-#: the worker and the pipeline give it 15, and then have to end Spark.
+#: Grace period of a process that stops, in seconds: the worker and the pipeline finish a running
+#: micro-batch for 15 s, and then stop Spark.
 GRACE_SECS = 40.0
 
-#: Time between two looks at the processes, in seconds: until the first pulse, and then.
+#: Seconds between two looks at the processes: until the first pulse, and then.
 START_LOOK_SECS = 0.1
 LOOK_SECS = 0.5
 
-#: What a supervisor says of a worker that has failed. One that somebody has ended, be it by
-#: SIGTERM (143), is started again.
+#: A supervisor's log line about a crashed worker. Exit code 143 (SIGTERM) is an operator's kill.
 _CRASHED = re.compile(r" crashed \(\d+ in a row\): it ended with exit code (?!143;)")
 
-#: Below the picture.
 RUNNING = "Ctrl-C stops everything. The commands above look into it from another shell."
 STOPPING = "Stopping: running batches are finished first. Another Ctrl-C ends everything at once."
 STOPPED = "Everything has stopped."
 
 
 def run(conf: Conf, request: RunRequest) -> int:
-    """Run the cluster until it is told to stop; return the exit code of the command.
+    """Run the cluster until a signal or the topology's end; return the exit code of the command.
 
     Raises
     ------
     EngineError
-        There is no Java that can run Spark.
+        No Java that can run Spark.
     LocalClusterError
-        There is no such script, or no place for the files of a run.
+        The script does not exist, or the run's files have no place.
     """
     if not request.topology.is_file():
         raise LocalClusterError(f"there is no file {request.topology}: name a topology's script")
@@ -101,19 +98,19 @@ def run(conf: Conf, request: RunRequest) -> int:
     def end_at_once(number: int) -> None:
         view.abandon()
         name = signal.Signals(number).name
-        with contextlib.suppress(OSError):  # a terminal that is closed
+        with contextlib.suppress(OSError):  # closed terminal
             os.write(2, f"storm: ended at once by one more {name}\n".encode())
         end_marked(mark, settle_secs=0)
         folder.remove()
 
-    # SIGHUP is what a terminal says that is closed.
+    # SIGHUP: the terminal was closed.
     with (
         StopSignals(also=[signal.SIGHUP], at_once=end_at_once) as signals,
         folder,
         view,
         Reaper(folder, mark),
     ):
-        # What is packed here goes with the run, even if this process is killed.
+        # Packages built here vanish with the run, even if this process is killed.
         tempfile.tempdir = str(folder.path)
         return LocalCluster(conf, request, view, signals, _site(folder.path, mark)).run()
 
@@ -127,7 +124,7 @@ def _site(directory: Path, mark: str) -> RunSite:
 
 
 class LocalCluster:
-    """The processes of one run: `run` follows the description of them that `run_plan` makes."""
+    """The processes of a run."""
 
     def __init__(
         self, conf: Conf, request: RunRequest, view: RunView, signals: StopSignals, site: RunSite
@@ -165,13 +162,13 @@ class LocalCluster:
             self._start()
             code = self._watch_until_end()
         except StormkeeperError as error:
-            # Said now, as stopping takes a while.
+            # Stopping takes a while, so the error is shown first.
             self._view.note(f"storm: {error}")
             code = 2 if isinstance(error, ConfigError) else 1
         finally:
             try:
                 self._finish()
-            except BaseException:  # such as nobody being there any more to show it to
+            except BaseException:  # such as a closed terminal
                 end_marked(self._site.mark, settle_secs=0)
                 raise
         return code
@@ -213,7 +210,7 @@ class LocalCluster:
             if self._watch is not None and is_completed(
                 self._watch.snapshot(), self._submission.told
             ):
-                # What it has printed last is in its log before its last pulse is sent.
+                # A worker writes its last output before it sends its last pulse.
                 self._note_news()
                 self._view.note(f"all queries of {self._submission.storm_id} have ended")
                 self._have_end_written_down()
@@ -223,7 +220,7 @@ class LocalCluster:
         return 0
 
     def _note_news(self) -> None:
-        """Say what has happened since the last look."""
+        """Print the news since the last look."""
         self._note_all_ready()
         self._processes.note_ends()
         submission = self._submission
@@ -244,7 +241,7 @@ class LocalCluster:
                 self._has_failed = any(_CRASHED.search(line) for line in notes)
 
     def _have_end_written_down(self) -> None:
-        """Wait until the tables have the worker's end, if they outlive the run."""
+        """Wait until tables that outlive the run contain the workers' end."""
         if not self._request.pipeline or not run_plan.keeps_tables(self._conf):
             return
         self._view.note(f"waiting until the tables in {self._tables} say so, too")
@@ -252,7 +249,7 @@ class LocalCluster:
         why = f"after {START_SECS:.0f} s"
         deadline = time.monotonic() + START_SECS
         while not self._signals.wait(LOOK_SECS) and time.monotonic() < deadline:
-            # First, so that what is looked at after its end is all that it has written.
+            # Read before the tables: after the pipeline's end they are final.
             pipeline = self._children.get(PIPELINE)
             is_over = pipeline is not None and pipeline.returncode is not None
             self._note_news()
@@ -261,7 +258,7 @@ class LocalCluster:
             statuses = progress.worker_statuses(self._tables).values()
             if statuses and all(status == COMPLETED for status in statuses):
                 return
-            if is_over:  # somebody has killed it
+            if is_over:  # killed
                 why = "without the pipeline"
                 break
         if not self._signals.stopped:
@@ -283,7 +280,7 @@ class LocalCluster:
                 continue
             self._ready_noted.add(planned.name)
             if planned.name in self._machine_logs:
-                child.new_log_lines()  # what it says while the others start is no news
+                child.new_log_lines()  # skip its messages from the start of the cluster
             note = planned.ready_note.format(child.ready_match.group(1))
             self._view.note(f"{note} (process {child.pid})")
 
@@ -303,7 +300,7 @@ class LocalCluster:
         if self._watch is None:
             return
         snapshot = self._watch.snapshot()
-        # Read after the snapshot, so that no pulse in it is newer.
+        # Read after the snapshot, so that no pulse is newer.
         now = time.monotonic()
         if self._beats_at is not None and now - self._measured_at > 2.0:
             workers = [worker.pid for worker in self._workers.processes()]
@@ -359,7 +356,7 @@ class LocalCluster:
         return [*daemons, *workers]
 
     def _machines_by_id(self) -> dict[str, str]:
-        """Return the names of the supervisors by their ids."""
+        """Return the supervisors' names by their ids."""
         found = {}
         for name in self._site.machines:
             child = self._children.get(name)
@@ -386,7 +383,7 @@ class LocalCluster:
         if self._children:
             self._note_news()
         if self._watch is not None:
-            # The workers' last heartbeats are there, and the Pacemakers still are.
+            # The Pacemakers still run and have the workers' last heartbeats.
             snapshot = self._watch.finish()
         by_order = sorted(self._planned, key=lambda planned: planned.stop_order)
         for _, together in groupby(by_order, lambda planned: planned.stop_order):
@@ -395,7 +392,7 @@ class LocalCluster:
         if left:
             self._view.note(f"{left} processes had to be ended by force")
         if snapshot is not None:
-            # The last pulses came after the stop was asked for, and end the time that is shown.
+            # Pulses that came after the stop request extend the time that is shown.
             now = max([began, *(worker.last_received for worker in snapshot.workers)])
             self._view.show(self._picture(snapshot, now, began - self._began, STOPPED))
         if self._children:

@@ -1,4 +1,9 @@
-"""Watches the Pacemakers of a local cluster, a thread each: a dead one delays no other."""
+"""Follows the Pacemakers of a local run, and keeps a ledger of pulses, gaps and counts.
+
+Each Pacemaker has a thread, so that a dead Pacemaker delays no other. A pulse's time is that of its
+receipt at its Pacemaker: the time of the answer less the age in it. So a slow watcher makes no gap
+look longer.
+"""
 
 import logging
 import threading
@@ -18,10 +23,10 @@ from stormkeeper.thrift.serialization import deserialize
 
 @dataclass(frozen=True)
 class ComponentCounts:
-    """Rows that a component let out and took in since its worker started.
+    """Rows that a component emitted and executed since the worker's start.
 
-    `queries` is in how many queries it runs: what it reads is read once for each. `partial` says
-    that there were more rows than these, of batches that nobody read to their end.
+    `queries` is the number of queries that the component runs in: each reads its input once.
+    `partial` says that batches that were not read to the end had more rows.
     """
 
     emitted: int = 0
@@ -40,21 +45,21 @@ class ComponentCounts:
 
 @dataclass(frozen=True)
 class PulseReport:
-    """One pulse as one Pacemaker reported it, and how many since the look before it stands for."""
+    """A pulse as a Pacemaker reported it; `count` includes overwritten pulses."""
 
     worker: WorkerId
     received: float
     components: Mapping[str, ComponentCounts]
     count: int = 1
-    #: Whether it says that all queries of the worker have ended by themselves.
+    #: Whether all queries of the worker have ended by themselves.
     completed: bool = False
-    #: What the worker waits for; empty where it waits for nothing.
+    #: Pending step of the worker; empty if none.
     waiting: str = ""
 
 
 @dataclass(frozen=True)
 class PacemakerSeen:
-    """A Pacemaker: its address, whether it answers, what it said of itself when it last did."""
+    """A Pacemaker: address, whether the server answers, and the last answer."""
 
     address: str
     reachable: bool = False
@@ -65,7 +70,7 @@ class PacemakerSeen:
 
 @dataclass(frozen=True)
 class WorkerSeen:
-    """A worker: where its last pulse arrived and when, how many there were, the longest silence."""
+    """A worker: Pacemaker and time of the last pulse, number of pulses, longest silence."""
 
     worker: WorkerId
     pacemaker: str
@@ -73,13 +78,12 @@ class WorkerSeen:
     last_received: float
     max_gap_secs: float
     components: Mapping[str, ComponentCounts]
-    #: Whether all of its queries have ended by themselves.
     completed: bool = False
-    #: What the worker waits for; empty where it waits for nothing.
+    #: Pending step of the worker; empty if none.
     waiting: str = ""
 
     def gap_at(self, now: float) -> float:
-        """Return the longest silence; the one that lasts at `now` counts, unless it is the end."""
+        """Return the longest silence, with the present silence unless the worker is completed."""
         if self.completed:
             return self.max_gap_secs
         return max(self.max_gap_secs, now - self.last_received)
@@ -87,7 +91,7 @@ class WorkerSeen:
 
 @dataclass(frozen=True)
 class RunSnapshot:
-    """All that was seen up to one moment."""
+    """The ledger at a moment."""
 
     pacemakers: Sequence[PacemakerSeen]
     workers: Sequence[WorkerSeen]
@@ -103,15 +107,15 @@ class RunSnapshot:
 
 @dataclass
 class PulseLedger:
-    """Gathers what the Pacemakers report; times are seconds of one monotonic clock."""
+    """Collects the Pacemakers' reports; times are seconds of a monotonic clock."""
 
     _pacemakers: dict[str, PacemakerSeen] = field(default_factory=dict)
     _workers: dict[WorkerId, WorkerSeen] = field(default_factory=dict)
-    #: Pulses that a restarted server no longer counts, by address.
+    #: Pulses counted before a server's restart, by address.
     _earlier_pulses: dict[str, int] = field(default_factory=dict)
 
     def expect(self, address: str) -> None:
-        """Name a Pacemaker that has not answered yet."""
+        """Add a Pacemaker that has not answered yet."""
         self._pacemakers.setdefault(address, PacemakerSeen(address))
 
     def answered(
@@ -123,7 +127,7 @@ class PulseLedger:
         keys: int,
         pulses: Sequence[PulseReport],
     ) -> None:
-        """Take in one answer of the Pacemaker at `address`; `pulses` are those not reported yet."""
+        """Record an answer of the Pacemaker at `address`, with the pulses since the last answer."""
         before = self._pacemakers.get(address, PacemakerSeen(address))
         earlier = self._earlier_pulses.get(address, 0)
         if before.instance and before.instance != instance:
@@ -135,12 +139,12 @@ class PulseLedger:
             self._pulse(address, pulse)
 
     def silent(self, address: str) -> None:
-        """Take in that the Pacemaker at `address` did not answer."""
+        """Record that the Pacemaker at `address` did not answer."""
         before = self._pacemakers.get(address, PacemakerSeen(address))
         self._pacemakers[address] = replace(before, reachable=False)
 
     def snapshot(self) -> RunSnapshot:
-        """Return what was seen so far, sorted by address and by worker."""
+        """Return the ledger's state, sorted by address and by worker."""
         return RunSnapshot(
             [self._pacemakers[address] for address in sorted(self._pacemakers)],
             [self._workers[worker] for worker in sorted(self._workers)],
@@ -161,7 +165,7 @@ class PulseLedger:
             )
             return
         if pulse.received < before.last_received:
-            # Another Pacemaker's older copy: it was sent, but says nothing new.
+            # An older copy from another Pacemaker counts as a pulse, but has no news.
             self._workers[pulse.worker] = replace(before, pulses=before.pulses + pulse.count)
             return
         self._workers[pulse.worker] = WorkerSeen(
@@ -180,28 +184,27 @@ log = logging.getLogger(__name__)
 
 ALL_TIME = ":all-time"
 
-#: Without authentication and TLS.
 _PLAIN = ClientSettings()
 
-#: How long a Pacemaker may take to answer before it counts as silent, in seconds.
+#: A Pacemaker that has not answered within this many seconds counts as silent.
 ANSWER_SECS = 0.5
 
-#: How often a Pacemaker is looked at after the stop is asked for, until it has answered once.
+#: Attempts to get one last answer from a Pacemaker after the stop request.
 LAST_LOOKS = 3
 
 
 class ClusterWatcher:
-    """Follows the changes on every Pacemaker and keeps them in a ledger.
+    """Follows the changes on every Pacemaker and keeps a ledger.
 
     Parameters
     ----------
     servers
         The Pacemakers.
     period_secs
-        Time between two looks; shorter than a heartbeat period, as a Pacemaker keeps only the
+        Seconds between two looks: less than a heartbeat period, as a Pacemaker keeps only the
         newest pulse of a worker.
     settings
-        How to talk to the Pacemakers.
+        How to connect to the Pacemakers.
     """
 
     def __init__(
@@ -226,12 +229,12 @@ class ClusterWatcher:
             thread.start()
 
     def snapshot(self) -> RunSnapshot:
-        """Return what was seen so far; times are of `time.monotonic`."""
+        """Return the ledger's state; times are of `time.monotonic`."""
         with self._lock:
             return self._ledger.snapshot()
 
     def finish(self) -> RunSnapshot:
-        """Look once more at every Pacemaker, end the threads, and return all that was seen."""
+        """Look once more at every Pacemaker, end the threads, and return the ledger's state."""
         self._stop.set()
         for thread in self._threads:
             thread.join(timeout=10 * ANSWER_SECS)
@@ -255,14 +258,14 @@ class ClusterWatcher:
                     with self._lock:
                         self._ledger.silent(address)
                 except Exception:
-                    # It is looked at again: a thread that ended would show for ever what was.
+                    # The thread goes on: without it the view would freeze.
                     if not is_failing:
                         log.exception("%s cannot be watched, a defect of Stormkeeper", address)
                     is_failing = True
                     with self._lock:
                         self._ledger.silent(address)
                 else:
-                    # Only now: what was read and not understood is read again.
+                    # Only now, so that a failed look is repeated.
                     is_failing, position = False, look.position
                     with self._lock:
                         self._ledger.answered(
@@ -276,17 +279,16 @@ class ClusterWatcher:
                         return
                 if last_looks == LAST_LOOKS:
                     return
-                # One more look after the stop is asked for: the workers' last pulses count.
+                # One more look after the stop request gets the workers' last pulses.
                 last_looks += self._stop.wait(self._period)
 
 
 def pulses(look: Look) -> list[PulseReport]:
-    """Return the heartbeats that a look brought; what is none is left out.
+    """Return the heartbeats of a look; other values are left out.
 
-    A Pacemaker keeps only the newest pulse of a path, but counts each: those that the look does not
-    show were overwritten since the one before, as a worker's last regular pulse is by its farewell.
-    They are the path's own where it is the only one; of several nobody can tell, and each counts
-    once.
+    A Pacemaker keeps only the newest pulse of a path, but counts each. If one path changed, pulses
+    that the look lacks were overwritten pulses of that path (a regular pulse by the farewell). If
+    several changed, each counts once.
     """
     changes = [(page.read_at, change) for page in look.pages for change in page.changes]
     overwritten = look.revisions - len(changes) if len(changes) == 1 else 0
@@ -314,7 +316,7 @@ def pulses(look: Look) -> list[PulseReport]:
 
 
 def component_counts(beat: ClusterWorkerHeartbeat) -> dict[str, ComponentCounts]:
-    """Sum a heartbeat's executors by component: rows emitted and executed since its start."""
+    """Sum a heartbeat's executors by component: rows emitted and executed since the start."""
     totals: dict[str, ComponentCounts] = {}
     for executor, stats in (beat.executor_stats or {}).items():
         name = stats.component or f"tasks {executor.task_start}-{executor.task_end}"

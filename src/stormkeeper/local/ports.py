@@ -1,8 +1,8 @@
-"""TCP ports for servers that are to come back on the same one.
+"""TCP ports for servers that restart on the same port.
 
-A port that the system chooses (port 0) comes from the range of the outgoing connections. So while a
-server is down, any connection of anybody may take its port. The ports from here are below that
-range, and no other process of the same user gets the same one from here.
+The system takes ports for outgoing connections from a range of its own, and so does port 0: while a
+server is down, any connection could take its port. The ports from here are below that range, and
+processes of one user never get the same port.
 """
 
 import contextlib
@@ -19,20 +19,19 @@ from typing import Final
 
 from stormkeeper.errors import LocalClusterError
 
-#: Where Linux says which ports it gives to outgoing connections.
+#: Linux: the range of ports for outgoing connections.
 OUTGOING: Final = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
-#: The first of these by default on Linux; other systems begin higher.
+#: Its first port by default on Linux; other systems begin higher.
 FIRST_OUTGOING: Final = 32_768
 
-#: Below are those of well-known servers, ours among them.
+#: Well-known servers, ours among them, use lower ports.
 LOWEST: Final = 10_000
 
-#: One more than the highest port.
 END: Final = 65_536
 
-#: Where the file is that processes share: not where TMPDIR says, if it can be, as each run of
-#: `storm local` has its own.
+#: Folder of the lock file that processes share: not TMPDIR if possible, as each run of `storm
+#: local` has its own.
 FOLDER: Final = Path("/tmp")
 
 _choice = random.SystemRandom()
@@ -42,32 +41,32 @@ _file: list[int] = []
 
 
 def reserve(host: str = "127.0.0.1", among: Sequence[int] | None = None) -> int:
-    """Return a port on which nobody listens, and which is this process's until it ends.
+    """Return a free port, reserved for this process.
 
     Parameters
     ----------
     host
         Address on which a server will listen.
     among
-        Ports to choose from; None for those that are never given to outgoing connections.
+        Ports to choose from; None for those that outgoing connections never get.
 
     Raises
     ------
     LocalClusterError
-        Every one of them is reserved or in use, or nobody can listen on `host`.
+        Every port is reserved or in use, or `host` is no address of this machine.
 
     Notes
     -----
-    Safe for concurrent use. Processes of one user exclude each other by a lock on one byte for
-    each port of a file that they share; the system drops it when they end, however they do. Others
-    are noticed by a look at the port alone.
+    Safe for many threads. Processes of one user share a file and lock one byte of it for each port;
+    the system drops the lock when a process ends. Servers of other users are found by a test bind
+    alone.
     """
     among = outside(first_outgoing()) if among is None else among
     start = _choice.randrange(len(among))
     for port in (*among[start:], *among[:start]):
         with _lock:
             if port not in _reserved and _lock_byte(port):
-                # Kept even where somebody else is there, who may end and come back, too.
+                # Stays reserved if another server uses the port: that server may end and come back.
                 _reserved.add(port)
                 if is_free(host, port):
                     return port
@@ -78,9 +77,9 @@ def reserve(host: str = "127.0.0.1", among: Sequence[int] | None = None) -> int:
 
 
 def outside(first: int) -> range:
-    """Return the ports to choose from where outgoing connections get those from `first` on.
+    """Return the ports to choose from if outgoing connections use `first` and above.
 
-    Where these begin so low that none is left, all are as good as each other.
+    If that range begins too low to leave a port below, every port qualifies.
     """
     return range(LOWEST, first if first > LOWEST else END)
 
@@ -98,7 +97,7 @@ def _lock_byte(port: int) -> bool:
         _file.append(_open())
     try:
         fcntl.lockf(_file[0], fcntl.LOCK_EX | fcntl.LOCK_NB, 1, port)
-    except (BlockingIOError, PermissionError):  # as POSIX lets a system say that it is taken
+    except (BlockingIOError, PermissionError):  # POSIX allows either error
         return False
     return True
 
@@ -120,16 +119,16 @@ def _opened_in(folder: Path) -> int:
 
 
 def is_free(host: str, port: int) -> bool:
-    """Return whether a server could listen there.
+    """Return whether a server could listen on a port.
 
     Raises
     ------
     LocalClusterError
-        Not because somebody else does.
+        The bind failed for another reason than a port in use.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
-        # As a server will: a port with mere leftovers of connections is free.
+        # Servers set it too: a port with connections in TIME_WAIT is free.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((host, port))

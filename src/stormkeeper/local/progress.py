@@ -1,7 +1,7 @@
-"""What a local run still waits for; pure.
+"""How far a run is: pending steps, completion, tables written, and the report.
 
-Two Spark sessions that start at the same time slow each other down. So the heartbeat pipeline is
-started once the worker has counted its first rows.
+Two Spark sessions that start at the same time slow each other down. So the heartbeat pipeline
+starts once a worker has counted its first rows.
 """
 
 import json
@@ -17,8 +17,8 @@ from stormkeeper.local.pacemaker_watch import ComponentCounts, RunSnapshot
 from stormkeeper.paths import WorkerId
 from stormkeeper.pipeline.tables import LIVENESS, NAMES, WORKER_LIVENESS
 
-#: How long the pipeline's start is put off at most, in seconds: several times what a first batch
-#: takes on a quiet machine. A job whose first rows come late still gets its pipeline.
+#: Longest delay of the pipeline's start, in seconds: several times a first batch on a quiet
+#: machine. A job whose first rows come late still gets its pipeline.
 PIPELINE_AFTER_SECS = 60.0
 
 SUBMITS = "the topology is packed, and sent to the Nimbus that leads"
@@ -27,7 +27,7 @@ SPARK_STARTS = "Spark is starting in the worker"
 FIRST_BATCH = "Spark runs in the worker, no heartbeat tells of a row yet"
 PIPELINE_STARTS = "the heartbeat pipeline is starting: liveness comes with its first batch"
 
-#: What Nimbus says of a topology that has all that it can get, and of one that is done.
+#: Nimbus's statuses of a topology that is placed as far as possible, and of a completed topology.
 _PLACED = ("Fully Scheduled", "Running with fewer slots than requested")
 _COMPLETED = "Completed"
 
@@ -38,12 +38,12 @@ def has_counted(snapshot: RunSnapshot) -> bool:
 
 
 def is_pipeline_due(snapshot: RunSnapshot, up_secs: float) -> bool:
-    """Return whether the pipeline is to start, `up_secs` after the worker's first pulse."""
+    """Return whether the pipeline must start, `up_secs` after the first pulse of a worker."""
     return has_counted(snapshot) or up_secs >= PIPELINE_AFTER_SECS
 
 
 def _unwell(told: TopologyView | None) -> str:
-    """Return what is wrong with a topology that has workers; empty: nothing, or it starts."""
+    """Return the fault of a topology that has workers; empty if healthy or starting."""
     health = None if told is None else told.health
     if health is None or health.state in ("running", "starting"):
         return "" if health is None or health.state == "starting" else health.text
@@ -51,20 +51,12 @@ def _unwell(told: TopologyView | None) -> str:
 
 
 def is_completed(snapshot: RunSnapshot, told: TopologyView | None) -> bool:
-    """Return whether all queries of a topology have ended by themselves.
-
-    Parameters
-    ----------
-    snapshot
-        What was seen so far.
-    told
-        What Nimbus has told last.
-    """
+    """Return whether all queries of a topology have ended by themselves."""
     if told is None:
         return False
     if told.sched_status.startswith(_COMPLETED):
         return True
-    # The workers say so sooner.
+    # The workers' pulses say it before Nimbus does.
     done = {(w.worker.node, w.worker.port) for w in snapshot.workers if w.completed}
     return bool(told.workers) and all((w.supervisor_id, w.port) in done for w in told.workers)
 
@@ -72,14 +64,16 @@ def is_completed(snapshot: RunSnapshot, told: TopologyView | None) -> bool:
 def waits_for(
     snapshot: RunSnapshot, *, is_submitted: bool, told: TopologyView | None, pipeline_starts: bool
 ) -> str:
-    """Say what the run waits for; nothing once everything is there.
+    """Return the step that the run waits for; empty if all is running.
 
     Parameters
     ----------
-    snapshot, told
-        As of `is_completed`.
+    snapshot
+        The pulses so far.
     is_submitted
-        Whether Nimbus has taken the topology.
+        Whether Nimbus has accepted the topology.
+    told
+        Nimbus's last answer.
     pipeline_starts
         Whether the pipeline was started and has not written its tables yet.
     """
@@ -92,7 +86,7 @@ def waits_for(
         status = "" if told is None else told.sched_status
         return status if status and not status.startswith(_PLACED) else WORKER_STARTS
     if not has_counted(snapshot):
-        # A worker knows its components from the moment that it has its Spark session.
+        # A worker reports components once it has a Spark session.
         return FIRST_BATCH if snapshot.components() else SPARK_STARTS
     return PIPELINE_STARTS if pipeline_starts else ""
 
@@ -110,7 +104,7 @@ def worker_statuses(directory: Path) -> dict[WorkerId, str]:
 
 
 def table_rows(directory: Path) -> dict[str, int]:
-    """Return how many rows each table has; 0 where it was never written."""
+    """Return the row count of each table; 0 for a table that was never written."""
     counts = {}
     for query, names in NAMES.items():
         found = manifest.load(directory / query)
@@ -123,19 +117,18 @@ def table_rows(directory: Path) -> dict[str, int]:
 def build_report(
     snapshot: RunSnapshot, *, now: float, tables: Mapping[str, int], processes_left: int
 ) -> dict[str, Any]:
-    """Return what was seen as a JSON-able object.
+    """Return the report of a run, ready for JSON.
 
     Parameters
     ----------
     snapshot
         What the Pacemakers reported.
     now
-        When watching ended, on the clock of the snapshot's times: a silence that lasted until
-        then counts as a gap.
+        End of the run, on the clock of the snapshot: a silence that lasted until then is a gap.
     tables
-        Rows of each table that the heartbeat pipeline wrote.
+        Rows of each table of the heartbeat pipeline.
     processes_left
-        Processes of the run that were still there after everything was stopped.
+        Processes of the run that had to be killed at the end.
     """
     return {
         "pacemakers": [
@@ -172,7 +165,7 @@ def write_report(file: Path, report: Mapping[str, Any]) -> None:
     Raises
     ------
     LocalClusterError
-        The file could not be written.
+        The file cannot be written.
     """
     try:
         file.write_text(json.dumps(report, indent=2) + "\n")

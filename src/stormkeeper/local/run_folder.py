@@ -1,8 +1,13 @@
-"""The folder of a local run, and those that killed runs have left.
+"""The folder of a local run, its removal if the run is killed, and folders of earlier killed runs.
 
-A run holds a lock on a file in its folder, and its reaper holds the same lock. The system releases
-it when both have ended, however they ended. So a folder whose lock can be taken belongs to nobody
-any more. The file holds the run's mark, by which what is left of its processes is found.
+A run locks a file in its folder, and so does its reaper. The system releases the lock when both
+have ended, so a folder whose lock can be taken is abandoned. The file holds the run's mark, which
+the environment of its processes carries.
+
+The reaper is a process: ``python -m stormkeeper.local.run_folder FOLDER MARK``. Its standard input
+is a pipe from the run. A byte means that the run ended in order; the end of the pipe without a byte
+means that the run was killed. Linux sends the children a signal then, but not Spark's JVM, which is
+a grandchild.
 """
 
 import contextlib
@@ -22,17 +27,17 @@ from stormkeeper.errors import LocalClusterError
 
 PREFIX = "stormkeeper-local-"
 
-#: The file in a run's folder that the run locks. It holds the run's mark.
+#: The file that the run locks; it holds the run's mark.
 OWNER = ".owner"
 
 
 class RunFolder:
-    """A folder in the system's temporary folder, for the run with this `mark`; removed at the end.
+    """A temporary folder for the run with this `mark`; removed at the end.
 
     Raises
     ------
     LocalClusterError
-        There is no place for it.
+        No folder can be made.
     """
 
     def __init__(self, mark: str) -> None:
@@ -48,7 +53,7 @@ class RunFolder:
             self.remove()
             raise _no_place(error) from error
         try_lock(self._owner, if_unsupported=False)
-        # Nobody finds the file before it is locked.
+        # Renamed once locked, so that no other run takes it for abandoned.
         aside.rename(self.path / OWNER)
 
     def __enter__(self) -> Self:
@@ -64,24 +69,21 @@ class RunFolder:
         self._owner.close()
 
     def fileno(self) -> int:
-        """Return the descriptor that holds the lock, for the run's reaper to hold it too."""
+        """Return the descriptor that holds the lock, for the reaper to inherit."""
         return self._owner.fileno()
 
     def remove(self) -> None:
-        """Remove the folder and all that is in it, as far as the system allows."""
+        """Remove the folder with all contents, as far as the system allows."""
         remove(self.path)
 
 
 def remove_abandoned() -> int:
-    """Remove the folders of runs that were killed, and what is left of their processes.
-
-    Only folders of this user are removed, and only where their lock can be taken. Returns how many
-    there were.
+    """Remove the folders and processes of killed runs of this user; return how many there were.
 
     Raises
     ------
     LocalClusterError
-        There is no temporary folder.
+        The system has no temporary folder.
     """
     removed = 0
     try:
@@ -97,7 +99,7 @@ def remove_abandoned() -> int:
 def remove(folder: Path) -> None:
     """Remove a run's folder.
 
-    The file with the mark goes last, so that the next run can go on where this one was cut short.
+    The file with the mark goes last, so that a later run can finish an interrupted removal.
     """
     with contextlib.suppress(OSError):
         for entry in folder.iterdir():
@@ -118,7 +120,7 @@ def _no_place(error: OSError) -> LocalClusterError:
 def _remove_if_abandoned(folder: Path) -> bool:
     if folder.lstat().st_uid != os.getuid():
         return False
-    # No symbolic link is followed: anybody may have put one into a folder that all may write to.
+    # O_NOFOLLOW: any user may put a link into a shared temporary folder.
     owner = os.open(folder / OWNER, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
     with os.fdopen(owner, "r+b") as file:
         if not try_lock(file, if_unsupported=False):
@@ -130,32 +132,32 @@ def _remove_if_abandoned(folder: Path) -> bool:
     return True
 
 
-#: How long the processes of a killed run may go on, in seconds. The system has told them to end,
-#: and all but a running batch do so at once.
+#: Seconds until the processes of a killed run are killed. The system has sent them a signal, and
+#: only a running batch takes longer.
 SETTLE_SECS = 1.0
 
-#: How long the reaper of a run that has ended in order may take to end, in seconds.
+#: Timeout for the reaper's own end, in seconds.
 END_SECS = 5.0
 
-#: Only the end of the pipe ends it. These signals often go to a whole group or service.
+#: Signals that often go to a whole group or service. The reaper ends with its pipe alone.
 IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 _IN_ORDER = b"."
 
 
 class Reaper:
-    """The run's handle on its reaper: it starts the process, and ends it when it is left.
+    """Starts the reaper process of a run, and ends the reaper with the run.
 
     Parameters
     ----------
     folder
         The folder of the run.
     mark
-        What the processes of the run carry in their environment.
+        The mark in the environment of the run's processes.
     """
 
     def __init__(self, folder: RunFolder, mark: str) -> None:
-        # A session of its own, without the terminal, which it would hold open otherwise.
+        # A session of its own, so that it does not hold the terminal open.
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", __name__, str(folder.path), mark],
             stdin=subprocess.PIPE,
@@ -174,7 +176,7 @@ class Reaper:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Tell it that the run has ended in order, and wait for its end."""
+        """Tell the reaper that the run has ended in order, and wait for the reaper's end."""
         try:
             self._process.communicate(_IN_ORDER, END_SECS)
         except subprocess.TimeoutExpired:
@@ -183,7 +185,7 @@ class Reaper:
 
 
 def main(folder: Path, mark: str) -> None:
-    """Wait for the end of the run."""
+    """Wait for the end of the run; clean up if the run was killed."""
     for number in IGNORED:
         signal.signal(number, signal.SIG_IGN)
     if sys.stdin.buffer.read(1) == _IN_ORDER:

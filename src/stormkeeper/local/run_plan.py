@@ -1,8 +1,8 @@
-"""The processes of a local cluster, described before any of them is started; pure.
+"""The plan of a local run: configuration and processes, before any process starts; pure.
 
-`cluster` follows this description. It knows no process by name, except the pipeline, of which it
-shows more than of the others. A further process is a further row here. The supervisors start the
-workers.
+A ``storm.yaml`` belongs to a whole cluster, which may run on this machine too. A run takes the
+cluster's behaviour from it, but no address, port or folder of its daemons. `local_cluster` follows
+this plan; supervisors start the workers.
 """
 
 import json
@@ -23,7 +23,6 @@ from stormkeeper.daemon.lifecycle import DIE_WITH_PARENT
 from stormkeeper.pacemaker.client.client_settings import access_of, for_a_file
 from stormkeeper.pipeline import tables
 
-#: All processes of a run are on the loopback interface.
 HOST: Final = "127.0.0.1"
 
 PACEMAKER_STATE: Final = "org.apache.storm.pacemaker.pacemaker_state_factory"
@@ -32,7 +31,7 @@ _TABLES: Final = "pipeline.tables.dir"
 _CHECKPOINTS: Final = "topology.checkpoint.dir"
 _HTTP_PORTS: Final = ("pacemaker.metrics.port", "nimbus.metrics.port", "logviewer.port")
 
-#: Each run sets these keys itself; nobody else can.
+#: Keys that only the run itself sets.
 OWN_KEYS: Final = frozenset(
     {
         "storm.local.dir",
@@ -60,14 +59,14 @@ OWN_KEYS: Final = frozenset(
     }
 )
 
-#: What a run has where nothing is given after ``-c``: what a file says is for that cluster.
+#: Defaults of a run, which ``-c`` overrides and a file does not: a file is for its own cluster.
 _GIVEN: Final[dict[str, Any]] = {
     "pipeline.metrics.port": None,
     "pipeline.metrics.bind.host": None,
     "supervisor.slots.ports": None,
-    # A run may be over before statistics would come round again.
+    # A run may end before a longer period passes.
     "pipeline.statistics.secs": 0,
-    # ZooKeeper is on this machine, and starts at the same time as those who ask for it.
+    # ZooKeeper is on this machine, and starts together with its clients.
     "storm.zookeeper.retry.interval": 100,
     "storm.zookeeper.retry.intervalceiling.millis": 300,
 }
@@ -75,7 +74,7 @@ _GIVEN: Final[dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class ServerAddresses:
-    """Where the servers of a run listen."""
+    """Addresses of the servers of a run."""
 
     zookeeper: Address
     pacemakers: tuple[Address, ...]
@@ -83,7 +82,7 @@ class ServerAddresses:
 
 
 def key_of(override: str) -> str:
-    """Return the key of a setting as ``-c`` takes it, ``key=value``."""
+    """Return the key of a setting in the form ``key=value``."""
     return override.partition("=")[0].strip()
 
 
@@ -93,48 +92,47 @@ def keeps_tables(conf: Conf) -> bool:
 
 
 def tables_folder(conf: Conf, directory: Path) -> Path:
-    """Return where the tables of a run in `directory` are.
+    """Return the folder of the tables, for a run in `directory`.
 
     Raises
     ------
     ConfigError
-        When the user names a URL.
+        The user names a URL.
     """
     return (tables.tables_folder(conf) if keeps_tables(conf) else directory / "tables").resolve()
 
 
 def topology_overrides(overrides: Sequence[str]) -> list[str]:
-    """Return those of the user's settings that the topology gets; `ignored_keys` are the others."""
+    """Return the user's settings for the topology: all but the keys of `ignored_keys`."""
     return [override for override in overrides if key_of(override) not in OWN_KEYS]
 
 
 def ignored_keys(overrides: Sequence[str]) -> list[str]:
-    """Return the keys of the user's settings by which the processes of a run find each other."""
+    """Return the keys among the user's settings that only the run itself sets."""
     return [key for key in map(key_of, overrides) if key in OWN_KEYS]
 
 
 def run_conf(
     conf: Conf, overrides: Sequence[str], directory: Path, places: ServerAddresses
 ) -> Conf:
-    """Return what the processes of a run read.
+    """Return the configuration of the processes of a run.
 
     Parameters
     ----------
     conf
         The user's configuration.
     overrides
-        What of it was given with ``-c``. What only the topology knows of these is sent with it, and
-        goes to nobody else.
+        The settings of ``-c``. Keys among them that only the topology knows are sent with it.
     directory
         The run's own folder.
     places
-        Where the servers listen. Each is told its own port and folder by its command.
+        Addresses of the servers. Each command line has its own port and folder.
     """
     keys = [key_of(override) for override in overrides]
     values = {key: of_a_run for key, of_a_run in _GIVEN.items() if not conf.is_override(key)}
     if not conf.is_override(_CHECKPOINTS):
         values[_CHECKPOINTS] = str(directory / "checkpoints")
-    # One port cannot be that of two processes.
+    # Two processes cannot share a port.
     values |= {key: None if conf[key] is None else 0 for key in _HTTP_PORTS}
     return for_a_file(conf.without_unknown(keys)).with_values(
         values
@@ -155,7 +153,7 @@ def run_conf(
             "nimbus.metrics.bind.host": None,
             "blobstore.dir": None,
             "supervisor.bind.host": HOST,
-            # Both supervisors are on this disk.
+            # Both supervisors are on the same disk.
             "topology.checkpoint.shared": True,
             _TABLES: str(tables_folder(conf, directory)),
             "pipeline.checkpoint.dir": None,
@@ -176,20 +174,20 @@ def topology_conf(
     Parameters
     ----------
     conf
-        The user's.
+        The user's configuration.
     overrides
-        What of it was given with ``-c``; the run's own keys are left out.
+        The settings of ``-c``.
     own
-        The keys that the topology brings along, which are known thereby.
+        Keys that the topology itself sets; they count as known.
     strict
         Whether an unknown key is an error.
     warn
-        Called with what is said of it else.
+        Takes a warning about an unknown key otherwise.
 
     Raises
     ------
     ConfigError
-        A key is unknown and that is an error.
+        A key is unknown and `strict` is set.
     """
     chosen = load(
         files=[*conf.files],
@@ -201,7 +199,7 @@ def topology_conf(
     checkpoints = chosen[_CHECKPOINTS]
     if checkpoints is None or ":" in checkpoints:
         return chosen
-    # The worker has a current folder of its own.
+    # A worker has another current folder.
     return chosen.with_values({_CHECKPOINTS: str(folder(_CHECKPOINTS, checkpoints).absolute())})
 
 
@@ -210,17 +208,7 @@ _TLS = "storm.zookeeper.ssl.enable"
 
 
 def shell_commands(conf: Conf, places: ServerAddresses, name: str) -> list[str]:
-    """Return the commands that show the topology, the heartbeats and the cluster state.
-
-    Parameters
-    ----------
-    conf
-        What the cluster runs with, but for its addresses.
-    places
-        Where it listens.
-    name
-        Of the topology.
-    """
+    """Return commands for another shell: topology status, heartbeats, cluster state."""
     zookeeper = places.zookeeper
     pacemakers, seeds = (", ".join(map(str, of)) for of in (places.pacemakers, places.nimbuses))
     heartbeats = [f"pacemaker.servers=[{pacemakers}]"]
@@ -243,10 +231,10 @@ def _command(name: str, settings: Iterable[str]) -> str:
 
 PIPELINE = "pipeline"
 
-#: Without the current folder on its path, where a file may have the name of a library's module.
+#: Without the current folder on the path, where a file may have the name of a library's module.
 _PYTHON = (sys.executable, "-P", "-m")
 
-#: The port of the first supervisor's slot; the next one's is the next.
+#: Slot port of the first supervisor; the second supervisor has the next port.
 FIRST_SLOT = 6700
 
 _SLOTS = "supervisor.slots.ports"
@@ -258,37 +246,36 @@ _WRITING = re.compile(r"^pipeline writing to (.+)$")
 
 
 class Stage(IntEnum):
-    """When a process is started: with all others of its stage."""
+    """When a process starts: together with all of the same stage."""
 
-    #: At once. Those who need another one wait for it.
+    #: At once; each process waits for the servers that it needs.
     CLUSTER = 1
-    #: What has a Spark of its own, which would slow the worker's start down: once the worker has
-    #: counted its first rows.
+    #: After the worker's first rows: the pipeline's Spark would slow the worker's start.
     ANALYSES = 2
 
 
 @dataclass(frozen=True)
 class RunRequest:
-    """What to run.
+    """The user's request.
 
     Parameters
     ----------
     topology
         The script: a topology, or any PySpark streaming script.
     overrides
-        The user's own ``key=value`` settings, which win over the topology's.
+        The user's ``key=value`` settings, which prevail over the topology's.
     seconds
-        How long to run once a worker beats; None until Ctrl-C or until the topology ends.
+        Run time after the first heartbeat of a worker; None until Ctrl-C or the topology's end.
     report
-        Where to write what was seen, as JSON.
+        File for the report, as JSON.
     strict
         Whether an unknown configuration key is an error.
     arguments
-        What the script finds in ``sys.argv``.
+        The script's ``sys.argv[1:]``.
     py_files
         Modules and archives of modules that the script can import.
     pipeline
-        Whether the heartbeat pipeline runs beside it.
+        Whether the heartbeat pipeline runs too.
     """
 
     topology: Path
@@ -303,22 +290,22 @@ class RunRequest:
 
 @dataclass(frozen=True)
 class RunSite:
-    """Where a cluster runs.
+    """Files, addresses and machines of a run.
 
     Parameters
     ----------
     directory
-        Holds its files; nothing outlives it.
+        Holds the run's files; removed at the end.
     mark
-        What its processes carry in their environment, and the workers too.
+        In the environment of the run's processes, workers included.
     parent
-        Process id of the one that starts them, with which they end.
+        Process id of the run; its processes end with it.
     places
-        Where the servers listen.
+        Addresses of the servers.
     machines
-        Names of the supervisors, each of which is a machine to the others.
+        Names of the supervisors, each with a machine's identity.
     cores
-        What this machine has.
+        CPU cores of this machine.
     """
 
     directory: Path
@@ -330,24 +317,24 @@ class RunSite:
 
     @property
     def conf_file(self) -> Path:
-        """The configuration that all processes read."""
+        """The configuration of all processes."""
         return self.directory / "cluster.yaml"
 
     @property
     def temporary(self) -> Path:
-        """The folder for what Spark and the JVM put aside."""
+        """The folder for temporary files of Spark and the JVM."""
         return self.directory / "tmp"
 
     def folder(self, name: str) -> Path:
-        """Return the ``storm.local.dir`` of a process that has one of its own."""
+        """Return the ``storm.local.dir`` of a process."""
         return self.directory / name.replace(" ", "-")
 
     def environment(self) -> dict[str, str]:
-        """Return what every process has in its environment."""
+        """Return the environment variables of every process."""
         return {
             RUN_MARK: self.mark,
             DIE_WITH_PARENT: str(self.parent),
-            # Whatever Spark and the JVM put aside goes with the run, even where they are killed.
+            # These files go with the run, even if their processes are killed.
             "TMPDIR": str(self.temporary),
             "SPARK_LOCAL_DIRS": str(self.temporary),
         }
@@ -355,24 +342,24 @@ class RunSite:
 
 @dataclass(frozen=True)
 class PlannedProcess:
-    """One process, before it is started.
+    """A process before the start.
 
     Parameters
     ----------
     name
-        What its user calls it.
+        For the user.
     command, environment
-        How it is started; `environment` is added to that of who starts it.
+        Command line, and variables added to the environment.
     ready
-        The line on standard output by which it says that it is ready.
+        Matches the line of standard output that says that the process is ready.
     ready_note
-        What its user is told then; ``{}`` is the first group of `ready`.
+        Message for the user then; ``{}`` is the first group of `ready`.
     stage
-        When it is started.
+        When it starts.
     stop_order
-        When it is stopped: together with those of the same number, after those of lower ones.
+        When it stops: with all processes of the same number, after those of lower numbers.
     address
-        Where it listens; empty where it does not.
+        The address that it listens on, or empty.
     """
 
     name: str
@@ -386,19 +373,10 @@ class PlannedProcess:
 
 
 def plan_processes(conf: Conf, site: RunSite, *, pipeline: bool) -> tuple[PlannedProcess, ...]:
-    """Return the processes of a cluster, in the order in which they are started and shown.
+    """Return the processes of a cluster, in the order of start and display.
 
-    The workers are the supervisors' own, and have ended before anything here is stopped. What keeps
-    their last heartbeats is stopped late, and what all rest on last.
-
-    Parameters
-    ----------
-    conf
-        The user's configuration.
-    site
-        Where.
-    pipeline
-        Whether the heartbeat pipeline runs beside them.
+    The workers end before any process here is stopped. The Pacemakers, which keep the workers' last
+    heartbeats, stop late, and ZooKeeper last.
     """
     places = site.places
     rows = [_server(site, "zookeeper", "dev-zookeeper", str(places.zookeeper), stop_order=3)]
@@ -446,7 +424,7 @@ def _supervisor(
     ports = ", ".join(map(str, slots))
     options = ("-c", f"{_SLOTS}=[{ports}]", *_of_its_own(site, name))
     if not has_capacity:
-        # All supervisors of the run share the machine.
+        # The supervisors share one machine.
         options += ("-c", f"{_CAPACITY}={100 * site.cores / len(site.machines):g}")
     return PlannedProcess(
         name=name,

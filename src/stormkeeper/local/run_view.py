@@ -1,4 +1,4 @@
-"""What a local cluster shows: one live picture in a terminal, plain lines elsewhere."""
+"""What `storm local` shows: a live picture in a terminal, plain lines elsewhere."""
 
 import contextlib
 import os
@@ -18,22 +18,21 @@ from stormkeeper.client.wait import says_more
 from stormkeeper.local.pacemaker_watch import ComponentCounts, RunSnapshot, WorkerSeen
 from stormkeeper.paths import WorkerId
 
-#: Time between two plain progress lines, in seconds.
+#: Seconds between two progress lines.
 LINE_SECS = 5.0
 
-#: What shows the cursor again, and begins a line below the picture.
+#: Shows the cursor, and begins a line below the picture.
 _SHOW_CURSOR = b"\x1b[?25h\n"
 
-#: Of a worker whose queries have all ended by themselves; the liveness table has the same word.
+#: Status of a worker whose queries have all ended by themselves; also in the liveness table.
 COMPLETED = "completed"
 
-#: Lines of the topology's own output in the picture.
 OUTPUT_LINES = 6
 
 
 @dataclass(frozen=True)
 class ProcessSeen:
-    """A process of the cluster, as the picture shows it."""
+    """A process of the cluster in the picture."""
 
     name: str
     pid: int
@@ -44,11 +43,11 @@ class ProcessSeen:
 
 @dataclass(frozen=True)
 class Picture:
-    """Everything that is shown at one moment; `now` and `up_secs` are in seconds."""
+    """All that is shown at a moment; `now` and `up_secs` are in seconds."""
 
     title: str
     hint: str
-    #: What is still being waited for; empty once everything is there.
+    #: The step that the run waits for; empty once all is running.
     waits_for: str
     now: float
     up_secs: float
@@ -56,25 +55,25 @@ class Picture:
     snapshot: RunSnapshot
     statuses: Mapping[WorkerId, str]
     rates: dict[str, ComponentCounts]
-    #: The last lines of the topology's own output, and how many there have been.
+    #: The last lines of the topology's output, and how many lines there have been.
     output: Sequence[str]
     output_count: int
-    #: What the supervisors are called, by their ids.
+    #: Names of the supervisors, by id.
     machines: Mapping[str, str] = field(default_factory=dict)
-    #: Whether the stop was not asked for yet, and whether everything has stopped.
+    #: False once a stop was requested; true once all has stopped.
     is_running: bool = True
     is_last: bool = False
 
     def status(self, seen: WorkerSeen) -> str:
-        """Return what is known of a worker: the liveness table's status, or that it is completed.
+        """Return a worker's status in the liveness table, or `COMPLETED`; empty if unknown.
 
-        Its last pulse says so, sooner than the table; empty where nobody says anything.
+        The worker's last pulse reports completion before the table does.
         """
         return COMPLETED if seen.completed else self.statuses.get(seen.worker, "")
 
 
 class RunView(Protocol):
-    """Shows pictures until it is left."""
+    """Shows pictures until `__exit__`."""
 
     def __enter__(self) -> Self:
         """Begin to show."""
@@ -86,11 +85,11 @@ class RunView(Protocol):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Leave the terminal as it was."""
+        """Restore the terminal."""
         ...
 
     def note(self, line: str) -> None:
-        """Say something once."""
+        """Print a message."""
         ...
 
     def show(self, picture: Picture) -> None:
@@ -98,7 +97,7 @@ class RunView(Protocol):
         ...
 
     def abandon(self) -> None:
-        """Leave the terminal as it was, from within a signal handler; nothing is shown after."""
+        """Restore the terminal, from within a signal handler; nothing is shown afterwards."""
         ...
 
 
@@ -108,7 +107,7 @@ def view_on(console: Console) -> RunView:
 
 
 class LineView:
-    """Plain lines: notes, progress now and then, who turns dead, the topology's own output."""
+    """Plain lines: messages, progress, changes of liveness, the topology's own output."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -133,7 +132,7 @@ class LineView:
         self._print(line)
 
     def show(self, picture: Picture) -> None:
-        """Print what the topology and the liveness table say that is new, and at times progress."""
+        """Print new output, changes of liveness, and from time to time the progress."""
         unseen = picture.output_count - self._shown
         if unseen > len(picture.output):
             self._print(f"  | (lines left out here: {unseen - len(picture.output):,})")
@@ -148,7 +147,7 @@ class LineView:
         for seen in picture.snapshot.workers:
             worker = seen.worker
             status = picture.status(seen)
-            # Once the stop is asked for, the table is behind, and nobody sees it catch up.
+            # After the stop request the table is outdated, and no later look corrects it.
             is_news = picture.is_running or status == COMPLETED
             if is_news and status != self._statuses.get(worker, ""):
                 self._statuses[worker] = status
@@ -174,14 +173,14 @@ class LineView:
             )
 
     def abandon(self) -> None:
-        """Do nothing: lines change nothing in a terminal."""
+        """Do nothing: lines do not change the terminal."""
 
     def _print(self, line: str) -> None:
         self._console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 class LiveView:
-    """One picture, redrawn in place."""
+    """A picture, redrawn in place."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -208,13 +207,13 @@ class LiveView:
         self._live.update(render(picture), refresh=True)
 
     def abandon(self) -> None:
-        """Show the cursor, past the buffers, in which the handler may have interrupted a writer."""
+        """Show the cursor, without the buffers: the handler may have interrupted a write."""
         with contextlib.suppress(OSError):
             os.write(self._console.file.fileno(), _SHOW_CURSOR)
 
 
 def render(picture: Picture) -> RenderableType:
-    """Draw one picture."""
+    """Draw a picture."""
     parts: list[RenderableType] = [
         Text.assemble((picture.title, "bold"), f"   up {clock(picture.up_secs)}"),
         processes_table(picture),
@@ -235,7 +234,7 @@ def render(picture: Picture) -> RenderableType:
 
 
 def processes_table(picture: Picture) -> Table:
-    """Show the processes: where they listen, what they take, whether they run."""
+    """Show the processes: address, memory, state."""
     table = _table("process", "address", "pid", "memory", "keys", "pulses", "state")
     seen = {p.address: p for p in picture.snapshot.pacemakers}
     for process in picture.processes:
@@ -253,7 +252,7 @@ def processes_table(picture: Picture) -> Table:
 
 
 def workers_table(picture: Picture) -> Table:
-    """Show the workers: the age of their last pulse, and what the liveness table says of them."""
+    """Show the workers: age of the last pulse, longest gap, liveness."""
     table = _table("worker", "slot", "last pulse", "at", "pulses", "longest gap", "liveness")
     colours = {"alive": "green", "late": "yellow", "dead": "bold red", COMPLETED: "green"}
     for seen in picture.snapshot.workers:
@@ -272,7 +271,7 @@ def workers_table(picture: Picture) -> Table:
 
 
 def components_table(picture: Picture) -> Table:
-    """Show the components: rows in and out since the start, and per second now."""
+    """Show the components: rows in and out since the start, and per second."""
     table = _table("component", "executed", "emitted", "executed/s", "emitted/s")
     for name, counts in sorted(picture.snapshot.components().items()):
         rate = picture.rates.get(name, ComponentCounts())
@@ -287,12 +286,12 @@ def components_table(picture: Picture) -> Table:
 
 
 def named(name: str, counts: ComponentCounts) -> str:
-    """Return a component's name; where its rows count in several queries, with their number."""
+    """Return a component's name, with the number of queries if there are several."""
     return f"{name} (in {counts.queries} queries)" if counts.queries > 1 else name
 
 
 def flow(counts: ComponentCounts) -> str:
-    """Say rows in and out in words: ``1,200 in, 40 out``; a side that is zero is left out."""
+    """Return rows in and out in words: ``1,200 in, 40 out``; a zero side is left out."""
     sides = [
         f"{_rows(number, counts)} {side}"
         for number, side in ((counts.executed, "in"), (counts.emitted, "out"))
@@ -302,7 +301,7 @@ def flow(counts: ComponentCounts) -> str:
 
 
 def _rows(number: int, counts: ComponentCounts) -> str:
-    """Return a count of rows, marked where there were more than were counted."""
+    """Return a count of rows, marked if some rows were not counted."""
     return f"≥ {number:,}" if counts.partial and number else f"{number:,}"
 
 
@@ -314,7 +313,7 @@ def clock(secs: float) -> str:
 class ComponentRates:
     """Rows per second by component, over the last few pictures.
 
-    A worker beats every few seconds, so a shorter view would show nothing, then everything.
+    A worker beats every few seconds, so a shorter period would show nothing, then everything.
     """
 
     WINDOW_SECS = 10.0
@@ -325,7 +324,7 @@ class ComponentRates:
     def update(
         self, now: float, components: dict[str, ComponentCounts]
     ) -> dict[str, ComponentCounts]:
-        """Take in the counts at `now` and return the rates."""
+        """Add the counts at `now` and return the rates."""
         self._samples.append((now, components))
         while len(self._samples) > 2 and now - self._samples[1][0] >= self.WINDOW_SECS:
             del self._samples[0]

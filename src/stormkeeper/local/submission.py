@@ -1,7 +1,7 @@
-"""Submits the topology of a run to its cluster, and follows what Nimbus says of it, on a thread.
+"""Submits the topology of a run, follows its status on a thread, and ends its workers.
 
-It is done as by ``storm submit``, while the cluster starts. Nothing is installed for it: a run has
-the packages of the Python that runs ``storm``.
+The steps are those of ``storm submit``, while the cluster starts. No packages are installed: a run
+uses those of the Python that runs ``storm``.
 """
 
 import contextlib
@@ -30,17 +30,17 @@ from stormkeeper.supervisor.directories import Directories
 from stormkeeper.supervisor.worker_processes import WorkerProcesses, end_workers
 from stormkeeper.topology.package.code import collect
 
-#: A search for the leader asks this often, and for as long as it may take: it is on this machine.
+#: The leader is searched for often: the Nimbuses are on this machine.
 _SEARCH: Final = {
     "storm.nimbus.retry.times": 600,
     "storm.nimbus.retry.interval.millis": 200,
     "storm.nimbus.retry.intervalceiling.millis": 200,
 }
 
-#: How often Nimbus is asked, in seconds.
+#: Seconds between two status requests to Nimbus.
 _LOOK_SECS: Final = 1.0
 
-#: How long what is under way may take at the end, in seconds, and how long a leader is looked for.
+#: Timeouts at the end of a run, in seconds: of a request under way, and of the search for a leader.
 _END_SECS: Final = 3.0
 _FINDING_SECS: Final = 5.0
 
@@ -53,13 +53,13 @@ class Submission:
     conf
         The user's configuration.
     cluster
-        That of the run, which names the Nimbuses.
+        The run's configuration, which names the Nimbuses.
     request
-        What to run.
+        The user's request.
     finding_secs
-        How long the first leader may take.
+        Timeout for the first leader.
     warn
-        Called with what is not as it should be.
+        Takes warnings.
     """
 
     def __init__(
@@ -77,40 +77,40 @@ class Submission:
         self._finding_secs = finding_secs
         self._closing = threading.Event()
         self._error: BaseException | None = None
-        #: Its name and its id, once Nimbus has taken it.
+        #: Name and id, once Nimbus has accepted the topology.
         self.name = self.storm_id = ""
-        #: What Nimbus has told last.
+        #: Nimbus's last answer.
         self.told: TopologyView | None = None
         self._thread = threading.Thread(target=self._run, name="submission", daemon=True)
 
     def start(self) -> None:
-        """Begin."""
+        """Submit on a thread."""
         self._thread.start()
 
     def check(self) -> None:
-        """Raise what has kept the topology from being submitted, if anything has.
+        """Raise the error that kept the topology from being submitted, if any.
 
         Raises
         ------
         StormkeeperError
-            As of `stormkeeper.client.topology_submission.submit`.
+            As `stormkeeper.client.topology_submission.submit`.
         """
         if self._error is not None:
             raise self._error
 
     def close(self) -> None:
-        """Follow it no more; it is not submitted if it is not yet."""
+        """Stop following the topology, and cancel a submission that is not sent yet."""
         self._closing.set()
         if self._thread.ident is not None:
             self._thread.join(_END_SECS)
 
     def kill(self) -> None:
-        """Have Nimbus end it at once; an election is not waited for.
+        """Have Nimbus kill the topology at once; does not wait for an election.
 
         Raises
         ------
         StormkeeperError
-            Nimbus was not reached, or did not.
+            Nimbus was not reached, or refused.
         """
         with connect(self._cluster, finding_secs=_FINDING_SECS, say=_refuse) as connection:
             topology_commands.kill(connection, self.name, 0)
@@ -156,22 +156,21 @@ class Submission:
 
     def _follow(self, connection: NimbusConnection) -> None:
         while not self._closing.is_set():
-            # Nimbuses may be killed, too: another one leads then, or nobody.
+            # The leader may be killed; the next look finds another leader.
             with contextlib.suppress(RpcError):
                 self.told = topology_view.topology(connection, self.name)
             self._closing.wait(_LOOK_SECS)
 
 
 def _refuse(said: str) -> None:
-    """Wait no longer."""
     raise LocalClusterError(said)
 
 
 def _say_nothing(_: str) -> None:
-    """Take what takes its time: here it takes less than the cluster's start."""
+    """Ignore progress messages: the cluster's start takes longer."""
 
 
-#: How often it is looked what is left, in seconds.
+#: Seconds between two looks at the workers that are left.
 _END_LOOK_SECS: Final = 0.1
 
 
@@ -182,20 +181,20 @@ def end_topology(
     stop_supervisors: Callable[[], None],
     note: Callable[[str], None],
 ) -> None:
-    """End a topology, so that its running batches are finished.
+    """End a topology, finishing the running batches.
 
     Parameters
     ----------
     submission
-        Closed by then.
+        Closed already.
     machines
         The folders of the supervisors.
     grace_secs
-        How long the workers may take, before they are ended by force.
+        Grace period of the workers; then they are killed.
     stop_supervisors
-        Ends what would start workers again.
+        Ends the supervisors, which would start workers again.
     note
-        Called with what is to be said.
+        Takes messages for the user.
     """
     if submission.storm_id:
         try:

@@ -1,6 +1,8 @@
-"""The workers of a local cluster, which its supervisors start: seen by what they leave on the disk.
+"""The workers of a local run, read from ``worker.log`` and ``worker.pid`` of each slot.
 
-That is ``worker.log`` and ``worker.pid`` of each slot, where an operator looks, too.
+A worker's log holds its standard output and its standard error. A log record of the worker, the
+user's loggers or Spark has a known first line and indented further lines. All other lines are the
+topology's own output.
 """
 
 import contextlib
@@ -15,10 +17,10 @@ import psutil
 from stormkeeper.daemon.logs import CONTINUED
 from stormkeeper.supervisor.directories import Directories
 
-#: A record's first line: its time, its level, its logger, its message.
+#: First line of a record: time, level, logger, message.
 _RECORD = re.compile(r"^\d{4}-\d\d-\d\dT[\d:.]+Z (?P<level>[A-Z]+) +(?P<logger>\S+) (?P<text>.*)")
 
-#: What the JVM says of itself when it starts, and the worker when it beats.
+#: Messages of a JVM that starts, and of a worker that beats.
 _CEREMONY = re.compile(
     r"^(?:WARNING: (?:Using incubator modules|A terminally deprecated method|A restricted method"
     r"|sun\.misc|java\.lang|Please consider reporting|Use --enable-native|Restricted methods)"
@@ -29,10 +31,10 @@ _SHOWN = frozenset({"WARNING", "ERROR", "CRITICAL"})
 
 _OURS = "stormkeeper"
 
-#: Whose errors are the end of a worker.
+#: The logger whose errors end a worker.
 _FAILING = "stormkeeper.worker.process"
 
-#: Loggers of Spark and what it stands on, in Python and in the JVM, with those below them.
+#: Loggers of Spark and its libraries, in Python and in the JVM.
 _ENGINE = re.compile(
     r"(?:py4j|pyspark|DataFrameQueryContextLogger|SQLQueryContextLogger"
     r"|org\.apache|org\.sparkproject|io\.netty)(?:\.|$)"
@@ -41,40 +43,34 @@ _ENGINE = re.compile(
 
 @dataclass
 class LogNews:
-    """What lines of a log say: what is to be noted, and what the topology has printed."""
+    """New lines of a log: messages for the user, and the topology's output."""
 
     notes: list[str] = field(default_factory=list)
     output: list[str] = field(default_factory=list)
-    #: Whether the worker beats, as from now on.
+    #: Whether these lines have the worker's first heartbeat.
     beats: bool = False
 
 
 class WorkerLog:
-    """Reads a log as it grows.
-
-    Parameters
-    ----------
-    name
-        Whose it is, for those who read what is noted.
-    """
+    """Reads a growing log; `name` precedes the messages."""
 
     def __init__(self, name: str) -> None:
         self._name = name
-        #: Where the lines go that belong to the last record; None: they belong to none.
+        #: Takes further lines of the last record; None outside a record.
         self._within: list[str] | None = None
         self._is_shown = False
-        #: Whether there was an error of the worker's own, with which it ends.
+        #: Whether the worker logged the error that ends it.
         self.has_failed = False
 
     def read(self, lines: Iterable[str]) -> LogNews:
-        """Return what there is to read in the next `lines`.
+        """Return the news in the next `lines`.
 
-        Of a record that is the message, after the logger's name if the logger is the user's. The
-        further lines of the record, such as a traceback, follow as they are.
+        A record yields its message, preceded by its logger's name for a user's logger. Further
+        lines of the record, such as a traceback, follow unchanged.
         """
         said, unseen = LogNews(), list[str]()
         if self._within is not None:
-            # It may go on in these lines.
+            # The record may continue in these lines.
             self._within = said.notes if self._is_shown else unseen
         for line in lines:
             if record := _RECORD.match(line):
@@ -98,11 +94,11 @@ class WorkerLog:
             said.notes.append(f"{self._name}: {text}")
             self._within = said.notes
         else:
-            # What says that all is well has one line.
+            # Records of lower levels have one line.
             self._within = unseen if is_loud else None
 
 
-#: Lines of the topology's output that are kept for the view.
+#: Lines of output kept for the view.
 KEPT_LINES: Final = 200
 
 
@@ -115,10 +111,10 @@ class _Slot:
     is_ready: bool = False
 
     def new_lines(self) -> list[str]:
-        """Return the whole lines that the log has got since the last call."""
+        """Return the whole lines that were appended since the last call."""
         try:
             with (self.folder / "worker.log").open("rb") as log:
-                if log.seek(0, 2) < self.offset:  # what is old was put aside
+                if log.seek(0, 2) < self.offset:  # the log was rotated
                     self.offset = 0
                 log.seek(self.offset)
                 new, newline, _ = log.read().rpartition(b"\n")
@@ -136,7 +132,7 @@ class _Slot:
 
 @dataclass(frozen=True)
 class WorkerProcess:
-    """A worker's process: its pid, and what it is doing."""
+    """A worker's process: pid and state."""
 
     pid: int
     state: str
@@ -150,7 +146,7 @@ class LocalWorkers:
     machines
         The folders of the supervisors.
     code
-        Where the topology's code was packed: what is noted names the files there, which stay.
+        Folder of the original code; replaces paths of the packed copy in messages.
     """
 
     def __init__(self, machines: Sequence[Directories], code: Path) -> None:
@@ -163,7 +159,7 @@ class LocalWorkers:
         self._output_count = 0
 
     def look(self, storm_id: str) -> list[str]:
-        """Read what is new; return what is to be noted of it."""
+        """Read new lines; return messages for the user."""
         for machine in self._machines:
             for folder in sorted((machine.all_artifacts / storm_id).glob("*")):
                 self._slots.setdefault(folder, _Slot(folder))
@@ -184,20 +180,20 @@ class LocalWorkers:
 
     @property
     def output(self) -> tuple[Sequence[str], int]:
-        """The last lines that the topology has printed, and how many there have been.
+        """Last lines of the topology's output, and how many lines there have been.
 
-        Where it has several workers, a line begins with its worker's port.
+        With several workers, each line begins with its worker's port.
         """
         return self._output, self._output_count
 
     @property
     def beat(self) -> bool:
-        """Whether one of them has sent its first heartbeat."""
+        """Whether a worker has sent a heartbeat."""
         return any(slot.is_ready for slot in self._slots.values())
 
     @property
     def have_failed(self) -> bool:
-        """Whether one of them has said with which error it ends."""
+        """Whether a worker has logged an error and ends."""
         return any(slot.log.has_failed for slot in self._slots.values())
 
     def processes(self) -> list[WorkerProcess]:

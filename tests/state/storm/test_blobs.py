@@ -50,7 +50,7 @@ def test_a_version_that_is_said_to_be_held_stays_so(storm, memory):
     assert memory.get_stat(paths.blob_holder(KEY, str(FIRST), 1)).created == made
 
 
-def test_a_replaced_version_does_not_come_back_with_a_new_session(storm, ensemble, memory):
+def test_replaced_version_does_not_return_with_a_new_session(storm, ensemble, memory):
     storm.setup_blob(KEY, FIRST, 1)
     storm.setup_blob(KEY, FIRST, 2)
     ensemble.expire(memory)
@@ -118,7 +118,7 @@ def test_the_newest_version_that_anybody_has_held_counts(storm):
     assert storm.blobstore_info(KEY) == [BlobHolder(str(FIRST), 2), BlobHolder(str(SECOND), 2)]
 
 
-def test_a_blob_that_is_said_to_be_held_twice_is_written_as_it_was_said_last(storm):
+def test_last_announcement_of_a_blob_counts(storm):
     announce(storm, FIRST, 1)
     announce(storm, FIRST, 1, "b")
     assert storm.blobs()[KEY].record == record(1, "b")
@@ -145,7 +145,7 @@ def test_who_has_lost_a_blob_withdraws_it_and_has_held_it(open_storm, storm):
     assert found.held == (str(FIRST), str(SECOND))
 
 
-def test_the_last_to_leave_a_blob_that_was_deleted_leaves_nothing(open_storm, storm, ensemble):
+def test_last_holder_of_a_deleted_blob_leaves_nothing(open_storm, storm, ensemble):
     other = open_storm()
     announce(storm, FIRST, 1)
     announce(other, SECOND, 1)

@@ -94,9 +94,7 @@ def test_an_error_of_a_single_read_says_where(storm, memory, data):
     assert storm.unreadable == 0
 
 
-def test_reads_of_many_leave_out_what_is_unreadable_and_count_it_once(
-    storm, leader, memory, caplog
-):
+def test_reads_of_many_skip_and_count_unreadable_values(storm, leader, memory, caplog):
     leader.set_assignment("a", Assignment("/a"))
     memory.set_data(paths.assignment("b"), b"nonsense")
     for _ in range(3):
@@ -108,7 +106,7 @@ def test_reads_of_many_leave_out_what_is_unreadable_and_count_it_once(
     assert storm.unreadable == 2
 
 
-def test_a_record_of_a_topology_is_decoded_again_only_when_its_bytes_have_changed(storm, leader):
+def test_record_is_decoded_again_only_if_its_bytes_changed(storm, leader):
     for storm_id in ("a", "b", "gone"):
         leader.set_assignment(storm_id, Assignment("/old"))
     before = storm.assignments_info()

@@ -36,7 +36,7 @@ def registered(memory):
     return {name: Codec().read(NimbusSummary, node.data).port for name, node in nodes.items()}
 
 
-def test_nimbuses_register_by_their_hosts_and_are_read_in_their_order(storm, other, memory):
+def test_nimbuses_register_by_host_and_are_read_in_order(storm, other, memory):
     second, first = summary("nimbus2.example"), summary()
     assert storm.nimbuses() == []
     storm.add_nimbus_host(second)
@@ -76,9 +76,7 @@ class TestSeveralOnOneMachine:
         storm.add_nimbus_host(summary(port=6628))
         assert registered(memory) == {HOST: 6627, f"{HOST}:6628": 6628}
 
-    def test_the_second_takes_the_first_ones_place_when_it_says_something_new(
-        self, storm, other, memory
-    ):
+    def test_second_nimbus_takes_a_free_place_with_its_next_update(self, storm, other, memory):
         other.add_nimbus_host(summary())
         storm.add_nimbus_host(summary(port=6628))
         other.disconnect()
@@ -91,7 +89,7 @@ class TestSeveralOnOneMachine:
         storm.add_nimbus_host(summary(port=6628))
         assert registered(memory) == {HOST: 6627, f"{HOST}:6628": 6628}
 
-    def test_of_two_who_come_at_once_the_one_whose_place_is_taken_finds_another(
+    def test_of_two_simultaneous_nimbuses_one_finds_another_place(
         self, ensemble, storm, other, memory, monkeypatch
     ):
         read = memory.read_many
@@ -132,9 +130,7 @@ class TestAfterALostSession:
         ensemble.deliver()
         assert registered(memory) == {HOST: 6628, f"{HOST}:6627": 6627}
 
-    def test_who_cannot_look_for_another_looks_when_there_is_a_connection_again(
-        self, ensemble, storm, other, memory
-    ):
+    def test_search_for_a_place_resumes_with_the_connection(self, ensemble, storm, other, memory):
         listening = list(memory._callbacks._listeners)
         storm.add_nimbus_host(summary())
         ensemble.suspend(storm.state)
@@ -153,9 +149,7 @@ class TestAfterALostSession:
         assert registered(memory) == {HOST: 6628, f"{HOST}:6627": 6627}
         assert memory._callbacks._listeners == listening
 
-    def test_who_went_to_another_place_is_not_at_two_when_the_first_is_free(
-        self, ensemble, storm, other
-    ):
+    def test_nimbus_that_moved_is_never_at_two_places(self, ensemble, storm, other):
         storm.add_nimbus_host(summary())
         ensemble.suspend(storm.state)
         ensemble.end_session(storm.state)

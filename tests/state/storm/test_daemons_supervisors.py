@@ -47,7 +47,7 @@ def test_all_are_read_by_their_ids(storm):
     assert storm.all_supervisor_info() == said
 
 
-def test_a_supervisor_is_gone_with_its_session_and_back_in_the_next(ensemble, memory, storm):
+def test_supervisor_goes_and_returns_with_its_session(ensemble, memory, storm):
     storm.supervisor_heartbeat("sup-1", info())
     other = ensemble.session()
     assert other.get_stat(paths.supervisor("sup-1")).owner == memory.session_id
@@ -60,7 +60,7 @@ def test_a_supervisor_is_gone_with_its_session_and_back_in_the_next(ensemble, me
     other.close()
 
 
-def test_what_is_no_record_is_an_error_alone_and_left_out_among_others(storm, memory):
+def test_unreadable_record_raises_alone_and_is_skipped_in_lists(storm, memory):
     storm.supervisor_heartbeat("sup-1", info())
     memory.set_data(paths.supervisor("sup-2"), b"no record")
     with pytest.raises(SerializationError, match=r"^/supervisors/sup-2: "):

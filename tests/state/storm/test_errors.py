@@ -53,7 +53,7 @@ def test_the_newest_ten_are_kept_newest_first_and_the_last_apart(worker, clock):
     assert worker.last_error(STORM, "split").error == "error 24"
 
 
-def test_errors_of_workers_whose_clocks_differ_come_by_their_times(worker, clock):
+def test_errors_of_workers_are_ordered_by_their_times(worker, clock):
     for secs in (1_700_000_200, 1_700_000_100, 1_700_000_300):
         clock.secs = secs
         worker.report_error(STORM, "split", str(secs))
@@ -108,7 +108,7 @@ def test_errors_of_tasks_are_kept_by_task(worker, memory, clock):
     assert not memory.node_exists(f"{paths.task_errors(STORM, 3)}-last-error")
 
 
-def test_an_error_too_long_for_zookeeper_keeps_its_beginning_and_its_end(worker):
+def test_too_long_error_keeps_its_beginning_and_end(worker):
     worker.report_error(STORM, "split", "a" * 40_000 + "\N{SNOWMAN}" * 2_000_000 + "z" * 40_000)
     kept = worker.last_error(STORM, "split").error
     assert kept.startswith("a" * 32_768)
@@ -127,7 +127,7 @@ def test_text_that_utf_8_cannot_hold_is_reported_all_the_same(worker):
     assert worker.last_error(STORM, "split").error == "no such file: ?.py"
 
 
-def test_what_is_no_error_is_left_out_and_other_names_are_not_looked_at(worker, memory):
+def test_unreadable_errors_and_other_names_are_skipped(worker, memory):
     worker.report_error(STORM, "split", "boom")
     top = paths.component_errors(STORM, "split")
     memory.set_data(f"{top}/e0000000001", b"no error")
@@ -139,7 +139,7 @@ def test_what_is_no_error_is_left_out_and_other_names_are_not_looked_at(worker, 
     assert "notes" in memory.get_children(top)
 
 
-def test_the_leader_makes_the_place_of_errors_and_leaves_nothing_behind(storm, leader, memory):
+def test_leader_makes_and_deletes_the_errors_directory(storm, leader, memory):
     leader.setup_errors(STORM)
     assert memory.get_data(paths.errors(STORM)) == DIRECTORY
     assert storm.error_topologies() == [STORM]
@@ -167,7 +167,7 @@ def test_errors_that_are_half_gone_are_still_listed(storm, leader, monkeypatch):
     assert deleted == [paths.taskerrors(STORM), paths.errors(STORM)]
 
 
-def test_an_error_reported_while_the_topology_is_torn_down_ends_nothing(worker, memory, leader):
+def test_error_reported_during_teardown_ends_nothing(worker, memory, leader):
     def set_data(path, data):
         memory.set_data(path, data)
         leader.teardown_errors(STORM)

@@ -26,7 +26,7 @@ def test_an_interval_is_over_when_more_than_it_has_gone():
     assert admitted(LIMITS, [0, 0, 10, 10.5, 10.5, 10.5]) == [0, 0, 10.5, 10.5]
 
 
-def test_an_interval_begins_with_the_first_error_after_the_one_before():
+def test_interval_begins_with_the_first_error_after_the_last():
     assert admitted(LIMITS, [0, 30, 39, 39, 41, 41, 41]) == [0, 30, 39, 41, 41]
 
 
@@ -52,7 +52,7 @@ def test_a_flood_is_held_down_and_a_trickle_passes(pauses, per_interval):
         assert time - before <= 10 or time in passed
 
 
-def test_each_component_and_task_of_each_topology_has_limits_of_its_own():
+def test_each_component_and_task_has_its_own_limits():
     throttles = ErrorThrottles(LIMITS, lambda: 0.0)
     reporters = [("a", "split"), ("a", "count"), ("b", "split"), ("a", "1"), ("a", 1)]
     for _ in range(LIMITS.per_interval):

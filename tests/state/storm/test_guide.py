@@ -86,7 +86,7 @@ def test_every_record_of_the_tree_is_one():
             assert hasattr(records, name), name
 
 
-def test_every_call_of_the_tree_is_there_and_those_of_leaders_are_theirs_alone():
+def test_tree_table_names_every_call_and_who_has_it():
     for row in ROWS:
         for sentence in re.split(r"; |(?<=`), (?=the |each |who)", row[2]):
             calls = set(named(sentence))

@@ -87,7 +87,7 @@ def test_a_heartbeat_replaces_the_one_before_and_can_be_removed(cluster):
     assert cluster.worker_heartbeat(STORM, "sup", 6700) is None
 
 
-def test_what_is_no_heartbeat_is_an_error_alone_and_left_out_among_others(cluster, heartbeats):
+def test_unreadable_heartbeat_raises_alone_and_is_skipped(cluster, heartbeats):
     cluster.set_worker_heartbeat(STORM, "sup", 6700, beat(1))
     heartbeats.beat(paths.workerbeat(STORM, "sup", 6701), b"no heartbeat")
     heartbeats.beat(f"{paths.workerbeats(STORM)}/nobody's", b"")
@@ -221,7 +221,7 @@ def test_what_the_assignment_does_not_name_is_not_even_decoded(cluster, heartbea
     assert cluster.unreadable == 0
 
 
-def test_the_leader_makes_the_place_of_heartbeats_and_leaves_nothing_behind(cluster, ensemble):
+def test_leader_makes_and_deletes_the_heartbeats_directory(cluster, ensemble):
     bare = ensemble.session()
     leader = lead(cluster)
     leader.setup_heartbeats(STORM)

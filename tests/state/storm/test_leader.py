@@ -207,7 +207,7 @@ def test_whoever_writes_for_leaders_is_of_the_leaders_kind():
         assert issubclass(owner, LeaderWriter), name
 
 
-def test_a_leader_that_leads_again_has_another_lock_and_the_former_handle_none(open_storm):
+def test_second_leadership_needs_another_lock(open_storm):
     process = open_storm()
     former = lead(process)
     process.state.delete_node(former.fence.path)

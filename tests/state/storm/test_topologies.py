@@ -104,9 +104,7 @@ def test_every_record_says_which_leader_wrote_it(storm, open_storm, base):
     assert epochs[0] < epochs[1]
 
 
-def test_a_change_says_who_made_it_and_not_who_wrote_what_it_changes(
-    storm, memory, leader, open_storm, base
-):
+def test_change_has_the_epoch_of_its_own_leader(storm, memory, leader, open_storm, base):
     leader.activate_storm(ID, base)
     memory.delete_node(leader.fence.path)
     successor = lead(open_storm())
@@ -353,7 +351,7 @@ def test_all_of_a_topology_is_removed_and_nothing_else(storm, leader, memory, ba
     leader.remove_storm("never there")
 
 
-def test_base_and_assignment_go_last_and_together_the_assignment_last(leader, base):
+def test_base_and_assignment_are_removed_last_and_together(leader, base):
     fill(leader, base)
     watched = Crashing(leader._writer.session, -1, applied=True)
     leader.remove_storm(ID)
@@ -365,7 +363,7 @@ def test_base_and_assignment_go_last_and_together_the_assignment_last(leader, ba
 
 
 @pytest.mark.parametrize("applied", [True, False], ids=["done", "not done"])
-def test_a_crash_at_any_write_of_a_removal_leaves_nothing_dangling(
+def test_crash_at_any_write_of_a_removal_can_be_repaired(
     storm, memory, open_storm, base, monkeypatch, applied
 ):
     monkeypatch.setattr(leader_lock, "BATCH", 2)

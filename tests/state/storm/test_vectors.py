@@ -220,9 +220,7 @@ def test_a_tree_of_storms_reads_back_as_its_json(kazoo, zookeeper_root, connecte
 
 
 @pytest.mark.zookeeper
-def test_every_record_of_storms_in_every_form_reads_back_as_its_json(
-    kazoo, zookeeper_root, connected
-):
+def test_every_record_of_storms_reads_back_as_its_json(kazoo, zookeeper_root, connected):
     storm = connected()
     where = {cls: path for path, (cls, _) in READS.items() if path != ERROR}
     plain = plain_vectors()
@@ -267,7 +265,7 @@ def write_all(storm, leader, wanted):
 
 @pytest.mark.zookeeper
 @pytest.mark.parametrize("compression", Compression)
-def test_what_we_write_is_where_storm_writes_it_and_says_the_same(
+def test_our_records_are_at_storms_paths_with_its_values(
     kazoo, zookeeper_root, connected, compression
 ):
     theirs = tree("znodes-gzip")

@@ -93,9 +93,7 @@ def test_a_node_and_its_children_are_watched_apart(ensemble, other, tell, told):
     assert told == ["children", "node"]
 
 
-def test_a_node_that_is_deleted_is_told_to_those_who_watch_its_children(
-    storm, other, ensemble, tell, told
-):
+def test_deletion_of_a_node_fires_watches_of_its_children(storm, other, ensemble, tell, told):
     other.mkdirs("/storms")
     assert storm.active_storms(tell("gone")) == []
     other.delete_node("/storms")
@@ -176,7 +174,7 @@ def test_a_read_that_fails_takes_nothing_from_one_before_it(
 
 
 @pytest.mark.parametrize("fails_last", [True, False])
-def test_a_read_that_fails_takes_nothing_from_one_at_the_same_time(
+def test_failed_read_leaves_a_concurrent_read_alone(
     memory, other, ensemble, tell, told, fails_last
 ):
     """Two threads may read the same with the same callback."""
@@ -235,9 +233,7 @@ def test_one_that_raises_ends_nothing(storm, other, ensemble, tell, told, caplog
     assert f"a callback failed on /assignments/{ID} created" in caplog.text
 
 
-def test_one_that_would_end_the_process_keeps_nobody_from_being_told(
-    storm, other, ensemble, tell, told
-):
+def test_callback_that_raises_system_exit_blocks_no_other(storm, other, ensemble, tell, told):
     def broken():
         raise SystemExit(3)
 
@@ -260,7 +256,7 @@ def test_a_callback_may_read_and_wait_again(storm, other, ensemble, told):
     assert told == [None, 0, 1, 2]
 
 
-def test_an_event_of_an_unknown_subtree_is_logged_and_counted_and_ends_nothing(
+def test_event_of_an_unknown_subtree_is_logged_and_counted(
     storm, memory, other, ensemble, tell, told, caplog
 ):
     assert not memory.node_exists("/strange/node", watch=True)

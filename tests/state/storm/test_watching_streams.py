@@ -135,7 +135,7 @@ def test_a_closed_one_has_ended(storm):
         stream.next(SECS)
 
 
-def test_that_nothing_is_there_is_a_value_and_that_nothing_came_is_an_error(storm, other, ensemble):
+def test_absence_is_a_value_and_no_change_is_an_error(storm, other, ensemble):
     stream = storm.watch(lambda again: storm.storm_base(ID, again))
     assert stream.next(0) is None
     with pytest.raises(TimeoutError, match=r"^nothing has changed within 0\.01 s$"):
@@ -201,7 +201,7 @@ def test_one_that_is_made_after_the_end_fails(storm):
 
 
 @pytest.mark.parametrize("kind", ["streams", "handles"])
-def test_one_that_is_made_during_the_end_does_not_keep_the_session_open(storm, kind):
+def test_stream_made_during_disconnect_is_closed(storm, kind):
     looked_at = threading.Event()
 
     class Watched(weakref.WeakSet):

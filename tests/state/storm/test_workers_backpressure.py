@@ -14,7 +14,7 @@ def ensemble():
     return MemoryEnsemble(inline=True)
 
 
-def test_a_topology_is_under_back_pressure_while_a_worker_said_so_lately(storm):
+def test_back_pressure_lasts_while_a_worker_reports_it(storm):
     assert not storm.topology_backpressure(STORM, 30_000)
     storm.worker_backpressure(STORM, "sup", 6700, NOW_MS - 30_000)
     assert not storm.topology_backpressure(STORM, 30_000)
@@ -57,9 +57,7 @@ def test_a_worker_that_comes_under_back_pressure_is_told(storm, ensemble):
         told.clear()
 
 
-def test_the_leader_makes_the_place_of_back_pressure_and_leaves_nothing_behind(
-    storm, leader, memory
-):
+def test_leader_makes_and_deletes_the_back_pressure_directory(storm, leader, memory):
     top = paths.backpressure_of_topology(STORM)
     leader.setup_backpressure(STORM)
     assert memory.get_data(top) == DIRECTORY

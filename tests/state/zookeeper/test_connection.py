@@ -306,7 +306,7 @@ def test_a_connection_that_was_made_and_is_lost_again_was_made(connection_to, mo
         assert connection.call(requests.get("/a"), connection.deadline())
 
 
-def test_a_server_that_forgets_who_it_let_in_leaves_time_for_another_attempt(
+def test_server_that_never_answers_leaves_time_to_try_again(
     connection_to,
 ):
     def forget(peer):
@@ -415,12 +415,12 @@ def test_a_name_that_does_not_resolve_is_named(connection_to, monkeypatch):
         connection_to(Address("zk.invalid", 2181), call_timeout_secs=2.0)
 
 
-def test_a_name_that_no_name_server_can_be_asked_for_ends_nothing(connection_to):
+def test_host_name_that_cannot_be_asked_for_ends_nothing(connection_to):
     with pytest.raises(StateUnavailableError, match=f"the name {'a' * 70} does not resolve"):
         connection_to(Address("a" * 70, 2181), call_timeout_secs=2.0)
 
 
-def test_servers_that_are_not_reached_are_logged_once_until_one_is(connection_to, caplog):
+def test_unreachable_servers_are_logged_once(connection_to, caplog):
     address = nobody()
     with pytest.raises(
         StateUnavailableError,

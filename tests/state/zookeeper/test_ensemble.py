@@ -63,7 +63,7 @@ def test_locks_made_at_different_members_have_growing_counts(sessions):
     assert made == sorted(set(made))
 
 
-def test_of_transactions_that_expect_the_same_version_one_happens(sessions):
+def test_one_of_the_transactions_for_a_version_happens(sessions):
     sessions[0].set_data("/a", b"")
     for session in sessions:
         session.sync_path("/a")

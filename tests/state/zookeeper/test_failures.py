@@ -474,7 +474,7 @@ class TestNetworkCut:
         until(lambda: state.get_data("/s") == b"mine")
         until(lambda: state.unregistered == [])
 
-    def test_one_registration_that_cannot_be_made_again_does_not_keep_the_others(
+    def test_failed_registration_does_not_block_the_others(
         self, connect, proxy, zookeeper_server, caplog
     ):
         state, other = connect(proxy.address), connect()
@@ -496,9 +496,7 @@ class TestNetworkCut:
         other.delete_node("/b")
         until(lambda: state.get_data("/b") == b"mine")
 
-    def test_whatever_a_daemon_registers_is_back_once_the_servers_allow_it(
-        self, connect, raw, zookeeper_root
-    ):
+    def test_registrations_return_once_the_servers_allow_it(self, connect, raw, zookeeper_root):
         """Their directories are closed to it while its session ends, and opened again later."""
         state, other = connect(), connect()
         storm = StormClusterState(state, Codec())
@@ -555,9 +553,7 @@ class TestNetworkCut:
         until(lambda: is_read_as(state, "/a", None))
 
     @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-    def test_an_answer_that_cannot_be_read_costs_the_connection_and_no_more(
-        self, connect, proxy, caplog
-    ):
+    def test_unreadable_answer_costs_the_connection_only(self, connect, proxy, caplog):
         state = connect(proxy.address)
         state.set_ephemeral_node("/s", b"mine")
         state.set_data("/a", b"0")

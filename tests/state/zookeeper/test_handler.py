@@ -144,7 +144,7 @@ def queue_as_kazoo_does(call, send):
         call.set_exception(ConnectionError("closed"))
 
 
-def test_ctrl_c_while_a_request_is_queued_goes_on_and_the_request_is_never_sent(handler):
+def test_ctrl_c_while_queueing_withdraws_the_request(handler):
     def interrupted():
         raise KeyboardInterrupt
 

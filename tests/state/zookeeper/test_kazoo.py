@@ -124,7 +124,7 @@ class TestKazooHasTheShapeThatIsKnown:
         assert "read_timeout = negotiated_session_timeout * 2.0 / 3.0" in connecting
         assert "return read_timeout, connect_timeout" in connecting
 
-    def test_a_request_is_put_into_bytes_before_anything_of_it_is_sent(self):
+    def test_request_is_encoded_before_it_is_sent(self):
         """So what fails otherwise than by the connection was not sent."""
         submitting = source("_submit")
         assert submitting.index("request.serialize()") < submitting.index("self._write(")

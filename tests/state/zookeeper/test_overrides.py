@@ -188,7 +188,7 @@ def test_answers_that_only_tls_knows_of(connection_to):
         assert values(connection.gather(reads(nodes), connection.deadline())) == nodes
 
 
-def test_a_server_that_is_silent_is_noticed_while_requests_keep_coming(connection_to):
+def test_silent_server_is_noticed_while_requests_keep_coming(connection_to):
     """They come more often than kazoo pings, so that it never does."""
 
     def silent(peer):

@@ -307,7 +307,7 @@ class TestADefect:
         assert all(0.01 <= pause <= 0.04 for pause in pauses)
 
 
-def test_a_watch_of_what_may_not_be_looked_at_any_more_is_told_once(connect):
+def test_watch_of_a_forbidden_node_fires_once(connect):
     def first(peer):
         peer.greet()
         serve(peer, there=("/", "/node", "/top"))
@@ -341,7 +341,7 @@ def test_a_watch_of_what_may_not_be_looked_at_any_more_is_told_once(connect):
     ],
     ids=["value", "existence", "children", "values of children", "many"],
 )
-def test_a_watch_that_is_remembered_after_the_next_connection_was_made_is_left_in_it(connect, read):
+def test_late_watch_is_left_in_the_next_connection(connect, read):
     def script(peer):
         peer.greet()
         serve(peer, there=("/", "/a"))
@@ -367,7 +367,7 @@ def test_a_watch_that_is_remembered_after_the_next_connection_was_made_is_left_i
         until(lambda: any(a.path == "/a" and a.body[-1] for a in server.peers[1].asked))
 
 
-def test_a_connection_that_is_made_when_the_time_to_wait_for_one_is_up_is_looked_at(connect):
+def test_connection_made_at_the_end_of_the_wait_is_seen(connect):
     def script(peer):
         peer.greet()
         serve(peer, there=("/", "/a"))

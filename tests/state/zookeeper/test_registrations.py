@@ -7,7 +7,7 @@ from stormkeeper.state.zookeeper.recovery import (
 )
 
 
-def test_pauses_grow_to_the_longest_and_no_two_clients_have_the_same():
+def test_pauses_grow_and_differ_between_clients():
     failures, others = Failures(), Failures()
     for earlier in range(2000):
         longest = min(FIRST_PAUSE_SECS * 2 ** min(earlier, 10), LONGEST_PAUSE_SECS)

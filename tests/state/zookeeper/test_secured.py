@@ -281,7 +281,7 @@ def test_a_worker_reads_its_topology_and_no_more(worker, daemon):
         worker.get_data("/assignments/other")
 
 
-def test_a_worker_writes_where_it_reports_and_the_daemons_keep_house(worker, daemon):
+def test_worker_writes_its_reports_and_daemons_delete_them(worker, daemon):
     worker.set_data(f"/workerbeats/{ID}/s-1-6700", b"beat")
     made = worker.create_sequential(f"/errors/{ID}/spout/e", b"error")
     for path in (f"/workerbeats/{ID}/s-1-6700", f"/errors/{ID}/spout", made):

@@ -175,7 +175,7 @@ def test_topologies_that_authenticate_want_daemons_that_do():
         security(TOPOLOGY)
 
 
-def test_sasl_is_enough_for_daemons_whose_topologies_have_digests(tmp_path):
+def test_daemons_with_sasl_serve_topologies_with_digests(tmp_path):
     daemon = security(TOPOLOGY, login(tmp_path))
     assert len(daemon.acl("/errors/wc-1")) == 2
 

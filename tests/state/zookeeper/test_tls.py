@@ -90,7 +90,7 @@ def test_the_servers_name_is_checked_where_that_is_set(checked):
     assert contexts(check_hostname=checked)().check_hostname is checked
 
 
-def test_without_a_trust_store_those_are_trusted_that_the_system_trusts():
+def test_without_a_trust_store_the_system_s_is_used():
     system = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     system.load_default_certs()
     assert contexts()().cert_store_stats() == system.cert_store_stats()

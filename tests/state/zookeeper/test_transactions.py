@@ -192,7 +192,7 @@ class TestRegistrations:
         expire_session(state)
         assert state.get_data("/s") == b"mine"
 
-    def test_one_that_is_being_made_again_is_waited_for_until_the_deadline(self, connect):
+    def test_commit_waits_for_a_registration_until_the_deadline(self, connect):
         state = connect(call_timeout_secs=1.5)
         state.set_ephemeral_node("/s", b"mine")
         with (

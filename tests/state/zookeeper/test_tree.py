@@ -138,7 +138,7 @@ class TestDirectories:
         tree.make_directory("/a/b", connection.deadline())
 
 
-def test_a_deletion_that_stops_half_way_leaves_the_outcome_unknown(tree, monkeypatch):
+def test_deletion_that_stops_half_way_is_unknown(tree, monkeypatch):
     tree, connection = tree(
         (LIST, "/a", OK, names("b")), (LIST, "/a/b", OK, names()), (DELETE, "/a/b", OK, b"")
     )
@@ -157,7 +157,7 @@ def test_a_deletion_that_stops_half_way_leaves_the_outcome_unknown(tree, monkeyp
     assert waits == [("list", "/a"), ("list", "/a/b"), ("delete", "/a/b"), ("delete", "/a")]
 
 
-def test_a_deletion_that_stops_before_it_looks_again_leaves_the_outcome_unknown(tree, monkeypatch):
+def test_deletion_that_stops_between_rounds_is_unknown(tree, monkeypatch):
     tree, connection = tree(
         (LIST, "/a", OK, names("b")),
         (LIST, "/a/b", OK, names()),
