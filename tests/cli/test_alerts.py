@@ -96,7 +96,7 @@ def test_alerts_as_json(written):
 def test_old_alerts_are_said_to_be_old(written):
     options = written(alert("node-7"), clock=lambda: time.time() - 7300)
     ran = run(*options)
-    assert "storm: these tables are 2 h 1 min old, where the pipeline writes" in ran.stderr
+    assert "storm: these tables are 2 h 1 min old, and the pipeline writes" in ran.stderr
     assert run(*written()).stderr == ""
 
 

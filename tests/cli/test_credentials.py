@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stormkeeper.cli.credentials import from_pairs, from_text
+from stormkeeper.cli.topology_settings import credentials_of_pairs, credentials_of_text
 from stormkeeper.errors import ConfigError
 
 SECRET = "hunter2"
@@ -14,14 +14,23 @@ SECRET = "hunter2"
 
 def test_lines_and_pairs():
     text = f"# of the bank\n\n  user = bob \r\npassword={SECRET}=\nempty=\n"
-    assert from_text(text, "FILE") == {"user": "bob", "password": f"{SECRET}=", "empty": ""}
-    assert from_text("", "FILE") == from_text("# nothing\n", "FILE") == from_pairs([]) == {}
-    assert from_pairs(["a=1", "b=2=3"]) == {"a": "1", "b": "2=3"}
+    assert credentials_of_text(text, "FILE") == {
+        "user": "bob",
+        "password": f"{SECRET}=",
+        "empty": "",
+    }
+    assert (
+        credentials_of_text("", "FILE")
+        == credentials_of_text("# nothing\n", "FILE")
+        == credentials_of_pairs([])
+        == {}
+    )
+    assert credentials_of_pairs(["a=1", "b=2=3"]) == {"a": "1", "b": "2=3"}
 
 
 @given(st.dictionaries(st.text(), st.text(), min_size=1))
 def test_json_has_whatever_a_credential_may_be(credentials):
-    assert from_text("\n " + json.dumps(credentials), "FILE") == credentials
+    assert credentials_of_text("\n " + json.dumps(credentials), "FILE") == credentials
 
 
 @pytest.mark.parametrize(
@@ -36,11 +45,11 @@ def test_json_has_whatever_a_credential_may_be(credentials):
 )
 def test_what_cannot_be_read_is_said_without_what_it_is(text, said):
     with pytest.raises(ConfigError, match=said) as error:
-        from_text(text, "FILE")
+        credentials_of_text(text, "FILE")
     assert SECRET not in str(error.value)
     assert error.value.__cause__ is None
 
 
 def test_a_pair_that_is_none():
     with pytest.raises(ConfigError, match=r"^credential 2 of the command line is no KEY=VALUE$"):
-        from_pairs(["a=1", SECRET])
+        credentials_of_pairs(["a=1", SECRET])

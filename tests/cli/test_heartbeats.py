@@ -7,7 +7,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from stormkeeper.cli.heartbeats import normal_path
+from stormkeeper.cli.options import normal_path
 from stormkeeper.pacemaker.client import PacemakerClient
 from stormkeeper.thrift import readable
 from stormkeeper.thrift.records import (
@@ -489,9 +489,7 @@ def jaas(tmp_path):
     return write
 
 
-def test_a_secured_pacemaker_is_read_with_the_options_that_its_refusal_names(
-    storm, start_pacemaker, heartbeat, jaas
-):
+def test_refusal_names_the_options_for_a_secured_pacemaker(storm, start_pacemaker, heartbeat, jaas):
     login = jaas("jaas.conf", "pw-of-the-reader")
     key, _, file = login.partition("=")
     pacemaker = start_pacemaker(conf={"pacemaker.auth.method": "DIGEST", key: file})
@@ -541,7 +539,7 @@ def test_a_refused_path_is_not_put_down_to_authentication_alone(ask, path):
     assert "the server's log has the reason" in told.stderr
 
 
-def test_pacemakers_with_other_methods_are_missing_in_what_is_read(storm, start_pacemaker, jaas):
+def test_pacemakers_with_other_auth_methods_are_reported_missing(storm, start_pacemaker, jaas):
     key, _, file = jaas("jaas.conf", "pw-of-the-reader").partition("=")
     asking = start_pacemaker(conf={"pacemaker.auth.method": "DIGEST", key: file})
     open_to_all = start_pacemaker()

@@ -77,7 +77,8 @@ def test_what_happened_line_by_line(written):
     assert run(WC, "--since", "2m", *options).output.splitlines() == [second]
     assert run("wc", "-n", "1", *options).output.splitlines() == [second]
     assert (
-        run("wc", "--since", "1s", *options).output == "Nothing happened that the tables know of.\n"
+        run("wc", "--since", "1s", *options).output
+        == "The tables contain no events of that time.\n"
     )
 
 
@@ -111,14 +112,14 @@ def test_a_worker_of_which_there_is_no_event_is_known(written):
     options = written(liveness=[calm])
     for name in ("n-9", "wc", WC):
         ran = run(name, *options)
-        assert (ran.exit_code, ran.stdout) == (0, "Nothing happened that the tables know of.\n")
+        assert (ran.exit_code, ran.stdout) == (0, "The tables contain no events of that time.\n")
 
 
 def test_a_pipeline_that_does_not_run_is_said(written):
     options = written(event(7300, "late"), clock=lambda: time.time() - 7300)
     ran = run("wc", *options)
     assert ran.exit_code == 0
-    assert "storm: these tables are 2 h 1 min old, where the pipeline writes them" in ran.stderr
+    assert "storm: these tables are 2 h 1 min old, and the pipeline writes them" in ran.stderr
 
 
 @pytest.mark.parametrize("given", ["2", "h", "2w", "-2h", "0h", "999999999d", "2h "])

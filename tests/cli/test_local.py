@@ -70,7 +70,7 @@ def test_what_stands_behind_two_dashes_is_the_scripts(asked, local):
 def test_an_option_of_the_scripts_is_told_where_it_stands(asked, local):
     told = local("--day", "3")
     assert told.exit_code == 2
-    assert "'--day'. An option of the script's stands behind --, as in: -- --day\n" in told.output
+    assert "'--day'. Options of the script follow --, as in: -- --day\n" in told.output
     assert asked == []
     misspelt = local("--second", "3")
     assert "'--seconds'" in misspelt.output

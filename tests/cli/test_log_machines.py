@@ -6,7 +6,7 @@ from contextlib import ExitStack
 import pytest
 
 from stormkeeper.cli import logs
-from stormkeeper.cli.logs import LogMachines
+from stormkeeper.cli.logs import LogPrinter
 from stormkeeper.client.log_server import LogMachine
 from stormkeeper.errors import LeaderNotFoundError
 from support.logs import Log, serving
@@ -49,7 +49,7 @@ def machines(tmp_path):
 
 def follow(logs, steps, machines):
     """Follow while `steps` are made, one after each round; each yields the machines then."""
-    logs.ask(machines)
+    logs.set_machines(machines)
     logs.follow(lambda: next(steps, None))
 
 
@@ -86,7 +86,7 @@ def test_two_machines_of_which_one_dies_and_comes_again(machines, tmp_path, caps
         first.write("a4")
         second.write("b4")
 
-    follow(LogMachines(ID, since=None, as_json=False), steps(), now())
+    follow(LogPrinter(ID, since=None, as_json=False), steps(), now())
     before, after = told[0], capsys.readouterr()
     assert before.out.splitlines() == [
         "127.0.0.1:6700 | a1",
@@ -96,7 +96,7 @@ def test_two_machines_of_which_one_dies_and_comes_again(machines, tmp_path, caps
     ]
     (remark,) = before.err.splitlines()  # once, though it was asked again
     assert "no logs of 127.0.0.1:6701: 127.0.0.1:" in remark
-    assert "connection refused: nothing listens there; see that `storm supervisor` runs" in remark
+    assert "connection refused: nothing listens there; check that `storm supervisor` runs" in remark
     assert after.out.splitlines() == [
         "127.0.0.1:6701 | b2",
         "127.0.0.1:6701 | b3",
@@ -104,7 +104,7 @@ def test_two_machines_of_which_one_dies_and_comes_again(machines, tmp_path, caps
         "127.0.0.1:6701 | b4",
     ]
     again, gone = after.err.splitlines()
-    assert again.endswith("127.0.0.1 gives its logs again")
+    assert again.endswith("127.0.0.1 answers again")
     assert gone.endswith("the topology is gone")
 
 
@@ -119,7 +119,7 @@ def test_a_worker_that_moves_is_followed_to_where_it_goes(machines, tmp_path, ca
         Log(tmp_path / "b", ID, 6702).write("after")
         yield {"b": machines.machine("b", 6702)}
 
-    follow(LogMachines(ID, since=None, as_json=False), steps(), {"a": machines.machine("a", 6700)})
+    follow(LogPrinter(ID, since=None, as_json=False), steps(), {"a": machines.machine("a", 6700)})
     assert capsys.readouterr().out.splitlines() == ["before", "after"]
 
 
@@ -136,28 +136,28 @@ def test_where_the_workers_are_may_be_unknown_for_a_while(machines, tmp_path, ca
             raise LeaderNotFoundError("nobody leads")
         return None if found is StopIteration else found
 
-    logs = LogMachines(ID, since=None, as_json=True)
-    logs.ask(now)
+    logs = LogPrinter(ID, since=None, as_json=True)
+    logs.set_machines(now)
     logs.follow(look)
     told = capsys.readouterr()
     lines = [json.loads(line) for line in told.out.splitlines()]
     assert lines == [{"host": "127.0.0.1", "port": 6700, "line": "more"}] * 5
     unknown, _gone = told.err.splitlines()
-    assert unknown.endswith("where the workers are now is not known: nobody leads")
+    assert unknown.endswith("the workers' machines are unknown at present: nobody leads")
 
 
-def test_machines_that_cannot_be_asked_do_not_keep_the_others_back(machines, tmp_path, capsys):
+def test_unreachable_machines_do_not_delay_the_others(machines, tmp_path, capsys):
     machines.start("a")
     Log(tmp_path / "a", ID, 6700).write("here")
-    logs = LogMachines(ID, since=None, as_json=False)
-    logs.ask(
+    logs = LogPrinter(ID, since=None, as_json=False)
+    logs.set_machines(
         {
             "gone": LogMachine("host-x", None, False, (6700, 6701)),
             "deaf": LogMachine("host-y", None, True, (6700,)),
             "a": machines.machine("a", 6700, 6709),
         }
     )
-    assert logs.once()
+    assert logs.print_once()
     told = capsys.readouterr()
     assert told.out == "127.0.0.1:6700 | here\n"
     gone, deaf, none = told.err.splitlines()

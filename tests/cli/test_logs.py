@@ -115,7 +115,7 @@ def test_lines_of_the_last_time_alone(ask, cluster):
     assert line.endswith(" new")
 
 
-def test_a_topology_that_runs_nowhere_and_one_that_is_gone_have_left_their_logs(ask, cluster):
+def test_logs_of_ended_and_removed_topologies_are_printed(ask, cluster):
     storm, _, _ = cluster
     storm.state.delete_node(paths.assignment(ID))
     told = ask("wc")
@@ -127,21 +127,21 @@ def test_a_topology_that_runs_nowhere_and_one_that_is_gone_have_left_their_logs(
     told = ask("other")
     assert (told.returncode, told.stderr) == (
         1,
-        "storm: other runs nowhere now, see `storm status other`, and no supervisor that is there"
-        " has a log of it\n",
+        "storm: other runs nowhere now, see `storm status other`, and no registered"
+        " supervisor has a log of it\n",
     )
     storm.state.delete_node(paths.storm(ID))
     told = ask("wc")
     assert (told.returncode, told.stderr) == (
         1,
-        "storm: there is no topology wc; `storm list` names those that are\n",
+        "storm: there is no topology wc; `storm list` shows all\n",
     )
     told = ask(ID, "--worker", f"{HOST}:6701")
     assert "of two\n" in told.stdout
     assert f"storm: {HOST} (one):6701 has no log of {ID}\n" in told.stderr
 
 
-def test_a_machine_that_is_missing_is_named_and_the_others_are_read(ask, cluster):
+def test_missing_machine_is_named_and_the_others_are_read(ask, cluster):
     storm, _, _ = cluster
     storm.supervisor_heartbeat("one", SupervisorInfo(1, HOST, http_port=1))
     told = ask("wc")

@@ -51,7 +51,7 @@ def test_summaries_of_commands_are_not_cut(storm, group):
     ("given", "meant"),
     [(["locl"], "local"), (["hearbeats", "list"], "heartbeats"), (["state", "lst"], "list")],
 )
-def test_a_mistyped_command_is_answered_with_the_one_that_is_meant(storm, given, meant):
+def test_mistyped_command_gets_a_suggestion(storm, given, meant):
     told = storm(*given)
     assert told.returncode == 2
     assert told.stderr.endswith(f"Did you mean '{meant}'?\n")
@@ -84,7 +84,7 @@ def test_every_command_has_help_with_examples(storm, command):
 
 
 @pytest.mark.parametrize("command", [["config", "check", "storm.yaml"], ["completion", "bash"]])
-def test_the_readme_names_the_commands_that_take_no_configuration(storm, command):
+def test_readme_names_the_commands_without_configuration(storm, command):
     told = storm(*command, "-c", "pacemaker.port=0")
     assert told.returncode == 2
     assert "'-c'" in told.stderr
@@ -151,7 +151,7 @@ def unwritable(environ, tmp_path):
 @pytest.mark.parametrize(
     "command", ["--help", "version", "localconfvalue pacemaker.port", "pacemaker"]
 )
-def test_an_output_that_cannot_be_written_ends_a_command_with_one_line(unwritable, command, env):
+def test_unwritable_output_ends_a_command_with_one_line(unwritable, command, env):
     options = "-c pacemaker.port=0 -c pacemaker.bind.host=127.0.0.1"
     told = unwritable(f"exec {{storm}} {options} {command} >/dev/full", **env)
     assert told.returncode == 74
@@ -177,7 +177,7 @@ def test_an_output_that_is_closed_ends_a_command_with_one_line(unwritable, comma
     told = unwritable(f"exec {{storm}} {command} >&-")
     assert told.returncode == 74
     assert told.stderr == (
-        "storm: standard output is closed; where nobody is to read it, use >/dev/null\n"
+        "storm: standard output is closed; to discard the output, use >/dev/null\n"
     )
 
 
@@ -208,7 +208,7 @@ def test_ctrl_c_ends_a_command_that_starts_without_a_word(environ, tmp_path, com
     "command",
     [["heartbeats", "list", "/"], ["heartbeats", "get", "/"], ["state", "tree"]],
 )
-def test_ctrl_c_ends_a_command_that_waits_for_an_answer_without_a_word(environ, command):
+def test_ctrl_c_ends_a_waiting_command_silently(environ, command):
     with socket.create_server(("127.0.0.1", 0)) as hangs:
         hangs.settimeout(60)
         port = hangs.getsockname()[1]
@@ -289,7 +289,7 @@ def test_an_ascii_locale_and_python_without_texts_do_no_harm(storm):
     assert "Traceback" not in told.stderr
 
 
-def test_a_java_home_without_java_is_named_before_anything_starts(storm, tmp_path):
+def test_java_home_without_java_is_reported_before_a_start(storm, tmp_path):
     for command in (["supervisor"], ["local", str(Path("examples", "word_count.py").absolute())]):
         told = storm(*command, JAVA_HOME=str(tmp_path))
         assert told.returncode == 1

@@ -101,7 +101,7 @@ def test_the_newest_errors_on_a_terminal(environ, options):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["cw"], "there is no topology cw; `storm list` names those that are"),
+        (["cw"], "there is no topology cw; `storm list` shows all"),
         (["wc", "-m", "sums"], "wc has no component sums; it has counts, words"),
         (
             ["wc", "-m", "counts", "-s", "early"],

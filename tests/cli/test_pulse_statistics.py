@@ -95,7 +95,7 @@ def test_the_noisiest_topology_and_the_oldest_worker_come_first():
     assert summary.workers == 12
 
 
-def test_tombstones_take_away_and_a_server_that_begins_anew_is_forgotten():
+def test_deleted_pulses_and_restarted_servers_are_forgotten():
     book = statistics(A)
     changes = [PulseChange(path("t", n), 10, 0.5) for n in range(3)]
     book.record([look(A, 1.0, *changes, received=3, is_anew=True)], 1.0)
@@ -108,7 +108,7 @@ def test_tombstones_take_away_and_a_server_that_begins_anew_is_forgotten():
     assert summary.servers[0].pulses_per_s is None
 
 
-def test_a_server_that_cannot_be_read_keeps_what_is_known_of_its_pulses():
+def test_pulses_of_an_unreadable_server_are_kept():
     book = statistics()
     book.record(
         [
@@ -132,7 +132,7 @@ def test_a_server_that_cannot_be_read_keeps_what_is_known_of_its_pulses():
     assert summary.oldest[0].age_secs == 4.0
 
 
-def test_a_server_is_filling_until_every_worker_could_have_beaten():
+def test_server_is_filling_for_a_heartbeat_period():
     book = statistics(A)
     for horizon, state in [
         (0.0, ServerState.FILLING),

@@ -305,7 +305,7 @@ def test_check_of_a_cluster_that_is_well_and_of_one_that_is_not(ask, kazoo, zook
     assert marked == ["wc-4"]
 
 
-def test_a_name_that_would_turn_the_line_around_is_escaped_in_notes_too(ask, kazoo, zookeeper_root):
+def test_bidi_characters_are_escaped_in_notes(ask, kazoo, zookeeper_root):
     closed = [make_digest_acl("storm", "secret", all=True)]
     for path in ("", "/storms", "/storms/a\u202eb"):
         kazoo.create(zookeeper_root + path, b"\x07")

@@ -77,7 +77,7 @@ def test_what_lies_below_is_watched_where_that_is_asked_for(following, other):
     }
 
 
-def test_what_is_there_where_nothing_was_before_is_told_as_created(following, other):
+def test_nodes_that_appear_after_an_absent_start_are_created(following, other):
     other.set_data("/storms/wc-1", b"1")
     told = following("/storms", 0, recursive=True, was_absent=True)
     assert next(told) == NodeChange("created", "/storms", 0)
@@ -192,7 +192,7 @@ def test_a_node_that_goes_while_it_is_looked_at_was_never_there(following, state
     assert not meddling.before
 
 
-def test_a_known_node_that_goes_while_it_is_looked_at_is_told_as_gone(following, state, other):
+def test_known_node_deleted_during_a_read_is_deleted(following, state, other):
     other.set_data("/storms", b"1")
     meddling = Meddling(state)
     told = following("/storms", 1, watched=meddling)

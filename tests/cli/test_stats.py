@@ -176,7 +176,7 @@ def test_a_pipeline_that_does_not_run_is_said(tmp_path, options):
     write(tmp_path, clock=lambda: time.time() - 7300, **reading(ago(7300)))
     ran = run("wc", *options)
     assert ran.exit_code == 0
-    said = "storm: these tables are 2 h 1 min old, where the pipeline writes them every 15 s: does"
+    said = "storm: these tables are 2 h 1 min old, and the pipeline writes them every 15 s: does"
     assert ran.stderr.startswith(said)
     ran = run("wc", "--since", "4h", *options)
     assert ran.stderr.startswith(said)
@@ -217,7 +217,7 @@ def test_what_is_not_there(tmp_path, options):
     assert ran.exit_code == 1
     assert ran.stderr == "storm: wc has no component 'join'; these are there: split, words\n"
     ran = run("wc", "--since", "2h", *options)
-    assert ran.stdout == "No bucket of that time is over that has counts of it.\n"
+    assert ran.stdout == "No complete bucket of that time has counts of it.\n"
 
 
 @pytest.fixture
@@ -336,7 +336,7 @@ def test_a_drawing_says_what_it_is_of_however_long_the_name(tmp_path, options, m
     assert len(marks) == len(set(marks))
 
 
-def test_a_topology_of_the_last_day_is_among_those_that_may_be_meant(tmp_path, options):
+def test_topologies_of_the_last_day_are_suggested(tmp_path, options):
     write(tmp_path, 0, **reading(ago(20)), rollup_10m=[bucket(7200, topology="clicks")])
     assert "did you mean clicks?" in run("click", *options).stderr
 

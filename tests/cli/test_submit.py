@@ -131,9 +131,7 @@ def test_secrets_go_as_credentials_and_nowhere_else(submit, nimbus, script, tmp_
     assert nimbus.credentials["another"] is None
 
 
-def test_credentials_that_are_none_are_said_before_anything_is_sent(
-    submit, nimbus, script, tmp_path
-):
+def test_invalid_credentials_are_reported_before_an_upload(submit, nimbus, script, tmp_path):
     file = tmp_path / "secrets.txt"
     file.write_text("hunter2\n")
     told = submit(script, "--credentials", file)
@@ -149,7 +147,7 @@ def test_credentials_that_are_none_are_said_before_anything_is_sent(
         (("--jars", "a.zip"), "a.zip is no .jar file"),
         (("--jars", "a.jar"), "there is no file a.jar"),
         (("--packages", "y:1.0"), "y:1.0 is no GROUP:NAME:VERSION"),
-        (("--day", "3"), "An option of the script's stands behind --"),
+        (("--day", "3"), "Options of the script follow --"),
     ],
 )
 def test_wrong_usage(submit, nimbus, script, wrong, said):
@@ -189,7 +187,7 @@ def test_without_waiting_as_json(submit, nimbus, script):
         "name": "plain-job",
         "id": nimbus.topologies["plain-job"].id,
         "done": False,
-        "text": "Nimbus has taken it, and its effect was not waited for",
+        "text": "Nimbus has accepted it; the command did not wait",
     }
 
 
@@ -198,7 +196,7 @@ def test_one_that_does_not_run_in_time_is_submitted_all_the_same(submit, nimbus,
     told = submit(script, "--timeout", "0.1", "--json")
     assert told.exit_code == 4
     assert json.loads(told.stdout)["text"] == "no worker is assigned yet"
-    assert "Nimbus has taken the command, and goes on" in told.stderr
+    assert "Nimbus has accepted the command, and continues" in told.stderr
 
 
 def test_the_first_crash_is_said_at_once(submit, nimbus, script):
@@ -213,9 +211,8 @@ def test_the_first_crash_is_said_at_once(submit, nimbus, script):
         "  …",
         "KeyError: 'day'\\x1b",
         "",
-        "plain-job stays submitted, and its supervisor starts it again, if topology.restart is not"
-        " never. `storm logs plain-job` shows what it has written, and `storm kill plain-job` ends"
-        " it",
+        "plain-job stays submitted, and its supervisor starts it again, unless topology.restart is"
+        " never. `storm logs plain-job` shows its output, and `storm kill plain-job` ends it",
     ]
     printed = json.loads(told.stdout)
     assert (printed["done"], printed["text"]) == (False, nimbus.fails_with)

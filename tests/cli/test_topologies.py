@@ -60,7 +60,7 @@ def test_one_whose_queries_have_ended_is_completed(run, nimbus):
     assert json.loads(run("status", "wc", "--json").stdout)["status"] == "COMPLETED"
     told = run("status", "wc").stdout
     assert told.startswith("wc: COMPLETED, submitted 17 s ago\n")
-    assert "all queries have ended. `storm logs wc` shows what they have said." in told
+    assert "all queries have ended. `storm logs wc` shows their output." in told
     standing.status = "KILLED"
     assert run("status", "wc").stdout.startswith("wc: KILLED")
 
@@ -141,7 +141,7 @@ def test_a_cluster_without_supervisors_says_what_is_missing(run):
 def test_what_is_not_there_is_said(run, name):
     told = run(name, "wc")
     assert told.exit_code == 1
-    assert told.stderr == "storm: there is no topology wc; `storm list` names those that are\n"
+    assert told.stderr == "storm: there is no topology wc; `storm list` shows all\n"
     assert told.stdout == ""
 
 
@@ -151,7 +151,7 @@ def test_kill_waits_until_it_is_gone(run, nimbus):
     assert told.exit_code == 0, told.output
     assert told.stdout == "Killed topology: wc\n"
     assert told.stderr.splitlines() == [
-        "storm: wc: it is KILLED, until its time is up and Nimbus removes it",
+        "storm: wc: it is KILLED until its wait is over and Nimbus removes it",
         "storm: wc: it is gone",
     ]
     assert nimbus.topologies == {}
@@ -171,7 +171,7 @@ def test_kill_of_several_goes_on_after_an_error(run, nimbus, option, exit_code):
         as_json = "--json" in option
         told = run("kill", "a", "b", "c", *option)
         assert told.exit_code == exit_code, told.output
-        assert "storm: there is no topology b; `storm list` names those that are\n" in told.stderr
+        assert "storm: there is no topology b; `storm list` shows all\n" in told.stderr
         assert nimbus.topologies == {}
         if as_json:
             answers = [(each["name"], each["done"]) for each in json.loads(told.stdout)]
@@ -190,9 +190,7 @@ def test_kill_without_nimbus_says_which_are_not_killed(run, nimbus, monkeypatch)
     monkeypatch.setattr(topology_commands, "kill", ends)
     told = run("kill", "a", "c", "-w", "0", "-i")
     assert told.exit_code == 1
-    assert told.stderr == (
-        "storm: a: no route\nstorm: c is not killed, as Nimbus was not reached\n"
-    )
+    assert told.stderr == ("storm: a: no route\nstorm: c is not killed, as Nimbus did not answer\n")
 
 
 def test_kill_of_several_says_of_each_that_it_is_late(run, nimbus):
@@ -230,11 +228,11 @@ def test_ctrl_c_ends_only_the_waiting(run, nimbus, monkeypatch):
     def interrupt(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(topology_view, "summary", interrupt)
+    monkeypatch.setattr(topology_view, "find_topology", interrupt)
     told = run("kill", "wc")
     assert told.exit_code == 128 + signal.SIGINT
     assert told.stdout == "Killed topology: wc\n"
-    assert told.stderr == "storm: wc: killed, and gone in time\n"
+    assert told.stderr == "storm: wc: killed; Nimbus goes on to remove it\n"
 
 
 def test_deactivate_and_activate(run, nimbus):

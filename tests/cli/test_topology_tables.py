@@ -21,7 +21,7 @@ def summary(name, **more):
 
 
 def test_the_table_is_storms():
-    assert [*topology_tables.of_topologies([summary("word-count", owner="alice")])] == [
+    assert [*topology_tables.storm_table([summary("word-count", owner="alice")])] == [
         "Topology_name        Status     Num_tasks  Num_workers  Uptime_secs  Topology_Id"
         "          Owner",
         "-" * 88,
@@ -35,25 +35,25 @@ def test_errors_are_shown_whole_the_newest_last():
         "out": ErrorInfo("it failed:\n\tat\x1b x", 1_000, "node-1", 6700),
         "a": ErrorInfo("old", 900),
     }
-    assert [*topology_tables.of_errors(newest, now=1_061.0)] == [
+    assert [*topology_tables.error_lines(newest, now=1_061.0)] == [
         "a, 2 min 41 s ago:",
         "  old",
         "out, 1 min 1 s ago, at node-1:6700:",
         "  it failed:",
         "          at\\x1b x",
     ]
-    assert [*topology_tables.of_errors({}, now=0.0)] == ["No errors."]
+    assert [*topology_tables.error_lines({}, now=0.0)] == ["No errors."]
 
 
 def test_no_topologies_in_storms_words():
-    assert [*topology_tables.of_topologies([])] == ["No topologies running."]
-    assert [*topology_tables.fitting([], 20)] == ["No topologies running."]
+    assert [*topology_tables.storm_table([])] == ["No topologies running."]
+    assert [*topology_tables.fitting_table([], 20)] == ["No topologies running."]
 
 
 def test_a_terminal_that_is_too_narrow_gets_a_narrower_table():
     found = [summary("word-count"), summary("y" * 60)]
-    assert [*topology_tables.fitting(found, 1_000)] == [*topology_tables.of_topologies(found)]
-    lines = [*topology_tables.fitting(found, 60)]
+    assert [*topology_tables.fitting_table(found, 1_000)] == [*topology_tables.storm_table(found)]
+    lines = [*topology_tables.fitting_table(found, 60)]
     assert lines[0].split()[0] == "NAME"
     assert [len(each) <= 60 for each in lines] == [True] * 3
     assert lines[2].endswith("…")
@@ -61,15 +61,15 @@ def test_a_terminal_that_is_too_narrow_gets_a_narrower_table():
 
 def test_the_table_says_how_topologies_do():
     health = TopologyHealth("crashing", "once, 5 s ago: no day", CrashSeries(1, 17, "no day"))
-    head, _, first, second = topology_tables.of_topologies(
+    head, _, first, second = topology_tables.storm_table(
         [summary("a", health=health), summary("b")]
     )
     assert head.endswith("Owner                Health")
     assert first.index("crashing: once, 5 s ago: no day") == head.index("Health")
     assert second.endswith(" -")
-    values = topology_tables.as_values(summary("a", health=health))["health"]
+    values = topology_tables.topology_values(summary("a", health=health))["health"]
     assert (values["state"], values["crashes"], values["error"]) == ("crashing", 1, "no day")
-    assert topology_tables.as_values(summary("b"))["health"] is None
+    assert topology_tables.topology_values(summary("b"))["health"] is None
 
 
 def shown(**more):
@@ -88,7 +88,7 @@ def shown(**more):
         reporting_workers=1,
         **more,
     )
-    return [*topology_tables.of_topology(topology, now=1_000.0)]
+    return [*topology_tables.topology_lines(topology, now=1_000.0)]
 
 
 def test_what_a_topology_and_its_queries_do():
@@ -121,7 +121,7 @@ def test_an_end_that_nobody_saw_is_over_when_the_worker_runs(uptime, is_over):
 
 
 def test_long_names_widen_their_column():
-    head, _, row, other = topology_tables.of_topologies([summary("x" * 30), summary("y")])
+    head, _, row, other = topology_tables.storm_table([summary("x" * 30), summary("y")])
     assert head.index("Status") == row.index("ACTIVE") == other.index("ACTIVE") == 31
 
 
@@ -165,7 +165,7 @@ def test_all_there_is_to_say_of_a_topology():
         ),
         reporting_workers=1,
     )
-    assert [*topology_tables.of_topology(topology, now=1_090.0)] == [
+    assert [*topology_tables.topology_lines(topology, now=1_090.0)] == [
         "wc: ACTIVE, submitted 1 min 1 s ago",
         "  id        wc-1-17",
         "  owner     alice",

@@ -64,18 +64,18 @@ def topology(
     )
 
 
-def test_one_that_was_killed_is_gone_when_nimbus_has_none_of_its_id():
-    assert topology_commands.gone(None, "wc-1-17").is_done
-    assert topology_commands.gone(summary("ACTIVE", "wc-2-18"), "wc-1-17").is_done
-    seen = topology_commands.gone(summary("KILLED"), "wc-1-17")
+def test_killed_topology_is_gone_when_its_id_is_unknown():
+    assert topology_commands.gone_status(None, "wc-1-17").is_done
+    assert topology_commands.gone_status(summary("ACTIVE", "wc-2-18"), "wc-1-17").is_done
+    seen = topology_commands.gone_status(summary("KILLED"), "wc-1-17")
     assert not seen.is_done
     assert "KILLED" in seen.text
 
 
 def test_a_status_is_there_or_never_will_be():
-    assert topology_commands.has_status(summary("INACTIVE"), "INACTIVE").is_done
-    assert not topology_commands.has_status(summary("ACTIVE"), "INACTIVE").is_done
-    assert topology_commands.has_status(None, "INACTIVE") == topology_commands.WaitStatus(
+    assert topology_commands.named_status(summary("INACTIVE"), "INACTIVE").is_done
+    assert not topology_commands.named_status(summary("ACTIVE"), "INACTIVE").is_done
+    assert topology_commands.named_status(None, "INACTIVE") == topology_commands.WaitStatus(
         True, "it is gone"
     )
 
@@ -103,7 +103,7 @@ def test_a_status_is_there_or_never_will_be():
         (
             topology(sched_status="Not enough slots: 1 slot is missing", uptimes=[5]),
             False,
-            "Not enough slots: 1 slot is missing; `storm status` shows those of all supervisors",
+            "Not enough slots: 1 slot is missing; `storm status` shows the slots",
         ),
         (topology("COMPLETED", "Completed"), True, "all of its queries have ended"),
         (topology(status="REBALANCING", uptimes=[5]), False, "it is REBALANCING"),
@@ -111,18 +111,18 @@ def test_a_status_is_there_or_never_will_be():
     ],
 )
 def test_a_topology_is_there_when_all_of_its_workers_have_told(found, is_done, text):
-    seen = topology_commands.running(found)
+    seen = topology_commands.running_status(found)
     assert seen.is_done is is_done
     assert seen.text.startswith(text)
 
 
 def test_while_it_is_not_there_the_newest_error_is_told():
     errors = [("OSError: old", 10), ("ValueError: no day", 20), (None, None)]
-    seen = topology_commands.running(topology(uptimes=[0], errors=errors))
+    seen = topology_commands.running_status(topology(uptimes=[0], errors=errors))
     newest = ComponentError("c1", 20, "ValueError: no day")
     assert seen.error == newest
     assert "no day" not in seen.text  # it would be said again with each text
-    young = topology_commands.running(topology(uptimes=[90, 29], errors=errors))
+    young = topology_commands.running_status(topology(uptimes=[90, 29], errors=errors))
     text = "the worker at node:6701 has started 29 s ago"
     assert young == topology_commands.WaitStatus(False, text, error=newest)
 
@@ -156,7 +156,7 @@ def test_the_first_batch_of_each_query_is_waited_for():
         (80, RUNS, query("a", 4), query("b", 0)),
     )
     assert (starting.is_done, starting.text) == (False, "starting: Spark starts, for 3 s")
-    assert (both.is_done, both.text) == (False, "the first batch of a has yet to end")
+    assert (both.is_done, both.text) == (False, "the first batch of a is not complete yet")
     assert first.text == other.text == "batch 0 of b runs, its first one here"
     assert (done.is_done, done.text) == (True, "it runs at node:6700")
 
@@ -178,7 +178,7 @@ def test_what_is_not_well_is_waited_for_and_said(state):
     assert (seen.is_done, seen.text) == (False, str(health))
 
 
-def test_after_a_rebalance_the_last_pulse_of_the_worker_before_does_not_count():
+def test_last_pulse_of_a_replaced_worker_does_not_count():
     placed = topology_commands.PlacementCheck()
     assert placed(topology(status="REBALANCING", uptimes=[9])).text.startswith("it is REBALANCING")
     seen = placed(topology(uptimes=[10, 7]))
@@ -203,7 +203,7 @@ def test_more_workers_than_queries_are_told_of(asked, uptimes, said):
     assert not placed(topology(uptimes=[10 * secs for secs in uptimes])).is_done
     seen = placed(topology(uptimes=uptimes))
     assert seen == topology_commands.WaitStatus(
-        True, topology_commands.running(topology(uptimes=uptimes)).text + said
+        True, topology_commands.running_status(topology(uptimes=uptimes)).text + said
     )
 
 
@@ -214,7 +214,7 @@ def test_too_few_slots_are_no_reason_to_speak_of_queries():
     assert placed(topology(sched_status=status, uptimes=[1])).text.endswith(f"({status})")
 
 
-def test_after_a_rebalance_what_was_told_before_the_plan_does_not_count():
+def test_pulses_before_the_new_schedule_do_not_count():
     placed = topology_commands.PlacementCheck()
     waits = "Waits until the worker at node:6700 is known to have stopped"
     assert not placed(topology(uptimes=[10])).is_done

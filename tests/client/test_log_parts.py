@@ -31,7 +31,7 @@ def test_a_log_that_has_grown_is_read_from_where_it_was():
     assert LogPosition("a", 4, 10.0, {"z"}).after(part, 3) == LogPosition("a", 7, 10.0, {"z"})
 
 
-def test_a_log_that_was_renamed_is_read_to_its_end_and_then_the_new_one():
+def test_renamed_log_is_read_to_its_end_before_the_new_one():
     old, new = file("a", 9, name="worker.log.1"), file("b", 3, 11.0)
     assert next_part([old, new], LogPosition("a", 4, 10.0)) == LogPart(old, 4, 5, goes_on=True)
     assert next_part([old, new], LogPosition("a", 9, 10.0)) == LogPart(new, 0, 3, goes_on=False)
@@ -71,7 +71,7 @@ def test_after_a_log_that_is_gone_comes_what_is_newer():
 
 
 @given(st.lists(st.binary(min_size=1, max_size=20), min_size=1, max_size=8), st.data())
-def test_nothing_is_missed_or_read_twice_however_a_log_is_renamed(written, data):
+def test_renames_neither_lose_nor_repeat_lines(written, data):
     """Play a log that grows and is renamed, and a reader that looks in between."""
     contents, read = {0: b""}, b""
     place = LogPosition("0", 0, 0.0)

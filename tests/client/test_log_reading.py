@@ -190,9 +190,7 @@ def test_a_log_that_was_not_written_to_since_has_nothing(folder, server):
     assert shown.taken() == [(6700, "a print of now")]
 
 
-def test_a_file_that_is_renamed_between_list_and_reading_is_listed_again(
-    folder, server, monkeypatch
-):
+def test_file_renamed_after_the_listing_is_listed_again(folder, server, monkeypatch):
     log, shown = Log(folder, ID, 6700), Shown()
     log.write("one")
     logs = MachineLogs(server, ID)
@@ -245,7 +243,7 @@ def test_a_connection_whose_place_another_took_is_made_again():
 
 
 def test_who_does_not_answer_is_given_up(monkeypatch):
-    monkeypatch.setattr("stormkeeper.client.log_server._PATIENCE", 0.1)
+    monkeypatch.setattr("stormkeeper.client.log_server._READ_SECS", 0.1)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         server = LogServer(Address(*listener.getsockname()))
         with pytest.raises(LogsError, match="no answer in time"):

@@ -2,7 +2,13 @@
 
 import pytest
 
-from stormkeeper.client.log_server import LogMachine, of_component, of_host, of_topology, only
+from stormkeeper.client.log_server import (
+    LogMachine,
+    machines_of_host,
+    machines_of_topology,
+    with_workers,
+    workers_of_component,
+)
 from stormkeeper.conf.address import Address
 from stormkeeper.errors import UnknownComponentError
 from stormkeeper.thrift.nimbus import ExecutorSummary, TopologyInfo
@@ -39,8 +45,8 @@ ASSIGNMENT = Assignment(
 )
 
 
-def test_the_machines_of_a_topology_with_those_that_workers_have_left():
-    machines = of_topology(ASSIGNMENT, SUPERVISORS)
+def test_machines_of_current_and_released_workers():
+    machines = machines_of_topology(ASSIGNMENT, SUPERVISORS)
     assert machines == {
         "one": LogMachine("host-a", 8000, True, (6700, 6701)),
         "two": LogMachine("host-b", None, True, (6700, 6703)),
@@ -53,14 +59,14 @@ def test_the_machines_of_a_topology_with_those_that_workers_have_left():
 
 
 def test_a_topology_that_runs_nowhere():
-    assert of_topology(None, SUPERVISORS) == {}
-    assert of_topology(Assignment(""), SUPERVISORS) == {}
+    assert machines_of_topology(None, SUPERVISORS) == {}
+    assert machines_of_topology(Assignment(""), SUPERVISORS) == {}
 
 
 def test_every_supervisor_of_a_machine_may_have_had_a_worker():
-    assert [*of_host("host-a", 6700, SUPERVISORS)] == ["one", "other"]
-    assert of_host("host-a", 6700, SUPERVISORS)["other"].ports == (6700,)
-    assert of_host("host-x", 6700, SUPERVISORS) == {}
+    assert [*machines_of_host("host-a", 6700, SUPERVISORS)] == ["one", "other"]
+    assert machines_of_host("host-a", 6700, SUPERVISORS)["other"].ports == (6700,)
+    assert machines_of_host("host-x", 6700, SUPERVISORS) == {}
 
 
 def test_the_workers_of_a_component_alone():
@@ -75,10 +81,12 @@ def test_the_workers_of_a_component_alone():
         "ACTIVE",
         {},
     )
-    assert of_component(info, "words") == {("host-b", 6700)}
+    assert workers_of_component(info, "words") == {("host-b", 6700)}
     with pytest.raises(
         UnknownComponentError, match="wc has no component sums; it has lines, words"
     ):
-        of_component(info, "sums")
-    machines = of_topology(ASSIGNMENT, SUPERVISORS)
-    assert only(machines, {("host-b", 6700)}) == {"two": LogMachine("host-b", None, True, (6700,))}
+        workers_of_component(info, "sums")
+    machines = machines_of_topology(ASSIGNMENT, SUPERVISORS)
+    assert with_workers(machines, {("host-b", 6700)}) == {
+        "two": LogMachine("host-b", None, True, (6700,))
+    }

@@ -96,7 +96,7 @@ def test_an_election_is_waited_for(cluster):
     nimbus.getNimbusConf = lambda: "{}"
     with connect(settings, finding_secs=0.2, say=say) as connected:
         assert connected.nimbus.getNimbusConf() == "{}"
-    assert said == ["no Nimbus leads at present: waiting until one does"]
+    assert said == ["no Nimbus leads at present: waiting for an election"]
 
 
 def test_an_election_without_an_end_is_not(cluster, monkeypatch):

@@ -27,9 +27,9 @@ def totals(lines):
 def pack(given):
     """Return a package and what was said while it was made."""
     said = []
-    with package_builder.collected(given) as code:
-        description = package_builder.describe(given, code)
-        with package_builder.packed(given, code, description, said.append) as packed:
+    with package_builder.collect_code(given) as code:
+        description = package_builder.describe_code(given, code)
+        with package_builder.build_package(given, code, description, said.append) as packed:
             package = archive.read_package(packed.file)
             assert packed.manifest == package.manifest
             assert packed.description == package.description
@@ -116,7 +116,7 @@ def test_faults_are_found_before_anything_is_made(tmp_path, files, given, said):
     folder = tree(tmp_path, files)
     with (
         pytest.raises(TopologyError, match=said),
-        package_builder.collected(SubmissionRequest(code=folder / "job.py", **given)),
+        package_builder.collect_code(SubmissionRequest(code=folder / "job.py", **given)),
     ):
         pass
 
@@ -128,7 +128,7 @@ def test_requirements_from_another_file(tmp_path):
     given = SubmissionRequest(code=folder / "job.py", requirements=folder / "mine.txt")
     with (
         pytest.raises(TopologyError, match=r"mine\.txt, line 2: '==bad' is no requirement"),
-        package_builder.collected(given),
+        package_builder.collect_code(given),
     ):
         pass
 
@@ -138,7 +138,7 @@ def test_a_file_of_requirements_that_is_not_there(tmp_path):
     given = SubmissionRequest(code=folder / "job.py", requirements=folder / "gone.txt")
     with (
         pytest.raises(TopologyError, match=r"gone\.txt cannot be read"),
-        package_builder.collected(given),
+        package_builder.collect_code(given),
     ):
         pass
 

@@ -31,8 +31,8 @@ def test_one_is_killed_and_gone_in_time(connected, nimbus, wait):
     nimbus.has("wc")
     storm_id = topology_commands.kill(connected, "wc", 5)
     assert nimbus.calls == [("kill", "wc", 5)]
-    assert topology_commands.until_gone(connected, "wc", storm_id, wait).is_done
-    assert topology_view.summary(connected, "wc") is None
+    assert topology_commands.wait_until_gone(connected, "wc", storm_id, wait).is_done
+    assert topology_view.find_topology(connected, "wc") is None
 
 
 def test_what_is_not_there_is_not_killed(connected):
@@ -43,10 +43,10 @@ def test_what_is_not_there_is_not_killed(connected):
 def test_deactivated_and_activated(connected, nimbus, wait):
     standing = nimbus.has("wc")
     assert topology_commands.set_active(connected, "wc", active=False) == standing.id
-    assert topology_commands.until_status(connected, "wc", "INACTIVE", wait).is_done
+    assert topology_commands.wait_for_status(connected, "wc", "INACTIVE", wait).is_done
     assert standing.status == "INACTIVE"
     topology_commands.set_active(connected, "wc", active=True)
-    assert topology_commands.until_status(connected, "wc", "ACTIVE", wait).is_done
+    assert topology_commands.wait_for_status(connected, "wc", "ACTIVE", wait).is_done
     assert standing.status == "ACTIVE"
 
 
@@ -68,7 +68,7 @@ def test_rebalanced_with_what_was_asked_for(connected, nimbus, wait):
     change = RebalanceChange(wait_secs=0, workers=2, parallelism={"words": 4})
     topology_commands.rebalance(connected, "wc", change)
     assert nimbus.calls == [("rebalance", "wc", 0, 2, {"words": 4})]
-    assert topology_commands.until_placed(connected, "wc", wait).is_done
+    assert topology_commands.wait_for_workers(connected, "wc", wait).is_done
 
 
 def test_how_long_nimbus_waits_is_the_topologys(connected, nimbus):
@@ -91,7 +91,7 @@ def test_one_whose_code_is_lost_can_be_killed_like_others(connected, nimbus):
 def test_a_new_one_whose_worker_crashes_is_waited_for_no_more(connected, nimbus, wait):
     standing = nimbus.has("wc")
     standing.errs(CRASH)
-    seen = topology_commands.until_started(connected, "wc", wait)
+    seen = topology_commands.wait_for_first_batches(connected, "wc", wait)
     assert seen == WaitStatus(False, CRASH, has_failed=True)
 
 
@@ -99,7 +99,7 @@ def test_a_crash_of_which_no_error_tells_ends_the_wait(connected, nimbus, wait):
     standing = nimbus.has("wc")
     series = CrashSeries(2, 17, "it ended by SIGKILL")
     standing.health = TopologyHealth("crashing", "2 times in a row: it ended by SIGKILL", series)
-    seen = topology_commands.until_started(connected, "wc", wait)
+    seen = topology_commands.wait_for_first_batches(connected, "wc", wait)
     text = "crashing: 2 times in a row: it ended by SIGKILL"
     assert seen == WaitStatus(False, text, has_failed=True)
 
@@ -107,7 +107,7 @@ def test_a_crash_of_which_no_error_tells_ends_the_wait(connected, nimbus, wait):
 def test_a_new_one_that_something_hinders_is_waited_for(connected, nimbus, wait):
     standing = nimbus.has("wc")
     standing.errs("its code cannot be fetched: no Nimbus answers")
-    assert topology_commands.until_started(connected, "wc", wait).is_done
+    assert topology_commands.wait_for_first_batches(connected, "wc", wait).is_done
     assert standing.workers[0].uptime_secs >= 30
 
 

@@ -41,7 +41,7 @@ def send(connected, script, told):
     def run(*overrides, going_on_from=None, abandon=(), **given):
         settings = conf.load(files=[], overrides=overrides, unknown="keep")
         wanted = SubmissionRequest(code=script, **given)
-        with package_builder.collected(wanted) as code:
+        with package_builder.collect_code(wanted) as code:
             told_of = SubmissionListener(
                 say=lambda text: told.append(("say", text)),
                 sent=lambda arrived, size: told.append(("sent", arrived, size)),
@@ -120,7 +120,7 @@ def test_an_upload_that_ends_midway_begins_anew(send, nimbus, told):
     nimbus.beginFileUpload = refuse_once
     assert send().name == "plain-job"
     _, warning = [text for kind, text, *_ in told if kind == "warn"]
-    assert warning.endswith("; the upload begins anew")
+    assert warning.endswith("; the upload starts again")
 
 
 def test_an_upload_that_always_ends_is_an_error(send, nimbus):
@@ -173,13 +173,11 @@ def test_what_a_former_leader_was_sent_is_sent_to_the_next(send, nimbus, heir, t
     assert send().storm_id == heir.topologies["plain-job"].id
     assert [*heir.packages] == ["plain-job"]
     _, warning = [text for kind, text, *_ in told if kind == "warn"]
-    assert warning.endswith("; another Nimbus leads now, and gets it")
+    assert warning.endswith("; another Nimbus leads now: the package is sent there")
 
 
 @pytest.mark.parametrize("reigns_on", [False, True])
-def test_what_a_leader_took_without_knowing_it_is_not_called_refused(
-    send, nimbus, heir, told, reigns_on
-):
+def test_topology_taken_by_a_lost_leader_is_not_refused(send, nimbus, heir, told, reigns_on):
     take = nimbus.submitTopologyWithOpts
 
     def take_and_fail(*arguments):
@@ -194,7 +192,7 @@ def test_what_a_leader_took_without_knowing_it_is_not_called_refused(
     assert [kind for kind, *_ in told].count("warn") == 1  # of the script's checkpoint
 
 
-def test_a_leader_that_goes_when_it_has_taken_a_topology_is_no_failure(send, nimbus, heir):
+def test_leader_lost_after_taking_a_topology_is_no_failure(send, nimbus, heir):
     def go(_name):
         nimbus.leader = heir.leader
         nimbus.cut()
@@ -237,8 +235,8 @@ def test_what_it_goes_on_from_is_sent_and_differences_are_told(send, nimbus, scr
     send(going_on_from="old")
     assert nimbus.topologies["t"].conf["topology.checkpoint.from"] == "old"
     assert [text for kind, text, *_ in told if kind == "warn"] == [
-        "c: begins anew, as old has no checkpoint of that name",
-        "z: old has a checkpoint of that name, which is not gone on with",
+        "c: starts afresh, as old has no checkpoint of that name",
+        "z: old has a checkpoint of that name, which no query continues",
     ]
 
 
@@ -247,9 +245,9 @@ def test_what_it_gives_up_is_sent_and_told(send, nimbus, script, told):
     send(going_on_from="old", abandon=["c"])
     assert nimbus.topologies["t"].conf["topology.checkpoint.abandon"] == ["c"]
     assert [text for kind, text, *_ in told if kind == "warn"] == [
-        "c: begins anew, as its checkpoint is given up: what it has written before may be written"
-        " again",
-        "b: begins anew, as old has no checkpoint of that name",
+        "c: starts afresh, as its checkpoint is given up: rows that it has written before may be"
+        " written again",
+        "b: starts afresh, as old has no checkpoint of that name",
     ]
 
 

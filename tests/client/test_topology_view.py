@@ -42,7 +42,7 @@ def test_a_page_in_an_order_of_its_own():
             WorkerSummary("s1", "node-1", 6701, num_executors=2),
         ],
     )
-    found = topology_view.of_page(page)
+    found = topology_view.view_of_page(page)
     assert [(each.id, each.kind) for each in found.components] == [
         ("lines", "spout"),
         ("counts", "bolt"),
@@ -63,13 +63,13 @@ def test_workers_on_one_host_and_port_show_their_supervisors():
         WorkerSummary("abcdefghij", "node", 6700),
         WorkerSummary("abcdefghij", "node", 6701),
     ]
-    found = topology_view.of_page(TopologyPageInfo("wc-1-17", workers=workers)).workers
+    found = topology_view.view_of_page(TopologyPageInfo("wc-1-17", workers=workers)).workers
     places = ["node (01234567):6700", "node (abcdefgh):6700", "node:6701"]
     assert sorted(each.place for each in found) == places
 
 
 def test_a_page_that_says_next_to_nothing():
-    found = topology_view.of_page(TopologyPageInfo("wc-1-17"))
+    found = topology_view.view_of_page(TopologyPageInfo("wc-1-17"))
     assert (found.name, found.status, found.sched_status) == ("wc-1-17", "?", "")
     assert (found.components, found.workers) == ((), ())
 
@@ -94,4 +94,4 @@ def test_the_line_that_says_what_happened(error, line):
     [({"topology.message.timeout.secs": 7}, 7.0), ({}, 30.0)],
 )
 def test_how_long_nimbus_waits(conf, secs):
-    assert topology_view.wait_in(conf) == secs
+    assert topology_view.kill_wait_in(conf) == secs

@@ -102,7 +102,7 @@ def test_its_life(run):
     assert run("kill", "word-count", "-w", "60", "--no-wait").exit_code == 0
     told = run("kill", "word-count", "-w", "60", "--timeout", "0.1")
     assert told.exit_code == 4
-    assert "it is KILLED, until its time is up" in told.stderr
+    assert "it is KILLED until its wait is over" in told.stderr
 
 
 @pytest.mark.usefixtures("submitted")
@@ -120,8 +120,8 @@ def test_a_leader_that_was_deposed_is_left(both, submitted):
         {"nimbus.seeds": [f"127.0.0.1:{each.port}" for each in both]}
     )
     with connect(settings) as connected:
-        assert topology_view.summary(connected, "word-count").id == submitted["id"]
+        assert topology_view.find_topology(connected, "word-count").id == submitted["id"]
         former.elector.remove_from_leader_lock_queue()
         next_one.lead()
         connected.nimbus.deactivate("word-count")
-        assert topology_view.summary(connected, "word-count").status == "INACTIVE"
+        assert topology_view.find_topology(connected, "word-count").status == "INACTIVE"

@@ -47,7 +47,7 @@ def test_a_topology_goes_on_after_a_kill_and_leaves_nothing_after_a_purge(cluste
     assert {place for place, _ in before.values()} == {"supervisor-0", "supervisor-1"}
 
     told = cluster.storm("submit", str(TWO_QUERIES), "again", *output, "--from", "two-queries")
-    assert "begins anew" not in told.stderr
+    assert "starts afresh" not in told.stderr
     grow(even, odd)
     assert checkpoints(cluster) == before
     cluster.storm("kill", "again", "-w", "0", "--purge")

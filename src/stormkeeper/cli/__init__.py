@@ -1,6 +1,6 @@
 """The ``storm`` command, also installed as ``stormkeeper``.
 
-Nothing is imported here that takes time: a hangup has to be held back before.
+Nothing slow is imported here: SIGHUP must be blocked before.
 """
 
 import os
@@ -8,25 +8,24 @@ import signal
 import sys
 from typing import Final, NoReturn
 
-#: Exit code where standard output cannot be written to, by the name of EX_IOERR in sysexits.h: none
-#: of those by which commands say what they found.
+#: EX_IOERR of sysexits.h: standard output cannot be written to.
 _UNWRITABLE: Final = 74
 
 
 def main() -> None:
-    """Run the command that the process was started with, and exit."""
-    # It would end a daemon that is told to reload while it starts. What this holds back comes when
-    # it is let through: by the daemon that heeds it, or as soon as it is another command's.
+    """Run the command line of this process, and exit."""
+    # A SIGHUP for a reload would end a daemon during its start. A blocked signal is delivered when
+    # the daemon, or `commands` for all others, unblocks it.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
     if sys.stdout is None:
-        # What the process opens next would take its place, and be written to.
-        _end("standard output is closed; where nobody is to read it, use >/dev/null")
+        # The next file that the process opens would become its standard output.
+        _end("standard output is closed; to discard the output, use >/dev/null")
     if sys.getfilesystemencoding() == "ascii" or sys.flags.optimize >= 2:
         from stormkeeper.daemon.spark_environment import restart_if_unfit
 
         restart_if_unfit()
     for stream in filter(None, (sys.stdout, sys.stderr)):
-        # What the encoding of the output lacks, as with PYTHONIOENCODING=ascii, is escaped.
+        # Escapes characters that the encoding lacks, as with PYTHONIOENCODING=ascii.
         stream.reconfigure(errors="backslashreplace")
     name = sys.argv[0].rpartition("/")[2]
     try:
@@ -45,16 +44,16 @@ def main() -> None:
 
 
 def _end(problem: str) -> NoReturn:
-    """End the command, as nobody would read what it prints."""
+    """Print a problem with the environment, and exit."""
     sys.stderr.write(f"storm: {problem}\n")
     sys.exit(_UNWRITABLE)
 
 
 def _fault_of_stdout() -> OSError | None:
-    """Return why standard output cannot be written to; None if it can.
+    """Return why standard output cannot be written to, or None, after trying a newline.
 
-    An error does not tell which file it is about, so that a newline is tried. What is still to be
-    written is given up, as it would be tried again at the process's end.
+    An OSError does not say which file it concerns. Buffered output is discarded, as otherwise the
+    interpreter writes it again at its end.
     """
     try:
         sys.stdout.write("\n")

@@ -1,4 +1,4 @@
-"""``storm blobstore``: named files that a cluster keeps on its Nimbuses."""
+"""``storm blobstore``: shows and changes the blobs that Nimbuses keep."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _file_option = click.option(
     metavar="FILE",
     type=click.File("rb"),
     default="-",
-    help="Read it from FILE; by default from standard input.",
+    help="Read the blob from FILE; by default from standard input.",
 )
 
 
@@ -42,9 +42,9 @@ _file_option = click.option(
 )
 @conf_options
 def blobstore() -> None:
-    """Look at and change the blobs of the cluster: named files, among them topologies' code.
+    """Show and change the blobs of the cluster: named files, among them topologies' code.
 
-    A key has letters, digits, spaces, and any of . _ - in it.
+    A key consists of letters, digits, spaces, and any of . _ -
     """
 
 
@@ -62,7 +62,7 @@ def blobstore() -> None:
 def list_blobs(keys: tuple[str, ...], as_json: bool) -> None:
     """List all blobs, or those named: key, version and access list, as Storm does.
 
-    Exit code 1: one is not there; the others are listed.
+    Exit code 1: a blob is missing; the others are listed.
     """
     missing: list[str] = []
     with connected() as connection:
@@ -71,7 +71,7 @@ def list_blobs(keys: tuple[str, ...], as_json: bool) -> None:
         def described() -> Iterator[Blob]:
             for key in keys:
                 try:
-                    yield blob_transfer.describe(connection, key)
+                    yield blob_transfer.describe_blob(connection, key)
                 except RefusedError as error:
                     click.echo(f"storm: {printable(str(error))}", err=True)
                     missing.append(key)
@@ -93,7 +93,7 @@ def list_blobs(keys: tuple[str, ...], as_json: bool) -> None:
     "-f",
     "--file",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Write it to FILE, which is replaced when all of it is there; by default to standard"
+    help="Write to FILE, which is replaced when the blob is complete; by default to standard"
     " output.",
 )
 @conf_options
@@ -103,10 +103,10 @@ def cat(key: str, file: Path | None) -> None:
         from stormkeeper.client import blob_transfer
 
         if file is None:
-            blob_transfer.download(connection, key, sys.stdout.buffer.write)
+            blob_transfer.download_blob(connection, key, sys.stdout.buffer.write)
             return
         with _replacing(file) as new:
-            blob_transfer.download(connection, key, new.write)
+            blob_transfer.download_blob(connection, key, new.write)
 
 
 @blobstore.command(
@@ -123,7 +123,7 @@ def cat(key: str, file: Path | None) -> None:
     "replication",
     metavar="N",
     type=click.IntRange(min=1),
-    help="On how many Nimbuses it should be; those of Storm heed it, ours all have every blob.",
+    help="Number of Nimbuses with the blob, for Storm's Nimbus; Stormkeeper's all have it.",
 )
 @conf_options
 def create(key: str, file: BinaryIO, replication: int | None) -> None:
@@ -131,7 +131,7 @@ def create(key: str, file: BinaryIO, replication: int | None) -> None:
     with _sending() as (connection, max_frame):
         from stormkeeper.client import blob_transfer
 
-        size = blob_transfer.create(
+        size = blob_transfer.create_blob(
             connection, key, file, replication=replication, max_frame=max_frame
         )
     click.echo(f"storm: created {key} with {size} bytes", err=True)
@@ -142,11 +142,11 @@ def create(key: str, file: BinaryIO, replication: int | None) -> None:
 @_file_option
 @conf_options
 def update(key: str, file: BinaryIO) -> None:
-    """Replace what the blob KEY has."""
+    """Replace the contents of the blob KEY."""
     with _sending() as (connection, max_frame):
         from stormkeeper.client import blob_transfer
 
-        size = blob_transfer.update(connection, key, file, max_frame=max_frame)
+        size = blob_transfer.update_blob(connection, key, file, max_frame=max_frame)
     click.echo(f"storm: {key} has {size} bytes now", err=True)
 
 
@@ -154,7 +154,7 @@ def update(key: str, file: BinaryIO) -> None:
 @click.argument("key")
 @conf_options
 def delete(key: str) -> None:
-    """Delete the blob KEY. One that a topology uses is not deleted."""
+    """Delete the blob KEY, unless a topology uses it."""
     with connected() as connection:
         connection.nimbus.deleteBlob(key)
     click.echo(f"storm: deleted {key}", err=True)
@@ -166,22 +166,22 @@ def delete(key: str) -> None:
     )
 )
 @click.argument("key")
-@click.option("--read", "is_read", is_flag=True, help="Only print it, as without -r.")
-@click.option("--update", "is_update", is_flag=True, help="Change it, as -r alone does.")
+@click.option("--read", "is_read", is_flag=True, help="Only print the number, as without -r.")
+@click.option("--update", "is_update", is_flag=True, help="Change the number, as -r alone does.")
 @click.option(
     "-r",
     "--replication-factor",
     "replication",
     metavar="N",
     type=click.IntRange(min=1),
-    help="Have it on so many; Nimbuses of Storm can, ours all have every blob.",
+    help="Set the number, for Storm's Nimbus; Stormkeeper's all have every blob.",
 )
 @json_option
 @conf_options
 def replication(
     *, key: str, is_read: bool, is_update: bool, replication: int | None, as_json: bool
 ) -> None:
-    """Print on how many Nimbuses the blob KEY is, or change it with -r where they can."""
+    """Print the number of Nimbuses with the blob KEY, or change it with -r."""
     if is_read and (is_update or replication is not None):
         raise click.UsageError("--read changes nothing: leave it out with --update or -r")
     if is_update and replication is None:
@@ -199,14 +199,14 @@ def replication(
 
 @contextmanager
 def _sending() -> Iterator[tuple[NimbusConnection, int]]:
-    """Give a connection to the leading Nimbus, and how long a message may be."""
+    """Yield a connection to the leading Nimbus, and the limit of a message."""
     with connected() as connection:
         yield connection, load_conf()["nimbus.thrift.max_buffer_size"]
 
 
 @contextmanager
 def _replacing(path: Path) -> Iterator[BinaryIO]:
-    """Give a file that takes the place of the one at `path` if nothing is raised."""
+    """Yield a file that replaces the one at `path` unless an error is raised."""
     try:
         with replace_file(path) as file:
             yield file

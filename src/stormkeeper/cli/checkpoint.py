@@ -1,4 +1,4 @@
-"""``storm checkpoint``: what is wrong in checkpoints on this machine, and what can be mended."""
+"""``storm checkpoint``: finds and repairs broken files in checkpoints on this machine."""
 
 from __future__ import annotations
 
@@ -26,18 +26,16 @@ if TYPE_CHECKING:
 
 _DIR, _FROM = "topology.checkpoint.dir", "topology.checkpoint.from"
 
-#: What Nimbus says of a topology whose queries do not run.
+#: The statuses of a topology whose queries do not run.
 _IDLE = frozenset({"INACTIVE", "COMPLETED"})
 
-_offline = click.option(
-    "--offline", is_flag=True, help="Do not ask Nimbus: nobody says then whether a worker runs."
-)
+_offline = click.option("--offline", is_flag=True, help="Do not ask Nimbus whether a worker runs.")
 
 
 @click.group()
 @conf_options
 def checkpoint() -> None:
-    """Look for broken files in checkpoints on this machine, and mend them.
+    """Find and repair broken files in checkpoints on this machine.
 
     A power cut or a full disk may leave the newest file of a checkpoint empty or cut off. Spark
     then refuses to start the query.
@@ -50,11 +48,11 @@ def checkpoint() -> None:
 @json_option
 @conf_options
 def check(name: str, offline: bool, as_json: bool) -> None:
-    """Say what is wrong in the checkpoints of topology NAME, or in folder DIR, and what is lost.
+    """Report faults in the checkpoints of topology NAME, or in folder DIR, and what a repair loses.
 
-    NAME may be gone: then its last checkpoints on this machine are meant. Nothing is changed.
+    If NAME is gone, its last checkpoints on this machine are checked. Nothing is changed.
 
-    Exit code 1: something is wrong, or there is no such checkpoint on this machine.
+    Exit code 1: there is a fault, or no such checkpoint on this machine.
     """
     folder, _ = _find(name, offline=offline)
     found = _check(folder)
@@ -76,12 +74,12 @@ def check(name: str, offline: bool, as_json: bool) -> None:
 @_offline
 @conf_options
 def repair(name: str, yes: bool, offline: bool) -> None:
-    """Mend the checkpoints of topology NAME, or in folder DIR, after asking.
+    """Repair the checkpoints of topology NAME, or in folder DIR, after a question.
 
-    It says first what is lost. The topology has to be killed or deactivated. Files are moved into
-    the folder `mended` in the checkpoint.
+    The command first says what is lost. The topology must be killed or deactivated. Broken files
+    are moved to the folder `mended` in the checkpoint.
 
-    Exit code 1: something cannot be mended, you said no, a worker may run, or there is no such
+    Exit code 1: a fault cannot be repaired, you said no, a worker may run, or there is no such
     checkpoint on this machine.
     """
     from stormkeeper.topology import checkpoint_files
@@ -147,7 +145,7 @@ def _as_values(found: dict[Path, list[Defect]]) -> list[dict[str, Any]]:
 
 
 def _find(name: str, *, offline: bool) -> tuple[Path, str]:
-    """Return a folder of checkpoints, and which topology's worker may run on it; else nothing."""
+    """Return a folder of checkpoints, and the topologies whose workers may use it, or ''."""
     conf = load_conf(unknown="keep")
     place = Path(name)
     is_folder = "/" in name or place.is_dir()
@@ -178,7 +176,7 @@ def _find(name: str, *, offline: bool) -> tuple[Path, str]:
 
 
 class _User(NamedTuple):
-    """A topology, and where its checkpoints are: the folder, and what that is in."""
+    """A topology, and the folder of its checkpoints below a root."""
 
     name: str
     storm_id: str
@@ -197,7 +195,7 @@ def _users(connection: NimbusConnection) -> list[_User]:
 
 
 def _claimed_by(folder: Path) -> set[str]:
-    """Return the topologies that claims in the checkpoints of a folder name."""
+    """Return the topologies that the claims in a folder's checkpoints name."""
     found = set()
     for claim in folder.rglob("claims/*"):
         try:
@@ -219,7 +217,7 @@ def _root(conf: Conf) -> Path:
 
 
 def _last(conf: Conf, name: str) -> Path:
-    """Return the folder of the last topology of a name, or of an id."""
+    """Return the folder of the last topology with a name, or of an id."""
     root = _root(conf)
     if (root / name).is_dir():
         return root / name

@@ -1,9 +1,9 @@
-"""The group of all commands.
+"""The ``storm`` group.
 
-Each command's module is loaded when the command is asked for, and what a command needs is imported
-when it runs: ``storm --help`` and ``storm heartbeats list`` stay quick. Exit codes: 0 done, 1 not
-found, refused or failed, 2 wrong usage or configuration, 69 an extra of this package is missing, 74
-standard output cannot be written to, 130 Ctrl-C; what else there is says the command.
+A command's module is imported when the command is used, and what the command needs when it runs, so
+that ``storm --help`` and ``storm heartbeats list`` stay quick. Exit codes of all commands: 0 done,
+1 not found, refused or failed, 2 wrong usage or configuration, 69 a missing extra of this package,
+74 unwritable standard output, 130 Ctrl-C.
 """
 
 import signal
@@ -40,26 +40,26 @@ _COMMANDS = {
     "pipeline": "stormkeeper.cli.daemons:pipeline",
     "rebalance": "stormkeeper.cli.topologies:rebalance",
     "remoteconfvalue": "stormkeeper.cli.config:remoteconfvalue",
-    "set_log_level": "stormkeeper.cli.credentials:set_log_level",
+    "set_log_level": "stormkeeper.cli.topology_settings:set_log_level",
     "simulate": "stormkeeper.cli.simulate:simulate",
     "state": "stormkeeper.cli.state:state",
     "stats": "stormkeeper.cli.stats:stats",
     "status": "stormkeeper.cli.topologies:status",
     "submit": "stormkeeper.cli.submit:submit",
     "supervisor": "stormkeeper.cli.daemons:supervisor",
-    "upload-credentials": "stormkeeper.cli.credentials:upload_credentials",
+    "upload-credentials": "stormkeeper.cli.topology_settings:upload_credentials",
     "version": "stormkeeper.cli.config:version",
 }
 
-#: The commands that hold a hangup back until they can heed it, and then let it through themselves.
+#: Commands that handle SIGHUP, and unblock the signal themselves.
 _HEEDS_HANGUPS = frozenset({"pacemaker"})
 
 
 class _Commands(LazyGroup):
-    """Lets the hangup that `stormkeeper.cli.main` holds back through to all other commands.
+    """Unblocks SIGHUP, which `stormkeeper.cli.main` blocks, for all other commands.
 
-    Ctrl-C ends a command that has no other meaning for it as it ends any program: click would
-    say "Aborted!", and end with the code of what was not found.
+    Ctrl-C ends a command like any program, with exit code 130: click would print "Aborted!" and use
+    the code of a failure.
     """
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -93,9 +93,9 @@ class _Commands(LazyGroup):
 def storm() -> None:
     """Run PySpark topologies on a cluster, and the daemons of that cluster.
 
-    On one machine, begin with `storm local`. In a cluster, `storm submit` and what looks at
-    topologies find the leading Nimbus by nimbus.seeds, which is best kept in a storm.yaml. Each
-    command's own --help has its exit codes and examples.
+    On one machine, begin with `storm local`. In a cluster, `storm submit` and the commands for
+    topologies find the leading Nimbus by nimbus.seeds, best set in storm.yaml. Each command's own
+    --help has its exit codes and examples.
 
     The options below may stand before or after a command's name.
     """

@@ -1,4 +1,4 @@
-"""``storm config``: whether a file of configuration is right, before anything reads it."""
+"""Commands on this machine's installation and configuration; and ``storm remoteconfvalue``."""
 
 import json
 import os
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @click.group(cls=Group, epilog=examples("storm config check storm.yaml"))
 def config() -> None:
-    """Look at files of configuration."""
+    """Check configuration files."""
 
 
 @config.command(
@@ -36,15 +36,16 @@ def config() -> None:
 @click.option("--strict", is_flag=True, help="An unknown key is an error, not a warning.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def check(file: Path, strict: bool, as_json: bool) -> None:
-    """Find all that is wrong in FILE, a storm.yaml: one finding a line.
+    """Find all faults in FILE, a storm.yaml: one finding a line.
 
-    It reports what the commands that read FILE report, but does not stop at the first error: values
-    that a key cannot have, unknown keys, text that is no YAML, keys of Storm's access control,
-    which Stormkeeper does not have, settings without effect, and passwords that every user of the
-    machine can read. It looks at FILE alone, not at what -c and --config set elsewhere. Of the
-    files that FILE names it opens only a JAAS file, and that only without pacemaker.auth.method.
+    The command reports what every command that reads FILE reports, but does not stop at the first
+    error: invalid values, unknown keys, invalid YAML, keys of Storm's access control, which
+    Stormkeeper does not have, settings without effect, and passwords that every user of the machine
+    can read. It checks FILE alone, without -c and --config. Of the files named in FILE it opens
+    only a JAAS file, and only without pacemaker.auth.method.
 
-    Exit code 0: nothing but warnings. 1: an error. 2: wrong usage, or there is no such file.
+    Exit code 0: no errors, but maybe warnings. 1: an error. 2: wrong usage, or there is no such
+    file.
     """
     from stormkeeper import conf
     from stormkeeper.conf import access_control
@@ -64,14 +65,14 @@ def check(file: Path, strict: bool, as_json: bool) -> None:
         for finding in findings:
             click.echo(f"{'error' if finding.is_error else 'warning'}: {finding.message}")
         counts = {"key": len(keys), "error": errors, "warning": len(findings) - errors}
-        told = [f"{n} {what}{'' if n == 1 else 's'}" for what, n in counts.items() if n]
-        told += [] if findings else ["all well"]
-        click.echo(f"storm: {file}: {', '.join(told)}", err=True)
+        summary = [f"{n} {what}{'' if n == 1 else 's'}" for what, n in counts.items() if n]
+        summary += [] if findings else ["all well"]
+        click.echo(f"storm: {file}: {', '.join(summary)}", err=True)
     exit_with(1 if errors else 0)
 
 
 def _warnings(file: Path) -> "list[Finding]":
-    """Return what daemons would warn of, for a file in which nothing is wrong."""
+    """Return the warnings of daemons for a file without errors."""
     from stormkeeper.conf import Finding, access_control, load
     from stormkeeper.errors import ConfigError
     from stormkeeper.pacemaker.server.daemon import without_effect
@@ -86,7 +87,7 @@ def _warnings(file: Path) -> "list[Finding]":
     return [*findings, *(Finding(None, line, is_error=False) for line in readable)]
 
 
-#: A JVM that has not printed its version by then is broken, in seconds.
+#: Timeout of `java -version`, in seconds.
 _JAVA_DEADLINE = 20.0
 
 
@@ -94,7 +95,7 @@ _JAVA_DEADLINE = 20.0
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @conf_options
 def version(as_json: bool) -> None:
-    """Print the versions of Stormkeeper and of what it runs on."""
+    """Print the versions of Stormkeeper, Python, PySpark and Java."""
     versions = {
         "stormkeeper": stormkeeper.__version__,
         "python": platform.python_version(),
@@ -123,10 +124,11 @@ def version(as_json: bool) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object, {KEY: value}.")
 @conf_options
 def localconfvalue(key: str, as_json: bool) -> None:
-    """Print the value that configuration KEY has here.
+    """Print the value of configuration KEY on this machine.
 
-    Prints `KEY: value` as Storm does. A key of Storm's that nothing sets is null; a key that nobody
-    knows and nothing sets ends with exit code 1.
+    Prints `KEY: value` as Storm does, null for a key of Storm's that is not set.
+
+    Exit code 1: the key is unknown and not set.
     """
     _print_value(key, load_conf(), as_json=as_json)
 
@@ -141,9 +143,11 @@ def localconfvalue(key: str, as_json: bool) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object, {KEY: value}.")
 @conf_options
 def remoteconfvalue(key: str, as_json: bool) -> None:
-    """Print the value that configuration KEY has in the leading Nimbus.
+    """Print the value of configuration KEY in the leading Nimbus.
 
-    Prints `KEY: value` as Storm does. Else as `storm localconfvalue`.
+    Prints `KEY: value` as Storm does, null for a key of Storm's that is not set.
+
+    Exit code 1: the key is unknown and not set, or Nimbus did not answer.
     """
     from stormkeeper.cli.nimbus_command import connected
 
@@ -164,7 +168,7 @@ def _print_value(key: str, conf: Mapping[str, Any], *, as_json: bool) -> None:
 
 
 def as_java(value: Any) -> str:
-    """Return a value as Java's ``toString`` gives it, which is how Storm prints it."""
+    """Return a value in the form of Java's ``toString``, as Storm prints it."""
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -184,7 +188,7 @@ def _installed(distribution: str) -> str | None:
 
 
 def _java_version() -> str | None:
-    """Return the version of the Java that a daemon would start: JAVA_HOME's, else PATH's."""
+    """Return the version of the Java in JAVA_HOME, or else in PATH."""
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
     if java is None:
@@ -213,10 +217,10 @@ SHELLS = ("bash", "zsh", "fish")
 @click.argument("shell", type=click.Choice(SHELLS))
 @click.pass_context
 def completion(context: click.Context, shell: str) -> None:
-    """Print the script by which SHELL completes commands and options.
+    """Print the script with which SHELL completes commands and options.
 
-    The first example does it for the running shell, the others for every one that is started
-    later; bash must be 4.4 or newer.
+    The first example is for the running shell, the others for every later one; bash must be 4.4 or
+    newer.
     """
     from click.shell_completion import get_completion_class
 

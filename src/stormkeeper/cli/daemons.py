@@ -1,4 +1,4 @@
-"""The commands that run a daemon until it is told to stop."""
+"""The commands that run a daemon until a signal stops it, and two for a supervisor's machine."""
 
 import json
 import os
@@ -29,11 +29,11 @@ from stormkeeper.cli.options import (
 @log_option
 @conf_options
 def pacemaker() -> None:
-    """Run a Pacemaker, which takes and keeps heartbeats.
+    """Run a Pacemaker, which receives and keeps heartbeats.
 
     It listens on pacemaker.bind.host and pacemaker.port, and prints `pacemaker listening on
-    HOST:PORT` when it is ready. SIGTERM and SIGINT stop it. On SIGHUP it reads configuration, users
-    and certificates again.
+    HOST:PORT` when it is ready. SIGTERM and SIGINT stop it. On SIGHUP it reloads configuration,
+    users and certificates.
     """
     conf = load_daemon_conf()
     from stormkeeper.pacemaker.server import daemon
@@ -55,9 +55,9 @@ def pacemaker() -> None:
 def dev_zookeeper() -> None:
     """Run a ZooKeeper server, for development.
 
-    It is the real one, from PySpark's jars. It listens on storm.zookeeper.port, keeps its data
-    below storm.local.dir, and prints `zookeeper listening on HOST:PORT` when it serves. SIGTERM and
-    SIGINT stop it.
+    It is the real ZooKeeper, from PySpark's jars. It listens on storm.zookeeper.port, keeps its
+    data below storm.local.dir, and prints `zookeeper listening on HOST:PORT` when it is ready.
+    SIGTERM and SIGINT stop it.
 
     Needs the extra stormkeeper[spark]; exit code 69: it is not installed.
     """
@@ -82,21 +82,21 @@ def pipeline() -> None:
     """Run the heartbeat pipeline on Spark.
 
     It reads heartbeats from the Pacemakers of pacemaker.servers, and writes tables to
-    pipeline.tables.dir: who is alive every pipeline.trigger.secs, what workers reported and
-    components counted every pipeline.statistics.secs. It prints `pipeline writing to DIR` when the
-    first batch of both is there. It logs which Pacemakers cannot be read, and why. Metrics
-    and health are on pipeline.metrics.port. SIGTERM and SIGINT stop it.
+    pipeline.tables.dir: the liveness of workers every pipeline.trigger.secs, statistics of workers
+    and components every pipeline.statistics.secs. It prints `pipeline writing to DIR` after the
+    first batch of both. It logs which Pacemakers cannot be read, and why. Metrics and health are on
+    pipeline.metrics.port. SIGTERM and SIGINT stop it.
 
     Needs the extra stormkeeper[spark]; exit code 69: it is not installed.
     """
     from stormkeeper.daemon.lifecycle import StopSignals
 
-    # Before anything that takes time: a stop is heeded from now on.
+    # First of all, so that a stop signal during the start is not lost.
     with StopSignals() as stop, faults():
         extras.require("spark", "storm pipeline")
         conf = load_daemon_conf()
-        # Arrow's own choice keeps what each thread has freed; and it is made at its first import.
-        # Jemalloc keeps the least and costs the least, but is not in what is built for ARM.
+        # Arrow chooses at its first import. Its default pool keeps the memory that threads free;
+        # jemalloc keeps the least, but Arrow's builds for ARM lack it.
         pool = "jemalloc" if platform.machine() == "x86_64" else "system"
         os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", pool)
         from stormkeeper.pipeline import process
@@ -115,21 +115,21 @@ def pipeline() -> None:
 @click.option(
     "--take-over",
     is_flag=True,
-    help="Lead topologies, too, that a Nimbus of Java's has led; it has to be stopped for good.",
+    help="Lead also the topologies of Storm's own Nimbus, which must be stopped for good.",
 )
 @log_option
 @conf_options
 def nimbus(take_over: bool) -> None:
-    """Run a Nimbus, the master of a cluster, or one that stands by.
+    """Run a Nimbus, the master of a cluster, or a standby.
 
     It listens on nimbus.bind.host and nimbus.thrift.port, and prints `nimbus listening on
-    HOST:PORT` when it answers. Of several, ZooKeeper says which one leads. Metrics and health are
-    on nimbus.metrics.port. SIGTERM and SIGINT stop it: another one leads then, and topologies run
-    on.
+    HOST:PORT` when it is ready. Of several Nimbuses, ZooKeeper elects the leader. Metrics and
+    health are on nimbus.metrics.port. SIGTERM and SIGINT stop it: then another Nimbus leads, and
+    topologies keep running.
     """
     from stormkeeper.daemon.lifecycle import StopSignals
 
-    # Before anything that takes time: a stop is heeded from now on.
+    # First of all, so that a stop signal during the start is not lost.
     with StopSignals() as stop, faults():
         conf = load_daemon_conf(has_clients=True)
         from stormkeeper.nimbus import process
@@ -149,10 +149,10 @@ def nimbus(take_over: bool) -> None:
 def supervisor() -> None:
     """Run a supervisor, which runs a cluster's workers on this machine.
 
-    It registers in the ZooKeeper of storm.zookeeper.servers, fetches the code of topologies that
+    It registers in the ZooKeeper of storm.zookeeper.servers, downloads the code of topologies that
     are assigned to it, and runs one worker in each slot of supervisor.slots.ports. It prints
-    `supervisor ready ID` when it can take work. SIGTERM and SIGINT stop it. The workers go on then,
-    and the next supervisor with the same storm.local.dir looks after them again; to end them, use
+    `supervisor ready ID` when it is ready. SIGTERM and SIGINT stop it. The workers keep running,
+    and the next supervisor with the same storm.local.dir adopts them; to end them, use
     `storm kill_workers`.
 
     Workers run as this user, with this user's rights.
@@ -161,7 +161,7 @@ def supervisor() -> None:
     """
     from stormkeeper.daemon.lifecycle import StopSignals
 
-    # Before anything that takes time: a stop is heeded from now on.
+    # First of all, so that a stop signal during the start is not lost.
     with StopSignals() as stop, faults():
         extras.require("spark", "storm supervisor", "pyspark")
         conf = load_daemon_conf(has_clients=True)
@@ -178,11 +178,11 @@ def supervisor() -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON list, an object a worker.")
 @conf_options
 def kill_workers(as_json: bool) -> None:
-    """End all workers of this machine's supervisor, and wait until nothing is left of them.
+    """End all workers of this machine's supervisor, and wait for their processes.
 
-    It takes those of the supervisor that has, or had, the same storm.local.dir. Each is asked to
-    end, finishes its running batch, and is killed if it takes longer than 27 s and
-    supervisor.worker.shutdown.sleep.secs. If the supervisor runs, it starts them again: stop it
+    The command ends the workers of the supervisor that has, or had, the same storm.local.dir. Each
+    worker finishes its running batch, and is killed after 27 s plus
+    supervisor.worker.shutdown.sleep.secs. A running supervisor starts its workers again: stop it
     first.
 
     Exit code 1: some could not be ended.
@@ -199,7 +199,7 @@ def kill_workers(as_json: bool) -> None:
             click.echo("storm: a supervisor runs here, and will start its workers again", err=True)
         ended = end_workers(directories, SlotTimeouts.from_conf(conf).grace)
     if as_json:
-        said = [
+        values = [
             {
                 "worker_id": one.worker_id,
                 "topology": one.storm_id,
@@ -209,7 +209,7 @@ def kill_workers(as_json: bool) -> None:
             }
             for one in ended
         ]
-        click.echo(json.dumps(said))
+        click.echo(json.dumps(values))
     elif not ended:
         click.echo("no worker runs here")
     else:
@@ -231,10 +231,10 @@ def kill_workers(as_json: bool) -> None:
 def node_health_check(as_json: bool) -> None:
     """Run the health checks of this machine once, as its supervisor does every 30 s.
 
-    The checks are the executables in storm.health.check.dir. One fails if its exit code is not 0,
-    or if it takes longer than storm.health.check.timeout.ms.
+    The checks are the executables in storm.health.check.dir. A check fails if its exit code is not
+    0, or if it takes longer than storm.health.check.timeout.ms.
 
-    Exit code 1: one or more failed; a supervisor here takes no new work then.
+    Exit code 1: one or more failed; a supervisor on this machine then takes no new work.
     """
     conf = load_conf()
     from stormkeeper.supervisor import health
@@ -242,8 +242,8 @@ def node_health_check(as_json: bool) -> None:
     with faults():
         failed = health.check(conf)
     if as_json:
-        said = [{"name": one.name, "reason": one.reason} for one in failed]
-        click.echo(json.dumps({"healthy": not failed, "failed": said}))
+        values = [{"name": one.name, "reason": one.reason} for one in failed]
+        click.echo(json.dumps({"healthy": not failed, "failed": values}))
         exit_with(1 if failed else 0)
     if failed:
         raise Fault(

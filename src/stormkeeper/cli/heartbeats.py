@@ -25,6 +25,7 @@ from stormkeeper.cli.options import (
     exit_with,
     faults,
     load_conf,
+    normal_path,
     until_interrupted,
     watch_option,
 )
@@ -246,11 +247,6 @@ def top(once: bool, as_json: bool, interval: float) -> None:
     logging.getLogger("stormkeeper").addHandler(logging.NullHandler())
     with until_interrupted(), _pool_faults():
         heartbeats_top.run(conf, interval=interval, once=once, as_json=as_json)
-
-
-def normal_path(path: str) -> str:
-    """Return a path with one slash before each part and none at the end."""
-    return "/" + "/".join(part for part in path.split("/") if part)
 
 
 def _watch(pool: PacemakerPool, path: str, *, as_json: bool, timeout_secs: float) -> None:

@@ -1,4 +1,4 @@
-"""``storm history``: what happened to workers, out of the pipeline's tables."""
+"""``storm history`` and ``storm alerts``: events and alerts in the pipeline's tables."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _UNITS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 
-#: Longer than anything is kept, and less than what a date can be set back by.
+#: Longer than any retention, and short enough for a date's range.
 _LONGEST_SECS: Final = 100 * 365 * 86_400
 
 
@@ -36,7 +36,7 @@ class Age(click.ParamType[timedelta]):
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> timedelta:
-        """Return it as a `timedelta`."""
+        """Return the age as a `timedelta`."""
         if isinstance(value, timedelta):
             return value
         found = re.fullmatch(r"([0-9]{1,9})([smhd])", value)
@@ -67,15 +67,15 @@ class Age(click.ParamType[timedelta]):
 @json_option
 @conf_options
 def history(subject: str, since: timedelta | None, lines: int, as_json: bool) -> None:
-    """Show what happened to the workers of a node or a topology, oldest first.
+    """Show events of the workers of a node or a topology, oldest first.
 
-    NODE is a host or a supervisor's id, TOPOLOGY a name or an id. Reads the tables that `storm
-    pipeline` keeps in pipeline.tables.dir. Prints one line per event: when, topology's id, worker,
-    what, and why. A worker whose topology was killed is called killed, not late or dead, if the
-    pipeline reaches Nimbus. With --json it is an array of the rows of the table worker_events. If
-    the tables are old, stderr says so.
+    NODE is a host or a supervisor's id, TOPOLOGY a name or an id. The command reads the tables of
+    `storm pipeline` in pipeline.tables.dir, and prints a line for each event: time, topology's id,
+    worker, event and evidence. If the pipeline can reach Nimbus, a worker of a killed topology is
+    called killed, not late or dead. --json prints an array of the rows of the table worker_events.
+    stderr says if the tables are old.
 
-    Exit code 1: there are no tables, they cannot be read, or do not know that node or topology.
+    Exit code 1: there are no tables, they cannot be read, or do not contain that node or topology.
     """
     conf = load_conf()
     with faults():
@@ -95,7 +95,7 @@ def history(subject: str, since: timedelta | None, lines: int, as_json: bool) ->
     elif found:
         click.echo("\n".join(_line(event, names) for event in found))
     else:
-        click.echo("Nothing happened that the tables know of.")
+        click.echo("The tables contain no events of that time.")
 
 
 def _iso(value: datetime) -> str:
@@ -103,15 +103,7 @@ def _iso(value: datetime) -> str:
 
 
 def node_names(hosts: Mapping[str, str], nodes: Iterable[str]) -> dict[str, str]:
-    """Return what people call nodes, by the ids of their supervisors.
-
-    Parameters
-    ----------
-    hosts
-        Those that are known, by the same ids.
-    nodes
-        Further ids.
-    """
+    """Return the names of nodes by supervisor id: of `hosts`, which are known, and of `nodes`."""
     from stormkeeper.conf.address import host_of_supervisor, supervisor_names
 
     return supervisor_names({**{node: host_of_supervisor(node) for node in nodes}, **hosts})
@@ -123,40 +115,39 @@ def _line(event: dict[str, Any], names: Mapping[str, str]) -> str:
     return escaped(f"{'  '.join(parts)}: {event['evidence']}")
 
 
-#: What is older than so many times the pipeline's interval is old, and after so many seconds at
-#: least.
+#: Tables count as old after so many of the pipeline's intervals, but at least these seconds.
 _INTERVALS: Final = 4
 _LEAST_SECS: Final = 60.0
 
 
 def limit_secs(interval_secs: float) -> float:
-    """Return from which age on something is old that is written at this interval."""
+    """Return the age from which tables that are written at this interval count as old."""
     return max(_INTERVALS * interval_secs, _LEAST_SECS)
 
 
 def age_of(written_at: datetime, interval_secs: float) -> str | None:
-    """Say how old tables are that are to be written at this interval, None if they are not old."""
+    """Return a remark on old tables that should be written at this interval, or None."""
     age = (datetime.now(UTC) - written_at).total_seconds()
     if age <= limit_secs(interval_secs):
         return None
     return (
-        f"these tables are {duration(int(age))} old, where the pipeline writes them every"
+        f"these tables are {duration(int(age))} old, and the pipeline writes them every"
         f" {interval_secs:g} s: does `storm pipeline` run?"
     )
 
 
 def remark_on_age(past: Past, name: str) -> bool:
-    """Say on stderr if a table has not been written for long; return whether that is so."""
+    """Print a remark on stderr if a table is old; return whether it is."""
     said = age_of(past.written_at(name), past.interval_secs(name))
     if said is not None:
         click.echo(f"storm: {said}", err=True)
     return said is not None
 
 
-#: Between two looks, in seconds.
+#: Seconds between two reads with ``--follow``.
 _LOOK_SECS: Final = 0.5
 
-#: Before all that was seen.
+#: Before all events.
 _BEGINNING: Final = datetime.fromtimestamp(0, UTC)
 
 _WIDTH: Final = 80
@@ -171,7 +162,7 @@ _INDENT: Final = "  "
         "storm alerts -f --json",
     )
 )
-@click.option("-f", "--follow", is_flag=True, help="Go on with what begins and ends, until Ctrl-C.")
+@click.option("-f", "--follow", is_flag=True, help="Print alerts that begin or end, until Ctrl-C.")
 @click.option("--ended", is_flag=True, help="Also those that ended in the last day.")
 @click.option(
     "--severity", type=click.Choice(["warning", "critical"]), help="Only those of this severity."
@@ -179,18 +170,16 @@ _INDENT: Final = "  "
 @json_option
 @conf_options
 def alerts(*, follow: bool, ended: bool, severity: str | None, as_json: bool) -> None:
-    """Show what the pipeline's analyses have found in the cluster, the severest first.
+    """Show the alerts of the pipeline's analyses, the severest first.
 
-    Reads the tables that `storm pipeline` keeps in pipeline.tables.dir. If their newest round is
-    old, stderr says so.
+    The command reads the tables of `storm pipeline` in pipeline.tables.dir; stderr says if their
+    newest round is old.
 
-    With --json it is an array of the rows of the table alerts. With -f it is one object a line:
-    each of these rows, and then each new row of the table alert_history, which says in "change"
-    what has happened: began, severity (it is another one now), or ended. -f waits for the first
-    round of analyses.
+    --json prints an array of the rows of the table alerts. With -f it prints one object a line:
+    each of these rows, and then each new row of the table alert_history, whose "change" is began,
+    severity (a new one), or ended. -f waits for the first round of analyses.
 
-    Exit code 0: also if there are no alerts. 1: there are no tables of alerts, or they cannot be
-    read.
+    Exit code 0: also without alerts. 1: there are no tables of alerts, or they cannot be read.
     """
     conf = load_conf()
     with until_interrupted(), faults():
@@ -228,9 +217,9 @@ def alerts(*, follow: bool, ended: bool, severity: str | None, as_json: bool) ->
 
 
 def _changes(folder: Path, seen: datetime | None, *, is_old: bool) -> Iterator[Mapping[str, Any]]:
-    """Yield what is new in the history, for ever; say once if it cannot be read, or becomes old.
+    """Yield new rows of the history for ever; remark once if the table is unreadable or old.
 
-    Without a time that was `seen` there is none yet, and then all of it is new.
+    `seen` None: there was no table yet, so every row is new.
     """
     from stormkeeper.history import events
     from stormkeeper.history.database import Past
@@ -269,7 +258,7 @@ def _changes(folder: Path, seen: datetime | None, *, is_old: bool) -> Iterator[M
 
 
 def _named(found: Iterable[Mapping[str, Any]], hosts: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Return alerts in whose texts nodes have the names that people call them."""
+    """Return alerts with the names of nodes instead of supervisor ids in their texts."""
     rows = [dict(row) for row in found]
     names = node_names(hosts, (row["node"] for row in rows if row["node"] is not None))
     for row in rows:

@@ -1,4 +1,4 @@
-"""``storm local``: a whole cluster on this machine, for one topology."""
+"""``storm local``: runs one topology on a whole cluster on this machine."""
 
 import json
 from pathlib import Path
@@ -20,14 +20,14 @@ _TABLES = "pipeline.tables.dir"
 
 
 class _Local(click.Command):
-    """Says where the script's options belong if one is not storm's."""
+    """Adds a hint to the error for an unknown option: it may be the script's."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Read the command line."""
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
-            hint = f"An option of the script's stands behind --, as in: -- {error.option_name}"
+            hint = f"Options of the script follow --, as in: -- {error.option_name}"
             raise click.UsageError(f"{error.format_message()} {hint}", ctx) from error
 
 
@@ -60,14 +60,14 @@ def _report(_: click.Context, __: click.Parameter, file: Path | None) -> Path | 
     "--seconds",
     metavar="N",
     type=click.FloatRange(min=0, min_open=True),
-    help="Stop by itself after N seconds of running.",
+    help="Stop after N seconds of running.",
 )
 @click.option(
     "--report",
     metavar="FILE",
     type=click.Path(dir_okay=False, writable=True, path_type=Path),
     callback=_report,
-    help="Write what was seen to FILE, as JSON.",
+    help="Write a report to FILE, as JSON.",
 )
 @click.option(
     "--keep",
@@ -93,16 +93,16 @@ def local(
 ) -> None:
     """Run TOPOLOGY on a cluster of its own, on this machine.
 
-    Starts ZooKeeper, two Nimbuses, two supervisors, two Pacemakers and the heartbeat pipeline, as
-    processes on free ports of the loopback interface, submits TOPOLOGY to them, and shows them
-    live. Ctrl-C ends TOPOLOGY, and then all of them. Spark starts in the worker first, and in the
-    pipeline once the worker has counted its first rows, or after a minute. The tables are removed
-    with the run, unless --keep names a folder for them.
+    The command starts ZooKeeper, two Nimbuses, two supervisors, two Pacemakers and the heartbeat
+    pipeline, as processes on free ports of the loopback interface, submits TOPOLOGY, and shows them
+    live. Ctrl-C ends TOPOLOGY, and then all processes. Spark starts in the worker first, and in the
+    pipeline when the worker has counted its first rows, or after a minute. The tables are removed
+    at the end, unless --keep names a folder for them.
 
-    TOPOLOGY is a Python file that defines a Topology, or any PySpark streaming script. Write its
-    ARGUMENTS, which it finds in sys.argv, behind --. Faults in its source are reported before
-    anything starts. Configuration keys that Stormkeeper does not know are handed to it. It runs in
-    a folder of its own, as in any cluster: give it whole paths.
+    TOPOLOGY is a Python file that defines a Topology, or any PySpark streaming script. Its
+    ARGUMENTS, for sys.argv, follow --. Faults in its source are reported before anything starts.
+    Configuration keys that Stormkeeper does not know go to TOPOLOGY. It runs in a folder of its
+    own, as in any cluster: give it whole paths.
 
     Exit code 0: it was stopped, or all queries have ended. 1: TOPOLOGY has a fault or failed, or
     another process failed. 2: wrong usage or configuration. 69: the extra stormkeeper[spark] is not
@@ -118,7 +118,7 @@ def local(
     with faults():
         script_source.check(topology, py_files)
         script_source.check_starts(topology, py_files)
-    # What it imports takes longer than the check.
+    # Imported after the check, since the import takes longer.
     from stormkeeper.local import local_cluster
     from stormkeeper.local.run_plan import RunRequest
 

@@ -1,4 +1,4 @@
-"""``storm logs``: what a topology's workers have written, on whatever machines they are."""
+"""``storm logs``: prints and follows the logs of a topology's workers, from all their machines."""
 
 from __future__ import annotations
 
@@ -26,19 +26,27 @@ from stormkeeper.cli.options import (
     until_interrupted,
 )
 from stormkeeper.cli.output import remark
-from stormkeeper.client.log_reader import MachineLogs
-from stormkeeper.client.log_server import LogMachine, LogServer
-from stormkeeper.conf.address import supervisor_names
 from stormkeeper.errors import LogsError, StormkeeperError
 from stormkeeper.names import host_port, printable, split_host_port
 
 if TYPE_CHECKING:
+    from stormkeeper.client.log_reader import MachineLogs
     from stormkeeper.client.log_server import LogMachine
     from stormkeeper.conf import Conf
     from stormkeeper.state.storm.cluster import StormReads
 
-
 _UNITS: Final = {"": 1, "s": 1, "m": 60, "h": 3_600, "d": 86_400}
+
+_REMEDY: Final = (
+    "check that `storm supervisor` runs there, and that supervisor.bind.host admits other machines"
+)
+
+#: Seconds between two rounds of reads with ``--follow``.
+_ROUND: Final = 1.0
+#: Seconds until the next read of a machine that did not answer.
+_AGAIN: Final = 10.0
+#: Seconds between two updates of the workers' machines.
+_LOOK: Final = 5.0
 
 
 def _secs(_: click.Context, __: click.Parameter, text: str | None) -> float | None:
@@ -55,7 +63,7 @@ def _place(_: click.Context, __: click.Parameter, text: str | None) -> tuple[str
         return None
     place = split_host_port(text)
     if place is None:
-        raise click.BadParameter(f"{text!r} is no HOST:PORT of a worker; `storm status` has them")
+        raise click.BadParameter(f"{text!r} is no HOST:PORT of a worker; `storm status` lists them")
     return place
 
 
@@ -68,16 +76,15 @@ def _place(_: click.Context, __: click.Parameter, text: str | None) -> tuple[str
     )
 )
 @click.argument("topology")
-@click.option("-f", "--follow", "is_followed", is_flag=True, help="Go on with what comes.")
-@click.option("--component", metavar="COMPONENT", help="Of the workers that it runs in alone.")
-@click.option("--worker", metavar="HOST:PORT", callback=_place, help="Of that worker alone.")
+@click.option("-f", "--follow", "is_followed", is_flag=True, help="Print new lines, until Ctrl-C.")
+@click.option("--component", metavar="COMPONENT", help="Only the workers of this component.")
+@click.option("--worker", metavar="HOST:PORT", callback=_place, help="Only this worker.")
 @click.option(
     "--since",
     "since_secs",
     metavar="TIME",
     callback=_secs,
-    help="Only what was logged in the last TIME, such as 90s, 10m or 2h; by default the last 50 KiB"
-    " of each log.",
+    help="Only the last TIME, such as 90s, 10m or 2h; by default the last 50 KiB of each log.",
 )
 @json_option
 @conf_options
@@ -92,174 +99,94 @@ def logs(
 ) -> None:
     """Print the logs of the workers of TOPOLOGY, a name or an id.
 
-    ZooKeeper tells which machines they are on, and the supervisors there give the logs over HTTP.
-    Where several workers write, each line begins with HOST:PORT of its worker. With --json each is
-    an object.
+    The command finds the workers' machines in ZooKeeper, and reads the logs from the supervisors
+    there over HTTP. If there are several workers, each line begins with HOST:PORT of its worker.
+    With --json each line is an object.
 
-    What a topology prints does not say when. With --since it is left out if a later line is older.
+    Output of a topology has no time. --since drops such a line if a later line is too old.
 
-    With -f it goes on until Ctrl-C, or until the topology is gone; it goes along when workers move,
-    and when a log is renamed. A machine that cannot be reached is named on stderr, and asked again.
+    -f continues until Ctrl-C, or until the topology is gone; it follows workers to other machines,
+    and renamed logs. stderr names machines that do not answer; the command tries them again.
 
-    The log of a worker that ran in the past stays on its machine. All are printed of a topology
-    that runs nowhere now, as its queries have ended. Else name the worker, and the topology's id if
-    that is gone.
+    The log of a past worker stays on its machine. For a topology without workers, because its
+    queries have ended, all its logs are printed. Otherwise name the worker with --worker, and use
+    the topology's id if the topology is gone.
 
     Exit code 1: there is no such topology, component or worker, or it runs nowhere. 3: a machine
-    could not be reached, so its logs are missing, or ZooKeeper or Nimbus did not answer.
+    did not answer, so its logs are missing, or ZooKeeper or Nimbus did not answer.
     """
     if component is not None and worker is not None:
         raise click.UsageError("--component and --worker exclude each other")
     conf = load_conf()
-    from stormkeeper.cli.state import looking
+    from stormkeeper.cli.state import open_state
 
     missing = False
-    with until_interrupted() if is_followed else nullcontext(), looking(conf) as store:
-        from stormkeeper.cli.logs import LogMachines
+    with until_interrupted() if is_followed else nullcontext(), open_state(conf) as store:
         from stormkeeper.state.node_heartbeats import NodeHeartbeats
         from stormkeeper.state.storm.cluster import StormReads
         from stormkeeper.state.storm.record_io import Codec
 
         cluster = StormReads(store, Codec.from_conf(conf), heartbeats=NodeHeartbeats(store))
-        storm_id = _id(cluster, topology, is_gone=worker is not None)
+        storm_id = _storm_id(cluster, topology, may_be_gone=worker is not None)
 
-        def look() -> dict[str, LogMachine] | None:
+        def find_machines() -> dict[str, LogMachine] | None:
             return _machines(conf, cluster, storm_id, component, worker)
 
-        machines = look()
+        machines = find_machines()
         runs_nowhere = not machines and not is_followed
         if runs_nowhere and component is None:
             from stormkeeper.client import log_server
 
-            machines = log_server.of_all(cluster.all_supervisor_info())
-        reading = LogMachines(
+            machines = log_server.all_machines(cluster.all_supervisor_info())
+        printer = LogPrinter(
             storm_id,
             since=None if since_secs is None else time.time() - since_secs,
             as_json=as_json,
         )
-        reading.ask(machines or {})
+        printer.set_machines(machines or {})
         if is_followed:
-            reading.follow(look)
+            printer.follow(find_machines)
         else:
-            missing = reading.once()
-            if runs_nowhere and not missing and not reading.has_found:
+            missing = printer.print_once()
+            if runs_nowhere and not missing and not printer.has_found:
                 raise Fault(
-                    f"{topology} runs nowhere now, see `storm status {topology}`, and no supervisor"
-                    " that is there has a log of it"
+                    f"{topology} runs nowhere now, see `storm status {topology}`, and no registered"
+                    " supervisor has a log of it"
                 )
     exit_with(UnansweredFault.exit_code if missing else 0)
 
 
-def _id(cluster: StormReads, topology: str, *, is_gone: bool) -> str:
-    """Return a topology's id; it may be one that `is_gone`."""
-    found = cluster.storm_id_by_name(topology)
-    if found is not None:
-        return found
-    if is_gone or cluster.storm_base(topology) is not None:
-        return topology
-    raise Fault(f"there is no topology {topology}; `storm list` names those that are")
-
-
-def _machines(
-    conf: Conf,
-    cluster: StormReads,
-    storm_id: str,
-    component: str | None,
-    worker: tuple[str, int] | None,
-) -> dict[str, LogMachine] | None:
-    """Return whom to ask, by their supervisors' ids; None where the topology is gone."""
-    from stormkeeper.client import log_server
-
-    supervisors = cluster.all_supervisor_info()
-    assignment = cluster.assignment_info(storm_id)
-    found = log_server.of_topology(assignment, supervisors)
-    if worker is not None:
-        there = log_server.only(found, {worker}) or log_server.of_host(*worker, supervisors)
-        if not there:
-            hosts = ", ".join(sorted({each.hostname for each in supervisors.values()})) or "none"
-            raise Fault(f"no supervisor is registered on {worker[0]}; these are: {hosts}")
-        return there
-    if assignment is None and cluster.storm_base(storm_id) is None:
-        return None
-    if component is None or not found:
-        return found
-    return log_server.only(found, _workers_of(conf, storm_id, component))
-
-
-def _workers_of(conf: Conf, storm_id: str, component: str) -> set[tuple[str, int]]:
-    """Return the hosts and ports of a component's workers, which Nimbus alone can tell."""
-    from stormkeeper.client.log_server import of_component
-    from stormkeeper.client.nimbus_connection import connect
-    from stormkeeper.thrift.nimbus import GetInfoOptions, NumErrorsChoice
-
-    with _unanswered(), connect(conf) as connection:
-        options = GetInfoOptions(NumErrorsChoice.NONE)
-        info = connection.nimbus.getTopologyInfoWithOpts(storm_id, options)
-    with faults():
-        return of_component(info, component)
-
-
-@contextmanager
-def _unanswered() -> Iterator[None]:
-    """End the command as where ZooKeeper does not answer, if Nimbus does not."""
-    from stormkeeper.errors import RpcError
-
-    with faults():
-        try:
-            yield
-        except RpcError as error:
-            raise UnansweredFault(str(error)) from error
-
-
-_REMEDY: Final = (
-    "see that `storm supervisor` runs there, and that supervisor.bind.host lets others in"
-)
-
-#: Seconds between two rounds.
-_ROUND: Final = 1.0
-#: Seconds after which a machine that could not be reached is asked again.
-_AGAIN: Final = 10.0
-#: Seconds after which it is looked anew on which machines the workers are.
-_LOOK: Final = 5.0
-
-
 class _Source:
-    """One machine, and what was read of its logs."""
+    """A machine, and the reader of its logs."""
 
     def __init__(self, machine: LogMachine) -> None:
         self.machine = machine
-        #: What people call its supervisor.
+        #: The supervisor's name in the output.
         self.name = machine.host
-        #: None until it has an address.
+        #: None until the machine has an address.
         self.logs: MachineLogs | None = None
-        #: Whether it was told that it cannot be reached.
+        #: Whether a remark has said that the machine does not answer.
         self.is_missing = False
         self.asked_again_at = 0.0
 
 
-class LogMachines:
-    """Prints the logs of a topology's workers.
-
-    Parameters
-    ----------
-    storm_id
-        The topology.
-    since
-        As for `MachineLogs`.
-    as_json
-        Whether each line is an object.
-    """
+class LogPrinter:
+    """Prints the logs of a topology's workers; a machine that does not answer delays no other."""
 
     def __init__(self, storm_id: str, *, since: float | None, as_json: bool) -> None:
         self._storm_id = storm_id
         self._since = since
         self._as_json = as_json
         self._sources: dict[str, _Source] = {}
-        #: Whether lines are told apart by whose they are, from the first time that they have to be.
+        #: Whether lines have a prefix, from the first time that there are several workers.
         self._is_shared = False
 
-    def ask(self, machines: Mapping[str, LogMachine]) -> None:
-        """Ask these machines from now on; what was read of those among them stays so."""
+    def set_machines(self, machines: Mapping[str, LogMachine]) -> None:
+        """Read from these machines from now on; known ones continue."""
+        from stormkeeper.client.log_reader import MachineLogs
+        from stormkeeper.client.log_server import LogServer
+        from stormkeeper.conf.address import supervisor_names
+
         self._sources = {
             node: self._sources.get(node) or _Source(machine) for node, machine in machines.items()
         }
@@ -285,11 +212,11 @@ class LogMachines:
 
     @property
     def has_found(self) -> bool:
-        """Whether a log was found anywhere."""
+        """Whether any machine had a log."""
         return any(source.logs and source.logs.read_ports for source in self._sources.values())
 
-    def once(self) -> bool:
-        """Print what there is; return whether a machine was missing."""
+    def print_once(self) -> bool:
+        """Print all logs; return whether a machine did not answer."""
         for source in self._sources.values():
             self._read(source)
             if source.is_missing or source.logs is None:
@@ -302,15 +229,9 @@ class LogMachines:
                     )
         return any(source.is_missing for source in self._sources.values())
 
-    def follow(self, look: Callable[[], Mapping[str, LogMachine] | None]) -> None:
-        """Print what there is and what comes, until interrupted or the topology is gone.
-
-        Parameters
-        ----------
-        look
-            Returns the machines that are to be asked now, None where there is nothing more to come.
-        """
-        # Those that come later are read from now on.
+    def follow(self, find_machines: Callable[[], Mapping[str, LogMachine] | None]) -> None:
+        """Print all logs and new lines, until `find_machines` returns None: no topology."""
+        # Logs of workers that move later are read from now on.
         self._since = time.time() if self._since is None else self._since
         is_told = False
         looked_at = time.monotonic()
@@ -324,26 +245,26 @@ class LogMachines:
                 continue
             looked_at = time.monotonic()
             try:
-                machines = look()
+                machines = find_machines()
             except (StormkeeperError, click.ClickException) as error:
                 if not is_told:
-                    remark(f"where the workers are now is not known: {_words(error)}")
+                    remark(f"the workers' machines are unknown at present: {_text_of(error)}")
                 is_told = True
                 continue
             is_told = False
             if machines is None:
-                self.once()
+                self.print_once()
                 remark("the topology is gone")
                 return
-            self.ask(machines)
+            self.set_machines(machines)
 
     def _read(self, source: _Source) -> None:
-        """Print what has come from a machine, or say once why nothing comes."""
-        fault = self._fault(source)
+        """Print new lines of a machine, or say once why there are none."""
+        fault = self._print_new(source)
         if fault is None:
             if source.is_missing:
                 source.is_missing = False
-                remark(f"{source.name} gives its logs again")
+                remark(f"{source.name} answers again")
             return
         source.asked_again_at = time.monotonic() + _AGAIN
         if not source.is_missing:
@@ -351,8 +272,8 @@ class LogMachines:
             workers = ", ".join(host_port(source.name, port) for port in source.machine.ports or ())
             remark(f"no logs of {workers or source.name}: {fault}")
 
-    def _fault(self, source: _Source) -> str | None:
-        """Print what has come from a machine; return why that is not possible, if so."""
+    def _print_new(self, source: _Source) -> str | None:
+        """Print new lines of a machine; return the fault that prevents it, if any."""
         if source.logs is None:
             return source.machine.fault
         try:
@@ -371,5 +292,67 @@ class LogMachines:
         sys.stdout.write(f"{line}\n")
 
 
-def _words(error: Exception) -> str:
+def _text_of(error: Exception) -> str:
     return error.format_message() if isinstance(error, click.ClickException) else str(error)
+
+
+def _storm_id(cluster: StormReads, topology: str, *, may_be_gone: bool) -> str:
+    found = cluster.storm_id_by_name(topology)
+    if found is not None:
+        return found
+    if may_be_gone or cluster.storm_base(topology) is not None:
+        return topology
+    raise Fault(f"there is no topology {topology}; `storm list` shows all")
+
+
+def _machines(
+    conf: Conf,
+    cluster: StormReads,
+    storm_id: str,
+    component: str | None,
+    worker: tuple[str, int] | None,
+) -> dict[str, LogMachine] | None:
+    """Return the machines to read from by supervisor id; None if the topology is gone."""
+    from stormkeeper.client import log_server
+
+    supervisors = cluster.all_supervisor_info()
+    assignment = cluster.assignment_info(storm_id)
+    found = log_server.machines_of_topology(assignment, supervisors)
+    if worker is not None:
+        there = log_server.with_workers(found, {worker}) or log_server.machines_of_host(
+            *worker, supervisors
+        )
+        if not there:
+            hosts = ", ".join(sorted({each.hostname for each in supervisors.values()})) or "none"
+            raise Fault(f"no supervisor is registered on {worker[0]}; these are: {hosts}")
+        return there
+    if assignment is None and cluster.storm_base(storm_id) is None:
+        return None
+    if component is None or not found:
+        return found
+    return log_server.with_workers(found, _workers_of(conf, storm_id, component))
+
+
+def _workers_of(conf: Conf, storm_id: str, component: str) -> set[tuple[str, int]]:
+    """Return host and port of a component's workers, from Nimbus."""
+    from stormkeeper.client.log_server import workers_of_component
+    from stormkeeper.client.nimbus_connection import connect
+    from stormkeeper.thrift.nimbus import GetInfoOptions, NumErrorsChoice
+
+    with _unanswered(), connect(conf) as connection:
+        options = GetInfoOptions(NumErrorsChoice.NONE)
+        info = connection.nimbus.getTopologyInfoWithOpts(storm_id, options)
+    with faults():
+        return workers_of_component(info, component)
+
+
+@contextmanager
+def _unanswered() -> Iterator[None]:
+    """End the command with exit code 3 if Nimbus does not answer."""
+    from stormkeeper.errors import RpcError
+
+    with faults():
+        try:
+            yield
+        except RpcError as error:
+            raise UnansweredFault(str(error)) from error

@@ -1,11 +1,12 @@
-"""``storm monitor`` and ``storm get-errors``: what components do, and what went wrong in them."""
+"""``storm monitor`` and ``storm get-errors``: counts and errors of a topology's components."""
 
 from __future__ import annotations
 
 import json
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -17,12 +18,17 @@ from stormkeeper.errors import NotAliveError, RpcError
 from stormkeeper.names import printable
 
 if TYPE_CHECKING:
-    from stormkeeper.client.monitoring import Counting, Look, Row
     from stormkeeper.client.nimbus_connection import NimbusConnection
-    from stormkeeper.thrift.nimbus import NumErrorsChoice, TopologyInfo
+    from stormkeeper.thrift.nimbus import ExecutorSummary, TopologyInfo
 
 #: From this rate on, tuples a second are printed without a fraction.
 _WHOLE: Final = 10
+
+#: The window since the start of a worker.
+_ALL_TIME: Final = ":all-time"
+
+#: An executor's host, port, first and last task.
+_Executor = tuple[str, int, int, int]
 
 
 @click.command(
@@ -35,18 +41,18 @@ _WHOLE: Final = 10
 def get_errors(name: str, as_json: bool) -> None:
     """Print the newest error of each component of topology NAME.
 
-    On a terminal they are printed as they are, the newest last. Elsewhere, and with --json, it is
-    one JSON object as Storm's: {"Topology Name": NAME, "Comp-Errors": {COMPONENT: ERROR}}, or
-    {"Failure": TEXT} where there is no such topology. A component without errors is left out.
+    A terminal shows the whole texts, the newest last. Otherwise, and with --json, the output is one
+    JSON object as in Storm: {"Topology Name": NAME, "Comp-Errors": {COMPONENT: ERROR}}, or
+    {"Failure": TEXT} if there is no such topology. Components without errors are left out.
 
-    Exit code 1: there is no such topology, or Nimbus was not reached.
+    Exit code 1: there is no such topology, or Nimbus did not answer.
     """
     with connected() as connection:
         from stormkeeper.client import topology_view
 
         for_people = sys.stdout.isatty() and not as_json
         try:
-            info = topology_view.errors(connection, name)
+            info = topology_view.get_errors(connection, name)
         except NotAliveError:
             if for_people:
                 raise
@@ -56,7 +62,7 @@ def get_errors(name: str, as_json: bool) -> None:
     if for_people:
         from stormkeeper.cli import topology_tables
 
-        click.echo("\n".join(topology_tables.of_errors(newest, time.time())))
+        click.echo("\n".join(topology_tables.error_lines(newest, time.time())))
         return
     texts = {component: error.error for component, error in newest.items()}
     click.echo(json.dumps({"Topology Name": info.name, "Comp-Errors": texts}))
@@ -77,18 +83,16 @@ def get_errors(name: str, as_json: bool) -> None:
     type=click.IntRange(1, 3600),
     default=4,
     show_default=True,
-    help="Time from one row to the next.",
+    help="Seconds from one row to the next.",
 )
-@click.option(
-    "-m", "--component", metavar="COMPONENT", help="Of this component alone; by default of all."
-)
+@click.option("-m", "--component", metavar="COMPONENT", help="Only this component; by default all.")
 @click.option(
     "-s",
     "--stream",
     metavar="STREAM",
     default="default",
     show_default=True,
-    help="Which of the components' streams.",
+    help="The components' stream to count.",
 )
 @click.option(
     "-w",
@@ -97,7 +101,7 @@ def get_errors(name: str, as_json: bool) -> None:
     type=click.Choice(["emitted", "transferred"]),
     default="emitted",
     show_default=True,
-    help="What is counted.",
+    help="The count to show.",
 )
 @json_option
 @conf_options
@@ -106,28 +110,26 @@ def monitor(
 ) -> None:
     """Watch how much the components of topology NAME emit, until Ctrl-C.
 
-    Prints a row for each component every SECS: the time, executors, stream, tuples (rows of a
-    batch) since the row before, and tuples a second. The first row of a component has what was
-    counted since its workers have started, and no rate. With --json each row is an object, with the
-    milliseconds since the row before and, as in Storm, tuples a millisecond. The counts are those
-    of the workers' heartbeats, so they come in steps.
+    Every SECS the command prints a row for each component: the time, executors, stream, tuples
+    (rows of a batch) since the row before, and tuples a second. The first row of a component shows
+    the count since its workers started, and no rate. With --json each row is an object, with the
+    milliseconds since the row before and, as in Storm, tuples a millisecond. The counts come from
+    the workers' heartbeats, so they grow in steps.
 
     While no Nimbus answers, stderr says so, and no row is printed.
 
-    Exit code 1: there is no such topology or component, or no stream of that name, or Nimbus was
-    not reached at first.
+    Exit code 1: there is no such topology, component or stream, or Nimbus did not answer at first.
     """
     with connected() as connection, until_interrupted():
-        from stormkeeper.client import monitoring
-        from stormkeeper.thrift.nimbus import NumErrorsChoice
+        from stormkeeper.client.topology_view import components_of
 
-        def look() -> dict[str, Look]:
-            info = _info(connection, name, NumErrorsChoice.NONE)
-            wanted = monitoring.components(info) if component is None else [component]
-            return {each: monitoring.look(info, each, stream, watched) for each in wanted}
+        def read() -> dict[str, ComponentCounts]:
+            info = _info(connection, name)
+            wanted = components_of(info) if component is None else [component]
+            return {each: component_counts(info, each, stream, watched) for each in wanted}
 
-        seen = look()
-        streams = sorted({one for each in seen.values() for one in each.streams})
+        counts = read()
+        streams = sorted({one for each in counts.values() for one in each.streams})
         if streams and stream not in streams:
             what = component or "no component"
             nothing = "nothing" if component else "anything"
@@ -135,24 +137,87 @@ def monitor(
                 f"{what} has {watched} {nothing} on a stream {stream}; there are"
                 f" {', '.join(streams)}"
             )
-        if not seen:
+        if not counts:
             raise Fault(f"{name} runs nowhere now; `storm status {name}` says what it waits for")
-        rows = _Rows(name, stream, watched, [*seen], as_json=as_json)
-        countings: dict[str, Counting] = {}
+        rows = _RowPrinter(name, stream, watched, [*counts], as_json=as_json)
+        counters: dict[str, EmitCounter] = {}
         due = time.monotonic()
         while True:
             at_ms = round(time.monotonic() * 1000)
-            for each, its in seen.items():
-                counting = countings.setdefault(each, monitoring.Counting())
-                rows.show(each, counting.row(its, at_ms))
+            for each, read_counts in counts.items():
+                counter = counters.setdefault(each, EmitCounter())
+                rows.show(each, counter.row(read_counts, at_ms))
             now = time.monotonic()
             due = max(due + interval, now)
             time.sleep(due - now)
-            seen = _looked_again(look, interval)
+            counts = _read_again(read, interval)
 
 
-class _Rows:
-    """Prints rows: for people in columns, else as JSON."""
+@dataclass(frozen=True, slots=True)
+class ComponentCounts:
+    """One read of a component: executors, counts since the start of their workers, and streams."""
+
+    executors: int
+    counts: Mapping[_Executor, int]
+    streams: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class CountRow:
+    """Tuples in the `ms` between two reads; at the first read, since the workers started."""
+
+    executors: int
+    ms: int
+    count: int
+
+    @property
+    def per_ms(self) -> float:
+        """Tuples a millisecond, as Storm prints them."""
+        return self.count / self.ms if self.ms else 0.0
+
+
+def component_counts(
+    info: TopologyInfo, component: str, stream: str, watched: str
+) -> ComponentCounts:
+    """Return what a component has emitted or transferred; raises `UnknownComponentError`."""
+    executors = [each for each in info.executors if each.component_id == component]
+    if not executors:
+        from stormkeeper.client.topology_view import unknown_component
+
+        raise unknown_component(info, component)
+    by_stream = {_executor(each): _counts(each, watched) for each in executors}
+    return ComponentCounts(
+        len(executors),
+        {each: counts[stream] for each, counts in by_stream.items() if stream in counts},
+        frozenset(name for counts in by_stream.values() for name in counts),
+    )
+
+
+class EmitCounter:
+    """Counts tuples from one read to the next.
+
+    A restarted executor begins at 0. An executor that reports nothing, as while another Nimbus
+    takes over, keeps its last count.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[_Executor, int] = {}
+        self._last_ms: int | None = None
+
+    def row(self, now: ComponentCounts, at_ms: int) -> CountRow:
+        """Return the difference from the read before; `at_ms` is monotonic."""
+        count = 0
+        for each, value in now.counts.items():
+            before = self._known.get(each, 0)
+            count += value - before if before <= value else value
+        self._known.update(now.counts)
+        passed = 0 if self._last_ms is None else at_ms - self._last_ms
+        self._last_ms = at_ms
+        return CountRow(now.executors, passed, count)
+
+
+class _RowPrinter:
+    """Prints rows in columns, or as JSON."""
 
     def __init__(
         self, topology: str, stream: str, watched: str, components: list[str], *, as_json: bool
@@ -167,10 +232,9 @@ class _Rows:
             heads = ("TIME", "COMPONENT", "EXECUTORS", "STREAM", watched.upper(), "PER SECOND")
             click.echo(line(heads, self._widths))
 
-    def show(self, component: str, row: Row) -> None:
-        """Print one."""
+    def show(self, component: str, row: CountRow) -> None:
         if self._as_json:
-            found = {
+            values = {
                 "topology": self._topology,
                 "component": component,
                 "executors": row.executors,
@@ -179,7 +243,7 @@ class _Rows:
                 self._watched: row.count,
                 "per_ms": row.per_ms,
             }
-            click.echo(json.dumps(found))
+            click.echo(json.dumps(values))
             return
         rate, count = 1000 * row.per_ms, f"{row.count:,}"
         per_second = f"{rate:,.0f}" if rate >= _WHOLE else f"{rate:.1f}"
@@ -190,18 +254,33 @@ class _Rows:
         click.echo(line(cells, self._widths))
 
 
-def _info(connection: NimbusConnection, name: str, errors: NumErrorsChoice) -> TopologyInfo:
-    from stormkeeper.thrift.nimbus import GetInfoOptions
+def _info(connection: NimbusConnection, name: str) -> TopologyInfo:
+    from stormkeeper.thrift.nimbus import GetInfoOptions, NumErrorsChoice
 
-    return connection.nimbus.getTopologyInfoByNameWithOpts(name, GetInfoOptions(errors))
+    options = GetInfoOptions(NumErrorsChoice.NONE)
+    return connection.nimbus.getTopologyInfoByNameWithOpts(name, options)
 
 
-def _looked_again(look: Callable[[], dict[str, Look]], interval: int) -> dict[str, Look]:
-    """Look until Nimbus answers, as another one may lead soon."""
+def _executor(summary: ExecutorSummary) -> _Executor:
+    tasks = summary.executor_info
+    return summary.host, summary.port, tasks.task_start, tasks.task_end
+
+
+def _counts(summary: ExecutorSummary, watched: str) -> Mapping[str, int]:
+    if summary.stats is None:
+        return {}
+    windows: Mapping[str, Mapping[str, int]] = getattr(summary.stats, watched)
+    return windows.get(_ALL_TIME, {})
+
+
+def _read_again(
+    read: Callable[[], dict[str, ComponentCounts]], interval: int
+) -> dict[str, ComponentCounts]:
+    """Read until a Nimbus answers: another one may lead soon."""
     is_told = False
     while True:
         try:
-            seen = look()
+            counts = read()
         except RpcError as error:
             if not is_told:
                 remark(f"Nimbus does not answer: {error}")
@@ -210,4 +289,4 @@ def _looked_again(look: Callable[[], dict[str, Look]], interval: int) -> dict[st
         else:
             if is_told:
                 remark("Nimbus answers again")
-            return seen
+            return counts

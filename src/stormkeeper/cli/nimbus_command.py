@@ -1,4 +1,4 @@
-"""The options of commands that wait for an effect, and how such a command ends."""
+"""What commands that call Nimbus share: the connection, the options to wait, and the result."""
 
 from __future__ import annotations
 
@@ -22,26 +22,20 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-#: Exit code of a command that was carried out, and whose effect was not there in time.
+#: Exit code of a command that Nimbus accepted, and whose effect did not come in time.
 NOT_YET: Final = 4
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
 class NotYetFault(Fault):
-    """Ends the command with one line on stderr: Nimbus has taken it, its effect is not there."""
+    """Ends the command with one line on stderr: accepted by Nimbus, without the effect."""
 
     exit_code = NOT_YET
 
 
 def waiting_options(default: str) -> Callable[[F], F]:
-    """Return what gives a command ``--no-wait``, ``--timeout`` and ``--json``.
-
-    Parameters
-    ----------
-    default
-        How long it waits where nobody says, in words.
-    """
+    """Return a decorator that adds ``--no-wait``, ``--timeout`` and ``--json``."""
 
     def decorate(command: F) -> F:
         for option in (
@@ -50,9 +44,9 @@ def waiting_options(default: str) -> Callable[[F], F]:
                 "--timeout",
                 metavar="SECS",
                 type=click.FloatRange(min=0, min_open=True),
-                help=f"Wait so long for the effect at most; by default {default}.",
+                help=f"Longest wait for the effect; by default {default}.",
             ),
-            click.option("--no-wait", is_flag=True, help="End as soon as Nimbus has taken it."),
+            click.option("--no-wait", is_flag=True, help="End as soon as Nimbus has accepted it."),
             conf_options,
         ):
             command = option(command)
@@ -63,7 +57,7 @@ def waiting_options(default: str) -> Callable[[F], F]:
 
 @contextmanager
 def connected(conf: Conf | None = None) -> Iterator[NimbusConnection]:
-    """Give a connection to the leading Nimbus of a configuration; the command's, if left out."""
+    """Yield a connection to the leading Nimbus of `conf`, by default of the command's."""
     conf = load_conf() if conf is None else conf
     from stormkeeper.client.nimbus_connection import connect
 
@@ -73,18 +67,9 @@ def connected(conf: Conf | None = None) -> Iterator[NimbusConnection]:
 
 
 def waiting(progress: Progress, what: str, secs: float, wait_secs: float = 0.0) -> Wait:
-    """Return how an effect is waited for.
+    """Return a `Wait` of up to `secs` that prints its progress after the prefix `what`.
 
-    Parameters
-    ----------
-    progress
-        Shows it.
-    what
-        Stands before what is waited for.
-    secs
-        How long at most.
-    wait_secs
-        How long it will take, if that is known.
+    `wait_secs` is the known length of the wait, if any.
     """
     from stormkeeper.client.wait import Wait
 
@@ -100,7 +85,7 @@ def waiting(progress: Progress, what: str, secs: float, wait_secs: float = 0.0) 
 
 @contextmanager
 def interrupted_with(progress: Progress, remark: str) -> Iterator[None]:
-    """Say on Ctrl-C how things stand, and end as every command does then."""
+    """Print a remark on Ctrl-C, and end with the exit code of every interrupted command."""
     try:
         yield
     except KeyboardInterrupt:
@@ -108,41 +93,34 @@ def interrupted_with(progress: Progress, remark: str) -> Iterator[None]:
         exit_with(128 + signal.SIGINT)
 
 
-def end(name: str, seen: WaitStatus | None, secs: float) -> None:
-    """Say what is there now; end the command where that is not the effect.
+def end(name: str, status: WaitStatus | None, secs: float) -> None:
+    """Print the last status of a topology, or end the command if the effect is missing.
 
-    Parameters
-    ----------
-    name
-        The topology.
-    seen
-        What was there last; None: nobody has looked.
-    secs
-        How long the effect was waited for.
+    `status` None: the command did not wait; else it waited up to `secs`.
     """
-    if seen is None:
+    if status is None:
         return
-    if seen.has_failed:
-        text = "\n".join(printable(line) for line in seen.text.splitlines())
+    if status.has_failed:
+        text = "\n".join(printable(line) for line in status.text.splitlines())
         raise NotYetFault(
-            f"{name}: {text}\n\n{name} stays submitted, and its supervisor starts it again, if"
-            f" topology.restart is not never. `storm logs {name}` shows what it has written, and"
+            f"{name}: {text}\n\n{name} stays submitted, and its supervisor starts it again, unless"
+            f" topology.restart is never. `storm logs {name}` shows its output, and"
             f" `storm kill {name}` ends it"
         )
-    if not seen.is_done:
+    if not status.is_done:
         raise NotYetFault(
-            f"{name}: after {secs:.0f} s, {seen.text}. Nimbus has taken the command, and goes on:"
-            f" see `storm status {name}`, or wait longer with --timeout"
+            f"{name}: after {secs:.0f} s, {status.text}. Nimbus has accepted the command, and"
+            f" continues: see `storm status {name}`, or wait longer with --timeout"
         )
-    text = printable(seen.text, keep="\n")
+    text = printable(status.text, keep="\n")
     click.echo(f"storm: {name}: {text}", err=True)
 
 
-def as_values(seen: WaitStatus | None) -> dict[str, Any]:
-    """Return what was seen last for a JSON object; where nobody has looked, that says so."""
-    if seen is None:
-        return {"done": False, "text": "Nimbus has taken it, and its effect was not waited for"}
-    return {"done": seen.is_done, "text": seen.text}
+def status_values(status: WaitStatus | None) -> dict[str, Any]:
+    """Return the last status for JSON; None: the command did not wait."""
+    if status is None:
+        return {"done": False, "text": "Nimbus has accepted it; the command did not wait"}
+    return {"done": status.is_done, "text": status.text}
 
 
 def print_json(**values: Any) -> None:

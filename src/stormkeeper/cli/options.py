@@ -230,6 +230,11 @@ def files_of(
 py_files = files_of(".py", ".zip", ".egg")
 
 
+def normal_path(path: str) -> str:
+    """Return a path with one slash before each part and none at the end."""
+    return "/" + "/".join(part for part in path.split("/") if part)
+
+
 def load_conf(unknown: "Unknown" = "warn") -> "Conf":
     """Read the configuration with the options of the running command; a fault ends the command.
 

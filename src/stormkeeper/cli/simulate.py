@@ -1,4 +1,4 @@
-"""``storm simulate``: workers that are not there beat to Pacemakers."""
+"""``storm simulate``: sends the heartbeats of simulated workers to Pacemakers."""
 
 import json
 from pathlib import Path
@@ -23,7 +23,7 @@ _POSITIVE = click.FloatRange(min=0, min_open=True)
     type=click.Choice(["small", "large", "huge"]),
     default="small",
     show_default=True,
-    help="277 nodes with 24 workers each: 400 topologies, 100 large ones, or a huge one.",
+    help="277 nodes with 24 workers each: 400 topologies, 100 large ones, or one huge one.",
 )
 @click.option("--nodes", type=_AT_LEAST_ONE, metavar="N", help="In place of the profile's.")
 @click.option(
@@ -33,7 +33,7 @@ _POSITIVE = click.FloatRange(min=0, min_open=True)
     "--topologies",
     type=_AT_LEAST_ONE,
     metavar="T",
-    help="In place of as many for each worker as the profile has.",
+    help="In place of the profile's, in proportion to the workers.",
 )
 @click.option(
     "--rate",
@@ -54,30 +54,35 @@ _POSITIVE = click.FloatRange(min=0, min_open=True)
     "--connections",
     type=_AT_LEAST_ONE,
     metavar="C",
-    help="How many the nodes share; without it each node has one, which its workers share.",
+    help="Connections that the nodes share; by default one for each node.",
 )
-@click.option("--storm", "storm_release", type=click.Choice(["2", "3"]), help="Which reads them.")
-@click.option("--components", is_flag=True, help="Executors name their components, as ours do.")
-@click.option("--faults", "has_faults", is_flag=True, help="Plant troubles, one of each kind.")
+@click.option(
+    "--storm",
+    "storm_release",
+    type=click.Choice(["2", "3"]),
+    help="The release of Storm that reads them.",
+)
+@click.option(
+    "--components", is_flag=True, help="Executors name their components, as Stormkeeper's do."
+)
+@click.option("--faults", "has_faults", is_flag=True, help="Add faults, one of each kind.")
 @click.option(
     "--truth",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help="Write what is simulated to FILE, as lines of JSON.",
+    help="Write the simulated events to FILE, as lines of JSON.",
 )
-@click.option(
-    "--no-counters", is_flag=True, help="The truth says what happened, not what workers counted."
-)
-@click.option("--duration", type=_POSITIVE, metavar="SECONDS", help="End by itself after that.")
+@click.option("--no-counters", is_flag=True, help="Leave the workers' counters out of FILE.")
+@click.option("--duration", type=_POSITIVE, metavar="SECONDS", help="End after that time.")
 @click.option(
     "--seed",
     type=click.IntRange(min=0),
     default=0,
     show_default=True,
-    help="Decides what is left open.",
+    help="Seed of the random choices.",
 )
 @click.option("--clean", "cleans", is_flag=True, help="Delete the simulated pulses at the end.")
-@click.option("--beside", is_flag=True, help="Run though there are pulses of real topologies.")
+@click.option("--beside", is_flag=True, help="Run although there are pulses of real topologies.")
 @click.option("--json", "as_json", is_flag=True, help="Print a summary at the end, as JSON.")
 @conf_options
 def simulate(
@@ -100,18 +105,18 @@ def simulate(
     beside: bool,
     as_json: bool,
 ) -> None:
-    """Have workers that are not there beat to the Pacemakers.
+    """Send the heartbeats of simulated workers to the Pacemakers.
 
-    It sends the heartbeats of a whole Storm cluster, in Storm's bytes, to the Pacemakers of
-    pacemaker.servers, until --duration is over or Ctrl-C. storm.meta.serialization.delegate says
-    how they are compressed. Topologies are named simulated-SEED-001 and so on. Every five seconds
-    stderr has a line on what was sent and acknowledged, and on how far it is behind the schedule.
+    The command sends the heartbeats of a whole Storm cluster, in Storm's format, to the Pacemakers
+    of pacemaker.servers, until --duration is over or Ctrl-C. storm.meta.serialization.delegate sets
+    their compression. Topologies are named simulated-SEED-001 and so on. Every five seconds stderr
+    has a line with heartbeats sent and acknowledged, and the delay behind the schedule.
 
-    It refuses to begin where a Pacemaker holds pulses of other topologies, so that nobody takes
-    simulated workers for real ones; --beside allows it.
+    It refuses to start if a Pacemaker holds pulses of other topologies, so that simulated workers
+    are not taken for real ones; --beside allows it.
 
-    Exit code 0: it has ended as it was told. 1: it was refused, a Pacemaker did not answer, or FILE
-    cannot be written. 2: wrong usage or configuration.
+    Exit code 0: it ended normally. 1: it was refused, a Pacemaker did not answer, or FILE cannot be
+    written. 2: wrong usage or configuration.
     """
     from stormkeeper.daemon.lifecycle import StopSignals
 

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 
 from stormkeeper import paths
-from stormkeeper.cli.heartbeats import normal_path
 from stormkeeper.cli.options import (
     ConfigFault,
     Fault,
@@ -26,6 +25,7 @@ from stormkeeper.cli.options import (
     exit_with,
     faults,
     load_conf,
+    normal_path,
     until_interrupted,
     watch_option,
 )

@@ -1,4 +1,4 @@
-"""``storm stats``: the command."""
+"""``storm stats``: shows statistics of a topology in the pipeline's tables, now and in the past."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from stormkeeper.history.database import Past
 
 
-#: The windows of Storm's pages, by what may be written for them.
+#: The windows of Storm's pages, by the values of --window.
 _WINDOWS: Final = {
     "10m": "600",
     "600": "600",
@@ -33,7 +33,7 @@ _WINDOWS: Final = {
     ":all-time": ":all-time",
 }
 
-#: What --plot shows without --since.
+#: The default of --since with --plot.
 _PLOTTED: Final = timedelta(hours=3)
 
 
@@ -43,7 +43,7 @@ class Window(click.ParamType[str]):
     name = "window"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Return it as the tables have it."""
+        """Return the window as in the tables."""
         if value not in _WINDOWS:
             self.fail(f"{value!r} is no window: 10m, 3h, 1d or all", param, ctx)
         return _WINDOWS[value]
@@ -65,12 +65,12 @@ class Window(click.ParamType[str]):
     "--window",
     metavar="WINDOW",
     type=Window(),
-    help="What is counted in the newest reading: 10m, 3h, 1d or all.  [default: all]",
+    help="The window of the newest counts: 10m, 3h, 1d or all.  [default: all]",
 )
 @click.option(
-    "--since", metavar="TIME", type=Age(), help="The course of the last TIME: 90m, 2h, 7d."
+    "--since", metavar="TIME", type=Age(), help="Show the last TIME in buckets: 90m, 2h, 7d."
 )
-@click.option("--plot", is_flag=True, help="Draw the course; without --since, of three hours.")
+@click.option("--plot", is_flag=True, help="Draw the buckets; without --since, of three hours.")
 @json_option
 @conf_options
 def stats(
@@ -82,25 +82,27 @@ def stats(
     plot: bool,
     as_json: bool,
 ) -> None:
-    """Show what a topology's components count: now, or since a time.
+    """Show the statistics of a topology's components: the newest, or since a time.
 
-    A topology is named by its name or its id. Reads the tables that `storm pipeline` keeps in
-    pipeline.tables.dir. Without --since it is the newest reading, in the columns of Storm's UI and,
-    as there, without Storm's own components; but latencies are not cut down to whole milliseconds.
-    With --component it has the executors, too, each with its share of the work.
+    TOPOLOGY is a name or an id. The command reads the tables of `storm pipeline` in
+    pipeline.tables.dir. Without --since it shows the newest counts, in the columns of Storm's UI
+    and, as there, without Storm's own components; latencies keep their fractions. With --component
+    it lists the executors, too, each with its share of the work.
 
-    With --since it is a line per bucket of a minute, of ten, or of an hour, as the time is long,
-    with counts by the second. A bucket is there once it is over. Of a topology, ACKED, FAILED and
-    COMPLETE MS are of its spouts alone, CAPACITY is of its busiest bolt, and RESTARTS are those of
-    the component whose workers were restarted most. A bucket with * has more than its own time:
-    workers were not read before it.
+    With --since it prints a line for each bucket of one minute, ten minutes or an hour, with counts
+    per second. A bucket appears when its time is over. For a topology, ACKED, FAILED and COMPLETE
+    MS are those of its spouts, CAPACITY is that of its busiest bolt, and RESTARTS those of the
+    component with the most. A bucket with * includes counts from before its time, when workers were
+    not read.
 
-    Exit code 1: there are no tables, or the topology or the component is not in them.
+    Exit code 1: there are no tables, or they do not contain the topology or the component.
     """
     if plot and since is None:
         since = _PLOTTED
     if since is not None and window is not None:
-        raise click.UsageError("--window is for the newest reading, without --since and --plot")
+        raise click.UsageError(
+            "--window is for the newest counts: use it without --since and --plot"
+        )
     if plot and as_json:
         raise click.UsageError("--plot and --json exclude each other")
     conf = load_conf()
@@ -166,7 +168,7 @@ def _course(
             }
         )
     elif not buckets:
-        click.echo("No bucket of that time is over that has counts of it.")
+        click.echo("No complete bucket of that time has counts of it.")
     elif plot:
         from stormkeeper.history import plots
 
@@ -196,7 +198,7 @@ def _print_json(values: dict[str, Any]) -> None:
 
 
 def _strict(value: Any) -> Any:
-    """Return a value without the numbers that JSON does not have."""
+    """Return a value with None for numbers that JSON does not have."""
     if isinstance(value, dict):
         return {name: _strict(each) for name, each in value.items()}
     if isinstance(value, list):
@@ -208,7 +210,6 @@ def _iso(value: datetime) -> str:
     return value.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-#: What the windows are called.
 WINDOWS: Final = {
     "600": "10 min",
     "10800": "3 h",
@@ -218,41 +219,29 @@ WINDOWS: Final = {
 
 _BUCKETS: Final = {60: "a minute", 600: "ten minutes", 3_600: "an hour"}
 
-#: From which capacity on a bolt is shown as busy, and as saturated.
+#: Capacities from which a bolt is shown in yellow, and in red.
 _BUSY, _SATURATED = 0.8, 1.0
 
-#: How a bucket is named, and how many are where a drawing has no room for marks.
+#: The format of a bucket's time, and how many are named below a drawing.
 _AT: Final = "%m-%d %H:%M"
 _GAPS_NAMED: Final = 3
 
-#: Counts from there on are shortened, by powers of a thousand.
+#: Counts from there on are shortened by powers of a thousand.
 _LONG: Final = 100_000
 _KILO: Final = 1_000
 _UNITS: Final = ("", "k", "M", "G", "T", "P")
 
-#: What a component is called that has no name.
+#: The name of a component without one.
 _UNNAMED: Final = re.compile(r"tasks -?\d+-")
 
-#: One cell of a table, of a row.
+#: Returns the cell of a row.
 _Cell = Callable[[dict[str, Any]], str]
 
 
 def of_reading(
     reading: Reading, window: str, component: str | None, now: datetime
 ) -> Iterator[str]:
-    """Yield the newest reading as Storm's page of a topology, or of a component, has it.
-
-    Parameters
-    ----------
-    reading
-        It.
-    window
-        Whose counts are shown.
-    component
-        The one that is shown; None: all.
-    now
-        The time.
-    """
+    """Yield the newest counts as on Storm's page of a topology, or of a component if given."""
     age = duration(max(0, int((now - reading.read_at).total_seconds())))
     yield f"{escaped(reading.storm_id)}, read {age} ago, window {WINDOWS[window]}"
     if component is None:
@@ -276,17 +265,7 @@ def of_reading(
 
 
 def warnings(reading: Reading, now: datetime) -> Iterator[str]:
-    """Yield what there is to say of a reading that is old, or has no names of components.
-
-    It is of a pipeline that runs.
-
-    Parameters
-    ----------
-    reading
-        It.
-    now
-        The time.
-    """
+    """Yield warnings of old counts, and of missing names, while the pipeline runs."""
     limit = limit_secs(reading.interval_secs)
     silent = (now - reading.newest_at).total_seconds()
     if silent > limit:
@@ -311,16 +290,9 @@ def warnings(reading: Reading, now: datetime) -> Iterator[str]:
 def of_course(
     buckets: Sequence[dict[str, Any]], bucket_secs: int, interval_secs: float
 ) -> Iterator[str]:
-    """Yield what was counted bucket by bucket, as rates a second.
+    """Yield a table of buckets with rates a second.
 
-    Parameters
-    ----------
-    buckets
-        What `statistics.course` returns.
-    bucket_secs
-        The length of a bucket.
-    interval_secs
-        How often the pipeline reads.
+    `bucket_secs` is the length of a bucket, `interval_secs` the pipeline's interval.
     """
     gaps = _after_gaps(buckets, bucket_secs, interval_secs)
 
@@ -350,7 +322,7 @@ def of_course(
 def of_gaps(
     buckets: Sequence[dict[str, Any]], bucket_secs: int, interval_secs: float
 ) -> Iterator[str]:
-    """Yield which buckets have more than their own time, for below a drawing of `of_course`."""
+    """Yield the buckets that include earlier counts, for the line below a drawing."""
     gaps = _after_gaps(buckets, bucket_secs, interval_secs)
     if gaps:
         times = ", ".join(f"{row['bucket']:{_AT}}" for row in gaps[:_GAPS_NAMED])
@@ -361,8 +333,7 @@ def of_gaps(
 def _after_gaps(
     buckets: Sequence[dict[str, Any]], bucket_secs: int, interval_secs: float
 ) -> Sequence[dict[str, Any]]:
-    # A reading is in one bucket, though it may be of some time before. What is read as usual says
-    # nothing false, nor does what is of a small part of a bucket.
+    # Counts are in one bucket, although some may be from before. Small excesses do not matter.
     longest = interval_secs + max(interval_secs, bucket_secs / 4)
     return [row for row in buckets if (row["interval_secs"] or 0) > longest]
 
@@ -438,7 +409,7 @@ _OF_BOLTS: Final = [
     ("PROCESS MS", _millis("process_ms_avg")),
     ("CAPACITY", _capacity),
 ]
-#: By kind; None: the workers do not say.
+#: By kind; None: unknown.
 _COUNTED: Final = {"spout": _TOTALS, "bolt": _OF_BOLTS, None: _OF_BOLTS}
 _PLACE: Final = [
     ("TASKS", lambda row: _tasks(row["task_start"], row["task_end"]), False),
@@ -447,7 +418,7 @@ _PLACE: Final = [
 
 
 def _of_one(kind: str | None) -> list[tuple[str, _Cell]]:
-    """Return the columns of an executor; what it transferred is of no interest there."""
+    """Return the columns of an executor: all but TRANSFERRED."""
     return [column for column in _COUNTED[kind] if column[0] != "TRANSFERRED"]
 
 
@@ -456,7 +427,7 @@ def _tasks(first: int, last: int) -> str:
 
 
 def _count(value: float | None) -> str:
-    """Return a count, from 100,000 on by four digits and what they are multiplied by.
+    """Return a count; from 100,000 on, four digits and a unit.
 
     Examples
     --------
@@ -477,7 +448,7 @@ def _many(number: int, name: str) -> str:
 
 
 def _table(columns: Sequence[tuple[Any, ...]], rows: Sequence[dict[str, Any]]) -> Iterator[str]:
-    """Yield a table; the columns' numbers are on the right, the text of those with False is not."""
+    """Yield a table; columns are aligned right, except those with a third item."""
     cells = [[each[1](row) for each in columns] for row in rows]
     lines = [[each[0] for each in columns], *cells]
     widths = [

@@ -1,4 +1,4 @@
-"""``storm submit``: a topology into a cluster."""
+"""``storm submit``, also ``storm jar``: submits a topology to a cluster."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, TextIO
 import click
 
 from stormkeeper.cli import nimbus_command, options
-from stormkeeper.cli.credentials import read
 from stormkeeper.cli.nimbus_command import interrupted_with, waiting, waiting_options
 from stormkeeper.cli.options import examples, faults, load_conf, settings
 from stormkeeper.cli.output import Progress
+from stormkeeper.cli.topology_settings import read_credentials
 
 if TYPE_CHECKING:
     from stormkeeper.client.package_builder import SubmissionRequest
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from stormkeeper.client.wait import WaitStatus
     from stormkeeper.conf import Conf
 
-#: Seconds in which a topology should have its workers: its environment may have to be built.
+#: Seconds until the first batches: a worker may have to build its environment.
 _TIMEOUT = 300.0
-#: Where the context keeps what stands behind ``--``.
+#: The key of the script's arguments in click's context.
 _ARGUMENTS = "stormkeeper.arguments"
 
 
 class _Submit(click.Command):
-    """Keeps what stands behind ``--`` for the script: it is no NAME."""
+    """Keeps the words after ``--`` for the script, so that the first is not taken for NAME."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Read the command line."""
@@ -35,7 +35,7 @@ class _Submit(click.Command):
         try:
             return super().parse_args(ctx, args[:at])
         except click.NoSuchOption as error:
-            hint = f"An option of the script's stands behind --, as in: -- {error.option_name}"
+            hint = f"Options of the script follow --, as in: -- {error.option_name}"
             raise click.UsageError(f"{error.format_message()} {hint}", ctx) from error
 
 
@@ -108,14 +108,14 @@ def _packages(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> 
     "--from",
     "going_on_from",
     metavar="TOPOLOGY",
-    help="Go on from the checkpoints of a killed topology: its id, or its name, of which the last"
-    " one counts.",
+    help="Continue from the checkpoints of a killed topology, by its id, or by its name for the"
+    " last topology of that name.",
 )
 @click.option(
     "--abandon",
     metavar="QUERY",
     multiple=True,
-    help="With --from: a query that begins anew, as its checkpoint is on a disk that is lost."
+    help="With --from: a query that starts afresh, as its checkpoint is on a lost disk."
     " Repeatable.",
 )
 @waiting_options(f"{_TIMEOUT:.0f} s")
@@ -139,29 +139,29 @@ def submit(
 
     FILE defines a Topology, or is any PySpark streaming script. In a folder (DIR) the command runs
     __main__.py or topology.py; in a WHEEL, the __main__.py of its package. requirements.txt beside
-    the code names what has to be installed. NAME is the name in the cluster; without NAME, the
-    topology's own name counts. Arguments of the script follow --.
+    the code names packages to install. NAME is the name in the cluster, by default the topology's
+    own name. Arguments of the script follow --.
 
-    The command checks everything on this machine before it sends anything, and names file and line
-    of what is wrong. -c sets keys of the topology's conf; keys of nimbus.*, storm.nimbus.* and
+    The command checks everything on this machine before it sends anything, and reports faults with
+    file and line. -c sets keys of the topology's conf; keys of nimbus.*, storm.nimbus.* and
     storm.thrift.* concern the connection to Nimbus, and are not sent. An unknown key that looks
-    like a known one, or begins with topology., gets a warning.
+    like a known one, or begins with topology., causes a warning.
 
-    Then the command waits until the first batch of each query has ended, and says what it waits
-    for; a query whose source has no data counts after 10 s. If a worker crashes, the command shows
-    the error and ends. Ctrl-C ends the waiting alone.
+    Then the command waits until each query has completed a batch, and prints what is missing; a
+    query without data counts after 10 s. If a worker crashes, the command prints the error and
+    ends. Ctrl-C ends only the wait.
 
-    Exit code 0: the topology runs, or --no-wait. 1: the topology has a fault, or Nimbus refused it
-    or was not reached. 2: wrong usage or configuration. 4: the topology is submitted, and does not
-    run yet, or has crashed. 69: the extra stormkeeper[spark] is not installed, and the script has
-    to be run to see what it defines, or requires something.
+    Exit code 0: the topology runs, or --no-wait. 1: the topology has a fault, Nimbus refused it, or
+    Nimbus did not answer. 2: wrong usage or configuration. 4: the topology is submitted, and does
+    not run yet, or has crashed. 69: the script has to be run, or requires something, and the extra
+    stormkeeper[spark] is not installed.
     """
     conf = load_conf(unknown="keep")
     with faults():
-        credentials = {} if secrets is None else read(secrets)
+        credentials = {} if secrets is None else read_credentials(secrets)
     from stormkeeper.client import package_builder
 
-    given = package_builder.SubmissionRequest(
+    request = package_builder.SubmissionRequest(
         code=code,
         name=name,
         arguments=click.get_current_context().meta[_ARGUMENTS],
@@ -177,21 +177,21 @@ def submit(
     wait_secs = 0.0 if no_wait else timeout or _TIMEOUT
     with faults(), Progress() as progress:
         submitted, seen = _submit(
-            conf, given, (going_on_from, abandon), progress, wait_secs, as_json=as_json
+            conf, request, (going_on_from, abandon), progress, wait_secs, as_json=as_json
         )
     if as_json:
         nimbus_command.print_json(
             name=submitted.name,
             id=submitted.storm_id,
             package_bytes=submitted.package_bytes,
-            **nimbus_command.as_values(seen),
+            **nimbus_command.status_values(seen),
         )
     nimbus_command.end(submitted.name, seen, wait_secs)
 
 
 def _submit(
     conf: Conf,
-    given: SubmissionRequest,
+    request: SubmissionRequest,
     checkpoints: tuple[str | None, tuple[str, ...]],
     progress: Progress,
     wait_secs: float,
@@ -206,7 +206,7 @@ def _submit(
     )
     from stormkeeper.client.nimbus_connection import connect
 
-    told = topology_submission.SubmissionListener(
+    listener = topology_submission.SubmissionListener(
         say=progress.step,
         sent=lambda arrived, size: progress.step(
             f"uploading {size / 1e3:,.0f} kB", f"{100 * arrived / size:.0f} %"
@@ -214,15 +214,15 @@ def _submit(
         warn=lambda text: progress.remark(f"warning: {text}"),
         strict=settings().strict,
     )
-    for text in submission_conf.mistyped_given(conf):
-        told.mistyped(text)
+    for text in submission_conf.command_line_warnings(conf):
+        listener.report_unknown_key(text)
     with (
-        package_builder.collected(given) as code,
+        package_builder.collect_code(request) as code,
         connect(conf, say=progress.say) as connection,
     ):
         going_on_from, abandon = checkpoints
         submitted = topology_submission.submit(
-            connection, conf, given, code, told, going_on_from=going_on_from, abandon=abandon
+            connection, conf, request, code, listener, going_on_from=going_on_from, abandon=abandon
         )
         name = submitted.name
         progress.wipe()
@@ -232,7 +232,7 @@ def _submit(
             return submitted, None
         stays = f"{name} stays submitted, as {submitted.storm_id}; see `storm status {name}`"
         with interrupted_with(progress, stays):
-            seen = topology_commands.until_started(
+            seen = topology_commands.wait_for_first_batches(
                 connection, name, waiting(progress, name, wait_secs)
             )
         return submitted, seen

@@ -1,4 +1,4 @@
-"""The commands for topologies that are in a cluster: look at them, change them, end them."""
+"""``storm list``, ``status``, ``kill``, ``activate``, ``deactivate`` and ``rebalance``."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
     from stormkeeper.client.wait import Wait, WaitStatus
     from stormkeeper.conf import Conf
 
-#: Seconds that an effect may take, beyond what Nimbus waits before it begins.
-_SOON = 60.0
-_PLACED = 180.0
+#: Seconds that a change of status, or the start of workers, may take after Nimbus's wait.
+_STATUS_SECS = 60.0
+_WORKERS_SECS = 180.0
 
-#: The width of what is no terminal, in characters.
+#: Columns outside a terminal.
 _ANY_WIDTH = 1_000_000
 
 _wait_option = click.option(
@@ -43,7 +43,7 @@ _wait_option = click.option(
     "wait_secs",
     metavar="SECS",
     type=click.IntRange(min=0),
-    help="Nimbus waits so long before it does it; by default the topology's"
+    help="Seconds that Nimbus waits first; by default the topology's"
     " topology.message.timeout.secs.",
 )
 
@@ -54,24 +54,23 @@ _wait_option = click.option(
 def list_all(as_json: bool) -> None:
     """List the topologies of the cluster.
 
-    Prints a table as Storm does, or `No topologies running.`. The table says of a topology its
-    status, tasks, workers, seconds since it was submitted, id, whose it is, and its health. The
-    status is ACTIVE, INACTIVE, REBALANCING, KILLED, or COMPLETED where all queries have ended by
-    themselves. Health is running, starting, waiting, stuck, crashing or failed, and why.
-    On a terminal that is too narrow for it, a narrower table has the columns that matter most.
+    The command prints a table as Storm does, or `No topologies running.`. Status is ACTIVE,
+    INACTIVE, REBALANCING, KILLED, or COMPLETED if all queries have ended by themselves. Health is
+    running, starting, waiting, stuck, crashing or failed, with the reason. Uptime is the time since
+    the topology was submitted. On a narrow terminal a shorter table has the most important columns.
 
-    Exit code 1: Nimbus was not reached.
+    Exit code 1: Nimbus did not answer.
     """
     with connected() as connection:
         from stormkeeper.cli import topology_tables
         from stormkeeper.client import topology_view
 
-        found = topology_view.summaries(connection)
+        found = topology_view.list_topologies(connection)
         if as_json:
-            click.echo(json.dumps([topology_tables.as_values(each) for each in found]))
+            click.echo(json.dumps([topology_tables.topology_values(each) for each in found]))
         else:
             columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else _ANY_WIDTH
-            click.echo("\n".join(topology_tables.fitting(found, columns)))
+            click.echo("\n".join(topology_tables.fitting_table(found, columns)))
 
 
 @click.command(
@@ -81,33 +80,32 @@ def list_all(as_json: bool) -> None:
 @json_option
 @conf_options
 def status(name: str | None, as_json: bool) -> None:
-    """Show the cluster; or topology NAME: its components, workers, and what it waits for.
+    """Show the cluster, or topology NAME with its components, workers and health.
 
-    Of the cluster it shows the Nimbuses, the supervisors with the slots and the memory that are
-    free, those that take no new work, and topologies that wait. A supervisor that is lost is no
-    longer there.
+    The page of the cluster lists the Nimbuses, the supervisors with free slots and memory, those
+    that refuse new work, and topologies that wait. Lost supervisors are missing.
 
-    Of a topology, a worker's time is that since its start, as it told last. Of errors the newest
-    line of each component is shown; `storm get-errors` prints them whole.
+    The page of a topology shows how long each worker has run, as of its last heartbeat, and the
+    newest error of each component in one line; `storm get-errors` prints whole errors.
 
-    Exit code 1: there is no such topology, or Nimbus was not reached.
+    Exit code 1: there is no such topology, or Nimbus did not answer.
     """
     with connected() as connection:
         from stormkeeper.cli import topology_tables
         from stormkeeper.client import topology_view
 
         if name is None:
-            cluster = topology_view.cluster(connection)
+            cluster = topology_view.get_cluster(connection)
             if as_json:
                 click.echo(json.dumps(topology_tables.cluster_values(cluster)))
             else:
-                click.echo("\n".join(topology_tables.of_cluster(cluster)))
+                click.echo("\n".join(topology_tables.cluster_lines(cluster)))
             return
-        found = topology_view.topology(connection, name)
+        found = topology_view.get_topology(connection, name)
         if as_json:
             click.echo(json.dumps(asdict(found)))
         else:
-            click.echo("\n".join(topology_tables.of_topology(found, time.time())))
+            click.echo("\n".join(topology_tables.topology_lines(found, time.time())))
 
 
 @click.command(
@@ -121,12 +119,12 @@ def status(name: str | None, as_json: bool) -> None:
 @click.argument("names", metavar="NAME...", nargs=-1, required=True)
 @_wait_option
 @click.option(
-    "--purge", is_flag=True, help="Remove the checkpoints, too, as soon as all has stopped."
+    "--purge", is_flag=True, help="Remove the checkpoints, too, when all workers have stopped."
 )
 @click.option(
-    "-i", "--ignore-errors", is_flag=True, help="End with exit code 0 if some cannot be killed."
+    "-i", "--ignore-errors", is_flag=True, help="Exit code 0 even if some cannot be killed."
 )
-@waiting_options(f"{_SOON:.0f} s longer than Nimbus waits")
+@waiting_options(f"{_STATUS_SECS:.0f} s longer than Nimbus waits")
 def kill(
     *,
     names: tuple[str, ...],
@@ -139,16 +137,16 @@ def kill(
 ) -> None:
     """Kill topologies.
 
-    Nimbus deactivates them at once, waits, and then removes them; running batches are finished.
-    Checkpoints are kept for nimbus.checkpoint.retention.secs, so that `storm submit --from` goes on
-    from them. If one cannot be killed, stderr says why, and the others are killed all the same. The
-    command waits until they are gone. Ctrl-C ends only that.
+    Nimbus deactivates them at once, waits for the running batches, and removes them. Checkpoints
+    are kept for nimbus.checkpoint.retention.secs, so that `storm submit --from` can continue from
+    them. If a topology cannot be killed, stderr says why, and the others are still killed. The
+    command waits until all are gone; Ctrl-C ends only this wait.
 
-    With --json it is an array with an object for each NAME. One that was not killed has no id, and
-    its text says why.
+    --json prints an array with an object for each NAME. A topology that was not killed has no id,
+    and its text says why.
 
-    Exit code 1: one is not there or cannot be killed, or Nimbus was not reached (with -i: 0, unless
-    Nimbus was not reached). 4: one is killed, and not gone in time.
+    Exit code 1: a topology is unknown or cannot be killed, or Nimbus did not answer (with -i: 0,
+    unless Nimbus did not answer). 4: a killed topology is not gone in time.
     """
     with connected() as connection, Progress() as progress:
         from stormkeeper.client import topology_commands
@@ -159,12 +157,12 @@ def kill(
                 click.echo(f"Killed topology: {name}")
         ends: list[tuple[str, WaitStatus | None, float]] = []
         for name, (storm_id, waits) in kills.killed.items():
-            seen, secs = None, timeout or waits + _SOON
+            seen, secs = None, timeout or waits + _STATUS_SECS
             if not no_wait:
-                told = ", ".join(kills.killed)
-                with interrupted_with(progress, f"{told}: killed, and gone in time"):
+                killed = ", ".join(kills.killed)
+                with interrupted_with(progress, f"{killed}: killed; Nimbus goes on to remove it"):
                     wait = waiting(progress, name, secs, waits)
-                    seen = topology_commands.until_gone(connection, name, storm_id, wait)
+                    seen = topology_commands.wait_until_gone(connection, name, storm_id, wait)
             ends.append((name, seen, secs))
     if as_json:
         click.echo(json.dumps(kills.as_values({name: seen for name, seen, _ in ends})))
@@ -182,7 +180,7 @@ def kill(
 
 
 class _Kills:
-    """The topologies that a command kills, and what Nimbus says of each."""
+    """Kills topologies one by one, and keeps the result of each."""
 
     def __init__(
         self, connection: NimbusConnection, progress: Progress, names: Mapping[str, None]
@@ -190,19 +188,19 @@ class _Kills:
         self._connection = connection
         self._progress = progress
         self._names = names
-        #: The id of each that is killed, and how long Nimbus waits.
+        #: Id and Nimbus's wait of each killed topology.
         self.killed: dict[str, tuple[str, float]] = {}
-        #: Why each of the others is not.
+        #: The reason for each of the others.
         self.refused: dict[str, str] = {}
         self.is_reached = True
 
     def ask(self, wait_secs: int | None, *, purge: bool) -> Iterator[tuple[str, str]]:
-        """Have Nimbus kill them; yield the name and id of each that it kills."""
+        """Kill the topologies; yield name and id of each that Nimbus has killed."""
         from stormkeeper.client import topology_commands, topology_view
 
         for name in self._names:
             if not self.is_reached:
-                self._refuse(name, f"{name} is not killed, as Nimbus was not reached")
+                self._refuse(name, f"{name} is not killed, as Nimbus did not answer")
                 continue
             try:
                 waits: float | None = wait_secs
@@ -221,39 +219,42 @@ class _Kills:
         self._progress.remark(why if name in why else f"{name}: {why}")
 
     def as_values(self, seen: Mapping[str, WaitStatus | None]) -> list[dict[str, Any]]:
-        """Return a JSON object for each."""
         return [
             {"name": name, "id": None, "done": False, "text": self.refused[name]}
             if name in self.refused
-            else {"name": name, "id": self.killed[name][0], **nimbus_command.as_values(seen[name])}
+            else {
+                "name": name,
+                "id": self.killed[name][0],
+                **nimbus_command.status_values(seen[name]),
+            }
             for name in self._names
         ]
 
 
 @click.command(epilog=examples("storm activate word-count"))
 @click.argument("name")
-@waiting_options(f"{_SOON:.0f} s")
+@waiting_options(f"{_STATUS_SECS:.0f} s")
 def activate(*, name: str, no_wait: bool, timeout: float | None, as_json: bool) -> None:
-    """Activate topology NAME: its queries go on from their checkpoints.
+    """Activate topology NAME: its queries continue from their checkpoints.
 
-    The command waits until the status is ACTIVE. Ctrl-C ends only that.
+    The command waits until the status is ACTIVE; Ctrl-C ends only this wait.
 
-    Exit code 1: there is no such topology, or it is KILLED or REBALANCING, or Nimbus was not
-    reached. 4: Nimbus has taken it, and the status is not there in time.
+    Exit code 1: the topology is unknown, KILLED or REBALANCING, or Nimbus did not answer. 4: Nimbus
+    has accepted it, and the status did not change in time.
     """
     _set_active(name, active=True, no_wait=no_wait, timeout=timeout, as_json=as_json)
 
 
 @click.command(epilog=examples("storm deactivate word-count"))
 @click.argument("name")
-@waiting_options(f"{_SOON:.0f} s")
+@waiting_options(f"{_STATUS_SECS:.0f} s")
 def deactivate(*, name: str, no_wait: bool, timeout: float | None, as_json: bool) -> None:
     """Deactivate topology NAME: its queries stop after their running batch, its workers stay.
 
-    The command waits until the status is INACTIVE. Ctrl-C ends only that.
+    The command waits until the status is INACTIVE; Ctrl-C ends only this wait.
 
-    Exit code 1: there is no such topology, or it is KILLED or REBALANCING, or Nimbus was not
-    reached. 4: Nimbus has taken it, and the status is not there in time.
+    Exit code 1: the topology is unknown, KILLED or REBALANCING, or Nimbus did not answer. 4: Nimbus
+    has accepted it, and the status did not change in time.
     """
     _set_active(name, active=False, no_wait=no_wait, timeout=timeout, as_json=as_json)
 
@@ -267,10 +268,10 @@ def _set_active(
         name,
         f"{'Activated' if active else 'Deactivated'} topology: {name}",
         ask=lambda connection: topology_commands.set_active(connection, name, active=active),
-        until=lambda connection, wait: topology_commands.until_status(
+        until=lambda connection, wait: topology_commands.wait_for_status(
             connection, name, "ACTIVE" if active else "INACTIVE", wait
         ),
-        secs=0.0 if no_wait else timeout or _SOON,
+        secs=0.0 if no_wait else timeout or _STATUS_SECS,
         as_json=as_json,
     )
 
@@ -300,7 +301,7 @@ def _parallelism(_: click.Context, __: click.Parameter, given: tuple[str, ...]) 
     "--num-workers",
     metavar="N",
     type=click.IntRange(min=1),
-    help="On how many workers it is to run, at most.",
+    help="Largest number of workers.",
 )
 @click.option(
     "-e",
@@ -309,9 +310,9 @@ def _parallelism(_: click.Context, __: click.Parameter, given: tuple[str, ...]) 
     metavar="COMPONENT=N",
     multiple=True,
     callback=_parallelism,
-    help="The parallelism of a component: how many partitions its input gets. Repeatable.",
+    help="Parallelism of a component: the number of its input's partitions. Repeatable.",
 )
-@waiting_options(f"{_PLACED:.0f} s longer than Nimbus waits")
+@waiting_options(f"{_WORKERS_SECS:.0f} s longer than Nimbus waits")
 def rebalance(
     *,
     name: str,
@@ -322,22 +323,23 @@ def rebalance(
     timeout: float | None,
     as_json: bool,
 ) -> None:
-    """Spread topology NAME anew over the cluster, on other numbers where they are given.
+    """Distribute topology NAME over the cluster again, with other numbers if given.
 
-    Its queries stop after their running batch; then Nimbus waits, and starts its workers anew. A
+    Its queries stop after their running batch; then Nimbus waits, and starts the workers again. A
     query whose checkpoint is not shared stays on its machine. The command waits until all workers
-    run. Ctrl-C ends only that.
+    run; Ctrl-C ends only this wait.
 
-    -c sets keys of the topology's conf, which its workers have from their next start on; keys of
+    -c sets keys of the topology's conf, which its workers read at their next start; keys of
     nimbus.*, storm.nimbus.* and storm.thrift.* concern the connection to Nimbus, and are not sent.
 
-    Exit code 4: it is rebalanced, and its workers do not all run in time.
+    Exit code 1: the topology or a component is unknown, the topology is KILLED or REBALANCING, or
+    Nimbus did not answer. 4: it is rebalanced, and not all workers run in time.
     """
     conf = load_conf(unknown="keep")
     with connected(conf) as connection:
         from stormkeeper.client import submission_conf, topology_commands, topology_view
 
-        values = submission_conf.sent({}, conf, name)
+        values = submission_conf.conf_to_send({}, conf, name)
         waits = topology_view.kill_wait_secs(connection, name) if wait_secs is None else wait_secs
     change = topology_commands.RebalanceChange(
         wait_secs=wait_secs, workers=num_workers, parallelism=parallelism, conf=values
@@ -346,10 +348,10 @@ def rebalance(
         name,
         f"Topology {name} is rebalancing",
         ask=lambda connection: topology_commands.rebalance(connection, name, change),
-        until=lambda connection, wait: topology_commands.until_placed(
+        until=lambda connection, wait: topology_commands.wait_for_workers(
             connection, name, wait, num_workers
         ),
-        secs=0.0 if no_wait else timeout or waits + _PLACED,
+        secs=0.0 if no_wait else timeout or waits + _WORKERS_SECS,
         waits=waits,
         conf=conf,
         as_json=as_json,
@@ -367,26 +369,9 @@ def _carry_out(
     waits: float = 0.0,
     conf: Conf | None = None,
 ) -> None:
-    """Have Nimbus do something with a topology, and wait until it is done.
+    """Call Nimbus with `ask`, print `said`, and wait with `until` for up to `secs` (0: do not).
 
-    Parameters
-    ----------
-    name
-        The topology.
-    said
-        What is printed when Nimbus has taken it.
-    ask
-        Asks Nimbus; returns the topology's id.
-    until
-        Waits for the effect.
-    secs
-        How long at most; 0: not at all.
-    as_json
-        Whether one JSON object is printed, at the end.
-    waits
-        How long Nimbus waits before.
-    conf
-        The configuration, where it was read already.
+    `waits` is the time that Nimbus waits first, in seconds.
     """
     with connected(conf) as connection, Progress() as progress:
         storm_id = ask(connection)
@@ -394,8 +379,8 @@ def _carry_out(
             click.echo(said)
         seen = None
         if secs:
-            with interrupted_with(progress, f"{said}; that stays so"):
+            with interrupted_with(progress, f"{said}; Nimbus goes on with it"):
                 seen = until(connection, waiting(progress, name, secs, waits))
     if as_json:
-        nimbus_command.print_json(name=name, id=storm_id, **nimbus_command.as_values(seen))
+        nimbus_command.print_json(name=name, id=storm_id, **nimbus_command.status_values(seen))
     nimbus_command.end(name, seen, secs)

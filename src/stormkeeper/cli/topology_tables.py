@@ -1,4 +1,4 @@
-"""Topologies of a cluster as lines for people, and as objects for JSON; pure."""
+"""The cluster and its topologies as tables and JSON values; pure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from stormkeeper.thrift.records import ErrorInfo, NimbusSummary
 
 
-#: The columns of Storm's table and their widths; the last one is as wide as it gets.
+#: The columns of Storm's table and their smallest widths.
 _COLUMNS: Final = (
     ("Topology_name", 20),
     ("Status", 10),
@@ -29,14 +29,18 @@ _COLUMNS: Final = (
     ("Topology_Id", 20),
     ("Owner", 20),
 )
-#: Ours, behind Storm's, where Nimbus tells of it.
 _HEALTH: Final = ("Health", 6)
-#: The line below its head.
+#: The line below the heading.
 _DASHES: Final = 88
 
+#: The resource of a supervisor's memory, in MB.
+_MEMORY: Final = "memory.mb"
+#: Prefixes of ``sched_status`` when nothing is missing.
+_IN_PLACE: Final = ("Fully Scheduled", "Completed")
 
-def of_topologies(found: Sequence[TopologySummary]) -> Iterator[str]:
-    """Yield Storm's table of topologies, in which longer names widen their columns."""
+
+def storm_table(found: Sequence[TopologySummary]) -> Iterator[str]:
+    """Yield the lines of Storm's table of topologies, with our column for health at its end."""
     if not found:
         yield "No topologies running."
         return
@@ -69,9 +73,9 @@ def of_topologies(found: Sequence[TopologySummary]) -> Iterator[str]:
         yield line(row, widths)
 
 
-def fitting(found: Sequence[TopologySummary], width: int) -> Iterator[str]:
-    """Yield Storm's table if a terminal of this width shows it, else a narrower one."""
-    lines = [*of_topologies(found)]
+def fitting_table(found: Sequence[TopologySummary], width: int) -> Iterator[str]:
+    """Yield the lines of Storm's table, or of a shorter one if `width` is too small for it."""
+    lines = [*storm_table(found)]
     if not found or max(map(len, lines)) <= width:
         yield from lines
         return
@@ -91,8 +95,8 @@ def fitting(found: Sequence[TopologySummary], width: int) -> Iterator[str]:
         yield text if len(text) <= width else f"{text[: width - 1]}…"
 
 
-def as_values(each: TopologySummary) -> dict[str, Any]:
-    """Return a topology of the table as an object for JSON."""
+def topology_values(each: TopologySummary) -> dict[str, Any]:
+    """Return a topology of the table for JSON."""
     health = health_of(each.health)
     return {
         "name": each.name,
@@ -109,16 +113,8 @@ def as_values(each: TopologySummary) -> dict[str, Any]:
     }
 
 
-def of_topology(topology: TopologyView, now: float) -> Iterator[str]:
-    """Yield what there is to say of a topology.
-
-    Parameters
-    ----------
-    topology
-        It.
-    now
-        Seconds since 1970.
-    """
+def topology_lines(topology: TopologyView, now: float) -> Iterator[str]:
+    """Yield the page of a topology; `now` is in seconds since 1970."""
     name, since = printable(topology.name), duration(topology.uptime_secs)
     yield f"{name}: {topology.status}, submitted {since} ago"
     yield f"  id        {printable(topology.id)}"
@@ -126,7 +122,7 @@ def of_topology(topology: TopologyView, now: float) -> Iterator[str]:
         yield f"  owner     {printable(topology.owner)}"
     if topology.health is not None:
         yield f"  health    {printable(str(topology.health))}"
-    # Only a leader of Stormkeeper always says how it has scheduled what runs.
+    # Storm's own Nimbus reports no schedule of a running topology.
     if topology.sched_status or not topology.workers:
         yield f"  schedule  {printable(topology.sched_status) or 'not planned yet'}"
     if topology.replication_count is not None:
@@ -165,7 +161,7 @@ def of_topology(topology: TopologyView, now: float) -> Iterator[str]:
             ]
         )
     elif topology.status == COMPLETED:
-        yield f"No workers: all queries have ended. `storm logs {name}` shows what they have said."
+        yield f"No workers: all queries have ended. `storm logs {name}` shows their output."
     else:
         yield "No workers."
     if topology.queries:
@@ -185,16 +181,8 @@ def of_topology(topology: TopologyView, now: float) -> Iterator[str]:
         yield f"{printable(each.id)}, {ago} ago: {printable(each.error or '')}"
 
 
-def of_errors(newest: Mapping[str, ErrorInfo], now: float) -> Iterator[str]:
-    """Yield the newest error of each component, whole, the newest last.
-
-    Parameters
-    ----------
-    newest
-        By component.
-    now
-        Seconds since 1970.
-    """
+def error_lines(newest: Mapping[str, ErrorInfo], now: float) -> Iterator[str]:
+    """Yield the whole error of each component, the newest last; `now` is seconds since 1970."""
     if not newest:
         yield "No errors."
     for component, error in sorted(newest.items(), key=lambda each: each[1].error_time_secs):
@@ -220,7 +208,7 @@ def _query(query: QueryView) -> tuple[str, ...]:
 
 
 def _is_over(topology: TopologyView, component: ComponentView, now: float) -> bool:
-    """Return whether an error says only that a worker's end was not seen, and all run since."""
+    """Return whether an error is an unknown exit code, and all workers have run since."""
     if UNSEEN_END not in (component.error or ""):
         return False
     age = now - (component.error_time_secs or 0)
@@ -235,15 +223,8 @@ def _es(number: int) -> str:
     return "" if number == 1 else "es"
 
 
-#: What a supervisor has for its workers, in MB.
-_MEMORY: Final = "memory.mb"
-
-#: What ``sched_status`` begins with where a topology has all that it is to have.
-_IN_PLACE: Final = ("Fully Scheduled", "Completed")
-
-
-def of_cluster(cluster: ClusterSummary) -> Iterator[str]:
-    """Yield what there is to say of a cluster."""
+def cluster_lines(cluster: ClusterSummary) -> Iterator[str]:
+    """Yield the page of a cluster."""
     yield from aligned(
         [
             ("NIMBUS", "LEADS", "RUNS FOR", "RELEASE"),
@@ -296,7 +277,7 @@ def of_cluster(cluster: ClusterSummary) -> Iterator[str]:
 
 
 def _java_nimbuses(cluster: ClusterSummary) -> Iterator[str]:
-    """Yield a warning of Storm's own Nimbuses; one that leads tells nothing of the others."""
+    """Yield warnings of Storm's own Nimbuses; such a leader does not report the releases."""
     leader = next((each for each in cluster.nimbuses if each.isLeader), None)
     if leader is None:
         return
@@ -314,7 +295,7 @@ def _is_java(nimbus: NimbusSummary) -> bool:
 
 
 def cluster_values(cluster: ClusterSummary) -> dict[str, Any]:
-    """Return a cluster as an object for JSON; memory is in MB."""
+    """Return a cluster for JSON; memory is in MB."""
     return {
         "nimbuses": [
             {
@@ -343,7 +324,7 @@ def cluster_values(cluster: ClusterSummary) -> dict[str, Any]:
             }
             for each in cluster.supervisors
         ],
-        "topologies": [as_values(each) for each in cluster.topologies],
+        "topologies": [topology_values(each) for each in cluster.topologies],
     }
 
 
@@ -365,7 +346,7 @@ def _memory(supervisor: SupervisorSummary) -> float | None:
 
 
 def _waits(topology: TopologySummary) -> bool:
-    """Return whether a topology that is to run has less than it asks for."""
+    """Return whether a topology waits for slots or memory."""
     status = topology.sched_status or ""
     return (
         topology.status in ("ACTIVE", "INACTIVE")

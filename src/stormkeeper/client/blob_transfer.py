@@ -1,4 +1,4 @@
-"""Blobs of a cluster, there and back: piece by piece, so that none has to fit into memory."""
+"""Sends files to Nimbus and fetches blobs, in chunks, so that no file has to fit into memory."""
 
 from __future__ import annotations
 
@@ -11,29 +11,20 @@ from stormkeeper.client.nimbus_connection import NimbusConnection
 from stormkeeper.errors import RefusedError, RemoteProtocolError, StormkeeperError
 from stormkeeper.thrift.nimbus import AccessControl, AccessControlType, SettableBlobMeta
 
-#: Bytes of a piece: Storm's clients send as many.
+#: Bytes of a chunk, as Storm's clients send.
 _CHUNK: Final = 307_200
-#: What of a message is left for all but the piece.
-_BESIDE: Final = 4_096
+#: Bytes of a message left for everything except the chunk.
+_OVERHEAD: Final = 4_096
 
-#: What an entry of an ACL allows, as bits and letters.
+#: Bits and letters of an entry in an access list.
 _RIGHTS: Final = ((1, "r"), (2, "w"), (4, "a"))
 
 
 @dataclass(frozen=True, slots=True)
 class Blob:
-    """What Nimbus says of a blob.
+    """A blob's metadata; `acl` has entries such as ``u:bob:rw-`` and ``o::r--``.
 
-    Parameters
-    ----------
-    key
-        Its name.
-    version
-        Another one for other bytes.
-    acl
-        Who may do what: entries such as ``u:bob:rw-`` and ``o::r--``.
-    replication
-        How often it was asked to be there; None: nobody said.
+    `replication` None: no replication was requested. The field names are the keys of ``--json``.
     """
 
     key: str
@@ -42,7 +33,31 @@ class Blob:
     replication: int | None
 
 
-def keys(connection: NimbusConnection) -> list[str]:
+def upload_package(
+    connection: NimbusConnection,
+    file: BinaryIO,
+    *,
+    max_frame: int,
+    report: Callable[[int], None] = lambda _sent: None,
+) -> str:
+    """Send a whole file, and return its location at Nimbus, which deletes unfinished uploads.
+
+    `max_frame` is ``nimbus.thrift.max_buffer_size``; `report` gets the bytes sent so far. Raises
+    `RpcError` if a chunk is lost, and `RefusedError` if Nimbus refuses the file.
+    """
+    nimbus = connection.nimbus
+    location = nimbus.beginFileUpload()
+    file.seek(0)
+    sent = 0
+    for chunk in _chunks(file, max_frame):
+        nimbus.uploadChunk(location, chunk)
+        sent += len(chunk)
+        report(sent)
+    nimbus.finishFileUpload(location)
+    return location
+
+
+def list_keys(connection: NimbusConnection) -> list[str]:
     """Return the keys of all blobs, sorted."""
     found: set[str] = set()
     session = ""
@@ -52,14 +67,8 @@ def keys(connection: NimbusConnection) -> list[str]:
     return sorted(found)
 
 
-def describe(connection: NimbusConnection, key: str) -> Blob:
-    """Return what there is to say of a blob.
-
-    Raises
-    ------
-    RefusedError
-        There is none, or it is not ours to see.
-    """
+def describe_blob(connection: NimbusConnection, key: str) -> Blob:
+    """Return a blob's metadata; raises `RefusedError` if it is missing or not readable."""
     meta = connection.nimbus.getBlobMeta(key)
     settable = meta.settable
     acl = tuple(_entry(each) for each in settable.acl)
@@ -67,34 +76,23 @@ def describe(connection: NimbusConnection, key: str) -> Blob:
 
 
 def all_blobs(connection: NimbusConnection) -> Iterator[Blob]:
-    """Yield every blob; one that goes in between is left out."""
-    for key in keys(connection):
+    """Yield every blob, except those deleted meanwhile."""
+    for key in list_keys(connection):
         with suppress(RefusedError):
-            yield describe(connection, key)
+            yield describe_blob(connection, key)
 
 
-def download(connection: NimbusConnection, key: str, write: Callable[[bytes], object]) -> int:
-    """Fetch a blob, and return how many bytes it has.
+def download_blob(connection: NimbusConnection, key: str, write: Callable[[bytes], object]) -> int:
+    """Fetch a blob, call `write` with each chunk, and return the size in bytes.
 
-    Parameters
-    ----------
-    write
-        Is called with each piece, in turn.
-
-    Raises
-    ------
-    RefusedError
-        There is none, or it is not ours to see.
-    RpcError
-        It was interrupted.
-    RemoteProtocolError
-        Nimbus sent another number of bytes than it had announced.
+    Raises `RefusedError` if the blob is missing or not readable, and `RemoteProtocolError` if its
+    size is not the announced one.
     """
     begun = connection.nimbus.beginBlobDownload(key)
     size = 0
-    while piece := connection.nimbus.downloadBlobChunk(begun.session):
-        write(piece)
-        size += len(piece)
+    while chunk := connection.nimbus.downloadBlobChunk(begun.session):
+        write(chunk)
+        size += len(chunk)
     if begun.data_size is not None and size != begun.data_size:
         raise RemoteProtocolError(
             f"Nimbus sent {size} of the {begun.data_size} bytes of {key}: try again"
@@ -102,7 +100,7 @@ def download(connection: NimbusConnection, key: str, write: Callable[[bytes], ob
     return size
 
 
-def create(
+def create_blob(
     connection: NimbusConnection,
     key: str,
     file: BinaryIO,
@@ -110,32 +108,21 @@ def create(
     replication: int | None,
     max_frame: int,
 ) -> int:
-    """Make a blob of what a file has from where it is, and return how many bytes that were.
+    """Create a blob from the rest of a file, and return its size in bytes.
 
-    Parameters
-    ----------
-    replication
-        On how many Nimbuses it should be; None: what their configuration says.
-    max_frame
-        The longest message, in bytes: ``nimbus.thrift.max_buffer_size``.
-
-    Raises
-    ------
-    RefusedError
-        There is one of that key, or it is not ours to make.
-    RpcError
-        It was not made, or nobody knows. A Nimbus that was reached forgets what was sent.
+    `replication` None: as Nimbus's configuration says. Raises `RefusedError` if the key exists or
+    is not allowed.
     """
     nimbus = connection.nimbus
     session = nimbus.beginCreateBlob(key, SettableBlobMeta([], replication))
     size = _send(connection, session, file, max_frame)
-    # Which Nimbuses have it is written by the Nimbus that took it; Storm's want to be told to.
+    # Storm's Nimbus registers the blob only after this call.
     nimbus.createStateInZookeeper(key)
     return size
 
 
-def update(connection: NimbusConnection, key: str, file: BinaryIO, *, max_frame: int) -> int:
-    """Have a blob be what a file has; else as `create`."""
+def update_blob(connection: NimbusConnection, key: str, file: BinaryIO, *, max_frame: int) -> int:
+    """Replace a blob by the rest of a file, and return its size in bytes."""
     return _send(connection, connection.nimbus.beginUpdateBlob(key), file, max_frame)
 
 
@@ -143,16 +130,21 @@ def _send(connection: NimbusConnection, session: str, file: BinaryIO, max_frame:
     nimbus = connection.nimbus
     size = 0
     try:
-        while piece := file.read(max(1, min(_CHUNK, max_frame - _BESIDE))):
-            nimbus.uploadBlobChunk(session, piece)
-            size += len(piece)
+        for chunk in _chunks(file, max_frame):
+            nimbus.uploadBlobChunk(session, chunk)
+            size += len(chunk)
         nimbus.finishBlobUpload(session)
     except BaseException:
-        # Or what it was sent would take its space until it is forgotten.
+        # Otherwise the chunks take space at Nimbus until the session times out.
         with suppress(StormkeeperError):
             nimbus.cancelBlobUpload(session)
         raise
     return size
+
+
+def _chunks(file: BinaryIO, max_frame: int) -> Iterator[bytes]:
+    while chunk := file.read(max(1, min(_CHUNK, max_frame - _OVERHEAD))):
+        yield chunk
 
 
 def _entry(control: AccessControl) -> str:

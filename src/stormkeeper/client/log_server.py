@@ -1,4 +1,4 @@
-"""One machine's logs, as its supervisor has them over HTTP."""
+"""Which supervisors serve the logs of a topology's workers, and the HTTP client for one."""
 
 from __future__ import annotations
 
@@ -12,133 +12,29 @@ from urllib.parse import urlencode
 
 import msgspec
 
-from stormkeeper.client.monitoring import unknown
+from stormkeeper.client.topology_view import unknown_component
 from stormkeeper.conf.address import Address
 from stormkeeper.errors import LogsError, RpcUnavailableError
 from stormkeeper.rpc.dialing import connect, in_words
 from stormkeeper.thrift.nimbus import TopologyInfo
 from stormkeeper.thrift.records import Assignment, SupervisorInfo
 
-#: Seconds for a connection, so that a machine that is off does not hold up the others for long.
-_CONNECTING: Final = 3.0
-#: Seconds for each wait for bytes of an answer.
-_PATIENCE: Final = 10.0
+#: Timeout of a connection in seconds: short, so that one dead machine does not delay the others.
+_CONNECT_SECS: Final = 3.0
+#: Timeout of each read in seconds.
+_READ_SECS: Final = 10.0
 #: Bytes of an answer: more than any supervisor sends.
 _MOST_BYTES: Final = 16 * 1024 * 1024
 
-#: Answers by which the supervisor says that the file is gone or is another one.
+#: Answers that mean: the file is gone, or another file has its name.
 _CHANGED: Final = frozenset(
     (HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT, HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE)
 )
 
 
-class RemoteLog(msgspec.Struct, frozen=True):
-    """A file as it was when it was listed."""
-
-    #: ``ID/PORT/NAME``.
-    file: str
-    port: int
-    #: The same as long as it is this file, whatever its name.
-    identity: str
-    #: Its bytes.
-    size: int
-    #: When it was last written to, in seconds since 1970.
-    modified: float
-
-
-class LogServer:
-    """Asks a supervisor, by a connection for each question.
-
-    Parameters
-    ----------
-    address
-        Where its HTTP listens.
-    """
-
-    def __init__(self, address: Address) -> None:
-        self.address = address
-
-    def files(self, storm_id: str) -> list[RemoteLog]:
-        """Return the logs of a topology's workers on that machine.
-
-        Those of a slot begin with the one that was written to the longest ago, and end with that
-        which is written to now.
-
-        Raises
-        ------
-        LogsError
-            They cannot be had from there.
-        """
-        asked = urlencode({"topoId": storm_id, "details": "yes"})
-        status, body = self._ask(f"/api/v1/listLogs?{asked}")
-        if status != HTTPStatus.OK:
-            raise self._refused(status, body)
-        try:
-            return msgspec.json.decode(body, type=list[RemoteLog])
-        except msgspec.DecodeError as error:
-            raise LogsError(f"{self.address}: this is no supervisor of Stormkeeper's") from error
-
-    def read(self, file: RemoteLog, start: int, length: int) -> bytes | None:
-        """Return bytes of a file, fewer than `length` where the answer would be too long.
-
-        None: the file of that name is another one by now, or gone: list them again.
-
-        Raises
-        ------
-        LogsError
-            It cannot be had from there.
-        """
-        asked = {"file": file.file, "start": start, "length": length, "identity": file.identity}
-        status, body = self._ask(f"/api/v1/log?{urlencode(asked)}")
-        if status in _CHANGED:
-            return None
-        if status != HTTPStatus.OK:
-            raise self._refused(status, body)
-        return body
-
-    def _ask(self, path: str) -> tuple[int, bytes]:
-        try:
-            try:
-                return self._answer(path)
-            except ConnectionResetError:
-                # Its place went to another client: the newest ones are served.
-                return self._answer(path)
-        except RpcUnavailableError as error:
-            raise LogsError(str(error)) from error
-        except OSError as error:
-            raise LogsError(f"{self.address}: {in_words(error)}") from error
-        except http.client.HTTPException as error:
-            raise LogsError(f"{self.address}: this is no HTTP: {error!r}") from error
-
-    def _answer(self, path: str) -> tuple[int, bytes]:
-        client = http.client.HTTPConnection(self.address.host, self.address.port)
-        with closing(client):
-            client.sock = connect(self.address, _CONNECTING)
-            client.sock.settimeout(_PATIENCE)
-            client.request("GET", path, headers={"Connection": "close"})
-            answer = client.getresponse()
-            return answer.status, answer.read(_MOST_BYTES)
-
-    def _refused(self, status: int, body: bytes) -> LogsError:
-        said = body[:200].decode(errors="replace").strip()
-        return LogsError(f"{self.address}: {said or f'HTTP status {status}'}")
-
-
 @dataclass(frozen=True, slots=True)
 class LogMachine:
-    """A supervisor with workers whose logs are wanted.
-
-    Parameters
-    ----------
-    host
-        Its machine.
-    http_port
-        Where its HTTP listens; None: nowhere.
-    is_there
-        Whether it is registered.
-    ports
-        Of the workers; None: of all that have a log there.
-    """
+    """A supervisor with logs; `http_port` None: it has no HTTP; `ports` None: all its workers."""
 
     host: str
     http_port: int | None
@@ -147,29 +43,27 @@ class LogMachine:
 
     @property
     def address(self) -> Address | None:
-        """Where its HTTP listens, None where there is none."""
+        """The HTTP address, or None."""
         return None if self.http_port is None else Address(self.host, self.http_port)
 
     @property
     def fault(self) -> str:
-        """Why it has no address."""
+        """Why there is no address."""
         if not self.is_there:
             return "no supervisor is registered there: the machine, or `storm supervisor`, is down"
         return "its supervisor has no HTTP: set logviewer.port there"
 
 
-def of_topology(
+def machines_of_topology(
     assignment: Assignment | None, supervisors: Mapping[str, SupervisorInfo]
 ) -> dict[str, LogMachine]:
-    """Return the machines that a topology's workers are on, by their supervisors' ids.
-
-    A worker that was released is among them: it has said why it ended.
-    """
+    """Return the machines of a topology's workers, and of released ones, by supervisor id."""
     if assignment is None:
         return {}
     ports: dict[str, set[int]] = {}
     for place in (assignment.executor_node_port or {}).values():
         ports.setdefault(place.node, set()).update(place.port)
+    # A released worker's log says why the worker ended.
     for launch in assignment.launches or ():
         ports.setdefault(launch.node, set()).add(launch.port)
     hosts = assignment.node_host or {}
@@ -179,10 +73,10 @@ def of_topology(
     }
 
 
-def of_host(
+def machines_of_host(
     host: str, port: int, supervisors: Mapping[str, SupervisorInfo]
 ) -> dict[str, LogMachine]:
-    """Return every supervisor of a machine, where a worker may have been that is there no more."""
+    """Return every supervisor of a host, for the log of a past worker at `port`."""
     return {
         node: _machine(host, info, {port})
         for node, info in sorted(supervisors.items())
@@ -190,32 +84,26 @@ def of_host(
     }
 
 
-def of_all(supervisors: Mapping[str, SupervisorInfo]) -> dict[str, LogMachine]:
-    """Return every supervisor, where workers of a topology may have been that runs nowhere now."""
+def all_machines(supervisors: Mapping[str, SupervisorInfo]) -> dict[str, LogMachine]:
+    """Return every supervisor, for the logs of a topology without workers."""
     return {
         node: LogMachine(info.hostname, info.http_port, True, None)
         for node, info in sorted(supervisors.items(), key=lambda each: (each[1].hostname, each[0]))
     }
 
 
-def of_component(info: TopologyInfo, component: str) -> set[tuple[str, int]]:
-    """Return the hosts and ports of the workers that a component runs in.
-
-    Raises
-    ------
-    UnknownComponentError
-        It runs in none.
-    """
+def workers_of_component(info: TopologyInfo, component: str) -> set[tuple[str, int]]:
+    """Return host and port of a component's workers; raises `UnknownComponentError`."""
     found = {(each.host, each.port) for each in info.executors if each.component_id == component}
     if not found:
-        raise unknown(info, component)
+        raise unknown_component(info, component)
     return found
 
 
-def only(
+def with_workers(
     machines: Mapping[str, LogMachine], workers: Collection[tuple[str, int]]
 ) -> dict[str, LogMachine]:
-    """Return those of the machines and their ports that are among `workers`."""
+    """Return only the machines and ports that are among `workers`, by host and port."""
     chosen = {}
     for node, machine in machines.items():
         ports = tuple(port for port in machine.ports or () if (machine.host, port) in workers)
@@ -229,3 +117,78 @@ def _machine(host: str, info: SupervisorInfo | None, ports: Collection[int]) -> 
     if info is None:
         return LogMachine(host, None, False, found)
     return LogMachine(info.hostname, info.http_port, True, found)
+
+
+class RemoteLog(msgspec.Struct, frozen=True):
+    """A log file when it was listed; `identity` stays the same when the file is renamed."""
+
+    #: ``ID/PORT/NAME``.
+    file: str
+    port: int
+    identity: str
+    #: In bytes.
+    size: int
+    #: Seconds since 1970.
+    modified: float
+
+
+class LogServer:
+    """HTTP client for the logs of one supervisor, with a connection for each request."""
+
+    def __init__(self, address: Address) -> None:
+        self.address = address
+
+    def files(self, storm_id: str) -> list[RemoteLog]:
+        """Return the logs of a topology's workers, of each slot the current log last.
+
+        Raises `LogsError` if the supervisor does not answer, or refuses.
+        """
+        query = urlencode({"topoId": storm_id, "details": "yes"})
+        status, body = self._get(f"/api/v1/listLogs?{query}")
+        if status != HTTPStatus.OK:
+            raise self._refused(status, body)
+        try:
+            return msgspec.json.decode(body, type=list[RemoteLog])
+        except msgspec.DecodeError as error:
+            raise LogsError(f"{self.address}: this is no supervisor of Stormkeeper's") from error
+
+    def read(self, file: RemoteLog, start: int, length: int) -> bytes | None:
+        """Return up to `length` bytes of a file.
+
+        None means that the file is gone, or another file has its name: list the files again.
+        Raises `LogsError` if the supervisor does not answer, or refuses.
+        """
+        query = {"file": file.file, "start": start, "length": length, "identity": file.identity}
+        status, body = self._get(f"/api/v1/log?{urlencode(query)}")
+        if status in _CHANGED:
+            return None
+        if status != HTTPStatus.OK:
+            raise self._refused(status, body)
+        return body
+
+    def _get(self, path: str) -> tuple[int, bytes]:
+        try:
+            try:
+                return self._answer(path)
+            except ConnectionResetError:
+                # The server dropped this connection for a newer one.
+                return self._answer(path)
+        except RpcUnavailableError as error:
+            raise LogsError(str(error)) from error
+        except OSError as error:
+            raise LogsError(f"{self.address}: {in_words(error)}") from error
+        except http.client.HTTPException as error:
+            raise LogsError(f"{self.address}: this is no HTTP: {error!r}") from error
+
+    def _answer(self, path: str) -> tuple[int, bytes]:
+        client = http.client.HTTPConnection(self.address.host, self.address.port)
+        with closing(client):
+            client.sock = connect(self.address, _CONNECT_SECS)
+            client.sock.settimeout(_READ_SECS)
+            client.request("GET", path, headers={"Connection": "close"})
+            answer = client.getresponse()
+            return answer.status, answer.read(_MOST_BYTES)
+
+    def _refused(self, status: int, body: bytes) -> LogsError:
+        said = body[:200].decode(errors="replace").strip()
+        return LogsError(f"{self.address}: {said or f'HTTP status {status}'}")

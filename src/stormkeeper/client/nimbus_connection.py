@@ -1,9 +1,8 @@
-"""A command's connection to the leading Nimbus: short waits, and errors that say what to do.
+"""Connection of a command to the leading Nimbus, with short waits and errors that name a remedy.
 
-`stormkeeper.rpc.leader` finds the leader. Here a search ends after seconds, as somebody sits before
-the command, or, where a Nimbus answers, when an election should be over. Storm's defaults for that
-are minutes; where its keys are set to something else, they hold, as in Storm's client. Whatever a
-call ends in is an error of ours: Thrift's exceptions stay here.
+`stormkeeper.rpc.leader` finds the leader. Storm's client searches for minutes by default; here a
+search ends after seconds, or, if a Nimbus answers, when an election should be over. Keys of
+``storm.nimbus.retry.*`` that are set hold as in Storm's client. All errors are Stormkeeper's own.
 """
 
 from __future__ import annotations
@@ -36,31 +35,30 @@ from stormkeeper.thrift.nimbus import (
     NotAliveException,
 )
 
-#: Seconds in which a Nimbus has to be found, where `_RETRIES` have their defaults.
+#: Seconds of the search for a Nimbus, unless keys of `_RETRIES` are set.
 FINDING_SECS: Final = 15.0
-#: Keys that say how often, and how long, the seeds are asked.
 _RETRIES: Final = (
     "storm.nimbus.retry.times",
     "storm.nimbus.retry.interval.millis",
     "storm.nimbus.retry.intervalceiling.millis",
 )
-#: Seconds that an election is waited for, beyond the session of a leader that was lost.
+#: Seconds that an election may take after the session of a lost leader has expired.
 _ELECTION_SECS: Final = 10.0
-#: Seconds between two searches meanwhile.
+#: Seconds between two searches during an election.
 _PAUSE_SECS: Final = 0.5
-#: Seconds that a call may take, where it does not say and `_TIMEOUT` has its default.
+#: Default timeout of a call in seconds, unless the key `_TIMEOUT` is set.
 CALL_SECS: Final = 30.0
 _TIMEOUT: Final = "storm.thrift.socket.timeout.ms"
 
-#: How the names of methods begin that only ask.
-_ASKING: Final = ("get", "is")
+#: Prefixes of methods that only read.
+_READ_PREFIXES: Final = ("get", "is")
 
 _REMEDY: Final = (
-    "see that `storm nimbus` runs there, or name another with -c nimbus.seeds=HOST or HOST:PORT"
+    "check that `storm nimbus` runs there, or name another with -c nimbus.seeds=HOST or HOST:PORT"
 )
 
-#: What Nimbus's exceptions say, in which their own message stands.
-_IN_WORDS: Final[dict[type[Exception], str]] = {
+#: Texts for Nimbus's exceptions, around their own message.
+_TEXTS: Final[dict[type[Exception], str]] = {
     AlreadyAliveException: "{}",
     AuthorizationException: "{}",
     IllegalStateException: "{}",
@@ -71,20 +69,10 @@ _IN_WORDS: Final[dict[type[Exception], str]] = {
 
 
 class NimbusConnection:
-    """Calls the leading Nimbus; `connect` makes it.
+    """Calls the leading Nimbus; `connect` returns it.
 
-    Parameters
-    ----------
-    client
-        Finds the leader and calls it.
-    finding_secs
-        How long a Nimbus is looked for.
-    electing_secs
-        How long a leader is looked for where a Nimbus answers.
-    call_secs
-        How long each call may take; None: as long as it says.
-    say
-        Called with what is waited for.
+    A Nimbus must be found within `finding_secs`, and a leader within `electing_secs` if one
+    answers. `call_secs` overrides the timeouts of calls. `say` gets what the connection waits for.
     """
 
     def __init__(
@@ -104,21 +92,18 @@ class NimbusConnection:
 
     @property
     def nimbus(self) -> NimbusCalls:
-        """The leader's methods; each is a `call`."""
+        """The leader's methods, by `call`."""
         return cast("NimbusCalls", Calls(Nimbus, self.call))
 
     @property
     def address(self) -> Address | None:
-        """Where the leader is, as far as is known."""
+        """The leader's address, if known."""
         return self._client.address
 
     def find(self) -> None:
-        """Find the leader, if that is not done; else the first call does it.
+        """Find the leader, unless it is known.
 
-        Raises
-        ------
-        LeaderNotFoundError
-            If nobody of ``nimbus.seeds`` knows one in time; it says what each of them said.
+        Raises `LeaderNotFoundError`, with the answer of each of ``nimbus.seeds``.
         """
         began = time.monotonic()
         while True:
@@ -127,50 +112,27 @@ class NimbusConnection:
             except LeaderNotFoundError as error:
                 if not error.is_electing or time.monotonic() >= began + self._electing_secs:
                     raise LeaderNotFoundError(_with_remedy(error)) from error
-                self._say("no Nimbus leads at present: waiting until one does")
+                self._say("no Nimbus leads at present: waiting for an election")
                 time.sleep(_PAUSE_SECS)
             else:
                 return
 
     def call(self, name: str, *arguments: Any, timeout: float = CALL_SECS) -> Any:
-        """Make a call of the leader.
+        """Call a method of the leader, with arguments in the order of the IDL.
 
-        It is made once more where it was refused by a Nimbus that leads no longer, where it was not
-        sent as nobody led for a moment, and, if it only asks, where its answer was lost with the
-        leader.
+        The call is repeated at the next leader if the old one refused it, if no leader received
+        it, or if it only reads and its answer was lost.
 
-        Parameters
-        ----------
-        name
-            The method.
-        *arguments
-            In the order of the IDL; what is left out is absent.
-        timeout
-            Seconds that it may take, when the leader is found; ``storm.thrift.socket.timeout.ms``
-            where that is set.
-
-        Returns
-        -------
-        object
-            What the method returns; None if that is nothing.
-
-        Raises
-        ------
-        NotAliveError
-            If there is no topology of that name or id.
-        RefusedError
-            If Nimbus refuses it for another reason that the method declares.
-        RpcError
-            If it was not carried out, or nobody knows; as `stormkeeper.rpc.calling.Client.call`.
-        ProtocolError
-            If it is too large for a message, or what came is no answer.
+        Raises `NotAliveError` for an unknown topology, `RefusedError` if Nimbus refuses for
+        another reason that the method declares, `RpcError` if the call failed or its outcome is
+        unknown, and `ProtocolError` if a message is too large or invalid.
         """
         if self._call_secs is not None:
             timeout = self._call_secs
         self.find()
         asked = self.address
         try:
-            return self._in_words(lambda: self._client.call(name, *arguments, timeout=timeout))
+            return self._translated(lambda: self._client.call(name, *arguments, timeout=timeout))
         except LeaderNotFoundError as error:
             if not error.is_electing:
                 raise
@@ -181,36 +143,34 @@ class NimbusConnection:
             self.find()
             if self.address == asked:
                 raise
-        return self._in_words(lambda: self._client.call(name, *arguments, timeout=timeout))
+        return self._translated(lambda: self._client.call(name, *arguments, timeout=timeout))
 
-    def _in_words(self, call: Callable[[], Any]) -> Any:
+    def _translated(self, call: Callable[[], Any]) -> Any:
         try:
             return call()
         except NotAliveException as error:
             name = str(error).removesuffix(" is not alive")  # Storm's words
-            raise NotAliveError(
-                f"there is no topology {name}; `storm list` names those that are"
-            ) from error
+            raise NotAliveError(f"there is no topology {name}; `storm list` shows all") from error
         except LeaderNotFoundError as error:
             raise LeaderNotFoundError(_with_remedy(error), is_electing=error.is_electing) from error
         except RpcRefusedError as error:
             if error.kind != FaultKind.UNKNOWN:
                 raise
             raise RefusedError(error.reason) from error
-        except tuple(_IN_WORDS) as error:
-            raise RefusedError(_IN_WORDS[type(error)].format(error)) from error
+        except tuple(_TEXTS) as error:
+            raise RefusedError(_TEXTS[type(error)].format(error)) from error
 
 
 def _with_remedy(error: LeaderNotFoundError) -> str:
-    # A Nimbus that answered needs ZooKeeper, and no other seed.
+    # A Nimbus that answered needs ZooKeeper; another seed would not help.
     return str(error) if "does not reach ZooKeeper" in str(error) else f"{error}; {_REMEDY}"
 
 
 def _may_be_repeated(name: str, error: RpcRefusedError | RpcOutcomeUnknownError) -> bool:
-    """Return whether a call may be made of the next leader that has ended so at a former one."""
+    """Return whether a call that failed so at one leader may be repeated at the next."""
     if isinstance(error, RpcRefusedError):
         return error.kind == FaultKind.INTERNAL_ERROR
-    return name.startswith(_ASKING)
+    return name.startswith(_READ_PREFIXES)
 
 
 @contextmanager
@@ -220,25 +180,13 @@ def connect(
     finding_secs: float | None = None,
     say: Callable[[str], None] = lambda _: None,
 ) -> Iterator[NimbusConnection]:
-    """Give a connection to the leading Nimbus of the cluster that a configuration is for.
+    """Yield a connection to the leading Nimbus of the cluster of ``nimbus.seeds``.
 
-    Parameters
-    ----------
-    conf
-        Names the seeds.
-    finding_secs
-        How long a Nimbus is looked for; None: as long as ``storm.nimbus.retry.*`` have it, and for
-        `FINDING_SECS` where they are not set. Where one answers, a leader is waited for as long as
-        an election takes after a machine was lost.
-    say
-        Called with what is waited for.
+    `finding_secs` None: as ``storm.nimbus.retry.*`` say, or `FINDING_SECS` if they are not set. If
+    a Nimbus answers, the wait for a leader lasts as long as an election after the loss of a
+    machine. `say` gets what the connection waits for.
 
-    Raises
-    ------
-    ConfigError
-        If one of ``nimbus.seeds`` is no address.
-    LeaderNotFoundError
-        If no leader is found in time.
+    Raises `ConfigError` for an invalid seed, and `LeaderNotFoundError`.
     """
     session_secs = conf["storm.zookeeper.session.timeout"] / 1000
     changed = conf.changed()

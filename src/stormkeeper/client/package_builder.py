@@ -1,7 +1,7 @@
-"""Makes the package of a topology on this machine, and finds its faults before anything is sent.
+"""Builds a topology's package on the user's machine, and finds faults before anything is sent.
 
-Its code is collected, its script is described in a process of its own, and what it requires is
-pinned: in this order, as each step takes longer than the one before.
+It collects the code, describes the script in a process of its own, and pins the requirements: in
+this order, as each step takes longer than the one before.
 """
 
 from __future__ import annotations
@@ -27,28 +27,11 @@ from stormkeeper.topology.topology import unheard
 
 @dataclass(frozen=True, kw_only=True)
 class SubmissionRequest:
-    """What a user submits.
+    """What a user submits: `code` (a script, folder or wheel), and what comes with it.
 
-    Parameters
-    ----------
-    code
-        A script, a folder or a wheel.
-    name
-        What the topology is to be called; None: as it calls itself, or after the code.
-    arguments
-        What the script finds in ``sys.argv``.
-    py_files, jars
-        Files that come along: modules and archives of modules, and what the JVM needs.
-    jvm_packages
-        What Spark is to fetch: ``GROUP:NAME:VERSION``.
-    requirements
-        Instead of the ``requirements.txt`` beside the code; None: that one.
-    with_wheels
-        Whether the wheels of what is required come along.
-    files, overrides
-        Of the configuration of a Spark session that the script may need to be described.
-    credentials
-        Texts by their names, which are not part of the package.
+    `name` None means the topology's own name, or that of the code. `requirements` replace the
+    ``requirements.txt`` beside the code. `files` and `overrides` are the configuration of a Spark
+    session that the script may need to be described. `credentials` stay out of the package.
     """
 
     code: Path
@@ -56,6 +39,7 @@ class SubmissionRequest:
     arguments: tuple[str, ...] = ()
     py_files: tuple[Path, ...] = ()
     jars: tuple[Path, ...] = ()
+    #: Maven coordinates, ``GROUP:NAME:VERSION``.
     jvm_packages: tuple[str, ...] = ()
     requirements: Path | None = None
     with_wheels: bool = False
@@ -66,17 +50,7 @@ class SubmissionRequest:
 
 @dataclass(frozen=True)
 class BuiltPackage:
-    """A package.
-
-    Parameters
-    ----------
-    file
-        The zip, at its beginning.
-    size
-        Its bytes.
-    manifest, description
-        What is in it.
-    """
+    """A package: an open zip file at its beginning, its size in bytes, and its contents."""
 
     file: BinaryIO
     size: int
@@ -85,105 +59,84 @@ class BuiltPackage:
 
 
 @contextmanager
-def collected(given: SubmissionRequest) -> Iterator[SubmittedCode]:
-    """Give the code of what is submitted, whose source was checked, as long as it is needed.
+def collect_code(request: SubmissionRequest) -> Iterator[SubmittedCode]:
+    """Yield the code of a request, with its source checked, in a temporary folder.
 
-    Raises
-    ------
-    TopologyError
-        It cannot be sent; of a fault in it the message begins with the file and the line.
-    MissingExtraError
-        PySpark is not installed, and the script has to be run to be described, or something is
-        required, which must go with the version of PySpark.
+    Raises `TopologyError` for code that cannot be sent (a fault is reported with file and line),
+    and `MissingExtraError` if the script has to be run, or requires something, without PySpark.
     """
-    if given.name is not None:
-        unheard(given.name)  # which says what is wrong with the name
+    if request.name is not None:
+        unheard(request.name)  # raises for a wrong name
     with tempfile.TemporaryDirectory(prefix="stormkeeper-submit-") as folder:
-        named = given.requirements
+        named = request.requirements
         required = None if named is None else (_read(named), str(named))
-        code = collect(given.code, Path(folder), given.py_files, required)
-        # Both say what is wrong.
-        _required(code)
-        describer.has_to_run(code.script, root=_root(code), py_files=given.py_files)
+        code = collect(request.code, Path(folder), request.py_files, required)
+        # Both raise for a fault.
+        _requirements(code)
+        describer.has_to_run(code.script, root=_root(code), py_files=request.py_files)
         yield code
 
 
-def describe(given: SubmissionRequest, code: SubmittedCode) -> Description:
-    """Return the description of what a script defines; it is run for that, if it has to be.
+def describe_code(request: SubmissionRequest, code: SubmittedCode) -> Description:
+    """Return the description of what a script defines; runs the script if necessary.
 
-    Raises
-    ------
-    TopologyError
-        The script has a fault; the message says what to do.
-    MissingExtraError
-        It has to be run, and PySpark is not installed.
-    ChildError
-        The process in which it is run cannot be started.
+    Raises `TopologyError` for a fault in the script, `MissingExtraError` without PySpark, and
+    `ChildError` if the process that runs the script does not start.
     """
     return describer.describe(
         code.script,
         root=_root(code),
-        arguments=given.arguments,
-        py_files=given.py_files,
-        files=given.files,
-        overrides=given.overrides,
+        arguments=request.arguments,
+        py_files=request.py_files,
+        files=request.files,
+        overrides=request.overrides,
     )
 
 
 @contextmanager
-def packed(
-    given: SubmissionRequest,
+def build_package(
+    request: SubmissionRequest,
     code: SubmittedCode,
     description: Description,
     say: Callable[[str], None],
 ) -> Iterator[BuiltPackage]:
-    """Give the package, as long as it is needed.
+    """Yield the package in a temporary folder; `say` gets the name of each slow step.
 
-    Parameters
-    ----------
-    given, code, description
-        What goes into it.
-    say
-        Called with what takes its time.
-
-    Raises
-    ------
-    TopologyError
-        What is required cannot be pinned or gathered, or the package would be larger than any
-        may be.
+    Raises `TopologyError` if a requirement cannot be pinned or gathered, or the package is too
+    large.
     """
     with tempfile.TemporaryDirectory(prefix="stormkeeper-package-") as folder:
-        pins = _pinned(code, say)
+        pins = _pins(code, say)
         wheels: tuple[Path, ...] = ()
-        if given.with_wheels and code.required is not None:
+        if request.with_wheels and code.required is not None:
             say("gathering wheels")
             wheels = environment.gather(pins, Path(folder), file=code.required[1])
         contents = archive.PackageContents(
             code,
             description,
-            name=given.name,
-            arguments=given.arguments,
+            name=request.name,
+            arguments=request.arguments,
             requirements=pins,
-            py_files=given.py_files,
-            jars=given.jars,
+            py_files=request.py_files,
+            jars=request.jars,
             wheels=wheels,
-            jvm_packages=given.jvm_packages,
+            jvm_packages=request.jvm_packages,
         )
         say("packing")
         with Path(folder, "package.zip").open("w+b") as file:
-            made = archive.write(file, contents, archive.versions())
+            manifest = archive.write(file, contents, archive.versions())
             size = file.seek(0, os.SEEK_END)
             file.seek(0)
-            yield BuiltPackage(file, size, made, description)
+            yield BuiltPackage(file, size, manifest, description)
 
 
 def _root(code: SubmittedCode) -> Path | None:
-    """Return where else than beside the script its modules are."""
+    """Return the folder of the script's modules, if it is not the script's own."""
     return None if code.script.parent == code.root else code.root
 
 
-def _pinned(code: SubmittedCode, say: Callable[[str], None]) -> tuple[str, ...]:
-    required = _required(code)
+def _pins(code: SubmittedCode, say: Callable[[str], None]) -> tuple[str, ...]:
+    required = _requirements(code)
     if not required or code.required is None:
         return ()
     _, file = code.required
@@ -191,7 +144,7 @@ def _pinned(code: SubmittedCode, say: Callable[[str], None]) -> tuple[str, ...]:
     return environment.pin(required, Base.here(), file=file)
 
 
-def _required(code: SubmittedCode) -> tuple[Requirement, ...]:
+def _requirements(code: SubmittedCode) -> tuple[Requirement, ...]:
     if code.required is None:
         return ()
     return code.requirements(Base.here().versions)

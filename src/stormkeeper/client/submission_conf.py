@@ -1,8 +1,7 @@
-"""The conf that a topology is submitted with; pure.
+"""The conf that a topology is submitted with: its own, overridden by ``-c``; pure.
 
-It is what the topology brings along, under what the command line says with ``-c``. What the command
-line says of the cluster's places is for the way there, and is not sent: a machine of the cluster
-may reach them otherwise.
+Keys of ``-c`` for the connection to the cluster are not sent, because another machine may reach
+Nimbus by other addresses.
 """
 
 from __future__ import annotations
@@ -18,31 +17,19 @@ from stormkeeper.conf.keys import OF_THE_CLUSTER, is_secret, storm_keys
 from stormkeeper.errors import ConfigError
 from stormkeeper.topology import faults
 
-#: How the keys begin that say how to reach Nimbus.
-OF_THE_WAY: Final = ("nimbus.", "storm.nimbus.", "storm.thrift.")
+#: Prefixes of the keys for the connection to Nimbus.
+CONNECTION_PREFIXES: Final = ("nimbus.", "storm.nimbus.", "storm.thrift.")
 
 _CHECKPOINTS: Final = "topology.checkpoint.dir"
 
 
-def sent(own: Mapping[str, Any], conf: Conf, name: str) -> dict[str, Any]:
-    """Return a topology's conf.
+def conf_to_send(own: Mapping[str, Any], conf: Conf, name: str) -> dict[str, Any]:
+    """Return the topology's `own` conf with the overrides of the command's `conf`.
 
-    Parameters
-    ----------
-    own
-        What the topology brings along.
-    conf
-        The configuration of this command.
-    name
-        The topology's, for errors.
-
-    Raises
-    ------
-    ConfigError
-        If a value is not what its key may be, may be a secret, or is a folder for checkpoints that
-        depends on where a worker is started; or a key is the cluster's.
+    Raises `ConfigError` for a wrong value, a possible secret, a relative folder for checkpoints, or
+    a key that only the cluster sets.
     """
-    given = {key: conf[key] for key in conf if conf.is_override(key) and not _is_of_the_way(key)}
+    given = {key: conf[key] for key in conf if conf.is_override(key) and not _stays_here(key)}
     if foreign := sorted(OF_THE_CLUSTER.intersection(own)):
         raise ConfigError(
             f"the conf of the topology {name!r} has {', '.join(foreign)}, which only the cluster's"
@@ -63,45 +50,38 @@ def sent(own: Mapping[str, Any], conf: Conf, name: str) -> dict[str, Any]:
             " worker would look for in another folder: give a whole path, one below ~, or a URL"
             " such as s3a://bucket/checkpoints"
         )
-    secret = sorted(key for key, value in values.items() if _holds_a_secret(key, value))
+    secret = sorted(key for key, value in values.items() if _is_a_secret(key, value))
     if secret:
         raise ConfigError(
             f"the conf of the topology {name!r} has what may be a secret, by the name of the key:"
-            f" {', '.join(secret)}. Everybody who reaches Nimbus can read the conf: send it in"
-            " the file of --credentials, or give the key another name if it is none"
+            f" {', '.join(secret)}. Anyone who can reach Nimbus can read the conf: send the secret"
+            " in the file of --credentials, or rename the key if it is not a secret"
         )
     return values
 
 
-def mistyped_own(own: Mapping[str, Any], name: str) -> Iterator[str]:
-    """Yield what to say of keys that a topology brings along and that have no effect.
-
-    Parameters
-    ----------
-    own, name
-        As of `sent`.
-    """
+def own_conf_warnings(own: Mapping[str, Any], name: str) -> Iterator[str]:
+    """Yield a warning for each key of the topology's own conf without effect."""
     for text in (*mistyped(own), *of_topology(own)):
         yield f"the conf of the topology {name!r}: {text}"
 
 
-def mistyped_given(conf: Conf) -> Iterator[str]:
-    """Yield what to say of keys that the command line gives a topology and that have no effect."""
+def command_line_warnings(conf: Conf) -> Iterator[str]:
+    """Yield a warning for each key of ``-c`` without effect."""
     given = [key for key in conf if conf.is_override(key)]
     for text in (*mistyped(given), *of_topology(given)):
         yield f"-c: {text}"
 
 
-def as_json(sent: Mapping[str, Any]) -> str:
+def as_json(values: Mapping[str, Any]) -> str:
     """Return a topology's conf as Nimbus takes it."""
-    return json.dumps(sent)
+    return json.dumps(values)
 
 
-def _is_of_the_way(key: str) -> bool:
-    """Return whether a key of the command line says where the cluster is, and is not sent."""
-    return key.startswith(OF_THE_WAY) or key in OF_THE_CLUSTER
+def _stays_here(key: str) -> bool:
+    return key.startswith(CONNECTION_PREFIXES) or key in OF_THE_CLUSTER
 
 
-def _holds_a_secret(key: str, value: Any) -> bool:
-    """Return whether Nimbus would take a value for a secret; of Storm's own keys it takes none."""
+def _is_a_secret(key: str, value: Any) -> bool:
+    """Return whether Nimbus would treat a value as a secret; Storm's own keys are none."""
     return bool(value) and isinstance(value, str) and is_secret(key) and key not in storm_keys()

@@ -1,4 +1,4 @@
-"""Kills, activates, deactivates and rebalances topologies, and waits until that has its effect."""
+"""Kills, activates, deactivates and rebalances topologies, and waits for the effect."""
 
 from __future__ import annotations
 
@@ -16,24 +16,29 @@ from stormkeeper.thrift.nimbus import TopologySummary
 from stormkeeper.thrift.records import ErrorInfo, KillOptions, RebalanceOptions
 from stormkeeper.topology.faults import is_crash
 
-#: What a topology's status is at once when a command was taken that cannot be taken twice.
+#: The status that a topology has at once after a command that cannot be repeated.
 _STATUSES: Final = {"killTopologyWithOpts": "KILLED", "rebalance": "REBALANCING"}
+
+#: Prefixes of ``sched_status`` when the schedule is complete.
+_PLACED: Final = ("Fully Scheduled", "Running with fewer slots than requested")
+#: Prefixes of ``sched_status`` when the cluster is full.
+_LACKS: Final = ("Not enough slots", "Not enough memory")
+
+#: Seconds without a batch after which a query counts as waiting for data.
+_IDLE_SECS: Final = 10
+#: Longest time of a trigger that only checks for data, in seconds.
+_CHECK_SECS: Final = 5.0
+#: Uptime in seconds after which a worker of a topology with errors counts as started.
+_LIFE_SECS: Final = 30
+#: Seconds that an error is held back: the report of a crash, which includes it, may follow.
+_CRASH_REPORT_SECS: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RebalanceChange:
-    """What a rebalance is to change; None and nothing: as it is.
+    """The changes of a rebalance: wait in seconds, workers at most, parallelism by component, conf.
 
-    Parameters
-    ----------
-    wait_secs
-        How long Nimbus waits before; None: ``topology.message.timeout.secs``.
-    workers
-        On how many slots the topology is to run, at most.
-    parallelism
-        Of components, by their ids.
-    conf
-        Values in the topology's conf.
+    `wait_secs` None means ``topology.message.timeout.secs``.
     """
 
     wait_secs: int | None = None
@@ -45,62 +50,27 @@ class RebalanceChange:
 def kill(
     connection: NimbusConnection, name: str, wait_secs: int | None, *, purge: bool = False
 ) -> str:
-    """Have Nimbus kill a topology; return its id.
+    """Kill a topology, with `purge` including its checkpoints, and return its id.
 
-    Parameters
-    ----------
-    wait_secs
-        How long Nimbus waits before; None: ``topology.message.timeout.secs``.
-    purge
-        Whether its checkpoints are removed, too.
-
-    Raises
-    ------
-    NotAliveError
-        If there is none of that name.
-    RefusedError
-        If its status does not take it.
+    `wait_secs` None means ``topology.message.timeout.secs``. Raises `NotAliveError` for an unknown
+    name, and `RefusedError` if the topology's status does not allow the command.
     """
     found = connection.nimbus.getTopologySummaryByName(name)
-    _asked(connection, found, "killTopologyWithOpts", name, KillOptions(wait_secs, purge or None))
+    _call(connection, found, "killTopologyWithOpts", name, KillOptions(wait_secs, purge or None))
     return found.id
-
-
-def until_gone(connection: NimbusConnection, name: str, storm_id: str, wait: Wait) -> WaitStatus:
-    """Wait until a topology that was killed is gone."""
-    return wait.until(lambda: gone(topology_view.summary(connection, name), storm_id))
 
 
 def set_active(connection: NimbusConnection, name: str, *, active: bool) -> str:
-    """Have Nimbus activate or deactivate a topology; return its id.
-
-    Raises
-    ------
-    NotAliveError
-        If there is none of that name.
-    RefusedError
-        If its status does not take it.
-    """
+    """Activate or deactivate a topology, and return its id; errors are those of `kill`."""
     found = connection.nimbus.getTopologySummaryByName(name)
-    _asked(connection, found, "activate" if active else "deactivate", name)
+    _call(connection, found, "activate" if active else "deactivate", name)
     return found.id
 
 
-def until_status(connection: NimbusConnection, name: str, status: str, wait: Wait) -> WaitStatus:
-    """Wait until a topology has a status."""
-    return wait.until(lambda: has_status(topology_view.summary(connection, name), status))
-
-
 def rebalance(connection: NimbusConnection, name: str, change: RebalanceChange) -> str:
-    """Have Nimbus rebalance a topology; return its id.
+    """Rebalance a topology, and return its id; errors are those of `kill`.
 
-    Raises
-    ------
-    NotAliveError
-        If there is none of that name.
-    RefusedError
-        If it has no such component, its conf cannot have such a value, or its status does not take
-        it.
+    Raises `RefusedError` for an unknown component or an invalid conf, too.
     """
     found = connection.nimbus.getTopologySummaryByName(name)
     options = RebalanceOptions(
@@ -109,125 +79,95 @@ def rebalance(connection: NimbusConnection, name: str, change: RebalanceChange) 
         num_executors=dict(change.parallelism),
         topology_conf_overrides=json.dumps(dict(change.conf)) if change.conf else None,
     )
-    _asked(connection, found, "rebalance", name, options)
+    _call(connection, found, "rebalance", name, options)
     return found.id
 
 
-def until_placed(
+def wait_until_gone(
+    connection: NimbusConnection, name: str, storm_id: str, wait: Wait
+) -> WaitStatus:
+    """Wait until a killed topology is gone."""
+    return wait.until(lambda: gone_status(topology_view.find_topology(connection, name), storm_id))
+
+
+def wait_for_status(connection: NimbusConnection, name: str, status: str, wait: Wait) -> WaitStatus:
+    """Wait until a topology has a status."""
+    return wait.until(lambda: named_status(topology_view.find_topology(connection, name), status))
+
+
+def wait_for_workers(
     connection: NimbusConnection, name: str, wait: Wait, workers: int | None = None
 ) -> WaitStatus:
-    """Wait until a topology that is new, or was rebalanced, has its workers.
-
-    Parameters
-    ----------
-    workers
-        How many were asked for; that they are too many is told.
-    """
-    placed = PlacementCheck(workers)
-    return wait.until(lambda: placed(topology_view.topology(connection, name)))
+    """Wait until a rebalanced topology has its workers, of which `workers` were requested."""
+    check = PlacementCheck(workers)
+    return wait.until(lambda: check(topology_view.get_topology(connection, name)))
 
 
-def until_started(connection: NimbusConnection, name: str, wait: Wait) -> WaitStatus:
-    """Wait until the first batch of each query of a new topology has ended, or a worker crashed.
+def wait_for_first_batches(connection: NimbusConnection, name: str, wait: Wait) -> WaitStatus:
+    """Wait until each query of a new topology has completed a batch, or a worker has crashed.
 
-    The supervisor starts that worker again. But what ends a script at its start mostly does so
-    each time.
+    The supervisor restarts a crashed worker, but a fault at a script's start mostly repeats.
     """
     placed = PlacementCheck()
+    first_seen: dict[ComponentError, float] = {}
 
-    def look() -> WaitStatus:
-        topology = topology_view.topology(connection, name)
-        seen = placed(topology)
+    def check() -> WaitStatus:
+        topology = topology_view.get_topology(connection, name)
+        status = placed(topology)
         health = topology.health
         is_crashing = health is not None and health.state in ("crashing", "failed")
+        if status.error is not None:
+            now = wait.clock()
+            if now < first_seen.setdefault(status.error, now) + _CRASH_REPORT_SECS:
+                status = replace(status, error=None)
         has_error = any(each.error is not None for each in topology.components)
-        if seen.is_done or not (has_error or is_crashing):
-            return seen
-        crash = crash(topology_view.errors(connection, name).errors)
+        if status.is_done or not (has_error or is_crashing):
+            return status
+        crash = newest_crash(topology_view.get_errors(connection, name).errors)
         if crash is None and is_crashing:
             crash = str(health)
-        return seen if crash is None else WaitStatus(False, crash, has_failed=True)
+        return status if crash is None else WaitStatus(False, crash, has_failed=True)
 
-    return wait.until(look)
-
-
-def _asked(
-    connection: NimbusConnection, found: TopologySummary, method: str, *arguments: Any
-) -> None:
-    asked = connection.address
-    try:
-        connection.call(method, *arguments)
-    except (RefusedError, RpcRefusedError, RpcOutcomeUnknownError) as error:
-        if isinstance(error, RefusedError) and connection.address == asked:
-            raise
-        now = topology_view.summary(connection, found.name)
-        status = _STATUSES.get(method)
-        # It was another one a moment ago: a leader has written that, and was lost before it knew.
-        if now is not None and now.id == found.id and now.status == status != found.status:
-            return
-        # Storm's service has no word for a status that does not take it.
-        if now is not None and now.status in ("KILLED", "REBALANCING"):
-            raise RefusedError(
-                f"{found.name} is {now.status}, and takes no other command until that is over;"
-                f" see `storm status {found.name}`"
-            ) from error
-        raise
+    return wait.until(check)
 
 
-#: What ``sched_status`` begins with where nothing more is to come.
-_PLACED: Final = ("Fully Scheduled", "Running with fewer slots than requested")
-#: What it begins with where the cluster is full.
-_LACKS: Final = ("Not enough slots", "Not enough memory")
-#: Seconds after which a query without a batch counts as one that waits for data, and the longest
-#: that a trigger looks for data.
-_IDLE_SECS: Final = 10
-_CHECK_SECS: Final = 5.0
-#: Seconds that a worker of a topology in which something has failed has to live to count: one that
-#: fails at its start tells of itself before.
-_LIFE_SECS: Final = 30
+def gone_status(found: TopologySummary | None, storm_id: str) -> WaitStatus:
+    """Return whether a killed topology is gone; `found` is the topology of its name, if any.
 
-
-def gone(found: TopologySummary | None, storm_id: str) -> WaitStatus:
-    """Return whether a topology that was killed is gone.
-
-    Parameters
-    ----------
-    found
-        The topology of its name, if there is one.
-    storm_id
-        The id of the one that was killed: its name may be another one's by now.
+    A topology with another id has taken the name over.
     """
     if found is None or found.id != storm_id:
         return WaitStatus(True, "it is gone")
-    return WaitStatus(False, f"it is {found.status}, until its time is up and Nimbus removes it")
+    return WaitStatus(False, f"it is {found.status} until its wait is over and Nimbus removes it")
 
 
-def has_status(found: TopologySummary | None, status: str) -> WaitStatus:
-    """Return whether a topology has a status; one that is gone never will."""
+def named_status(found: TopologySummary | None, status: str) -> WaitStatus:
+    """Return whether a topology has a status; the wait for a removed topology is over."""
     if found is None:
         return WaitStatus(True, "it is gone")
     return WaitStatus(found.status == status, f"it is {found.status}")
 
 
-def crash(errors: Mapping[str, Sequence[ErrorInfo]]) -> str | None:
-    """Return the newest report of a worker's crash among the errors of components, as it is."""
+def newest_crash(errors: Mapping[str, Sequence[ErrorInfo]]) -> str | None:
+    """Return the newest report of a worker's crash among errors by component.
+
+    The report's first line is dropped if it repeats the last one, the exception of a traceback.
+    """
     crashes = [error for each in errors.values() for error in each if is_crash(error.error)]
     if not crashes:
         return None
-    return max(crashes, key=lambda each: each.error_time_secs).error
+    report = max(crashes, key=lambda each: each.error_time_secs).error
+    first, _, rest = report.partition("\n")
+    is_repeated = bool(first.strip()) and rest.rstrip().rpartition("\n")[2].strip() == first.strip()
+    return rest if is_repeated else report
 
 
 class PlacementCheck:
-    """Whether a topology has its workers; called with what each look shows.
+    """Checks whether a topology has its workers; call it with each view.
 
-    What a worker told last is shown until the next one in its slot tells of itself. So a worker
-    counts once what it tells has changed while all was planned, be it the next one or the same.
-    That is time, too, for a query that fails in its first batch.
-
-    Parameters
-    ----------
-    workers
-        How many were asked for; that they are too many is told.
+    Nimbus shows the last heartbeat of a slot's previous worker until the next worker beats. So a
+    worker counts when its uptime has changed since the schedule was complete. A query that fails in
+    its first batch fails in that time. `workers` is the number of requested workers.
     """
 
     def __init__(self, workers: int | None = None) -> None:
@@ -237,31 +177,29 @@ class PlacementCheck:
         self._queries: dict[str, int] = {}
 
     def __call__(self, topology: TopologyView) -> WaitStatus:
-        """Return whether it has them."""
-        seen = running(topology)
+        """Return what is missing, or that all workers run."""
+        status = running_status(topology)
         if not _is_planned(topology):
             self._first = None
-            return seen
-        if not seen.is_done:
-            return seen
+            return status
+        if not status.is_done:
+            return status
         now = {worker.place: worker.uptime_secs for worker in topology.workers}
         if self._first is None:
             self._first = now
         unchanged = [place for place in now if self._first.get(place) == now[place]]
         if unchanged:
-            return replace(seen, is_done=False, text=f"no new pulse yet of {_listed(unchanged)}")
-        text = self._first_batches(topology)
+            text = f"no new pulse yet of {_listed(unchanged)}"
+            return replace(status, is_done=False, text=text)
+        text = self._missing_batch(topology)
         if text:
-            return replace(seen, is_done=False, text=text)
+            return replace(status, is_done=False, text=text)
         idle = [each.name for each in topology.queries if each.last_batch is None]
         waits = f"; {_listed(idle)} wait{'s' * (len(idle) == 1)} for data" if idle else ""
-        return replace(seen, text=seen.text + waits + _most(topology, self._workers))
+        return replace(status, text=status.text + waits + _surplus(topology, self._workers))
 
-    def _first_batches(self, topology: TopologyView) -> str:
-        """Return which query's first batch has yet to end; empty: none.
-
-        A query whose source has no data has no batch: it counts once it has waited for a while.
-        """
+    def _missing_batch(self, topology: TopologyView) -> str:
+        """Return which query's first batch is not complete; a query without data has none."""
         uptime = min((each.uptime_secs for each in topology.workers), default=0)
         for query in topology.queries:
             began = self._queries.setdefault(query.name, uptime)
@@ -270,33 +208,33 @@ class PlacementCheck:
             if (query.running_secs or 0.0) >= _CHECK_SECS:
                 return f"batch {query.running_batch} of {query.name} runs, its first one here"
             if not 0 <= began <= uptime - _IDLE_SECS:
-                return f"the first batch of {query.name} has yet to end"
+                return f"the first batch of {query.name} is not complete yet"
         return ""
 
 
-def running(topology: TopologyView) -> WaitStatus:
-    """Return whether a topology has its workers, and whether all of their queries have started.
-
-    One whose queries have all ended needs none.
-    """
-    status = topology.sched_status
+def running_status(topology: TopologyView) -> WaitStatus:
+    """Return whether all workers and queries of a topology run; ended queries need no worker."""
+    schedule = topology.sched_status
     if topology.status == "REBALANCING":
-        return WaitStatus(False, "it is REBALANCING, until its time is up")
+        return WaitStatus(False, "it is REBALANCING until its wait is over")
     if topology.status == "KILLED":
         return WaitStatus(True, "it was killed")
     if topology.status == COMPLETED:
         return WaitStatus(True, "all of its queries have ended")
-    text, error = _waits_for(topology), _last_error(topology)
+    text, error = _missing(topology), _last_error(topology)
     if text:
         return WaitStatus(False, text, error=error)
     places = ", ".join(worker.place for worker in topology.workers)
-    return WaitStatus(True, f"it runs at {places}{_fewer(status)}", error=error)
+    fewer = f" ({schedule})" if schedule.startswith(_PLACED[1]) else ""
+    return WaitStatus(True, f"it runs at {places}{fewer}", error=error)
 
 
-def _waits_for(topology: TopologyView) -> str:
-    """Return what a topology that is to run waits for; empty: nothing."""
+def _missing(topology: TopologyView) -> str:
+    """Return what a topology waits for; empty: nothing."""
     if not _is_planned(topology):
-        return topology.sched_status + _whose_slots(topology.sched_status)
+        schedule = topology.sched_status
+        hint = "; `storm status` shows the slots of all supervisors"
+        return schedule + (hint if schedule.startswith(_LACKS) else "")
     workers = topology.workers
     if not workers:
         return "no worker is assigned yet"
@@ -306,15 +244,15 @@ def _waits_for(topology: TopologyView) -> str:
     silent = [each.place for each in workers if not each.uptime_secs]
     if silent:
         return f"no pulse yet of {_listed(silent)}: code, environment and Spark take their time"
-    return _starts(topology)
+    return _missing_start(topology)
 
 
-def _starts(topology: TopologyView) -> str:
-    """Return which start a topology whose workers beat waits for; empty: none."""
+def _missing_start(topology: TopologyView) -> str:
+    """Return what a topology whose workers all beat waits for; empty: nothing."""
     health, workers = topology.health, topology.workers
-    # Storm's own Nimbus says nothing of its schedule, and counts executors of its own.
+    # Storm's own Nimbus reports no schedule, and counts system components as executors.
     is_ours = bool(topology.sched_status)
-    if is_ours and _is_active(topology) and not _has_started(topology):
+    if is_ours and topology.status == "ACTIVE" and not _has_started(topology):
         return "its queries have yet to start"
     if health is not None:
         return str(health) if health.state == "starting" else ""
@@ -325,7 +263,6 @@ def _starts(topology: TopologyView) -> str:
 
 
 def _has_started(topology: TopologyView) -> bool:
-    """Return whether all workers' queries have started, as far as the page tells."""
     workers = topology.workers
     started = sum(each.executors for each in topology.components)
     return topology.reporting_workers >= len(workers) and started >= sum(
@@ -333,33 +270,21 @@ def _has_started(topology: TopologyView) -> bool:
     )
 
 
-def _is_active(topology: TopologyView) -> bool:
-    return topology.status == "ACTIVE"
-
-
 def _is_planned(topology: TopologyView) -> bool:
-    status = topology.sched_status
-    is_to_run = topology.status not in ("REBALANCING", "KILLED")
-    return is_to_run and (not status or status.startswith(_PLACED))
+    schedule = topology.sched_status
+    should_run = topology.status not in ("REBALANCING", "KILLED")
+    return should_run and (not schedule or schedule.startswith(_PLACED))
 
 
-def _most(topology: TopologyView, asked: int | None) -> str:
-    """Return that a topology has no queries for as many workers as were asked for."""
+def _surplus(topology: TopologyView, requested: int | None) -> str:
+    """Return that a topology has fewer queries than requested workers; empty: it has enough."""
     most = len(topology.workers)
-    is_all = topology.sched_status.startswith(_PLACED[0])
-    if asked is None or asked <= most or not is_all:
+    is_whole = topology.sched_status.startswith(_PLACED[0])
+    if requested is None or requested <= most or not is_whole:
         return ""
     if most == 1:
         return "; it has one query to run, so one worker is the most"
     return f"; it has {most} queries to run, so {most} workers are the most"
-
-
-def _fewer(status: str) -> str:
-    return f" ({status})" if status.startswith(_PLACED[1]) else ""
-
-
-def _whose_slots(status: str) -> str:
-    return "; `storm status` shows those of all supervisors" if status.startswith(_LACKS) else ""
 
 
 def _listed(places: list[str], most: int = 3) -> str:
@@ -373,3 +298,25 @@ def _last_error(topology: TopologyView) -> ComponentError | None:
         if each.error is not None
     ]
     return max(errors, key=lambda each: (each.time_secs, each.component), default=None)
+
+
+def _call(connection: NimbusConnection, found: TopologySummary, method: str, *args: Any) -> None:
+    """Call a method; a lost answer is no error if the topology's status shows the effect."""
+    leader = connection.address
+    try:
+        connection.call(method, *args)
+    except (RefusedError, RpcRefusedError, RpcOutcomeUnknownError) as error:
+        if isinstance(error, RefusedError) and connection.address == leader:
+            raise
+        now = topology_view.find_topology(connection, found.name)
+        status = _STATUSES.get(method)
+        # The status was different before: the lost leader has carried out the command.
+        if now is not None and now.id == found.id and now.status == status != found.status:
+            return
+        # Storm's service has no error for a status that does not allow the command.
+        if now is not None and now.status in ("KILLED", "REBALANCING"):
+            raise RefusedError(
+                f"{found.name} is {now.status}, and takes no other command until that is over;"
+                f" see `storm status {found.name}`"
+            ) from error
+        raise

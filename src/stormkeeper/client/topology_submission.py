@@ -1,4 +1,4 @@
-"""Submits a topology: everything is checked here before the first byte of it is sent."""
+"""Submits a topology; every check on this machine precedes the first byte sent."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, BinaryIO, Final
+from typing import Any, Final
 
 import stormkeeper
 from stormkeeper.client import package_builder, submission_conf, topology_view
+from stormkeeper.client.blob_transfer import upload_package
 from stormkeeper.client.nimbus_connection import NimbusConnection
 from stormkeeper.client.package_builder import BuiltPackage, SubmissionRequest
 from stormkeeper.conf import Address, Conf
@@ -37,62 +38,44 @@ from stormkeeper.thrift.nimbus import (
     TopologyInitialStatus,
 )
 from stormkeeper.thrift.records import Credentials, GlobalStreamId
-from stormkeeper.topology import faults
-from stormkeeper.topology import script_source as source
+from stormkeeper.topology import faults, script_source
 from stormkeeper.topology.description import Description
 from stormkeeper.topology.package.code import SubmittedCode
 from stormkeeper.topology.topology import ComponentDescription
 
-#: Bytes of a piece: Storm's clients send as many.
-_CHUNK: Final = 307_200
-#: What of a message is left for all but the piece.
-_BESIDE: Final = 4_096
 _SUBMIT: Final = "submitTopologyWithOpts"
-#: Seconds that Nimbus may take for a submission, beyond what it waits for copies of the code.
+#: Seconds that Nimbus may take for a submission, in addition to its wait for replication.
 _SUBMIT_SECS: Final = 60.0
-#: Keys of a topology's conf: what it goes on from, which queries have checkpoints there, and of
-#: which these are given up.
+#: The topology whose checkpoints a new one continues, that topology's queries with checkpoints,
+#: and the queries that start afresh.
 _FROM: Final = "topology.checkpoint.from"
 _QUERIES: Final = "topology.checkpoint.queries"
 _ABANDON: Final = "topology.checkpoint.abandon"
-#: Whether queries of a plain script that name no checkpoint have it in the topology's folder.
+#: Whether queries of a plain script without a checkpoint keep one in the topology's folder.
 _SCRIPTS: Final = "topology.checkpoint.scripts"
 #: Keys that bring jars.
 _JARS: Final = ("spark.jars", "spark.jars.packages", "spark.driver.extraClassPath")
 _COPIES_SECS: Final = "topology.max.replication.wait.time.sec"
-#: As long as it waits where that is without an end.
+#: The timeout for replication if Nimbus waits without a limit.
 _COPIES_MOST_SECS: Final = 600.0
+
+#: The one stream of a component: the rows of its DataFrame.
+STREAM: Final = "default"
 
 
 @dataclass(frozen=True, slots=True)
 class SubmissionListener:
-    """Whom a submission tells how it gets on.
+    """Receives the progress of a submission; with `strict`, an unknown key is an error."""
 
-    Parameters
-    ----------
-    say
-        Called with what takes its time.
-    sent
-        Called with how many bytes of how many have arrived.
-    warn
-        Called with what is not as it should be, and is done all the same.
-    strict
-        Whether a key that nobody knows is no warning, but an error.
-    """
-
+    #: Called with the name of each slow step.
     say: Callable[[str], None]
+    #: Called with the bytes sent and the bytes in total.
     sent: Callable[[int, int], None]
     warn: Callable[[str], None]
     strict: bool = False
 
-    def mistyped(self, text: str) -> None:
-        """Tell of a key that nobody knows.
-
-        Raises
-        ------
-        ConfigError
-            That is an error.
-        """
+    def report_unknown_key(self, text: str) -> None:
+        """Warn of an unknown key, or raise `ConfigError`."""
         if self.strict:
             raise ConfigError(text)
         self.warn(text)
@@ -100,7 +83,7 @@ class SubmissionListener:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubmittedTopology:
-    """A topology that Nimbus has taken: its name and id, and the bytes of its package."""
+    """The name, id and package size of a submitted topology."""
 
     name: str
     storm_id: str
@@ -110,268 +93,132 @@ class SubmittedTopology:
 def submit(
     connection: NimbusConnection,
     conf: Conf,
-    given: SubmissionRequest,
+    request: SubmissionRequest,
     code: SubmittedCode,
-    told: SubmissionListener,
+    listener: SubmissionListener,
     *,
     going_on_from: str | None = None,
     abandon: Sequence[str] = (),
 ) -> SubmittedTopology:
-    """Submit a topology.
+    """Submit a topology with its collected code.
 
-    Parameters
-    ----------
-    connection
-        To the leading Nimbus.
-    conf
-        The configuration of this command.
-    given, code
-        What is submitted, and its code as `packing.collected` gives it.
-    told
-        Hears how it gets on.
-    going_on_from
-        The killed topology from whose checkpoints it goes on, by its id or name; None: what the
-        conf says.
-    abandon
-        The queries that begin anew all the same; none: what the conf says.
+    `going_on_from` is the id or name of a killed topology whose checkpoints the new one continues,
+    except those of the queries in `abandon`; without them, the conf decides.
 
-    Raises
-    ------
-    TopologyError
-        Of a fault in what is submitted.
-    ConfigError
-        Of a value in its conf that is none, or of a key that nobody knows where that is an error.
-    MissingExtraError
-        PySpark is needed to describe it, and is not installed.
-    RefusedError
-        Nimbus does not take it.
-    RpcError
-        Nimbus was not reached, or could not.
+    Raises `TopologyError` for a fault in the topology, `ConfigError` for a wrong value or, if that
+    is an error, an unknown key, `MissingExtraError` without PySpark if the script must run,
+    `RefusedError` if Nimbus refuses, and `RpcError` if Nimbus does not answer.
     """
-    if given.name is not None:
-        _check_free(connection, given.name)
-    told.say(f"reading {given.code}")
-    description = package_builder.describe(given, code)
-    for text in submission_conf.mistyped_own(description.conf, description.name):
-        told.mistyped(text)
-    values = submission_conf.sent(description.conf, conf, description.name)
+    if request.name is not None:
+        _check_free(connection, request.name)
+    listener.say(f"reading {request.code}")
+    description = package_builder.describe_code(request, code)
+    for text in submission_conf.own_conf_warnings(description.conf, description.name):
+        listener.report_unknown_key(text)
+    values = submission_conf.conf_to_send(description.conf, conf, description.name)
     if going_on_from is not None:
         values[_FROM] = going_on_from
     if abandon:
         values[_ABANDON] = [*abandon]
-    if not given.jars and not given.jvm_packages and not any(map(values.get, _JARS)):
-        for name in sorted(source.formats(code.script, [code.root, *given.py_files])):
+    if not request.jars and not request.jvm_packages and not any(map(values.get, _JARS)):
+        for name in sorted(script_source.formats(code.script, [code.root, *request.py_files])):
             if faults.coordinates(name) is not None:
-                told.warn(faults.may_miss_source(given.code, name))
+                listener.warn(faults.may_miss_source(request.code, name))
     if description.kind == "script":
-        named = source.names_checkpoints(code.script, [code.root, *given.py_files])
+        named = script_source.names_checkpoints(code.script, [code.root, *request.py_files])
         if named:
-            # No machine is the home of its checkpoints then: it may run on any.
+            # Its checkpoints are not bound to one machine, so its workers are not either.
             values.setdefault(_SCRIPTS, False)
         keeps = values.get(_SCRIPTS, conf[_SCRIPTS])
         if values.get(_FROM) is not None and not keeps:
             raise TopologyError(
-                f"{given.code} is a plain script that names its own checkpoints, and goes on from"
-                " these: submit it without --from"
+                f"{request.code} is a plain script that names its own checkpoints, and continues"
+                " from these: submit it without --from"
             )
         if not named:
-            told.warn(faults.unnamed_checkpoints(given.code, named is False, keeps))
-    with package_builder.packed(given, code, description, told.say) as packed:
-        name = packed.manifest.name
+            listener.warn(faults.unnamed_checkpoints(request.code, named is False, keeps))
+    with package_builder.build_package(request, code, description, listener.say) as package:
+        name = package.manifest.name
         _check_free(connection, name)
-        return send(connection, conf, packed, values, told, credentials=given.credentials)
-
-
-def _check_free(connection: NimbusConnection, name: str) -> None:
-    if fault := topology_fault(name):
-        raise RefusedError(fault)
-    if not connection.nimbus.isTopologyNameAllowed(name):
-        raise RefusedError(
-            f"there is a topology {name} already: end it with `storm kill {name}`, or give another"
-            " name behind the file"
+        return send_package(
+            connection, conf, package, values, listener, credentials=request.credentials
         )
 
 
-def send(
+def send_package(
     connection: NimbusConnection,
     conf: Conf,
-    packed: BuiltPackage,
+    package: BuiltPackage,
     values: dict[str, Any],
-    told: SubmissionListener,
+    listener: SubmissionListener,
     *,
     credentials: Mapping[str, str] | None = None,
 ) -> SubmittedTopology:
-    """Send a package, and have Nimbus take it.
+    """Upload a package, and submit it with the topology's conf `values`.
 
-    Parameters
-    ----------
-    connection, conf, told
-        As of `submit`.
-    packed
-        The package.
-    values
-        The topology's conf.
-    credentials
-        Texts by their names.
-
-    Raises
-    ------
-    RefusedError
-        Nimbus does not take it.
-    RpcError
-        Nimbus was not reached, or could not.
+    Raises `RefusedError` if Nimbus refuses, and `RpcError` if Nimbus does not answer.
     """
-    name = packed.manifest.name
+    name = package.manifest.name
     creds = Credentials(dict(credentials)) if credentials else None
     arguments = (
         submission_conf.as_json(values),
-        storm_topology(packed.description, packed.manifest.entry_point),
+        storm_topology(package.description, package.manifest.entry_point),
         SubmitOptions(TopologyInitialStatus.ACTIVE, creds),
     )
     timeout = _SUBMIT_SECS + _copies_secs(values, conf)
     for is_last in (False, True):
-        location = _uploaded(connection, conf, packed, told)
-        holder = connection.address
-        told.say(f"waiting for the cluster to take {name}")
+        location = _upload(connection, conf, package, listener)
+        leader = connection.address
+        listener.say(f"waiting for the cluster to take {name}")
         try:
             connection.call(_SUBMIT, name, location, *arguments, timeout=timeout)
         except (RefusedError, RpcRefusedError, RpcOutcomeUnknownError) as error:
-            if _is_taken(connection, name, error, holder):
+            if _is_taken(connection, name, error, leader):
                 break
-            # The next leader has not what a former one was sent, who takes no topology any more.
-            if is_last or connection.address == holder:
+            # Only the former leader has the upload, and does not take topologies any more.
+            if is_last or connection.address == leader:
                 raise
-            told.warn(f"{error}; another Nimbus leads now, and gets it")
+            listener.warn(f"{error}; another Nimbus leads now: the package is sent there")
         else:
             break
     found = connection.nimbus.getTopologySummaryByName(name)
     if values.get(_FROM) is not None:
-        queries = packed.description.query_ids
-        with suppress(RpcError):  # it is submitted all the same
+        queries = package.description.query_ids
+        with suppress(RpcError):  # the topology is submitted all the same
             saved = json.loads(connection.nimbus.getTopologyConf(found.id))
             lost = values.get(_ABANDON) or ()
-            for line in differences(values[_FROM], saved.get(_QUERIES) or (), queries, lost):
-                told.warn(line)
-    return SubmittedTopology(name=name, storm_id=found.id, package_bytes=packed.size)
+            for line in checkpoint_notes(values[_FROM], saved.get(_QUERIES) or (), queries, lost):
+                listener.warn(line)
+    return SubmittedTopology(name=name, storm_id=found.id, package_bytes=package.size)
 
 
-def differences(
+def checkpoint_notes(
     origin: str, had: Collection[str], queries: Collection[str], lost: Collection[str] = ()
 ) -> list[str]:
-    """Return what is to be told of a topology that goes on from another one's checkpoints; pure.
+    """Return notes on queries that do not continue a checkpoint of the topology `origin`.
 
-    Parameters
-    ----------
-    origin
-        The other one, as the user calls it.
-    had, queries
-        The queries that have checkpoints there, and those that the new one has.
-    lost
-        Those whose checkpoints are given up.
+    `had` are the queries with checkpoints there, `queries` those of the new topology, `lost` those
+    whose checkpoints are given up.
     """
     lines = []
     if given_up := sorted({*queries} & {*lost}):
         lines.append(
-            f"{', '.join(given_up)}: begins anew, as its checkpoint is given up: what it has"
+            f"{', '.join(given_up)}: starts afresh, as its checkpoint is given up: rows that it has"
             " written before may be written again"
         )
     if new := sorted({*queries} - {*had} - {*lost}):
-        lines.append(f"{', '.join(new)}: begins anew, as {origin} has no checkpoint of that name")
+        lines.append(f"{', '.join(new)}: starts afresh, as {origin} has no checkpoint of that name")
     if left := sorted({*had} - {*queries}):
         lines.append(
-            f"{', '.join(left)}: {origin} has a checkpoint of that name, which is not gone on with"
+            f"{', '.join(left)}: {origin} has a checkpoint of that name, which no query continues"
         )
     return lines
 
 
-def _uploaded(
-    connection: NimbusConnection, conf: Conf, packed: BuiltPackage, told: SubmissionListener
-) -> str:
-    """Upload a package; to the next leader, if the one goes away meanwhile."""
-
-    def try_once() -> str:
-        return upload(
-            connection,
-            packed.file,
-            max_frame=conf["nimbus.thrift.max_buffer_size"],
-            sent=lambda arrived: told.sent(arrived, packed.size),
-        )
-
-    try:
-        return try_once()
-    except RpcError as error:
-        told.warn(f"{error}; the upload begins anew")
-    return try_once()
-
-
-def _copies_secs(values: Mapping[str, Any], conf: Conf) -> float:
-    """Return how long Nimbus may wait for copies of the code."""
-    secs = values.get(_COPIES_SECS, conf[_COPIES_SECS])
-    return float(secs) if secs > 0 else _COPIES_MOST_SECS
-
-
-def _is_taken(
-    connection: NimbusConnection, name: str, error: StormkeeperError, holder: Address | None
-) -> bool:
-    """Return whether a topology was taken by `holder` though its submission has ended so."""
-    if isinstance(error, RefusedError) and connection.address == holder:
-        return False
-    # The name was free a moment ago: whoever has it now was submitted by this.
-    return topology_view.summary(connection, name) is not None
-
-
-def upload(
-    connection: NimbusConnection,
-    file: BinaryIO,
-    *,
-    max_frame: int,
-    sent: Callable[[int], None] = lambda _sent: None,
-) -> str:
-    """Send a file, and return where Nimbus keeps it.
-
-    Parameters
-    ----------
-    connection
-        To the leading Nimbus.
-    file
-        From its beginning.
-    max_frame
-        The longest message, in bytes: ``nimbus.thrift.max_buffer_size``.
-    sent
-        Called with how many bytes have arrived.
-
-    Raises
-    ------
-    RpcError
-        If a piece does not arrive. What has arrived is removed by Nimbus in time.
-    RefusedError
-        If Nimbus does not want it.
-    """
-    nimbus = connection.nimbus
-    location = nimbus.beginFileUpload()
-    file.seek(0)
-    arrived = 0
-    while chunk := file.read(max(1, min(_CHUNK, max_frame - _BESIDE))):
-        nimbus.uploadChunk(location, chunk)
-        arrived += len(chunk)
-        sent(arrived)
-    nimbus.finishFileUpload(location)
-    return location
-
-
-#: The one stream that a component of ours has: the rows of its DataFrame.
-STREAM: Final = "default"
-
-
 def storm_topology(description: Description, script: str) -> StormTopology:
-    """Return the record of a topology.
+    """Return the topology as Storm's clients see it: components, inputs and parallelism.
 
-    Parameters
-    ----------
-    description
-        The topology's. A plain script is one spout, which is called as the description is.
-    script
-        Its name in the package.
+    A component's code is the name of the script in the package. A plain script is one spout.
     """
     components = description.components or (ComponentDescription(description.name, "spout", (), 1),)
     read = {source for component in components for source in component.inputs}
@@ -380,7 +227,7 @@ def storm_topology(description: Description, script: str) -> StormTopology:
     def common(component: ComponentDescription) -> ComponentCommon:
         return ComponentCommon(
             inputs={
-                # Spark spreads rows over tasks as it likes.
+                # Spark distributes rows over tasks in its own way.
                 GlobalStreamId(source, STREAM): Grouping(shuffle=NullStruct())
                 for source in component.inputs
             },
@@ -394,3 +241,49 @@ def storm_topology(description: Description, script: str) -> StormTopology:
         state_spouts={},
         storm_version=stormkeeper.__version__,
     )
+
+
+def _check_free(connection: NimbusConnection, name: str) -> None:
+    if fault := topology_fault(name):
+        raise RefusedError(fault)
+    if not connection.nimbus.isTopologyNameAllowed(name):
+        raise RefusedError(
+            f"there is a topology {name} already: end it with `storm kill {name}`, or give another"
+            " name after the file"
+        )
+
+
+def _upload(
+    connection: NimbusConnection, conf: Conf, package: BuiltPackage, listener: SubmissionListener
+) -> str:
+    """Upload a package, and once more if a leader is lost meanwhile."""
+
+    def try_once() -> str:
+        return upload_package(
+            connection,
+            package.file,
+            max_frame=conf["nimbus.thrift.max_buffer_size"],
+            report=lambda sent: listener.sent(sent, package.size),
+        )
+
+    try:
+        return try_once()
+    except RpcError as error:
+        listener.warn(f"{error}; the upload starts again")
+    return try_once()
+
+
+def _copies_secs(values: Mapping[str, Any], conf: Conf) -> float:
+    """Return how long Nimbus may wait for replication."""
+    secs = values.get(_COPIES_SECS, conf[_COPIES_SECS])
+    return float(secs) if secs > 0 else _COPIES_MOST_SECS
+
+
+def _is_taken(
+    connection: NimbusConnection, name: str, error: StormkeeperError, leader: Address | None
+) -> bool:
+    """Return whether `leader` has taken the topology although the call failed."""
+    if isinstance(error, RefusedError) and connection.address == leader:
+        return False
+    # The name was free before, so this submission has taken it.
+    return topology_view.find_topology(connection, name) is not None

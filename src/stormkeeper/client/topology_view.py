@@ -1,4 +1,4 @@
-"""What Nimbus tells of topologies, as values to be shown."""
+"""Views of the cluster and its topologies as Nimbus reports them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from stormkeeper.client.nimbus_connection import NimbusConnection
 from stormkeeper.conf.address import supervisor_names
-from stormkeeper.errors import NotAliveError, RpcRefusedError
+from stormkeeper.errors import NotAliveError, RpcRefusedError, UnknownComponentError
 from stormkeeper.names import host_port
 from stormkeeper.thrift.nimbus import (
     ClusterSummary,
@@ -24,31 +24,24 @@ from stormkeeper.thrift.nimbus import (
 from stormkeeper.thrift.records import TopologyHealth
 from stormkeeper.topology.faults import newest_line
 
-#: What is shown as the status of a topology whose queries have all ended by themselves.
+#: The status shown for a topology whose queries have all ended by themselves.
 COMPLETED: Final = "COMPLETED"
 _COMPLETED: Final = "Completed"
 
-#: The window of a page: since a worker has started.
+#: The window since the start of a worker.
 _ALL_TIME: Final = ":all-time"
 _KILL_WAIT: Final = "topology.message.timeout.secs"
-#: What Storm's default is, where a topology's conf does not say.
+#: Storm's default of that key.
 _KILL_WAIT_SECS: Final = 30.0
+
+# The field names of the views are the keys of `storm status --json`.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComponentView:
-    """A spout or a bolt.
+    """A spout or bolt; counts are rows since the start of its workers, None if unknown.
 
-    Parameters
-    ----------
-    id, kind
-        As in its topology.
-    executors, tasks
-        How many there are.
-    emitted, failed
-        Rows, since its workers have started; None where that is not known.
-    error, error_time_secs
-        The newest error in one line, and when it was, in seconds since 1970.
+    `error` is the newest error in one line, at `error_time_secs` since 1970.
     """
 
     id: str
@@ -63,10 +56,9 @@ class ComponentView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerView:
-    """A worker: where it is, and since when it has run; 0 before its first heartbeat.
+    """A worker; `uptime_secs` is 0 before its first heartbeat, `health` None if it runs well.
 
-    `supervisor` is what people call its supervisor: its host, if that and the port name the worker.
-    `health` says how it is where it does not simply run.
+    `supervisor` is the host, or the supervisor's name if host and port do not identify the worker.
     """
 
     host: str
@@ -79,23 +71,15 @@ class WorkerView:
 
     @property
     def place(self) -> str:
-        """Its supervisor's name and its port."""
+        """The supervisor's name and the port."""
         return host_port(self.supervisor, self.port)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HealthView:
-    """How a topology does, beside its status.
+    """A topology's health; `state` is running, starting, waiting, stuck, crashing or failed.
 
-    Parameters
-    ----------
-    state
-        running, starting, waiting, stuck, crashing or failed.
-    text
-        More of it, in one line; empty where there is nothing to say.
-    crashes, since_secs, error
-        How often a worker has crashed in a row, since when (in seconds since 1970), and how the
-        last one ended, in one line; None where none does.
+    `crashes` in a row began at `since_secs` since 1970; `error` is the last one in one line.
     """
 
     state: str
@@ -105,13 +89,13 @@ class HealthView:
     error: str | None = None
 
     def __str__(self) -> str:
-        """Return it in one line."""
+        """Return the health in one line."""
         return f"{self.state}: {self.text}" if self.text else self.state
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueryView:
-    """What a query does: the batch that ended last, and the one that runs; None: none."""
+    """A query's last completed batch and its running batch; None: none."""
 
     name: str
     last_batch: int | None = None
@@ -124,8 +108,8 @@ class QueryView:
 class TopologyView:
     """A topology with its components and workers.
 
-    `reporting_workers` is how many of the workers have told of their executors: while no executor
-    has reported, a page shows the components as they are meant to be.
+    `reporting_workers` is the number of workers whose heartbeats report executors. Before the first
+    of them, Nimbus shows the planned components.
     """
 
     id: str
@@ -142,13 +126,13 @@ class TopologyView:
     queries: tuple[QueryView, ...] = ()
 
 
-def summaries(connection: NimbusConnection) -> list[TopologySummary]:
+def list_topologies(connection: NimbusConnection) -> list[TopologySummary]:
     """Return all topologies, by name."""
     return sorted(connection.nimbus.getTopologySummaries(), key=lambda each: each.name)
 
 
-def cluster(connection: NimbusConnection) -> ClusterSummary:
-    """Return the Nimbuses, supervisors and topologies of the cluster, in a lasting order."""
+def get_cluster(connection: NimbusConnection) -> ClusterSummary:
+    """Return the Nimbuses, supervisors and topologies of the cluster, sorted."""
     found = connection.nimbus.getClusterInfo()
     return ClusterSummary(
         supervisors=sorted(found.supervisors, key=lambda each: (each.host, each.supervisor_id)),
@@ -157,40 +141,39 @@ def cluster(connection: NimbusConnection) -> ClusterSummary:
     )
 
 
-def summary(connection: NimbusConnection, name: str) -> TopologySummary | None:
-    """Return a topology by its name; None where there is none."""
+def find_topology(connection: NimbusConnection, name: str) -> TopologySummary | None:
+    """Return a topology by its name, or None."""
     try:
         return connection.nimbus.getTopologySummaryByName(name)
     except NotAliveError:
         return None
 
 
-def topology(connection: NimbusConnection, name: str) -> TopologyView:
-    """Return what there is to say of a topology.
-
-    Raises
-    ------
-    NotAliveError
-        If there is none of that name.
-    """
+def get_topology(connection: NimbusConnection, name: str) -> TopologyView:
+    """Return the view of a topology; raises `NotAliveError` if the name is unknown."""
     found = connection.nimbus.getTopologySummaryByName(name)
-    return of_page(connection.nimbus.getTopologyPageInfo(found.id, _ALL_TIME, False))
+    return view_of_page(connection.nimbus.getTopologyPageInfo(found.id, _ALL_TIME, False))
 
 
-def errors(connection: NimbusConnection, name: str) -> TopologyInfo:
-    """Return a topology with the newest error of each component.
-
-    Raises
-    ------
-    NotAliveError
-        If there is none of that name.
-    """
+def get_errors(connection: NimbusConnection, name: str) -> TopologyInfo:
+    """Return a topology with the newest error of each component; raises `NotAliveError`."""
     options = GetInfoOptions(NumErrorsChoice.ONE)
     return connection.nimbus.getTopologyInfoByNameWithOpts(name, options)
 
 
-def of_page(page: TopologyPageInfo) -> TopologyView:
-    """Return what a page says, in an order that does not depend on it; pure."""
+def components_of(info: TopologyInfo) -> list[str]:
+    """Return the components with executors, sorted."""
+    return sorted({each.component_id for each in info.executors})
+
+
+def unknown_component(info: TopologyInfo, component: str) -> UnknownComponentError:
+    """Return the error for a component without executors."""
+    there = ", ".join(components_of(info)) or "none, as it runs nowhere"
+    return UnknownComponentError(f"{info.name} has no component {component}; it has {there}")
+
+
+def view_of_page(page: TopologyPageInfo) -> TopologyView:
+    """Return the view of Nimbus's page of a topology, with components and workers sorted."""
     components = [
         _component(id_, kind, stats)
         for kind, by_id in (
@@ -245,7 +228,7 @@ def of_page(page: TopologyPageInfo) -> TopologyView:
 
 
 def health_of(found: TopologyHealth | None) -> HealthView | None:
-    """Return how a topology does; None where it is not to run, or its Nimbus does not tell."""
+    """Return a topology's health; None if it should not run, or Nimbus does not report it."""
     if found is None:
         return None
     if found.crashes is None:
@@ -261,7 +244,7 @@ def health_of(found: TopologyHealth | None) -> HealthView | None:
 
 
 def _without(sched_status: str, health: TopologyHealth | None) -> str:
-    """Return what scheduling says, without the health that Nimbus adds for Storm's tools."""
+    """Return the schedule's status without the health that Nimbus appends for Storm's tools."""
     if health is None:
         return sched_status
     return sched_status.removesuffix(f"; {health.state}: {health.text}")
@@ -272,7 +255,7 @@ def _secs(ms: int | None) -> float | None:
 
 
 def shown_status(status: str | None, sched_status: str | None) -> str:
-    """Return the status that people are shown: Storm has no word for one whose queries have ended.
+    """Return the status to show; Storm has no status for a topology whose queries have ended.
 
     Examples
     --------
@@ -285,24 +268,21 @@ def shown_status(status: str | None, sched_status: str | None) -> str:
 
 
 def kill_wait_secs(connection: NimbusConnection, name: str) -> float:
-    """Return how long Nimbus waits before it kills or rebalances a topology, if nobody says.
+    """Return Nimbus's default wait before it kills or rebalances a topology, in seconds.
 
-    Raises
-    ------
-    NotAliveError
-        If there is no topology of that name.
+    Raises `NotAliveError` if the name is unknown.
     """
     found = connection.nimbus.getTopologySummaryByName(name)
     try:
         conf = connection.nimbus.getTopologyConf(found.id)
     except RpcRefusedError:
-        # Its code is lost, or damaged. Then Nimbus waits as its own conf says.
+        # The topology's code is lost or damaged; Nimbus then uses its own conf.
         conf = connection.nimbus.getNimbusConf()
-    return wait_in(json.loads(conf))
+    return kill_wait_in(json.loads(conf))
 
 
-def wait_in(conf: Mapping[str, Any]) -> float:
-    """Return that wait out of a topology's conf; pure."""
+def kill_wait_in(conf: Mapping[str, Any]) -> float:
+    """Return that wait from a topology's conf."""
     value = conf.get(_KILL_WAIT)
     return float(value) if isinstance(value, int | float) else _KILL_WAIT_SECS
 

@@ -1,7 +1,7 @@
-"""Waits for the effect of what Nimbus has accepted, and says what it waits for.
+"""Waits for the effect of a command that Nimbus has accepted.
 
-A Nimbus that does not answer is waited for as well: another one may lead soon. What was accepted is
-done all the same.
+A Nimbus that does not answer does not end the wait: the command was accepted, and another Nimbus
+may lead soon.
 """
 
 from __future__ import annotations
@@ -14,16 +14,14 @@ from typing import Final
 
 from stormkeeper.errors import RpcError
 
-#: Seconds between two looks.
+#: Seconds between two checks.
 PERIOD_SECS: Final = 0.5
 
-
-#: A length of time in a text: it changes by itself.
 _DURATION: Final = re.compile(r"\b\d+ (?:s|min|h|d)\b")
 
 
 def says_more(text: str, before: str) -> bool:
-    """Return whether a text says more than the one before it, but for times that have passed.
+    """Return whether two texts differ in more than durations.
 
     Examples
     --------
@@ -35,7 +33,7 @@ def says_more(text: str, before: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ComponentError:
-    """An error of a component, in one line, and when it was, in seconds since 1970."""
+    """The newest error of a component in one line, and its time in seconds since 1970."""
 
     component: str
     time_secs: int
@@ -44,18 +42,9 @@ class ComponentError:
 
 @dataclass(frozen=True, slots=True)
 class WaitStatus:
-    """What a look has shown.
+    """The result of one check: done, failed, or not yet.
 
-    Parameters
-    ----------
-    is_done
-        Whether the effect is there.
-    text
-        What is there then, or what is waited for.
-    has_failed
-        Whether nothing more is waited for, though the effect is not there.
-    error
-        The newest error meanwhile; None: there is none.
+    `text` says what has been reached, or what is missing; `error` is the newest error meanwhile.
     """
 
     is_done: bool
@@ -66,18 +55,9 @@ class WaitStatus:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """How an effect is waited for.
+    """Waits up to `secs` seconds; 0 means one check.
 
-    Parameters
-    ----------
-    secs
-        How long at most; 0: not at all.
-    say
-        Called with what is waited for, and with the seconds that have passed, at each look.
-    clock, sleep
-        Return seconds, and wait for so many.
-    tell
-        Called with each new error.
+    `say` gets the text of each check and the seconds passed; `tell` gets each new error.
     """
 
     secs: float
@@ -86,25 +66,22 @@ class Wait:
     sleep: Callable[[float], None] = time.sleep
     tell: Callable[[ComponentError], None] = lambda _: None
 
-    def until(self, look: Callable[[], WaitStatus]) -> WaitStatus:
-        """Look until the effect is there, or will not be; return what was seen last.
+    def until(self, check: Callable[[], WaitStatus]) -> WaitStatus:
+        """Check until the effect is there, or has failed; return the last status.
 
-        Raises
-        ------
-        StormkeeperError
-            What a look raises, but for a Nimbus that does not answer.
+        Raises what `check` raises, except `RpcError`.
         """
         began, told = self.clock(), None
         while True:
             try:
-                seen = look()
+                status = check()
             except RpcError as error:
-                seen = WaitStatus(False, f"Nimbus does not answer: {error}")
+                status = WaitStatus(False, f"Nimbus does not answer: {error}")
             passed = self.clock() - began
-            if seen.error is not None and seen.error != told and not seen.has_failed:
-                told = seen.error
+            if status.error is not None and status.error != told and not status.has_failed:
+                told = status.error
                 self.tell(told)
-            if seen.is_done or seen.has_failed or passed >= self.secs:
-                return seen
-            self.say(seen.text, passed)
+            if status.is_done or status.has_failed or passed >= self.secs:
+                return status
+            self.say(status.text, passed)
             self.sleep(min(PERIOD_SECS, self.secs - passed))

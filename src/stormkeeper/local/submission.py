@@ -134,23 +134,25 @@ class Submission:
                 files=tuple(self._conf.files),
                 overrides=overrides,
             )
-            described = package_builder.describe(given, code)
+            described = package_builder.describe_code(given, code)
             conf = run_plan.topology_conf(
                 self._conf, overrides, described.conf, strict=request.strict, warn=self._warn
             )
             told = topology_submission.SubmissionListener(
                 _say_nothing, lambda _, __: None, self._warn, strict=request.strict
             )
-            for text in submission_conf.mistyped_own(described.conf, described.name):
-                told.mistyped(text)
-            values = submission_conf.sent(described.conf, conf, described.name)
+            for text in submission_conf.own_conf_warnings(described.conf, described.name):
+                told.report_unknown_key(text)
+            values = submission_conf.conf_to_send(described.conf, conf, described.name)
             with (
-                package_builder.packed(given, code, described, _say_nothing) as packed,
+                package_builder.build_package(given, code, described, _say_nothing) as packed,
                 connect(self._cluster, finding_secs=self._finding_secs) as connection,
             ):
                 if self._closing.is_set():
                     return
-                sent = topology_submission.send(connection, self._cluster, packed, values, told)
+                sent = topology_submission.send_package(
+                    connection, self._cluster, packed, values, told
+                )
                 self.name, self.storm_id = sent.name, sent.storm_id
                 self._follow(connection)
 
@@ -158,7 +160,7 @@ class Submission:
         while not self._closing.is_set():
             # The leader may be killed; the next look finds another leader.
             with contextlib.suppress(RpcError):
-                self.told = topology_view.topology(connection, self.name)
+                self.told = topology_view.get_topology(connection, self.name)
             self._closing.wait(_LOOK_SECS)
 
 

@@ -69,8 +69,8 @@ def test_from_a_file(run, nimbus, tmp_path):
     told = run("wc", "-f", file)
     assert (told.exit_code, told.output) == (
         0,
-        "Uploaded new creds to topology: wc\nIts workers have them from their next start:"
-        " `storm rebalance wc -w 0` starts them again\n",
+        "Uploaded new creds to topology: wc\nIts workers read them at their next start:"
+        " `storm rebalance wc -w 0` restarts them\n",
     )
     assert nimbus.given == ({"user": "bob", "password": "hunter2"}, None)
 
@@ -92,7 +92,7 @@ def test_from_standard_input_and_the_command_line(run, nimbus):
             ["cw", "-e", "a=b"],
             None,
             1,
-            "there is no topology cw; `storm list` names those that are",
+            "there is no topology cw; `storm list` shows all",
         ),
     ],
 )
