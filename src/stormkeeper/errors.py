@@ -1,17 +1,16 @@
-"""The error tree: every failure that crosses a room's boundary is one of these.
+"""The error tree: every failure that crosses a room's boundary.
 
-An error's message says what was wrong, with what value, and what to do about it. Exceptions of
-libraries (kazoo, thriftpy2, py4j, sockets) are turned into these at the boundary of the room that
-uses the library, with the original as ``__cause__``.
+A message says what was wrong, with what value, and what to do. The room that uses a library (kazoo,
+thriftpy2, py4j, sockets) converts the library's exceptions, with the original as ``__cause__``.
 """
 
 
 class StormkeeperError(Exception):
-    """Anything that Stormkeeper raises on purpose."""
+    """The base of all errors that Stormkeeper raises on purpose."""
 
 
 class ConfigError(StormkeeperError):
-    """A configuration key, value or file is wrong; commands end with exit code 2."""
+    """A wrong configuration key, value or file; commands end with exit code 2."""
 
 
 class MissingExtraError(StormkeeperError, ImportError):
@@ -19,31 +18,31 @@ class MissingExtraError(StormkeeperError, ImportError):
 
 
 class SerializationError(StormkeeperError):
-    """Bytes are not the record that they were read as, or exceed a size limit."""
+    """Bytes do not hold the expected record, or exceed a size limit."""
 
 
 class ProtocolError(StormkeeperError):
-    """A protocol, Pacemaker's or Thrift's, was broken."""
+    """A violation of a protocol, Pacemaker's or Thrift's."""
 
 
 class LocalProtocolError(ProtocolError):
-    """We were asked to send what the protocol cannot carry; our caller is at fault."""
+    """Our caller asked to send something that the protocol cannot carry."""
 
 
 class UnsupportedExtensionError(LocalProtocolError):
-    """The server has not told that it has the extension that a request belongs to."""
+    """The server has not announced the extension of a request."""
 
 
 class RemoteProtocolError(ProtocolError):
-    """The peer sent what the protocol does not allow; the connection cannot go on."""
+    """The peer violated the protocol; the connection cannot continue."""
 
 
 class AuthenticationError(StormkeeperError):
-    """A peer did not prove who it is, or did not keep to its mechanism; safe to log."""
+    """A peer did not authenticate, or violated its mechanism; safe to log."""
 
 
 class PacemakerError(StormkeeperError):
-    """A Pacemaker could not be used."""
+    """A Pacemaker cannot be used."""
 
 
 class PacemakerUnavailableError(PacemakerError):
@@ -51,38 +50,38 @@ class PacemakerUnavailableError(PacemakerError):
 
 
 class PacemakerClosedError(PacemakerUnavailableError):
-    """The client was closed, by us, before the request was answered or even made."""
+    """The client was closed here, before the request was answered."""
 
 
 class NotAuthorizedError(PacemakerError):
-    """The Pacemaker refused the request, or would not take us for who we say we are."""
+    """The Pacemaker refused the request, or our authentication."""
 
 
 class UntrustedServerError(NotAuthorizedError):
-    """Client and Pacemaker do not trust each other's certificates, or not both speak TLS."""
+    """Client and Pacemaker reject each other's certificates, or only one speaks TLS."""
 
 
 class RpcError(StormkeeperError):
-    """A call of a Thrift service, as Nimbus's, failed."""
+    """A call of a Thrift service failed."""
 
 
 class RpcUnavailableError(RpcError):
-    """The service was not reached in time; the call was not sent, unless a subclass says so."""
+    """The service was not reached in time; the call was not sent, except in a subclass."""
 
 
 class RpcOutcomeUnknownError(RpcUnavailableError):
-    """The call was sent and not answered: carried out or not; look before it is made again."""
+    """The call was sent and not answered; check its effect before a retry."""
 
 
 class LeaderNotFoundError(RpcUnavailableError):
-    """No Nimbus of ``nimbus.seeds`` told who leads before the deadline.
+    """No Nimbus of ``nimbus.seeds`` named a leader before the deadline.
 
     Parameters
     ----------
     message
-        What each of them said.
+        The answer of each Nimbus.
     is_electing
-        Whether a Nimbus answered, which may come to lead, or knows soon who does.
+        Whether a Nimbus answered, so that there may soon be a leader.
     """
 
     def __init__(self, message: str, *, is_electing: bool = False) -> None:
@@ -96,12 +95,12 @@ class RpcRefusedError(RpcError):
     Parameters
     ----------
     message
-        Whose answer it was, and its words.
+        The service and its answer.
     kind
-        Thrift's number for it: 0 the caller's own mistake, 1 no such method, 5 no result, 6 an
-        internal error, 7 arguments that it could not read.
+        Thrift's number: 0 the caller's own mistake, 1 no such method, 5 no result, 6 an internal
+        error, 7 unreadable arguments.
     reason
-        Its words alone.
+        The answer alone.
     """
 
     def __init__(self, message: str, kind: int, reason: str = "") -> None:
@@ -111,27 +110,27 @@ class RpcRefusedError(RpcError):
 
 
 class RefusedError(StormkeeperError):
-    """Nimbus does not do what it was asked, for the reason that the message says."""
+    """Nimbus refuses a request, for the reason in the message."""
 
 
 class NotAliveError(RefusedError):
-    """There is no topology of that name or id."""
+    """No topology has that name or id."""
 
 
 class LogsError(StormkeeperError):
-    """A machine does not give its workers' logs."""
+    """A machine does not serve its workers' logs."""
 
 
 class CallRefusedError(RpcError):
-    """A server cannot carry out a call now; the message goes to the caller."""
+    """A server cannot carry out a call now; the caller gets the message."""
 
 
 class CallerError(CallRefusedError):
-    """A call is wrong in itself: it would fail on every server."""
+    """A call is wrong in itself: every server would refuse it."""
 
 
 class SimulationError(StormkeeperError):
-    """A simulation of workers may not begin, or cannot go on."""
+    """A simulation of workers may not begin, or cannot continue."""
 
 
 class StateError(StormkeeperError):
@@ -139,23 +138,23 @@ class StateError(StormkeeperError):
 
 
 class StateUnavailableError(StateError):
-    """The store was not reached before the deadline; nothing was done, unless a subclass says."""
+    """The store was not reached in time; nothing was done, except in a subclass."""
 
 
 class OutcomeUnknownError(StateUnavailableError):
-    """The connection was lost, or the deadline passed, in mid-write: done or not; read again."""
+    """A write was interrupted, by a lost connection or the deadline; read again."""
 
 
 class StateClosedError(StateError):
-    """The session with the store was closed by ourselves."""
+    """The session with the store was closed here."""
 
 
 class InvalidPathError(StateError):
-    """No node of the cluster's state can have that path."""
+    """No node of the cluster state can have that path."""
 
 
 class RecordTooLargeError(StateError):
-    """A record has more bytes than a node may have; nothing was written."""
+    """A record is larger than a node may be; nothing was written."""
 
 
 class NoNodeError(StateError):
@@ -167,7 +166,7 @@ class NodeExistsError(StateError):
 
 
 class BadVersionError(StateError):
-    """The node has another version than the one expected."""
+    """The node has another version than expected."""
 
 
 class NotEmptyError(StateError):
@@ -175,15 +174,15 @@ class NotEmptyError(StateError):
 
 
 class AccessDeniedError(StateError):
-    """A node's ACL does not allow it; the message names who we are."""
+    """A node's ACL denies access; the message names our identity."""
 
 
 class StateAuthenticationError(StateError):
-    """The store did not take us for who we say we are."""
+    """The store refused our authentication."""
 
 
 class NotLeaderError(StateError):
-    """We do not lead, or not any more: somebody else may; nothing was written."""
+    """The caller does not lead, or no longer; nothing was written."""
 
 
 class NoLeaderError(StateError):
@@ -191,15 +190,15 @@ class NoLeaderError(StateError):
 
 
 class TransactionError(StateError):
-    """One operation of a transaction was refused, and so all were.
+    """An operation of a transaction was refused, and so none was done.
 
     Parameters
     ----------
     index
-        Which operation, from 0, in the order in which they were added.
+        The operation's number, from 0.
     reason
-        Why: `NoNodeError`, `NodeExistsError`, `BadVersionError`, `NotEmptyError`,
-        `AccessDeniedError`, or another `StateError`.
+        `NoNodeError`, `NodeExistsError`, `BadVersionError`, `NotEmptyError`, `AccessDeniedError`,
+        or another `StateError`.
     """
 
     def __init__(self, index: int, reason: StateError) -> None:
@@ -212,30 +211,28 @@ class TransactionError(StateError):
 
 
 class TopologyError(StormkeeperError):
-    """A topology is not well formed; its author is at fault."""
+    """A topology is malformed, by a mistake of its author."""
 
 
 class UnknownComponentError(StormkeeperError):
-    """A topology has no component of that name; the message names those that it has."""
+    """A topology has no component of that name; the message lists its components."""
 
 
 class StatusError(StormkeeperError):
-    """A topology's status does not take the command; nothing was changed."""
+    """A command does not fit a topology's status; nothing was changed."""
 
 
 class CheckpointsError(StormkeeperError):
-    """A topology cannot go on from the checkpoints that it names, or they cannot be removed."""
+    """A topology cannot continue from its checkpoints, or these cannot be removed."""
 
 
 class WorkerError(StormkeeperError):
-    """A worker could not start or went on no longer.
+    """A worker could not start or continue.
 
     Parameters
     ----------
-    message
-        What is wrong.
     component
-        The id of the component that it happened in; None where it is of no single one.
+        The id of the faulty component; None if there is no single one.
     """
 
     def __init__(self, message: str = "", component: str | None = None) -> None:
@@ -244,11 +241,11 @@ class WorkerError(StormkeeperError):
 
 
 class EnvironmentBuildError(StormkeeperError):
-    """What a topology requires could not be installed."""
+    """A topology's requirements could not be installed."""
 
 
 class ClaimedError(WorkerError):
-    """A later launch has claimed a query, so that this worker does not run it."""
+    """A later launch has claimed a query of this worker."""
 
 
 class OccupiedError(ClaimedError):
@@ -260,7 +257,7 @@ class SupervisorError(StormkeeperError):
 
 
 class ChildError(StormkeeperError):
-    """A child process could not be started, or was not ready in time, or ended before it was."""
+    """A child process could not start, was not ready in time, or ended early."""
 
 
 class CodeError(StormkeeperError):
@@ -272,31 +269,31 @@ class InvalidBlobKeyError(CodeError):
 
 
 class BlobNotFoundError(CodeError):
-    """There is no blob of that key."""
+    """No blob has that key."""
 
 
 class BlobExistsError(CodeError):
-    """There is a blob of that key, or a newer version of it than the one that was to follow."""
+    """A blob has that key, or a newer version than the expected one."""
 
 
 class BlobInUseError(CodeError):
-    """A topology that is there needs the blob."""
+    """A topology needs the blob."""
 
 
 class BlobStorageError(CodeError):
-    """The disk did not take a blob, or did not give it back; what was begun is removed."""
+    """The disk failed to store or return a blob; partial data are removed."""
 
 
 class TransferEndedError(CodeError):
-    """No such upload or download is under way: it was finished, cancelled, or idle for too long."""
+    """An upload or download was finished, cancelled, or idle for too long."""
 
 
 class PeerError(CodeError):
-    """Another Nimbus did not send a blob as it should have; others may."""
+    """Another Nimbus did not send a blob correctly; others may."""
 
 
 class PeerUnavailableError(PeerError):
-    """Another Nimbus could not be reached, or did not answer by the deadline."""
+    """Another Nimbus could not be reached, or did not answer in time."""
 
 
 class LocalClusterError(StormkeeperError):
@@ -304,11 +301,11 @@ class LocalClusterError(StormkeeperError):
 
 
 class ListenError(StormkeeperError):
-    """A daemon cannot listen on the address that it is configured for."""
+    """A daemon cannot listen on its configured address."""
 
 
 class EngineError(StormkeeperError):
-    """Spark did not start, or a query on it failed."""
+    """Spark did not start, or a query on Spark failed."""
 
 
 class TableError(StormkeeperError):

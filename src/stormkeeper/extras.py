@@ -1,4 +1,4 @@
-"""The extras of this package: what needs one says which, where it is not installed."""
+"""The extras of this package, and the error for a missing one."""
 
 import importlib.util
 import sys
@@ -6,26 +6,26 @@ from typing import Final
 
 from stormkeeper.errors import MissingExtraError
 
-#: The modules by which an extra is known to be installed.
+#: Modules of each extra.
 MODULES: Final = {"spark": ("pyspark", "pandas", "pyarrow")}
 
 
 def require(extra: str, user: str, *modules: str) -> None:
-    """See to it that an extra is installed; its modules are looked for and not imported.
+    """Check that the modules of an extra are installed, without importing them.
 
     Parameters
     ----------
     extra
         Its name, such as ``spark``.
     user
-        What needs it, as an error says it.
+        The feature that needs the extra, for the error.
     modules
-        Those of its modules that are needed; all of them if none is named.
+        The needed modules; default: all of the extra.
 
     Raises
     ------
     MissingExtraError
-        One of the modules is not installed.
+        A module is not installed.
     """
     missing = [name for name in modules or MODULES[extra] if not _is_installed(name)]
     if missing:
@@ -37,10 +37,9 @@ def require(extra: str, user: str, *modules: str) -> None:
 
 
 def install_command(extra: str) -> str:
-    """Return the command that adds an extra to the Python that runs this.
+    """Return the command that installs an extra for this Python.
 
-    This package is installed there, so that pip gets its extra's packages and not, from whoever
-    may have taken it, another package of this name.
+    This package is installed, so pip cannot take another package of this name from an index.
     """
     return f"{sys.executable} -m pip install 'stormkeeper[{extra}]'"
 

@@ -1,8 +1,7 @@
-"""Names that users choose: which are allowed; and how foreign text is shown. Pure.
+"""Names that users choose, which of them are valid, and how foreign text is shown. Pure.
 
-All names follow one rule: they are text that can be encoded, and have no character that a person
-cannot see or that a terminal obeys. Each kind of name adds what its place requires. A function
-``…_fault`` returns what is wrong with a name, None if nothing is.
+Every name is encodable text without invisible characters or those that control a terminal; each
+kind of name has further rules. A function ``…_fault`` returns what is wrong with a name, or None.
 """
 
 from __future__ import annotations
@@ -13,31 +12,31 @@ import unicodedata
 from collections.abc import Collection, Iterable, Iterator
 from typing import Final
 
-#: Longest name of a file in a package, and longest part between slashes, in bytes. Linux takes
-#: paths of 4,096 bytes and parts of 255. A supervisor's own folder comes before the name.
+#: Longest name of a file in a package, and longest part between slashes, in bytes. Linux allows
+#: paths of 4,096 bytes, with a supervisor's folder before the name, and parts of 255.
 MAX_FILE_BYTES: Final = 1024
 MAX_PART_BYTES: Final = 255
-#: Most parts of a file's name: no code is so deep.
+#: Most parts of a file's name.
 MAX_PARTS: Final = 64
 
-#: Longest key of a blob, in bytes: a file's name may have 255, less what a store adds to a key.
+#: Longest key of a blob, in bytes: a file's name may have 255, and a store adds a suffix.
 MAX_KEY_BYTES: Final = 240
 
-#: The longest that Nimbus adds to a topology's name to make the key of a blob of its code.
+#: Longest suffix of a topology's name in the key of a blob of its code.
 _LONGEST_END: Final = "-2147483647-2147483647-stormjar.jar"
 
 #: Longest host name, in bytes (RFC 1035, 2.3.4).
 _MAX_HOST_BYTES: Final = 253
 
-#: Control characters, line and paragraph separators, marks that reverse the direction of text, and
-#: characters without a shape. (Those that join letters of Indic and Persian words are allowed.)
+#: Control characters, separators of lines and paragraphs, marks that reverse text, and shapeless
+#: characters, except joiners of Indic and Persian letters.
 _HIDDEN: Final = re.compile(
     "[\x00-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
     "\U000e0000-\U000e007f]"
 )
 
-#: What ZooKeeper allows in no path (its PathUtils): control characters, private ones, and all that
-#: Java writes as two (emoji among them).
+#: Characters that ZooKeeper's PathUtils refuses: control, private, and those that Java writes as
+#: two, such as emoji.
 _NOT_IN_ZOOKEEPER: Final = re.compile(
     "[\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\uffff\U00010000-\U0010ffff]"
 )
@@ -46,24 +45,21 @@ _NOT_IN_ZOOKEEPER: Final = re.compile(
 _TOPOLOGY: Final = re.compile(r"[^/.:\\]+")
 _BLOB_KEY: Final = re.compile(r"[\w \t._-]+")
 
-#: A part of a host name between dots: letters of any script, digits, - and _ within (Docker's and
-#: Kubernetes' names have _).
+#: A label of a host name: letters of any script, digits, - and _ (as in Docker's names).
 _LABEL: Final = re.compile(r"(?!-)[\w-]{1,63}(?<!-)")
 
-#: A host that is not empty, or an IPv6 address in brackets, and a port.
 _HOST_PORT: Final = re.compile(
     r"(?:\[(?P<v6>[^\]]*:[^\]]*)\]|(?P<host>[^:\[\]]+)):(?P<port>[0-9]{1,5})"
 )
 
-#: What a template leaves in a file that it has not filled in.
+#: Placeholders that a template left in a file.
 _PLACEHOLDER: Final = re.compile(r"\$\{?\w|%\w+%|\{\{|<[^<>]*>|@\w+@")
 
 
 def printable(text: str, keep: str = "") -> str:
-    r"""Return a text in which all that is not printable is escaped, but for the characters `keep`.
+    r"""Return a text with unprintable characters, except those in `keep`, escaped.
 
-    Whatever a caller has put into it, a terminal only shows it, and it cannot pass for a line of a
-    log.
+    The result cannot control a terminal, or pass for a further line of a log.
 
     Examples
     --------
@@ -92,20 +88,20 @@ def name_fault(name: str) -> str | None:
 
 
 def topology_fault(name: str) -> str | None:
-    """Return what is wrong with the name of a topology, in Storm's words where Storm refuses it."""
+    """Return what is wrong with a topology's name, in Storm's words where Storm refuses it."""
     begin = f"Topology name '{printable(name)}' is not valid"
     if not _TOPOLOGY.fullmatch(name):
         return f"{begin}. It can't be null and it must match ^[^/.:\\\\]+$"
     if name != name.strip():
         return f"{begin}: it begins or ends with a blank"
-    # The code of a topology is kept in blobs that are named after it.
+    # Blobs of the topology's code have its name.
     if fault := name_fault(name) or blob_key_fault(name + _LONGEST_END):
         return f"{begin}, as its code is kept under it: {fault}"
     return None
 
 
 def blob_key_fault(key: str) -> str | None:
-    """Return what is wrong with the key of a blob: it names a file and a node in ZooKeeper."""
+    """Return what is wrong with a blob's key, which names a file and a ZooKeeper node."""
     if not isinstance(key, str) or not _BLOB_KEY.fullmatch(key) or not key.strip():
         return f"{key!r} is no key of a blob: use letters, digits, spaces, and any of . _ -"
     if len(key.encode()) > MAX_KEY_BYTES:
@@ -120,8 +116,8 @@ def blob_key_fault(key: str) -> str | None:
 def path_fault(path: str) -> str | None:
     """Return what is wrong with a path of ZooKeeper.
 
-    A path is ``/``, or names that are each preceded by a ``/``. A name is not empty, not ``.``,
-    not ``..``, and has no control characters, private characters or emoji.
+    A path is ``/``, or names that each follow a ``/``. A name is not empty, ``.`` or ``..``, and
+    has no control characters, private characters or emoji.
     """
     if path == "/":
         return None
@@ -148,7 +144,7 @@ def root_fault(path: str) -> str | None:
 
 
 def host_fault(host: str) -> str | None:
-    """Return what is wrong with a host name, or an IPv4 or IPv6 address without brackets."""
+    """Return what is wrong with a host name, or an IP address without brackets."""
     if is_ipv6(host):
         return None
     if _PLACEHOLDER.search(host):
@@ -158,14 +154,14 @@ def host_fault(host: str) -> str | None:
         map(_LABEL.fullmatch, labels)
     ):
         return f"{host!r} is no host name"
-    # Resolvers take 10.1 for 10.0.0.1, and ask a name server for 10.0.0.256.
+    # Resolvers read 10.1 as 10.0.0.1, and ask a name server for 10.0.0.256.
     if len(labels) > 1 and all(label.isdecimal() for label in labels) and not _is_ipv4(host):
         return f"{host!r} is no IPv4 address"
     return None
 
 
 def host_port(host: str, port: int | str) -> str:
-    """Return a host and a port in one word, an IPv6 address in brackets."""
+    """Return ``host:port``, with an IPv6 address in brackets."""
     return f"{bracketed(host)}:{port}"
 
 
@@ -175,7 +171,7 @@ def bracketed(host: str) -> str:
 
 
 def split_host_port(text: str) -> tuple[str, int] | None:
-    """Return the host and the port of a text as `host_port` writes it; None if it is none."""
+    """Return host and port of a text by `host_port`; None for other texts."""
     found = _HOST_PORT.fullmatch(text)
     return (found["v6"] or found["host"], int(found["port"])) if found else None
 
@@ -200,8 +196,8 @@ def _is_ipv4(text: str) -> bool:
 def file_fault(name: str) -> str | None:
     """Return what is wrong with the name of a file in a package.
 
-    It is a relative path with slashes that means one file, inside the package's folder, on every
-    file system on which a submitter or a supervisor may have it.
+    The name is a relative path with slashes, which means one file inside the package's folder on
+    every file system.
 
     Examples
     --------
@@ -217,7 +213,7 @@ def _file_faults(name: str) -> Iterator[str]:
         yield f"the name {name[:80]!r}… has {len(data):,} bytes, and may have {MAX_FILE_BYTES:,}"
     if name.startswith("/"):
         yield f"the name {name!r} is absolute"
-    if "\\" in name:  # Windows takes it for a slash
+    if "\\" in name:  # a slash on Windows
         yield f"the name {name!r} has the character '\\\\'"
     parts = name.split("/")
     if len(parts) > MAX_PARTS:
@@ -230,15 +226,14 @@ def _file_faults(name: str) -> Iterator[str]:
 
 
 def files_fault(files: Collection[str]) -> str | None:
-    """Return what is wrong with the names of a package's files, each and together."""
+    """Return what is wrong with the names of a package's files, alone or together."""
     return next(filter(None, map(file_fault, files)), None) or clash(files)
 
 
 def clash(files: Iterable[str]) -> str | None:
-    """Return how two files of a package would be in each other's place, None if none would.
+    """Return which two files of a package would have the same place on some file system, or None.
 
-    Some file systems take ``A`` and ``a`` for one name, and so do some for the two ways in which
-    Unicode writes ``é``.
+    Some file systems do not distinguish ``A`` and ``a``, or Unicode's two forms of ``é``.
     """
     by_folded: dict[str, str] = {}
     for name in files:

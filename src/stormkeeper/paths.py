@@ -1,7 +1,7 @@
-"""The paths of the cluster's state: Storm's layout, built and taken apart.
+"""The paths of the cluster state: Storm's layout, built and parsed.
 
-Paths are relative to ``storm.zookeeper.root``. The same path names a worker's heartbeat in
-ZooKeeper and in Pacemaker.
+Paths are relative to ``storm.zookeeper.root``. A worker's heartbeat has the same path in ZooKeeper
+and in Pacemaker.
 """
 
 import re
@@ -24,22 +24,22 @@ LOG_CONFIGS = "/logconfigs"
 PROFILER_CONFIGS = "/profilerconfigs"
 BACKPRESSURE = "/backpressure"
 
-#: Ours: what is kept of checkpoints whose topologies are gone.
+#: Ours: kept checkpoints of removed topologies.
 CHECKPOINTS = "/checkpoints"
 
-#: The queue of those who would lead, and (Java-serialised, Storm's own) who leads.
+#: The queue of candidates, and Storm's Java-serialised record of the leader.
 LEADER_LOCK = "/leader-lock"
 LEADER_INFO = "/leader-info"
 
 #: Storm's private keys of workers.
 SECRET_KEYS = "/secretkeys"
 
-#: The task-level tree of Storm's first years, which is kept beside the worker-level one.
+#: The task-level tree of early Storm, kept beside the worker-level one.
 TASKS = "/tasks"
 TASKBEATS = "/taskbeats"
 TASKERRORS = "/taskerrors"
 
-#: Made by every daemon at its start.
+#: Nodes that every daemon makes at its start.
 DIRECTORIES = (
     ASSIGNMENTS,
     STORMS,
@@ -52,8 +52,7 @@ DIRECTORIES = (
     BACKPRESSURE,
 )
 
-#: What is kept of topologies beside their bases and assignments, each in a node by the topology's
-#: id, or in several below one.
+#: Trees with a node per topology id, besides bases and assignments.
 BESIDE_TOPOLOGIES = (
     ERRORS,
     WORKERBEATS,
@@ -68,7 +67,7 @@ BESIDE_TOPOLOGIES = (
 
 _BY_TOPOLOGY = frozenset((ASSIGNMENTS, STORMS, *BESIDE_TOPOLOGIES))
 
-#: Everything that Storm, or we, keep directly below the root.
+#: All nodes of Storm and ours directly below the root.
 FIRST_LEVEL = _BY_TOPOLOGY | {
     SUPERVISORS,
     NIMBUSES,
@@ -88,8 +87,7 @@ _NIMBUS_ID = re.compile(
     r"(?P<host>[^:\[\]]+|\[[^\]]+\]):(?P<port>[0-9]{1,5})(:(?P<tls>[0-9]{1,5}))?"
 )
 
-#: The longest number in a name that every reader can hold in 32 bits; anybody may write a path to
-#: a Pacemaker.
+#: Most digits of a number in a name, so that it fits 32 bits: any client may write paths.
 _DIGITS = 9
 
 
@@ -99,7 +97,7 @@ def check(path: str) -> str:
     Raises
     ------
     InvalidPathError
-        It is not one, by `names.path_fault`.
+        `names.path_fault` refuses it.
     TypeError
         It is no str.
     """
@@ -111,22 +109,22 @@ def check(path: str) -> str:
 
 
 def parent(path: str) -> str:
-    """Return the path of the parent; that of ``/`` is itself."""
+    """Return the path of the parent; ``/`` for ``/``."""
     return path.rpartition("/")[0] or "/"
 
 
 def is_at_or_below(path: str, top: str) -> bool:
-    """Return whether `path` is `top` or in the tree below it."""
+    """Return whether `path` is `top` or in the tree below."""
     return top in ("/", path) or path.startswith(f"{top}/")
 
 
 def first_level(path: str) -> str:
-    """Return the first level of `path`, such as ``/storms``; that of ``/`` is itself."""
+    """Return the first level of `path`, such as ``/storms``; ``/`` for ``/``."""
     return "/" + path.split("/", 2)[1]
 
 
 def storm_id_of(path: str) -> str | None:
-    """Return the id of the topology that `path` belongs to, None when it belongs to none.
+    """Return the id of the topology to which `path` belongs, or None.
 
     Examples
     --------
@@ -139,46 +137,46 @@ def storm_id_of(path: str) -> str | None:
 
 
 def assignment(storm_id: str) -> str:
-    """Where a topology's assignment is."""
+    """Return the path of a topology's assignment."""
     return _join(ASSIGNMENTS, storm_id)
 
 
 def storm(storm_id: str) -> str:
-    """Where a topology's ``StormBase`` is."""
+    """Return the path of a topology's ``StormBase``."""
     return _join(STORMS, storm_id)
 
 
 def supervisor(supervisor_id: str) -> str:
-    """Where a supervisor registers itself."""
+    """Return the path of a supervisor's registration."""
     return _join(SUPERVISORS, supervisor_id)
 
 
 def workerbeats(storm_id: str) -> str:
-    """Where a topology's heartbeats are."""
+    """Return the path of a topology's heartbeats."""
     return _join(WORKERBEATS, storm_id)
 
 
 def workerbeat(storm_id: str, node: str, port: int) -> str:
-    """Where a worker's heartbeat is: `node` is the id of its supervisor."""
+    """Return the path of a worker's heartbeat; `node` is its supervisor's id."""
     return _join(WORKERBEATS, storm_id, f"{node}-{port}")
 
 
 class Slot(NamedTuple):
-    """A port of a supervisor, `node` being the supervisor's id: where one worker runs."""
+    """A place for a worker: a supervisor's id and a port."""
 
     node: str
     port: int
 
 
 def parse_slot(name: str) -> Slot | None:
-    """Read the name ``node-port`` of a heartbeat, or of a back-pressure node; None for others."""
+    """Parse the name ``node-port`` of a heartbeat or back-pressure node; None for others."""
     # A node's id has dashes of its own.
     node, port = _numbered(name)
     return None if port is None else Slot(node, port)
 
 
 class WorkerId(NamedTuple):
-    """A worker: its topology's id, and the slot that it has."""
+    """A worker: its topology's id and its slot."""
 
     storm_id: str
     node: str
@@ -186,7 +184,7 @@ class WorkerId(NamedTuple):
 
 
 def parse_workerbeat(path: str) -> WorkerId | None:
-    """Return whose heartbeat `path` holds, None when it is no path of a heartbeat.
+    """Return the worker whose heartbeat is at `path`; None for other paths.
 
     Examples
     --------
@@ -201,17 +199,17 @@ def parse_workerbeat(path: str) -> WorkerId | None:
 
 
 def query_end(storm_id: str, query: str) -> str:
-    """Where it stays written that a query has ended by itself: no slot has such a name."""
+    """Return the path of the record that a query ended by itself; no slot has such a name."""
     return _join(WORKERBEATS, storm_id, _encode(query) + _ENDED)
 
 
 def parse_query_end(name: str) -> str | None:
-    """Read the name of such a node below a topology's heartbeats: which query; None for others."""
+    """Return the query of such a node's name; None for other names."""
     return unquote_plus(name.removesuffix(_ENDED)) if name.endswith(_ENDED) else None
 
 
 def query_claim(storm_id: str, query: str) -> str:
-    """Return the node that says that a launch claims a query's checkpoint."""
+    """Return the path of a launch's claim of a query's checkpoint."""
     return _join(WORKERBEATS, storm_id, _encode(query) + _CLAIMED)
 
 
@@ -221,22 +219,22 @@ def parse_query_claim(name: str) -> str | None:
 
 
 def component_errors(storm_id: str, component: str) -> str:
-    """Where a component's newest errors are, as sequential nodes ``e…``."""
+    """Return the path of a component's newest errors, sequential nodes ``e…``."""
     return _join(ERRORS, storm_id, _encode(component))
 
 
 def error_prefix(storm_id: str, component: str) -> str:
-    """Where a component's next error goes: `create_sequential` adds its number."""
+    """Return the path of a component's next error, to which `create_sequential` adds its number."""
     return _join(component_errors(storm_id, component), "e")
 
 
 def last_error(storm_id: str, component: str) -> str:
-    """Where a component's last error is, beside its newest ones."""
+    """Return the path of a component's last error."""
     return component_errors(storm_id, component) + _LAST_ERROR
 
 
 def parse_component_errors(name: str) -> str:
-    """Read the name of what holds a component's newest errors, below those of its topology.
+    """Return the component of a node of newest errors.
 
     Examples
     --------
@@ -247,23 +245,23 @@ def parse_component_errors(name: str) -> str:
 
 
 def parse_last_error(name: str) -> str | None:
-    """Read the name of a component's last error, as `parse_component_errors`; None: it is none."""
+    """Return the component of a node of a last error; None for other names."""
     quoted = name.removesuffix(_LAST_ERROR)
     return None if quoted == name else parse_component_errors(quoted)
 
 
 def errors(storm_id: str) -> str:
-    """Where a topology's errors are."""
+    """Return the path of a topology's errors."""
     return _join(ERRORS, storm_id)
 
 
 def nimbus(name: str) -> str:
-    """Where a Nimbus registers itself: by its host, or as ``host:port``."""
+    """Return the path of a Nimbus's registration: by host, or as ``host:port``."""
     return _join(NIMBUSES, name)
 
 
 class NimbusId(NamedTuple):
-    """A Nimbus by its addresses, as locks and blobs name it; `tls_port` is 0 where it has none."""
+    """The addresses of a Nimbus, as in locks and blobs; `tls_port` is 0 without TLS."""
 
     host: str
     port: int
@@ -274,7 +272,7 @@ class NimbusId(NamedTuple):
 
 
 def parse_nimbus_id(text: str) -> NimbusId | None:
-    """Read ``host:port:tlsPort``, or ``host:port`` of before 2.6.4; None when it is neither."""
+    """Parse ``host:port:tlsPort``, or ``host:port`` of Storm before 2.6.4; None for others."""
     match = _NIMBUS_ID.fullmatch(text)
     if match is None:
         return None
@@ -282,110 +280,110 @@ def parse_nimbus_id(text: str) -> NimbusId | None:
 
 
 def blob(key: str) -> str:
-    """Where the Nimbuses that hold a blob say so."""
+    """Return the path of the holders of a blob."""
     return _join(BLOBSTORE, key)
 
 
 def blob_holder(key: str, nimbus_id: str, version: int) -> str:
-    """Where one Nimbus says that it holds a version of a blob."""
+    """Return the path of a Nimbus's record that it holds a version of a blob."""
     return _join(BLOBSTORE, key, f"{nimbus_id}-{version}")
 
 
 class BlobHolder(NamedTuple):
-    """Which Nimbus, by its id, holds which version of a blob."""
+    """A Nimbus, by its id, and the version of a blob that it holds."""
 
     nimbus: str
     version: int
 
 
 def parse_blob_holder(name: str) -> BlobHolder | None:
-    """Read the name ``nimbus id-version`` of a node below a blob's, None when it is none."""
+    """Parse the name ``nimbus id-version`` of a holder; None for others."""
     nimbus_id, version = _numbered(name)
     return None if version is None else BlobHolder(nimbus_id, version)
 
 
 def blob_key_sequence(key: str) -> str:
-    """Where a blob's highest version is counted."""
+    """Return the path of the counter of a blob's highest version."""
     return _join(BLOB_KEY_SEQUENCES, key)
 
 
 def blob_record(key: str, nimbus_id: str, version: int) -> str:
-    """Where it stays written that a Nimbus has held a version of a blob; named as a holder."""
+    """Return the path of the lasting record of a holder of a blob, named as the holder."""
     return _join(BLOB_KEY_SEQUENCES, key, f"{nimbus_id}-{version}")
 
 
 def credentials(storm_id: str) -> str:
-    """Where a topology's credentials are."""
+    """Return the path of a topology's credentials."""
     return _join(CREDENTIALS, storm_id)
 
 
 def checkpoints(id_: str) -> str:
-    """Where it is kept what becomes of a folder of checkpoints, by the folder's name."""
+    """Return the path of the record of a folder of checkpoints, by the folder's name."""
     return _join(CHECKPOINTS, id_)
 
 
 def log_config(storm_id: str) -> str:
-    """Where a topology's log levels are."""
+    """Return the path of a topology's log levels."""
     return _join(LOG_CONFIGS, storm_id)
 
 
 def profiler_configs(storm_id: str) -> str:
-    """Where a topology's profiling requests are."""
+    """Return the path of a topology's profiling requests."""
     return _join(PROFILER_CONFIGS, storm_id)
 
 
 def profiler_config(storm_id: str, host: str, port: int, action: str) -> str:
-    """Where the request is that a worker be profiled; `action` is a ``ProfileAction``'s name."""
+    """Return the path of a worker's profiling request; `action` is a ``ProfileAction``'s name."""
     return _join(PROFILER_CONFIGS, storm_id, f"{host}_{port}_{action}")
 
 
 def backpressure_of_topology(storm_id: str) -> str:
-    """Where a topology's workers say that they are under back-pressure."""
+    """Return the path of the back-pressure of a topology's workers."""
     return _join(BACKPRESSURE, storm_id)
 
 
 def backpressure(storm_id: str, node: str, port: int) -> str:
-    """Where a worker says since when it is under back-pressure."""
+    """Return the path of the start of a worker's back-pressure."""
     return _join(BACKPRESSURE, storm_id, f"{node}-{port}")
 
 
 def tasks(storm_id: str) -> str:
-    """Where a topology's tasks are."""
+    """Return the path of a topology's tasks."""
     return _join(TASKS, storm_id)
 
 
 def task(storm_id: str, task_id: int) -> str:
-    """Where a task's component id is."""
+    """Return the path of a task's component id."""
     return _join(TASKS, storm_id, str(task_id))
 
 
 def parse_task(name: str) -> int | None:
-    """Read the name of a task's node, None when it is none."""
+    """Parse the name of a task's node; None for others."""
     return _number(name)
 
 
 def taskbeats(storm_id: str) -> str:
-    """Where the heartbeats of a topology's tasks are."""
+    """Return the path of the heartbeats of a topology's tasks."""
     return _join(TASKBEATS, storm_id)
 
 
 def taskbeat(storm_id: str, task_id: int) -> str:
-    """Where a task's heartbeat is."""
+    """Return the path of a task's heartbeat."""
     return _join(TASKBEATS, storm_id, str(task_id))
 
 
 def taskerrors(storm_id: str) -> str:
-    """Where the errors of a topology's tasks are."""
+    """Return the path of the errors of a topology's tasks."""
     return _join(TASKERRORS, storm_id)
 
 
 def task_errors(storm_id: str, task_id: int) -> str:
-    """Where a task's newest errors are, as sequential nodes ``e…``."""
+    """Return the path of a task's newest errors, sequential nodes ``e…``."""
     return _join(TASKERRORS, storm_id, str(task_id))
 
 
 def task_error_prefix(storm_id: str, task_id: int) -> str:
-    """Where a task's next error goes: `create_sequential` adds its number."""
+    """Return the path of a task's next error, to which `create_sequential` adds its number."""
     return _join(task_errors(storm_id, task_id), "e")
 
 
@@ -406,7 +404,7 @@ def _names_below(top: str, path: str, count: int) -> list[str] | None:
 
 
 def _numbered(name: str) -> tuple[str, int | None]:
-    """Take ``name-number`` apart; no number where it is not of that form."""
+    """Split ``name-number``; no number in other names."""
     head, _, digits = name.rpartition("-")
     return (head, _number(digits)) if head else (name, None)
 
@@ -418,7 +416,7 @@ def _number(digits: str) -> int | None:
 
 
 def _encode(name: str) -> str:
-    """Encode as Java's URLEncoder: it leaves ``*`` alone and encodes ``~``; Python the reverse."""
+    """Encode as Java's URLEncoder, which keeps ``*`` and encodes ``~``; Python does the reverse."""
     if not isinstance(name, str):
         raise TypeError(f"the name of a component is a str, not {type(name).__name__}")
     try:

@@ -1,7 +1,7 @@
-"""Certificates and keys in files: read again when they change; nobody is asked for a passphrase.
+"""Certificates and keys in files, read again when they change.
 
-Certificates are renewed while clients live, so the files are looked at for every new connection,
-and read again when one has changed.
+Certificates are renewed while processes run, so the files are checked for every new connection.
+Nobody can be asked for a passphrase.
 """
 
 import logging
@@ -16,7 +16,7 @@ from stormkeeper.errors import ConfigError
 
 log = logging.getLogger(__name__)
 
-#: Gives the context for a new connection.
+#: Returns the context for a new connection.
 Contexts = Callable[[], ssl.SSLContext]
 
 _Mark = tuple[int, int, int] | None
@@ -24,13 +24,12 @@ _Mark = tuple[int, int, int] | None
 _PEM_BEGIN: Final = "-----BEGIN CERTIFICATE-----"
 _PEM_END: Final = "-----END CERTIFICATE-----"
 
-#: Tags of DER: a certificate's version, the older of the two ways to write a time, and one of the
-#: ways to write text.
+#: DER tags: a certificate's version, the older form of times, and a form of text.
 _VERSION: Final = 0xA0
 _UTC_TIME: Final = 0x17
 _BMP_STRING: Final = 0x1E
 
-#: The attributes that say whose a certificate is, by their object identifiers in DER (2.5.4.x).
+#: Attributes of a subject, by their DER object identifiers (2.5.4.x).
 _ATTRIBUTES: Final = {
     b"\x55\x04\x03": "CN",
     b"\x55\x04\x06": "C",
@@ -48,26 +47,26 @@ class Certificate(NamedTuple):
 
 
 class PassphraseError(ValueError):
-    """A key has a passphrase, and a wrong one was given, or none."""
+    """A key has a passphrase, and the given one is missing or wrong."""
 
 
 def renewed(files: Iterable[str | None], make: Contexts) -> Contexts:
-    """Return a function that returns the context for a connection: a new one if a file changed.
+    """Return a function that returns the TLS context for a connection, anew after a file changed.
 
-    A file that was renewed and cannot be used is logged, and what held before holds on. What is
-    returned raises nothing, and is safe for threads.
+    An unusable new file is logged, and the old context stays. The function raises nothing and is
+    safe for threads.
 
     Parameters
     ----------
     files
-        What the context is made of; None is none.
+        The files of the context; None is ignored.
     make
         Reads the files and makes the context.
 
     Raises
     ------
     ConfigError
-        If `make` does so now.
+        `make` raises it now.
     """
     return _Renewed([Path(file) for file in files if file is not None], make).context
 
@@ -75,25 +74,21 @@ def renewed(files: Iterable[str | None], make: Contexts) -> Contexts:
 def load_pair(
     context: ssl.SSLContext, certificate: Path, key: Path | None = None, passphrase: str = ""
 ) -> None:
-    """Load a certificate, with its chain, and its key.
+    """Load a certificate with its chain, and its key, from PEM files.
 
     Parameters
     ----------
-    context
-        What they are to be shown by.
-    certificate
-        The certificates, as PEM.
     key
-        The key, as PEM; None where it stands with the certificates.
+        None: in the same file as the certificate.
     passphrase
-        Of the key. Without it OpenSSL would ask for it on the terminal.
+        Without one, OpenSSL would ask on the terminal.
 
     Raises
     ------
     PassphraseError
-        When the key has another passphrase.
+        The key has another passphrase.
     OSError, ValueError
-        When the files cannot be read, or do not hold what they should.
+        The files cannot be read, or hold something else.
     """
     asked: list[None] = []
 
@@ -112,23 +107,20 @@ def load_pair(
 def load_named_pair(
     context: ssl.SSLContext, certificate: tuple[str, Path], key: tuple[str, Path]
 ) -> None:
-    """Load a certificate, with its chain, and its key, out of two files that are configured.
+    """Load a certificate with its chain, and its key, from two configured PEM files.
 
     Parameters
     ----------
-    context
-        What they are to be shown by.
     certificate, key
-        The key of the configuration, for messages, and the file in PEM that it names.
+        The configuration key, for errors, and the file.
 
     Raises
     ------
     ConfigError
-        When a file does not hold what it should, or the key is another certificate's or has a
-        passphrase.
+        A file holds something else, or the key is another certificate's or has a passphrase.
     """
     (certificate_name, certificate_file), (key_name, key_file) = certificate, key
-    # `load_cert_chain` does not tell from which of the two files a fault comes.
+    # `load_cert_chain` does not say which of the two files is at fault.
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(certificate_file)
     except OSError as error:
@@ -139,8 +131,7 @@ def load_named_pair(
         load_pair(context, certificate_file, key_file)
     except PassphraseError as error:
         raise ConfigError(
-            f"{key_name}: {key_file} has a passphrase; take it off, as nobody is there to be asked"
-            " for it"
+            f"{key_name}: {key_file} has a passphrase; remove it, as a daemon cannot ask for it"
         ) from error
     except (OSError, ValueError) as error:
         is_of_another = getattr(error, "reason", None) == "KEY_VALUES_MISMATCH"
@@ -152,15 +143,15 @@ def load_named_pair(
 
 
 def expiry(certificate: Path) -> datetime | None:
-    """Return when the first certificate in a file in PEM expires; None if that cannot be read."""
+    """Return when the first certificate in a PEM file expires; None if unreadable."""
     found = read_certificate(certificate)
     return None if found is None else found.ends
 
 
 def read_certificate(file: Path) -> Certificate | None:
-    """Return the first certificate in a file in PEM; None if that cannot be read.
+    """Return the first certificate in a PEM file; None if unreadable.
 
-    Python's ssl tells this of a peer's certificate alone.
+    Python's ssl parses only a peer's certificate.
     """
     try:
         text = file.read_text("ascii", "replace")
@@ -182,7 +173,7 @@ def _time(kind: int, value: bytes) -> datetime:
 
 
 def _name(value: bytes) -> str:
-    """Return the text of a Name: a sequence of sets of pairs of an attribute and its value."""
+    """Return the text of a Name: a sequence of sets of pairs of attribute and value."""
     parts = []
     for _, attributes in _der(value):
         for _, attribute in _der(attributes):
@@ -194,7 +185,7 @@ def _name(value: bytes) -> str:
 
 
 def _der(data: bytes) -> list[tuple[int, bytes]]:
-    """Return the tags and contents of the values that stand one after the other in `data`."""
+    """Return the tags and contents of consecutive DER values."""
     values: list[tuple[int, bytes]] = []
     pos = 0
     while pos < len(data):
@@ -210,13 +201,11 @@ def _der(data: bytes) -> list[tuple[int, bytes]]:
 
 
 class _Renewed:
-    """A context and the marks of its files."""
-
     def __init__(self, files: list[Path], make: Contexts) -> None:
         self._files = files
         self._make = make
         self._lock = threading.Lock()
-        # Before the files are read: what is renewed meanwhile is seen to be new the next time.
+        # Before the files are read, so that a change meanwhile counts as new.
         self._seen = self._marks()
         self._context = make()
 
@@ -236,7 +225,7 @@ class _Renewed:
 
 
 def _mark(file: Path) -> _Mark:
-    """Return what changes when a file does."""
+    """Return values that differ after a change of the file."""
     try:
         status = file.stat()
     except OSError:

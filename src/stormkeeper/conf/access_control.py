@@ -1,10 +1,9 @@
-"""Storm's keys of access control, and of addresses, that Stormkeeper does not read.
+"""Storm's keys of access control and addresses that Stormkeeper does not support.
 
-Nimbus and supervisors do not authenticate callers yet. They do not start with a configuration that
-asks for it, because its author believes that the cluster is closed; `IGNORE` starts them anyway. A
-key counts unless its value is empty or the default of one of Storm's releases, so a ``storm.yaml``
-that repeats Storm's defaults is accepted. Keys of a Pacemaker and of ZooKeeper
-(``pacemaker.auth.*``, ``storm.zookeeper.auth.*``) are supported, and are not listed here.
+Nimbus and supervisors do not authenticate callers, so they refuse to start with a configuration
+that asks for it, unless `IGNORE` is true. Empty values and the defaults of Storm's releases are
+accepted, so a ``storm.yaml`` may repeat them. The keys of Pacemaker's and ZooKeeper's
+authentication are supported, and are not listed here.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from stormkeeper.conf.layers import Conf, Finding
 from stormkeeper.conf.yaml_text import key_lines, read
 from stormkeeper.errors import ConfigError
 
-#: Starts a daemon although its configuration asks for access control.
+#: Key that lets a daemon start although its configuration asks for access control.
 IGNORE: Final = "stormkeeper.ignore.security.keys"
 
 _REFUSED: Final = (
@@ -30,14 +29,14 @@ _REFUSED: Final = (
 #: Storm's packages, now and before 1.0.
 _PACKAGES: Final = ("org.apache.storm.security.auth.", "backtype.storm.security.auth.")
 
-#: Values that ask for nothing, beside each key's own.
+#: Values of any key that ask for nothing.
 _EMPTY: Final[tuple[Any, ...]] = (None, "", [], {}, False, 0, -1)
 
 _OPEN_TRANSPORT: Final = tuple(f"{package}SimpleTransportPlugin" for package in _PACKAGES)
 _NO_AUTHORIZER: Final = tuple(f"{package}authorizer.NoopAuthorizer" for package in _PACKAGES)
 _CREDENTIALS: Final = tuple(f"{package}DefaultHttpCredentialsPlugin" for package in _PACKAGES)
 
-#: Keys that ask for access control or encryption, and the values of each that do not.
+#: Keys that ask for access control or encryption, with their values that do not.
 _ASKS: Final[Mapping[str, tuple[Any, ...]]] = {
     **dict.fromkeys(
         (
@@ -112,14 +111,14 @@ _ASKS: Final[Mapping[str, tuple[Any, ...]]] = {
     ),
 }
 
-#: Files of keys and certificates, which ask for TLS.
+#: Keys of files with private keys and certificates, which ask for TLS.
 _TLS_FILE: Final = re.compile(
     r"((nimbus|supervisor)\.thrift\.tls\.(server|client)"
     r"|storm\.messaging\.netty\.tls(\.client)?|(drpc|logviewer|ui)\.https)"
     r"\.(keystore|truststore|key|cert)\.path"
 )
 
-#: Keys that say where to connect and have no effect, and why.
+#: Keys of servers without effect, with the reason.
 _NOWHERE: Final = {
     "drpc.servers": "there is no DRPC here",
     "storm.exhibitor.servers": "Exhibitor is not asked: name the ensemble's servers in"
@@ -129,13 +128,13 @@ _NOWHERE: Final = {
     "storm.hdfs.login.principal": "blobs are on the Nimbuses' own disks",
 }
 
-#: Keys by whose names a value is a password. Storm has others with "credential" or "token" in
-#: their names, which hold classes and times.
+#: Names of keys with passwords. Not "credential" and "token": Storm's keys of these names hold
+#: classes and times.
 _PASSWORD: Final = re.compile(r"passw(or)?d|payload|secret|(access|private)[._]?key", re.IGNORECASE)
 
 
 def asks(values: Mapping[str, Any]) -> list[str]:
-    """Return the keys among `values` that ask for access control, which nothing here enforces."""
+    """Return the keys among `values` that ask for access control."""
     return sorted(
         key
         for key, value in values.items()
@@ -146,12 +145,12 @@ def asks(values: Mapping[str, Any]) -> list[str]:
 
 
 def check(conf: Conf) -> list[str]:
-    """Return what to say, if anything, of keys of access control that `IGNORE` lets pass.
+    """Return warnings about keys of access control that `IGNORE` permits.
 
     Raises
     ------
     ConfigError
-        If there are such keys and `IGNORE` does not say so. It names each, and where it stands.
+        There are such keys without `IGNORE`; names each key and its place.
     """
     keys = [_named(conf, key) for key in asks(conf)]
     if keys and not conf[IGNORE]:
@@ -182,14 +181,14 @@ def findings(path: Path) -> list[Finding]:
 
 
 def of_topology(own: Iterable[str]) -> Iterator[str]:
-    """Yield what to say of the keys of access control among those of a topology's conf."""
+    """Yield warnings about keys of access control in a topology's conf."""
     for key in own:
         if key in _ASKS and key.startswith("topology."):
             yield f"{key} has no effect: Stormkeeper does not check who calls"
 
 
 def without_effect(conf: Conf) -> Iterator[str]:
-    """Yield what to say of keys that name a server and have no effect."""
+    """Yield warnings about keys that name a server and have no effect."""
     for key, why in _NOWHERE.items():
         if conf.get(key) not in _EMPTY:
             yield f"{_named(conf, key)} has no effect: {why}"
@@ -202,13 +201,13 @@ def without_effect(conf: Conf) -> Iterator[str]:
 
 
 def readable_secrets(conf: Conf) -> Iterator[str]:
-    """Yield what to say of each file that has a password and that every user can read."""
+    """Yield warnings about files with passwords that every user can read."""
     for path in conf.files:
         try:
             is_readable = path.stat().st_mode & stat.S_IROTH and all(
                 folder.stat().st_mode & stat.S_IXOTH for folder in path.resolve().parents
             )
-        except OSError:  # it is gone since it was read
+        except OSError:  # removed since it was read
             continue
         secret = [key for key in _lines(path) if _is_password(key, conf.get(key))]
         if is_readable and secret:
@@ -223,7 +222,7 @@ def _is_password(key: str, value: Any) -> bool:
 
 
 def _named(conf: Conf, key: str) -> str:
-    """Return a key with the place where it is set, such as ``ui.filter (storm.yaml, line 3)``."""
+    """Return a key with its place, such as ``ui.filter (storm.yaml, line 3)``."""
     where = "-c" if conf.is_override(key) else _line(conf, key)
     return f"{key} ({where})" if where else key
 
@@ -231,7 +230,7 @@ def _named(conf: Conf, key: str) -> str:
 def _lines(path: Path) -> dict[str, int]:
     try:
         return key_lines(path.read_bytes())
-    except OSError:  # it is gone since it was read
+    except OSError:  # removed since it was read
         return {}
 
 

@@ -1,4 +1,4 @@
-"""Hosts and addresses: which names are possible, and how a host is written with its port."""
+"""Hosts and addresses: valid names, parsing, and the names of supervisors and this machine."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Address:
     host
         A host name, an IPv4 address, or an IPv6 address without brackets.
     port
-        0 to 65535; 0 means "any free port" to a server, and nothing to a client.
+        0 to 65535; 0 means any free port to a server.
 
     Examples
     --------
@@ -44,17 +44,10 @@ class Address:
     def parse(cls, text: str, default_port: int) -> Address:
         """Read ``host``, ``host:port``, ``[v6]``, ``[v6]:port`` or a bare IPv6 address.
 
-        Parameters
-        ----------
-        text
-            What was written; blanks around it do not count.
-        default_port
-            The port where none is written.
-
         Raises
         ------
         ConfigError
-            When `text` is none of these, or its port is not from 1 to 65535.
+            `text` is none of these, or its port is not from 1 to 65535.
         """
         host, port = _split(text.strip())
         if port is None:
@@ -83,26 +76,26 @@ def _split(text: str) -> tuple[str, str | None]:
 
 
 def check_host(text: str) -> str:
-    """Return `text` if it is a possible host name, or an IPv4 or IPv6 address without brackets.
+    """Return `text` if it is a valid host name, or an IP address without brackets.
 
     Raises
     ------
     ConfigError
-        If no machine can have that name, as when it is a placeholder of a template.
+        No machine can have that name; for example, it is a placeholder of a template.
     """
     if fault := host_fault(text):
         raise ConfigError(fault)
     return text
 
 
-#: A supervisor's id, of Storm's or ours: a UUID, and the name of its machine.
+#: A supervisor's id, Storm's or ours: a UUID and the name of its machine.
 _SUPERVISOR: Final = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}-(.+)")
-#: Characters of a supervisor's id that are shown where two supervisors share a host.
+#: Length of a short id.
 _SHORT: Final = 8
 
 
 def host_of_supervisor(supervisor_id: str) -> str:
-    """Return the host that a supervisor's id names; the id itself if it names none.
+    """Return the host in a supervisor's id, or else the id.
 
     Examples
     --------
@@ -114,12 +107,12 @@ def host_of_supervisor(supervisor_id: str) -> str:
 
 
 def supervisor_names(hosts: Mapping[str, str]) -> dict[str, str]:
-    """Return what people call each supervisor: its host, with a short id if two share the host.
+    """Return each supervisor's display name: its host, with a short id if others share the host.
 
     Parameters
     ----------
     hosts
-        The host of each supervisor, by its id.
+        Hosts by supervisor id.
 
     Examples
     --------
@@ -136,15 +129,14 @@ def supervisor_names(hosts: Mapping[str, str]) -> dict[str, str]:
 
 
 def hostname(conf: Mapping[str, Any]) -> str:
-    """Return the name by which the rest of the cluster knows this machine.
+    """Return this machine's name in the cluster: ``storm.local.hostname`` or the system's name.
 
-    That is ``storm.local.hostname``, or else the system's host name. No name server is asked, so a
-    daemon starts without one.
+    Asks no name server, so that a daemon starts without one.
 
     Raises
     ------
     ConfigError
-        If the system's host name is impossible.
+        The system's host name is invalid.
     """
     configured: str | None = conf["storm.local.hostname"]
     if configured:

@@ -1,4 +1,4 @@
-"""The folders that a configuration names."""
+"""Folders and URLs in configuration values."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -8,9 +8,9 @@ from stormkeeper.errors import ConfigError
 
 
 def folder(key: str, value: str) -> Path:
-    """Return the folder that the value of a key names; ``~`` at its beginning is a user's home.
+    """Return the folder in a key's value; ``~`` at its beginning is a user's home.
 
-    A shell leaves the ``~`` of ``-c key=~/folder`` as it is.
+    A shell does not expand the ``~`` of ``-c key=~/folder``.
 
     Raises
     ------
@@ -26,17 +26,17 @@ def folder(key: str, value: str) -> Path:
 
 
 def is_relative(value: str) -> bool:
-    """Return whether a folder is neither a whole path, nor in a user's home, nor a URL."""
+    """Return whether a folder is not absolute, not in a home, and no URL."""
     return ":" not in value and not value.startswith(("/", "~"))
 
 
 def checkpoint_root(conf: Mapping[str, Any]) -> str:
-    """Return the folder, or the URL, that all topologies' checkpoints are below.
+    """Return the folder or URL above all topologies' checkpoints.
 
     Raises
     ------
     ConfigError
-        It begins with the home of a user who has none.
+        The folder is in the home of a user without one.
     """
     chosen = conf["topology.checkpoint.dir"]
     if chosen is None:
@@ -47,13 +47,13 @@ def checkpoint_root(conf: Mapping[str, Any]) -> str:
 
 
 def is_local(location: str) -> bool:
-    """Return whether a folder or a URL is on a disk of the machine."""
+    """Return whether a folder or URL is on a local disk."""
     scheme, colon, _ = location.partition(":/")
     return not colon or scheme == "file"
 
 
 def on_disk(location: str) -> Path | None:
-    """Return the whole path of a folder or a URL; None where it is none, or on no disk."""
+    """Return the absolute path of a folder or URL; None if it is relative or not local."""
     if not is_local(location):
         return None
     if location.startswith("file:"):

@@ -1,7 +1,7 @@
-"""The kinds of value that a configuration key may have: whole numbers, times, texts, addresses.
+"""Types of configuration values: numbers, times, texts, addresses; and Spark's sizes of memory.
 
-Ranges are Java's where Storm's daemons read the same file; where Storm wants whole seconds,
-fractions are taken too.
+Ranges are Java's for Storm's keys, because Storm's daemons may read the same file; where Storm
+wants whole seconds, fractions are accepted too.
 """
 
 import dataclasses
@@ -17,14 +17,13 @@ from stormkeeper.conf.address import MAX_PORT, Address, check_host
 from stormkeeper.errors import ConfigError
 from stormkeeper.names import root_fault
 
-#: Storm reads its numbers as Java ints; a larger one in a shared file would stop Storm's daemons.
+#: Storm reads numbers as Java ints; a larger number in a shared file would stop its daemons.
 JAVA_INT_MAX = 2**31 - 1
 
-#: A Java class with its package, whose names may be in any script.
+#: A Java class with its package, in any script.
 _CLASS: Final = re.compile(r"[^\W\d][\w$]*(?:\.[^\W\d][\w$]*)+")
 
-#: How often each unit of a size is 1024 bytes multiplied with itself; written as JVMs, systemd
-#: and people do. Not ``MB``, which is a thousand to some.
+#: Units of sizes as powers of 1024. Not ``MB``, which may mean a thousand.
 _UNITS: Final = {"k": 1, "m": 2, "g": 3, "t": 4}
 _SIZE: Final = re.compile(r"(\d+(?:\.\d+)?) ?([kmgt])(?:iB?)?", re.IGNORECASE)
 
@@ -38,25 +37,23 @@ class Key:
 
     Parameters
     ----------
-    name
-        The key.
     type
-        What its value is converted to by msgspec, strictly.
+        Type to which msgspec converts its value, strictly.
     allowed
         `type` in words, for messages and documentation.
     meaning
-        What it does, with its unit.
+        Purpose, with its unit.
     is_list
         Whether a single value stands for a list of one.
     read
-        Turns a text into what `type` takes, where people may write one; raises `ConfigError`.
+        Converts a text to `type`; raises `ConfigError`.
     check
-        Raises `ConfigError` for what a type cannot express.
+        Raises `ConfigError` for values that the type permits and the key does not.
     unset
-        Values with which Storm takes the key for one that is not set, as the default then holds.
+        Values that mean "not set", as in Storm.
     is_class
-        Whether it names a Java class. One that is not among `type` is kept, as Storm may have it
-        where nothing here is asked for it; whoever needs the class refuses it.
+        Whether the value names a Java class. Other classes than those of `type` are kept: Storm may
+        have them.
     """
 
     name: str
@@ -74,7 +71,7 @@ class Key:
         return any(type(value) is type(none) and value == none for none in self.unset)
 
     def is_elsewhere(self, value: Any) -> bool:
-        """Return whether `value` names a Java class, which Storm may have although we do not."""
+        """Return whether `value` names a Java class that only Storm may have."""
         return self.is_class and isinstance(value, str) and _CLASS.fullmatch(value) is not None
 
     def convert(self, value: Any) -> Any:
@@ -83,7 +80,7 @@ class Key:
         Raises
         ------
         ConfigError
-            Without the key and the value, which the caller adds: it knows what may be shown.
+            Without key and value: the caller knows whether the value is a secret.
         """
         if self.is_list and value is not None and not isinstance(value, list | tuple | dict):
             value = [value]
@@ -102,24 +99,24 @@ class Key:
 
 
 def whole(name: str, meaning: str, *, least: int, most: int = JAVA_INT_MAX) -> Key:
-    """Return a key whose value is a whole number, both bounds included."""
+    """Return a key of whole numbers, both bounds included."""
     limit = f"from {least} to {most}" if most < JAVA_INT_MAX else f"of {least} or more"
     return Key(name, Annotated[int, Meta(ge=least, le=most)], f"a whole number {limit}", meaning)
 
 
 def whole_or_null(name: str, meaning: str, *, least: int) -> Key:
-    """Return a key like `whole` whose value may be null."""
+    """Return a key of whole numbers or null."""
     key = whole(name, meaning, least=least)
     return Key(name, key.type | None, f"{key.allowed}, or null", meaning)
 
 
 def port(name: str, meaning: str) -> Key:
-    """Return a key whose value is a TCP port, or 0."""
+    """Return a key of TCP ports, or 0."""
     return whole(name, meaning, least=0, most=MAX_PORT)
 
 
 def seconds(name: str, meaning: str) -> Key:
-    """Return a key whose value is a time of more than 0 seconds, fractions allowed."""
+    """Return a key of times above 0 seconds."""
     kind = (
         Annotated[int, Meta(gt=0, le=JAVA_INT_MAX)] | Annotated[float, Meta(gt=0, le=JAVA_INT_MAX)]
     )
@@ -127,7 +124,7 @@ def seconds(name: str, meaning: str) -> Key:
 
 
 def seconds_from(name: str, meaning: str, *, least: int) -> Key:
-    """Return a key whose value is a time of `least` seconds or more, fractions allowed."""
+    """Return a key of times of `least` seconds or more."""
     kind = (
         Annotated[int, Meta(ge=least, le=JAVA_INT_MAX)]
         | Annotated[float, Meta(ge=least, le=JAVA_INT_MAX)]
@@ -136,14 +133,14 @@ def seconds_from(name: str, meaning: str, *, least: int) -> Key:
 
 
 def seconds_or_null(name: str, meaning: str) -> Key:
-    """Return a key like `seconds` whose value may be null."""
+    """Return a key of times above 0 seconds, or null."""
     key = seconds(name, meaning)
     return Key(name, key.type | None, f"{key.allowed}, or null", meaning)
 
 
 def bytes_or_null(name: str, meaning: str) -> Key:
-    """Return a key whose value is a size, in bytes or with a unit (see `size_of`), or null."""
-    # No Java reads these; a store may well be larger than its ints reach.
+    """Return a key of sizes, in bytes or with a unit (see `size_of`), or null."""
+    # Java does not read these, so its ints are no limit.
     kind = Annotated[int, Meta(ge=0, le=2**62)] | None
     allowed = "a number of bytes, such as 536870912, 512m, 512 MiB or 1.5 GiB, or null"
     return Key(name, kind, allowed, meaning, read=size_of)
@@ -157,7 +154,7 @@ def size_of(written: str) -> int:
     Raises
     ------
     ConfigError
-        It is no size.
+        The text is no size.
     """
     found = _SIZE.fullmatch(written)
     if found is None:
@@ -166,91 +163,91 @@ def size_of(written: str) -> int:
 
 
 def port_or_null(name: str, meaning: str) -> Key:
-    """Return a key whose value is a TCP port, 0, or null."""
+    """Return a key of TCP ports, 0, or null."""
     return Key(name, port(name, "").type | None, f"a port from 0 to {MAX_PORT}, or null", meaning)
 
 
 def switch(name: str, meaning: str) -> Key:
-    """Return a key whose value is true or false."""
+    """Return a key of true and false."""
     return Key(name, bool, "true or false", meaning)
 
 
 def text(name: str, meaning: str) -> Key:
-    """Return a key whose value is text that is not empty."""
+    """Return a key of texts that are not empty."""
     return Key(name, Text, "text that is not empty", meaning)
 
 
 def text_or_null(name: str, meaning: str) -> Key:
-    """Return a key whose value is text that is not empty, or null."""
+    """Return a key of texts that are not empty, or null."""
     return Key(name, Text | None, "text that is not empty, or null", meaning)
 
 
 def storms_text_or_null(name: str, meaning: str) -> Key:
-    """Return a key like `text_or_null`, for which an empty text means null, as in Storm."""
+    """Return a key of texts or null, for which an empty text is null, as in Storm."""
     key = text_or_null(name, meaning)
     return dataclasses.replace(key, unset=("",))
 
 
 def class_of(name: str, kind: Any, meaning: str) -> Key:
-    """Return a key like `one_of` for a Java class; Storm may have other classes."""
+    """Return a key of Java classes, of which Storm may have others."""
     return dataclasses.replace(one_of(name, kind, meaning), is_class=True)
 
 
 def one_of(name: str, kind: Any, meaning: str) -> Key:
-    """Return a key whose value is one of those of `kind`, a ``Literal``."""
+    """Return a key of the values of `kind`, a ``Literal``."""
     return Key(name, kind, "one of " + ", ".join(kind.__args__), meaning)
 
 
 def some_of(name: str, kind: Any, meaning: str) -> Key:
-    """Return a key whose value is a list of some of those of `kind`, a ``Literal``."""
+    """Return a key of lists of values of `kind`, a ``Literal``."""
     return Key(name, list[kind], "a list of " + ", ".join(kind.__args__), meaning, is_list=True)
 
 
 def amount_or_null(name: str, meaning: str) -> Key:
-    """Return a key whose value is a number above 0, fractions allowed, or null."""
+    """Return a key of numbers above 0, or null."""
     kind = Annotated[int, Meta(gt=0)] | Annotated[float, Meta(gt=0, le=2.0**62)] | None
     return Key(name, kind, "a number above 0, or null", meaning)
 
 
 def host(name: str, meaning: str) -> Key:
-    """Return a key whose value is a host name or an address without a port."""
+    """Return a key of host names or addresses without a port."""
     return Key(name, Text, "a host name or an IP address", meaning, check=check_host)
 
 
 def host_or_null(name: str, meaning: str, *, unset: tuple[Any, ...] = ()) -> Key:
-    """Return a key like `host` whose value may be null."""
+    """Return a key of host names or addresses without a port, or null."""
     allowed = "a host name or an IP address, or null"
     return Key(name, Text | None, allowed, meaning, check=check_host, unset=unset)
 
 
 def one_server_or_null(name: str, meaning: str) -> Key:
-    """Return a key whose value is one address, or null; as in Storm, an empty text is null."""
+    """Return a key of one address, or null; an empty text is null, as in Storm."""
     allowed = "host or host:port, or null"
     return Key(name, Text | None, allowed, meaning, check=check_address, unset=("",))
 
 
 def variables_or_null(name: str, meaning: str) -> Key:
-    """Return a key whose value is a mapping of environment variables to texts, or null."""
-    # A number or a switch in YAML is meant as it is written.
+    """Return a key of mappings of environment variables to texts, or null."""
+    # A number or a switch in YAML is meant as text.
     kind = dict[Text, str | int | float | bool] | None
     allowed = "a mapping of names without = to texts without NUL, or null"
     return Key(name, kind, allowed, meaning, check=check_variables)
 
 
 def servers(name: str, meaning: str, *, least: int = 0, unset: tuple[Any, ...] = ()) -> Key:
-    """Return a key whose value is a list of addresses, of `least` or more; `unset` as of `Key`."""
+    """Return a key of lists of at least `least` addresses."""
     kind = Annotated[list[Text], Meta(min_length=least)]
     allowed = "a list of host or host:port" + (", not empty" if least else "")
     return Key(name, kind, allowed, meaning, is_list=True, check=check_addresses, unset=unset)
 
 
 def texts(name: str, meaning: str) -> Key:
-    """Return a key whose value is a list of texts; Storm takes null for one without any."""
+    """Return a key of lists of texts; null is an empty list, as in Storm."""
     return Key(name, list[Text], "a list of texts", meaning, is_list=True, unset=(None,))
 
 
 def check_address(value: str) -> None:
-    """Raise `ConfigError` unless it is ``host`` or ``host:port``."""
+    """Raise `ConfigError` unless `value` is ``host`` or ``host:port``."""
     Address.parse(value, MAX_PORT)
 
 
@@ -261,28 +258,28 @@ def check_addresses(value: list[str]) -> None:
 
 
 def check_root(value: str) -> None:
-    """Raise `ConfigError` unless it is a path that ZooKeeper takes and that a person can read."""
+    """Raise `ConfigError` unless `value` is a printable path of ZooKeeper."""
     if fault := root_fault(value):
         raise ConfigError(fault)
 
 
 def check_variables(value: dict[str, Any]) -> None:
-    """Raise `ConfigError` if no process can have these environment variables."""
+    """Raise `ConfigError` if a process cannot have these environment variables."""
     if any("=" in name or "\0" in f"{name}{text}" for name, text in value.items()):
         raise ConfigError("no environment variable")
 
 
 def check_distinct(value: list[int]) -> None:
-    """Raise `ConfigError` if one is there twice."""
+    """Raise `ConfigError` for duplicates."""
     if len(set(value)) < len(value):
         raise ConfigError("twice the same")
 
 
-#: Goes to the JVM as it is, which knows fewer units than Spark, and without one counts bytes.
+#: Passed to the JVM, which knows fewer units than Spark, and counts bytes without a unit.
 _HEAP: Final = "spark.driver.memory"
 _HEAP_SIZE: Final = re.compile(r"[1-9]\d*[kmgt]", re.IGNORECASE)
 
-#: Read by Spark; without a unit in MiB, or bytes, as each has it.
+#: Read by Spark, without a unit in MiB or bytes.
 _SIZES: Final = frozenset(
     {
         "spark.driver.maxResultSize",
@@ -298,12 +295,14 @@ _SPARK_SIZE: Final = re.compile(r"\d+(?:b|[kmgtp]b?)?", re.IGNORECASE)
 
 
 def check_spark_size(key: str, value: Any) -> None:
-    """Check a value. Null is allowed, and so is any value of a key that is no size of memory.
+    """Check a value of Spark's sizes of memory; other keys and null are allowed.
+
+    A size that the JVM cannot read would end it before it can name the setting.
 
     Raises
     ------
     ConfigError
-        It is not allowed. The message lacks the key and the value, which the caller adds.
+        Without key and value, which the caller adds.
     """
     if value is None:
         return

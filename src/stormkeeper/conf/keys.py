@@ -1,10 +1,8 @@
-"""The names of all configuration keys that Storm knows, in any release.
+"""The names of all configuration keys of Storm, in any release, and of Spark.
 
-A real cluster's ``storm.yaml`` is full of keys that nothing here reads; they are accepted by name.
-The names stand in ``storm_keys.txt``, one per line: those of Storm 3.0 and 2.x (``Config``,
-``DaemonConfig`` and ``defaults.yaml``) and the retired ones of 1.x and 0.x. The file is read only
-when there is a name to look up. So is ``spark_keys.txt``, which ``scripts/spark-keys`` derives from
-Spark's jars.
+A ``storm.yaml`` has many keys that only Storm reads; they are accepted by name. ``storm_keys.txt``
+has the names of Storm 3.0 and 2.x (``Config``, ``DaemonConfig`` and ``defaults.yaml``) and the
+retired ones of 1.x and 0.x. ``scripts/spark-keys`` derives ``spark_keys.txt`` from Spark's jars.
 """
 
 import difflib
@@ -15,26 +13,25 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-#: Beginnings of keys whose rest is not ours to choose: Spark's own configuration, the JVM system
-#: properties that Storm's files carry (``java.security.auth.login.config``), and what each plug-in
-#: of Storm's metrics reporters reads for itself. Applications and connectors add settings to
-#: Spark's. So only a key that is much like one of Spark's counts as misspelt.
+#: Prefixes of open families of keys: Spark's settings, JVM system properties in Storm's files
+#: (``java.security.auth.login.config``), and those of plug-ins for Storm's metrics. Applications
+#: add settings to Spark's, so a key counts as misspelt only if much like one of Spark's.
 FAMILIES = ("spark.", "java.", "storm.daemon.metrics.reporter.plugin.")
 
 _SPARK = "spark."
 
-#: Keys of Spark's whose rest the user chooses, or Spark composes: of these, any is known.
+#: Prefixes of Spark's keys with a free rest.
 _FREE_OF_SPARK = re.compile(
     r"spark\.(hadoop|executorEnv|kafka|kubernetes|metrics\.conf|ssl|yarn\.appMasterEnv"
     r"|(executor|driver|task|worker)\.resource|sql\.catalog|sql\.streaming\.stateStore\.rocksdb"
     r"|[a-z]+\.io)\."
 )
 
-#: How much a misspelt key of Spark's is like the one that is meant.
+#: Least similarity of a misspelt key to Spark's.
 _SPARK_LIKENESS = 0.9
 
-#: Keys that say where the servers of a cluster and the folders of a machine are. A topology has no
-#: say in them: its workers would look for the cluster elsewhere.
+#: Keys of a cluster's servers and a machine's folders, which a topology cannot set: its workers
+#: would look for the cluster elsewhere.
 OF_THE_CLUSTER = frozenset(
     {
         "blobstore.dir",
@@ -54,15 +51,15 @@ OF_THE_CLUSTER = frozenset(
     }
 )
 
-#: Storm masks keys by such names in what it shows, Spark likewise (``spark.redaction.regex``).
+#: As Storm and Spark (``spark.redaction.regex``) mask keys.
 _SECRET = re.compile(r"passw(or)?d|payload|secret|token|credential|(access|private)[._]?key", re.I)
 
 
-#: Names that are written most like a key, of which one may be meant.
+#: Similar names to examine.
 _CANDIDATES = 5
 
-#: How much the parts of two keys that differ must be alike. Two letters of four that have changed
-#: places leave 0.75; ``pacemaker.`` alone makes ``bogus`` look like ``host``.
+#: Least similarity of the differing parts of two keys: two swapped letters of four leave 0.75, and
+#: ``pacemaker.`` alone would make ``bogus`` similar to ``host``.
 _OWN_LIKENESS = 0.7
 
 
@@ -79,7 +76,7 @@ def spark_keys() -> frozenset[str]:
 
 
 def is_known(key: str) -> bool:
-    """Return whether Storm knows `key`, or it belongs to a family and is not misspelt there."""
+    """Return whether Storm knows `key`, or `key` is a well-spelt member of a family."""
     if key.startswith(_SPARK):
         return _of_spark(key) is None
     return key.startswith(FAMILIES) or key in storm_keys()
@@ -91,21 +88,10 @@ def is_secret(key: str) -> bool:
 
 
 def flattened(key: str, value: Any, also: Collection[str] = ()) -> tuple[str, Any] | None:
-    """Return the dotted key, and its value, that a key with a mapping as its value stands for.
+    """Return the first dotted key, with its value, that a nested mapping stands for.
 
-    Parameters
-    ----------
-    key
-        An unknown key.
-    value
-        Its value.
-    also
-        Further names that would have been known.
-
-    Returns
-    -------
-    The first of the keys that were meant, and its value. None if no known key begins with `key` and
-    a dot, or there is nothing in the mapping.
+    None if no known key begins with `key` and a dot, or the mapping is empty. `also` are further
+    known names.
 
     Examples
     --------
@@ -123,15 +109,7 @@ def flattened(key: str, value: Any, also: Collection[str] = ()) -> tuple[str, An
 
 
 def nearest(key: str, also: Collection[str] = ()) -> str | None:
-    """Return the known key that is most similar to `key`, or None if none is similar.
-
-    Parameters
-    ----------
-    key
-        An unknown key.
-    also
-        Further names that would have been known.
-    """
+    """Return the known key, or name in `also`, most similar to `key`; None if none is similar."""
     if key.startswith(_SPARK):
         return _of_spark(key)
     names = sorted(storm_keys().union(also))
@@ -141,7 +119,7 @@ def nearest(key: str, also: Collection[str] = ()) -> str | None:
 
 @functools.cache
 def _of_spark(key: str) -> str | None:
-    """Return the setting of Spark that is meant by a misspelt one; None where it is none."""
+    """Return the setting of Spark that a misspelt `key` stands for; None if well-spelt."""
     if key in spark_keys() or _FREE_OF_SPARK.match(key):
         return None
     for name in difflib.get_close_matches(key, spark_keys(), n=_CANDIDATES, cutoff=_SPARK_LIKENESS):
@@ -156,7 +134,7 @@ def _undotted(key: str) -> str:
 
 
 def _own_likeness(key: str, name: str) -> float:
-    """Return the similarity, 0 to 1, of two keys without the leading parts that they share."""
+    """Return the similarity, 0 to 1, of two keys without their shared leading parts."""
     parts, others = key.split("."), name.split(".")
     pairs = zip(parts, others, strict=False)
     shared = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))

@@ -1,10 +1,9 @@
-"""Configuration: Storm's keys and defaults, ``storm.yaml``, and ``-c key=value``.
+"""Configuration in layers: defaults, ``storm.yaml``, and ``-c key=value``.
 
-Later layers win, key by key: the defaults, the file (``--config FILE``; else ``storm.yaml`` in
-``$STORM_CONF_DIR``; else ``~/.storm/storm.yaml``), the ``-c`` overrides in their order. A key that
-this project reads is checked against its schema in whichever layer it stands; any other key that
-Storm knows is accepted as it is; a key that nobody knows gets a warning. One that holds the rest of
-keys' names (``pacemaker:``, and ``port: 7000`` below it) is an error, since nothing reads it.
+Later layers win, key by key: the defaults; the file (``--config FILE``; else ``storm.yaml`` in
+``$STORM_CONF_DIR``; else ``~/.storm/storm.yaml``); the ``-c`` overrides in order. Keys with a
+schema are checked in each layer; Storm's other keys are accepted; unknown keys get a warning. A
+nested key (``pacemaker:`` with ``port: 7000`` below) is an error, because nothing would read it.
 """
 
 import copy
@@ -28,23 +27,22 @@ from stormkeeper.errors import ConfigError
 
 log = logging.getLogger(__name__)
 
-#: What to do with a key that neither Storm nor this project knows. It stays in the result, but for
-#: "error".
+#: Treatment of unknown keys; "warn" and "keep" keep them in the result.
 Unknown = Literal["warn", "error", "keep"]
 
-#: Longest part of a wrong value that a message shows, in characters.
+#: Longest excerpt of a wrong value in a message, in characters.
 _SHOWN = 80
 
-#: Servers that Storm's older releases name by a single host. The newest layer that has one of the
-#: two keys counts; within a layer, the list does.
+#: Lists of servers, and the single hosts of older releases. The last layer with either key counts,
+#: and in it the list.
 _LISTS_AND_HOSTS = (("pacemaker.servers", "pacemaker.host"), ("nimbus.seeds", "nimbus.host"))
 
 
 class Conf(Mapping[str, Any]):
     """Configuration values by key; immutable.
 
-    Holds a value for every key of the schema, and whatever else was given. A list or mapping is
-    handed out as a copy. Values of keys that may hold a password are not in its ``repr``.
+    Holds a value for every key of the schema, and others that were given. Lists and mappings are
+    copied on access. The ``repr`` shows no values.
     """
 
     __slots__ = ("_overrides", "_values", "files")
@@ -55,7 +53,7 @@ class Conf(Mapping[str, Any]):
         overrides: Collection[str] = (),
         files: Mapping[Path, bool] | None = None,
     ) -> None:
-        #: The files that were read for it: by path, whether there was anything in it.
+        #: The files it was read from, and whether each had any content.
         self.files: Mapping[Path, bool] = dict(files or {})
         self._values = dict(values)
         self._overrides = frozenset(overrides)
@@ -74,16 +72,16 @@ class Conf(Mapping[str, Any]):
         return f"<Conf with {', '.join(sorted(self.changed())) or 'the defaults'}>"
 
     def is_override(self, key: str) -> bool:
-        """Return whether `key` was given with ``-c``."""
+        """Return whether ``-c`` gave `key`."""
         return key in self._overrides
 
     def with_values(self, values: Mapping[str, Any]) -> "Conf":
-        """Return a copy in which `values` win; what was given with ``-c`` still counts as that.
+        """Return a copy in which `values` win; keys given with ``-c`` still count as such.
 
         Raises
         ------
         ConfigError
-            When a value is not what its key may be. Unknown keys are taken as they are.
+            A value does not fit its key. Unknown keys are accepted.
         """
         merged = dict(self._values)
         _merge(merged, _checked(values, ""))
@@ -96,15 +94,12 @@ class Conf(Mapping[str, Any]):
         return Conf(kept, self._overrides & kept.keys(), self.files)
 
     def pacemaker_servers(self) -> tuple[Address, ...]:
-        """Return where the Pacemakers listen; empty where none is configured.
-
-        They are those of ``pacemaker.servers``, or else the one of ``pacemaker.host``; the port
-        is ``pacemaker.port`` where an entry has none.
+        """Return the addresses of the Pacemakers, from ``pacemaker.servers`` or ``pacemaker.host``.
 
         Raises
         ------
         ConfigError
-            When an entry has no port and ``pacemaker.port`` is 0.
+            An entry has no port and ``pacemaker.port`` is 0.
         """
         host = self._values["pacemaker.host"]
         entries = self._values["pacemaker.servers"] or ([] if host is None else [host])
@@ -121,10 +116,9 @@ class Conf(Mapping[str, Any]):
         return {k: v for k, v in self.items() if k not in base or not _same(v, base[k])}
 
     def to_overrides(self) -> list[str]:
-        """Return what differs from the defaults as values of ``-c``, one line each.
+        """Return the values that differ from the defaults as ``key=value`` texts for ``-c``.
 
-        Read in by `load`, they give the same values. Keys that may hold a password are left out,
-        as other users can read a command line: hand these on in a file, by `write`.
+        Without secrets, as other users can read a command line: pass these in a file, with `write`.
         """
         return [
             f"{key}={write_value(value)}"
@@ -133,23 +127,23 @@ class Conf(Mapping[str, Any]):
         ]
 
     def to_yaml(self) -> str:
-        """Return what differs from the defaults as a ``storm.yaml``, passwords included."""
+        """Return the values that differ from the defaults as YAML, secrets included."""
         return write_yaml(self.changed())
 
     def write(self, path: Path | str) -> None:
-        """Write `to_yaml` to `path`, as a whole or not at all, readable for this user alone.
+        """Write `to_yaml` to a file that only this user can read.
 
         Raises
         ------
         OSError
-            When it cannot be written.
+            The file cannot be written.
         """
         write_file(Path(path), self.to_yaml().encode(), mode=0o600)
 
 
 @functools.cache
 def defaults() -> Conf:
-    """Return the configuration of the defaults alone."""
+    """Return the default configuration."""
     path = Path(__file__).with_name("defaults.yaml")
     return Conf(_checked(_read_file(path)[0], path.name))
 
@@ -170,30 +164,26 @@ def load(
     Parameters
     ----------
     files
-        Read instead of the ``storm.yaml`` that is found by itself; each must be there, and later
-        ones win. None: the ``storm.yaml`` of ``$STORM_CONF_DIR`` or of ``~/.storm``, where there
-        is one.
+        Read these instead of ``storm.yaml``; each must exist, and later ones win.
     overrides
-        ``key=value`` texts, in which the value is YAML; later ones win.
+        ``key=value`` texts, with values in YAML; later ones win.
     strict
-        Whether an unknown key is an error; stronger than `unknown`.
+        Whether an unknown key is an error, whatever `unknown` says.
     unknown
-        What to do with a key that neither Storm nor this project nor `also_known` has.
+        Treatment of keys that neither Storm nor this project nor `also_known` has.
     environ
-        Where ``STORM_CONF_DIR`` and ``HOME`` are looked up.
-    also_known
-        Further keys that are accepted.
+        For ``STORM_CONF_DIR`` and ``HOME``.
     warn
         Takes each warning, a line of text.
     instead_of
-        What was read before and holds. A file of its that is gone or has lost all that was in it is
-        then an error: it is more likely being replaced than meant to reset everything.
+        The configuration before a reload. A file of it that is now missing or empty is an error:
+        it is probably being replaced.
 
     Raises
     ------
     ConfigError
-        When a file cannot be read or is no mapping in YAML, an override is not ``key=value``, a
-        value is not what its key may be, or a key is unknown and that is an error. One line.
+        A file cannot be read or is no mapping in YAML, an override is not ``key=value``, a value
+        does not fit its key, or a key is unknown and that is an error. One line.
     """
     before = {} if instead_of is None else instead_of.files
     found = _find(environ, warn, before) if files is None else [Path(file) for file in files]
@@ -217,28 +207,19 @@ def load(
 
 
 class Finding(NamedTuple):
-    """What is wrong with one key of a file, or, without a key, with the file."""
+    """A fault of a key in a file, or, without a key, of the file."""
 
     key: str | None
     message: str
 
-    #: Whether a command would end because of it; else it would warn.
+    #: Whether commands fail because of it, or only warn.
     is_error: bool
 
 
 def check(path: Path | str, *, strict: bool = False) -> tuple[list[str], list[Finding]]:
-    """Return all that is wrong with a file; `load` stops at the first error.
+    """Return the keys of a file, and all its faults in order; `load` stops at the first.
 
-    Parameters
-    ----------
-    path
-        The file.
-    strict
-        Whether an unknown key is an error.
-
-    Returns
-    -------
-    The keys in it, and what is wrong, in the file's order. Files that it names are not opened.
+    `strict`: an unknown key is an error. Files that it names are not opened.
     """
     path = Path(path)
     try:
@@ -263,10 +244,10 @@ def check(path: Path | str, *, strict: bool = False) -> tuple[list[str], list[Fi
 
 
 def mistyped(keys: Iterable[str]) -> Iterator[str]:
-    """Yield what to say of keys of a topology's conf which are probably meant to be others.
+    """Yield warnings about keys of a topology's conf that are probably misspelt.
 
-    A topology may have keys of its own. So only those count that begin as Storm's for topologies
-    do, or are much like a known one.
+    A topology may have keys of its own: only keys with Storm's prefix of topologies, or similar to
+    a known key, count.
     """
     for key in keys:
         if key in SCHEMA or is_known(key):
@@ -302,13 +283,13 @@ def _find(
 
 
 def _own(environ: Mapping[str, str]) -> Path | None:
-    """Return where this user's own configuration is, if there is any."""
+    """Return the path of this user's configuration; None for a user without a home."""
     home = environ.get("HOME")
     try:
         dot_storm = (Path(home) if home else Path.home()) / ".storm"
     except RuntimeError:  # a user without a name, as in a container
         return None
-    # Storm's is a directory; a file of that name can only be meant as the configuration itself.
+    # A directory in Storm; a file of that name is the configuration itself.
     return dot_storm / "storm.yaml" if dot_storm.is_dir() else dot_storm
 
 
@@ -316,11 +297,11 @@ def _is_there(path: Path) -> bool:
     try:
         return path.exists()
     except PermissionError:
-        return True  # which reading it then says
+        return True  # the read reports it
 
 
 def _read_file(path: Path) -> tuple[dict[str, Any], bool]:
-    """Return a file's values, and whether it has any content, even a comment."""
+    """Return a file's values, and whether the file has any content, even a comment."""
     try:
         content = path.read_bytes()
         document = read_yaml(content)
@@ -345,7 +326,7 @@ def _read_overrides(overrides: Sequence[str]) -> dict[str, Any]:
         key, equals, text = override.partition("=")
         key = key.strip()
         if not equals or not key:
-            # What follows the name may be a password, so it is not shown.
+            # The rest may be a password.
             name = re.match(r"[\w.-]*", key)
             begins = name[0] if name else ""
             rest = "" if begins == override else "…"

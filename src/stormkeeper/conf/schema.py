@@ -1,8 +1,7 @@
-"""Every configuration key that this project reads, or will: its type, range and meaning.
+"""Every configuration key that this project reads: type, range and meaning.
 
-Every key here has a default in ``defaults.yaml``. Storm's other keys have no schema: they are
-accepted by name (`stormkeeper.conf.keys`) and kept as they were written. Names, units and ranges
-of Storm's keys are Storm's; where Storm wants whole seconds, fractions are taken too.
+Each has a default in ``defaults.yaml``. Storm's other keys are accepted by name
+(`stormkeeper.conf.keys`) and kept. Names, units and ranges of Storm's keys are Storm's.
 """
 
 from typing import Annotated, Any, Literal
@@ -39,11 +38,11 @@ from stormkeeper.conf.key_types import (
     whole_or_null,
 )
 
-#: State store that keeps heartbeats in ZooKeeper too.
+#: The state store with heartbeats in ZooKeeper.
 ZOOKEEPER_STATE_STORE = "org.apache.storm.cluster.ZKStateStorageFactory"
 
-#: Names of the state store that sends heartbeats to Pacemaker: that of Storm's documentation
-#: (a Clojure namespace, since gone), and that of its code.
+#: The state store with heartbeats in Pacemaker: its name in Storm's documentation (a former Clojure
+#: namespace), and in its code.
 PACEMAKER_STATE_STORES = (
     "org.apache.storm.pacemaker.pacemaker_state_factory",
     "org.apache.storm.cluster.PaceMakerStateStorageFactory",
@@ -55,7 +54,7 @@ StateStore = Literal[
     "org.apache.storm.cluster.PaceMakerStateStorageFactory",
 ]
 
-#: Storm's names of its delegates. A bridge reads older formats too, as every one does here.
+#: Storm's delegates. Bridges read older formats too, as all do here.
 SerializationDelegate = Literal[
     "org.apache.storm.serialization.ThriftSerializationDelegate",
     "org.apache.storm.serialization.GzipThriftSerializationDelegate",
@@ -64,15 +63,15 @@ SerializationDelegate = Literal[
     "org.apache.storm.serialization.ZstdBridgeThriftSerializationDelegate",
 ]
 
-#: Storm's methods, and SCRAM, which is ours.
+#: Storm's methods, and our SCRAM.
 AuthMethod = Literal["NONE", "DIGEST", "KERBEROS", "SCRAM"]
 
-#: What a Pacemaker with TLS asks of its clients.
+#: Whether a Pacemaker with TLS asks clients for certificates.
 ClientCertificates = Literal["none", "optional", "required"]
 
 TlsVersion = Literal["TLSv1.2", "TLSv1.3"]
 
-#: When a worker that ended by itself is started again.
+#: When the supervisor restarts a worker that ended by itself.
 Restart = Literal["always", "on-failure", "never"]
 
 #: The rules of the pipeline's analyses.
@@ -80,7 +79,7 @@ Analysis = Literal[
     "node_late", "pacemaker_late", "flapping", "skew", "throughput", "saturation", "growth"
 ]
 
-#: Which of its two forms a Pacemaker runs: compiled, or plain Python.
+#: Engine of a Pacemaker: compiled, or plain Python.
 PacemakerEngine = Literal["auto", "compiled", "interpreted"]
 
 _KEYS = (

@@ -1,7 +1,6 @@
-"""YAML as configuration is written in it, read and written.
+"""YAML of configurations, read and written.
 
-Read as Storm reads it (YAML 1.1), with two differences: a key that stands twice in a mapping is an
-error instead of the last one winning unseen, and a date stays the text that it was written as.
+Read as Storm reads it (YAML 1.1), except that a duplicate key is an error and a date stays text.
 """
 
 import math
@@ -14,20 +13,20 @@ from stormkeeper.errors import ConfigError
 
 try:
     from yaml import CSafeLoader as _SafeLoader
-except ImportError:  # PyYAML was built without libyaml: slower, and the same otherwise
+except ImportError:  # PyYAML was built without libyaml: only slower
     from yaml import SafeLoader as _SafeLoader  # type: ignore[assignment]
 
 
 class _Loader(_SafeLoader):
-    """Refuses duplicate keys; knows no dates."""
+    """Refuses duplicate keys, and has no dates."""
 
     def __init__(self, stream: str | bytes) -> None:
         super().__init__(stream)
         self._checked: set[int] = set()
 
     def flatten_mapping(self, node: yaml.MappingNode) -> None:
-        # Every mapping comes through here before its merge keys (<<) are resolved, which makes
-        # duplicates that are none; a mapping that others merge may come more than once.
+        # Before merge keys (<<) are resolved, which would look like duplicates. A merged mapping
+        # may come more than once.
         if id(node) not in self._checked:
             self._checked.add(id(node))
             self._refuse_duplicates(node)
@@ -58,7 +57,7 @@ _Loader.yaml_implicit_resolvers = {
 
 
 class _OneLineDumper(yaml.SafeDumper):
-    """Writes every text so that it takes one line, and every mapping in its own order."""
+    """Writes every text on one line, and mappings in their own order."""
 
 
 def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
@@ -75,19 +74,19 @@ def read(text: str | bytes) -> Any:
     Raises
     ------
     ConfigError
-        When it is not YAML, naming line and column but quoting nothing: it may hold a secret.
+        `text` is not YAML; names line and column, and quotes nothing, as it may be a secret.
     """
     try:
         return yaml.load(text, _Loader)
     except yaml.YAMLError as error:
         raise ConfigError(_fault(error)) from None
     except (ValueError, OverflowError, RecursionError):
-        # As of dates and numbers that only look like some (0b, 1:99e9), or of absurd nesting.
+        # Texts that only look like numbers (0b, 1:99e9), or absurd nesting.
         raise ConfigError("a value cannot be read as what it looks like; quote it") from None
 
 
 def key_lines(text: str | bytes) -> dict[str, int]:
-    """Return the line, from 1 on, of each key of the mapping in `text`; empty if it is no YAML."""
+    """Return the line, from 1, of each key of the mapping in `text`; empty if it is no YAML."""
     try:
         node = yaml.compose(text, _SafeLoader)
     except (yaml.YAMLError, RecursionError):
@@ -97,23 +96,23 @@ def key_lines(text: str | bytes) -> dict[str, int]:
 
 
 def write(values: Mapping[str, Any]) -> str:
-    """Return `values` as a YAML document that `read` reads back to the same.
+    """Return `values` as a YAML document, which `read` reads back.
 
     Raises
     ------
     ConfigError
-        When a value is of a kind that YAML does not have.
+        A value has no YAML form.
     """
     return _dump(dict(values), flow=False)
 
 
 def write_value(value: Any) -> str:
-    """Return `value` as YAML on one line that `read` reads back to the same.
+    """Return `value` as YAML on one line, which `read` reads back.
 
     Raises
     ------
     ConfigError
-        When it is of a kind that YAML does not have.
+        The value has no YAML form.
     """
     return _dump(value, flow=True).removesuffix("...\n").rstrip("\n")
 
@@ -144,6 +143,6 @@ def _fault(error: yaml.YAMLError) -> str:
     if "single document" in str(error.context):
         return f"it holds more than one document{where}"
     if isinstance(error, yaml.composer.ComposerError | yaml.constructor.ConstructorError):
-        # Their messages quote what was written.
+        # Their messages quote the text.
         return f"it has an anchor, alias, tag or key that YAML does not define{where}"
     return f"it is not YAML: {error.problem}{where}"

@@ -1,4 +1,4 @@
-"""Authentication: JAAS files, and SASL mechanisms without I/O, each a client and a server half."""
+"""Authentication: JAAS files, and SASL mechanisms without I/O, with client and server halves."""
 
 from stormkeeper.sasl.mechanism import Mechanism
 

@@ -1,4 +1,4 @@
-"""User names and passwords out of a JAAS section, and Storm's form of them for DIGEST-MD5."""
+"""Users and passwords of a JAAS section, and Storm's form of them for DIGEST-MD5."""
 
 import base64
 import binascii
@@ -9,20 +9,20 @@ from stormkeeper.errors import ConfigError
 from stormkeeper.sasl.jaas import Login
 from stormkeeper.sasl.mechanism import Mechanism
 
-#: What Storm's client calls itself where no topology has a name.
+#: Name of Storm's client without a topology's name.
 DEFAULT_CLIENT_NAME = "pacemaker-client"
 
-#: Options with more users than one, for SCRAM: ``user_NAME="password"``, as Java's
-#: ``DigestLoginModule`` of ZooKeeper writes them.
+#: Prefix of options with further users, for SCRAM: ``user_NAME="password"``, as in ZooKeeper's
+#: ``DigestLoginModule``.
 _USER_OPTION = "user_"
 
-#: Longest text that `printable` shows unless told otherwise, in characters.
+#: Default limit of `printable`, in characters.
 _SHOWN = 100
 
 
 @dataclass(frozen=True, slots=True)
 class UserPassword:
-    """A user's name and password; the password is not in its ``repr``."""
+    """A user's name and password; the ``repr`` hides the password."""
 
     username: str
     password: str = field(repr=False)
@@ -34,7 +34,7 @@ def user_password(login: Login) -> UserPassword:
     Raises
     ------
     ConfigError
-        When either is missing, or a ``user_NAME`` gives the same user another password.
+        Either is missing, or a ``user_NAME`` gives the user another password.
     """
     user = UserPassword(login.option("username"), login.option("password"))
     other = f"{_USER_OPTION}{user.username}"
@@ -47,12 +47,12 @@ def user_password(login: Login) -> UserPassword:
 
 
 def user_passwords(login: Login) -> dict[str, UserPassword]:
-    """Return all users of a section by name: that of ``username``, and those of ``user_NAME``.
+    """Return all users of a section by name, of ``username`` and of ``user_NAME``.
 
     Raises
     ------
     ConfigError
-        When there is none, one has no password, or one has two that differ.
+        There is none, one has no password, or one has two passwords.
     """
     users = {
         option.removeprefix(_USER_OPTION): UserPassword(
@@ -73,17 +73,17 @@ def storm_secret(user: UserPassword) -> str:
 
 
 def storm_password(user: UserPassword) -> str:
-    """Return the password that Storm's DIGEST-MD5 uses: its secret, in base64."""
+    """Return the password in Storm's DIGEST-MD5: the secret, in base64."""
     return base64.b64encode(storm_secret(user).encode()).decode()
 
 
 def storm_username(client_name: str) -> str:
-    """Return the user name that Storm's DIGEST-MD5 uses: the client's own name, in base64."""
+    """Return the user name in Storm's DIGEST-MD5: the client's own name, in base64."""
     return base64.b64encode(client_name.encode()).decode()
 
 
 def client_name(storm_username: str) -> str:
-    """Return the name that a user name of Storm's encodes, or the user name itself."""
+    """Return the client's name in a user name of Storm's, or else the user name."""
     try:
         return base64.b64decode(storm_username, validate=True).decode()
     except (binascii.Error, ValueError):
@@ -91,16 +91,13 @@ def client_name(storm_username: str) -> str:
 
 
 def printable(text: str, limit: int = _SHOWN) -> str:
-    """Return a text of a peer or a library for a log line: short and printable."""
+    """Return a peer's or library's text for a log line: short and printable."""
     shown = "".join(c if c.isprintable() else "�" for c in text[:limit])
     return shown if len(text) <= limit else f"{shown}…"
 
 
 def shown(mechanism: Mechanism) -> str:
-    """Return the name of an authenticated client for a log line.
-
-    The name that is in a user name of Storm's, the principal, or the user; printable.
-    """
+    """Return the printable name of an authenticated client: its own name, principal or user."""
     name = mechanism.authorization_id
     if name is None:
         return "nobody"

@@ -1,9 +1,8 @@
 """DIGEST-MD5 (RFC 2831), the mechanism of Storm's ``pacemaker.auth.method: DIGEST``.
 
-Both halves, with quality of protection ``auth`` alone and without the RFC's "subsequent
-authentication": what the JDK does as Storm uses it, to the byte. The RFC has been historic since
-2011 (RFC 6331): a listener can try passwords on what it hears, and MD5 is no longer a hash for new
-things. It is here for Storm's sake; SCRAM-SHA-256 or TLS are there for whoever may choose.
+Both halves, with quality of protection ``auth`` and without "subsequent authentication", to the
+byte as Storm uses the JDK's. Historic since 2011 (RFC 6331): a listener can try passwords offline.
+SCRAM-SHA-256 and TLS are the alternatives.
 """
 
 import base64
@@ -22,15 +21,14 @@ from stormkeeper.sasl.mechanism import SAME_METHOD
 MAX_CHALLENGE = 2048
 MAX_RESPONSE = 4096
 
-#: Storm names no protocol and takes "default" for the server's name and for the realm; the JDK
-#: writes the first as "null".
+#: Storm uses no protocol, which the JDK writes as "null", and "default" as server name and realm.
 STORM_REALM = "default"
 STORM_DIGEST_URI = "null/default"
 
-# What the JDK's client announces; no layer is negotiated that would heed it.
+# As the JDK's client; without effect, as no security layer is negotiated.
 _MAXBUF = b"65536"
 
-# The only authentication with this nonce is the first one.
+# Every nonce is used once.
 _NONCE_COUNT = b"00000001"
 
 _CHALLENGE_ONCE = ("nonce", "algorithm")
@@ -38,28 +36,28 @@ _CHALLENGE_AT_MOST_ONCE = ("qop", "stale", "maxbuf", "charset", "cipher")
 _RESPONSE_ONCE = ("username", "nonce", "cnonce", "nc", "digest-uri", "response")
 _RESPONSE_AT_MOST_ONCE = ("realm", "qop", "maxbuf", "charset", "cipher", "authzid")
 
-# The beginning of what a server of ours with the method SCRAM says first.
+# The beginning of the first token of our server with the method SCRAM.
 _SCRAM = b"SCRAM-"
 
 _HEX = re.compile(rb"[0-9a-f]{32}")
 
 
 def random_nonce() -> bytes:
-    """Return 240 bits of randomness as 40 characters, the JDK's form of a nonce."""
+    """Return 240 random bits in 40 characters, the JDK's form of a nonce."""
     return base64.b64encode(secrets.token_bytes(30))
 
 
 class DigestServer:
-    """The server's half: a challenge, a response, and the proof that the server is the right one.
+    """The server's half: a challenge, a response, and the server's proof.
 
     Parameters
     ----------
     password_of
-        Gives the password of a user name, or None for a user that is not known.
+        Returns the password of a user name; None for an unknown user.
     realm, digest_uri
-        What the client must say; Storm's by default.
+        Required of the client; Storm's by default.
     nonce
-        Gives a nonce that was never given before.
+        Returns a fresh nonce.
     """
 
     name = "DIGEST-MD5"
@@ -96,7 +94,7 @@ class DigestServer:
         Raises
         ------
         AuthenticationError
-            When it was given already: an authentication begins once.
+            A second call.
         """
         if self._nonce is not None:
             raise AuthenticationError("the authentication has begun already")
@@ -111,18 +109,18 @@ class DigestServer:
         )
 
     def step(self, token: bytes) -> bytes:
-        """Take the client's response; return the proof for the client.
+        """Check the client's response; returns the server's proof.
 
         Raises
         ------
         AuthenticationError
-            When it is not the response to this challenge by one who knows the password.
+            The response is malformed, or proves no knowledge of the password.
         """
         if self._nonce is None:
             raise AuthenticationError("a response came before the challenge")
         if self._answered:
             raise AuthenticationError("a second response came to one challenge")
-        # Whatever comes of it: a client that guesses has one guess for each nonce.
+        # First of all: a client has one guess per nonce.
         self._answered = True
         response = _checked(
             parse_directives(token, MAX_RESPONSE), _RESPONSE_ONCE, _RESPONSE_AT_MOST_ONCE
@@ -142,7 +140,7 @@ class DigestServer:
             authzid,
             utf8=utf8,
         )
-        # As the client wrote it, and as the JDK does: upper and lower case are the same in it.
+        # In the client's spelling, as in the JDK: case does not matter.
         uri = response["digest-uri"]
         expected = _digest(key, self._nonce, response["cnonce"], b"AUTHENTICATE:" + uri)
         if not hmac.compare_digest(expected, response["response"]) or password is None:
@@ -154,7 +152,7 @@ class DigestServer:
         return b"rspauth=" + _digest(key, self._nonce, response["cnonce"], b":" + uri)
 
     def _check_terms(self, response: Mapping[str, bytes]) -> None:
-        """Check everything in a response that is not secret."""
+        """Check the public parts of a response."""
         assert self._nonce is not None
         if not hmac.compare_digest(response["nonce"], self._nonce):
             raise AuthenticationError(
@@ -181,16 +179,15 @@ class DigestClient:
     Parameters
     ----------
     user
-        User name and password; with Storm those of `credentials.storm_username` and
-        `credentials.storm_password`.
+        For Storm the results of `credentials.storm_username` and `credentials.storm_password`.
     realm
-        Which of the realms to answer to that the server offers.
+        The realm to choose among the server's.
     digest_uri
-        The service: Storm's by default.
+        The service; Storm's by default.
     authzid
-        Whom to act as; None leaves it out.
+        The identity to act as; None leaves it out.
     cnonce
-        Gives the client's nonce.
+        Returns a fresh nonce.
     """
 
     name = "DIGEST-MD5"
@@ -220,16 +217,15 @@ class DigestClient:
         return self._complete
 
     def start(self) -> None:
-        """Return None: the server speaks first."""
+        """Return None: the server begins."""
 
     def step(self, token: bytes) -> bytes | None:
-        """Take the challenge and return the response; or take the server's proof.
+        """Process the challenge and return the response; or check the server's proof.
 
         Raises
         ------
         AuthenticationError
-            When the challenge is malformed or asks for what this client does not do, or the server
-            does not know the password.
+            The challenge is malformed or unsupported, or the server does not know the password.
         """
         if self._complete:
             raise AuthenticationError("a token came after the end of the authentication")
@@ -249,7 +245,7 @@ class DigestClient:
         if token.startswith(_SCRAM):
             raise AuthenticationError(f"the server does not speak DIGEST-MD5; {SAME_METHOD}")
         parsed = parse_directives(token, MAX_CHALLENGE)
-        # There may be several realms, of which each is a directive of its own.
+        # Each of several realms is a directive.
         offered = [value for name, value in parsed if name == "realm"]
         challenge = _checked(
             [item for item in parsed if item[0] != "realm"],
@@ -304,7 +300,7 @@ def _checked(
 
 
 def _has_utf8(terms: Mapping[str, bytes]) -> bool:
-    """Return whether names are in UTF-8; else they are in ISO 8859-1 (RFC 2831 §2.1.1)."""
+    """Return whether names are in UTF-8, not ISO 8859-1 (RFC 2831 §2.1.1)."""
     if terms.get("charset", b"utf-8").lower() != b"utf-8":
         raise AuthenticationError("charset must be utf-8")
     return "charset" in terms
@@ -349,7 +345,7 @@ def _session_key(
 
 
 def _hashed_form(value: str, *, utf8: bool) -> bytes:
-    """Return the bytes that are hashed: ISO 8859-1 wherever that can be (RFC 2831 §2.1.2.1)."""
+    """Return the bytes to hash: ISO 8859-1 where possible (RFC 2831 §2.1.2.1)."""
     try:
         return value.encode("latin-1")
     except UnicodeEncodeError:
@@ -359,14 +355,13 @@ def _hashed_form(value: str, *, utf8: bool) -> bytes:
 
 
 def _digest(key: bytes, nonce: bytes, cnonce: bytes, a2: bytes) -> bytes:
-    """Return a response's or a proof's digest in hex (RFC 2831 §2.1.2.1, §2.1.3)."""
+    """Return a response's or proof's digest in hex (RFC 2831 §2.1.2.1, §2.1.3)."""
     hashed = hashlib.md5(a2).hexdigest().encode()
     text = b":".join((key, nonce, _NONCE_COUNT, cnonce, b"auth", hashed))
     return hashlib.md5(text).hexdigest().encode()
 
 
-# RFC 2831 §7.1: a token is of ASCII without controls and these separators. Some servers write a
-# value with a "/" or "=" in it unquoted all the same, but none of those that we speak to.
+# RFC 2831 §7.1: a token is ASCII without controls and these separators.
 _ITEM = re.compile(
     rb"""
     (?P<name> [^\x00-\x20\x7f-\xff()<>@,;:\\"/\[\]?={}]+ )
@@ -382,19 +377,19 @@ _ESCAPE = re.compile(rb"\\(.)", re.DOTALL)
 
 
 def parse_directives(token: bytes, most: int) -> list[tuple[str, bytes]]:
-    """Return the directives of a token: names in lower case, values without quotes and escapes.
+    """Return the directives ``name=value, name="value"`` of a token (RFC 2831 §2.1.1, §7.1).
+
+    Names are in lower case, values without quotes and escapes.
 
     Parameters
     ----------
-    token
-        What the peer sent.
     most
-        Its longest length in bytes: RFC 2831 has 2048 for a challenge, 4096 for a response.
+        Longest token in bytes: 2048 for a challenge, 4096 for a response.
 
     Raises
     ------
     AuthenticationError
-        When it is longer, or no such list.
+        The token is longer or malformed.
     """
     if len(token) > most:
         raise AuthenticationError(f"the token has {len(token)} bytes, more than {most}")
@@ -412,10 +407,7 @@ def parse_directives(token: bytes, most: int) -> list[tuple[str, bytes]]:
 
 
 def write_directives(directives: Iterable[tuple[str, bytes, bool]]) -> bytes:
-    """Return the token of some directives: name, value, and whether the value is to be quoted.
-
-    Without spaces, as the JDK writes it.
-    """
+    """Return a token of names, values, and whether to quote each; no spaces, as in the JDK."""
     return b",".join(
         name.encode("ascii") + b"=" + (_quote(value) if quoted else value)
         for name, value, quoted in directives

@@ -1,8 +1,8 @@
 """GSSAPI (RFC 4752), the mechanism of Storm's ``pacemaker.auth.method: KERBEROS``.
 
-Both halves on the extra ``kerberos`` (python-gssapi and MIT Kerberos), without a security layer
-and, as Storm's client, without mutual authentication by AP-REP: what the server wraps afterwards
-proves as much, for only the service's key opens the ticket with the session's key in it.
+Both halves need the extra ``kerberos`` (python-gssapi and MIT Kerberos). There is no security layer
+and, as in Storm's client, no mutual authentication by AP-REP: the server's wrapped token proves as
+much, because only the service's key opens the ticket with the session key.
 """
 
 import hashlib
@@ -26,37 +26,37 @@ except ImportError as error:
 
 NAME = "GSSAPI"
 
-#: What the server offers: no security layer, and the JDK's figure of 65,536 bytes for its buffer.
+#: The server's offer: no security layer, and the JDK's buffer of 65,536 bytes.
 OFFER = b"\x01\x01\x00\x00"
 
-#: What the client takes of it: no security layer, so no buffer.
+#: The client's choice: no security layer, so no buffer.
 CHOICE = b"\x01\x00\x00\x00"
 
 _NO_LAYER = 1
 
-#: Longest reason of the library's that a message has, in characters.
+#: Longest quote of the library in a message, in characters.
 _REASON = 300
 
 _KRB5 = gssapi.MechType.kerberos
 
-#: What a keytab without the key of a ticket's version gives: KRB_AP_ERR_BADKEYVER, 44 (RFC 4120
-#: §7.5.9), above MIT Kerberos's base for such errors, as the unsigned number that GSSAPI has.
+#: The keytab lacks the key of a ticket's version: KRB_AP_ERR_BADKEYVER, 44 (RFC 4120 §7.5.9), above
+#: MIT Kerberos's base of errors, unsigned.
 _BAD_KEY_VERSION = (-1765328384 + 44) % 2**32
 
 
 class Keytab:
-    """The server's key for its service, out of a keytab.
+    """The server's key for its service, from a keytab.
 
     Parameters
     ----------
     login
-        The JAAS section: ``keyTab`` (else Kerberos's default one) and ``principal`` (else any that
-        is in the keytab; ``*`` says the same).
+        The JAAS section: ``keyTab``, by default Kerberos's, and ``principal``, by default (or with
+        ``*``) any in the keytab.
 
     Raises
     ------
     ConfigError
-        When the keytab cannot be read, or has no key for the principal.
+        The keytab cannot be read, or has no key for the principal.
     """
 
     def __init__(self, login: Login) -> None:
@@ -69,13 +69,7 @@ class Keytab:
 
 
 class GssapiServer:
-    """The server's half. It asks nobody: a ticket is checked with the keytab alone.
-
-    Parameters
-    ----------
-    keytab
-        The service's key.
-    """
+    """The server's half, which checks a ticket with the keytab alone."""
 
     name = NAME
 
@@ -86,7 +80,7 @@ class GssapiServer:
 
     @property
     def complete(self) -> bool:
-        """Whether the client has shown a ticket and agreed to the rest."""
+        """Whether the client has authenticated and agreed to the rest."""
         return self._authorization_id is not None
 
     @property
@@ -95,18 +89,18 @@ class GssapiServer:
         return self._authorization_id
 
     def start(self) -> None:
-        """Return None: the client speaks first."""
+        """Return None: the client begins."""
 
     def step(self, token: bytes) -> bytes | None:
-        """Take the client's next token; return the next one for it, None at the end.
+        """Process the client's next token; returns the next one for it, None at the end.
 
         Takes well under a millisecond.
 
         Raises
         ------
         AuthenticationError
-            When the ticket is not for this service, has expired, was used before, and so on; when
-            the client wants a security layer, or to act for another.
+            The ticket is invalid, expired or replayed, or the client wants a security layer or
+            another identity.
         """
         step, self._step = self._step, self._refuse
         try:
@@ -122,7 +116,7 @@ class GssapiServer:
             self._step = self._accept
             return answer
         if answer:
-            # An AP-REP for a client that wants one; it has nothing to say to that (RFC 4752 §3.1).
+            # An AP-REP for a client that wants one, which answers nothing (RFC 4752 §3.1).
             self._step = self._offer_after_nothing
             return answer
         return self._offer()
@@ -159,24 +153,23 @@ class GssapiServer:
 
 
 class GssapiClient:
-    """The client's half. `start` may ask the Kerberos servers for tickets, and wait for them.
+    """The client's half, whose `start` may wait for Kerberos servers.
 
-    The waiting is MIT Kerberos's own, some seconds for each server that does not answer: whoever
-    has a deadline calls `start` in another thread.
+    MIT Kerberos waits some seconds for each silent server: a caller with a deadline calls `start`
+    in another thread.
 
     Parameters
     ----------
     login
-        The JAAS section: ``serviceName``; ``useTicketCache`` (with ``ticketCache``, else the
-        default one) or ``useKeyTab`` (with ``keyTab``, else the default one), and ``principal``.
+        The JAAS section: ``serviceName``; ``useTicketCache`` (with ``ticketCache``) or
+        ``useKeyTab`` (with ``keyTab``), and ``principal``.
     host
         The server's host: its principal is ``serviceName/host``.
 
     Raises
     ------
     ConfigError
-        When the section does not say what it must, or the keytab that it names cannot be read or
-        has no key for the principal.
+        The section is incomplete, or its keytab cannot be read or has no key for the principal.
     """
 
     name = NAME
@@ -192,7 +185,7 @@ class GssapiClient:
 
     @property
     def complete(self) -> bool:
-        """Whether the server has proved who it is; true before it has said whether it lets in."""
+        """Whether the server has authenticated; it may still refuse this client."""
         return self._complete
 
     def start(self) -> bytes:
@@ -201,7 +194,7 @@ class GssapiClient:
         Raises
         ------
         AuthenticationError
-            When Kerberos gives none.
+            Kerberos gives none.
         """
         if self._context is not None:
             raise AuthenticationError("the authentication has begun already")
@@ -230,12 +223,12 @@ class GssapiClient:
             ) from error
 
     def step(self, token: bytes) -> bytes:
-        """Take the server's next token; return the next one for it.
+        """Process the server's next token; returns the next one for it.
 
         Raises
         ------
         AuthenticationError
-            When it is not from one with the service's key, or asks for a security layer.
+            The server lacks the service's key, or demands a security layer.
         """
         step, self._step = self._step, self._refuse
         try:
@@ -263,12 +256,12 @@ class GssapiClient:
 
 
 def default_realm() -> str:
-    """Return this machine's realm, out of its ``krb5.conf``.
+    """Return the default realm in this machine's ``krb5.conf``.
 
     Raises
     ------
     ConfigError
-        When none is configured.
+        There is none.
     """
     try:
         name = gssapi.Name("x", gssapi.NameType.kerberos_principal).canonicalize(_KRB5)
@@ -281,14 +274,13 @@ def default_realm() -> str:
 
 def _context(**arguments: Any) -> Any:
     context = gssapi.SecurityContext(**arguments)
-    # Else a failure is raised one step later, where a token for the peer came with it.
+    # Otherwise a failure with a token for the peer is raised one step later.
     context.__DEFER_STEP_ERRORS__ = False
     return context
 
 
 def _unwrap(context: Any, token: bytes) -> bytes:
-    # MIT Kerberos (1.20) works in the buffer that it is given, which would change the caller's
-    # bytes: a copy, by a detour because a copy of bytes is the same object.
+    # MIT Kerberos (1.20) changes its input buffer; a plain copy of bytes would be the same object.
     message: bytes = context.unwrap(bytes(bytearray(token))).message
     return message
 
@@ -308,7 +300,7 @@ def _keytab(login: Login, key: str) -> dict[str, str]:
 
 
 def _keys(login: Login) -> Any:
-    """Return credentials for a section's principal, out of the keytab, if it has its keys."""
+    """Return credentials for a section's principal from the keytab."""
     principal = login.options.get("principal", "*")
     try:
         return gssapi.Credentials(
@@ -333,19 +325,18 @@ def _client_store(login: Login) -> dict[str, str]:
             f"{login.place}: add useKeyTab=true and keyTab, or useTicketCache=true, to"
             f" {login.section}"
         )
-    # Tickets stay in memory, one cache for each login, so that not every connection asks for new
-    # ones; the library renews them when they are near their end.
+    # In memory, one cache per login, which connections share; the library renews tickets.
     identity = "\0".join(login.options.get(name, "") for name in ("principal", "keyTab"))
     cache = "MEMORY:stormkeeper-" + hashlib.sha256(identity.encode()).hexdigest()[:16]
     keytab = _keytab(login, "client_keytab")
     if keytab:
-        # Else the library is silent about the keytab, and misses a cache of tickets.
+        # Otherwise the library ignores a bad keytab, and reports a missing cache.
         _keys(login)
     return keytab | {"ccache": cache}
 
 
 def _remedy(error: Any) -> str:
-    """Return what to do about a server's error, if that is known."""
+    """Return what to do about a server's error, if known."""
     if error.min_code != _BAD_KEY_VERSION:
         return ""
     return (
@@ -357,6 +348,6 @@ def _remedy(error: Any) -> str:
 def _reason(error: Any) -> str:
     """Return the mechanism's message, or GSSAPI's own if it has none."""
     texts = error.get_all_statuses(error.min_code, False) if error.min_code else []
-    # A token that is none, or was changed on its way, has no code of the mechanism's own.
+    # A damaged token has no code of the mechanism.
     texts = [text for text in texts if text != "Success"]
     return printable("; ".join(texts or error.get_all_statuses(error.maj_code, True)), _REASON)

@@ -1,15 +1,15 @@
-"""JAAS files: which user or keytab a daemon logs in with, section by section.
+"""JAAS files: a daemon's users, passwords and keytabs, in sections.
 
-As Java reads them (``javax.security.auth.login.Configuration``), and as Storm's documentation
-shows them, which are not the same::
+The format is Java's (``javax.security.auth.login.Configuration``), and that of Storm's
+documentation, without the login module and flag (``com.sun...Krb5LoginModule required``) that Java
+requires before the options::
 
     PacemakerDigest {
         username="some user"
         password="some password";
     };
 
-Java wants a login module and a flag before the options (``com.sun...Krb5LoginModule required``);
-the example has none. Both are read here. No secret of a file is in any message or ``repr``.
+No message or ``repr`` shows a secret.
 """
 
 import re
@@ -22,10 +22,10 @@ from types import MappingProxyType
 from stormkeeper.conf import Conf, defaults
 from stormkeeper.errors import ConfigError
 
-#: How a module's outcome would count among several (Java's ``LoginModuleControlFlag``).
+#: Java's ``LoginModuleControlFlag``.
 FLAGS = ("required", "requisite", "sufficient", "optional")
 
-#: Larger than any real one; whoever is pointed at a log or a device by mistake is told so.
+#: Larger than any real file; a log or a device is refused.
 MAX_FILE_SIZE = 1 << 20
 
 _TOKEN = re.compile(
@@ -40,7 +40,7 @@ _TOKEN = re.compile(
     re.VERBOSE | re.DOTALL,
 )
 
-# Java's StreamTokenizer: \n and its like, \101 as in C, and any other character for itself.
+# Java's StreamTokenizer: \n and the like, \101 as in C, other characters unchanged.
 _ESCAPE = re.compile(r"\\([0-3]?[0-7]{1,2}|.)")
 _ESCAPED = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
 
@@ -49,19 +49,18 @@ _PROPERTY = re.compile(r"\$\{[^}]*\}")
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Login:
-    """One section of a JAAS file.
+    """A section of a JAAS file.
 
     Parameters
     ----------
     section
         Its name, such as "PacemakerServer".
     module, flag
-        The class of its login module, and the flag in lower case; None where there is none.
+        The class of its login module, and the flag in lower case; None if absent.
     options
-        Its options. Of several modules in one section the first that has an option gives it, as
-        Storm looks for it.
+        Of several modules in a section, the first with an option gives its value, as in Storm.
     source, line
-        Where it begins, for messages.
+        Its place, for messages.
     """
 
     section: str
@@ -72,21 +71,21 @@ class Login:
     line: int
 
     def __repr__(self) -> str:
-        """Return the names of the options, not their values: any of them may be a secret."""
+        """Return the names of the options: each value may be a secret."""
         return f"<Login {self.section} of {self.place} with {', '.join(self.options) or 'nothing'}>"
 
     @property
     def place(self) -> str:
-        """Where it begins, as file and line."""
+        """File and line."""
         return f"{self.source}:{self.line}"
 
     def option(self, name: str) -> str:
-        """Return the value of an option that must be there.
+        """Return the value of a required option.
 
         Raises
         ------
         ConfigError
-            When it is absent or empty.
+            The option is absent or empty.
         """
         value = self.options.get(name, "")
         if not value:
@@ -99,7 +98,7 @@ class Login:
         Raises
         ------
         ConfigError
-            When it is neither.
+            It is neither.
         """
         value = self.options.get(name, str(default)).lower()
         if value not in ("true", "false"):
@@ -108,19 +107,17 @@ class Login:
 
 
 def read(path: Path, named_by: str = "java.security.auth.login.config") -> dict[str, Login]:
-    """Return the sections of a JAAS file, which is UTF-8, by name.
+    """Return the sections of a JAAS file, in UTF-8, by name.
 
     Parameters
     ----------
-    path
-        Where it is.
     named_by
-        The key of the configuration that says so, for messages.
+        The configuration key with the path, for messages.
 
     Raises
     ------
     ConfigError
-        When it cannot be read, or is not a JAAS file; says where.
+        The file cannot be read, or is no JAAS file; says where.
     """
     try:
         with path.open("rb") as file:
@@ -135,26 +132,24 @@ def read(path: Path, named_by: str = "java.security.auth.login.config") -> dict[
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
         line = data[: error.start].count(b"\n") + 1
-        # Without the cause, which holds the whole file.
+        # Without the cause, which has the whole file.
         raise ConfigError(f"{path}:{line}: a JAAS file must be UTF-8; convert it") from None
     return parse(text, str(path))
 
 
 def parse(text: str, source: str = "JAAS") -> dict[str, Login]:
-    """Return the sections of a JAAS file by name.
+    """Return the sections in the text of a JAAS file by name.
 
     Parameters
     ----------
-    text
-        What stands in the file.
     source
-        Its name, for messages.
+        Name of the file, for messages.
 
     Raises
     ------
     ConfigError
-        Where `text` is not as it should be. Says the line and what was expected there, and never
-        what stands there: it may be half of a password with a quote in it.
+        The text is malformed. Names the line and what was expected, and never quotes the text,
+        which may be a part of a password.
     """
     reader = _Reader(source, list(_tokens(text, source)))
     sections: dict[str, Login] = {}
@@ -181,7 +176,7 @@ def _tokens(text: str, source: str) -> Iterator[_Token]:
     line, position = 1, 0
     while position < len(text):
         match = _TOKEN.match(text, position)
-        # Every character begins one of the alternatives.
+        # Every character begins an alternative.
         assert match is not None
         assert match.lastgroup is not None
         kind = match.lastgroup
@@ -209,7 +204,7 @@ def _unescape(quoted: str) -> str:
 
 
 class _Reader:
-    """Takes token after token; its errors say where in the file they are."""
+    """Takes token after token; its errors name their place."""
 
     def __init__(self, source: str, tokens: list[_Token]) -> None:
         self.source = source
@@ -293,7 +288,7 @@ def _read_options(reader: _Reader) -> dict[str, str]:
                 " here; write the value itself"
             )
         options[option] = value
-    # Storm's own example has its semicolon; many files in the field have none where a } follows.
+    # Many files lack the semicolon before a }.
     if not reader.sees("}"):
         reader.take_mark(";", "the last option of a section, or another option")
     return options
@@ -307,7 +302,7 @@ _JVM_OPTION = f"-D{KEY}="
 
 @dataclass(frozen=True, slots=True)
 class LoginFile:
-    """A JAAS file, and the key by which it is named: `KEY` or `CHILDOPTS`."""
+    """A JAAS file, and the configuration key with its path: `KEY` or `CHILDOPTS`."""
 
     path: Path
     named_by: str
@@ -318,29 +313,28 @@ class LoginFile:
 
 
 def login_file(conf: Conf) -> LoginFile | None:
-    """Return the JAAS file, or None where none is configured.
+    """Return the configured JAAS file, or None.
 
-    It is the value of ``java.security.auth.login.config`` where that was given with ``-c``; else
-    of that JVM property where ``pacemaker.childopts`` sets it, which is how Storm's documentation
-    configures a Pacemaker; else of the key in whichever layer it stands.
+    In this order: ``java.security.auth.login.config`` given with ``-c``; that JVM property in
+    ``pacemaker.childopts``, as in Storm's documentation of Pacemaker; the key in another layer.
 
     Raises
     ------
     ConfigError
-        When ``pacemaker.childopts`` has a quote without its second one.
+        ``pacemaker.childopts`` has an unclosed quote.
     """
     own = None if conf[KEY] is None else LoginFile(Path(conf[KEY]), KEY)
     if own is not None and conf.is_override(KEY):
         return own
     named = [o.removeprefix(_JVM_OPTION) for o in _childopts(conf) if o.startswith(_JVM_OPTION)]
-    # As a JVM: of several the last.
+    # The last one counts, as in a JVM.
     return LoginFile(Path(named[-1]), CHILDOPTS) if named and named[-1] else own
 
 
 def in_one_layer(conf: Conf) -> Conf:
-    """Return a configuration that names the same file once it is written to a ``storm.yaml``.
+    """Return a configuration that names the same file after a `Conf.write`.
 
-    There nothing is given with ``-c`` any more: what that won over is left out.
+    There is no ``-c`` then, so the JVM property that ``-c`` overrode is removed.
 
     Raises
     ------
@@ -355,9 +349,7 @@ def in_one_layer(conf: Conf) -> Conf:
 
 
 def ignored_childopts(conf: Conf) -> list[str]:
-    """Return the configured JVM options that have no effect, without the default ones.
-
-    Without their values, any of which may be a password.
+    """Return the names of configured JVM options without effect, except the default ones.
 
     Raises
     ------
@@ -374,12 +366,12 @@ def ignored_childopts(conf: Conf) -> list[str]:
 
 
 def login(conf: Conf, *sections: str) -> Login:
-    """Return the first of some sections that the JAAS file has.
+    """Return the first of these sections that the JAAS file has.
 
     Raises
     ------
     ConfigError
-        When there is no file, it is wrong, or it has none of them.
+        There is no file, it is malformed, or has none of the sections.
     """
     method = conf["pacemaker.auth.method"]
     file = login_file(conf)

@@ -1,16 +1,15 @@
-"""What every mechanism's two halves look like: tokens in, tokens out (RFC 4422)."""
+"""The interface of a SASL mechanism's halves: tokens in, tokens out (RFC 4422)."""
 
 from typing import Final, Protocol
 
-#: What a message asks at its end where the other side speaks another mechanism.
+#: End of a message about a peer with another mechanism.
 SAME_METHOD: Final = "is pacemaker.auth.method the same at both ends?"
 
 
 class Mechanism(Protocol):
-    """One half, client's or server's, of one authentication; not to be used for a second.
+    """One half, client's or server's, of one authentication, for a single use.
 
-    It does no I/O of its own, but for GSSAPI's client half, which may ask the Kerberos servers for
-    a ticket.
+    Does no I/O, except that GSSAPI's client half may ask Kerberos servers for a ticket.
     """
 
     @property
@@ -19,18 +18,18 @@ class Mechanism(Protocol):
 
     @property
     def complete(self) -> bool:
-        """Whether the authentication succeeded; only this proves who the other side is."""
+        """Whether the other side has authenticated."""
 
     @property
     def authorization_id(self) -> str | None:
-        """The client's name, in a server's half that is complete; else None.
+        """The client's name, in a complete server half; else None.
 
-        With GSSAPI the principal, with SCRAM the user. With DIGEST-MD5 as Storm uses it a name
-        that the client chose: what it proved is that it knows the password.
+        With GSSAPI the principal, with SCRAM the user; with Storm's DIGEST-MD5 a name of the
+        client's choice, which knows the password.
         """
 
     def start(self) -> bytes | None:
-        """Return the first token if this half speaks first, else None.
+        """Return the first token if this half begins, else None.
 
         Raises
         ------
@@ -39,12 +38,11 @@ class Mechanism(Protocol):
         """
 
     def step(self, token: bytes) -> bytes | None:
-        """Take the other side's next token; return what to answer, or None for nothing.
+        """Process the other side's next token; returns the answer, or None.
 
         Raises
         ------
         AuthenticationError
-            When the other side does not prove who it is, or says what the mechanism has no place
-            for. The message is safe to log: neither secrets nor control characters are in it. The
-            authentication is over then, and so should the connection be.
+            The other side does not authenticate or violates the mechanism. The message is safe to
+            log. The authentication is over, and the connection must end.
         """

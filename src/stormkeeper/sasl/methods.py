@@ -1,4 +1,4 @@
-"""From ``pacemaker.auth.method`` to a mechanism with its secrets, and who may read."""
+"""From ``pacemaker.auth.method`` to a mechanism with its secrets, and which clients may read."""
 
 import re
 from collections.abc import Callable, Iterable
@@ -21,13 +21,13 @@ __all__ = [
     "unused_login",
 ]
 
-#: Storm's names of the sections of a JAAS file, and one of our own.
+#: Storm's sections of a JAAS file, and one of ours.
 DIGEST_SECTION = "PacemakerDigest"
 SCRAM_SECTION = "PacemakerScram"
 SERVER_SECTION = "PacemakerServer"
 CLIENT_SECTION = "PacemakerClient"
 
-#: The sections that a server reads, and the methods by which it does.
+#: A server's sections, and their methods.
 _OF_SERVERS = {
     DIGEST_SECTION: "DIGEST or SCRAM",
     SCRAM_SECTION: "SCRAM",
@@ -36,14 +36,14 @@ _OF_SERVERS = {
 
 
 def server_mechanism(conf: Conf) -> Callable[[], Mechanism] | None:
-    """Return a function that makes a connection's server half; None with the method NONE.
+    """Return a factory of server halves; None with the method NONE.
 
-    Reads the JAAS file, and the keytab that it names, once; call it again to read them anew.
+    Reads the JAAS file and its keytab once; call it again to reread them.
 
     Raises
     ------
     ConfigError
-        When the JAAS file, or what must stand in it, is missing or wrong.
+        The JAAS file, or a needed part of it, is missing or wrong.
     """
     match conf["pacemaker.auth.method"]:
         case "NONE":
@@ -51,7 +51,7 @@ def server_mechanism(conf: Conf) -> Callable[[], Mechanism] | None:
         case "DIGEST":
             user = credentials.user_password(login(conf, DIGEST_SECTION))
             password = credentials.storm_password(user)
-            # As Storm's server: whoever knows the password, whatever it calls itself.
+            # As in Storm, only the password counts, and not the name.
             return lambda: DigestServer(lambda _: password)
         case "SCRAM":
             return _scram_server(login(conf, SCRAM_SECTION, DIGEST_SECTION))
@@ -60,15 +60,14 @@ def server_mechanism(conf: Conf) -> Callable[[], Mechanism] | None:
 
 
 def unused_login(conf: Conf) -> str | None:
-    """Return a warning about a JAAS file that is named while the method is NONE.
+    """Return a warning about a JAAS file that has no effect, as the method is NONE.
 
-    None where no file is named, where there is a method, and where the file has no section of a
-    Pacemaker's: Storm's daemons may need it for ZooKeeper alone.
+    None if the file has no section of a Pacemaker's: Storm's daemons may need it for ZooKeeper.
 
     Raises
     ------
     ConfigError
-        When ``pacemaker.childopts`` has a quote without its second one.
+        ``pacemaker.childopts`` has an unclosed quote.
     """
     file = login_file(conf)
     if file is None or conf["pacemaker.auth.method"] != "NONE":
@@ -87,21 +86,17 @@ def unused_login(conf: Conf) -> str | None:
 
 
 def client_mechanism(conf: Conf, host: str) -> Callable[[], Mechanism] | None:
-    """Return a function that makes a connection's client half; None with the method NONE.
-
-    Reads the JAAS file once.
+    """Return a factory of client halves; None with the method NONE. Reads the JAAS file once.
 
     Parameters
     ----------
-    conf
-        The configuration.
     host
-        The Pacemaker's name, as the client connects to it: with KERBEROS a part of its principal.
+        The Pacemaker's name as configured, which is a part of its Kerberos principal.
 
     Raises
     ------
     ConfigError
-        When the JAAS file, or what must stand in it, is missing or wrong.
+        The JAAS file, or a needed part of it, is missing or wrong.
     """
     match conf["pacemaker.auth.method"]:
         case "NONE":
@@ -119,7 +114,7 @@ def client_mechanism(conf: Conf, host: str) -> Callable[[], Mechanism] | None:
             return _gssapi_client(login(conf, CLIENT_SECTION), host)
 
 
-# scramp and gssapi are imported where they are needed: most processes need neither.
+# scramp and gssapi are imported late, as most processes need neither.
 
 
 def _scram_server(login: Login) -> Callable[[], Mechanism]:
@@ -133,7 +128,7 @@ def _scram_client(login: Login) -> Callable[[], Mechanism]:
     from stormkeeper.sasl.scram import ScramClient  # noqa: PLC0415
 
     user = credentials.user_password(login)
-    # Once now, so that a name or password that cannot be is found before a connection.
+    # Once now, to find an invalid name or password.
     ScramClient(user)
     return lambda: ScramClient(user)
 
@@ -162,14 +157,14 @@ def _gssapi_client(login: Login, host: str) -> Callable[[], Mechanism]:
 def authorised(conf: Conf, authorization_id: str) -> bool:
     """Return whether the client that authenticated as `authorization_id` may read.
 
-    With DIGEST and SCRAM everybody may who has a password; with KERBEROS ``nimbus.daemon.user``
-    and ``pacemaker.kerberos.users``, each a full principal or a short name.
+    With DIGEST and SCRAM every client with a password may; with KERBEROS ``nimbus.daemon.user`` and
+    ``pacemaker.kerberos.users``, each a full principal or a short name.
 
     Raises
     ------
     AuthenticationError
-        With KERBEROS, when `authorization_id` is no principal, or this machine's ``krb5.conf`` has
-        lost its default realm, without which short names mean nothing.
+        With KERBEROS: `authorization_id` is no principal, or ``krb5.conf`` has lost its default
+        realm, which short names need.
     """
     match conf["pacemaker.auth.method"]:
         case "NONE":
@@ -199,19 +194,19 @@ _PRINCIPAL_ESCAPE = re.compile(r"\\(.)", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """A principal's parts: ``nimbus/host@REALM`` has the components "nimbus" and "host"."""
+    """A Kerberos principal: ``nimbus/host@REALM`` has the components "nimbus" and "host"."""
 
     components: tuple[str, ...]
     realm: str
 
     @classmethod
     def parse(cls, text: str) -> "Principal":
-        """Return the principal that `text` is, as Kerberos writes it, with its realm.
+        """Parse a principal with its realm, as Kerberos writes it.
 
         Raises
         ------
         AuthenticationError
-            When it has no realm, or nothing before it, or something behind it.
+            There is no realm, nothing before it, or something behind it.
         """
         components: list[str] = []
         position = 0
@@ -226,11 +221,10 @@ class Principal:
         return cls(tuple(components), _unescaped_part(realm[1]))
 
     def short_name(self, default_realm: str) -> str | None:
-        """Return its short name, or None where it has none.
+        """Return the first of one or two components, if the realm is the default one; else None.
 
-        The first of one or two components, for a principal of the default realm alone: the rule
-        ``DEFAULT`` of Java's ``auth_to_local``, by which ``nimbus/host@REALM`` is "nimbus". Who is
-        called nimbus in another realm is somebody else.
+        That is the rule ``DEFAULT`` of Java's ``auth_to_local``. The same name in another realm is
+        another user.
         """
         if self.realm != default_realm or len(self.components) > 2:
             return None
@@ -243,17 +237,13 @@ def admits(users: Iterable[str], principal: str, default_realm: str) -> bool:
     Parameters
     ----------
     users
-        Full principals (``nimbus/host@REALM``), those of the default realm also without it
-        (``nimbus/host``), and short names (``nimbus``).
-    principal
-        Who it is, with its realm.
-    default_realm
-        This machine's realm.
+        Full principals (``nimbus/host@REALM``), also without the default realm (``nimbus/host``),
+        and short names (``nimbus``).
 
     Raises
     ------
     AuthenticationError
-        When `principal` is none.
+        `principal` is none.
     """
     parsed = Principal.parse(principal)
     names = {principal, parsed.short_name(default_realm)}

@@ -1,7 +1,7 @@
-"""SCRAM-SHA-256 (RFC 5802, RFC 7677): passwords without Storm's DIGEST-MD5, on scramp.
+"""SCRAM-SHA-256 (RFC 5802, RFC 7677), on scramp.
 
-The server names the mechanism first, then it is client-first, server-first, client-final,
-server-final. Without channel binding, so TLS is what keeps somebody between the two out.
+The server sends the mechanism's name; then follow client-first, server-first, client-final and
+server-final. There is no channel binding: only TLS prevents a man in the middle.
 """
 
 import hmac
@@ -18,17 +18,17 @@ from stormkeeper.sasl.mechanism import SAME_METHOD
 
 NAME = "SCRAM-SHA-256"
 
-#: What the server begins with, so that a client of another mechanism sees where it is.
+#: The server's first token, by which a client of another mechanism knows the server's.
 GREETING = NAME.encode()
 
-#: Rounds of hashing that a listener has to do for every password that it tries, and a client once
-#: for its own; RFC 7677 §4 asks for 4096 at least. 16,384 are a few milliseconds.
+#: Rounds of hashing per password, which slow a listener's guesses; RFC 7677 §4 asks for 4096 at
+#: least. 16,384 take a few milliseconds.
 ITERATIONS = 16_384
 
-#: More than this a client does not do for a server: about half a second.
+#: Most rounds that a client does for a server, in about half a second.
 MAX_ITERATIONS = 1_000_000
 
-#: Longest message, in bytes: names and nonces of any sense fit many times.
+#: Longest message, in bytes.
 MAX_MESSAGE = 4096
 
 _SALT_LENGTH = 16
@@ -37,22 +37,20 @@ _Verifier = tuple[bytes, bytes, bytes, int]  # salt, stored key, server key, ite
 
 
 class ScramUsers:
-    """What a server needs to know of its users: no passwords, and nothing that gives them away.
+    """A server's verifiers of its users, without passwords.
 
-    Whoever asks for a name that is not there gets a salt too, the same at every try, and fails in
-    the same place as with a wrong password: the names cannot be found out.
+    An unknown name gets a salt too, the same at every try, and fails at the same point as a wrong
+    password, so that names cannot be found out.
 
     Parameters
     ----------
-    users
-        The users by name.
     salt_key
-        What the salts derive from; random by default, so that they change at every start.
+        Source of the salts; random by default, so that they change at every start.
 
     Raises
     ------
     ConfigError
-        When a name or a password has a character that SCRAM allows in none (RFC 4013).
+        A name or password has a character that SCRAM forbids (RFC 4013).
     """
 
     def __init__(self, users: Mapping[str, UserPassword], salt_key: bytes | None = None) -> None:
@@ -72,7 +70,7 @@ class ScramUsers:
                 ) from error
 
     def verifier(self, name: str) -> _Verifier:
-        """Return salt, stored key, server key and rounds; invented ones for an unknown user."""
+        """Return salt, stored key, server key and rounds; invented for an unknown user."""
         invented = (
             self._derived("salt", name),
             self._derived("stored key", name, 32),
@@ -91,10 +89,8 @@ class ScramServer:
 
     Parameters
     ----------
-    users
-        Who may authenticate.
     nonce
-        Gives the server's part of the nonce; scramp's by default.
+        Returns the server's part of the nonce; scramp's by default.
     """
 
     name = NAME
@@ -123,12 +119,12 @@ class ScramServer:
         return GREETING
 
     def step(self, token: bytes) -> bytes:
-        """Take client-first and return server-first; take client-final and return server-final.
+        """Process client-first or client-final; returns server-first or server-final.
 
         Raises
         ------
         AuthenticationError
-            When a message is malformed, out of its turn, or shows that the password is wrong.
+            A message is malformed or out of turn, or the password is wrong.
         """
         self._step += 1
         if self._step > 2:
@@ -139,7 +135,6 @@ class ScramServer:
             self._step = 2
             raise
         except (ScramException, ValueError) as error:
-            # Nothing that comes after it is part of this authentication.
             self._step = 2
             raise _refusal(error, self._user) from error
 
@@ -163,15 +158,13 @@ class ScramClient:
 
     Parameters
     ----------
-    user
-        Name and password.
     nonce
-        Gives the client's part of the nonce; scramp's by default.
+        Returns the client's part of the nonce; scramp's by default.
 
     Raises
     ------
     ConfigError
-        When SCRAM allows no such name or password (RFC 4013).
+        SCRAM forbids the name or password (RFC 4013).
     """
 
     name = NAME
@@ -196,16 +189,16 @@ class ScramClient:
         return self._complete
 
     def start(self) -> None:
-        """Return None: the server speaks first."""
+        """Return None: the server begins."""
 
     def step(self, token: bytes) -> bytes | None:
-        """Take the server's greeting, server-first and server-final; return what to answer.
+        """Process the greeting, server-first or server-final; returns the answer.
 
         Raises
         ------
         AuthenticationError
-            When a message is malformed, out of its turn, or asks for more work than is fair; when
-            the server speaks another mechanism, or does not know this user's password.
+            A message is malformed or out of turn, or demands too much work; or the server has
+            another mechanism, or does not know the password.
         """
         self._step += 1
         if self._step > 3:
@@ -248,15 +241,7 @@ def _text(token: bytes) -> str:
 
 
 def _refusal(error: Exception, user: str | None = None) -> AuthenticationError:
-    """Return scramp's error as ours; its messages quote nothing of what the peer said.
-
-    Parameters
-    ----------
-    error
-        What scramp raised.
-    user
-        Who the peer says it is, if it has said so.
-    """
+    """Convert an error of scramp, which quotes nothing of the peer; `user` is the claimed name."""
     if isinstance(error, ScramException) and error.server_error is ServerError.INVALID_PROOF:
         whose = "" if user is None else f" of {printable(user)!r}"
         return AuthenticationError(f"wrong password or user: the proof{whose} does not match")
