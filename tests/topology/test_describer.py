@@ -128,7 +128,7 @@ def test_one_that_needs_a_session_gets_one(script):
 
 @pytest.mark.spark
 @pytest.mark.slow
-def test_one_that_needs_a_session_above_its_topology_gets_it_first(script, tmp_path):
+def test_a_script_that_needs_a_session_early_gets_it_first(script, tmp_path):
     (tmp_path / "texts.py").write_text(
         "from pyspark.sql import functions as F\n"
         "@F.udf('string')\n"

@@ -54,7 +54,7 @@ def test_empty_topology():
 
 
 def test_spout_that_nobody_reads():
-    with pytest.raises(TopologyError, match=r"nobody reads from the spout 'b'.*bolt\(b\)"):
+    with pytest.raises(TopologyError, match=r"no component reads from the spout 'b'.*bolt\(b\)"):
         plan(make({"a": ((), 1), "b": ((), 1), "c": (("a",), 1)}))
 
 

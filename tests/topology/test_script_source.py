@@ -43,7 +43,7 @@ IMPORT = "from stormkeeper.topology import Topology\n"
         ("import circle", False),
     ],
 )
-def test_whether_a_script_imports_it_by_way_of_what_comes_with_it(tmp_path, text, expected):
+def test_whether_a_script_or_its_modules_import_topology(tmp_path, text, expected):
     here, elsewhere = tmp_path / "here", tmp_path / "elsewhere"
     for folder in (here / "package", here / "outward", elsewhere):
         folder.mkdir(parents=True)
@@ -144,7 +144,7 @@ def changed(before, after):
             "both.writeStream.foreachBatch(save)",
             "both.where('a')",
             21,
-            "nobody reads from the bolt",
+            "no component reads from the bolt",
         ),
         ("return words.union(lines)", "return words.writeStream", 17, "but another bolt reads"),
         (
@@ -167,7 +167,7 @@ def test_faults_and_their_lines(script, before, after, line, message):
 
 def test_a_spout_without_a_reader(script):
     more = GOOD + "\n@topology.spout\ndef idle(spark):\n    return spark.readStream.load()\n"
-    assert "job.py, line 27: nobody reads from the spout 'idle'" in said(script(more))
+    assert "job.py, line 27: no component reads from the spout 'idle'" in said(script(more))
 
 
 def test_a_topology_of_nothing(script):

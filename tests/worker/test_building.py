@@ -227,7 +227,10 @@ class TestFaults:
     @pytest.mark.parametrize(
         ("returns", "said"),
         [
-            (lambda lines: lines, r"nobody reads from the bolt 'out'.*it returned a DataFrame"),
+            (
+                lambda lines: lines,
+                r"no component reads from the bolt 'out'.*it returned a DataFrame",
+            ),
             (lambda lines: None, r"'out' returned nothing \(is a `return` missing\?\)"),  # noqa: ARG005
             (lambda lines: 5, r"'out' returned 5 \(int\), not a DataStreamWriter"),  # noqa: ARG005
         ],
@@ -243,7 +246,9 @@ class TestFaults:
         with pytest.raises(TopologyError) as caught:
             self.build(spark, self.one_bolt(numbers[0], out))
         line = out.__code__.co_firstlineno
-        assert str(caught.value).startswith(f"{__file__}, line {line}: nobody reads from the bolt")
+        assert str(caught.value).startswith(
+            f"{__file__}, line {line}: no component reads from the bolt"
+        )
 
     def test_sink_that_starts_its_query(self, spark, numbers, tmp_path):
         def out(lines):

@@ -1,8 +1,8 @@
-"""Finds what is wrong in a query's checkpoint on a disk, and mends what can be mended.
+"""Finds and repairs damage in a query's checkpoint on a disk.
 
-Spark writes ``offsets/N`` before batch N, which says what the batch reads, and ``commits/N`` after
-it. A power cut or a full disk may leave the newest of these files empty or cut off. Spark then
-refuses to start the query. Without these files it does the batch again, or plans it anew.
+Spark writes ``offsets/N`` before batch N, with what the batch reads, and ``commits/N`` after it. A
+power cut or a full disk may leave the newest of these files empty or cut off; Spark then refuses to
+start the query. Without such a file Spark repeats the batch, or plans it anew.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-#: The line that a log file of Spark's begins with.
+#: The first line of Spark's log files.
 _VERSION: Final = re.compile(r"v\d+")
 
 _AGAIN: Final = (
@@ -35,16 +35,16 @@ _NEW_ID: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Defect:
-    """What is wrong in a checkpoint.
+    """Damage in a checkpoint.
 
     Parameters
     ----------
     text
         What is wrong, with the file.
-    remove
-        The files whose removal mends it.
     lost
-        What is lost if it is mended; empty where it cannot be mended.
+        What a repair loses; empty without a repair.
+    remove
+        The files whose removal repairs it.
     new_id
         Whether the query gets a new id, in ``metadata``.
     """
@@ -56,52 +56,33 @@ class Defect:
 
     @property
     def is_mendable(self) -> bool:
-        """Whether `mend` mends it."""
+        """Whether `mend` repairs it."""
         return bool(self.remove) or self.new_id
 
 
 def checkpoints(folder: Path) -> list[Path]:
-    """Return the checkpoints in a folder, in their order: itself, or those below it."""
+    """Return the checkpoints at or below a folder, sorted."""
     found = {place.parent for place in folder.rglob("offsets") if place.is_dir()}
     found |= {place.parent for place in folder.rglob("metadata") if place.is_file()}
     return sorted(place for place in found if not found.intersection(place.parents))
 
 
 def check(checkpoint: Path) -> list[Defect]:
-    """Return what is wrong in a query's checkpoint.
+    """Return the damage in a query's checkpoint, the folder with ``offsets`` and ``commits``.
 
-    Parameters
-    ----------
-    checkpoint
-        The folder that has ``offsets`` and ``commits``.
-
-    Raises
-    ------
-    OSError
-        A file cannot be read.
+    Raises `OSError` for a file that cannot be read.
     """
     offsets, commits = _log(checkpoint / "offsets"), _log(checkpoint / "commits")
     return [*_metadata(checkpoint / "metadata"), *_offsets(offsets, commits), *_commits(commits)]
 
 
 def mend(checkpoint: Path, defects: Sequence[Defect]) -> None:
-    """Mend what can be mended of a checkpoint; no query may run on it.
+    """Repair what can be repaired; no query may run on the checkpoint.
 
-    Files are moved into the folder ``mended`` beside them, not removed.
-
-    Parameters
-    ----------
-    checkpoint
-        The folder.
-    defects
-        What `check` has found.
-
-    Raises
-    ------
-    OSError
-        A file cannot be moved or written.
+    Files are moved into the folder ``mended`` beside them. Raises `OSError` for a file that cannot
+    be moved or written.
     """
-    # Commits first: Spark takes one that is left without its offsets for another query's.
+    # Commits first: Spark takes a commit without its offsets for another query's.
     for file in sorted({file for defect in defects for file in defect.remove}):
         _put_aside(checkpoint, file)
     if any(defect.new_id for defect in defects):
@@ -113,7 +94,7 @@ def mend(checkpoint: Path, defects: Sequence[Defect]) -> None:
 
 
 def _put_aside(checkpoint: Path, file: Path) -> None:
-    """Move a file, and the checksum that Hadoop keeps of it, out of Spark's sight."""
+    """Move a file and Hadoop's checksum of it out of Spark's sight."""
     for each in (file, file.with_name(f".{file.name}.crc")):
         if each.exists():
             aside = checkpoint / "mended" / each.relative_to(checkpoint)
@@ -169,21 +150,15 @@ def _commits(commits: dict[int, Path]) -> Iterator[Defect]:
 
 
 def _log(folder: Path) -> dict[int, Path]:
-    """Return the files of a log by their batches."""
+    """Return the files of a log by batch."""
     if not folder.is_dir():
         return {}
     return {int(file.name): file for file in folder.iterdir() if file.name.isdecimal()}
 
 
 def _is_whole(file: Path, before: Path | None = None) -> bool:
-    """Return whether a file of a log is complete: its version, JSON, and a line for each source.
-
-    Parameters
-    ----------
-    file
-        The file.
-    before
-        Of an offset log, the file of the batch before, which has as many lines.
+    """Return whether a log file is complete: version, JSON, and as many lines as the file `before`
+    it.
     """
     version, *lines = file.read_text(errors="replace").rstrip("\n").split("\n")
     if not _VERSION.fullmatch(version) or not lines:
@@ -192,7 +167,7 @@ def _is_whole(file: Path, before: Path | None = None) -> bool:
         return False
     try:
         for number, line in enumerate(lines):
-            # What a source writes of itself is JSON, but nothing makes sure of it.
+            # A source's offset should be JSON, but Spark does not enforce it.
             if not number or line.startswith(("{", "[")):
                 json.loads(line)
     except ValueError:
@@ -201,9 +176,8 @@ def _is_whole(file: Path, before: Path | None = None) -> bool:
 
 
 def _matches_checksum(file: Path) -> bool:
-    """Return whether the checksum that Hadoop keeps of a file says its length, if there is one.
-
-    Of a file of n bytes it has 8 bytes, and 4 for each 512 bytes of the file.
+    """Return whether Hadoop's checksum file, if any, fits the file's length: 8 bytes, and 4 for
+    each 512.
     """
     checksum = file.with_name(f".{file.name}.crc")
     if not checksum.exists() or not checksum.stat().st_size:

@@ -1,8 +1,8 @@
-"""The topology that the source of a script describes, made without running the script.
+"""The topology that a script's source declares, built without running the script.
 
-A real `Topology` gets a copy of each decorated function, with the same parameters and no body. This
-is done only if nothing else can change the topology: every use of its name is known, and so is
-everything that runs in between.
+A real `Topology` gets a copy of each decorated function, with the same parameters and no body, and
+finds the faults. The checks stop wherever the source leaves open what happens: they go on only
+while all uses of the topology's name are known, and everything that runs in between.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from stormkeeper.topology.plan import plan
 from stormkeeper.topology.syntax import bound, chain, evaluated, made_of, mentioned, within
 from stormkeeper.topology.topology import SERVICES, Component, Topology, unheard
 
-#: What ends a script early, runs what does not stand in it, or binds names unseen.
+#: Names that end a script early, run code from elsewhere, or bind names invisibly.
 _OPEN = frozenset(
     """
     SystemExit _exit abort exit quit execl execle execlp execv execve execvp
@@ -36,7 +36,7 @@ _Thing = TypeVar("_Thing")
 
 
 class FaultError(TopologyError):
-    """What is wrong with a topology, and in which line of its script."""
+    """A fault of a topology, with the line of its script."""
 
     def __init__(self, node: ast.stmt | ast.expr, message: str) -> None:
         super().__init__(message)
@@ -44,34 +44,27 @@ class FaultError(TopologyError):
 
 
 class _UndecidedError(Exception):
-    """Only running the script will tell."""
+    """The source leaves the result open."""
 
 
 def check_described(
     tree: ast.Module, called: Collection[str], foreign: Collection[ast.AST]
 ) -> None:
-    """Look for faults in the topology that a script describes.
+    """Raise `FaultError` for the first fault of the topology that a script declares.
 
     Parameters
     ----------
-    tree
-        The script.
     called
-        What it calls `Topology`.
+        The script's names for `Topology`.
     foreign
-        Its imports of modules that may do anything.
-
-    Raises
-    ------
-    FaultError
-        For the first fault.
+        Imports of modules that may do anything.
     """
     with contextlib.suppress(_UndecidedError):
         _Described(tree, _only(called), foreign).check()
 
 
 def first_argument(call: ast.Call) -> str | None:
-    """Return the name that a call of `Topology` gives, None where it is computed."""
+    """Return the name in a call of `Topology`, None if it is computed."""
     named = [keyword.value for keyword in call.keywords if keyword.arg == "name"]
     argument = next(iter([*call.args, *named]), None)
     if isinstance(argument, ast.Constant) and isinstance(argument.value, str):
@@ -84,17 +77,17 @@ class _Described:
         self._body = tree.body
         self._made, self._name = _the_topology(tree, class_)
         self._topology: Topology | None = None
-        #: What the names of the module stand for, as far as that is known.
+        #: The values of the module's names, if known.
         self._names: dict[str, Any] = {}
         self._functions: dict[str, ast.FunctionDef] = {}
         self._foreign = foreign
         names = set(bound(part for node in foreign for part in ast.walk(node)))
         if "*" in names:
             raise _UndecidedError
-        #: Names whose use may end the script, or change what others stand for.
+        #: Names whose use may end the script, or change the values of other names.
         self._open = made_of(_OPEN, self._body)
         names.update(node.name for node in self._body if _adds(node, self._name))
-        #: Names whose use may change the topology as well, or a component of it.
+        #: Names whose use may also change the topology or a component.
         self._reaching = made_of(_OPEN | names, self._body)
         self._globals = set(bound(n for n in ast.walk(tree) if isinstance(n, ast.Global)))
 
@@ -111,7 +104,6 @@ class _Described:
         self._plan()
 
     def _pass(self, nodes: Iterable[ast.AST]) -> None:
-        """Take in that something runs which does not name the topology."""
         parts = list(within(nodes))
         running = mentioned(part for part in parts if not isinstance(part, ast.alias))
         if running & (self._open if self._topology is None else self._reaching):
@@ -127,7 +119,7 @@ class _Described:
         assert isinstance(node.value, ast.Call)
         self._pass([*node.value.args, *node.value.keywords])
         name = first_argument(node.value)
-        # Whatever is computed is left to the worker.
+        # The worker checks a computed name.
         self._topology = _said(node, lambda: unheard(name if name is not None else "topology"))
 
     def _add(self, node: ast.FunctionDef) -> None:
@@ -167,7 +159,7 @@ class _Described:
             return self._names[name]
         if "*" in self._names:
             raise _UndecidedError
-        return name  # which `Topology` finds to be unknown, and names the nearest
+        return name  # `Topology` reports the unknown name with the closest one
 
     def _plan(self) -> None:
         topology = self._topology
@@ -196,7 +188,7 @@ class _Described:
 
 
 def _the_topology(tree: ast.Module, class_: str) -> tuple[ast.Assign | ast.AnnAssign, str]:
-    """Return where the one topology is made, and its name, of which every use is known."""
+    """Return the assignment of the only topology, and its name, if all its uses are known."""
     made = _only(
         [
             node
@@ -215,14 +207,14 @@ def _the_topology(tree: ast.Module, class_: str) -> tuple[ast.Assign | ast.AnnAs
         uses.subtract(mentioned(ast.walk(made.annotation)))
     bindings = Counter(bound(ast.walk(tree)))
     adding = sum(_adds(node, name) for node in tree.body)
-    # Else one of the two is bound to something else, or handed on, or used in another way.
+    # Otherwise one of the two names is bound again, passed on, or used in another way.
     if not uses[root] == bindings[root] == bindings[name] == uses[name] - adding == 1:
         raise _UndecidedError
     return made, name
 
 
 def _adds(node: ast.stmt, topology: str) -> TypeGuard[ast.FunctionDef]:
-    """Return whether this is a function whose one decorator is a method of the topology."""
+    """Return whether this is a function whose only decorator is a method of the topology."""
     if not isinstance(node, ast.FunctionDef) or len(node.decorator_list) != 1:
         return False
     method = _method(node.decorator_list[0])
@@ -250,7 +242,7 @@ def _component(made: object) -> Component:
 
 
 def _said(node: ast.stmt | ast.expr, call: Callable[[], Any]) -> Any:
-    """Return what `call` returns; let what it says have the line."""
+    """Return the result of `call`; give its error the line."""
     try:
         return call()
     except (TopologyError, TypeError) as error:
@@ -266,7 +258,7 @@ def _setting(keyword: ast.keyword) -> Any:
         raise _UndecidedError from None
 
 
-#: What a name stands for that only running the script would tell.
+#: The value of a name that is known only at run time.
 _UNKNOWN = object()
 
 
@@ -287,7 +279,7 @@ def _empty(node: ast.FunctionDef) -> Callable[..., Any]:
 
 
 def _starts(body: Collection[ast.stmt]) -> Iterable[ast.expr]:
-    """Yield the calls that start a query, whatever happens: ``….writeStream….start()``."""
+    """Yield the calls that certainly start a query: ``….writeStream….start()``."""
     for node in body:
         value = node.value if isinstance(node, ast.Expr | ast.Assign) else None
         if isinstance(value, ast.Call):
@@ -296,7 +288,7 @@ def _starts(body: Collection[ast.stmt]) -> Iterable[ast.expr]:
                 yield value
 
 
-#: What gives a DataFrame, or a step towards one; another method may be the script's own.
+#: Methods that return a DataFrame, or a step towards one.
 _FRAME = frozenset(
     """
     agg alias coalesce count crossJoin distinct drop dropDuplicates dropDuplicatesWithinWatermark
@@ -306,7 +298,7 @@ _FRAME = frozenset(
     """.split()  # noqa: SIM905  (a line for each fills the page)
 )
 
-#: What gives a DataStreamWriter.
+#: Methods that return a DataStreamWriter.
 _WRITER = frozenset(
     """
     clusterBy foreach foreachBatch format option options outputMode partitionBy queryName trigger
@@ -319,10 +311,7 @@ _STARTS = ("start", "toTable")
 def returned_fault(
     bolt: Component, function: ast.FunctionDef, *, is_read: bool
 ) -> tuple[ast.stmt | ast.expr, str] | None:
-    """Return where a bolt returns what the worker will refuse, and why; None where that is open.
-
-    A query that it starts and does not return is its own.
-    """
+    """Return where a bolt returns what the worker will refuse, and why; None if that is open."""
     parts = list(within(function.body))
     if any(isinstance(part, ast.Yield | ast.YieldFrom) for part in parts):
         return None
@@ -341,14 +330,14 @@ def returned_fault(
 
 
 def _frames(function: ast.FunctionDef, bolt: Component) -> set[str]:
-    """Return the parameters that get the inputs' DataFrames; others have defaults."""
+    """Return the parameters that get DataFrames; all others have defaults."""
     parameters = (*function.args.posonlyargs, *function.args.args)
     names = [parameter.arg for parameter in parameters if parameter.arg not in SERVICES]
     return set(names[: len(bolt.inputs)])
 
 
 def _kind(value: ast.expr, frames: set[str]) -> str | None:
-    """Return what ``frame.….writeStream.…`` is."""
+    """Return "frame", "writer" or "query" for ``frame.….writeStream.…``, None if unknown."""
     root, attributes = chain(value)
     if root not in frames:
         return None
@@ -366,7 +355,7 @@ def _kind(value: ast.expr, frames: set[str]) -> str | None:
 
 
 def _is_idle(last: ast.stmt, frames: set[str]) -> bool:
-    """Return whether a function whose last statement this is ends there, and has done nothing."""
+    """Return whether a function with this last statement ends there without an effect."""
     if isinstance(last, ast.Pass):
         return True
     return isinstance(last, ast.Expr) and (

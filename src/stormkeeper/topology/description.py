@@ -1,8 +1,8 @@
-"""A topology as it is submitted: a description that is read without running its user's code.
+"""The description of a topology: its submitted form, as JSON, readable without the user's code.
 
-It is made on the submitter's machine: the script is run there once, to its end, and no function of
-a component is called. The description is sent and kept as JSON. It says which queries there are to
-be placed, and which executors and tasks they have. The worker that runs the script counts the same.
+It is made on the submitter's machine, where the script runs once, to its end, without a call of a
+component's function. It says which queries must be placed, with which executors and tasks; the
+worker that runs the script numbers the same.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from stormkeeper.topology.plan import Plan, plan
 from stormkeeper.topology.script_source import script_name
 from stormkeeper.topology.topology import ComponentDescription, Topology, spread, unheard
 
-#: Rises when a reader of the version before would misread what is written.
+#: Rises when older readers would misread a description.
 VERSION: Final = 1
 
-#: Longest description in bytes: what Storm's Nimbus takes in one call by default
-#: (``nimbus.thrift.max_buffer_size``). Five thousand components fit in.
+#: Most bytes of a description: the limit of one call of Storm's Nimbus
+#: (``nimbus.thrift.max_buffer_size``), room for five thousand components.
 MAX_BYTES: Final = 1024 * 1024
 
 #: Deepest nesting of lists and mappings in a conf.
 MAX_DEPTH: Final = 32
 
-#: The integers that a Java reader has: of 64 bits, from the least to one more than the greatest.
+#: The range of a Java reader's integers: 64 bits, the end excluded.
 _LEAST: Final = -(2**63)
 _END: Final = 2**63
 
@@ -42,7 +42,7 @@ class QueryDescription(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ExecutorDescription(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A component in a query, with its tasks from `task_start` to `task_end`, both included."""
+    """A component in a query, with the tasks from `task_start` to `task_end`, both included."""
 
     component: str
     query: str
@@ -51,28 +51,28 @@ class ExecutorDescription(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
 
 
 class Description(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A topology, or a script without one.
+    """A topology, or a plain script.
 
     Parameters
     ----------
     version
-        Of this form: `VERSION`.
+        `VERSION`.
     kind
-        "topology", or "script" for any other PySpark script. Which queries a script starts shows
-        only while it runs, so it has no components here, and runs in one worker as a whole.
+        "topology", or "script" for any other PySpark script. The queries of a script are unknown
+        before it runs, so it has no components and runs in one worker.
     name
-        The topology's; of a script that of its file.
+        The topology's, or that of the script's file.
     conf
-        What the topology brings along, as JSON has it: a tuple is a list.
+        The topology's conf, as JSON.
     needs_session
-        Whether the script could be run to its end only with a Spark session.
+        Whether the script needed a Spark session to run to its end.
     session_first
-        Whether that session has to be there before the script begins: something above its first
-        Topology needs one and does not ask for it, such as ``@udf("string")``.
+        Whether that session must exist before the script begins: something above the first Topology
+        needs it without asking, such as ``@udf("string")``.
     components
-        In the order of their definition, each after its inputs.
+        In the order of definition, each after its inputs.
     queries, executors
-        What follows from the components, by the rules of `stormkeeper.topology.plan`.
+        What follows from the components; see `stormkeeper.topology.plan`.
     """
 
     version: int
@@ -87,7 +87,7 @@ class Description(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 
     @property
     def most_workers(self) -> int:
-        """How many workers it can be spread over: a query, or a script, is in one as a whole."""
+        """The most workers that can share its queries."""
         return max(1, len(self.queries))
 
     @property
@@ -96,13 +96,7 @@ class Description(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
         return (self.name,) if self.kind == "script" else tuple(query.id for query in self.queries)
 
     def plan(self) -> Plan:
-        """Return what runs when it runs; of a script nothing is known.
-
-        Raises
-        ------
-        TopologyError
-            The components make no topology.
-        """
+        """Return the plan, an empty one of a script; raise `TopologyError` for bad components."""
         return Plan((), ()) if self.kind == "script" else plan(_rebuilt(self))
 
 
@@ -111,17 +105,10 @@ def of_topology(
 ) -> Description:
     """Describe a topology.
 
-    Parameters
-    ----------
-    topology
-        It.
-    needs_session, session_first
-        As of `Description`.
-
     Raises
     ------
     TopologyError
-        It has no plan, or JSON has no such value as one in its conf.
+        There is no plan, or the conf has a value that is not JSON.
     """
     the_plan = plan(topology)
     return Description(
@@ -144,15 +131,7 @@ def of_topology(
 
 
 def with_parallelism(description: Description, hints: Mapping[str, int]) -> Description:
-    """Return a description in which components have another parallelism, as after a rebalance.
-
-    Parameters
-    ----------
-    description
-        As it was submitted. A plain script has no components, and stays as it is.
-    hints
-        The parallelism of components, by their ids.
-    """
+    """Return a description with another parallelism of components, by id, as after a rebalance."""
     if all(hints.get(one.id, one.parallelism) == one.parallelism for one in description.components):
         return description
     topology = _rebuilt(description)
@@ -165,7 +144,7 @@ def with_parallelism(description: Description, hints: Mapping[str, int]) -> Desc
 
 
 def of_script(script: Path) -> Description:
-    """Describe a script that defines no topology."""
+    """Describe a plain script."""
     return Description(
         version=VERSION,
         kind="script",
@@ -179,13 +158,7 @@ def of_script(script: Path) -> Description:
 
 
 def encode(description: Description) -> bytes:
-    """Return a description as JSON.
-
-    Raises
-    ------
-    TopologyError
-        It is longer than `MAX_BYTES`.
-    """
+    """Return a description as JSON; raise `TopologyError` above `MAX_BYTES`."""
     data = msgspec.json.encode(description)
     if len(data) > MAX_BYTES:
         raise TopologyError(
@@ -196,14 +169,12 @@ def encode(description: Description) -> bytes:
 
 
 def decode(data: bytes) -> Description:
-    """Return the description that `data` is.
-
-    Nothing is believed: what follows from the components is worked out again.
+    """Read a description; what follows from the components is computed again and compared.
 
     Raises
     ------
     SerializationError
-        It is no description that this release reads; the message says why.
+        The data is not a valid description of this release; the message says why.
     """
     if len(data) > MAX_BYTES:
         raise SerializationError(
@@ -230,7 +201,7 @@ class _Versioned(msgspec.Struct):
 def _check(description: Description) -> None:
     what = f"the description of the topology {description.name!r}"
     try:
-        unheard(description.name)  # which says what is wrong with the name
+        unheard(description.name)  # checks the name
         _as_json(description.conf, "its conf")
         made_again = (
             of_topology(_rebuilt(description))
@@ -245,7 +216,7 @@ def _check(description: Description) -> None:
 
 
 def _rebuilt(description: Description) -> Topology:
-    """Return the topology, with a function for each component that only raises."""
+    """Return the topology, with functions that only raise."""
     topology = unheard(description.name, description.conf)
     for component in description.components:
         settings: Any = {"parallelism": component.parallelism, "name": component.id}
@@ -261,12 +232,12 @@ def _without_function(*inputs: Any) -> Any:
 
 
 def _as_json(value: Any, where: str, depth: int = 0) -> Any:
-    """Return `value` as JSON has it, so that reading it gives the same again."""
+    """Return `value` as JSON represents it, so that it is read back unchanged."""
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, str):
         if not any(0xD800 <= ord(character) < 0xE000 for character in value):
-            return str.__str__(value)  # the text itself: an enum's own `str` is its name
+            return str.__str__(value)  # the text of an enum, whose `str` is its name
     elif isinstance(value, int):
         if _LEAST <= value < _END:
             return int(value)

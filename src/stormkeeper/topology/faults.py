@@ -1,4 +1,4 @@
-"""What is wrong with a component or a script, in words: for who reads it, and for who runs it."""
+"""Error texts about components and scripts, for the submitter and for the operator."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Final
 
 
 def starts_itself(bolt: str) -> str:
-    """Say that a bolt starts its query, which is the worker's to start."""
+    """A bolt starts its query."""
     return (
         f"the bolt {bolt!r} started its query itself: return the DataStreamWriter without "
         ".start(); the worker names the query, gives it a checkpoint and starts it"
@@ -19,7 +19,7 @@ def starts_itself(bolt: str) -> str:
 
 
 def starts_beside(topology: str) -> str:
-    """Say that the script of a topology starts a query outside of it."""
+    """The script of a topology starts a query outside of it."""
     return (
         f"the script defines the topology {topology!r} and starts a query itself as well: make "
         "that one a bolt which returns its DataStreamWriter"
@@ -27,7 +27,7 @@ def starts_beside(topology: str) -> str:
 
 
 def starts_nothing(script: Path) -> str:
-    """Say that a script does nothing that a worker could run on."""
+    """A script starts nothing."""
     return (
         f"{script} defines no Topology and starts no streaming query: there is nothing to run. Have"
         " it define a Topology, or start a query with `.writeStream....start()`"
@@ -35,16 +35,9 @@ def starts_nothing(script: Path) -> str:
 
 
 def unnamed_checkpoints(script: Path, names_none: bool, keeps: bool) -> str:
-    """Say what becomes of the queries of a script that name no checkpoint.
+    """A script's queries lack checkpoints, all of them or some.
 
-    Parameters
-    ----------
-    script
-        The script.
-    names_none
-        Whether the script names no checkpoint at all, or not one for each query.
-    keeps
-        Whether such a query gets a checkpoint in the topology's folder.
+    `keeps`: whether such a query gets a checkpoint in the topology's folder.
     """
     found = f"{script} names {'no' if names_none else 'not for each query a'} checkpointLocation"
     if keeps:
@@ -55,7 +48,6 @@ def unnamed_checkpoints(script: Path, names_none: bool, keeps: bool) -> str:
     return f"{found}, and topology.checkpoint.scripts is false: a query without one {_ANEW}"
 
 
-#: What happens to a query without a checkpoint, and what to do.
 _ANEW: Final = (
     "begins at batch 0 whenever its worker starts again, and writes its rows again. Name one with"
     ' .option("checkpointLocation", …)'
@@ -63,23 +55,17 @@ _ANEW: Final = (
 
 
 def without_checkpoint(query: str) -> str:
-    """Say of a running query that it has no checkpoint that it could go on from."""
+    """A running query has no checkpoint to continue from."""
     why = "as topology.checkpoint.scripts is false"
     return f"the query {query!r} has no checkpoint, {why}: it {_ANEW}"
 
 
-#: How a worker has ended that another supervisor had started.
+#: The end of a worker that another supervisor had started.
 UNSEEN_END: Final = "its exit code is not known"
 
 
 def broken_checkpoint(name: str) -> str:
-    """Say what can be done about a checkpoint with a file that is empty or cut off.
-
-    Parameters
-    ----------
-    name
-        The topology's name, or the checkpoint's folder.
-    """
+    """A file of a checkpoint is damaged; `name` is the topology's, or the checkpoint's folder."""
     return (
         "a file of the checkpoint is empty or cut off, as after a power cut: on this machine,"
         f" `storm checkpoint check {name}` says which, and what is lost if it is mended, and"
@@ -87,27 +73,20 @@ def broken_checkpoint(name: str) -> str:
     )
 
 
-#: How the line of a crash begins.
+#: The beginning of a crash report.
 _CRASH: Final = "the worker in slot "
 _TRACEBACK: Final = "Traceback (most "
 
 
 def crash(port: int, number: int, reason: str) -> str:
-    """Return the line that says of a slot's worker that it crashed, for the `number`-th time."""
+    """The worker of a slot crashed, for the `number`-th time."""
     return f"{_CRASH}{port} crashed ({number} in a row): {reason}"
 
 
 def crash_with_cause(line: str, cause: str) -> str:
-    """Return the report of a crash whose cause is known, which begins with the exception.
+    """The report of a crash: the exception's first line, the `crash` line, and the cause.
 
-    Storm's UI shows the first 200 characters of an error.
-
-    Parameters
-    ----------
-    line
-        What `crash` returned.
-    cause
-        What the worker itself has reported.
+    The exception comes first since Storm's UI shows the first 200 characters of an error.
     """
     lines = [each.strip() for each in cause.splitlines() if each.strip()] or [""]
     has_trace = any(each.startswith(_TRACEBACK) for each in lines)
@@ -116,12 +95,12 @@ def crash_with_cause(line: str, cause: str) -> str:
 
 
 def is_crash(error: str) -> bool:
-    """Return whether an error of a component is the report of a crash."""
+    """Return whether a component's error is the report of a crash."""
     return any(line.startswith(_CRASH) for line in error.splitlines()[:2])
 
 
 def newest_line(error: str) -> str:
-    r"""Return in one line what happened: of a Python traceback its last line.
+    r"""Return an error in one line: of a Python traceback the last line.
 
     Examples
     --------
@@ -136,20 +115,20 @@ def newest_line(error: str) -> str:
 
 
 def _first(lines: Sequence[str]) -> str:
-    """Return the first line, with the next one where the first only announces it."""
+    """Return the first line, with the next if the first ends in a colon."""
     return " ".join(lines[:2] if lines[0].endswith(":") else lines[:1])
 
 
 def frame_unread(bolt: str) -> str:
-    """Say that a bolt gives rows to nobody."""
+    """No component reads the rows of a bolt."""
     return (
-        f"nobody reads from the bolt {bolt!r}, and it returned a DataFrame: add a bolt with "
+        f"no component reads from the bolt {bolt!r}, and it returned a DataFrame: add a bolt with "
         f"@topology.bolt({bolt}), or end the query by returning frame.writeStream..."
     )
 
 
 def no_writer(bolt: str, returned: str) -> str:
-    """Say that a bolt which ends a query `returned` no writer."""
+    """A bolt that ends a query returned no writer."""
     return (
         f"the bolt {bolt!r} returned {returned}, not a DataStreamWriter: end it with "
         "`return frame.writeStream...`"
@@ -157,21 +136,21 @@ def no_writer(bolt: str, returned: str) -> str:
 
 
 def writer_read(bolt: str) -> str:
-    """Say that a bolt ends a query where another one wants to go on."""
+    """A bolt ends a query, but another one reads from it."""
     return (
         f"the bolt {bolt!r} returned a DataStreamWriter, which ends a query, but another bolt "
         "reads from it: return a DataFrame, and write it in a bolt of its own"
     )
 
 
-#: How a function's result is described where it is None.
+#: The result of a function that returns None.
 NOTHING = "nothing (is a `return` missing?)"
 
 
 def missing_module(name: str, python: str) -> str:
-    """Say that a module is not there, and how to bring it.
+    """A module is missing.
 
-    A package whose name is guessed from the module's may be another project's, so none is named.
+    No package is suggested: a name guessed from the module's may be another project's.
     """
     return (
         f"No module named {name!r}: name the package that has it in the requirements.txt beside "
@@ -180,7 +159,7 @@ def missing_module(name: str, python: str) -> str:
     )
 
 
-#: What Spark's own connectors are called in a repository; other ones have versions of their own.
+#: Maven coordinates of Spark's own connectors, and of others, which have versions of their own.
 _OF_SPARK: Final = {
     "kafka": "org.apache.spark:spark-sql-kafka-0-10_{scala}:{spark}",
     "avro": "org.apache.spark:spark-avro_{scala}:{spark}",
@@ -203,7 +182,7 @@ _OF_OTHERS: Final = {
 
 @functools.cache
 def spark_versions() -> tuple[str, str]:
-    """Return the versions of the installed Spark and of its Scala; placeholders where none is."""
+    """Return the versions of the installed Spark and its Scala, or placeholders."""
     try:
         spark = metadata.version("pyspark")
         found = importlib.util.find_spec("pyspark")
@@ -215,15 +194,7 @@ def spark_versions() -> tuple[str, str]:
 
 
 def coordinates(source: str, versions: tuple[str, str] | None = None) -> str | None:
-    """Return what the package of a data source is called in a repository; None: not known.
-
-    Parameters
-    ----------
-    source
-        What ``format`` is given.
-    versions
-        Of Spark and of Scala; None: those that are installed.
-    """
+    """Return a data source's Maven coordinates, None if unknown; `versions` is (Spark, Scala)."""
     name = source.lower()
     spark, scala = versions or spark_versions()
     package = _OF_SPARK.get(name) or _OF_OTHERS.get(name)
@@ -232,13 +203,7 @@ def coordinates(source: str, versions: tuple[str, str] | None = None) -> str | N
 
 
 def missing_source(source: str, versions: tuple[str, str] | None = None) -> str:
-    """Say how a data source is brought that Spark does not find.
-
-    Parameters
-    ----------
-    source, versions
-        As of `coordinates`.
-    """
+    """Spark does not find a data source: how to bring it."""
     package = coordinates(source, versions)
     spark, scala = versions or spark_versions()
     which = ""
@@ -255,7 +220,7 @@ def missing_source(source: str, versions: tuple[str, str] | None = None) -> str:
 
 
 def may_miss_source(script: Path, source: str) -> str:
-    """Say that a script uses a data source of which nothing comes along."""
+    """A script uses a data source, and no jar comes with it."""
     return (
         f"{script} uses the data source {source!r}, and no jar comes along: unless the cluster's"
         f" Spark has it, {missing_source(source)}"
@@ -263,15 +228,7 @@ def may_miss_source(script: Path, source: str) -> str:
 
 
 def unfetched(packages: str, what: str) -> str:
-    """Say that Spark did not get its packages.
-
-    Parameters
-    ----------
-    packages
-        The value of ``spark.jars.packages``.
-    what
-        What Spark's resolver said.
-    """
+    """Spark could not fetch `packages` (``spark.jars.packages``), with the resolver's message."""
     return (
         f"Spark did not start, as it could not fetch spark.jars.packages={packages}: {what}. If the"
         " name is right and no repository is reached from here, bring the jars and those that they"
@@ -280,7 +237,6 @@ def unfetched(packages: str, what: str) -> str:
     )
 
 
-#: What a worker cannot run, and why.
 CONNECT: Final = (
     "Spark Connect is not supported: a worker starts, counts and stops queries in a Spark of its"
     " own. Use SparkSession.builder.getOrCreate() without .remote(...); to have tasks run on other"

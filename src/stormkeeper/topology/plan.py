@@ -1,9 +1,9 @@
-"""What runs when a topology runs: its queries, their executors, and the numbers of the tasks.
+"""The plan of a topology: its queries, their executors, and the tasks; and the claims of launches.
 
 A query is a sink and everything that feeds it. An executor is a component in a query, with as many
-tasks as the component's parallelism. Tasks are numbered from 1, over the components sorted by id,
-and for each over its queries sorted by id. None of this needs Spark or a function. So everyone who
-has the topology, or its description, counts the same tasks. Plans are equal by value.
+tasks as the component's parallelism. Tasks are numbered from 1 over the components sorted by id,
+then over their queries sorted by id. Everything follows from the topology or its description, so
+all processes number the same tasks.
 """
 
 from __future__ import annotations
@@ -19,10 +19,7 @@ from stormkeeper.topology.topology import ComponentDescription, Topology
 
 @dataclass(frozen=True)
 class Edge:
-    """An input of a component within a query: rows that flow from `source` to `target`.
-
-    `position` is the input's place among the target's inputs, from 0.
-    """
+    """Rows that flow from `source` to input number `position`, from 0, of `target`."""
 
     source: str
     target: str
@@ -33,8 +30,7 @@ class Edge:
 class Query:
     """A sink and everything that feeds it; runs as one streaming query.
 
-    `id` is the sink's; `components` are in an order in which each comes after its inputs, the
-    sink last.
+    `id` is the sink's. Each of the `components` comes after its inputs, the sink last.
     """
 
     id: str
@@ -42,7 +38,7 @@ class Query:
 
     @property
     def edges(self) -> tuple[Edge, ...]:
-        """The inputs of all components of the query, in their order."""
+        """The inputs of all components, in order."""
         return tuple(
             Edge(source, component.id, position)
             for component in self.components
@@ -61,29 +57,21 @@ class Executor:
 
     @property
     def emits(self) -> bool:
-        """Whether it gives rows to others; the bolt that is the query's sink does not."""
+        """Whether other components read its rows; false for a bolt that is the query's sink."""
         return self.component.kind == "spout" or self.component.id != self.query
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The queries by the order of their sinks in the topology, and the executors by task."""
+    """The queries in the order of their sinks in the topology, and the executors by task."""
 
     queries: tuple[Query, ...]
     executors: tuple[Executor, ...]
 
     def only(self, queries: Sequence[str]) -> Plan:
-        """Return the part of the plan that one worker has; tasks keep their numbers.
+        """Return the part of the plan with these queries; tasks keep their numbers.
 
-        Parameters
-        ----------
-        queries
-            Ids of the queries that it runs.
-
-        Raises
-        ------
-        TopologyError
-            When the topology has no such query.
+        Raises `TopologyError` for an unknown query.
         """
         known = [query.id for query in self.queries]
         for id_ in queries:
@@ -99,15 +87,15 @@ class Plan:
 
 
 def plan(topology: Topology) -> Plan:
-    """Return what runs when `topology` runs.
+    """Return the plan of a topology.
 
-    A bolt that no other component reads from is taken for a sink. Whether it is one shows when its
-    function is called.
+    A bolt that no component reads from counts as a sink; the worker finds out when it calls the
+    function.
 
     Raises
     ------
     TopologyError
-        When the topology has no sink, or a spout that nobody reads from.
+        There is no sink, or no component reads from a spout.
     """
     components = {id_: component.description for id_, component in topology.components.items()}
     if not components:
@@ -119,7 +107,7 @@ def plan(topology: Topology) -> Plan:
     for component in components.values():
         if component.kind == "spout" and component.id not in consumed:
             raise TopologyError(
-                f"nobody reads from the spout {component.id!r}: add a bolt with "
+                f"no component reads from the spout {component.id!r}: add a bolt with "
                 f"@topology.bolt({component.id}), or take the spout out"
             )
     sinks = [c for c in components.values() if c.kind == "bolt" and c.id not in consumed]
@@ -137,7 +125,7 @@ def _with_ancestors(
         if id_ not in wanted:
             wanted.add(id_)
             left.extend(components[id_].inputs)
-    # A component can only read from earlier ones, so this order puts each after its inputs.
+    # Components read from earlier ones only, so each comes after its inputs.
     return tuple(c for c in components.values() if c.id in wanted)
 
 
@@ -158,10 +146,12 @@ _FORM = re.compile(r"([0-9]{1,19})-([0-9]{1,19})-([0-9]{1,19})")
 
 
 class Claim(NamedTuple):
-    """A launch; claims are ordered by their fields, the first one counting most.
+    """A launch of a query; the greatest claim wins.
 
-    A leader gives the first two, and never the same ones twice. The last one counts the starts of
-    the worker's process in its place, by its supervisor, from 0.
+    A worker that was cut off may run on while its queries were launched elsewhere. So each worker
+    writes its claim to the query's checkpoint, and starts no batch after it has seen a greater
+    claim there. A leader assigns epoch and counter, each pair once. The supervisor counts the
+    starts of the worker's process there in `launch`, from 0.
     """
 
     epoch: int
@@ -173,7 +163,7 @@ class Claim(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Claim:
-        """Read what ``str`` wrote; `ValueError` for anything else."""
+        """Read the text of ``str``; raise `ValueError` for anything else."""
         found = _FORM.fullmatch(text)
         if found is None:
             raise ValueError(f"{text!r} is no claim: EPOCH-COUNTER-LAUNCH, such as 12-3-0")

@@ -1,13 +1,11 @@
-"""What the source of a script says of its topology, without running it.
+"""Checks the source of a script, without running it.
 
-A worker takes seconds to start Spark before it runs a script. But most faults can be seen in the
-source: a module that is not there, an input that nobody defined, a query that its bolt starts. They
-are found here within a tenth of a second.
+A worker takes seconds to start Spark before it runs a script, but most faults show in the source
+within a tenth of a second: a missing module, an undefined input, a query that its bolt starts, a
+script that starts nothing.
 
-A user cannot override what is refused here. So a script is refused only if the worker would
-certainly refuse it, too. Where the source leaves anything open, nothing is said. The source is
-read, never executed: a real `Topology` gets copies of the decorated functions, with the same
-parameters and without their bodies, and its own checks find the faults.
+A user cannot override a refusal. So a script is refused only if the worker would certainly refuse
+it, or end at once; whenever the source leaves that open, the script passes.
 """
 
 from __future__ import annotations
@@ -28,35 +26,29 @@ from stormkeeper.topology import faults
 from stormkeeper.topology.declared_topology import FaultError, check_described
 from stormkeeper.topology.syntax import bound, chain, made_of, mentioned, within
 
-#: Where a script imports `Topology` from.
+#: The modules from which a script imports `Topology`.
 MODULES = ("stormkeeper.topology", "stormkeeper.topology.topology")
 
-#: With Python's own, the packages of which it is known what importing and calling them does not
-#: do: bring modules from elsewhere, or reach into a topology that nobody has handed to them.
+#: Packages, besides Python's own, that neither bring modules from elsewhere nor reach into a
+#: topology that was not passed to them.
 _KNOWN = frozenset({"py4j", "pyspark", "stormkeeper"})
 
 
-#: The option of a writer, and the end of Spark's setting, that name a checkpoint; in lower case.
+#: The writer's option, and the end of Spark's setting, for a checkpoint, in lower case.
 _CHECKPOINT = "checkpointlocation"
 
 
 def check(script: Path, py_files: Sequence[Path] = (), *, runs_here: bool = True) -> None:
-    """Look for faults in the source of a script.
+    """Raise `TopologyError` for the first fault in a script's source, with the script and the line.
 
     Parameters
     ----------
-    script
-        A topology, or any PySpark script.
     py_files
-        Modules, and archives of modules, that it can import besides those beside it and the
+        Modules, and archives of modules, that the script can import besides those beside it and the
         installed ones.
     runs_here
-        Whether what is installed here is all that it finds. Else no missing module is a fault.
-
-    Raises
-    ------
-    TopologyError
-        For the first fault; the message begins with the script and the line.
+        Whether the script will find only what is installed here. Otherwise no missing module is a
+        fault.
     """
     try:
         source = script.read_bytes()
@@ -73,7 +65,7 @@ def check(script: Path, py_files: Sequence[Path] = (), *, runs_here: bool = True
         if runs_here and not modules.has(name):
             raise _at(script, node.lineno, faults.missing_module(name, sys.executable))
         if not modules.knows(name):
-            break  # it may bring others
+            break  # the module may bring others
     for node, fault in _unsupported(tree):
         raise _at(script, node.lineno, fault)
     called = _names_of_topology(tree)
@@ -87,25 +79,20 @@ def check(script: Path, py_files: Sequence[Path] = (), *, runs_here: bool = True
 
 
 def parsed(source: bytes) -> ast.Module:
-    """Return the syntax tree, without Python's warnings: these come when the script is run."""
+    """Return the syntax tree, without Python's warnings, which come when the script runs."""
     with warnings.catch_warnings(action="ignore"):
         return ast.parse(source)
 
 
 def script_name(script: Path) -> str:
-    """Return the name of a topology that is called after its script."""
+    """Return a topology's name after its script."""
     return re.sub(r"[^A-Za-z0-9]+", "-", script.stem).strip("-") or "topology"
 
 
 def imports_topology(script: Path, py_files: Sequence[Path] = ()) -> bool:
     """Return whether a script, or a module that comes with it, imports `stormkeeper.topology`.
 
-    If none does, the script defines no topology, unless an installed package makes one for it.
-
-    Parameters
-    ----------
-    script, py_files
-        As of `check`. The modules beside the script come with it, too.
+    If not, the script defines no topology, unless an installed package makes one for it.
     """
     modules = Modules([script.resolve().parent, *py_files])
     return any(f"{name}.".startswith(f"{MODULES[0]}.") for name in reached(script, modules))
@@ -114,16 +101,8 @@ def imports_topology(script: Path, py_files: Sequence[Path] = ()) -> bool:
 def names_checkpoints(script: Path, py_files: Sequence[Path] = ()) -> bool | None:
     """Return whether the queries of a plain script name their checkpoints.
 
-    Parameters
-    ----------
-    script, py_files
-        As of `check`.
-
-    Returns
-    -------
-    bool or None
-        True if the source, with that of the modules which come along, names a checkpoint as often
-        as it begins to write a stream; False if it names none; None if it names some.
+    True if the source, with its modules, names a checkpoint as often as it begins to write a
+    stream; False if it names none; None if it names some.
     """
     trees = _trees(script, py_files)
     if not trees:
@@ -141,23 +120,15 @@ def names_checkpoints(script: Path, py_files: Sequence[Path] = ()) -> bool | Non
 
 
 def _is_checkpoint(text: str) -> bool:
-    """Return whether a text is the name of the option or the setting, and no prose about it."""
+    """Return whether a text is the option or the setting, and not prose about it."""
     name = text.lower()
     return name == _CHECKPOINT or (name.endswith(f".{_CHECKPOINT}") and len(name.split()) == 1)
 
 
 def modules_beside(script: Path, py_files: Sequence[Path] = ()) -> list[Path]:
-    """Return the modules beside a script that it may import, itself or by way of others.
+    """Return the modules beside a script that it may import, itself or through others, sorted.
 
-    Parameters
-    ----------
-    script, py_files
-        As of `check`.
-
-    Returns
-    -------
-    list of Path
-        The file of each module, and the folder of each package, sorted.
+    They are the files of modules and the folders of packages.
     """
     folder = script.resolve().parent
     names = {name.partition(".")[0] for name in reached(script, Modules([folder, *py_files]))}
@@ -168,24 +139,21 @@ def modules_beside(script: Path, py_files: Sequence[Path] = ()) -> list[Path]:
             if spec is not None and spec.origin is not None:
                 origin = Path(spec.origin)
                 found.add(origin.parent if spec.submodule_search_locations else origin)
-            # A folder without __init__.py is a package only where nothing else has its name.
+            # A folder without __init__.py is a package only if no other module has its name.
             elif spec is not None and not Modules([*py_files]).has(name):
                 found.add(folder / name)
     return sorted(found)
 
 
 def reached(script: Path, modules: Modules) -> Iterator[str]:
-    """Yield the modules that a script may import, itself or by way of what comes with it.
+    """Yield the modules that a script may import, itself or through modules that come with it.
 
-    Raises
-    ------
-    OSError
-        The script cannot be read.
+    Raises `OSError` if the script cannot be read.
     """
     package = modules.package(script)
     left: list[tuple[bytes | None, str]] = [(script.read_bytes(), package)]
     seen = set[str]()
-    if package:  # it is imported before its script is run
+    if package:  # imported before its script runs
         seen.add(package)
         yield package
         left += modules.sources(package)
@@ -203,7 +171,7 @@ def reached(script: Path, modules: Modules) -> Iterator[str]:
 
 
 def _imported(tree: ast.Module, package: str) -> Iterator[str]:
-    """Yield the modules that a module of `package` may import: for ``from a import b`` two."""
+    """Yield the modules that a module of `package` may import: two for ``from a import b``."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -216,7 +184,7 @@ def _imported(tree: ast.Module, package: str) -> Iterator[str]:
 
 
 def _names_of_topology(tree: ast.Module) -> set[str]:
-    """Return what the script calls `Topology`: ``Topology``, ``topology.Topology``, …."""
+    """Return the script's names for `Topology`: ``Topology``, ``topology.Topology``, …."""
     return {name for node in ast.walk(tree) for name in _names_imported(node)}
 
 
@@ -235,7 +203,7 @@ def _names_imported(node: ast.AST) -> Iterator[str]:
 
 
 def _unsupported(tree: ast.Module) -> Iterator[tuple[ast.stmt, str]]:
-    """Yield the statements that a worker cannot run, of those that certainly run."""
+    """Yield the statements that certainly run and that a worker does not support."""
     for node in tree.body:
         if not isinstance(node, ast.Import | ast.ImportFrom | ast.Expr | ast.Assign):
             continue
@@ -260,14 +228,9 @@ def _is_text(node: ast.AST, beginning: str) -> bool:
 
 
 def formats(script: Path, py_files: Sequence[Path] = ()) -> set[str]:
-    """Return what a script gives to ``format``, as far as the source shows it.
+    """Return the arguments of ``format`` in a script, as far as the source shows them.
 
-    The result is empty if the script names jars or packages for Spark itself.
-
-    Parameters
-    ----------
-    script, py_files
-        As of `check`.
+    Empty if the script names jars or packages for Spark itself.
     """
     found = set[str]()
     for tree in _trees(script, py_files):
@@ -305,7 +268,7 @@ def _syntax(error: SyntaxError) -> str:
 
 
 def _first_imports(body: Sequence[ast.stmt]) -> Iterator[tuple[ast.stmt, str]]:
-    """Yield the modules that are imported before anything else is done, with where they are."""
+    """Yield the modules that are imported before anything else, with their statements."""
     for node in body:
         if isinstance(node, ast.Import):
             for alias in node.names:
@@ -317,19 +280,16 @@ def _first_imports(body: Sequence[ast.stmt]) -> Iterator[tuple[ast.stmt, str]]:
 
 
 class Modules:
-    """The modules that a script finds: in `places` first, and where all find them.
+    """The modules that a script finds: in `places`, then the installed ones.
 
-    Parameters
-    ----------
-    places
-        Folders, modules (``.py``) and archives of modules.
+    A place is a folder, a module or an archive of modules.
     """
 
     def __init__(self, places: Sequence[Path]) -> None:
         self._places = places
 
     def package(self, script: Path) -> str:
-        """Return the package of which a script in a folder below is a module; else nothing."""
+        """Return the package that a script in a subfolder belongs to; empty at the top."""
         folder = script.resolve().parent
         for place in self._places:
             if folder.is_relative_to(place.resolve()) and folder != place.resolve():
@@ -337,27 +297,27 @@ class Modules:
         return ""
 
     def has(self, name: str) -> bool:
-        """Return whether a module is there."""
+        """Return whether a module exists."""
         package = name.partition(".")[0]
-        # Whoever runs scripts has the known ones, if not who only looks at them.
+        # The known ones are installed wherever scripts run, but perhaps not here.
         if self.brings(package) or package in _KNOWN:
             return True
         try:
-            # Of a name without a dot it imports nothing.
+            # For a name without a dot, this imports nothing.
             return importlib.util.find_spec(package) is not None
         except ImportError:
             return False
-        except ValueError:  # it is imported already, and says not from where, as ``__main__``
+        except ValueError:  # imported already, without a spec, as ``__main__``
             return True
 
     def knows(self, name: str) -> bool:
-        """Return whether it is known what importing a module does not do."""
+        """Return whether importing a module certainly has no effect on others."""
         package = name.partition(".")[0]
         known = package in _KNOWN or package in sys.stdlib_module_names
         return known and not self.brings(package)
 
     def brings(self, package: str) -> bool:
-        """Return whether a package, or a module that is in none, is in one of the places."""
+        """Return whether a package or module is in one of the places."""
         if any(place.suffix == ".py" and place.stem == package for place in self._places):
             return True
         with contextlib.suppress(ImportError, ValueError):
@@ -366,10 +326,9 @@ class Modules:
         return False
 
     def sources(self, name: str) -> Iterator[tuple[bytes | None, str]]:
-        """Yield the sources of a module that comes with the script and of its packages.
+        """Yield the sources of a module that comes with the script, and of its packages.
 
-        With each comes the package in which its relative imports are looked up. What has none to
-        read, as it is compiled, is None.
+        With each comes the package for its relative imports. A compiled one is None.
         """
         for place in self._places:
             if place.suffix == ".py" and place.stem == name:
@@ -378,20 +337,20 @@ class Modules:
         for part in itertools.accumulate(name.split("."), "{}.{}".format):
             package, _, last = part.rpartition(".")
             with contextlib.suppress(ImportError, ValueError, OSError, SyntaxError):
-                # By its whole name, a folder without __init__.py would be looked for in the folder
-                # above it as that is imported, and it is not.
+                # By its last name only: for a whole name, a folder without __init__.py is looked
+                # up through its imported parent, which is not imported here.
                 found = importlib.machinery.PathFinder.find_spec(last, places)
                 if found is None:
                     return
-                within = found.submodule_search_locations
-                places = list(within or ())
-                # All loaders of Python's have it, but not all say so by their class.
+                inner = found.submodule_search_locations
+                places = list(inner or ())
+                # All of Python's loaders have the method, though not all of their types.
                 source = getattr(found.loader, "get_source", lambda _: "")(last)
                 text = None if source is None else source.encode()
-                yield text, package if within is None else part
+                yield text, package if inner is None else part
 
     def unknown(self, node: ast.AST) -> bool:
-        """Return whether `node` imports a module that is not known."""
+        """Return whether `node` imports an unknown module."""
         if isinstance(node, ast.Import):
             return not all(self.knows(alias.name) for alias in node.names)
         if isinstance(node, ast.ImportFrom):
@@ -399,35 +358,35 @@ class Modules:
         return False
 
 
-#: What begins a streaming query of Spark's.
+#: Names that begin a streaming query.
 _STARTS = ("writeStream", "DataStreamWriter")
 
-#: Modules of Python's that run code which stands elsewhere.
+#: Python's modules that run code from elsewhere.
 _RUNNERS = frozenset(
     {"builtins", "ctypes", "importlib", "marshal", "pickle", "pkgutil", "runpy", "shelve"}
     | {"zipimport"}
 )
-#: Names with which anything can be reached; names of py4j's objects begin with ``_j``.
+#: Names that reach any other name; those of py4j's objects begin with ``_j``.
 _DYNAMIC = frozenset(
     {"__builtins__", "__dict__", "__getattribute__", "__import__", "attrgetter", "eval", "exec"}
     | {"getattr", "globals", "locals", "methodcaller", "modules", "vars"}
 )
 _OF_THE_JVM = ("_j", "_gateway", "_sc")
 
-#: Modules whose functions call nothing of the script's that is not handed to them.
+#: Modules whose functions call nothing of the script that is not passed to them.
 _HARMLESS = frozenset(
     {"collections", "dataclasses", "datetime", "decimal", "enum", "logging", "os", "pathlib"}
     | {"pyspark", "re", "typing"}
 )
 _HARMLESS_CALLS = frozenset({"dict", "float", "frozenset", "int", "list", "set", "str", "tuple"})
 _HARMLESS_DECORATORS = frozenset({"classmethod", "property", "staticmethod"})
-#: Methods that run only when a class or one of its objects is called, or an object shown.
+#: Methods that run only if a class or its object is used explicitly.
 _HARMLESS_METHODS = frozenset(
     {"__call__", "__enter__", "__eq__", "__exit__", "__hash__", "__init__", "__post_init__"}
     | {"__repr__", "__str__"}
 )
 _DEFINING = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
-#: What may run code of the script's without a call that is to be seen.
+#: Statements that may run code of the script without a visible call.
 _RUNNING = (
     *(ast.For, ast.AsyncFor, ast.While, ast.With, ast.AsyncWith, ast.AugAssign, ast.Assert),
     *(ast.Raise, ast.Match, ast.Delete, ast.comprehension),
@@ -435,17 +394,10 @@ _RUNNING = (
 
 
 def check_starts(script: Path, py_files: Sequence[Path] = ()) -> None:
-    """Refuse a script that certainly starts nothing; one that imports this package may.
+    """Raise `TopologyError` for a script that certainly starts nothing; see `check`.
 
-    Parameters
-    ----------
-    script, py_files
-        As of `stormkeeper.topology.script_source.check_starts`.
-
-    Raises
-    ------
-    TopologyError
-        It starts nothing; the message says what to do.
+    A worker ends each time at once that runs a module of functions, or a script without streaming.
+    A script with this package, with modules from elsewhere, or with computed names passes.
     """
     fault = _fault(script, py_files)
     if fault is not None:
@@ -481,7 +433,7 @@ def _is_harmless(name: str, modules: Modules) -> bool:
 
 
 def _may_stream(tree: ast.Module) -> bool:
-    """Return whether anything in a module, run or not, may begin a streaming query."""
+    """Return whether anything in a module, even unused, may begin a streaming query."""
     names = mentioned(ast.walk(tree))
     texts = [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)]
     return (
@@ -492,14 +444,9 @@ def _may_stream(tree: ast.Module) -> bool:
 
 
 def _only_defines(tree: ast.Module, harmless: Collection[str]) -> bool:
-    """Return whether a module, when it is imported or run, calls nothing of its own.
+    """Return whether a module calls nothing of its own when it is imported or run.
 
-    Parameters
-    ----------
-    tree
-        The module.
-    harmless
-        Packages whose functions call only what is handed to them.
+    Functions of the `harmless` packages call only what is passed to them.
     """
     parts = [*within(tree.body)]
     imported = [node for node in parts if isinstance(node, ast.Import | ast.ImportFrom)]

@@ -1,4 +1,4 @@
-"""What the syntax tree of a script tells of its names: which are bound, read, made of others."""
+"""Names in a syntax tree: bound, mentioned, and derived from others."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _NAMED = (
 
 
 def evaluated(function: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[ast.expr]:
-    """Yield a function's defaults and annotations, which are evaluated where it is defined."""
+    """Yield a function's defaults and annotations, which are evaluated at its definition."""
     given = function.args
     yield from filter(None, [*given.defaults, *given.kw_defaults, function.returns])
     for part in ast.walk(given):
@@ -25,7 +25,7 @@ def evaluated(function: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[ast.
 
 
 def within(nodes: Iterable[ast.AST]) -> Iterator[ast.AST]:
-    """Yield what runs where `nodes` run: of functions what stands around their bodies."""
+    """Yield the nodes that run where `nodes` run; of a function its decorators and defaults."""
     left = list(nodes)
     while left:
         node = left.pop()
@@ -54,7 +54,7 @@ def bound(nodes: Iterable[ast.AST]) -> Iterator[str]:
 
 
 def mentioned(nodes: Iterable[ast.AST]) -> set[str]:
-    """Return the names that stand in `nodes`: of variables, of attributes, of what is imported."""
+    """Return the names in `nodes`: of variables, attributes and imports."""
     names = set()
     for node in nodes:
         if isinstance(node, ast.Name):
@@ -67,7 +67,7 @@ def mentioned(nodes: Iterable[ast.AST]) -> set[str]:
 
 
 def made_of(names: Iterable[str], body: Sequence[ast.stmt]) -> set[str]:
-    """Return `names`, and those of all that a module's statements make of them."""
+    """Return `names`, and the names that a module's statements derive from them."""
     found = set(names)
     left = [(set(bound(within([node]))), mentioned(ast.walk(node))) for node in body]
     while reached := [made for made, of in left if of & found and not made <= found]:
@@ -76,7 +76,7 @@ def made_of(names: Iterable[str], body: Sequence[ast.stmt]) -> set[str]:
 
 
 def chain(node: ast.expr) -> tuple[str | None, list[str]]:
-    """Return the name that ``name.a().b.c()`` begins with, and the attributes that follow."""
+    """Return the name at the beginning of ``name.a().b.c()``, and the attributes after it."""
     attributes: list[str] = []
     while True:
         if isinstance(node, ast.Call):

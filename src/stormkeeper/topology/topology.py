@@ -1,7 +1,7 @@
 """`Topology`: the decorators with which a user names spouts and bolts.
 
-Whatever can be said of a topology without calling its functions is checked here, at the line
-that is at fault. What they return is checked by the worker, before it starts any query.
+Everything that can be checked without calling the functions is checked here, at the faulty line.
+The worker checks what the functions return, before it starts a query.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ import msgspec
 
 from stormkeeper.errors import TopologyError
 
-#: Names end up in znodes, in file names of checkpoints and in topology ids.
+#: Names are parts of znodes, of checkpoints' file names and of topology ids.
 _TOPOLOGY_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*")
 _COMPONENT_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
-#: Storm's own components (``__acker``, ``__system``) begin so.
+#: Prefix of Storm's own components (``__acker``, ``__system``).
 _RESERVED = "__"
 
-#: Called with every topology that is made; a worker sets it while it runs a script.
+#: Called with each new topology; set by a worker while it runs a script.
 on_declared: ContextVar[Callable[[Topology], None] | None] = ContextVar("on_declared", default=None)
 
 
@@ -34,22 +34,22 @@ class Topology:
     """A graph of spouts and bolts that run as streaming queries of PySpark.
 
     A spout returns a streaming DataFrame. A bolt takes the DataFrames of its inputs and returns
-    another one, or a ``DataStreamWriter``: such a bolt is a sink, and there is one streaming query
-    per sink, made of the sink and all that feeds it. A function's parameters are its inputs in
-    order, and ``spark`` (the session) and ``conf`` (the configuration) where it has them.
+    another one, or a ``DataStreamWriter``: such a bolt is a sink. Each sink and everything that
+    feeds it is one streaming query. A function's parameters are its inputs in order and, if
+    present, ``spark`` (the session) and ``conf`` (the configuration).
 
     Parameters
     ----------
     name
         Letters, digits, and ``_ -`` after the first.
     conf
-        Configuration that the topology brings along: its own keys, Storm's, and ``spark.*``. What
-        the command line says (``-c key=value``) wins over it.
+        The topology's own keys, Storm's, and ``spark.*``. The command line (``-c key=value``)
+        overrides them.
 
     Raises
     ------
     TopologyError
-        When the name is no such name.
+        The name or the conf is invalid.
 
     Examples
     --------
@@ -95,7 +95,7 @@ class Topology:
 
     @property
     def components(self) -> Mapping[str, Component]:
-        """The components by id, each after all that it reads from."""
+        """The components by id, each after its inputs."""
         return MappingProxyType(self._components)
 
     @overload
@@ -119,14 +119,14 @@ class Topology:
         Parameters
         ----------
         parallelism
-            Number of partitions that its rows are spread over, and of its tasks.
+            Number of partitions of its rows, and of its tasks.
         name
-            Its id, where it should not be the function's name.
+            Its id; by default the function's name.
 
         Raises
         ------
         TopologyError
-            When it cannot be a spout of this topology; the message says why.
+            The function cannot be a spout of this topology; the message says why.
         """
         if others or isinstance(function, Component | str):
             raise TopologyError(
@@ -149,14 +149,14 @@ class Topology:
         inputs
             Components of this topology, or their ids, in the order of the function's parameters.
         parallelism
-            Number of partitions that its input is spread over, and of its tasks.
+            Number of partitions of its input, and of its tasks.
         name
-            Its id, where it should not be the function's name.
+            Its id; by default the function's name.
 
         Raises
         ------
         TopologyError
-            When it cannot be a bolt of this topology; the message says why.
+            The function cannot be a bolt of this topology; the message says why.
         """
         ids = [self._input(given) for given in inputs]
 
@@ -238,7 +238,7 @@ class Topology:
 
 
 def unheard(name: str, conf: Mapping[str, Any] | None = None) -> Topology:
-    """Make a topology that no worker hears of."""
+    """Make a topology without calling `on_declared`."""
     token = on_declared.set(None)
     try:
         return Topology(name, conf)
@@ -247,10 +247,7 @@ def unheard(name: str, conf: Mapping[str, Any] | None = None) -> Topology:
 
 
 def spread(topology: Topology, hints: Mapping[str, int]) -> None:
-    """Give components of a topology another parallelism, by their ids, as a rebalance does.
-
-    Ids that it does not have are passed over: a rebalance is checked where it is asked for.
-    """
+    """Set the parallelism of components by id, as a rebalance does; unknown ids are ignored."""
     for id_, parallelism in hints.items():
         if id_ in topology.components:
             topology.components[id_].parallelism = max(1, parallelism)
@@ -268,7 +265,7 @@ def _described(thing: Any) -> str:
 
 Kind = Literal["spout", "bolt"]
 
-#: Parameters that are filled by name; every other one takes an input, in order.
+#: Parameters that are filled by name; all others are inputs, in order.
 SERVICES = ("spark", "conf")
 
 
@@ -278,14 +275,11 @@ class ComponentDescription(msgspec.Struct, frozen=True, forbid_unknown_fields=Tr
     Parameters
     ----------
     id
-        Its name in the topology; unique there.
-    kind
-        "spout" or "bolt".
+        Its name, unique in the topology.
     inputs
-        Ids of the components that it reads from, in the order of the function's parameters; one
-        that is read twice stands here twice.
+        Ids of the components that it reads from, in the order of the function's parameters.
     parallelism
-        Number of partitions that its work is spread over, and of its tasks.
+        Number of its partitions, and of its tasks.
     """
 
     id: str
@@ -295,29 +289,15 @@ class ComponentDescription(msgspec.Struct, frozen=True, forbid_unknown_fields=Tr
 
 
 class Component:
-    """A spout or bolt of a topology, as its decorator returns it.
+    """A spout or bolt, as its decorator returns it.
 
-    A bolt names it as an input. Calling it calls the user's function, so that users can test it as
-    if it were not decorated.
-
-    Parameters
-    ----------
-    id
-        Its name in the topology; unique there.
-    kind
-        "spout" or "bolt".
-    function
-        The user's function.
-    inputs
-        Ids of the components that it reads from, in the order of the function's parameters; one
-        that is read twice stands here twice.
-    parallelism
-        Number of partitions that its work is spread over, and of its tasks.
+    A bolt names components as inputs. Calling a component calls the user's function, so that users
+    can test the function. Attributes are those of `ComponentDescription`.
 
     Raises
     ------
     TopologyError
-        When the function cannot be called with these inputs.
+        The function cannot be called with these inputs.
     """
 
     def __init__(
@@ -333,7 +313,7 @@ class Component:
         self.function = function
         self.inputs = tuple(inputs)
         self.parallelism = parallelism
-        # A fault in the signature is found here, where the user's traceback points at it.
+        # Checks the signature here, where the user's traceback points at the decorator.
         self.arguments([None] * len(self.inputs), dict.fromkeys(SERVICES))
         functools.update_wrapper(self, function)
 
@@ -351,26 +331,22 @@ class Component:
 
     @property
     def place(self) -> str:
-        """File and line of the function, ``job.py, line 7``; empty where it is not of Python."""
+        """File and line of the function, ``job.py, line 7``; empty if it is not Python."""
         code = getattr(inspect.unwrap(self.function), "__code__", None)
         return f"{code.co_filename}, line {code.co_firstlineno}" if code is not None else ""
 
     def arguments(
         self, inputs: Sequence[Any], services: Mapping[str, Any]
     ) -> tuple[list[Any], dict[str, Any]]:
-        """Return the positional and the keyword arguments to call the function with.
+        """Return the positional and keyword arguments of a call.
 
-        Parameters
-        ----------
-        inputs
-            A value for each of `Component.inputs`.
-        services
-            Values of ``spark`` and ``conf``, which the function gets if it has such a parameter.
+        `inputs` has a value for each of `Component.inputs`; `services` has the values of
+        `SERVICES`, which the function gets if it has such a parameter.
 
         Raises
         ------
         TopologyError
-            When the function has more or fewer parameters than there are inputs.
+            The function has more or fewer parameters than there are inputs.
         """
         positional: list[Any] = []
         keywords: dict[str, Any] = {}
@@ -424,7 +400,7 @@ class Component:
 def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
     try:
         return list(inspect.signature(function).parameters.values())
-    except ValueError:  # something written in C, which says nothing about itself
+    except ValueError:  # written in C, without a signature
         return [inspect.Parameter("inputs", inspect.Parameter.VAR_POSITIONAL)]
 
 
