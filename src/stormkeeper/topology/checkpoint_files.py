@@ -157,9 +157,7 @@ def _log(folder: Path) -> dict[int, Path]:
 
 
 def _is_whole(file: Path, before: Path | None = None) -> bool:
-    """Return whether a log file is complete: version, JSON, and as many lines as the file `before`
-    it.
-    """
+    """Return whether a log file has a version, JSON, and as many lines as the file `before`."""
     version, *lines = file.read_text(errors="replace").rstrip("\n").split("\n")
     if not _VERSION.fullmatch(version) or not lines:
         return False
@@ -176,8 +174,9 @@ def _is_whole(file: Path, before: Path | None = None) -> bool:
 
 
 def _matches_checksum(file: Path) -> bool:
-    """Return whether Hadoop's checksum file, if any, fits the file's length: 8 bytes, and 4 for
-    each 512.
+    """Return whether Hadoop's checksum file, if any, fits the length of the file.
+
+    The checksum has 8 bytes, and 4 for each 512 of the file.
     """
     checksum = file.with_name(f".{file.name}.crc")
     if not checksum.exists() or not checksum.stat().st_size:

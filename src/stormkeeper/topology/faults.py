@@ -11,7 +11,7 @@ from typing import Final
 
 
 def starts_itself(bolt: str) -> str:
-    """A bolt starts its query."""
+    """Say that a bolt starts a query, which the worker must do."""
     return (
         f"the bolt {bolt!r} started its query itself: return the DataStreamWriter without "
         ".start(); the worker names the query, gives it a checkpoint and starts it"
@@ -19,7 +19,7 @@ def starts_itself(bolt: str) -> str:
 
 
 def starts_beside(topology: str) -> str:
-    """The script of a topology starts a query outside of it."""
+    """Say that the script of a topology starts a query beside the topology."""
     return (
         f"the script defines the topology {topology!r} and starts a query itself as well: make "
         "that one a bolt which returns its DataStreamWriter"
@@ -27,7 +27,7 @@ def starts_beside(topology: str) -> str:
 
 
 def starts_nothing(script: Path) -> str:
-    """A script starts nothing."""
+    """Say that a script starts nothing."""
     return (
         f"{script} defines no Topology and starts no streaming query: there is nothing to run. Have"
         " it define a Topology, or start a query with `.writeStream....start()`"
@@ -35,7 +35,7 @@ def starts_nothing(script: Path) -> str:
 
 
 def unnamed_checkpoints(script: Path, names_none: bool, keeps: bool) -> str:
-    """A script's queries lack checkpoints, all of them or some.
+    """Say that some or all queries of a script lack a checkpoint.
 
     `keeps`: whether such a query gets a checkpoint in the topology's folder.
     """
@@ -55,7 +55,7 @@ _ANEW: Final = (
 
 
 def without_checkpoint(query: str) -> str:
-    """A running query has no checkpoint to continue from."""
+    """Say that a running query has no checkpoint to continue from."""
     why = "as topology.checkpoint.scripts is false"
     return f"the query {query!r} has no checkpoint, {why}: it {_ANEW}"
 
@@ -65,7 +65,7 @@ UNSEEN_END: Final = "its exit code is not known"
 
 
 def broken_checkpoint(name: str) -> str:
-    """A file of a checkpoint is damaged; `name` is the topology's, or the checkpoint's folder."""
+    """Say that a file of a checkpoint is damaged; `name` is the topology's or the folder."""
     return (
         "a file of the checkpoint is empty or cut off, as after a power cut: on this machine,"
         f" `storm checkpoint check {name}` says which, and what is lost if it is mended, and"
@@ -79,12 +79,12 @@ _TRACEBACK: Final = "Traceback (most "
 
 
 def crash(port: int, number: int, reason: str) -> str:
-    """The worker of a slot crashed, for the `number`-th time."""
+    """Say that the worker of a slot crashed, for the `number`-th time."""
     return f"{_CRASH}{port} crashed ({number} in a row): {reason}"
 
 
 def crash_with_cause(line: str, cause: str) -> str:
-    """The report of a crash: the exception's first line, the `crash` line, and the cause.
+    """Report a crash: the exception's first line, the `crash` line, and the cause.
 
     The exception comes first since Storm's UI shows the first 200 characters of an error.
     """
@@ -120,7 +120,7 @@ def _first(lines: Sequence[str]) -> str:
 
 
 def frame_unread(bolt: str) -> str:
-    """No component reads the rows of a bolt."""
+    """Say that no component reads the rows of a bolt."""
     return (
         f"no component reads from the bolt {bolt!r}, and it returned a DataFrame: add a bolt with "
         f"@topology.bolt({bolt}), or end the query by returning frame.writeStream..."
@@ -128,7 +128,7 @@ def frame_unread(bolt: str) -> str:
 
 
 def no_writer(bolt: str, returned: str) -> str:
-    """A bolt that ends a query returned no writer."""
+    """Say that a bolt which ends a query returned no writer."""
     return (
         f"the bolt {bolt!r} returned {returned}, not a DataStreamWriter: end it with "
         "`return frame.writeStream...`"
@@ -136,7 +136,7 @@ def no_writer(bolt: str, returned: str) -> str:
 
 
 def writer_read(bolt: str) -> str:
-    """A bolt ends a query, but another one reads from it."""
+    """Say that a bolt ends a query, but another bolt reads from it."""
     return (
         f"the bolt {bolt!r} returned a DataStreamWriter, which ends a query, but another bolt "
         "reads from it: return a DataFrame, and write it in a bolt of its own"
@@ -148,7 +148,7 @@ NOTHING = "nothing (is a `return` missing?)"
 
 
 def missing_module(name: str, python: str) -> str:
-    """A module is missing.
+    """Say that a module is missing.
 
     No package is suggested: a name guessed from the module's may be another project's.
     """
@@ -203,7 +203,7 @@ def coordinates(source: str, versions: tuple[str, str] | None = None) -> str | N
 
 
 def missing_source(source: str, versions: tuple[str, str] | None = None) -> str:
-    """Spark does not find a data source: how to bring it."""
+    """Say how to bring a data source that Spark does not find."""
     package = coordinates(source, versions)
     spark, scala = versions or spark_versions()
     which = ""
@@ -220,7 +220,7 @@ def missing_source(source: str, versions: tuple[str, str] | None = None) -> str:
 
 
 def may_miss_source(script: Path, source: str) -> str:
-    """A script uses a data source, and no jar comes with it."""
+    """Say that a script uses a data source, and that no jar comes along."""
     return (
         f"{script} uses the data source {source!r}, and no jar comes along: unless the cluster's"
         f" Spark has it, {missing_source(source)}"
@@ -228,7 +228,7 @@ def may_miss_source(script: Path, source: str) -> str:
 
 
 def unfetched(packages: str, what: str) -> str:
-    """Spark could not fetch `packages` (``spark.jars.packages``), with the resolver's message."""
+    """Say that Spark could not fetch `packages`, with the resolver's message."""
     return (
         f"Spark did not start, as it could not fetch spark.jars.packages={packages}: {what}. If the"
         " name is right and no repository is reached from here, bring the jars and those that they"
