@@ -207,7 +207,7 @@ class BlobStore:
         if not self._data.is_dir():
             with self._lock:
                 self._restore()
-        return Draft(self._data / f"{uuid.uuid4()}{_NEW}", counted=True)
+        return Draft(self._data / f"{uuid.uuid4()}{_NEW}")
 
     def part(self, sha256: str) -> Path:
         """Return the path of the partial fetch of the bytes with that checksum."""
