@@ -8,7 +8,7 @@ from contextlib import closing
 
 import pytest
 
-from stormkeeper.nimbus.retaining import Retention
+from stormkeeper.nimbus.cleanup import CheckpointRetention
 from stormkeeper.supervisor import slot_model as times
 from stormkeeper.thrift.nimbus import InvalidTopologyException
 from stormkeeper.thrift.records import KillOptions
@@ -156,11 +156,11 @@ def test_returning_machine_removes_its_part(cluster, master, submit, kill):
         return cluster.clock() + 3600
 
     ups = iter([0.0, 3600.0])
-    retention = Retention(
+    retention = CheckpointRetention(
         master.storm, tuple, kept_secs=3600, clock=later, monotonic=lambda: next(ups)
     )
     for _ in range(2):
-        retention.look(master.leader)
+        retention.remove_expired(master.leader)
     assert master.storm.checkpoints(storm_id).record.remove_on == [here.id]
     assert place.exists()
     here.start()

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stormkeeper.nimbus.deadlines import Due, due, left_secs
+from stormkeeper.nimbus.round import Deadline, left_secs, pending_deadlines
 from stormkeeper.thrift.records import (
     KillOptions,
     RebalanceOptions,
@@ -37,12 +37,12 @@ def test_what_is_left_is_never_below_0_nor_above_the_wait(deadline, wait_secs, n
 
 
 def look(before, bases, now):
-    return due(before, bases, default_wait_secs={"t": 30, "u": 30}, now=now)
+    return pending_deadlines(before, bases, default_wait_secs={"t": 30, "u": 30}, now=now)
 
 
 def test_the_next_leader_keeps_the_first_deadline():
     base = {"t": killed(at(20))}
-    assert look({}, base, NOW + 12) == {"t": Due(at(20), NOW + 20)}
+    assert look({}, base, NOW + 12) == {"t": Deadline(at(20), NOW + 20)}
 
 
 @pytest.mark.parametrize(("ahead", "expected"), [(3600, 0), (-3600, 20)])
@@ -62,7 +62,7 @@ def test_a_deadline_that_was_brought_forward_counts_anew():
 @pytest.mark.parametrize(("wait_secs", "expected"), [(20, 20), (None, 30), (0, 0), (-5, 0)])
 def test_a_kill_of_storm_s_nimbus_waits_from_when_it_is_seen(wait_secs, expected):
     first = look({}, {"t": killed(None, wait_secs)}, NOW)
-    assert first == {"t": Due(None, NOW + expected)}
+    assert first == {"t": Deadline(None, NOW + expected)}
     assert look(first, {"t": killed(None, wait_secs)}, NOW + 9) == first
 
 
@@ -74,8 +74,8 @@ def test_a_rebalance_waits_too_and_what_runs_does_not():
     options = TopologyActionOptions(rebalance_options=RebalanceOptions(wait_secs=9))
     waiting = StormBase("wc", TopologyStatus.REBALANCING, 1, topology_action_options=options)
     running = killed(at(1), status=TopologyStatus.ACTIVE)
-    assert look({}, {"t": waiting, "u": running}, NOW) == {"t": Due(None, NOW + 9)}
+    assert look({}, {"t": waiting, "u": running}, NOW) == {"t": Deadline(None, NOW + 9)}
 
 
 def test_what_is_over_is_forgotten():
-    assert look({"t": Due(1, 1.0)}, {}, NOW) == {}
+    assert look({"t": Deadline(1, 1.0)}, {}, NOW) == {}

@@ -15,29 +15,27 @@ from stormkeeper.nimbus.election import (
     LOOKS_PER_TIMEOUT,
     NEVER,
     UNFIT_PAUSE_SECS,
-    Election,
-)
-from stormkeeper.nimbus.election_events import (
     Check,
     Checked,
     CheckFailed,
     ConnectionChanged,
     Depose,
     Elect,
+    Election,
     Fetch,
     Fetched,
     GiveUp,
     Look,
-    NotTold,
+    Looked,
+    Notified,
+    NotifyFailed,
     QueueChanged,
     Recheck,
-    Saw,
     Stand,
     StandAside,
     StoreFailed,
     Take,
     TimePassed,
-    Told,
     Withdraw,
     Wrote,
 )
@@ -71,7 +69,7 @@ class Script:
         return instructions
 
     def saw(self, *line, session=SESSION, ago=0.0):
-        return self.tell(Saw(line, session, TIMEOUT, self.now - ago))
+        return self.tell(Looked(line, session, TIMEOUT, self.now - ago))
 
     def later(self, secs):
         """Let time pass, and tell what is due at its end."""
@@ -118,14 +116,14 @@ def leading():
     script = first()
     assert script.tell(Checked()) == [Elect(MINE)]
     assert script.leads
-    assert script.tell(Told()) == []
+    assert script.tell(Notified()) == []
     return script
 
 
 def suspended():
     script = leading()
     assert script.tell(CUT) == [Depose()]
-    assert script.tell(Told()) == []
+    assert script.tell(Notified()) == []
     return script
 
 
@@ -295,8 +293,8 @@ class TestTheLease:
 
     def test_a_session_without_an_end_is_looked_at_all_the_same(self):
         script = fit()
-        script.tell(Saw((), SESSION, NEVER, script.now))
-        script.tell(Wrote(), Saw((MINE,), SESSION, NEVER, script.now), Checked(), Told())
+        script.tell(Looked((), SESSION, NEVER, script.now))
+        script.tell(Wrote(), Looked((MINE,), SESSION, NEVER, script.now), Checked(), Notified())
         assert script.later(LOOK_SECS) == [Look()]
         assert script.leads
 
@@ -305,7 +303,7 @@ class TestTheLease:
         assert script.later(TIMEOUT / LOOKS_PER_TIMEOUT) == [Look()]
         assert script.election.alarm <= script.now + LEASE
         assert script.later(LEASE - TIMEOUT / LOOKS_PER_TIMEOUT) == [Depose()]
-        script.tell(Told())
+        script.tell(Notified())
         # The answer comes, late: it says how it was when it was asked.
         assert script.saw(MINE, ago=LEASE) == []
         assert not script.leads
@@ -334,7 +332,7 @@ class TestAnInterruption:
         assert script.tell(CONNECTED) == []
         assert script.saw(MINE) == [Look()]
         assert not script.leads
-        script.tell(Told())
+        script.tell(Notified())
         assert script.saw(MINE) == [Elect(MINE)]
 
     def test_who_lost_its_session_queues_anew(self):
@@ -351,20 +349,20 @@ class TestAnInterruption:
         assert script.tell(CONNECTED) == [Look()]
         assert script.saw(MINE) == []
         assert script.leads
-        assert script.tell(Told()) == []
+        assert script.tell(Notified()) == []
 
     def test_one_that_lasts_longer_than_the_nimbus_took_to_lead_is_told(self):
         script = first()
         assert script.tell(Checked()) == [Elect(MINE)]
         assert script.tell(CUT) == []
-        assert script.tell(Told()) == [Depose()]
+        assert script.tell(Notified()) == [Depose()]
 
     def test_two_reigns_are_never_told_as_one(self):
         script = leading()
         again = lock(9)
         assert script.tell(QueueChanged()) == [Look()]
         assert script.saw() == [Depose()]
-        assert script.tell(Told()) == [Check(None)]
+        assert script.tell(Notified()) == [Check(None)]
         assert script.tell(Checked()) == [Take()]
         script.tell(Wrote())
         assert script.saw(again) == [Check(again)]
@@ -467,7 +465,7 @@ class TestTheCode:
         assert script.tell(CONNECTED) == [Look()]
         assert script.saw(MINE) == []
         assert script.leads
-        assert script.tell(Told()) == [Elect(MINE)]
+        assert script.tell(Notified()) == [Elect(MINE)]
 
 
 class TestALeaderThatChecksAgain:
@@ -483,7 +481,7 @@ class TestALeaderThatChecksAgain:
         script = leading()
         script.tell(Recheck())
         assert script.tell(Checked(frozenset("a"))) == [GiveUp(MINE), Depose()]
-        assert script.tell(Told(), Wrote()) == [Look()]
+        assert script.tell(Notified(), Wrote()) == [Look()]
         assert script.saw(BEHIND) == []
         assert script.tell(Fetched()) == [Check(None)]
         assert script.tell(Checked()) == [Take()]
@@ -492,7 +490,7 @@ class TestALeaderThatChecksAgain:
         script = leading()
         script.tell(Recheck())
         assert script.tell(Checked(frozenset("a"), yields=True)) == [GiveUp(MINE), Depose()]
-        assert script.tell(Told(), Wrote()) == [Look()]
+        assert script.tell(Notified(), Wrote()) == [Look()]
         assert script.saw(BEHIND) == []
         assert script.later(DISK_PAUSE_SECS - 0.1) == []
         assert script.later(0.1) == [Check(None)]
@@ -502,7 +500,7 @@ class TestALeaderThatChecksAgain:
         script = leading()
         script.tell(Recheck())
         script.tell(Checked(yields=True))
-        assert script.tell(Told(), Wrote()) == [Look()]
+        assert script.tell(Notified(), Wrote()) == [Look()]
         assert script.saw(BEHIND) == []
         assert script.tell(Recheck()) == [Check(None)]
 
@@ -558,14 +556,14 @@ class TestTheNimbus:
     def test_that_cannot_be_told_yet_is_told_later(self):
         script = first()
         assert script.tell(Checked()) == [Elect(MINE)]
-        assert script.tell(NotTold(is_unfit=False)) == [Look()]
+        assert script.tell(NotifyFailed(is_unfit=False)) == [Look()]
         assert script.saw(MINE) == []
         assert script.later(FIRST_PAUSE_SECS) == [Elect(MINE)]
 
     def test_that_cannot_lead_leaves_it_to_others(self):
         script = first()
         assert script.tell(Checked()) == [Elect(MINE)]
-        assert script.tell(NotTold(is_unfit=True)) == [Look()]
+        assert script.tell(NotifyFailed(is_unfit=True)) == [Look()]
         assert not script.leads
         assert script.saw(MINE, BEHIND) == [GiveUp(MINE)]
         script.tell(Wrote())
@@ -585,7 +583,7 @@ class TestTheNimbus:
         assert script.later(1.0) == [GiveUp(MINE)]
         assert script.tell(Wrote()) == [Look()]
         assert script.saw(BEHIND) == []
-        assert script.tell(Told()) == [Check(None)]
+        assert script.tell(Notified()) == [Check(None)]
 
     def test_may_take_as_long_to_lead_as_it_likes(self):
         script = first()
@@ -600,7 +598,7 @@ class TestTheNimbus:
 def test_who_stands_aside_queues_again_in_time():
     script = leading()
     assert script.tell(StandAside(30.0)) == [GiveUp(MINE), Depose()]
-    assert script.tell(Told(), Wrote()) == [Look()]
+    assert script.tell(Notified(), Wrote()) == [Look()]
     assert script.saw() == []
     assert script.later(29.9) == []
     assert script.election.alarm == pytest.approx(script.now + 0.1)

@@ -52,8 +52,8 @@ def test_code_whose_holder_is_gone_keeps_nobody_from_leading(cluster, standing, 
     left.code.start()
     leader = standing(left).lead()
     assert leader.active_storms() == [WC]
-    assert f"nobody alive has the code of {WC}" in caplog.text
-    assert f"start who held it last: {holder.id}" in caplog.text
+    assert f"no live Nimbus has the code of {WC}" in caplog.text
+    assert f"start the Nimbus that held it last: {holder.id}" in caplog.text
     # It heals by itself when the holder is back.
     cluster.start(1).code.start()
     until(lambda: left.code.sync.missing() == {})

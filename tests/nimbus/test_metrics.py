@@ -7,16 +7,16 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from stormkeeper.nimbus import metrics
 from stormkeeper.nimbus.metrics import PREFIX, pages
-from stormkeeper.nimbus.sight import Seen
+from stormkeeper.nimbus.status import ClusterStatus
 from stormkeeper.state.storage import ConnectionState
 from support.rpc import Handler, served
 from support.waiting import DEADLINE_SECS, until
 
 NOW = 1000.0
 PAGE = Path(__file__).parents[2] / "docs" / "nimbus.md"
-LEADS = Seen(
+LEADS = ClusterStatus(
     epoch=7,
-    looked_at=NOW,
+    last_round_at=NOW,
     supervisors=2,
     slots=4,
     free_slots=1,
@@ -33,7 +33,7 @@ def ask():
         def ask(path, seen, connection=ConnectionState.CONNECTED, **disk):
             made = pages(
                 *(lambda: seen, server, lambda: connection, 10.0, lambda: NOW),
-                healths=lambda: {"running": 2, "crashing": 1},
+                count_health=lambda: {"running": 2, "crashing": 1},
                 **disk,
             )
             page = made[path]("")
@@ -62,7 +62,7 @@ def test_a_leader_says_what_it_sees(ask):
 
 
 def test_who_stands_by_says_nothing_of_the_cluster(ask):
-    found = samples(ask("/metrics", Seen())[1])
+    found = samples(ask("/metrics", ClusterStatus())[1])
     assert found[f"{PREFIX}leads",] == 0
     assert (f"{PREFIX}supervisors",) not in found
     assert (f"{PREFIX}topology_health", "running") not in found
@@ -76,7 +76,7 @@ def test_a_scrape_waits_for_no_store_that_is_silent():
         answers.wait(DEADLINE_SECS)
         return next(reads)
 
-    kept = metrics._Kept(read)
+    kept = metrics._HealthCounts(read)
     assert kept() == {}
     answers.set()
     until(lambda: kept() == {"running": 1})
@@ -85,7 +85,7 @@ def test_a_scrape_waits_for_no_store_that_is_silent():
 
 def test_ready_is_who_reaches_zookeeper(ask):
     assert ask("/readyz", LEADS) == (200, "leads\n")
-    assert ask("/readyz", Seen()) == (200, "stands by\n")
+    assert ask("/readyz", ClusterStatus()) == (200, "stands by\n")
     lost = ask("/readyz", LEADS, ConnectionState.SUSPENDED)
     assert lost == (503, "ZooKeeper cannot be reached\n")
 
@@ -94,14 +94,14 @@ def test_a_disk_that_fails_is_shown(ask):
     assert samples(ask("/metrics", LEADS)[1])[f"{PREFIX}disk_writable",] == 1
     disk = {"disk_fault": lambda: "/disk is full", "lost_blobs": lambda: 3}
     assert ask("/readyz", LEADS, **disk) == (503, "leads, and takes no uploads: /disk is full\n")
-    found = samples(ask("/metrics", Seen(), **disk)[1])
+    found = samples(ask("/metrics", ClusterStatus(), **disk)[1])
     assert (found[f"{PREFIX}disk_writable",], found[f"{PREFIX}blobs_lost_total",]) == (0, 3)
 
 
 def test_healthy_is_a_leader_who_looks(ask):
-    assert ask("/healthz", Seen())[0] == 200
+    assert ask("/healthz", ClusterStatus())[0] == 200
     assert ask("/healthz", LEADS)[0] == 200
-    stuck = replace(LEADS, looked_at=NOW - 61)
+    stuck = replace(LEADS, last_round_at=NOW - 61)
     assert ask("/healthz", stuck) == (
         503,
         "it leads, and has last looked at the cluster 61 s ago\n",

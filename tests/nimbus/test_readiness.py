@@ -6,7 +6,7 @@ import pytest
 
 from stormkeeper.blobs.sync_plan import Missing
 from stormkeeper.errors import StateUnavailableError
-from stormkeeper.nimbus.election_events import Checked
+from stormkeeper.nimbus.election import Checked
 from stormkeeper.nimbus.readiness import LOOKS_PER_WRITE, DiskWatch, Readiness, foreign_to
 from stormkeeper.paths import NimbusId
 from stormkeeper.state import leader_lock
@@ -220,7 +220,7 @@ def test_the_log_says_once_what_is_the_matter(session, storm, caplog):
     assert len(messages) == 4
     assert f"leads these topologies: {JAVAS}; start it with --take-over" in messages[0]
     assert f"is fetched: {OURS}" in messages[1]
-    assert "nobody alive has the code of gone" in messages[2]
-    assert messages[2].endswith("start who held it last: nobody is known")
-    assert "nobody alive has the code of lost" in messages[3]
-    assert messages[3].endswith("start who held it last: nimbus2.example:6627:0")
+    assert "no live Nimbus has the code of gone" in messages[2]
+    assert messages[2].endswith("start the Nimbus that held it last: unknown")
+    assert "no live Nimbus has the code of lost" in messages[3]
+    assert messages[3].endswith("start the Nimbus that held it last: nimbus2.example:6627:0")

@@ -10,16 +10,15 @@ from stormkeeper.conf import load
 from stormkeeper.errors import NotLeaderError, OutcomeUnknownError
 from stormkeeper.heartbeats.liveness import Limits
 from stormkeeper.nimbus import lifecycle
-from stormkeeper.nimbus.cleaning import Cleaner
+from stormkeeper.nimbus.cleanup import CheckpointRetention, Cleaner
 from stormkeeper.nimbus.conf_changes import ConfChanges
-from stormkeeper.nimbus.knowing import Knowledge
-from stormkeeper.nimbus.leading import Leading
+from stormkeeper.nimbus.leadership import LeaderDuties
 from stormkeeper.nimbus.lifecycle import Command, Event
-from stormkeeper.nimbus.retaining import Retention
+from stormkeeper.nimbus.round import Timeouts
 from stormkeeper.nimbus.scheduler import Scheduler
-from stormkeeper.nimbus.sight import Sight
+from stormkeeper.nimbus.status import StatusTracker
 from stormkeeper.nimbus.submitted import Submitted
-from stormkeeper.nimbus.times import Times
+from stormkeeper.nimbus.topology_cache import TopologyCache
 from stormkeeper.state import leader_lock
 from stormkeeper.state.storm.cluster import StormClusterState, leader_state
 from stormkeeper.state.storm.record_io import Codec
@@ -43,7 +42,7 @@ SHARED = "shared-3-1700000000"
 
 #: What happens by itself happens after an hour.
 HOUR = 3600.0
-TIMES = Times(monitor=HOUR, launch=HOUR, limits=Limits(HOUR, HOUR), kept=HOUR)
+TIMES = Timeouts(monitor=HOUR, launch=HOUR, limits=Limits(HOUR, HOUR), kept=HOUR)
 
 
 def submitted(**conf):
@@ -66,25 +65,25 @@ class Nimbus:
         self.leader = lead(self.storm)
         shared = submitted(**{"topology.checkpoint.shared": True})
         code = Code({ID: submitted(), OTHER: submitted(), SHARED: shared})
-        self.sight = Sight()
+        self.status = StatusTracker()
         self.removed = []
         offset = time.time() - time.monotonic()
         self.scheduler = Scheduler(
             self.storm,
-            Knowledge(code, load(files=())),
+            TopologyCache(code, load(files=())),
             times,
-            self.sight,
+            self.status,
             conf_changes=ConfChanges(None),
             master_code_dir="/code",
             clock=lambda: offset + time.monotonic(),
-            removed=lambda storm_id, owner: self.removed.append((storm_id, owner)),
+            on_removed=lambda storm_id, owner: self.removed.append((storm_id, owner)),
         )
-        retention = Retention(self.storm, tuple, kept_secs=None, clock=time.time)
+        retention = CheckpointRetention(self.storm, tuple, kept_secs=None, clock=time.time)
         cleaner = Cleaner(
             *(self.storm, tuple, retention), period_secs=HOUR, kept_secs=HOUR, clock=time.monotonic
         )
-        self.leading = Leading(self.scheduler, cleaner, self.sight)
-        self.leading.begin(self.leader)
+        self.duties = LeaderDuties(self.scheduler, cleaner, self.status)
+        self.duties.begin(self.leader)
 
     def submit(self, storm_id=ID):
         base = StormBase("wc", TopologyStatus.ACTIVE, 1, {}, int(time.time()), "somebody")
@@ -93,7 +92,7 @@ class Nimbus:
     def say(self, event, storm_id=ID, **options):
         command = Command(event, int(time.time() * 1000), **options)
         self.leader.change_storm(storm_id, lambda base: lifecycle.after(storm_id, base, command))
-        self.leading.reign().wake()
+        self.duties.current().wake()
 
     def launches(self, storm_id=ID):
         assignment = self.storm.assignment_info(storm_id)
@@ -104,7 +103,7 @@ class Nimbus:
         return until(lambda: [each for each in self.launches(storm_id) if not each.released])[0]
 
     def close(self):
-        self.leading.end()
+        self.duties.end()
         self.storm.disconnect()
 
 
@@ -202,7 +201,7 @@ def test_the_queries_of_a_machine_that_is_gone_move_where_their_checkpoints_are_
     start, machine, memory
 ):
     """By time alone: nothing tells that a worker does not beat."""
-    nimbus = start(Times(monitor=HOUR, launch=0.5, limits=Limits(0.1, 0.5), kept=HOUR))
+    nimbus = start(Timeouts(monitor=HOUR, launch=0.5, limits=Limits(0.1, 0.5), kept=HOUR))
     lost = StormClusterState(memory.open(), Codec())
     lost.supervisor_heartbeat(
         "lost", SupervisorInfo(1, "lost", "lost", [], [6700, 6701], stormkeeper="0.1.0")
@@ -220,7 +219,7 @@ def test_the_queries_of_a_machine_that_is_gone_move_where_their_checkpoints_are_
 
 def test_an_unclaimed_query_leaves_a_lost_machine(start, machine, memory):
     """And its worker can claim it no more."""
-    nimbus = start(Times(monitor=HOUR, launch=0.5, limits=Limits(0.1, 0.5), kept=HOUR))
+    nimbus = start(Timeouts(monitor=HOUR, launch=0.5, limits=Limits(0.1, 0.5), kept=HOUR))
     lost = StormClusterState(memory.open(), Codec())
     lost.supervisor_heartbeat(
         "lost", SupervisorInfo(1, "lost", "lost", [], [6700], stormkeeper="0.1.0")
@@ -259,10 +258,10 @@ def test_a_reign_that_goes_on_gives_no_claim_twice(start, machine):
     first = nimbus.assigned()
     nimbus.say(Event.KILL)
     until(lambda: nimbus.storm.active_storms() == [])
-    nimbus.leading.end()
-    assert nimbus.leading.leader is None
+    nimbus.duties.end()
+    assert nimbus.duties.leader is None
     again = leader_state(nimbus.storm, nimbus.leader.fence)
-    nimbus.leading.begin(again)
+    nimbus.duties.begin(again)
     nimbus.submit(OTHER)
     second = nimbus.assigned(OTHER)
     assert second.claim.epoch == first.claim.epoch
@@ -289,7 +288,7 @@ def test_after_a_write_of_unknown_outcome_it_reads_again(start, machine, monkeyp
     until(lambda: nimbus.scheduler.sched_status() == {ID: "Fully Scheduled"})
     # Of one that may be written the claim is not given again, and one that is stays as it is.
     assert [each.claim.counter for each in nimbus.launches()] == [0 if is_written else 1]
-    assert nimbus.sight.seen.failures == 1
+    assert nimbus.status.status.failures == 1
 
 
 def test_whoever_leads_next_keeps_the_deadline(start, machine):
@@ -299,7 +298,7 @@ def test_whoever_leads_next_keeps_the_deadline(start, machine):
     worker = nimbus.assigned()
     nimbus.say(Event.KILL, wait_secs=2)
     deadline = nimbus.storm.storm_base(ID).deadline_ms / 1000
-    nimbus.leading.end()
+    nimbus.duties.end()
     for lock in leader_lock.queue(nimbus.storm.state):
         leader_lock.give_up(nimbus.storm.state, lock)
     other = start()
@@ -322,12 +321,12 @@ def test_a_topology_whose_queries_have_all_ended_is_completed(start, machine):
 
 def test_a_call_waits_for_a_reign_that_is_about_to_begin(start):
     nimbus = start()
-    nimbus.leading.end()
+    nimbus.duties.end()
     with pytest.raises(NotLeaderError):
-        nimbus.leading.reign()
-    begins = threading.Timer(0.1, nimbus.leading.begin, [nimbus.leader])
+        nimbus.duties.current()
+    begins = threading.Timer(0.1, nimbus.duties.begin, [nimbus.leader])
     begins.start()
-    assert nimbus.leading.reign(lambda: True).leader is nimbus.leader
+    assert nimbus.duties.current(lambda: True).leader is nimbus.leader
     begins.join()
 
 
@@ -336,13 +335,13 @@ def test_what_is_seen_is_the_leaders(start, machine):
     machine()
     nimbus.submit()
     nimbus.assigned()
-    until(lambda: nimbus.sight.seen.free_slots == 0 and nimbus.sight.seen.supervisors == 1)
-    seen = nimbus.sight.seen
+    until(lambda: nimbus.status.status.free_slots == 0 and nimbus.status.status.supervisors == 1)
+    seen = nimbus.status.status
     assert (seen.epoch, seen.slots, dict(seen.topologies)) == (
         nimbus.leader.fence.epoch,
         1,
         {"active": 1},
     )
     assert seen.actions == {"assign": 1}
-    nimbus.leading.end()
-    assert (nimbus.sight.seen.epoch, nimbus.sight.seen.slots) == (None, 0)
+    nimbus.duties.end()
+    assert (nimbus.status.status.epoch, nimbus.status.status.slots) == (None, 0)

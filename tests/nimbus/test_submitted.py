@@ -7,7 +7,7 @@ import pytest
 from stormkeeper.blobs import keys
 from stormkeeper.errors import CodeError, SerializationError
 from stormkeeper.nimbus import submitted
-from stormkeeper.nimbus.service import structure
+from stormkeeper.nimbus.service import topology_checks
 from stormkeeper.nimbus.submitted import MOST_TASKS, SubmittedCode, decode_conf, encode_conf
 from stormkeeper.thrift.serialization import serialize
 from support.code import Cluster
@@ -27,7 +27,7 @@ def parts(folder, graph=None, jar=None, **conf):
     described = describe("wc", graph)
     return {
         "stormjar.jar": package(folder, described) if jar is None else jar,
-        "stormcode.ser": serialize(structure.normalised(topology_of(described), described)),
+        "stormcode.ser": serialize(topology_checks.normalised(topology_of(described), described)),
         "stormconf.ser": encode_conf(conf),
     }
 

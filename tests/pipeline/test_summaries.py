@@ -15,7 +15,7 @@ from stormkeeper.pipeline.summaries import (
     topology_stats,
     worker_sums,
 )
-from stormkeeper.statistics.pages import component_page, topology_page
+from stormkeeper.statistics.aggregates import component_page, topology_page
 from stormkeeper.thrift.records import (
     BoltStats,
     ExecutorSpecificStats,

@@ -10,8 +10,7 @@ from simulation.decisions import TOPOLOGIES
 from simulation.history import History
 from simulation.nimbuses import SESSION_SECS, MakeElection, SimulatedNimbus
 from stormkeeper import paths
-from stormkeeper.nimbus.election import Election
-from stormkeeper.nimbus.election_events import Stand
+from stormkeeper.nimbus.election import Election, Stand
 from stormkeeper.state import leader_lock
 from stormkeeper.state.storage import Create, NodeData, Operation
 from support.memory_state import MemoryEnsemble

@@ -19,9 +19,9 @@ from simulation.decisions import BATCH, CODEC, Decisions
 from simulation.history import History, Outcome
 from stormkeeper import paths
 from stormkeeper.errors import OutcomeUnknownError, StateError
-from stormkeeper.nimbus.election import Election
-from stormkeeper.nimbus.election_events import (
+from stormkeeper.nimbus.election import (
     ConnectionChanged,
+    Election,
     Event,
     GiveUp,
     Instruction,
@@ -34,9 +34,8 @@ from stormkeeper.nimbus.election_events import (
     TimePassed,
     Withdraw,
 )
-from stormkeeper.nimbus.queueing import Queueing
-from stormkeeper.nimbus.readiness import LOOK_SECS, DiskWatch
-from stormkeeper.nimbus.reigning import Reigning
+from stormkeeper.nimbus.elector import LockQueue
+from stormkeeper.nimbus.readiness import LOOK_SECS, Candidate, DiskWatch
 from stormkeeper.paths import NimbusId
 from stormkeeper.state.leader_lock import FencedWriter
 from stormkeeper.state.storage import ConnectionState, Create, EventType
@@ -88,11 +87,11 @@ class SimulatedNimbus:
             self.session, session_timeout_secs=SESSION_SECS, create_sequential=self._create
         )
         self.election = make_election()
-        self._queueing = Queueing(network, self.address, self._now)
+        self._queueing = LockQueue(network, self.address, self._now)
         storm = StormClusterState(network, CODEC)
         self.shelf.topologies = storm.active_storms
         self._storm = storm
-        self._reigning = Reigning(
+        self._reigning = Candidate(
             storm,
             self.shelf,
             elected=self._on_elected,

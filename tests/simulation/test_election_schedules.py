@@ -9,9 +9,9 @@ from collections import Counter
 import pytest
 
 from simulation.elections import DISK, FORCE, HARM, Elections
-from stormkeeper.nimbus.election import Election
-from stormkeeper.nimbus.election_events import (
+from stormkeeper.nimbus.election import (
     ConnectionChanged,
+    Election,
     Look,
     Recheck,
     StoreFailed,

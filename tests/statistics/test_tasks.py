@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stormkeeper.statistics.tasks import components_of_tasks, is_system
+from stormkeeper.statistics.executor_reports import components_of_tasks, is_system
 from stormkeeper.topology.plan import plan
 from support.statistics_examples import KEYS, example
 from support.topologies import graphs, make

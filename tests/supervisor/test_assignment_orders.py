@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from stormkeeper.nimbus.scheduling import mapping
+from stormkeeper.nimbus.scheduling import conversion
 from stormkeeper.nimbus.scheduling.cluster import Launch
 from stormkeeper.paths import Slot
 from stormkeeper.supervisor.assignments import Orders, orders, started, stopped
@@ -22,7 +22,7 @@ def launch(port, counter, *queries, node=HERE, **more):
 
 
 def assigned(*launches):
-    return mapping.assignment(launches, (), master_code_dir="", hosts={})
+    return conversion.assignment_record(launches, (), master_code_dir="", hosts={})
 
 
 def given(**assignments):

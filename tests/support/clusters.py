@@ -3,15 +3,15 @@
 from dataclasses import replace
 
 from stormkeeper.heartbeats.liveness import Status
-from stormkeeper.nimbus.scheduling.actions import (
+from stormkeeper.nimbus.scheduling.cluster import Cluster, Launch, Supervisor, Topology
+from stormkeeper.nimbus.scheduling.planning import (
     Assign,
     FinishRebalance,
     Remove,
     SetStatus,
     counter_after,
+    plan,
 )
-from stormkeeper.nimbus.scheduling.cluster import Cluster, Launch, Supervisor, Topology
-from stormkeeper.nimbus.scheduling.planning import plan
 from stormkeeper.paths import Slot
 from stormkeeper.thrift.records import TopologyStatus
 from stormkeeper.topology.plan import Claim

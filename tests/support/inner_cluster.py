@@ -13,14 +13,13 @@ import uuid
 from stormkeeper import conf
 from stormkeeper.daemon.children import RUN_MARK, end_marked
 from stormkeeper.heartbeats.liveness import Limits
-from stormkeeper.nimbus.cleaning import Cleaner
-from stormkeeper.nimbus.knowing import Knowledge
-from stormkeeper.nimbus.leading import Leading
-from stormkeeper.nimbus.retaining import Retention
+from stormkeeper.nimbus.cleanup import CheckpointRetention, Cleaner
+from stormkeeper.nimbus.leadership import LeaderDuties
+from stormkeeper.nimbus.round import Timeouts
 from stormkeeper.nimbus.scheduler import Scheduler
-from stormkeeper.nimbus.sight import Sight
+from stormkeeper.nimbus.status import StatusTracker
 from stormkeeper.nimbus.submitted import SubmittedCode
-from stormkeeper.nimbus.times import Times
+from stormkeeper.nimbus.topology_cache import TopologyCache
 from stormkeeper.state import leader_lock
 from stormkeeper.state.node_heartbeats import NodeHeartbeats
 from stormkeeper.state.storm.cluster import StormClusterState
@@ -61,43 +60,45 @@ class Master(NimbusService):
 
     def __init__(self, folder, storm, clock):
         super().__init__(folder, storm, clock)
-        self._sight = Sight()
+        self._status = StatusTracker()
         self.scheduler = Scheduler(
             storm,
-            Knowledge(SubmittedCode(self.code.store), self.conf),
-            Times(HOUR, DEAD_SECS, Limits(DEAD_SECS, DEAD_SECS), HOUR),
-            self._sight,
+            TopologyCache(SubmittedCode(self.code.store), self.conf),
+            Timeouts(HOUR, DEAD_SECS, Limits(DEAD_SECS, DEAD_SECS), HOUR),
+            self._status,
             conf_changes=self.conf_changes,
             master_code_dir=str(folder),
             clock=clock,
         )
-        retention = Retention(storm, self.submissions.continued, kept_secs=None, clock=clock)
+        retention = CheckpointRetention(
+            storm, self.submissions.continued, kept_secs=None, clock=clock
+        )
         cleaner = Cleaner(
             storm, self.submissions.ids, retention, period_secs=HOUR, kept_secs=HOUR, clock=clock
         )
-        self._leading = Leading(self.scheduler, cleaner, self._sight)
+        self._duties = LeaderDuties(self.scheduler, cleaner, self._status)
 
     @property
-    def seen(self):
+    def status(self):
         """What it sees of the cluster."""
-        return self._sight.seen
+        return self._status.status
 
-    def reign(self):
-        return self._leading.reign()
+    def leadership(self):
+        return self._duties.current()
 
     def _elected(self, leader):
-        self._leading.begin(leader)
+        self._duties.begin(leader)
         super()._elected(leader)
 
     def _deposed(self):
-        self._leading.end()
+        self._duties.end()
         super()._deposed()
 
     def wait(self, secs):
         """Have it look at the cluster, and again when as many seconds have passed."""
         # One may have begun before whatever it is to see.
-        after_next = self.seen.rounds + 2
-        until(lambda: self.scheduler.wake() or self.seen.rounds >= after_next)
+        after_next = self.status.rounds + 2
+        until(lambda: self.scheduler.wake() or self.status.rounds >= after_next)
         self.clock.pass_by(secs)
         self.scheduler.wake()
 

@@ -14,10 +14,9 @@ from stormkeeper.daemon.sockets import listen
 from stormkeeper.errors import NotLeaderError
 from stormkeeper.nimbus.conf_changes import ConfChanges
 from stormkeeper.nimbus.elector import Elector
-from stormkeeper.nimbus.reign import Reign
-from stormkeeper.nimbus.service.given import Given
+from stormkeeper.nimbus.leadership import Leadership
+from stormkeeper.nimbus.service.context import ServiceContext, Submissions
 from stormkeeper.nimbus.service.handler import Handler
-from stormkeeper.nimbus.service.submissions import Submissions
 from stormkeeper.nimbus.submitted import SubmittedCode
 from stormkeeper.paths import NimbusId
 from stormkeeper.rpc.limits import Limits
@@ -100,15 +99,16 @@ class NimbusService:
         self.elector = Elector(
             storm, self.id, self.code.sync, elected=self._elected, deposed=self._deposed
         )
+        self.submitted = SubmittedCode(self.code.store)
         self.handler = Handler(
-            Given(
+            ServiceContext(
                 conf=self.conf,
                 storm=storm,
                 code=self.code,
                 conf_changes=self.conf_changes,
-                submitted=SubmittedCode(self.code.store),
-                leadership=self.elector,
-                reign=self.reign,
+                submitted=self.submitted,
+                elector=self.elector,
+                leadership=self.leadership,
                 submissions=self.submissions,
                 sched_status=lambda: self.told if self.leader else {},
                 removed=lambda user: [id_ for id_, owner in self.removed if user in (None, owner)],
@@ -121,10 +121,10 @@ class NimbusService:
         began = int(self.clock()) - 100
         storm.add_nimbus_host(NimbusSummary(self.id.host, self.port, began, False, "0.1.0", 0))
 
-    def reign(self):
+    def leadership(self):
         if self.leader is None:
             raise NotLeaderError("this Nimbus does not lead")
-        return Reign(self.leader, self.woken.set)
+        return Leadership(self.leader, self.woken.set)
 
     def lead(self):
         """Have it lead, and wait until it does."""

@@ -7,7 +7,7 @@ from math import inf, nan
 import pyarrow as pa
 
 from stormkeeper.pipeline import rows
-from stormkeeper.statistics.reports import Component, ExecutorReport
+from stormkeeper.statistics.executor_reports import Component, ExecutorReport
 from stormkeeper.thrift.records import (
     BoltStats,
     ClusterWorkerHeartbeat,

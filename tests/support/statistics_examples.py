@@ -14,8 +14,13 @@ from typing import Any
 
 import pytest
 
-from stormkeeper.statistics.reports import Component, ExecutorReport, Slot, reports
-from stormkeeper.statistics.tasks import components_of_tasks
+from stormkeeper.statistics.executor_reports import (
+    Component,
+    ExecutorReport,
+    Slot,
+    components_of_tasks,
+    reports,
+)
 from stormkeeper.thrift.records import Assignment, ClusterWorkerHeartbeat
 from stormkeeper.thrift.serialization import deserialize
 

@@ -1,11 +1,11 @@
-"""A topology's checkpoints: where they are, who goes on from them, and when they go; pure.
+"""A topology's checkpoints: where they are, which topology continues from them, when they go; pure.
 
-A folder of checkpoints belongs to one topology at a time. One that goes on from it has the same
-folder: nothing is copied or moved, so nothing can be read twice or be lost. A worker of the earlier
-topology that still runs somewhere sees the greater claims of the later one there, and stops.
+A folder of checkpoints belongs to one topology at a time. A topology that continues from another
+uses the same folder: nothing is copied or moved, so nothing is read twice or lost. A worker of the
+earlier topology that still runs somewhere sees the later one's greater claims there, and stops.
 
-While a topology is there, its base says where its checkpoints are. When it goes, that becomes a
-record of its own. What a base says is in use, whatever the record says.
+While a topology exists, its base names its checkpoints; afterwards a record of their own does. A
+base takes precedence over the record.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from stormkeeper.errors import CheckpointsError
 from stormkeeper.nimbus.scheduling.cluster import Launch
 from stormkeeper.thrift.records import Checkpoints, StormBase, TopologyStatus
 
-#: Keys of a topology's conf. Nimbus puts the folder's name in place of what a user says of the
-#: first one, and the queries that have a checkpoint there into the second one.
+#: Keys of a topology's conf. Nimbus replaces the user's value of FROM by the folder's name, and
+#: puts the queries with a checkpoint there into QUERIES.
 FROM: Final = "topology.checkpoint.from"
 QUERIES: Final = "topology.checkpoint.queries"
 ABANDON: Final = "topology.checkpoint.abandon"
@@ -28,23 +28,23 @@ DIR: Final = "topology.checkpoint.dir"
 SHARED: Final = "topology.checkpoint.shared"
 SCRIPTS: Final = "topology.checkpoint.scripts"
 
-#: Why a plain script with checkpoints of its own goes on from no other ones.
+#: Why a plain script with checkpoints of its own continues from no others.
 OF_SCRIPTS: Final = (
     "a plain script with topology.checkpoint.scripts: false names its own checkpoints, and goes on"
     " from these: submit it without --from"
 )
 
-#: How many topologies are named in a message.
+#: Most topologies in a message.
 _NAMED: Final = 5
 
 
 def begun(storm_id: str, name: str, conf: Mapping[str, Any]) -> Checkpoints:
-    """Return those of a new topology, by its saved conf."""
+    """Return the checkpoints of a new topology, by its saved conf."""
     return Checkpoints(storm_id, storm_id, name, conf.get(DIR), bool(conf.get(SHARED)), {})
 
 
 def continued(record: Checkpoints, storm_id: str, name: str) -> Checkpoints:
-    """Return those of a topology that goes on from them."""
+    """Return the checkpoints of a topology that continues from a record."""
     return Checkpoints(
         record.folder,
         storm_id,
@@ -57,9 +57,9 @@ def continued(record: Checkpoints, storm_id: str, name: str) -> Checkpoints:
 
 
 def conf_of(saved: Mapping[str, Any], record: Checkpoints | None) -> dict[str, Any]:
-    """Return a topology's saved conf with what it goes on from; None: from nothing.
+    """Return a saved conf with the checkpoints to continue from; None: a fresh start.
 
-    That is said, too: a worker takes what is not said from the script, or from its machine.
+    None is written, too: a worker takes a missing key from the script or its machine.
     """
     conf = {**saved, FROM: None, QUERIES: None}
     conf.pop(ABANDON, None)
@@ -78,21 +78,21 @@ def find(
     records: Mapping[str, Checkpoints],
     bases: Mapping[str, StormBase],
 ) -> Checkpoints:
-    """Return the checkpoints that a new topology is to go on from.
+    """Return the checkpoints from which a new topology wants to continue.
 
     Parameters
     ----------
     wanted
-        The id of a topology that is gone, or a name: the last one of that name is meant.
+        The id of a past topology, or a name: its last topology.
     own
-        What the new one's conf says.
+        The new topology's conf.
     records, bases
-        All that there are, by their ids.
+        All that exist, by id.
 
     Raises
     ------
     CheckpointsError
-        There are none, they are in use, or the new one wants them elsewhere.
+        There are none, they are in use, or the new topology wants them elsewhere.
     """
     for storm_id, base in bases.items():
         if wanted in (storm_id, base.name):
@@ -124,7 +124,7 @@ def find(
 
 
 def _named(wanted: str, records: Mapping[str, Checkpoints]) -> Checkpoints:
-    """Return the checkpoints of a topology, or of the last one of a name."""
+    """Return the checkpoints of a topology by id, or of the last one of a name."""
     for record in records.values():
         if record.storm_id == wanted:
             return record
@@ -148,24 +148,24 @@ def _named(wanted: str, records: Mapping[str, Checkpoints]) -> Checkpoints:
 def abandoned(
     record: Checkpoints, queries: Iterable[str], supervisors: Collection[str]
 ) -> Checkpoints:
-    """Return checkpoints without those of some queries, which begin anew, on any machine.
+    """Return checkpoints without those of some queries, which start anew on any machine.
 
-    Nothing else runs a query in between, so where its machine does come back before it is launched,
-    and has it, it goes on there as if it had not been given up.
+    If an abandoned checkpoint's machine comes back before the query is launched and gets the query,
+    the query continues there as if nothing had been abandoned.
 
     Parameters
     ----------
     record
-        What a topology goes on from.
+        The checkpoints to continue from.
     queries
-        Whose checkpoints are lost.
+        Queries whose checkpoints are lost.
     supervisors
-        The ids of those that are there.
+        Ids of present supervisors.
 
     Raises
     ------
     CheckpointsError
-        There is no such checkpoint, or it can be reached.
+        A checkpoint does not exist, or is reachable.
     """
     kept = copy.copy(record)
     kept.nodes = dict(record.nodes)
@@ -190,7 +190,7 @@ def abandoned(
 
 
 def host(record: Checkpoints, node: str) -> str:
-    """Return what the host of a supervisor is called, as far as is known, and its id."""
+    """Return a supervisor's host name, if known, and its id."""
     name = (record.hosts or {}).get(node)
     return f"the machine of supervisor {node}" if name is None else f"{name} (supervisor {node})"
 
@@ -198,12 +198,9 @@ def host(record: Checkpoints, node: str) -> str:
 def placed(
     record: Checkpoints, launches: Iterable[Launch], hosts: Mapping[str, str] | None = None
 ) -> Checkpoints:
-    """Return checkpoints with the machines of queries that were launched since; else the same.
+    """Return checkpoints with the machines of launched queries; the same object if unchanged.
 
-    Parameters
-    ----------
-    hosts
-        The names of their hosts, by supervisor.
+    `hosts` are host names by supervisor.
     """
     nodes = {query: one.slot.node for one in launches for query in one.queries}
     names = {node: name for node, name in (hosts or {}).items() if node in nodes.values()}
@@ -219,18 +216,18 @@ def placed(
 def ended(
     record: Checkpoints, now_ms: int, supervisors: Collection[str], *, purge: bool
 ) -> Checkpoints | None:
-    """Return what is kept of checkpoints when their topology is gone; None: there are none.
+    """Return the checkpoints to keep of a removed topology; None: there are none.
 
     Parameters
     ----------
     record
-        What its base said of them last.
+        The last ones in its base.
     now_ms
         Milliseconds since 1970.
     supervisors
-        The ids of those that are there.
+        Ids of present supervisors.
     purge
-        Whether they are to be removed at once.
+        Whether to remove them at once.
     """
     if not record.nodes:
         return None
@@ -240,9 +237,9 @@ def ended(
 
 
 def removed(record: Checkpoints, supervisors: Collection[str]) -> Checkpoints:
-    """Return checkpoints that are to be removed: by their machines, or of shared ones by any.
+    """Return checkpoints with the supervisors that should remove them: of shared ones any.
 
-    Those machines come first on which they were used: something may be left there that writes.
+    Supervisors that used shared ones come first: a writer may be left there.
     """
     machines = set(record.nodes.values())
     if record.shared:
@@ -253,7 +250,7 @@ def removed(record: Checkpoints, supervisors: Collection[str]) -> Checkpoints:
 
 
 def is_removable(record: Checkpoints) -> bool:
-    """Return whether a supervisor can remove them, as they are on a disk."""
+    """Return whether supervisors can remove checkpoints: they are on a disk."""
     return record.root is None or on_disk(record.root) is not None
 
 
@@ -264,10 +261,10 @@ def due(
     now_ms: int,
     retention_secs: float | None,
 ) -> Checkpoints | None:
-    """Return what a record is to become; None: it stays as it is.
+    """Return the new record of checkpoints; None: unchanged.
 
-    Those are to be removed whose retention has ended, if no topology has them. And where nobody of
-    those is left who were to remove shared ones, another one does.
+    Unused checkpoints whose retention is over are to be removed. If all supervisors that should
+    remove shared ones are gone, another one should.
     """
     used = [base.checkpoints.folder for base in bases.values() if base.checkpoints is not None]
     if record.folder in used or record.ended_ms is None:

@@ -1,8 +1,8 @@
-"""New values in topologies' confs, which rebalances bring.
+"""Changes of topologies' confs by rebalances.
 
-A rebalance says them first, in the topology's base. Then they are saved, and the base says so; only
-after that is the rebalance carried out. So one whose Nimbus is lost in between is finished by
-whoever leads next. What has these values already stays as it is when they are saved again.
+A rebalance first writes the new values into the topology's base. Then they are saved in the conf,
+and the base records that; only then is the rebalance carried out. So the next leader can finish a
+rebalance whose leader is lost in between. Saving the same values again changes nothing.
 """
 
 from __future__ import annotations
@@ -23,12 +23,11 @@ from stormkeeper.thrift.records import StormBase
 
 log = logging.getLogger(__name__)
 
-#: The part of a topology's code that its conf is.
 _CONF: Final = keys.PARTS[2]
 
 
 class Code(Protocol):
-    """Where the code of topologies is; a `stormkeeper.blobs.distributor.CodeDistributor`."""
+    """The part of `stormkeeper.blobs.distributor.CodeDistributor` that is used here."""
 
     def change(
         self,
@@ -38,18 +37,12 @@ class Code(Protocol):
         *,
         is_repeated: bool = False,
     ) -> None:
-        """Have a part of a topology's code be what `change` makes of its bytes."""
+        """Replace a part of a topology's code by `change` of its bytes."""
         ...
 
 
 class ConfChanges:
-    """The changes of one Nimbus. Safe for many threads.
-
-    Parameters
-    ----------
-    code
-        Where the confs are.
-    """
+    """The changes that one Nimbus makes. Safe for many threads."""
 
     def __init__(self, code: Code) -> None:
         self._code = code
@@ -58,7 +51,7 @@ class ConfChanges:
 
     @contextmanager
     def under_way(self, storm_id: str) -> Iterator[None]:
-        """Have a topology's change be nobody else's to finish meanwhile."""
+        """Reserve a topology's change: `finish` leaves it alone during the block."""
         with self._lock:
             self._under_way.add(storm_id)
         try:
@@ -70,7 +63,7 @@ class ConfChanges:
     def save(
         self, storm_id: str, overrides: Mapping[str, Any], *, is_repeated: bool = False
     ) -> None:
-        """Save a topology's conf with other values.
+        """Save new values in a topology's conf.
 
         Raises
         ------
@@ -87,17 +80,12 @@ class ConfChanges:
         log.info("%s: its conf is changed in %s", storm_id, ", ".join(sorted(overrides)))
 
     def finish(self, leader: LeaderClusterState, bases: Mapping[str, StormBase]) -> bool:
-        """Save what rebalances of Nimbuses that are gone have left unsaved.
-
-        Returns
-        -------
-        bool
-            Whether any of these bases is another one now.
+        """Save what earlier leaders' rebalances left unsaved; returns whether a base changed.
 
         Raises
         ------
         StateError
-            ZooKeeper was not reached, or this Nimbus leads no more.
+            ZooKeeper was not reached, or this Nimbus no longer leads.
         """
         has_changed = False
         for storm_id, base in bases.items():

@@ -1,94 +1,236 @@
-"""How a Nimbus comes to lead, and stops: what follows from what happens, without I/O.
+"""The leader election as a state machine without I/O: events in, instructions out.
 
-An `Election` is told events and says instructions. It knows no store, no thread and no clock. The
-queue is that of `stormkeeper.state.leader_lock`: whose lock is the first may lead. The rules:
+The Nimbus whose lock is first in the queue of `stormkeeper.state.leader_lock` may lead. The rules:
 
-- **Every decision follows from a look** at the whole queue, which sees all that was written before
-  it began. Whatever may have changed the queue, be it a watch, a lost answer, a broken connection
-  or a write of our own, is followed by another look. No answer to a write is relied on.
-- **Nobody queues behind himself.** A lock is taken only after a look that has none of ours, and
-  while nothing else is asked of the store. What became of a lock whose answer was lost is in the
-  next look: it is adopted, or deleted if it is not wanted. So is a lock of a former session.
-- **A look is also what proves contact.** One that begins at `t` and has an answer was heard by the
-  store at `t` or later, so the session lives until `t` plus its timeout. Who leads has a lease of
-  two thirds of that. A connection that breaks ends the lease at once; only a look that begins
-  after it is back, and has our lock as the first, begins another one.
-- **Nobody queues, and nobody leads, without the code** of every topology that some Nimbus alive
-  has. It is checked before a lock is taken, and again when it is the first. Who lacks some gives
-  the lock back, fetches, and takes another. What was fetched three times in vain is done without:
-  it must not keep the cluster from having a leader.
-- **A Nimbus that cannot write to its disk** neither queues nor leads while one that can write is in
-  the queue. So the cluster has a leader that takes uploads if any Nimbus can, and a leader anyway.
-- **A leader checks again** when its code or its disk changes, and gives the lock back as above.
-- **One thing at a time** is asked of the store, and one of the Nimbus; each has one answer.
+- **Every decision follows a look** at the whole queue, which sees all earlier writes. Whatever may
+  have changed the queue (a watch, a lost answer, a broken connection, a write of our own) causes
+  another look. The answer to a write is never relied on.
+- **A Nimbus never queues behind itself.** It takes a lock only after a look without any of its
+  locks, and while no other request is open. The next look shows what became of a lock whose answer
+  was lost: it is adopted, or deleted if unwanted. So is a lock of a former session.
+- **A look proves contact.** ZooKeeper heard of a look that began at `t` at `t` or later, so the
+  session lives until `t` plus its timeout. The leader's lease is two thirds of that. A broken
+  connection ends the lease at once; only a look that begins after the reconnect and finds our lock
+  first starts another.
+- **A Nimbus neither queues nor leads without the code** of every topology that some live Nimbus
+  has. The code is checked before a lock is taken, and again when the lock is first. A Nimbus that
+  lacks code gives the lock back, fetches, and takes another. After three failed fetches a
+  topology's code is done without: the cluster must have a leader.
+- **A Nimbus that cannot write to its disk** neither queues nor leads while a Nimbus that can is in
+  the queue. So the leader takes uploads if any Nimbus can, and there is a leader anyway.
+- **A leader checks again** when its code or disk changes, and gives the lock back as above.
+- **One request at a time** goes to the store, and one to the Nimbus; each has one answer.
 
-The writes of a leader do not depend on any of this: each checks the lock itself, in the store
+A leader's writes do not depend on this: each checks the lock in its transaction
 (`stormkeeper.state.leader_lock`). The lease is for what a process does without writing.
 """
 
 from collections import Counter
+from dataclasses import dataclass
 from typing import Final
 
-from stormkeeper.nimbus.election_events import (
-    Check,
-    Checked,
-    CheckFailed,
-    ConnectionChanged,
-    Depose,
-    Elect,
-    Event,
-    Fetch,
-    Fetched,
-    GiveUp,
-    Instruction,
-    Look,
-    NimbusAnswer,
-    NimbusInstruction,
-    NotTold,
-    QueueChanged,
-    Recheck,
-    Saw,
-    Stand,
-    StandAside,
-    StoreAnswer,
-    StoreFailed,
-    StoreInstruction,
-    Take,
-    Told,
-    Withdraw,
-    Wrote,
-)
 from stormkeeper.state.leader_lock import Lock
+
+# --- events --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Stand:
+    """The Nimbus wants to lead from now on."""
+
+
+@dataclass(frozen=True, slots=True)
+class StandAside:
+    """The Nimbus wants to lead, but not in the next `secs` seconds."""
+
+    secs: float
+
+
+@dataclass(frozen=True, slots=True)
+class Withdraw:
+    """The Nimbus does not want to lead any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionChanged:
+    """The connection to the store was made or lost, or the session ended."""
+
+    is_connected: bool
+
+
+@dataclass(frozen=True, slots=True)
+class QueueChanged:
+    """A watch reported that the queue may have changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recheck:
+    """The code or the disk of this Nimbus changed, so the last `Check` may be outdated."""
+
+
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """The result of a `Look`."""
+
+    #: All locks in the order of the queue.
+    line: tuple[Lock, ...]
+
+    #: The session that looked, and its timeout in seconds.
+    session_id: int
+    timeout_secs: float
+
+    began_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Wrote:
+    """A `Take` or a `GiveUp` ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoreFailed:
+    """A `Look` failed; or a `Take` or a `GiveUp`, which may be done or not."""
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """The result of a `Check`."""
+
+    #: Topologies whose code is not here, and which another Nimbus has.
+    lacking: frozenset[str] = frozenset()
+
+    #: Topologies that a Java Nimbus leads, and that must not be taken over.
+    foreign: frozenset[str] = frozenset()
+
+    #: Whether this Nimbus cannot write to its disk and another in the queue can.
+    yields: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CheckFailed:
+    """A `Check` could not be made."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """A `Fetch` ended, with or without success: the next `Check` shows which."""
+
+
+@dataclass(frozen=True, slots=True)
+class Notified:
+    """The Nimbus has carried out an `Elect` or a `Depose`."""
+
+
+@dataclass(frozen=True, slots=True)
+class NotifyFailed:
+    """The Nimbus could not begin to lead."""
+
+    #: Whether it cannot lead, so that another Nimbus must. Else the election tries again.
+    is_unfit: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TimePassed:
+    """The alarm is due."""
+
+
+StoreAnswer = Looked | Wrote | StoreFailed
+NimbusAnswer = Checked | CheckFailed | Fetched | Notified | NotifyFailed
+Event = (
+    Stand
+    | StandAside
+    | Withdraw
+    | ConnectionChanged
+    | QueueChanged
+    | Recheck
+    | StoreAnswer
+    | NimbusAnswer
+    | TimePassed
+)
+
+# --- instructions --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """Read the queue, and watch our lock and the one before; answered by `Looked`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Take:
+    """Take a lock."""
+
+
+@dataclass(frozen=True, slots=True)
+class GiveUp:
+    """Delete a lock of ours."""
+
+    lock: Lock
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """Check the code, the disk and the topologies; answered by `Checked`."""
+
+    #: The first lock if it is ours: a good answer permits leading by it.
+    lock: Lock | None
+
+
+@dataclass(frozen=True, slots=True)
+class Fetch:
+    """Copy topologies' code from Nimbuses that have it."""
+
+    storm_ids: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Elect:
+    """Let the Nimbus lead by a lock."""
+
+    lock: Lock
+
+
+@dataclass(frozen=True, slots=True)
+class Depose:
+    """Let the Nimbus stop leading, for good or for now."""
+
+
+StoreInstruction = Look | Take | GiveUp
+NimbusInstruction = Check | Fetch | Elect | Depose
+Instruction = StoreInstruction | NimbusInstruction
+
+
+# --- the state machine ----------------------------------------------------------------------
 
 NEVER: Final = float("inf")
 
-#: How much of the session's timeout a lease lasts. A server that follows tells the one that leads
-#: whom it has heard of every half tick, and a timeout is at least two ticks: so if it dies, the end
-#: may come a quarter of the timeout early. The rest is for clocks that differ in speed.
+#: Share of the session's timeout that a lease lasts. A ZooKeeper follower reports its sessions to
+#: the leader every half tick, and a timeout is at least two ticks: if the follower dies, the
+#: session may end a quarter of the timeout early. The rest is for clocks that differ in speed.
 LEASE_SHARE: Final = 2 / 3
 
-#: How often the queue is looked at while nothing happens: so often in a session's timeout, which
-#: renews the lease, but at least every few seconds, in case an event was missed.
+#: Looks at the idle queue per session timeout, to renew the lease, and the longest time between
+#: two, in case an event was missed.
 LOOKS_PER_TIMEOUT: Final = 6
 LOOK_SECS: Final = 5.0
 
-#: How long a Nimbus may be the first and not lead, in seconds: then the next one has its turn.
+#: How long a Nimbus may be first without leading, in seconds, before the next has its turn.
 HESITATION_SECS: Final = 30.0
 
-#: How often the code of a topology is fetched in vain, and the pause after each time, in seconds.
+#: Failed fetches of a topology's code before it is done without, and the pause after each.
 FETCHES: Final = 3
 FETCH_PAUSE_SECS: Final = 5.0
 
-#: How long until it is looked again whether topologies of Java's are still there, in seconds.
+#: Pause before the next check for topologies of a Java Nimbus, in seconds.
 FOREIGN_PAUSE_SECS: Final = 10.0
 
-#: How long until a Nimbus whose disk fails looks again whether it is needed, in seconds.
+#: Pause before a Nimbus with a failing disk checks again whether it is needed, in seconds.
 DISK_PAUSE_SECS: Final = 10.0
 
-#: How long a Nimbus that failed to lead leaves it to others, in seconds.
+#: Pause of a Nimbus that failed to lead, in seconds.
 UNFIT_PAUSE_SECS: Final = 10.0
 
-#: Pauses after failures, in seconds: the first, each twice the one before, and the longest.
+#: Pauses after failures, in seconds: the first, doubled each time, and the longest.
 FIRST_PAUSE_SECS: Final = 0.25
 LONGEST_PAUSE_SECS: Final = 10.0
 
@@ -112,46 +254,44 @@ class _Pause:
 class Election:
     """The state machine of one Nimbus. Not safe for threads.
 
-    Events go into `handle`, which returns instructions. Of each kind, those of the store and those
-    of the Nimbus, at most one is under way. Its answer is the next event of that kind.
+    `handle` takes events and returns instructions. At most one instruction to the store and one to
+    the Nimbus is open; its answer is the next event of that kind.
     """
 
     def __init__(self) -> None:
         #: When `TimePassed` is due at the latest; never in the past.
         self.alarm = NEVER
-        #: Whether to lead is wanted, and from when on.
         self._is_wanted = False
         self._not_before = -NEVER
         self._is_connected = False
-        #: The queue as it was seen last, and whether it may be another one by now.
+        #: The queue as last seen, and whether it may have changed since.
         self._line: tuple[Lock, ...] = ()
         self._is_outdated = True
         self._look_at = -NEVER
-        #: The session that looked last, and all that did: their locks are ours.
+        #: The session of the last look, and all sessions that looked: their locks are ours.
         self._session_id: int | None = None
         self._session_ids: set[int] = set()
-        #: Whether a lock of ours may be there: one was taken since a look had none.
+        #: Whether a lock of ours may exist: one was taken since a look found none.
         self._may_have_locks = False
-        #: The lock that we queue by, as it was seen last.
+        #: The lock by which we queue, as last seen.
         self._lock: Lock | None = None
-        #: Until when it is the first for certain; and since when it is, without a pause.
+        #: Until when our lock is certainly first; and since when without interruption.
         self._lease_until = -NEVER
         self._first_since = NEVER
-        #: Whether a check has found nothing that keeps us from taking a lock, and the lock by which
-        #: nothing keeps us from leading.
+        #: Whether a check permits taking a lock, and the lock by which it permits leading.
         self._is_fit = False
         self._accepted: Lock | None = None
-        #: Whether the last check may not hold any more, and whether one is repeated for that.
+        #: Whether the last check may be outdated, and whether the open check is a repetition.
         self._is_doubted = False
         self._is_repeated = False
-        #: Whether the last check has left the lead to one that can write.
+        #: Whether the last check left the lead to a Nimbus that can write.
         self._yielded = False
         self._to_fetch: frozenset[str] = frozenset()
-        #: How often the code of each topology was fetched in vain.
+        #: Failed fetches by topology.
         self._in_vain: Counter[str] = Counter()
-        #: Whether the Nimbus was told that it leads.
+        #: Whether the Nimbus was elected and not deposed since.
         self._is_told = False
-        #: What is under way, and whether the connection has changed since the store was asked.
+        #: Open instructions, and whether the connection changed since the store's was given.
         self._of_store: StoreInstruction | None = None
         self._of_nimbus: NimbusInstruction | None = None
         self._asked_at = -NEVER
@@ -161,12 +301,12 @@ class Election:
 
     @property
     def lock(self) -> Lock | None:
-        """The lock that is in the queue, as far as is known."""
+        """The lock by which this Nimbus queues, if any."""
         return self._lock
 
     @property
     def is_over(self) -> bool:
-        """Whether, after `Withdraw`, the Nimbus is done with it."""
+        """Whether, after `Withdraw`, the Nimbus does not lead and no request to it is open."""
         return not self._is_told and self._of_nimbus is None
 
     @property
@@ -175,11 +315,11 @@ class Election:
         return self._of_store is None and not self._may_have_locks
 
     def leads(self, now: float) -> bool:
-        """Return whether this Nimbus leads, at `now`."""
+        """Return whether this Nimbus leads at `now`."""
         return self._lock is not None and self._lock == self._accepted and now < self._lease_until
 
     def handle(self, event: Event, now: float) -> list[Instruction]:
-        """Take note of what happened, by `now`, and return what is to be done, in any order."""
+        """Process an event at `now`; returns instructions in any order."""
         match event:
             case Stand():
                 self._is_wanted, self._not_before = True, -NEVER
@@ -197,9 +337,9 @@ class Election:
                 self._is_outdated = True
             case Recheck():
                 self._doubt()
-            case Saw() | Wrote() | StoreFailed():
+            case Looked() | Wrote() | StoreFailed():
                 self._store_answered(event, now)
-            case Checked() | CheckFailed() | Fetched() | Told() | NotTold():
+            case Checked() | CheckFailed() | Fetched() | Notified() | NotifyFailed():
                 self._nimbus_answered(event, now)
         if self._hesitates(now):
             self._step_back()
@@ -229,7 +369,7 @@ class Election:
         elif not self._is_void:
             self._see(answer, now)
 
-    def _see(self, seen: Saw, now: float) -> None:
+    def _see(self, seen: Looked, now: float) -> None:
         self._line, self._session_id = seen.line, seen.session_id
         self._session_ids.add(seen.session_id)
         self._look_at = now + min(LOOK_SECS, seen.timeout_secs / LOOKS_PER_TIMEOUT)
@@ -240,7 +380,7 @@ class Election:
             usable = (each for each in ours if each.session_id == seen.session_id)
             self._lock = next((each for each in usable if not each.revoked), None)
         if former is not None and self._lock != former:
-            # It is gone, or was revoked: whoever queues anew looks first what code there is by now.
+            # Gone or revoked: before queueing anew, the code is checked again.
             self._step_back()
         if not self._is_first():
             self._lease_until = -NEVER
@@ -261,16 +401,16 @@ class Election:
                 if self._stands(now):
                     self._judge(answer, lock, now)
             case CheckFailed(), Check(_) if self._is_repeated and self._is_fit:
-                # What was found before holds until something else is known.
+                # The earlier check holds until a later one succeeds.
                 self._nimbus_pause.failed(now)
                 self._is_doubted = True
             case Fetched(), Fetch(storm_ids):
                 self._in_vain.update(storm_ids)
                 self._to_fetch = frozenset()
-            case Told(), _:
+            case Notified(), _:
                 self._is_told = isinstance(asked, Elect)
                 self._nimbus_pause.succeeded()
-            case NotTold(is_unfit), _:
+            case NotifyFailed(is_unfit), _:
                 self._nimbus_pause.failed(now)
                 self._is_outdated = True
                 if is_unfit:
@@ -281,7 +421,7 @@ class Election:
                 self._step_back()
 
     def _judge(self, found: Checked, lock: Lock | None, now: float) -> None:
-        """Decide whether a lock may be taken, or led by if there is one."""
+        """Decide by a check whether to take a lock, or to lead by `lock`."""
         lacking = found.lacking
         self._in_vain = Counter({each: self._in_vain[each] for each in lacking})
         self._to_fetch = frozenset(each for each in lacking if self._in_vain[each] < FETCHES)
@@ -301,7 +441,7 @@ class Election:
             self._accepted = lock
 
     def _step_back(self) -> None:
-        """Lead by no lock that there is, and take none before the next check."""
+        """Lead by no present lock, and take none before the next check."""
         self._is_fit = False
         self._lock = None
         self._lease_until = -NEVER
@@ -315,7 +455,7 @@ class Election:
         if not would_queue and not self._may_have_locks:
             return None
         if self._is_outdated or now >= self._look_at:
-            # What happens from now on may be in what it sees, or not.
+            # The look may or may not see changes from now on.
             self._is_outdated = False
             return Look()
         for lock in self._ours():
@@ -341,7 +481,6 @@ class Election:
         return None
 
     def _next_alarm(self, now: float) -> float:
-        """Return when something may be due; what is past has been seen to."""
         times = (
             self._not_before,
             self._look_at,
@@ -355,19 +494,18 @@ class Election:
         return self._is_wanted and now >= self._not_before
 
     def _ours(self) -> list[Lock]:
-        """Return our locks in the queue, those of former sessions among them."""
         return [lock for lock in self._line if lock.session_id in self._session_ids]
 
     def _is_first(self) -> bool:
         return self._lock is not None and self._line[0] == self._lock
 
     def _is_unchecked(self) -> bool:
-        """Return whether a check has to come before the next step to the lead."""
+        """Return whether the next step towards leadership needs a check first."""
         return not self._is_fit or (self._is_first() and self._accepted != self._lock)
 
     def _hesitates(self, now: float) -> bool:
-        """Return whether we are the first for long, and the Nimbus has not come to lead."""
-        # To begin to lead may take as long as it likes.
+        """Return whether our lock is first for too long and the Nimbus does not lead yet."""
+        # Beginning to lead may take any time.
         is_beginning = isinstance(self._of_nimbus, Elect)
         acts = self._is_told and self._of_nimbus is None
         # A leader that checks again has led until then.

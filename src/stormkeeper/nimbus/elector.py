@@ -1,100 +1,100 @@
 """Elects the leader among Nimbuses, by the queue of locks in the cluster state.
 
-`stormkeeper.nimbus.election` decides; here are the threads and the calls. An `Elector` has two
-threads:
+`stormkeeper.nimbus.election` decides; this module has the threads and the calls. An `Elector` has
+two threads:
 
-- *nimbus election* asks the store: it looks at the queue, takes locks and gives them up. Each of
-  its calls ends by the store's own deadline. It wakes by itself, whatever is or is not told.
-- *nimbus reign* asks the Nimbus: it checks and fetches code, and calls `elected` and `deposed`. It
-  may be held up for as long as the Nimbus likes: the lease ends, the lock is kept or given up, and
-  `is_leader` is right all the same.
+- *nimbus election* calls the store: reads the queue, takes locks and gives them up. Each call ends
+  by the store's own deadline. The thread also wakes by itself, in case an event is missed.
+- *nimbus reign* calls the Nimbus: checks and fetches code, calls `elected` and `deposed`. These may
+  block: the lease still ends, the lock is still kept or given up, and `is_leader` stays right.
 
-The election itself is decided under a mutex, by whichever thread something happens on. So no
-thread that is held up keeps it from hearing that a connection is gone.
+Any thread on which something happens runs the state machine, under a mutex. So a blocked thread
+does not delay the news of a lost connection.
 """
 
+import contextlib
 import logging
 import threading
 import time
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, Self, assert_never
 
 from stormkeeper import paths
-from stormkeeper.errors import NoLeaderError
-from stormkeeper.nimbus.election import Election
-from stormkeeper.nimbus.election_events import (
+from stormkeeper.errors import NoLeaderError, NotLeaderError, StateError, StateUnavailableError
+from stormkeeper.nimbus.election import (
     ConnectionChanged,
+    Election,
     Event,
     GiveUp,
     Instruction,
     Look,
+    Looked,
     QueueChanged,
     Recheck,
     Stand,
     StandAside,
+    StoreAnswer,
+    StoreFailed,
+    StoreInstruction,
     Take,
     TimePassed,
     Withdraw,
+    Wrote,
 )
-from stormkeeper.nimbus.queueing import Queueing
-from stormkeeper.nimbus.readiness import TopologyCode
-from stormkeeper.nimbus.reigning import Deposed, Elected, Reigning
+from stormkeeper.nimbus.readiness import Candidate, Deposed, Elected, TopologyCode
 from stormkeeper.paths import NimbusId
 from stormkeeper.state import leader_lock
-from stormkeeper.state.storage import ConnectionState, EventType
+from stormkeeper.state.leader_lock import Lock
+from stormkeeper.state.storage import ClusterState, ConnectionState, EventType
 from stormkeeper.state.storm.cluster import StormClusterState
 
 log = logging.getLogger(__name__)
 
-#: How long a thread sleeps at most, in seconds: nothing that was missed is missed for longer.
+#: Longest sleep of a thread, in seconds: a missed event is noticed after that.
 BACKSTOP_SECS: Final = 5.0
 
-#: How long `Elector.close` waits for the lock to be given up and for `deposed` to return.
+#: How long `Elector.close` waits for the lock to be given up and `deposed` to return, in seconds.
 CLOSE_SECS: Final = 10.0
 
-#: And for its threads where ZooKeeper is not reached: a call ends by its own deadline, and whatever
-#: it would write ends with the session.
+#: The same if ZooKeeper is away: calls end by their own deadline, and locks with the session.
 UNREACHED_SECS: Final = 1.0
 
 
 class Elector:
-    """One Nimbus among those that would lead. Safe for many threads; `close` it.
+    """One candidate among the Nimbuses. Safe for many threads; `close` it.
 
     Parameters
     ----------
     storm
-        The session that it leads in, and that its locks end with. It stays open.
+        The session in which the Nimbus leads and its locks live. It stays open.
     nimbus
-        The addresses by which others reach this Nimbus.
+        This Nimbus's address.
     code
-        The Nimbus's `stormkeeper.blobs.sync.BlobSync`, started: without topologies' code nobody
-        leads. Closing it ends a fetch that is under way.
+        The started `stormkeeper.blobs.sync.BlobSync` of this Nimbus. Closing it ends a fetch.
     elected
-        Called with a `stormkeeper.state.storm.cluster.LeaderClusterState` when this Nimbus has come
-        to lead. If it raises, `deposed` is called and the lock given back, so that another Nimbus
-        may lead.
+        Called with a `stormkeeper.state.storm.cluster.LeaderClusterState` when the Nimbus begins to
+        lead. If it raises, `deposed` is called and the lock given back.
     deposed
-        Called when it does not lead any more, or not for now, as the connection is gone. Then the
-        object that `elected` got is disconnected. Its writes may have been refused before.
+        Called when this Nimbus stops leading, for good or because the connection is lost. Then the
+        object from `elected` is disconnected; its writes may have been refused before.
     disk_fault
-        Returns why this Nimbus's disk takes no files, None where it does. A Nimbus that cannot
-        write leaves the lead to one that can. Call `recheck` when the answer changes.
+        Returns why this Nimbus's disk takes no files; None if it does. A Nimbus that cannot write
+        leaves the lead to one that can. Call `recheck` when the answer changes.
     may_take_over
-        Whether to lead a root whose topologies a Java Nimbus has led (`--take-over`). They are
-        marked as ours then.
+        Whether to lead topologies that a Java Nimbus has led (`--take-over`); they are marked as
+        ours.
     clock
         Seconds, monotonic.
 
     Notes
     -----
-    `elected` and `deposed` are called on the thread *nimbus reign* alone, one at a time and in
-    turn: each `elected` is followed by one `deposed` before the next. They may block. While one of
-    them does, the other is due later, and `is_leader` says how it is. Until `deposed` returns this
-    Nimbus does not lead again; it keeps nobody else from it for more than half a minute.
+    `elected` and `deposed` are called alternately, on the thread *nimbus reign* alone, and may
+    block. Until `deposed` returns, this Nimbus does not lead again; other Nimbuses wait at most
+    half a minute.
 
-    After an interruption that the session has survived, `elected` is called again with an object
-    of the same epoch (``leader.fence.epoch``): what is counted within a reign goes on.
+    After an interruption that the session survives, `elected` is called again with the same epoch
+    (``leader.fence.epoch``): counters of that epoch continue.
     """
 
     def __init__(
@@ -113,11 +113,11 @@ class Elector:
         self._state = storm.state
         self._clock = clock
         self._election = Election()
-        # Guards the election, and what is in the hands.
+        # Guards the election and the open instructions.
         self._changed = threading.Condition()
         self._closed = False
-        queueing = Queueing(self._state, nimbus, clock)
-        reigning = Reigning(
+        queueing = LockQueue(self._state, nimbus, clock)
+        reigning = Candidate(
             storm,
             code,
             elected=elected,
@@ -153,14 +153,13 @@ class Elector:
         self.close()
 
     def add_to_leader_lock_queue(self) -> None:
-        """Queue for leadership, once the code of all topologies is here; returns at once."""
+        """Queue for leadership once the code of all topologies is here; returns at once."""
         self._handle(Stand())
 
     def remove_from_leader_lock_queue(self) -> None:
         """Leave the queue; returns at once, and `is_leader` is False from then on.
 
-        If this Nimbus led, its lock is given up as soon as the store takes that, and another one
-        leads.
+        A leader's lock is given up as soon as the store takes that, and another Nimbus leads.
         """
         self._handle(Withdraw())
 
@@ -169,23 +168,22 @@ class Elector:
         self._handle(StandAside(delay_secs))
 
     def recheck(self) -> None:
-        """Check the code and the disk again, as they have changed; returns at once.
+        """Check code and disk again after a change; returns at once.
 
-        A leader without code that another Nimbus has, or without a disk that takes files, gives
-        the lead back.
+        A leader without code that another Nimbus has, or without a writable disk, gives the lead
+        back.
         """
         self._handle(Recheck())
 
     @property
     def is_leader(self) -> bool:
-        """Whether this Nimbus leads now: a leader that cannot reach the store does not.
+        """Whether this Nimbus leads now; False while the store cannot be reached.
 
-        Between asking this and doing something, that may change. What is written is written by a
-        leader all the same, or refused.
+        This may change before the caller acts; writes are fenced all the same.
         """
         with self._changed:
             lock = self._election.lock
-            # Whatever the threads have heard of so far.
+            # Checked here, too: the threads may not have heard of a change yet.
             return (
                 lock is not None
                 and self._election.leads(self._clock())
@@ -194,12 +192,12 @@ class Elector:
             )
 
     def leader_address(self) -> NimbusId:
-        """Return the addresses of the Nimbus that leads, or will in a moment.
+        """Return the address of the Nimbus that leads, or will in a moment.
 
         Raises
         ------
         NoLeaderError
-            There is none.
+            No Nimbus leads.
         StateUnavailableError
             The store was not reached.
         """
@@ -215,7 +213,7 @@ class Elector:
         return nimbus
 
     def all_nimbus_addresses(self) -> list[NimbusId]:
-        """Return the addresses of all Nimbuses that are there, the leader's among them.
+        """Return the addresses of all live Nimbuses, with the leader's.
 
         Raises
         ------
@@ -232,10 +230,10 @@ class Elector:
         return addresses
 
     def close(self) -> None:
-        """Leave the queue, call `deposed` if this Nimbus led, and end the threads.
+        """Leave the queue, call `deposed` if this Nimbus leads, and end the threads.
 
-        It takes ten seconds at most, and about one if the store is not reached: then the lock goes
-        with the session, so close that too. A callback may call this, and is not waited for then.
+        Takes at most ten seconds; about one if the store is not reached: then the lock ends with
+        the session, so close that, too. A callback may call this and is not waited for.
         """
         deadline = self._clock() + CLOSE_SECS
         self._handle(Withdraw())
@@ -256,7 +254,7 @@ class Elector:
                     log.warning("the thread %s still runs after the election was left", thread.name)
 
     def _is_left(self, is_own: bool) -> bool:
-        """Return whether nothing is left to be done; `is_own`: on a thread that does it."""
+        """Return whether nothing is left to do; `is_own`: the caller is one of our threads."""
         can_wait = self._state.connection is not ConnectionState.CONNECTED
         is_out = self._election.is_out or can_wait
         return self._closed or (is_out and (self._election.is_over or is_own))
@@ -267,12 +265,12 @@ class Elector:
         self._handle(ConnectionChanged(state is ConnectionState.CONNECTED))
 
     def _on_event(self, _event: EventType, path: str) -> None:
-        # What was missed while the connection was away is looked for when it is back.
+        # A reconnect causes a look, so missed events need no handling.
         if paths.parent(path) == paths.LEADER_LOCK:
             self._handle(QueueChanged())
 
     def _handle(self, event: Event) -> None:
-        """Have the election decide, and put what is to be done into the hands."""
+        """Pass an event to the election, and its instructions to the threads."""
         with self._changed:
             if self._closed:
                 return
@@ -301,9 +299,101 @@ class Elector:
 
 
 class _Hand:
-    """Carries out one instruction at a time."""
+    """One thread's open instruction, and how to carry it out."""
 
     def __init__(self, carry_out: Callable[[Any], Event]) -> None:
         self.carry_out = carry_out
-        #: What is to be done next.
         self.instruction: Instruction | None = None
+
+
+#: How often a look starts over because locks came or went.
+ROUNDS: Final = 20
+
+
+class LockQueue:
+    """One Nimbus's place in the queue of locks. Each call ends by the store's deadlines.
+
+    Parameters
+    ----------
+    state
+        The session with which the locks end; it has no other locks.
+    nimbus
+        The holder named in the locks.
+    clock
+        Seconds, monotonic.
+    """
+
+    def __init__(self, state: ClusterState, nimbus: NimbusId, clock: Callable[[], float]) -> None:
+        self._state = state
+        self._holder = str(nimbus).encode()
+        self._clock = clock
+        self._failures = 0
+
+    def carry_out(self, instruction: StoreInstruction) -> StoreAnswer:
+        """Carry out an instruction; returns the answer."""
+        try:
+            answer: StoreAnswer = self._done(instruction)
+        except Exception as error:
+            self._failures += 1
+            self._tell(instruction, error)
+            return StoreFailed()
+        self._failures = 0
+        return answer
+
+    def _done(self, instruction: StoreInstruction) -> StoreAnswer:
+        match instruction:
+            case Look():
+                return self._look()
+            case Take():
+                # The lock may be gone again, with its session.
+                with contextlib.suppress(NotLeaderError):
+                    leader_lock.take(self._state, self._holder)
+            case GiveUp(lock):
+                leader_lock.give_up(self._state, lock)
+            case _:
+                assert_never(instruction)
+        return Wrote()
+
+    def _look(self) -> Looked:
+        began_at = self._clock()
+        session_id, timeout_secs = self._state.session_id, self._state.session_timeout_secs
+        assert session_id is not None
+        assert timeout_secs is not None
+        for _ in range(ROUNDS):
+            line = leader_lock.queue(self._state)
+            if self._is_watched(watched(line, session_id)):
+                break
+        else:
+            raise StateError(f"the queue of locks changed {ROUNDS} times while it was read")
+        if self._state.session_id != session_id:
+            raise StateUnavailableError("the session has ended while the queue was read")
+        return Looked(tuple(line), session_id, timeout_secs, began_at)
+
+    def _is_watched(self, seen: list[Lock]) -> bool:
+        """Watch locks; returns whether they are still as they were seen."""
+        nodes = self._state.read_many([lock.path for lock in seen], watch=True)
+        return all(
+            node is not None and (node.stat.version != 0) == lock.revoked
+            for node, lock in zip(nodes, seen, strict=True)
+        )
+
+    def _tell(self, instruction: StoreInstruction, error: Exception) -> None:
+        if not isinstance(error, StateError):
+            log.exception("a defect of Stormkeeper in the election, which goes on")
+            return
+        is_told = self._failures & (self._failures - 1) == 0
+        # The session logs itself that the store is away.
+        is_away = isinstance(error, StateUnavailableError)
+        level = logging.WARNING if is_told and not is_away else logging.DEBUG
+        log.log(level, "election: %s failed: %s", type(instruction).__name__, error)
+
+
+def watched(line: list[Lock], session_id: int) -> list[Lock]:
+    """Return the locks to watch: the session's first lock, and the one before it.
+
+    So changes further ahead or behind wake no Nimbus.
+    """
+    for at, lock in enumerate(line):
+        if lock.session_id == session_id:
+            return line[max(0, at - 1) : at + 1]
+    return []

@@ -104,18 +104,18 @@ def workers(
     Parameters
     ----------
     assignment
-        Where they are.
+        The topology's.
     supervisors
-        Those that are there, by their ids.
+        Present supervisors, by id.
     beats
-        Their newest ones; None: no Pacemaker answered. A worker of before may have sent one.
+        Newest heartbeats by slot, maybe of an earlier worker; None: no Pacemaker answered.
     limits
         The topology's.
     now
         Seconds since 1970.
     ended
-        The queries that have ended for good. A worker starts until its other ones run; None, as
-        where a script names its queries itself: until one of its queries runs.
+        Queries that have ended for good. A worker is starting until all its other queries run; with
+        None, as for a script that names its queries itself, until one of its queries runs.
     """
     found = {}
     for launch in (assignment.launches if assignment is not None else None) or ():
@@ -143,7 +143,7 @@ def of_topology(
     found: Mapping[Slot, WorkerHealth],
     hosts: Mapping[str, str],
 ) -> TopologyHealth | None:
-    """Return the health of a topology; None if it is being killed, rebalanced, or has completed.
+    """Return a topology's health; None if it is being killed, rebalanced, or has completed.
 
     Parameters
     ----------
@@ -190,7 +190,7 @@ def of_topology(
 
 
 def with_error(health: TopologyHealth, error: str) -> TopologyHealth:
-    """Return a crashing topology's health with the error that the worker itself has reported."""
+    """Return a crashing topology's health with the error that the worker itself reported."""
     if health.crashes is None or not error:
         return health
     line = shortened(error)
@@ -206,7 +206,7 @@ def shortened(line: str) -> str:
 
 
 def ago(secs: float) -> str:
-    """Return a time as people say it, in its largest unit."""
+    """Return a duration in its largest unit."""
     for unit, name in ((86_400, "d"), (3_600, "h"), (60, "min")):
         if secs >= 2 * unit:
             return f"{secs / unit:.0f} {name}"
@@ -216,7 +216,7 @@ def ago(secs: float) -> str:
 def _of_word(
     launch: WorkerLaunch, supervisor: SupervisorInfo | None, beat: Beat | None, now: float
 ) -> WorkerHealth | None:
-    """Return how a worker is by its supervisor's word; None where it runs, or nothing is said."""
+    """Return a worker's health by its supervisor's report; None if it runs, or without report."""
     report = _report(launch, supervisor)
     if report is None:
         return None
@@ -264,14 +264,14 @@ def _is_proven(report: SlotReport, beat: Beat | None, now: float) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Silence:
-    """A worker of which there is no heartbeat."""
+    """A worker without a heartbeat."""
 
     launch: WorkerLaunch
     supervisor: SupervisorInfo | None
     can_read: bool
 
     def health(self, limits: Limits, now: float) -> WorkerHealth:
-        """Return what that means."""
+        """Return the health of the silent worker."""
         if self.supervisor is None:
             return WorkerHealth(WAITING, "its supervisor is not there")
         is_used = self.launch.port in (self.supervisor.used_ports or ())
@@ -287,7 +287,7 @@ class _Silence:
 
 
 def _of_beat(beat: Beat, limits: Limits) -> WorkerHealth:
-    """Return how a worker is by its newest heartbeat."""
+    """Return a worker's health from its newest heartbeat."""
     activity, age = beat.activity, beat.age_secs or 0.0
     queries = [_aged(each, age) for each in activity.queries or ()]
     longest = max(queries, key=lambda each: each.running_ms or 0, default=None)
@@ -313,7 +313,7 @@ def _of_beat(beat: Beat, limits: Limits) -> WorkerHealth:
 
 
 def _until_all_run(one: WorkerHealth, queries: set[str], beat: Beat) -> WorkerHealth:
-    """Return a running worker's health, which starts while one of its queries is missing."""
+    """Return a running worker's health; it is starting while a query is missing."""
     missing = sorted(queries - {each.query for each in one.queries})
     if not missing or beat.activity.inactive:
         return one
@@ -321,7 +321,7 @@ def _until_all_run(one: WorkerHealth, queries: set[str], beat: Beat) -> WorkerHe
 
 
 def _aged(query: QueryActivity, age_secs: float) -> QueryActivity:
-    """Return what a query did at the heartbeat, with the durations of now."""
+    """Return a query's activity at the heartbeat with durations until now."""
     age_ms = int(1000 * age_secs)
     return QueryActivity(
         query.query,
@@ -333,7 +333,7 @@ def _aged(query: QueryActivity, age_secs: float) -> QueryActivity:
 
 
 def counts(healths: Iterable[TopologyHealth | None]) -> dict[str, int]:
-    """Return how many topologies are in each state."""
+    """Return the number of topologies in each state."""
     found = dict.fromkeys(STATES, 0)
     for health in healths:
         if health is not None:

@@ -1,8 +1,8 @@
-"""A topology's life: which commands its status takes, and what its base is after each.
+"""A topology's life: the commands that each status takes, and the base after each.
 
-The table is Storm's, but for two things. A kill, or a rebalance, is kept in the base with its
-deadline, so that whoever leads then finishes it. And a second kill of a killed topology can only
-bring its end forward, and have its checkpoints removed.
+The table is Storm's, with two differences. The base has the deadline of a kill or a rebalance, so
+that any later leader finishes it. And a second kill can only shorten the wait, or have the
+checkpoints removed as well.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from stormkeeper.thrift.records import (
 
 
 class Event(Enum):
-    """What happens to a topology."""
+    """An event in a topology's life."""
 
     ACTIVATE = "activate"
     INACTIVATE = "deactivate"
@@ -38,21 +38,20 @@ class Event(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """An event, and what comes with it.
+    """An event with its arguments.
 
     Parameters
     ----------
     event
         The event.
     now_ms
-        When it happens, in milliseconds since 1970.
+        Its time, in milliseconds since 1970.
     wait_secs
-        How long a kill or a rebalance waits: what was asked for, or the topology's
-        ``topology.message.timeout.secs``.
+        Wait of a kill or a rebalance: as requested, or ``topology.message.timeout.secs``.
     rebalance
-        What a rebalance is to change.
+        The changes of a rebalance.
     purge
-        Whether a kill removes the checkpoints, too.
+        Whether a kill removes the checkpoints.
     """
 
     event: Event
@@ -62,24 +61,19 @@ class Command:
     purge: bool = False
 
 
-#: Changes a copy of a base; None where there is no base any more.
+#: Changes a copy of a base; None: no base is left.
 _Step = Callable[[StormBase, Command], StormBase | None]
 
 
 def after(storm_id: str, base: StormBase, command: Command) -> StormBase | None:
     """Return a topology's base after a command; None: the topology is to be removed.
 
-    The base that was given stays as it is.
-
-    Parameters
-    ----------
-    storm_id
-        The topology, for the message of an error.
+    The given base is not changed.
 
     Raises
     ------
     StatusError
-        The topology's status does not take such a command.
+        The topology's status does not take the command.
     """
     step = _TABLE[base.status].get(command.event)
     if step is None:
@@ -91,14 +85,14 @@ def after(storm_id: str, base: StormBase, command: Command) -> StormBase | None:
 
 
 def is_purged(base: StormBase) -> bool:
-    """Return whether the checkpoints of a topology that is killed go with it."""
+    """Return whether a killed topology's checkpoints are removed with it."""
     asked = base.topology_action_options
     options = asked.kill_options if asked is not None else None
     return options is not None and bool(options.purge)
 
 
 def unsaved_conf(base: StormBase) -> str | None:
-    """Return what a rebalance has yet to change in a topology's conf, as JSON; None: nothing."""
+    """Return a rebalance's conf changes that are not saved yet, as JSON; None: none."""
     asked = base.topology_action_options
     options = asked.rebalance_options if asked is not None else None
     if options is None or base.status is not TopologyStatus.REBALANCING:
@@ -107,7 +101,7 @@ def unsaved_conf(base: StormBase) -> str | None:
 
 
 def conf_saved(base: StormBase) -> StormBase:
-    """Return the base of a topology whose conf has what a rebalance is to change in it."""
+    """Return the base after its conf changes were saved."""
     asked = base.topology_action_options
     if unsaved_conf(base) is None or asked is None or asked.rebalance_options is None:
         return base  # it is being killed by now, or another Nimbus was quicker
@@ -118,7 +112,7 @@ def conf_saved(base: StormBase) -> StormBase:
 
 
 def conf_refused(base: StormBase) -> StormBase:
-    """Return the base of a topology whose conf could not be changed: it is not rebalanced."""
+    """Return the base after its conf changes were refused: the rebalance is cancelled."""
     if unsaved_conf(base) is None:
         return base
     changed = copy.copy(base)
@@ -181,18 +175,17 @@ def _finishes_rebalance(base: StormBase, _: Command) -> StormBase:
     return base
 
 
-def _ends(_base: StormBase, _: Command) -> None:
-    """Leave no base."""
+def _ends(_base: StormBase, _: Command) -> None: ...
 
 
 def _deadline_ms(command: Command) -> int:
     return command.now_ms + command.wait_secs * 1000
 
 
-#: A deadline that comes after its topology has taken another way means nothing.
+#: Deadlines that come after another command are ignored.
 _LATE: Final[Mapping[Event, _Step]] = {Event.DO_REBALANCE: _stays, Event.REMOVE: _stays}
 
-#: By status, what each event leads to; one that is missing is an error.
+#: Steps by status and event; a missing event is an error.
 _TABLE: Final[Mapping[TopologyStatus, Mapping[Event, _Step]]] = {
     TopologyStatus.ACTIVE: {
         **_LATE,
@@ -220,7 +213,7 @@ _TABLE: Final[Mapping[TopologyStatus, Mapping[Event, _Step]]] = {
     },
 }
 
-#: What to do about a status that does not take a command.
+#: Remedies for a refused command.
 _REMEDIES: Final = {
     TopologyStatus.ACTIVE: "it has to be killed first",
     TopologyStatus.INACTIVE: "it has to be killed first",

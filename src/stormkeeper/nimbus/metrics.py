@@ -1,4 +1,4 @@
-"""What a Nimbus sees and serves as Prometheus reads it, and its health, as pages."""
+"""A Nimbus's metrics for Prometheus, and its health, as pages."""
 
 from __future__ import annotations
 
@@ -16,20 +16,19 @@ from stormkeeper.daemon.http import Page
 from stormkeeper.daemon.metrics import health_page, metrics_page
 from stormkeeper.errors import StormkeeperError
 from stormkeeper.heartbeats.liveness import Status
-from stormkeeper.nimbus.sight import Seen
+from stormkeeper.nimbus.status import ClusterStatus
 from stormkeeper.rpc.serving import Server
 from stormkeeper.state.storage import ConnectionState
 
-#: What all names begin with.
 PREFIX: Final = "stormkeeper_nimbus_"
 
-#: After how many seconds without a round a leader is not healthy: this many of its periods, and
-#: this many seconds at least. A round that waits for ZooKeeper or a Pacemaker takes half a minute.
+#: A leader is unhealthy after this many periods without a round, and at least this many seconds: a
+#: round that waits for ZooKeeper or a Pacemaker takes half a minute.
 _PERIODS: Final = 6
 _LEAST_SECS: Final = 60.0
 
-#: The least time between two reads of the health of topologies, and the longest that a scrape waits
-#: for one, in seconds. Of 4,000 workers a read takes some tenths of a second.
+#: Least time between two reads of the topologies' health, and the longest wait of a scrape for one,
+#: in seconds. With 4,000 workers a read takes some tenths of a second.
 HEALTH_SECS: Final = 10.0
 _SCRAPE_SECS: Final = 1.0
 
@@ -37,7 +36,7 @@ log = logging.getLogger(__name__)
 
 
 def pages(
-    seen: Callable[[], Seen],
+    status: Callable[[], ClusterStatus],
     server: Server,
     connection: Callable[[], ConnectionState],
     period_secs: float,
@@ -45,65 +44,65 @@ def pages(
     *,
     disk_fault: Callable[[], str | None] = lambda: None,
     lost_blobs: Callable[[], int] = lambda: 0,
-    healths: Callable[[], Mapping[str, int]] = dict,
+    count_health: Callable[[], Mapping[str, int]] = dict,
 ) -> dict[str, Callable[[str], Page]]:
-    """Return the pages of a Nimbus, by path.
+    """Return the pages of a Nimbus by path.
 
-    ``/metrics`` are its figures, in the text format that the client accepts; ``/healthz`` says
-    whether it does what it is to do; ``/readyz`` whether it can answer calls and take uploads, and
-    whether it leads.
+    ``/metrics`` has its metrics in the client's text format; ``/healthz`` whether its rounds of
+    scheduling progress; ``/readyz`` whether it answers calls and takes uploads, and whether it
+    leads.
 
     Parameters
     ----------
-    seen
-        Returns what is seen now.
+    status
+        Returns the current status.
     server
-        Its service.
+        The Thrift server.
     connection
-        Returns how its session with ZooKeeper stands.
+        Returns the state of the session with ZooKeeper.
     period_secs
-        Time between two rounds at most.
+        Longest time between two rounds.
     clock
-        Seconds of the monotonic clock of `seen`.
+        The monotonic clock of `status`, in seconds.
     disk_fault
-        Returns why its disk takes no files; None where it does.
+        Returns why the disk takes no files; None if it does.
     lost_blobs
-        Returns how many blobs were lost on its disk since its start.
-    healths
-        Reads how many topologies are in each state of health; asked while this Nimbus leads, at
-        most every `HEALTH_SECS`.
+        Returns the number of blobs lost on the disk since the start.
+    count_health
+        Reads the number of topologies by health; called while this Nimbus leads, at most every
+        `HEALTH_SECS`.
     """
 
     def readyz(_: str) -> Page:
         if connection() is not ConnectionState.CONNECTED:
             return Page(503, b"ZooKeeper cannot be reached\n")
-        role, fault = "leads" if seen().epoch is not None else "stands by", disk_fault()
+        role, fault = "leads" if status().epoch is not None else "stands by", disk_fault()
         if fault is not None:
             return Page(503, f"{role}, and takes no uploads: {fault}\n".encode())
         return Page(200, f"{role}\n".encode())
 
     return {
         "/metrics": metrics_page(
-            _NimbusMetrics(seen, server, connection, disk_fault, lost_blobs),
-            _HealthMetrics(seen, _Kept(healths)),
+            _NimbusMetrics(status, server, connection, disk_fault, lost_blobs),
+            _HealthMetrics(status, _HealthCounts(count_health)),
         ),
-        "/healthz": health_page(lambda: unhealthy(seen(), period_secs, clock())),
+        "/healthz": health_page(lambda: unhealthy(status(), period_secs, clock())),
         "/readyz": readyz,
     }
 
 
-def unhealthy(seen: Seen, period_secs: float, now: float) -> str | None:
-    """Return what is wrong with a Nimbus; None where nothing is."""
-    if seen.epoch is None or seen.looked_at is None:
+def unhealthy(status: ClusterStatus, period_secs: float, now: float) -> str | None:
+    """Return why a Nimbus is unhealthy; None if it is healthy."""
+    if status.epoch is None or status.last_round_at is None:
         return None
-    ago = now - seen.looked_at
+    ago = now - status.last_round_at
     if ago > max(_LEAST_SECS, _PERIODS * period_secs):
         return f"it leads, and has last looked at the cluster {ago:.0f} s ago"
     return None
 
 
-class _Kept:
-    """Reads counts on a thread of its own, and keeps the newest ones.
+class _HealthCounts:
+    """Reads counts on its own thread and keeps the newest.
 
     A scrape waits for a second at most: ZooKeeper or a Pacemaker may not answer.
     """
@@ -116,7 +115,7 @@ class _Kept:
         self._thread: threading.Thread | None = None
 
     def __call__(self) -> Mapping[str, int]:
-        """Return the newest counts; none where the last read has failed."""
+        """Return the newest counts; none if the last read failed."""
         with self._lock:
             is_reading = self._thread is not None and self._thread.is_alive()
             if not is_reading and time.monotonic() - self._read_at >= HEALTH_SECS:
@@ -139,13 +138,13 @@ class _Kept:
 class _NimbusMetrics(Collector):
     def __init__(
         self,
-        seen: Callable[[], Seen],
+        status: Callable[[], ClusterStatus],
         server: Server,
         connection: Callable[[], ConnectionState],
         disk_fault: Callable[[], str | None],
         lost_blobs: Callable[[], int],
     ) -> None:
-        self._seen = seen
+        self._status = status
         self._server = server
         self._connection = connection
         self._disk_fault = disk_fault
@@ -155,38 +154,38 @@ class _NimbusMetrics(Collector):
         return []
 
     def collect(self) -> Iterator[Metric]:
-        seen = self._seen()  # once: all that a scrape has is of one moment
+        status = self._status()  # once: all that a scrape has is of one moment
         connected = self._connection() is ConnectionState.CONNECTED
         yield _gauge("connected", "Whether ZooKeeper is reached.", connected)
         is_writable = self._disk_fault() is None
         yield _gauge("disk_writable", "Whether its disk takes files.", is_writable)
         yield _counter("blobs_lost", "Blobs found lost on its disk.", self._lost_blobs())
-        yield _gauge("leads", "Whether this Nimbus leads.", seen.epoch is not None)
-        yield _counter("reigns", "Times that it has begun to lead.", seen.reigns)
-        yield _counter("rounds", "Rounds of scheduling that were done.", seen.rounds)
-        yield _counter("failed_rounds", "Rounds that were not done.", seen.failures)
-        yield _gauge("round_seconds", "What the last round took.", seen.round_secs)
+        yield _gauge("leads", "Whether this Nimbus leads.", status.epoch is not None)
+        yield _counter("reigns", "Times that it has begun to lead.", status.leaderships)
+        yield _counter("rounds", "Rounds of scheduling that were done.", status.rounds)
+        yield _counter("failed_rounds", "Rounds that were not done.", status.failures)
+        yield _gauge("round_seconds", "What the last round took.", status.round_secs)
         actions = CounterMetricFamily(
             f"{PREFIX}actions", "Writes of scheduling, by what they do.", labels=["action"]
         )
         for name in ("assign", "remove", "rebalance"):
-            actions.add_metric([name], seen.actions.get(name, 0))
+            actions.add_metric([name], status.actions.get(name, 0))
         yield actions
-        if seen.epoch is not None:
-            yield from _of_leader(seen)
-        yield from _of_service(self._server)
+        if status.epoch is not None:
+            yield from _leader_metrics(status)
+        yield from _service_metrics(self._server)
 
 
 class _HealthMetrics(Collector):
-    def __init__(self, seen: Callable[[], Seen], healths: _Kept) -> None:
-        self._seen = seen
+    def __init__(self, status: Callable[[], ClusterStatus], healths: _HealthCounts) -> None:
+        self._status = status
         self._healths = healths
 
     def describe(self) -> list[Metric]:
         return []
 
     def collect(self) -> Iterator[Metric]:
-        if self._seen().epoch is None:
+        if self._status().epoch is None:
             return
         family = GaugeMetricFamily(
             f"{PREFIX}topology_health", "Topologies, by their health.", labels=["health"]
@@ -196,17 +195,17 @@ class _HealthMetrics(Collector):
         yield family
 
 
-def _of_leader(seen: Seen) -> Iterator[Metric]:
-    yield _gauge("supervisors", "Supervisors that are there.", seen.supervisors)
-    yield _gauge("slots", "Their slots.", seen.slots)
-    yield _gauge("free_slots", "Those of them that are no topology's.", seen.free_slots)
-    yield _by_status("topologies", "Topologies.", dict(seen.topologies))
-    counts = {str(status): seen.workers.get(status, 0) for status in Status}
+def _leader_metrics(status: ClusterStatus) -> Iterator[Metric]:
+    yield _gauge("supervisors", "Supervisors that are there.", status.supervisors)
+    yield _gauge("slots", "Their slots.", status.slots)
+    yield _gauge("free_slots", "Those of them that are no topology's.", status.free_slots)
+    yield _by_status("topologies", "Topologies.", dict(status.topologies))
+    counts = {str(each): status.workers.get(each, 0) for each in Status}
     yield _by_status("workers", "Workers that are assigned; unproven ones are not moved.", counts)
-    yield _gauge("unread_pacemakers", "Pacemakers that did not answer.", seen.unread)
+    yield _gauge("unread_pacemakers", "Pacemakers that did not answer.", status.unread)
 
 
-def _of_service(server: Server) -> Iterator[Metric]:
+def _service_metrics(server: Server) -> Iterator[Metric]:
     yield _gauge("connections", "Connections of clients.", server.open)
     yield _counter("connections_accepted", "Connections that were let in.", server.counts.accepted)
     yield _gauge("calls_waiting", "Calls that wait for a thread.", server.workers.waiting)

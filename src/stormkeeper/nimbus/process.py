@@ -35,22 +35,18 @@ from stormkeeper.errors import (
     StateUnavailableError,
 )
 from stormkeeper.names import host_port
-from stormkeeper.nimbus.cleaning import Cleaner
+from stormkeeper.nimbus.cleanup import CheckpointRetention, Cleaner, RemovedTopologies
 from stormkeeper.nimbus.conf_changes import ConfChanges
 from stormkeeper.nimbus.elector import Elector
-from stormkeeper.nimbus.history import History
-from stormkeeper.nimbus.knowing import Knowledge
-from stormkeeper.nimbus.leading import Leading
+from stormkeeper.nimbus.leadership import LeaderDuties
 from stormkeeper.nimbus.readiness import DiskWatch
-from stormkeeper.nimbus.reign import Reign
-from stormkeeper.nimbus.retaining import Retention
+from stormkeeper.nimbus.round import Timeouts
 from stormkeeper.nimbus.scheduler import Scheduler
-from stormkeeper.nimbus.service.given import Given
+from stormkeeper.nimbus.service.context import ServiceContext, Submissions
 from stormkeeper.nimbus.service.handler import Handler
-from stormkeeper.nimbus.service.submissions import Submissions
-from stormkeeper.nimbus.sight import Sight
+from stormkeeper.nimbus.status import StatusTracker
 from stormkeeper.nimbus.submitted import SubmittedCode
-from stormkeeper.nimbus.times import Times
+from stormkeeper.nimbus.topology_cache import TopologyCache
 from stormkeeper.paths import NimbusId
 from stormkeeper.rpc.limits import Limits
 from stormkeeper.rpc.serving import Server
@@ -61,37 +57,37 @@ from stormkeeper.thrift.records import NimbusSummary
 
 log = logging.getLogger(__name__)
 
-#: Pauses between tries to reach ZooKeeper at the start, in seconds.
+#: Pauses between attempts to reach ZooKeeper at the start, in seconds.
 _RETRY_SECS: Final = 2.0
 _POLL_SECS: Final = 0.2
 
-#: How long one wait for a signal lasts, in seconds.
+#: Length of one wait for a signal, in seconds.
 _LOOK_SECS: Final = 3600.0
 
-#: How long calls under way, and the reading of their answers, may take at the end, in seconds.
+#: Time for calls in progress and for clients to read the answers at the end, in seconds.
 DRAIN_SECS: Final = 5.0
 
 
 def serve(conf: Conf, stop: StopSignals, *, may_take_over: bool = False) -> int:
-    """Run a Nimbus until told to stop.
+    """Run a Nimbus until it is asked to stop.
 
-    Prints ``nimbus listening on HOST:PORT`` when clients are answered. Returns 0 after SIGTERM or
-    SIGINT: the lead is left to others first, then calls under way are answered. Returns 1 if it
-    cannot start.
+    Prints ``nimbus listening on HOST:PORT`` once clients are answered. Returns 0 after SIGTERM or
+    SIGINT: first another Nimbus takes the lead, then calls in progress are answered. Returns 1 if
+    it cannot start.
 
     Parameters
     ----------
     conf
         The configuration.
     stop
-        Says that it is to stop.
+        The signals to stop.
     may_take_over
         Whether to lead topologies that a Java Nimbus has led.
 
     Raises
     ------
     ConfigError
-        When something in the configuration is wrong.
+        The configuration is invalid.
     """
     configure_logging()
     die_with_parent()
@@ -115,11 +111,11 @@ def serve(conf: Conf, stop: StopSignals, *, may_take_over: bool = False) -> int:
 
 
 def _connect(conf: Conf, stop: StopSignals) -> StormClusterState | None:
-    """Connect to ZooKeeper, however long that takes; None if it is to stop before."""
+    """Connect to ZooKeeper, however long it takes; None after a signal to stop."""
     failures = 0
     while not stop.stopped:
         trying: Future[StormClusterState] = Future()
-        # One that hangs is not waited for at a stop.
+        # In a thread: a stop does not wait for a hanging attempt.
         threading.Thread(target=_try, args=(conf, trying), name="connect", daemon=True).start()
         while not (trying.done() or stop.stopped):
             wait([trying], _POLL_SECS)
@@ -160,11 +156,11 @@ def _run(
         return offset + time.monotonic()
 
     def leader() -> LeaderClusterState | None:
-        return leading.leader
+        return duties.leader
 
     submissions = Submissions(conf["nimbus.thrift.threads"])
-    times = Times.from_conf(conf)
-    sight = Sight()
+    timeouts = Timeouts.from_conf(conf)
+    status = StatusTracker()
     with contextlib.ExitStack() as running:
         running.callback(listener.close)
         code = CodeDistributor(
@@ -177,26 +173,28 @@ def _run(
         )
         running.callback(code.close)
         submitted, conf_changes = SubmittedCode(code.store), ConfChanges(code)
-        history = History(settings.inbox.with_name("history.json"), clock)
+        removed = RemovedTopologies(settings.inbox.with_name("history.json"), clock)
         scheduler = Scheduler(
             storm,
-            Knowledge(submitted, conf),
-            times,
-            sight,
+            TopologyCache(submitted, conf),
+            timeouts,
+            status,
             conf_changes=conf_changes,
             master_code_dir=str(settings.folder),
             clock=clock,
-            removed=history.note,
+            on_removed=removed.record,
         )
         cleaner = Cleaner(
             storm,
             submissions.ids,
-            Retention(storm, submissions.continued, kept_secs=times.checkpoints, clock=clock),
-            period_secs=times.monitor,
-            kept_secs=times.kept,
+            CheckpointRetention(
+                storm, submissions.continued, kept_secs=timeouts.checkpoints, clock=clock
+            ),
+            period_secs=timeouts.monitor,
+            kept_secs=timeouts.kept,
             clock=time.monotonic,
         )
-        leading = Leading(scheduler, cleaner, sight)
+        duties = LeaderDuties(scheduler, cleaner, status)
         started_at = clock()
 
         def on_disk_fault(fault: str | None) -> None:
@@ -208,8 +206,8 @@ def _run(
             storm,
             nimbus_id,
             code.sync,
-            elected=leading.begin,
-            deposed=leading.end,
+            elected=duties.begin,
+            deposed=duties.end,
             disk_fault=lambda: disk.fault,
             may_take_over=may_take_over,
         )
@@ -223,30 +221,27 @@ def _run(
             except StateError:
                 return False
 
-        def reign() -> Reign:
-            return leading.reign(is_next)
-
-        given = Given(
+        context = ServiceContext(
             conf=conf,
             storm=storm,
             code=code,
             conf_changes=conf_changes,
             submitted=submitted,
-            leadership=elector,
-            reign=reign,
+            elector=elector,
+            leadership=lambda: duties.current(is_next),
             submissions=submissions,
-            # What it told in an earlier reign may be wrong by now.
-            sched_status=lambda: scheduler.sched_status() if leading.leader else {},
-            removed=history.ids,
+            # Texts of an earlier leadership may be outdated.
+            sched_status=lambda: scheduler.sched_status() if duties.leader else {},
+            removed=removed.ids,
             clock=clock,
         )
-        server = Server(Nimbus, handler := Handler(given), Limits.of(conf), name="nimbus")
+        server = Server(Nimbus, handler := Handler(context), Limits.of(conf), name="nimbus")
         made = functools.partial(
             _pages,
             server=server,
-            sight=sight,
+            status=status,
             storm=storm,
-            times=times,
+            timeouts=timeouts,
             disk=disk,
             code=code,
             handler=handler,
@@ -265,7 +260,7 @@ def _run(
         while not stop.wait(_LOOK_SECS):
             pass
         log.info("stopping: %d connections; asked by %s", server.open, stop.asked_by)
-        # Before anything else ends: others lead meanwhile.
+        # First, so that another Nimbus leads while this one stops.
         elector.close()
 
 
@@ -283,7 +278,7 @@ def _listener(conf: Conf) -> socket.socket:
 
 @contextlib.contextmanager
 def _observed(conf: Conf, made: Callable[[], Pages]) -> Iterator[None]:
-    """Serve metrics and health meanwhile, if ``nimbus.metrics.port`` says where."""
+    """Serve metrics and health during the block if ``nimbus.metrics.port`` is set."""
     port = conf["nimbus.metrics.port"]
     if port is None:
         yield
@@ -305,9 +300,9 @@ def _observed(conf: Conf, made: Callable[[], Pages]) -> Iterator[None]:
 def _pages(
     *,
     server: Server,
-    sight: Sight,
+    status: StatusTracker,
     storm: StormClusterState,
-    times: Times,
+    timeouts: Timeouts,
     disk: DiskWatch,
     code: CodeDistributor,
     handler: Handler,
@@ -316,22 +311,22 @@ def _pages(
     from stormkeeper.nimbus.metrics import pages  # noqa: PLC0415
 
     return pages(
-        lambda: sight.seen,
+        lambda: status.status,
         server,
         lambda: storm.state.connection,
-        times.monitor,
+        timeouts.monitor,
         time.monotonic,
         disk_fault=lambda: disk.fault,
         lost_blobs=lambda: code.store.losses,
-        healths=handler.healths,
+        count_health=handler.count_health,
     )
 
 
 def _register(
     storm: StormClusterState, nimbus_id: NimbusId, started_at: float, disk_fault: str | None = None
 ) -> None:
-    """Register this Nimbus in ZooKeeper, with what is wrong with its disk."""
-    # As in Storm: its uptime is the time of its start there, and whether it leads is elsewhere.
+    """Register this Nimbus in ZooKeeper, with the fault of its disk."""
+    # As in Storm: the uptime is the start time, and the leader is stored elsewhere.
     summary = NimbusSummary(
         nimbus_id.host,
         nimbus_id.port,
@@ -346,7 +341,7 @@ def _register(
 
 
 def _find_disk_fault(code: CodeDistributor, is_written: bool, had_fault: bool) -> str | None:
-    """Return why a folder of this Nimbus takes no files; None if all do."""
+    """Return why one of the folders takes no files; None if all do."""
     try:
         if is_written and code.store.verify():
             code.store.on_loss()

@@ -1,33 +1,44 @@
-"""What a Nimbus needs before it leads: topologies that are its to lead, their code, and a disk.
+"""What a Nimbus needs to lead: its own topologies, their code, and a writable disk.
 
-The list of topologies is ZooKeeper's, whatever a Nimbus has on its disk.
+The list of topologies is ZooKeeper's, whatever is on the disk. A topology is Java's if its
+``StormBase`` has no ``leader_epoch``: our leaders write that field (1000) into every record, and
+Storm's drop it from records that they write again. So it shows who wrote the base last.
 
-A topology is Java's if its ``StormBase`` has no ``leader_epoch``. Our leaders write it (field 1000)
-into every record, and Storm's write none: they drop it from what they write again. So it says who
-wrote the base last.
-
-A Nimbus whose disk takes no files says so in its record in ZooKeeper. So the Nimbuses know of each
-other whether one that can write is in the queue for the lead.
+A Nimbus whose disk takes no files says so in its record in ZooKeeper, so the Nimbuses know whether
+one that can write is in the queue.
 """
 
 import logging
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from typing import Final, Protocol
+from typing import Final, Protocol, assert_never
 
 from stormkeeper import paths
 from stormkeeper.blobs.sync_plan import Missing
-from stormkeeper.errors import NoNodeError, StateError
-from stormkeeper.nimbus.election_events import Checked
+from stormkeeper.errors import NoNodeError, StateError, StormkeeperError
+from stormkeeper.nimbus.election import (
+    Check,
+    Checked,
+    CheckFailed,
+    Depose,
+    Elect,
+    Fetch,
+    Fetched,
+    NimbusAnswer,
+    NimbusInstruction,
+    Notified,
+    NotifyFailed,
+)
 from stormkeeper.paths import NimbusId
 from stormkeeper.state import leader_lock
-from stormkeeper.state.storm.cluster import LeaderClusterState, StormClusterState
+from stormkeeper.state.leader_lock import Fence, Lock
+from stormkeeper.state.storm.cluster import LeaderClusterState, StormClusterState, leader_state
 from stormkeeper.thrift.records import StormBase
 
 log = logging.getLogger(__name__)
 
-#: Time between two looks at the disk, in seconds, and how many of them come to one that writes.
+#: Seconds between two probes of the disk, and probes per probe that writes.
 LOOK_SECS: Final = 1.0
 LOOKS_PER_WRITE: Final = 5
 
@@ -36,32 +47,32 @@ HANG_SECS: Final = 20.0
 
 
 class TopologyCode(Protocol):
-    """What a `stormkeeper.blobs.sync.BlobSync` knows of the topologies' code, and does for it."""
+    """What the election needs of `stormkeeper.blobs.sync.BlobSync`."""
 
     def missing(self) -> Mapping[str, Missing]:
-        """Return the topologies whose code is not all here, by their ids."""
+        """Return the topologies whose code is incomplete here, by id."""
         ...
 
     def fetch(self, timeout_secs: float) -> bool:
-        """Fetch what can be had now, and wait for it; returns whether all of it was tried."""
+        """Fetch available code, and wait; returns whether everything was tried."""
         ...
 
 
 class Readiness:
-    """Finds out whether a Nimbus may lead, and says in the log why not.
+    """Checks whether a Nimbus may lead, and logs why not.
 
     Parameters
     ----------
     storm
-        Whose topologies they are.
+        The session.
     code
-        What of their code is here.
+        The code that is here.
     may_take_over
-        Whether Java's are led as well.
+        Whether to lead Java's topologies, too.
     nimbus
-        The Nimbus; None: its disk is not looked at.
+        This Nimbus; None: its disk is not checked.
     disk_fault
-        Returns why its disk takes no files; None where it does.
+        Returns why its disk takes no files; None if it does.
     """
 
     def __init__(
@@ -78,31 +89,30 @@ class Readiness:
         self._may_take_over = may_take_over
         self._nimbus = nimbus
         self._disk_fault = disk_fault
-        # What was logged last.
-        self._told: tuple[Checked, Mapping[str, Missing]] = (Checked(), {})
+        self._logged: tuple[Checked, Mapping[str, Missing]] = (Checked(), {})
 
     def check(self) -> Checked:
-        """Look at all topologies as they are now.
+        """Check all topologies as they are now.
 
         Raises
         ------
         StateError
-            They could not be read.
+            The topologies could not be read.
         StormkeeperError, OSError
-            What of their code is here could not be found out.
+            The code that is here could not be determined.
         """
-        # What the last leader has written, too.
+        # Includes the last leader's writes.
         self._storm.state.sync_path(paths.STORMS)
         foreign = frozenset() if self._may_take_over else foreign_to(self._storm.storm_bases())
         missing = self._code.missing()
-        # What is lost has to wait for its holder, and nobody waits for that.
+        # Lost code waits for its holder, and the election does not wait for that.
         lacking = (each for each, what in missing.items() if len(what.lost) < len(what.keys))
         found = Checked(frozenset(lacking), foreign, self._yields())
-        self._tell(found, {each: what for each, what in missing.items() if what.lost})
+        self._log_findings(found, {each: what for each, what in missing.items() if what.lost})
         return found
 
     def take_over(self, leader: LeaderClusterState) -> None:
-        """Mark Java's topologies as ours, by a leader: the next one finds them so.
+        """Mark Java's topologies as ours, so that the next leader finds them so.
 
         Raises
         ------
@@ -111,14 +121,14 @@ class Readiness:
         """
         for storm_id in foreign_to(leader.storm_bases()) if self._may_take_over else ():
             try:
-                # Nothing of it changes but the mark.
+                # An update without changes writes the mark.
                 leader.update_storm(storm_id, StormBase(None, None, None))  # type: ignore[arg-type]
             except NoNodeError:
                 continue
             log.warning("took over the topology %s of a Java Nimbus", storm_id)
 
     def _yields(self) -> bool:
-        """Return whether this disk takes no files and a Nimbus whose disk does is in the queue."""
+        """Return whether this disk takes no files and a Nimbus in the queue can write."""
         if self._nimbus is None or self._disk_fault() is None:
             return False
         writable = {
@@ -131,10 +141,10 @@ class Readiness:
         }
         return bool(others & writable - {self._nimbus[:2]})
 
-    def _tell(self, found: Checked, lost: Mapping[str, Missing]) -> None:
-        if self._told == (found, lost):
+    def _log_findings(self, found: Checked, lost: Mapping[str, Missing]) -> None:
+        if self._logged == (found, lost):
             return
-        self._told = found, lost
+        self._logged = found, lost
         if found.foreign:
             log.error(
                 "this Nimbus does not lead: a Java Nimbus leads these topologies: %s; start it"
@@ -152,29 +162,29 @@ class Readiness:
             )
         for storm_id, what in sorted(lost.items()):
             log.warning(
-                "nobody alive has the code of %s, whose workers run on; it is fetched from a"
-                " supervisor that runs it, else start who held it last: %s",
-                *(storm_id, ", ".join(what.held_last_by) or "nobody is known"),
+                "no live Nimbus has the code of %s, whose workers run on; it is fetched from a"
+                " supervisor that runs it, else start the Nimbus that held it last: %s",
+                *(storm_id, ", ".join(what.held_last_by) or "unknown"),
             )
 
 
 def foreign_to(bases: Mapping[str, StormBase]) -> frozenset[str]:
-    """Return the ids of the topologies, by their bases, that a Java Nimbus wrote last."""
+    """Return the ids of topologies whose bases a Java Nimbus wrote last."""
     return frozenset(storm_id for storm_id, base in bases.items() if base.leader_epoch is None)
 
 
 class DiskWatch:
-    """Looks at the disk of a Nimbus at intervals, on a thread of its own.
+    """Probes the disk of a Nimbus at intervals, on its own thread.
 
     Parameters
     ----------
     find_fault
-        Returns why the disk takes no files, None if it does. It may hang. It is called with whether
-        it is to write to the disk, and whether the look before found a fault.
+        Returns why the disk takes no files; None if it does. It may hang. Arguments: whether to
+        write, and whether the last probe found a fault.
     on_fault
-        Called with the fault after the first look and each write that finds one, and with None
-        after the first that finds none any more. If it raises `StateError`, it is called again
-        after the next.
+        Called with the fault after the first probe and each write that finds one, and with None
+        after the first probe without. If it raises `StateError`, it is called again after the next
+        probe.
     """
 
     def __init__(
@@ -189,45 +199,45 @@ class DiskWatch:
         self._on_fault = on_fault
         self._period_secs = period_secs
         self._hang_secs = hang_secs
-        #: Why the disk takes no files, in one line; None where it does.
+        #: Why the disk takes no files, in one line; None if it does.
         self.fault: str | None = None
-        self._is_told = True
+        self._is_reported = True
         self._looks = 0
         self._probe: Future[str | None] | None = None
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="nimbus disk", daemon=True)
 
     def start(self) -> None:
-        """Look at the disk, and go on with that in the thread."""
+        """Probe the disk once, then at intervals in the thread."""
         self.look()
         self._thread.start()
 
     def close(self) -> None:
-        """End; a look that hangs is not waited for."""
+        """End without waiting for a hanging probe."""
         self._closing.set()
 
     def look(self) -> None:
-        """Look at the disk once, and tell what was found."""
+        """Probe the disk once, and report the result."""
         is_write = self._looks % LOOKS_PER_WRITE == 0
         self._looks += 1
         if self.fault is not None and not is_write:
             return  # only a write ends a fault
         fault = self._result(is_write)
         if (fault is None) != (self.fault is None):
-            self._is_told = False
+            self._is_reported = False
             if fault is None:
                 log.info("the disk takes files again")
             else:
                 log.error("the disk of this Nimbus fails: %s", fault)
         self.fault = fault
-        if fault is None and self._is_told:
+        if fault is None and self._is_reported:
             return
         try:
             self._on_fault(fault)
         except StateError as error:
             log.debug("the fault of the disk is not published yet: %s", error)
         else:
-            self._is_told = True
+            self._is_reported = True
 
     def _result(self, is_write: bool) -> str | None:
         if self._probe is None:
@@ -252,3 +262,114 @@ class DiskWatch:
     def _run(self) -> None:
         while not self._closing.wait(self._period_secs):
             self.look()
+
+
+#: Longest fetch of code in seconds; slow peers are given up long before.
+FETCH_SECS: Final = 600.0
+
+#: Notified that this Nimbus leads, with what lets it write.
+Elected = Callable[[LeaderClusterState], None]
+
+#: Notified that it does not lead any more.
+Deposed = Callable[[], None]
+
+
+class Candidate:
+    """Carries out an election's instructions to the Nimbus; calls may block for any time.
+
+    `elected` and `deposed` are those of `stormkeeper.nimbus.elector.Elector`, the other parameters
+    those of `Readiness`.
+    """
+
+    def __init__(
+        self,
+        storm: StormClusterState,
+        code: TopologyCode,
+        *,
+        elected: Elected,
+        deposed: Deposed,
+        may_take_over: bool = False,
+        nimbus: NimbusId | None = None,
+        disk_fault: Callable[[], str | None] = lambda: None,
+    ) -> None:
+        self._storm = storm
+        self._code = code
+        self._elected = elected
+        self._deposed = deposed
+        self._readiness = Readiness(
+            storm, code, may_take_over=may_take_over, nimbus=nimbus, disk_fault=disk_fault
+        )
+        self._leader: LeaderClusterState | None = None
+        self._failures = 0
+
+    def carry_out(self, instruction: NimbusInstruction) -> NimbusAnswer:
+        """Carry out an instruction; returns the answer."""
+        match instruction:
+            case Check():
+                return self._check()
+            case Fetch():
+                return self._fetch()
+            case Elect(lock):
+                return self._elect(lock)
+            case Depose():
+                return self._depose()
+            case _:
+                assert_never(instruction)
+
+    def _check(self) -> NimbusAnswer:
+        try:
+            found = self._readiness.check()
+        except Exception as error:
+            self._log_failure("cannot find out whether this Nimbus may lead", error)
+            return CheckFailed()
+        self._failures = 0
+        return found
+
+    def _fetch(self) -> NimbusAnswer:
+        try:
+            if not self._code.fetch(FETCH_SECS):
+                log.warning("the code of topologies was not all fetched in %g s", FETCH_SECS)
+        except Exception as error:
+            self._log_failure("the code of topologies was not all fetched", error)
+        return Fetched()
+
+    def _elect(self, lock: Lock) -> NimbusAnswer:
+        """Let the Nimbus lead, once the store has caught up (`leading`)."""
+        try:
+            leader = leader_state(self._storm, Fence(lock.path, lock.created))
+            self._leader = leader
+            self._readiness.take_over(leader)
+        except Exception as error:
+            self._log_failure("cannot lead yet", error)
+            self._disconnect()
+            return NotifyFailed(is_unfit=not isinstance(error, StateError))
+        self._failures = 0
+        log.info("this Nimbus leads, epoch %d", lock.created)
+        try:
+            self._elected(leader)
+        # On this thread a SystemExit would end nothing.
+        except BaseException:
+            log.exception("this Nimbus could not begin to lead, and another one may")
+            self._depose()
+            return NotifyFailed(is_unfit=True)
+        return Notified()
+
+    def _depose(self) -> NimbusAnswer:
+        log.info("this Nimbus no longer leads")
+        try:
+            self._deposed()
+        except BaseException:
+            log.exception("this Nimbus could not stop leading in order")
+        self._disconnect()
+        return Notified()
+
+    def _disconnect(self) -> None:
+        leader, self._leader = self._leader, None
+        if leader is not None:
+            leader.disconnect()
+
+    def _log_failure(self, what: str, error: Exception) -> None:
+        self._failures += 1
+        is_defect = not isinstance(error, StormkeeperError | OSError)
+        if self._failures & (self._failures - 1) == 0:
+            log.warning("%s: %s", what, error, exc_info=error if is_defect else None)

@@ -1,11 +1,11 @@
-"""The leader's scheduling: reads the cluster, decides by `deciding`, and writes what follows.
+"""The leader's scheduling thread: reads the cluster, decides by `round`, and writes the actions.
 
-A round is begun by a watch (a topology, an assignment or a supervisor comes or goes, or a
-supervisor says that a worker has stopped), by whoever has written something, and by time: when a
-kill or a rebalance is due, when a worker may be dead, and every ``nimbus.monitor.freq.secs``. What
-comes meanwhile is one more round. Each write is fenced. After one whose outcome is not known the
-next round reads what there is, behind a sync. No claim is given twice: the counter is kept before
-the first write, for as long as the epoch lasts.
+A round starts on a watch (a topology, an assignment or a supervisor comes or goes, or a supervisor
+reports a stopped worker), after a command, and by time: a kill or rebalance is due, a worker may be
+dead, or ``nimbus.monitor.freq.secs`` have passed. Changes during a round cause one more round.
+
+Every write is fenced. After a write with unknown outcome the next round reads behind a sync. No
+claim is given twice: the counter is kept before the first write, for the whole epoch.
 """
 
 from __future__ import annotations
@@ -25,20 +25,19 @@ from stormkeeper.daemon.periodic import PeriodicThread
 from stormkeeper.errors import NoNodeError, NotLeaderError, SerializationError, StatusError
 from stormkeeper.nimbus import checkpoints, lifecycle
 from stormkeeper.nimbus.conf_changes import ConfChanges
-from stormkeeper.nimbus.deciding import Decision, Memory, decide
-from stormkeeper.nimbus.knowing import Knowledge, Known
 from stormkeeper.nimbus.lifecycle import Command, Event
-from stormkeeper.nimbus.scheduling import mapping
-from stormkeeper.nimbus.scheduling.actions import (
+from stormkeeper.nimbus.round import Decision, RoundMemory, Timeouts, decide
+from stormkeeper.nimbus.scheduling import conversion
+from stormkeeper.nimbus.scheduling.cluster import Launch
+from stormkeeper.nimbus.scheduling.planning import (
     Action,
     Assign,
     FinishRebalance,
     Remove,
     SetStatus,
 )
-from stormkeeper.nimbus.scheduling.cluster import Launch
-from stormkeeper.nimbus.sight import Sight
-from stormkeeper.nimbus.times import Times
+from stormkeeper.nimbus.status import StatusTracker
+from stormkeeper.nimbus.topology_cache import CachedTopology, TopologyCache
 from stormkeeper.state.storm.cluster import ClusterSnapshot, LeaderClusterState, StormClusterState
 from stormkeeper.state.storm.subscriptions import Callback
 from stormkeeper.thrift.records import StormBase, SupervisorInfo
@@ -47,7 +46,7 @@ log = logging.getLogger(__name__)
 
 Value = TypeVar("Value")
 
-#: How long `end` waits for a round that is under way, in seconds.
+#: How long `end` waits for a round in progress, in seconds.
 _END_SECS: Final = 5.0
 
 #: Pause between a change and its round, in seconds: a caller writes several changes at once.
@@ -55,136 +54,136 @@ _SETTLE_SECS: Final = 0.02
 
 
 class Scheduler:
-    """Schedules while this Nimbus leads. `begin` and `end` take turns, on one thread.
+    """Schedules while this Nimbus leads. `begin` and `end` are called alternately, on one thread.
 
     Parameters
     ----------
     storm
         The session.
-    knowledge
-        Knows topologies by their code.
-    times
-        What is configured.
-    sight
-        Is told what is seen.
+    topology_cache
+        Facts about topologies from their code.
+    timeouts
+        The configured times.
+    status
+        Records rounds and actions.
     conf_changes
-        Saves what rebalances of former leaders have left unsaved.
+        Saves conf changes that rebalances of earlier leaders have left unsaved.
     master_code_dir
-        Where this Nimbus keeps code, as assignments have it.
+        This Nimbus's code folder, as assignments name it.
     clock
         Seconds since 1970, which never jump.
-    removed
-        Is told of each topology that is removed: its id, and its owner.
+    on_removed
+        Called with the id and owner of each removed topology.
     """
 
     def __init__(
         self,
         storm: StormClusterState,
-        knowledge: Knowledge,
-        times: Times,
-        sight: Sight,
+        topology_cache: TopologyCache,
+        timeouts: Timeouts,
+        status: StatusTracker,
         *,
         conf_changes: ConfChanges,
         master_code_dir: str,
         clock: Callable[[], float],
-        removed: Callable[[str, str | None], None] = lambda _id, _owner: None,
+        on_removed: Callable[[str, str | None], None] = lambda _id, _owner: None,
     ) -> None:
         self._storm = storm
-        self._removed = removed
-        self._knowledge = knowledge
-        self._times = times
-        self._sight = sight
+        self._on_removed = on_removed
+        self._topology_cache = topology_cache
+        self._timeouts = timeouts
+        self._status = status
         self._conf_changes = conf_changes
         self._master_code_dir = master_code_dir
         self._clock = clock
-        #: Of the reign of `_epoch`, with its interruptions.
+        #: The epoch of `_memory`; a leadership may be interrupted and go on.
         self._epoch: int | None = None
-        self._memory = Memory()
-        #: Whether somebody else may have written what was not read yet.
-        self._is_unsure = True
+        self._memory = RoundMemory()
+        #: Whether the next read must be behind a sync.
+        self._needs_sync = True
         self._needs_values = False
-        #: The Nimbuses of Storm's own of which the log warns.
+        #: Nimbuses of Storm's own that the log has warned of.
         self._java: set[str] = set()
-        self._round: _Round | None = None
+        self._rounds: _Rounds | None = None
 
     def begin(self, leader: LeaderClusterState) -> None:
-        """Schedule, from now on; returns at once."""
+        """Start to schedule; returns at once."""
         if leader.fence.epoch != self._epoch:
             self._epoch = leader.fence.epoch
-            self._memory = Memory()
-        self._is_unsure = True
-        self._round = _Round(leader, self._once)
-        self._round.thread.start()
+            self._memory = RoundMemory()
+        self._needs_sync = True
+        self._rounds = _Rounds(leader, self._once)
+        self._rounds.thread.start()
 
     def end(self) -> None:
-        """Schedule no more; a write that is under way is waited for."""
-        this, self._round = self._round, None
-        if this is not None and not this.thread.close(_END_SECS):
-            log.warning("scheduling is still at a write %g s after this Nimbus led", _END_SECS)
+        """Stop scheduling; waits for a write in progress."""
+        rounds, self._rounds = self._rounds, None
+        if rounds is not None and not rounds.thread.close(_END_SECS):
+            log.warning("scheduling is still at a write %g s after rounds Nimbus led", _END_SECS)
 
     def wake(self) -> None:
-        """Have it look at once; returns at once, whether or not this Nimbus leads."""
-        this = self._round
-        if this is not None:
-            this.thread.wake()
+        """Start a round at once if this Nimbus leads; returns at once."""
+        rounds = self._rounds
+        if rounds is not None:
+            rounds.thread.wake()
 
     def sched_status(self) -> Mapping[str, str]:
-        """Return what was told of topologies when this Nimbus last led, by their ids."""
+        """Return the texts by topology id from when this Nimbus last led."""
         return self._memory.texts
 
-    def _once(self, this: _Round) -> float:
-        """Do a round, and return after how many seconds the next one is due."""
+    def _once(self, rounds: _Rounds) -> float:
+        """Do a round; returns the seconds until the next."""
         began = time.monotonic()
         try:
-            decision, snapshot = self._decide(this)
+            decision, snapshot = self._decide(rounds)
         except NotLeaderError:
             raise
         except Exception:
-            self._is_unsure = True
-            self._sight.failed()
+            self._needs_sync = True
+            self._status.record_failure()
             raise
-        self._sight.looked(decision.cluster, snapshot.heartbeats, time.monotonic() - began)
-        return max(0.0, decision.again_at - self._clock())
+        self._status.record_round(decision.cluster, snapshot.heartbeats, time.monotonic() - began)
+        return max(0.0, decision.next_round_at - self._clock())
 
-    def _decide(self, this: _Round) -> tuple[Decision, ClusterSnapshot]:
-        leader, epoch = this.leader, this.leader.fence.epoch
-        if self._is_unsure:
+    def _decide(self, rounds: _Rounds) -> tuple[Decision, ClusterSnapshot]:
+        leader, epoch = rounds.leader, rounds.leader.fence.epoch
+        if self._needs_sync:
             self._storm.state.sync_path(paths.STORMS)
-            self._is_unsure = False
-        # Before the read: what changes from then on is another round.
-        this.watch_lists()
+            self._needs_sync = False
+        # Before the read, so that later changes start another round.
+        rounds.watch_lists()
         now = self._clock()
         snapshot = self._snapshot(leader)
         if self._conf_changes.finish(leader, snapshot.bases):
             snapshot = self._snapshot(leader)
         self._warn_of_java(snapshot)
-        known = self._knowledge.of(snapshot, self._memory.texts)
+        known = self._topology_cache.topologies(snapshot, self._memory.texts)
         decision = decide(
             self._memory,
             snapshot,
             {storm_id: each.facts for storm_id, each in known.items()},
             now=now,
             epoch=epoch,
-            times=self._times,
+            timeouts=self._timeouts,
             default_wait_secs={storm_id: each.wait_secs for storm_id, each in known.items()},
         )
-        this.check()
-        # Whatever becomes of the writes, their claims were given. What is told is true afterwards.
+        rounds.check()
+        # The claims count as given even if a write fails; the texts hold only after the writes.
         self._memory = replace(decision.memory, texts=self._memory.texts)
         for action in decision.actions:
-            this.check()
+            rounds.check()
             self._carry_out(action, leader, snapshot, known, now)
-            self._sight.did(action)
-        this.check()
-        self._tell(decision.memory.texts)
+            self._status.record_action(action)
+        rounds.check()
+        self._log_texts(decision.memory.texts)
         self._memory = decision.memory
-        this.watch_supervisors(_awaited(decision), snapshot.supervisors)
+        rounds.watch_supervisors(_supervisors_to_watch(decision), snapshot.supervisors)
         return decision, snapshot
 
     def _snapshot(self, leader: LeaderClusterState) -> ClusterSnapshot:
         read = partial(leader.snapshot, may_lack_heartbeats=True, clock=self._clock)
         snapshot = read(values=self._needs_values)
-        # Only where a Pacemaker tells no ages does a value say when its worker beat.
+        # Without ages from a Pacemaker, only values show when workers beat.
         ageless = [one for one in snapshot.heartbeats.by_path.values() if one.age_secs is None]
         was_needed, self._needs_values = self._needs_values, bool(ageless)
         if ageless and not was_needed:
@@ -211,7 +210,7 @@ class Scheduler:
         action: Action,
         leader: LeaderClusterState,
         snapshot: ClusterSnapshot,
-        known: Mapping[str, Known],
+        known: Mapping[str, CachedTopology],
         now: float,
     ) -> None:
         storm_id = action.storm_id
@@ -221,12 +220,12 @@ class Scheduler:
                 leader.remove_storm(storm_id)
                 log.info("%s: removed", storm_id)
                 base = snapshot.bases.get(storm_id)
-                self._removed(storm_id, None if base is None else base.owner)
+                self._on_removed(storm_id, None if base is None else base.owner)
             case Assign(launches=launches):
                 was = snapshot.assignments.get(storm_id)
                 hosts = dict((was.node_host if was is not None else None) or {})
                 hosts |= {id_: info.hostname for id_, info in snapshot.supervisors.items()}
-                record = mapping.assignment(
+                record = conversion.assignment_record(
                     launches,
                     known[storm_id].executors,
                     master_code_dir=self._master_code_dir,
@@ -234,8 +233,8 @@ class Scheduler:
                     owner=snapshot.bases[storm_id].owner,
                 )
                 leader.set_assignment(storm_id, record, known[storm_id].conf)
-                log.info("%s: assigned %s", storm_id, _told(launches, hosts))
-                earlier = () if was is None else mapping.launches(was)
+                log.info("%s: assigned %s", storm_id, _launches_text(launches, hosts))
+                earlier = () if was is None else conversion.launches_from_record(was)
                 _note_checkpoints(
                     storm_id, leader, snapshot.bases[storm_id], (*earlier, *launches), hosts
                 )
@@ -254,11 +253,10 @@ class Scheduler:
     def _keep_checkpoints(
         self, storm_id: str, leader: LeaderClusterState, snapshot: ClusterSnapshot, now: float
     ) -> None:
-        """Write down what becomes of the checkpoints of a topology that is removed next."""
         base, assignment = snapshot.bases.get(storm_id), snapshot.assignments.get(storm_id)
         if base is None or base.checkpoints is None:
             return
-        launches = () if assignment is None else mapping.launches(assignment)
+        launches = () if assignment is None else conversion.launches_from_record(assignment)
         kept = checkpoints.ended(
             checkpoints.placed(
                 base.checkpoints, launches, None if assignment is None else assignment.node_host
@@ -270,30 +268,28 @@ class Scheduler:
         if kept is not None:
             leader.set_checkpoints(kept)
 
-    def _tell(self, texts: Mapping[str, str]) -> None:
+    def _log_texts(self, texts: Mapping[str, str]) -> None:
         for storm_id, text in texts.items():
             if self._memory.texts.get(storm_id) != text:
                 log.info("%s: %s", storm_id, text)
 
 
-class _Round:
-    """The rounds of one reign: their thread, and the watches that wake it."""
-
-    def __init__(self, leader: LeaderClusterState, once: Callable[[_Round], float]) -> None:
+class _Rounds:
+    def __init__(self, leader: LeaderClusterState, once: Callable[[_Rounds], float]) -> None:
         self.leader = leader
         self.thread = PeriodicThread(
             "nimbus scheduling", lambda: once(self), settle_secs=_SETTLE_SECS, logger=log
         )
-        #: By what they are left on: the watches that have not been told yet.
-        self._left: set[str] = set()
+        #: Paths with a watch that has not fired.
+        self._watched: set[str] = set()
 
     def check(self) -> None:
-        """Fail if the reign is over: one that follows may have the same fence."""
+        """Raise `NotLeaderError` if the leadership ended: the next one may have the same fence."""
         if self.thread.is_closing:
             raise NotLeaderError("the reign is over, and nothing more is done in it")
 
     def watch_lists(self) -> None:
-        """Leave watches on what comes and goes, where none is left."""
+        """Watch the lists of topologies, assignments and supervisors unless watched already."""
         self._watch(paths.STORMS, self.leader.active_storms)
         self._watch(paths.ASSIGNMENTS, self.leader.assignments)
         self._watch(paths.SUPERVISORS, self.leader.supervisors)
@@ -301,38 +297,34 @@ class _Round:
     def watch_supervisors(
         self, supervisor_ids: Iterable[str], read: Mapping[str, SupervisorInfo]
     ) -> None:
-        """Leave watches on what supervisors say, and look again if one has spoken since `read`."""
+        """Watch supervisors' records; wake if one has reported a stopped worker since `read`."""
         for id_ in supervisor_ids:
             path = paths.supervisor(id_)
-            if path not in self._left:
+            if path not in self._watched:
                 info = self._watch(path, partial(self.leader.supervisor_info, id_))
-                if _said(info) != _said(read.get(id_)):
+                if _stopped_workers(info) != _stopped_workers(read.get(id_)):
                     self.thread.wake()
 
     def _watch(self, path: str, read: Callable[[Callback], Value]) -> Value | None:
-        """Read with a watch, if none is left there; None, too, where no record can be read."""
-        if path in self._left:
+        if path in self._watched:
             return None
 
-        def told() -> None:
-            self._left.discard(path)
+        def fired() -> None:
+            self._watched.discard(path)
             self.thread.wake()
 
-        self._left.add(path)
+        self._watched.add(path)
         try:
-            return read(told)
+            return read(fired)
         except SerializationError:
             return None  # the watch is left all the same
         except BaseException:
-            self._left.discard(path)
+            self._watched.discard(path)
             raise
 
 
-def _awaited(decision: Decision) -> set[str]:
-    """Return the supervisors that are to say that a worker has stopped.
-
-    It was released, or its topology is gone, and its slot is nobody's when it has.
-    """
+def _supervisors_to_watch(decision: Decision) -> set[str]:
+    """Return the supervisors that have yet to report a released or removed worker stopped."""
     supervisors = decision.cluster.supervisors
     before = (one for each in decision.cluster.topologies.values() for one in each.launches)
     after = (one for each in decision.actions if isinstance(each, Assign) for one in each.launches)
@@ -348,13 +340,12 @@ def _awaited(decision: Decision) -> set[str]:
     return (released & supervisors.keys()) | strange
 
 
-def _said(info: SupervisorInfo | None) -> object:
-    """Return what a supervisor says of workers that have stopped."""
+def _stopped_workers(info: SupervisorInfo | None) -> object:
+    """Return a supervisor's report about stopped workers."""
     return None if info is None else (info.used_ports, info.stopped_workers)
 
 
 def _after(storm_id: str, base: StormBase, command: Command) -> StormBase:
-    """Return a base after its rebalance, or as it is if it has taken another way meanwhile."""
     try:
         return lifecycle.after(storm_id, base, command) or base
     except StatusError:
@@ -368,7 +359,7 @@ def _note_checkpoints(
     launches: Iterable[Launch],
     hosts: Mapping[str, str],
 ) -> None:
-    """Have a base say on which machines its topology has checkpoints."""
+    """Record in the base on which machines the topology has checkpoints."""
     known = base.checkpoints
     if known is None or checkpoints.placed(known, launches, hosts) is known:
         return
@@ -382,11 +373,10 @@ def _note_checkpoints(
         leader.change_storm(storm_id, noted)
 
 
-def _told(launches: Iterable[Launch], hosts: Mapping[str, str]) -> str:
-    """Return who runs what, for the log."""
-    said = []
+def _launches_text(launches: Iterable[Launch], hosts: Mapping[str, str]) -> str:
+    texts = []
     for launch in launches:
         node, port = launch.slot
         what = "nothing more" if launch.is_released else " ".join(launch.queries)
-        said.append(f"{hosts.get(node, node)}:{port} runs {what} (claim {launch.claim})")
-    return "; ".join(said) or "no workers"
+        texts.append(f"{hosts.get(node, node)}:{port} runs {what} (claim {launch.claim})")
+    return "; ".join(texts) or "no workers"

@@ -1,8 +1,6 @@
-"""What was submitted of topologies, out of the blobs that their code is in.
+"""Topologies as submitted, read from the blobs of their code; no user code runs.
 
-Scheduling takes from it what there is to run, and the service what it tells of a topology. Nothing
-of a user's is run for that. The number of tasks of a component is in its ``json_conf``, as
-``topology.tasks``, where Storm has it, too.
+The number of tasks of a component is in its ``json_conf`` as ``topology.tasks``, as in Storm.
 """
 
 from __future__ import annotations
@@ -21,8 +19,7 @@ from stormkeeper.blobs import keys
 from stormkeeper.blobs.store import BlobStore
 from stormkeeper.conf.schema import SCHEMA
 from stormkeeper.errors import BlobNotFoundError, CodeError, ConfigError, SerializationError
-from stormkeeper.statistics.reports import Component
-from stormkeeper.statistics.tasks import components_of_tasks
+from stormkeeper.statistics.executor_reports import Component, components_of_tasks
 from stormkeeper.thrift.compression import decompress
 from stormkeeper.thrift.nimbus import ComponentCommon, StormTopology
 from stormkeeper.thrift.reader import decode
@@ -34,16 +31,16 @@ from stormkeeper.topology.description import (
 from stormkeeper.topology.package.archive import Package
 from stormkeeper.topology.package.manifest import DESCRIPTION
 
-#: The key of a component's conf that says how many tasks it has.
+#: Key of the number of tasks in a component's conf.
 TASKS: Final = "topology.tasks"
 
-#: Tasks that a topology may have: who lists them has memory for that.
+#: Most tasks of a topology: lists of tasks must fit into memory.
 MOST_TASKS: Final = 100_000
 
-#: Bytes that a topology or its conf may have when decompressed.
+#: Largest decompressed topology or conf, in bytes.
 _LARGEST: Final = 32 * 1024 * 1024
 
-#: Such bytes of all topologies that are remembered: what is made of them takes forty times as much.
+#: Bytes of all cached topologies; the objects made from them take forty times as much.
 _REMEMBERED: Final = 16 * 1024 * 1024
 
 
@@ -54,11 +51,11 @@ class Submitted:
     Parameters
     ----------
     topology
-        As Storm's tools know it.
+        Storm's record.
     conf
-        Its configuration, with what it needs of the cluster's.
+        Its configuration, with the cluster's values that it needs.
     description
-        What its package says of it; None where it is no package of ours, as after Storm's Nimbus.
+        Its package's description; None for a package that is not ours.
     """
 
     topology: StormTopology
@@ -66,7 +63,7 @@ class Submitted:
     description: Description | None
 
     def spread(self, hints: Mapping[str, int]) -> Submitted:
-        """Return it with another parallelism of components, by their ids, as after a rebalance."""
+        """Return the topology with other parallelism of components, as after a rebalance."""
         if self.description is None:
             return self
         description = with_parallelism(self.description, hints)
@@ -74,12 +71,12 @@ class Submitted:
 
     @cached_property
     def queries(self) -> tuple[str, ...]:
-        """What there is to run, each in one worker; a script is one query."""
+        """The queries to run; a script is one query."""
         return () if self.description is None else self.description.query_ids
 
     @cached_property
     def executors(self) -> tuple[ExecutorDescription, ...]:
-        """The executors of these queries; a script is one, whatever it will start."""
+        """The executors of the queries; a script is one executor."""
         if self.description is None:
             return ()
         if self.description.kind == "script":
@@ -89,7 +86,7 @@ class Submitted:
 
     @property
     def is_script(self) -> bool:
-        """Whether its components are known only when it runs, from what its worker says."""
+        """Whether its components are known only from a running worker."""
         return self.description is not None and self.description.kind == "script"
 
     @cached_property
@@ -118,15 +115,7 @@ class Submitted:
 
 
 class SubmittedCode:
-    """Reads the code of topologies that is on this Nimbus's disk. Safe for many threads.
-
-    What it has read it remembers, by what the blobs are.
-
-    Parameters
-    ----------
-    store
-        The blobs.
-    """
+    """Reads topologies' code from this Nimbus's disk, cached by checksum. Safe for many threads."""
 
     def __init__(self, store: BlobStore) -> None:
         self._store = store
@@ -134,18 +123,18 @@ class SubmittedCode:
         self._read: OrderedDict[str, _Read] = OrderedDict()
 
     def version(self, storm_id: str) -> tuple[str, ...] | None:
-        """Return the checksums of a topology's code, None where not all of it is here."""
+        """Return the checksums of a topology's code; None if it is incomplete here."""
         records = [self._store.get(key) for key in keys.of_topology(storm_id)]
         found = tuple(record.sha256 for record in records if record is not None)
         return found if len(found) == len(records) else None
 
     def get(self, storm_id: str) -> Submitted | None:
-        """Return what was submitted of a topology, None where not all of its code is here.
+        """Return a submitted topology; None if its code is incomplete here.
 
         Raises
         ------
         CodeError
-            The code is damaged, or the disk does not give it.
+            The code is damaged, or the disk cannot be read.
         """
         blobs, state = keys.of_topology(storm_id), self.version(storm_id)
         if state is None:
@@ -160,7 +149,7 @@ class SubmittedCode:
         except BlobNotFoundError:  # deleted just now
             return None
         except (SerializationError, OSError) as error:
-            # What the disk has changed or does not give is fetched again, from another Nimbus.
+            # Damaged blobs are fetched again from another Nimbus.
             records = [self._store.get(key) for key in blobs]
             if any(self._store.drop_damaged(record) for record in records if record):
                 return None
@@ -172,7 +161,7 @@ class SubmittedCode:
         return found
 
     def _submitted(self, jar: str, code: str, conf: str) -> tuple[Submitted, int]:
-        """Return what these blobs are, and of how many bytes it was made."""
+        """Return a topology and the number of bytes it was made from."""
         struct, saved = self._bytes(code), self._bytes(conf)
         cost = len(struct) + len(saved)
         _, file = self._store.open(jar)
@@ -198,30 +187,30 @@ class SubmittedCode:
 
 
 class _Read(NamedTuple):
-    #: The checksums of the blobs.
+    #: Checksums of the blobs.
     of: tuple[str, ...]
     what: Submitted
     cost: int
 
 
 def commons(topology: StormTopology) -> dict[str, ComponentCommon]:
-    """Return what spouts and bolts have in common, by their ids."""
+    """Return the common part of all spouts and bolts, by id."""
     parts = (topology.spouts, topology.bolts, topology.state_spouts)
     return {id_: part.common for group in parts for id_, part in group.items()}
 
 
 def encode_conf(conf: Mapping[str, Any]) -> bytes:
-    """Return a saved configuration as Storm keeps it: JSON, with gzip."""
+    """Return a saved configuration as Storm keeps it: JSON with gzip."""
     return gzip.compress(json.dumps(conf, sort_keys=True).encode(), mtime=0)
 
 
 def decode_conf(data: bytes) -> dict[str, Any]:
-    """Read what `encode_conf`, or Storm, has written.
+    """Read a configuration that `encode_conf` or Storm has written.
 
     Raises
     ------
     SerializationError
-        It is something else.
+        The data is something else.
     """
     try:
         conf = json.loads(decompress(data, _LARGEST))
@@ -233,12 +222,12 @@ def decode_conf(data: bytes) -> dict[str, Any]:
 
 
 def topology_value(key: str, own: Mapping[str, Any]) -> Any:
-    """Return a value of a topology's saved configuration, as its key has it.
+    """Return a value of a saved configuration, converted by its key.
 
     Raises
     ------
     ConfigError
-        It is none.
+        The value is invalid.
     """
     try:
         return SCHEMA[key].convert(own[key])

@@ -1,15 +1,15 @@
-"""The arithmetic: what of an executor's statistics counts, how averages are weighed, capacity.
+"""The arithmetic of Storm's statistics: what counts, how averages are weighed, capacity.
 
 The rules are Storm's:
 
-- Without system streams means without what was emitted and transferred on them. What was acked,
-  failed or executed always counts.
+- Without system streams, emitted and transferred counts on system streams are left out; acked,
+  failed and executed counts never are.
 - A latency over several streams or executors is the sum of average times count, divided by the sum
-  of the counts. A spout's is weighed by what was acked, both of a bolt's by what was executed.
-- An average that is no finite number counts 0, but its count is divided by.
+  of the counts. A spout's is weighed by acked tuples, a bolt's by executed ones.
+- An average that is not finite counts as 0, but its count is divided by.
 
-Sums do not depend on the order of executors and streams: counts are whole numbers, and the terms of
-an average are kept apart until they are added up exactly.
+Sums do not depend on the order of executors and streams: counts are integers, and the terms of
+averages are kept apart until they are added up exactly.
 """
 
 from __future__ import annotations
@@ -20,14 +20,13 @@ from dataclasses import dataclass, field
 from math import fsum, isfinite
 from typing import Any
 
-from stormkeeper.statistics.reports import Kind
-from stormkeeper.statistics.tasks import is_system
+from stormkeeper.statistics.executor_reports import Kind, is_system
 from stormkeeper.thrift.records import ExecutorStats, GlobalStreamId
 
-#: A stream that an executor emits on, or one that comes in.
+#: An outgoing or incoming stream.
 Stream = str | GlobalStreamId
 
-#: The window that capacity is about, whichever one is asked for.
+#: The window of capacity, whichever window is requested.
 _CAPACITY_WINDOW = "600"
 _CAPACITY_SECS = 600
 
@@ -39,15 +38,15 @@ _Averages = Mapping[str, Mapping[Any, float]]
 
 @dataclass(frozen=True, slots=True)
 class Measures:
-    """What an executor counted, each statistic by window and stream.
+    """An executor's counts and latencies, by window and stream.
 
     Parameters
     ----------
     counts
         By name: "emitted", "transferred", "acked", "failed", and a bolt's "executed".
     latencies
-        By name: averages in milliseconds, and the name of the count that they are weighed by. A
-        spout has "complete", a bolt "execute" and "process".
+        By name: averages in milliseconds, and the count that weighs them. A spout has "complete", a
+        bolt "execute" and "process".
     """
 
     counts: Mapping[str, _Counts]
@@ -55,21 +54,21 @@ class Measures:
 
     @property
     def windows(self) -> set[str]:
-        """The windows in which anything was counted, be it 0."""
+        """The windows with any count, also 0."""
         return {window for by_window in self.counts.values() for window in by_window}
 
 
 def measures(stats: ExecutorStats, kind: Kind, *, include_sys: bool) -> Measures:
-    """Return what an executor of a component of `kind` counted.
+    """Return the measures of an executor.
 
     Parameters
     ----------
     stats
-        As it reported them. Those of the other kind of component are ignored.
+        Its report. Statistics of the other kind of component are ignored.
     kind
-        The component's.
+        Its component's kind.
     include_sys
-        Whether what it emitted and transferred on Storm's own streams counts.
+        Whether emitted and transferred tuples of Storm's own streams count.
     """
     counts: dict[str, _Counts] = {"emitted": stats.emitted, "transferred": stats.transferred}
     if not include_sys:
@@ -90,14 +89,14 @@ def measures(stats: ExecutorStats, kind: Kind, *, include_sys: bool) -> Measures
 
 @dataclass(slots=True)
 class Tally:
-    """A sum over executors and streams: counts, and the terms that latencies are made of."""
+    """A sum over executors and streams: counts, and the terms of latencies."""
 
     counts: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     terms: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
 
     @classmethod
     def of(cls, executors: Iterable[Measures], window: str) -> Tally:
-        """Return the sum of what executors counted in a window, on all streams."""
+        """Return the sum over executors in a window, on all streams."""
         tally = cls()
         for one in executors:
             _spread(one, window, lambda _: tally)
@@ -105,7 +104,7 @@ class Tally:
 
     @classmethod
     def by_stream(cls, executors: Iterable[Measures], window: str) -> dict[Stream, Tally]:
-        """Return the sums of what executors counted in a window, each stream's by itself."""
+        """Return the sum over executors in a window for each stream."""
         tallies: dict[Stream, Tally] = defaultdict(cls)
         for one in executors:
             _spread(one, window, tallies.__getitem__)
@@ -113,9 +112,9 @@ class Tally:
 
     @classmethod
     def of_truncated(cls, executors: Iterable[Measures], window: str) -> Tally:
-        """Do as `of`, but cut the sum of each executor's terms down to a whole number first.
+        """Sum as `of`, but truncate each executor's terms to a whole number.
 
-        Storm does so where it makes a topology's page, and there only.
+        Storm does so only for a topology's page.
         """
         tally = cls()
         for one in executors:
@@ -127,7 +126,7 @@ class Tally:
         return tally
 
     def count(self, name: str) -> int:
-        """Return a count, held within the 64 bits that a record has for it."""
+        """Return a count, clamped to 64 bits."""
         return _i64(self.counts.get(name, 0))
 
     def total(self, latency: str) -> float:
@@ -138,13 +137,13 @@ class Tally:
             return 0.0
 
     def latency(self, name: str, weight: str) -> float | None:
-        """Return an average over all that was added, in milliseconds; None where `weight` is 0."""
+        """Return an average in milliseconds; None if `weight` counts 0."""
         divisor = self.counts.get(weight, 0)
         return self.total(name) / divisor if divisor > 0 else None
 
 
 def counts_by_window(executors: Iterable[Measures], name: str) -> dict[str, int]:
-    """Return the sum of a count over executors and streams, in each window that one reported."""
+    """Return the sum of a count over executors and streams, by reported window."""
     sums: dict[str, int] = {}
     for one in executors:
         for window, streams in one.counts.get(name, {}).items():
@@ -155,15 +154,8 @@ def counts_by_window(executors: Iterable[Measures], name: str) -> dict[str, int]
 def capacity(of: Measures, uptime_secs: int) -> float:
     """Return the share of the last ten minutes that a bolt's executor spent executing.
 
-    Storm measures some of the tuples only, so it may be somewhat above 1. It is 0 where the uptime
-    is.
-
-    Parameters
-    ----------
-    of
-        What the executor counted.
-    uptime_secs
-        Age of its worker; of one that is younger than ten minutes, it is the share of its life.
+    Storm samples tuples, so it may exceed 1 a little. For a worker younger than ten minutes it is
+    the share of its uptime; 0 without uptime.
     """
     secs = min(uptime_secs, _CAPACITY_SECS)
     if secs <= 0:
@@ -172,14 +164,14 @@ def capacity(of: Measures, uptime_secs: int) -> float:
 
 
 def _spread(of: Measures, window: str, tally_of: Callable[[Any], Tally]) -> None:
-    """Add what an executor counted in a window, each stream to the tally that is meant for it."""
+    """Add an executor's measures of a window to the tally of each stream."""
     for name, by_window in of.counts.items():
         for stream, count in by_window.get(window, {}).items():
             tally_of(stream).counts[name] += count
     for name, (averages, weight) in of.latencies.items():
         weights = of.counts[weight].get(window, {})
         for stream, average in averages.get(window, {}).items():
-            # Storm breaks on a stream that has an average and no count.
+            # Storm fails on a stream with an average and no count.
             if stream in weights:
                 tally_of(stream).terms[name].append(_product(average, weights[stream]))
 

@@ -2,14 +2,14 @@ from dataclasses import replace
 
 import pytest
 
-from stormkeeper.nimbus.scheduling.actions import (
+from stormkeeper.nimbus.scheduling.planning import (
     Assign,
     FinishRebalance,
     Remove,
     SetStatus,
     counter_after,
+    plan,
 )
-from stormkeeper.nimbus.scheduling.planning import plan
 from stormkeeper.thrift.records import TopologyStatus
 from stormkeeper.topology.plan import Claim
 from support.clusters import (

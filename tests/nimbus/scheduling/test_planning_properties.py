@@ -8,9 +8,8 @@ from hypothesis import assume, event, given
 from hypothesis import strategies as st
 
 from stormkeeper.heartbeats.liveness import Status
-from stormkeeper.nimbus.scheduling.actions import Assign, counter_after
 from stormkeeper.nimbus.scheduling.cluster import Cluster, Launch, Supervisor, Topology
-from stormkeeper.nimbus.scheduling.planning import plan
+from stormkeeper.nimbus.scheduling.planning import Assign, counter_after, plan
 from stormkeeper.paths import Slot
 from stormkeeper.thrift.records import TopologyStatus
 from stormkeeper.topology.plan import Claim

@@ -8,8 +8,8 @@ import pytest
 from stormkeeper.blobs import keys
 from stormkeeper.blobs.distributor import CodeDistributor
 from stormkeeper.errors import BlobStorageError, CallRefusedError, StateUnavailableError
-from stormkeeper.nimbus import deadlines
 from stormkeeper.nimbus.conf_changes import ConfChanges
+from stormkeeper.nimbus.round import pending_deadlines
 from stormkeeper.nimbus.service import topology_conf
 from stormkeeper.state.storm.cluster import StormClusterState
 from stormkeeper.state.storm.record_io import Codec
@@ -107,14 +107,14 @@ def test_what_a_lost_leader_did_not_save_is_saved_by_the_next_one(tmp_path, monk
         base = storm.storm_base(storm_id)
         assert (base.status, own()) == (TopologyStatus.REBALANCING, None)
         # It is not due before that, however long it takes.
-        assert deadlines.due({}, {storm_id: base}, default_wait_secs={}, now=2e9) == {}
+        assert pending_deadlines({}, {storm_id: base}, default_wait_secs={}, now=2e9) == {}
         with nimbus.conf_changes.under_way(storm_id):
             assert not nimbus.conf_changes.finish(nimbus.leader, {storm_id: base})
         next_one = ConfChanges(nimbus.code)
         assert next_one.finish(nimbus.leader, {storm_id: base})
         assert own() == 1
         base = storm.storm_base(storm_id)
-        assert deadlines.due({}, {storm_id: base}, default_wait_secs={}, now=2e9).keys() == {
+        assert pending_deadlines({}, {storm_id: base}, default_wait_secs={}, now=2e9).keys() == {
             storm_id
         }
         assert not next_one.finish(nimbus.leader, {storm_id: base})

@@ -5,7 +5,7 @@ from kazoo.security import make_digest_acl_credential
 
 from stormkeeper import conf as configuration
 from stormkeeper.errors import AccessDeniedError
-from stormkeeper.nimbus.knowing import Knowledge
+from stormkeeper.nimbus.topology_cache import TopologyCache
 from stormkeeper.state.access import Role
 from stormkeeper.state.storm import cluster
 from stormkeeper.thrift.nimbus import SubmitOptions, TopologyInitialStatus
@@ -53,8 +53,8 @@ def test_the_workers_of_a_topology_are_let_in_although_no_secret_is_in_its_conf(
     own = "storm.zookeeper.topology.auth.payload"
     storm_id = nimbus.submit("wc", conf=f'{{"{own}": "own:secret"}}', options=options)
     # As scheduling does it.
-    knowledge = Knowledge(nimbus.handler._given.submitted, nimbus.conf)
-    saved = knowledge.of(nimbus.leader.snapshot(), {})[storm_id].conf
+    cache = TopologyCache(nimbus.submitted, nimbus.conf)
+    saved = cache.topologies(nimbus.leader.snapshot(), {})[storm_id].conf
     assert own not in saved
     claim = LaunchClaim(1, 2)
     launch = WorkerLaunch("node", 6700, claim, ["q"], 0, 0, tells_claims=True)

@@ -1,17 +1,7 @@
-"""Who runs where: one function of what was read, which says what is to be written.
+"""Decides which worker runs which query on which machine, without I/O.
 
-============  ==================================================================================
-module        what it is for
-============  ==================================================================================
-``planning``  ``plan``: the whole decision
-``cluster``   what it is made from
-``actions``   what it says is to be done
-``standing``  of one topology: which workers stay, and which queries need a new place
-``room``      the free slots and memory of the supervisors, and which of them comes next
-``placing``   who gets a slot first
-``wording``   what is told of a topology, for people: its ``sched_status``
-``watching``  which workers are alive, by what their heartbeats say of their newest launch
-``mapping``   the same from and to Storm's records
-``reading``   a whole cluster out of what was read of it
-============  ==================================================================================
+`planning.plan` is the whole decision. `worker_fate` says which workers stay and which queries need
+a new worker; `placement` says where a new worker may be and which comes first. A rule such as
+"these two queries never share a machine" belongs into `placement`, its tests into `test_placement`
+and `test_planning_properties`.
 """

@@ -1,6 +1,6 @@
-"""What a plan is made from: a cluster at one moment, as values that never change.
+"""The input of a plan: an immutable snapshot of the cluster.
 
-Times are seconds since 1970 on one clock, that of the Nimbus which plans.
+Times are seconds since 1970 on the clock of the planning Nimbus.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from stormkeeper.topology.plan import Claim
 
 @dataclass(frozen=True, slots=True, order=True)
 class Crashes:
-    """Crashes of the same work in a row: how many, since when, and how the last one ended."""
+    """Crashes of the same work in a row: how many, since when, and the last error."""
 
     count: int
     since_secs: int
@@ -26,7 +26,7 @@ class Crashes:
 
 @dataclass(frozen=True, slots=True)
 class Supervisor:
-    """A supervisor that is there: its session with the store lives.
+    """A registered supervisor: its session in ZooKeeper is alive.
 
     Parameters
     ----------
@@ -35,21 +35,21 @@ class Supervisor:
     ports
         Its slots.
     memory_mb
-        What its workers may have together; infinite where it does not say.
+        Memory for all its workers; infinite if unspecified.
     running
-        The ports on which a worker of its runs, whoever's it is.
+        Ports with a running worker of any topology.
     stopped
-        By port, the newest launch of which it knows that nothing runs any more.
+        By port, the newest launch that is known to have stopped.
     uptime_secs
-        How long it has run.
+        Seconds since its start.
     refuses
         Why it takes no new work; None: it does.
     crashes
-        The crashes in a row that it tells of, by the launch that crashed.
+        Reported crash series, by the launch that crashed.
     is_ours
-        Whether it is a supervisor of Stormkeeper. Storm's own cannot run our queries.
+        Whether it belongs to Stormkeeper. Storm's own supervisors cannot run our queries.
     tells_claims
-        Whether its workers tell of their claims (`Launch.tells_claims`).
+        Whether its workers record their claims (`Launch.tells_claims`).
     """
 
     id: str
@@ -67,25 +67,25 @@ class Supervisor:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """A worker, as a leader has ordered it.
+    """A worker as a leader ordered it.
 
     Parameters
     ----------
     slot, claim
-        Where it is, and which launch it is. No two workers of a cluster have the same claim.
+        Its slot, and its claim, which is unique in the cluster.
     queries
-        What it runs: all at once, and the same ones for as long as it lives.
+        Its queries, all at once and the same for its whole life.
     started_at
         When it was ordered.
     memory_mb
-        What it may use.
+        Its memory limit.
     is_released
-        Whether it is to stop, or has stopped. Its slot is its topology's until its queries have
-        another one. For a query whose checkpoint is on one machine it says which.
+        Whether it should stop, or has stopped. Its slot stays reserved for its topology until its
+        queries have another one, and names the machine of a checkpoint that is not shared.
     crashes
-        How often its queries have crashed in a row before this launch, in whichever slots.
+        Crash series of its queries before this launch, in any slot.
     tells_claims
-        Whether each launch of these queries so far tells the cluster before it claims a checkpoint.
+        Whether every launch of these queries so far records a claim before it claims a checkpoint.
     """
 
     slot: Slot
@@ -100,46 +100,44 @@ class Launch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Topology:
-    """A topology that is known.
+    """A known topology.
 
     Parameters
     ----------
     id, status
         As in its `StormBase`.
     queries
-        What there is to run; a script is one query.
+        Queries to run; a script is one query.
     workers
-        On how many slots, at most.
+        Most slots.
     memory_mb
-        What a worker of it may use.
+        Memory limit of a worker.
     launched_at
-        When it was submitted: who came first is served first.
+        When it was submitted: earlier topologies are served first.
     is_shared
-        Whether its checkpoints can be reached from every machine. Else a query stays with the
-        machine on which it was launched first.
+        Whether every machine reaches its checkpoints. Else a query stays on its first machine.
     homes
-        By query, the machine that its checkpoint is on, by its supervisor's id.
+        By query, the supervisor id of the machine that has its checkpoint.
     hosts
-        What machines are called of which some may be gone, by their supervisors' ids.
+        Host names by supervisor id, also of supervisors that are gone.
     ended
-        Queries that have ended for good, and are not to be launched again.
+        Queries that have ended for good.
     claimed
         Queries whose checkpoint a launch has claimed.
     released
-        The launches that were released before `claimed` was read. A released launch can claim
-        nothing more, so what is known of its claims is final.
+        Launches that were released before `claimed` was read: these can claim nothing more.
     launches
         Its workers, in any order.
     due_at
-        When the kill or the rebalance that it waits for is due; None: it waits for none.
+        When its pending kill or rebalance is due; None: none is pending.
     previous
         Its status before a rebalance.
     rebalanced_workers, rebalanced_memory_mb
-        What `workers` and `memory_mb` are after the rebalance; None: the same.
+        `workers` and `memory_mb` after the rebalance; None: unchanged.
     blocked
-        Why nothing may be decided about it, such as missing code; None: nothing is in the way.
+        Why nothing may be decided about it, such as missing code; None: not blocked.
     text
-        What is shown as its ``sched_status``.
+        Its present ``sched_status``.
     """
 
     id: str
@@ -163,7 +161,7 @@ class Topology:
     text: str = ""
 
     def is_due(self, now: float) -> bool:
-        """Return whether it is time for what it waits for."""
+        """Return whether its pending kill or rebalance is due."""
         return self.due_at is not None and self.due_at <= now
 
     def is_unclaimed(self, launch: Launch) -> bool:
@@ -171,7 +169,7 @@ class Topology:
         return launch.tells_claims and self.claimed.isdisjoint(launch.queries)
 
     def holds_nothing(self, launch: Launch) -> bool:
-        """Return whether it is certain that no machine has a checkpoint of a worker's queries."""
+        """Return whether certainly no machine has a checkpoint of a worker's queries."""
         return launch.claim in self.released and self.is_unclaimed(launch)
 
 
@@ -184,16 +182,16 @@ class Cluster:
     now
         The moment.
     epoch, next_counter
-        Of the leader who plans, and the least counter that no claim of its reign has had yet.
+        The planning leader's epoch, and the least counter that no claim of the epoch has used.
     supervisors, topologies
-        By their ids.
+        By id.
     workers
-        What is known of them, by their claims. Of one that is missing nothing is known.
+        Liveness by claim; a missing claim is unknown.
     strays
-        Ids under which there is an assignment, and no topology.
+        Ids with an assignment and without a topology.
     launch_secs
-        The time a worker has until its first heartbeat: ``nimbus.task.launch.secs``. A supervisor
-        has the same time after its own start to start its workers.
+        ``nimbus.task.launch.secs``: a worker's time until its first heartbeat, and a supervisor's
+        time after its own start to start its workers.
     """
 
     now: float

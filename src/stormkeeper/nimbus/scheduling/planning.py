@@ -1,8 +1,8 @@
-"""The decision of a leading Nimbus: what is to be done about the cluster as it was read.
+"""The plan: the leader's whole decision about the cluster as it was read, and its actions.
 
-It is a function: it reads nothing, keeps nothing and knows no time but the one that it is given.
-The same cluster always gives the same plan, whatever the order in which it was read, and when the
-plan is carried out there is nothing more to do.
+Pure: no I/O, no memory, no clock. The same cluster always gives the same plan, in whatever order it
+was read. Actions state the desired result, so they are idempotent: once all are done, a plan of the
+same moment is empty.
 """
 
 from __future__ import annotations
@@ -10,38 +10,79 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from stormkeeper.nimbus.scheduling.actions import (
-    Action,
-    Assign,
-    FinishRebalance,
-    Remove,
-    SetStatus,
-)
 from stormkeeper.nimbus.scheduling.cluster import Cluster, Launch, Supervisor, Topology
-from stormkeeper.nimbus.scheduling.placing import Placed, place
-from stormkeeper.nimbus.scheduling.room import Room
-from stormkeeper.nimbus.scheduling.standing import TO_RUN, Standing, standing
-from stormkeeper.nimbus.scheduling.wording import wording
+from stormkeeper.nimbus.scheduling.placement import Capacity, Placement, place
+from stormkeeper.nimbus.scheduling.status_text import status_text
+from stormkeeper.nimbus.scheduling.worker_fate import TO_RUN, WorkerFates, worker_fates
 from stormkeeper.paths import Slot
 from stormkeeper.thrift.records import TopologyStatus
 from stormkeeper.topology.plan import Claim
 
-#: A topology's workers, by slot; by topology.
+
+@dataclass(frozen=True, slots=True)
+class Remove:
+    """Remove a topology, or what is left of one."""
+
+    storm_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Assign:
+    """Make these a topology's workers; all its other workers stop."""
+
+    storm_id: str
+    launches: tuple[Launch, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FinishRebalance:
+    """Give a topology the status and settings after its rebalance.
+
+    This is `stormkeeper.nimbus.lifecycle.Event.DO_REBALANCE`.
+    """
+
+    storm_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class SetStatus:
+    """Set the text of a topology's ``sched_status``."""
+
+    storm_id: str
+    text: str
+
+
+Action = Remove | Assign | FinishRebalance | SetStatus
+
+
+def counter_after(actions: Iterable[Action], epoch: int, counter: int) -> int:
+    """Return the least counter that no claim of an epoch has used after these actions.
+
+    A leader remembers the counter, so no claim is given twice: also not after a write with unknown
+    outcome, or of a removed topology.
+    """
+    claims = (
+        launch.claim
+        for action in actions
+        if isinstance(action, Assign)
+        for launch in action.launches
+    )
+    return max([counter, *(claim.counter + 1 for claim in claims if claim.epoch == epoch)])
+
+
+#: Workers by topology.
 Launches = Mapping[str, tuple[Launch, ...]]
 
 
 def plan(cluster: Cluster) -> tuple[Action, ...]:
-    """Return what is to be done, in that order.
+    """Return the actions in the order in which to carry them out.
 
-    Notes
-    -----
-    Kills that are due come first, then rebalances that are due: their workers are released, and
-    the new places follow in a later plan, when all of these have stopped. Then everyone who waits
-    for a slot gets one as far as there are any (`stormkeeper.nimbus.scheduling.placing`); nobody
-    is moved for that. At last it is told how each topology stands.
+    Due kills come first, then due rebalances: their workers are released, and a later plan places
+    the queries again once all have stopped. Then topologies that need slots get free ones
+    (`stormkeeper.nimbus.scheduling.placement`); no worker moves for another topology. At last come
+    the texts.
 
-    It takes a time that is about linear in what changes, and in the number of supervisors and
-    topologies.
+    The time is about linear in the changes and in the number of supervisors and topologies.
     """
     removed = sorted(
         {
@@ -52,7 +93,7 @@ def plan(cluster: Cluster) -> tuple[Action, ...]:
     rebalanced = {
         id_
         for id_, each in cluster.topologies.items()
-        # One that cannot be placed is not to be stopped.
+        # A topology that cannot be placed keeps running.
         if each.status is TopologyStatus.REBALANCING
         and each.is_due(cluster.now)
         and each.blocked is None
@@ -73,13 +114,13 @@ def plan(cluster: Cluster) -> tuple[Action, ...]:
 
 
 def in_order(launches: Iterable[Launch]) -> tuple[Launch, ...]:
-    """Return a topology's workers by slot."""
+    """Return a topology's workers sorted by slot."""
     return tuple(sorted(launches, key=lambda launch: (launch.slot, launch.claim)))
 
 
 @dataclass(frozen=True, slots=True)
 class _Settled:
-    """All workers when all is done, and what is to be told of each topology that is to run."""
+    """All workers after the plan, and the texts of the topologies that should run."""
 
     launches: Launches
     texts: Mapping[str, str]
@@ -90,7 +131,7 @@ def _is_over(topology: Topology, cluster: Cluster) -> bool:
 
 
 def _rebalanced(topology: Topology) -> Topology:
-    """Return a topology after its rebalance, all its workers released."""
+    """Return a topology after its rebalance, with all workers released."""
     memory_mb = topology.rebalanced_memory_mb
     return replace(
         topology,
@@ -103,42 +144,47 @@ def _rebalanced(topology: Topology) -> Topology:
 
 
 def _settle(topologies: Mapping[str, Topology], before: Launches, cluster: Cluster) -> _Settled:
-    """Place what can be placed until nothing is left that can.
+    """Place queries until no more can be placed, then release workers for which others have room.
 
-    A worker that moves away from a supervisor leaves a slot behind, which may help others. When
-    nothing is left to be placed, workers are released that other machines still have room for.
+    A worker that moves away leaves a slot behind, which may help other topologies.
     """
     launches = dict(before)
     counter = _next_counter(cluster)
     while True:
-        standings = [standing(each, launches[id_], cluster) for id_, each in topologies.items()]
-        held = [launch for each in standings for launch in _held(each, cluster.supervisors)]
-        placed, room = place([each for each in standings if each.needs], cluster.supervisors, held)
-        got = {each.standing.topology.id: each for each in placed}
-        for each in standings:
+        all_fates = [worker_fates(each, launches[id_], cluster) for id_, each in topologies.items()]
+        held = [launch for each in all_fates for launch in _held(each, cluster.supervisors)]
+        placed, capacity = place(
+            [each for each in all_fates if each.needs], cluster.supervisors, held
+        )
+        got = {each.fates.topology.id: each for each in placed}
+        for each in all_fates:
             id_ = each.topology.id
-            new, counter = _launched(got.get(id_) or Placed(each), counter, cluster)
+            new, counter = _launched(got.get(id_) or Placement(each), counter, cluster)
             launches[id_] = in_order(new)
         if any(each.given for each in placed):
             continue
-        if not _release(standings, launches, room):
+        if not _release(all_fates, launches, capacity):
             texts = {
-                each.topology.id: wording(got.get(each.topology.id) or Placed(each), room, cluster)
-                for each in standings
+                each.topology.id: status_text(
+                    got.get(each.topology.id) or Placement(each), capacity, cluster
+                )
+                for each in all_fates
                 if each.topology.status in TO_RUN
             }
             return _Settled(launches, texts)
 
 
 def _release(
-    standings: Iterable[Standing], launches: dict[str, tuple[Launch, ...]], room: Room
+    all_fates: Iterable[WorkerFates],
+    launches: dict[str, tuple[Launch, ...]],
+    capacity: Capacity,
 ) -> bool:
-    """Release what other machines have room for; return whether that was any worker."""
+    """Release workers whose queries fit elsewhere; returns whether there were any."""
     chosen: set[Claim] = set()
-    for each in standings:
+    for each in all_fates:
         id_, memory_mb = each.topology.id, each.topology.memory_mb
         for launch in each.releasable:
-            if room.take(memory_mb, {}, not_on={launch.slot.node}) is not None:
+            if capacity.take(memory_mb, {}, not_on={launch.slot.node}) is not None:
                 chosen.add(launch.claim)
         launches[id_] = tuple(
             replace(one, is_released=True) if one.claim in chosen else one for one in launches[id_]
@@ -146,33 +192,33 @@ def _release(
     return bool(chosen)
 
 
-def _held(standing: Standing, supervisors: Mapping[str, Supervisor]) -> Iterator[Launch]:
-    yield from standing.kept
-    yield from standing.vacated
-    for launch in standing.lost:
+def _held(fates: WorkerFates, supervisors: Mapping[str, Supervisor]) -> Iterator[Launch]:
+    yield from fates.kept
+    yield from fates.vacated
+    for launch in fates.lost:
         supervisor = supervisors.get(launch.slot.node)
-        # On a slot that its supervisor has no more, it runs never again.
+        # A worker on a slot that the supervisor no longer has never runs again.
         if supervisor is None or launch.slot.port in supervisor.ports:
             yield launch
 
 
 def _next_counter(cluster: Cluster) -> int:
-    """Return the least counter that no claim of this reign has had.
+    """Return the least counter that no claim of this epoch has used.
 
-    A Nimbus may have forgotten it. What it has written counts then, of those too that are removed.
+    A restarted leader may have forgotten the counter, so written claims count, too.
     """
     claims = [one.claim for each in cluster.topologies.values() for one in each.launches]
     ours = [claim.counter + 1 for claim in claims if claim.epoch == cluster.epoch]
     return max([cluster.next_counter, *ours])
 
 
-def _launched(placed: Placed, counter: int, cluster: Cluster) -> tuple[list[Launch], int]:
-    """Return a topology's workers when it has its slots, and the next counter."""
-    standing = placed.standing
+def _launched(placed: Placement, counter: int, cluster: Cluster) -> tuple[list[Launch], int]:
+    """Return a topology's workers with its new slots, and the next counter."""
+    fates = placed.fates
     new: list[tuple[Slot, tuple[str, ...]]] = []
     for node, slots in placed.slots.items():
-        new += zip(sorted(slots), _spread(standing.needs[node], len(slots)), strict=True)
-    launches = [*standing.kept, *placed.retained]
+        new += zip(sorted(slots), _spread(fates.needs[node], len(slots)), strict=True)
+    launches = [*fates.kept, *placed.retained]
     for slot, queries in sorted(new):
         launches.append(
             Launch(
@@ -180,9 +226,9 @@ def _launched(placed: Placed, counter: int, cluster: Cluster) -> tuple[list[Laun
                 claim=Claim(cluster.epoch, counter),
                 queries=queries,
                 started_at=int(cluster.now),
-                memory_mb=standing.topology.memory_mb,
+                memory_mb=fates.topology.memory_mb,
                 tells_claims=cluster.supervisors[slot.node].tells_claims
-                and standing.tells_claims(queries),
+                and fates.tells_claims(queries),
             )
         )
         counter += 1
@@ -190,7 +236,7 @@ def _launched(placed: Placed, counter: int, cluster: Cluster) -> tuple[list[Laun
 
 
 def _spread(queries: Sequence[str], workers: int) -> list[tuple[str, ...]]:
-    """Return the queries of each worker: those of two differ in number by one at most."""
+    """Divide queries among workers evenly."""
     return [tuple(queries[n::workers]) for n in range(workers)]
 
 
@@ -200,8 +246,8 @@ def _changes(
     launches = settled.launches[was.id]
     assign: list[Action] = [Assign(was.id, launches)] if launches != in_order(was.launches) else []
     finish: list[Action] = [FinishRebalance(was.id)] if is_finished else []
-    # Whoever stops in between leaves workers that are to stop and a rebalance that is due, or a
-    # rebalance that is done and queries to be placed: both are gone on with.
+    # A crash in between leaves released workers with a due rebalance, or a finished rebalance with
+    # unplaced queries: the next plan continues from both.
     if any(launch.is_released for launch in launches):
         yield from (*assign, *finish)
     else:

@@ -1,8 +1,8 @@
-"""A topology's configuration: what a client sends, and what is saved; pure.
+"""A topology's configuration, as a client sends it and as Nimbus saves it; pure.
 
-Anybody who reaches Nimbus can read what is saved, and every machine that runs the topology has it.
-So no secret is in it: neither the cluster's, as Storm's Nimbus saves its whole configuration, nor
-one of the topology's own. Those are credentials.
+Anyone who reaches Nimbus can read the saved conf, and every machine that runs the topology has it.
+So it contains no secrets: neither the cluster's (Storm's Nimbus saves its whole configuration) nor
+the topology's own, which are credentials.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from stormkeeper.errors import ConfigError
 from stormkeeper.nimbus import checkpoints
 from stormkeeper.thrift.nimbus import InvalidTopologyException
 
-#: What a topology cannot say, and Nimbus does not save: it is of a machine, or of Nimbus.
+#: Keys of a machine or of Nimbus, which are not saved with a topology.
 _NOT_A_TOPOLOGYS: Final = (
     "storm.local.hostname",
     "storm.workers.artifacts.dir",
@@ -27,14 +27,14 @@ _NOT_A_TOPOLOGYS: Final = (
     "storm.zookeeper.topology.auth.scheme",
 )
 
-#: How the keys begin that are a topology's.
+#: Prefix of a topology's keys.
 _TOPOLOGYS: Final = "topology."
 
-#: Keys of a saved conf that say who has submitted the topology: as whom, and as which user.
+#: Keys of the submitter in a saved conf: principal and operating system's user.
 PRINCIPAL: Final = "topology.submitter.principal"
 USER: Final = "topology.submitter.user"
 
-#: Keys that no rebalance changes, and why.
+#: Keys that rebalances cannot change, with the reason.
 _FIXED: Final = {
     "storm.id": "it is given once",
     "topology.name": "a topology keeps its name",
@@ -50,7 +50,7 @@ _FIXED: Final = {
     "topology.workers": "the number of workers is an option of its own (`storm rebalance -n`)",
 }
 
-#: What JSON's values are to Storm, and a value of each kind of key.
+#: Java classes of JSON values, and of each kind of key, for Storm's messages.
 _JAVA: Final[Mapping[type, str]] = {
     bool: "java.lang.Boolean",
     int: "java.lang.Long",
@@ -72,8 +72,8 @@ def read(text: str) -> dict[str, Any]:
     Raises
     ------
     InvalidTopologyException
-        It is none; a value is not what its key may be; a key is the cluster's; the folder of
-        checkpoints depends on where a worker is started; or there is a secret in it.
+        It is malformed; a value has the wrong type; a key belongs to the cluster; the checkpoint
+        folder is a relative path; or a key may hold a secret.
     """
     conf = _checked(_parsed(text))
     if foreign := sorted(OF_THE_CLUSTER.intersection(conf)):
@@ -91,12 +91,12 @@ def read(text: str) -> dict[str, Any]:
 
 
 def read_overrides(text: str) -> dict[str, Any]:
-    """Return what a rebalance is to change in a topology's configuration.
+    """Return the conf changes that a rebalance asks for.
 
     Raises
     ------
     InvalidTopologyException
-        As `read`; and where a key is not for a rebalance to change, or has no value.
+        As `read`; also for a key that rebalances cannot change, or without a value.
     """
     given = _parsed(text)
     for name in sorted(given):
@@ -123,18 +123,18 @@ def saved(
     principal: str,
     user: str,
 ) -> dict[str, Any]:
-    """Return what is saved of a topology's configuration.
+    """Return the configuration to save for a topology.
 
     Parameters
     ----------
     own
-        The topology's own, as `read` returns it.
+        The result of `read`.
     cluster
-        This Nimbus's. Of it a topology needs what its keys are by default.
+        This Nimbus's conf, for defaults of the topology's keys.
     storm_id, name
-        The topology's.
+        The topology's id and name.
     principal, user
-        Who submits it: '' where nobody was asked, and the operating system's user then.
+        The submitter: '' and the operating system's user while authentication is off.
     """
     needed = {
         key: value
@@ -162,7 +162,7 @@ def _parsed(text: str) -> dict[str, Any]:
 
 
 def _checked(conf: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a conf whose values are what their keys may be; one that is unset is left out."""
+    """Check the values against their keys; drop unset ones."""
     checked = {}
     for name, value in conf.items():
         key = SCHEMA.get(name)
@@ -185,12 +185,12 @@ def _without_secrets(conf: dict[str, Any]) -> dict[str, Any]:
 
 
 def without_secrets(conf: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a configuration as everybody may see it."""
+    """Return a configuration without keys that may hold secrets."""
     return {key: value for key, value in conf.items() if not is_secret(key)}
 
 
 def _is_the_clusters(name: str) -> bool:
-    """Return whether Storm's clients send it along, and a topology has no business with it."""
+    """Return whether Storm's clients send a key that does not belong to a topology."""
     if name.startswith(_TOPOLOGYS):
         return False
     return (
@@ -201,7 +201,7 @@ def _is_the_clusters(name: str) -> bool:
 
 
 def _holds_a_secret(name: str, value: Any) -> bool:
-    # Of Storm's keys of topologies, none does.
+    # None of Storm's topology keys holds a secret.
     return is_secret(name) and name not in storm_keys() and isinstance(value, str) and value != ""
 
 
@@ -213,7 +213,7 @@ def _converted(key: Key, value: Any) -> Any:
 
 
 def _fault(key: Key, value: Any) -> str:
-    """Say in Storm's words what is wrong with a value."""
+    """Return Storm's message for an invalid value."""
     expected = next((java for sample, java in _KINDS if _takes(key, sample)), "java.lang.String")
     if expected == _KINDS[0][1] and isinstance(value, int | float) and not isinstance(value, bool):
         if value <= 0:

@@ -1,0 +1,304 @@
+"""What outlives a removed topology: leftovers in ZooKeeper, checkpoints, and its id in the history.
+
+A topology's workers may still write heartbeats, errors and back-pressure when it goes, so these are
+removed ``nimbus.topology.blobstore.deletion.delay.ms`` later, together with its code
+(`stormkeeper.blobs.sync`). Leftovers of interrupted submissions, such as credentials, go as well.
+
+Checkpoints are kept for a while; then the leader orders supervisors to remove them. Never removed
+are checkpoints that a topology may use: while a base is unreadable, nothing is removed. Nor is the
+wall clock trusted at once: a machine that starts with a clock far ahead would give up all
+checkpoints.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from stormkeeper import paths
+from stormkeeper.daemon.periodic import PeriodicThread
+from stormkeeper.errors import SerializationError
+from stormkeeper.nimbus import checkpoints
+from stormkeeper.state.storm.cluster import LeaderClusterState, StormClusterState
+from stormkeeper.state.storm.record_io import Versioned
+from stormkeeper.thrift.records import Checkpoints, StormBase
+
+log = logging.getLogger(__name__)
+
+#: How long `end` waits for a removal in progress, in seconds.
+_END_SECS: Final = 3.0
+
+
+def gone_since(
+    before: Mapping[str, float], found: Iterable[str], kept: Collection[str], now: float
+) -> dict[str, float]:
+    """Return since when topologies with leftovers are gone, by id.
+
+    Parameters
+    ----------
+    before
+        The result of the last call.
+    found
+        Ids with leftovers.
+    kept
+        Ids of topologies that exist or are being submitted.
+    now
+        Seconds of any clock.
+    """
+    return {storm_id: before.get(storm_id, now) for storm_id in found if storm_id not in kept}
+
+
+class Cleaner:
+    """Cleans while this Nimbus leads. `begin` and `end` are called alternately, on one thread.
+
+    Parameters
+    ----------
+    storm
+        The session.
+    submitted
+        Returns the ids of topologies that are being submitted here.
+    retention
+        Removes checkpoints.
+    period_secs, kept_secs
+        The period, and how long leftovers are kept.
+    clock
+        Seconds of a monotonic clock.
+    """
+
+    def __init__(
+        self,
+        storm: StormClusterState,
+        submitted: Callable[[], Collection[str]],
+        retention: CheckpointRetention,
+        *,
+        period_secs: float,
+        kept_secs: float,
+        clock: Callable[[], float],
+    ) -> None:
+        self._storm = storm
+        self._submitted = submitted
+        self._retention = retention
+        self._period_secs = period_secs
+        self._kept_secs = kept_secs
+        self._clock = clock
+        self._since: dict[str, float] = {}
+        self._thread: PeriodicThread | None = None
+
+    def begin(self, leader: LeaderClusterState) -> None:
+        """Start to clean; returns at once."""
+        self._since = {}
+        thread: PeriodicThread = PeriodicThread(
+            "nimbus cleaning", lambda: self._once(leader, thread), logger=log
+        )
+        self._thread = thread
+        thread.start()
+
+    def end(self) -> None:
+        """Stop cleaning; waits for a removal in progress."""
+        thread, self._thread = self._thread, None
+        if thread is not None and not thread.close(_END_SECS):
+            log.warning("a removal goes on %g s after this Nimbus led", _END_SECS)
+
+    def _once(self, leader: LeaderClusterState, thread: PeriodicThread) -> float:
+        found = {*leader.heartbeat_storms(), *leader.kept_storms()}
+        # In this order: a submission is in the first list until it is in the second.
+        kept = set(self._submitted())
+        self._storm.state.sync_path(paths.STORMS)
+        kept.update(leader.active_storms())
+        self._since = gone_since(self._since, sorted(found), kept, self._clock())
+        for storm_id, since in self._since.items():
+            if thread.is_closing:
+                break
+            if self._clock() - since >= self._kept_secs:
+                leader.remove_settings(storm_id)
+                leader.teardown_heartbeats(storm_id)
+                leader.teardown_errors(storm_id)
+                leader.remove_backpressure(storm_id)
+                log.info("%s: removed what was left of it", storm_id)
+        if not thread.is_closing:
+            self._retention.remove_expired(leader)
+        return self._period_secs
+
+
+#: How long checkpoints must be seen expired, on the monotonic clock: longer than a starting machine
+#: takes to set its wall clock.
+EXPIRY_DOUBT_SECS: Final = 3600.0
+
+
+def every_base(storm: StormClusterState, leader: LeaderClusterState) -> dict[str, StormBase]:
+    """Return the bases of all topologies by id.
+
+    Raises
+    ------
+    SerializationError
+        A base is unreadable.
+    """
+    # This session's server may lag behind.
+    storm.state.sync_path(paths.STORMS)
+    names = leader.active_storms()
+    bases = leader.storm_bases()
+    for storm_id in names:
+        if storm_id not in bases:
+            leader.storm_base(storm_id)  # it is gone by now, or this raises
+    return bases
+
+
+class CheckpointRetention:
+    """Orders the removal of checkpoints whose retention is over.
+
+    Parameters
+    ----------
+    storm
+        The session.
+    continued
+        Returns the folders from which topologies are about to continue.
+    kept_secs
+        Retention; None: for ever.
+    clock
+        Seconds since 1970.
+    monotonic
+        Seconds of a monotonic clock.
+    """
+
+    def __init__(
+        self,
+        storm: StormClusterState,
+        continued: Callable[[], Collection[str]],
+        *,
+        kept_secs: float | None,
+        clock: Callable[[], float],
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._storm = storm
+        self._continued = continued
+        self._kept_secs = kept_secs
+        self._clock = clock
+        self._monotonic = monotonic
+        #: Since when folders have been seen expired.
+        self._expired_since: dict[str, float] = {}
+
+    def remove_expired(self, leader: LeaderClusterState) -> None:
+        """Order the removal of expired checkpoints.
+
+        Raises
+        ------
+        StateError
+            ZooKeeper was not reached.
+        """
+        now_ms, supervisors = int(self._clock() * 1000), leader.supervisors()
+
+        def due(record: Checkpoints, bases: dict[str, StormBase]) -> Checkpoints | None:
+            return checkpoints.due(record, bases, supervisors, now_ms, self._kept_secs)
+
+        over = {id_: each for id_, each in leader.all_checkpoints().items() if due(each, {})}
+        ids = self._surely_expired(over)
+        if not ids:
+            return
+        # A topology that continues from checkpoints after this read changes their version, so the
+        # write fails.
+        found = [each for id_ in ids if (each := leader.checkpoints(id_)) is not None]
+        continued = self._continued()
+        try:
+            bases = every_base(self._storm, leader)
+        except SerializationError as error:
+            log.warning("no checkpoints are removed: %s", error)
+            return
+        for each in found:
+            changed = due(each.record, bases)
+            if changed is not None and changed.folder not in continued:
+                self._give_up(leader, each, changed)
+
+    def _surely_expired(self, over: Mapping[str, Checkpoints]) -> list[str]:
+        """Return checkpoints that have been seen expired for long enough."""
+        now = self._monotonic()
+        self._expired_since = {id_: self._expired_since.get(id_, now) for id_ in over}
+        least = min(EXPIRY_DOUBT_SECS, self._kept_secs or 0.0)
+        # An ordered removal may move to another supervisor at any time.
+        return [
+            id_
+            for id_, since in self._expired_since.items()
+            if over[id_].remove_on is not None or now - since >= least
+        ]
+
+    def _give_up(
+        self, leader: LeaderClusterState, found: Versioned[Checkpoints], changed: Checkpoints
+    ) -> None:
+        storm_id, id_ = changed.storm_id, changed.folder
+        if not checkpoints.is_removable(changed):
+            if leader.forget_checkpoints(id_, found.version):
+                log.warning(
+                    "%s: its checkpoints in %s/%s are not needed any more, and on no disk that a"
+                    " supervisor could remove them from: remove them yourself",
+                    *(storm_id, changed.root, id_),
+                )
+        elif leader.change_checkpoints(changed, found.version):
+            log.info("%s: its checkpoints in the folder %s are to be removed", storm_id, id_)
+
+
+#: A week, as Storm's default.
+REMEMBERED_SECS: Final = 7 * 24 * 3600.0
+
+#: Most remembered topologies; the oldest are forgotten first.
+MOST_REMOVED: Final = 10_000
+
+
+class _Removed(msgspec.Struct, frozen=True):
+    id: str
+    owner: str | None
+    #: Seconds since 1970.
+    at: float
+
+
+class RemovedTopologies:
+    """The topologies that this Nimbus has removed, in a file, as Storm's Nimbus keeps them.
+
+    Only people read it, so an unreadable or unwritable file is logged and nothing more. Safe for
+    many threads.
+    """
+
+    def __init__(self, file: Path, clock: Callable[[], float]) -> None:
+        self._file = file
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._removed = _read(file)
+
+    def record(self, storm_id: str, owner: str | None) -> None:
+        """Record a removed topology."""
+        with self._lock:
+            others = [each for each in self._removed if each.id != storm_id]
+            now = self._clock()
+            kept = [each for each in others if now - each.at <= REMEMBERED_SECS][1 - MOST_REMOVED :]
+            self._removed = [*kept, _Removed(storm_id, owner, now)]
+            new = self._file.with_suffix(".new")
+            try:
+                self._file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                new.write_bytes(msgspec.json.encode(self._removed))
+                new.replace(self._file)
+            except OSError as error:
+                log.warning("the history of topologies is not written: %s", error)
+
+    def ids(self, user: str | None) -> list[str]:
+        """Return the ids of a user's removed topologies, or of all users' if None or empty."""
+        now = self._clock()
+        with self._lock:
+            return [
+                each.id
+                for each in self._removed
+                if now - each.at <= REMEMBERED_SECS and (not user or each.owner == user)
+            ]
+
+
+def _read(file: Path) -> list[_Removed]:
+    try:
+        return msgspec.json.decode(file.read_bytes(), type=list[_Removed])
+    except FileNotFoundError:
+        return []
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
+        log.warning("the history of topologies is not read, and begins anew: %s", error)
+        return []

@@ -1,0 +1,344 @@
+"""One round of a leader, pure: from what was read and remembered to actions.
+
+A round reads once, decides once, then writes. The memory has what no record has: since when this
+Nimbus watches each worker, deadlines on its own clock, claims that may have been given, and texts.
+
+A deadline is written on the clock of the Nimbus that led then. Clocks differ, so its remaining time
+is kept between zero and the requested wait. A leader computes it once, when it first sees the
+deadline, and counts down on its own clock: a Nimbus whose clock is behind would otherwise find the
+whole wait left in each round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final, Self
+
+from stormkeeper.conf import Conf
+from stormkeeper.heartbeats.liveness import Limits
+from stormkeeper.nimbus import lifecycle
+from stormkeeper.nimbus.scheduling import conversion
+from stormkeeper.nimbus.scheduling.cluster import Cluster, Crashes
+from stormkeeper.nimbus.scheduling.conversion import TopologyFacts
+from stormkeeper.nimbus.scheduling.planning import (
+    Action,
+    Assign,
+    Remove,
+    SetStatus,
+    counter_after,
+    plan,
+)
+from stormkeeper.nimbus.scheduling.worker_liveness import LivenessMemory, judge_workers
+from stormkeeper.state.storm.cluster import ClusterSnapshot
+from stormkeeper.thrift.records import StormBase, TopologyStatus
+from stormkeeper.topology.plan import Claim
+
+#: A worker is dead only after its time is over; how much later the next round starts, in seconds.
+_AFTER_SECS: Final = 0.05
+
+
+#: Missed heartbeats after which a worker is late.
+_BEATS: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Timeouts:
+    """The configured times, in seconds.
+
+    Parameters
+    ----------
+    monitor
+        Longest time between two rounds.
+    launch
+        A worker's time until its first heartbeat.
+    limits
+        Ages at which a worker is late, and dead.
+    kept
+        How long leftovers of a removed topology are kept.
+    checkpoints
+        How long its checkpoints are kept; None: for ever.
+    supervisor
+        How long a supervisor must be missing to count as lost.
+    """
+
+    monitor: float
+    launch: float
+    limits: Limits
+    kept: float
+    checkpoints: float | None = None
+    supervisor: float = 60.0
+
+    @classmethod
+    def from_conf(cls, conf: Conf) -> Self:
+        """Read the configuration."""
+        timeout = float(conf["nimbus.task.timeout.secs"])
+        late = min(_BEATS * float(conf["task.heartbeat.frequency.secs"]), timeout)
+        return cls(
+            monitor=float(conf["nimbus.monitor.freq.secs"]),
+            launch=float(conf["nimbus.task.launch.secs"]),
+            limits=Limits(late, timeout),
+            kept=conf["nimbus.topology.blobstore.deletion.delay.ms"] / 1000,
+            checkpoints=conf["nimbus.checkpoint.retention.secs"],
+            supervisor=float(conf["nimbus.supervisor.timeout.secs"]),
+        )
+
+
+#: Statuses with a deadline.
+_WAITING: Final = (TopologyStatus.KILLED, TopologyStatus.REBALANCING)
+
+
+@dataclass(frozen=True, slots=True)
+class Deadline:
+    """A deadline as written, in milliseconds since 1970, and on this Nimbus's clock, in seconds.
+
+    `deadline_ms` is None if the base has none, such as one that Storm's Nimbus wrote.
+    """
+
+    deadline_ms: int | None
+    at: float
+
+
+def left_secs(deadline_ms: int | None, wait_secs: float, *, now: float) -> float:
+    """Return how much of a wait is left, from 0 to `wait_secs`.
+
+    Parameters
+    ----------
+    deadline_ms
+        Its end, in milliseconds since 1970; None: the wait begins now.
+    wait_secs
+        Its whole length.
+    now
+        Seconds since 1970.
+    """
+    if deadline_ms is None:
+        return wait_secs
+    return min(max(0.0, deadline_ms / 1000 - now), wait_secs)
+
+
+def pending_deadlines(
+    before: Mapping[str, Deadline],
+    bases: Mapping[str, StormBase],
+    *,
+    default_wait_secs: Mapping[str, float],
+    now: float,
+) -> dict[str, Deadline]:
+    """Return the deadline of each topology with a pending kill or rebalance.
+
+    Parameters
+    ----------
+    before
+        The result of the last round.
+    bases
+        By topology id.
+    default_wait_secs
+        Wait for a base that specifies none: ``topology.message.timeout.secs``.
+    now
+        Seconds since 1970, on a clock that never jumps.
+    """
+    found = {}
+    for storm_id, base in bases.items():
+        # A rebalance waits until its conf is saved.
+        if base.status not in _WAITING or lifecycle.unsaved_conf(base) is not None:
+            continue
+        known = before.get(storm_id)
+        if known is None or known.deadline_ms != base.deadline_ms:
+            wait_secs = _wait_secs(base, default_wait_secs.get(storm_id, 0.0))
+            at = now + left_secs(base.deadline_ms, wait_secs, now=now)
+            known = Deadline(base.deadline_ms, at)
+        found[storm_id] = known
+    return found
+
+
+def _wait_secs(base: StormBase, default: float) -> float:
+    options = base.topology_action_options
+    asked = None if options is None else options.kill_options or options.rebalance_options
+    return default if asked is None or asked.wait_secs is None else max(0.0, asked.wait_secs)
+
+
+@dataclass(frozen=True, slots=True)
+class RoundMemory:
+    """What a leader remembers between rounds; initially empty for each epoch.
+
+    Parameters
+    ----------
+    watch
+        Memory of the workers.
+    due
+        Deadlines of kills and rebalances, by topology id.
+    texts
+        Each topology's ``sched_status``.
+    next_counter
+        The least counter that no claim of this epoch can have used.
+    crashes
+        Newest crash counts from supervisors, for workers that are still launched, by claim.
+    """
+
+    watch: LivenessMemory = field(default_factory=LivenessMemory)
+    due: Mapping[str, Deadline] = field(default_factory=dict)
+    texts: Mapping[str, str] = field(default_factory=dict)
+    next_counter: int = 0
+    crashes: Mapping[Claim, Crashes] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """The result of a round.
+
+    Parameters
+    ----------
+    actions
+        What to write, in order.
+    memory
+        For the next round.
+    cluster
+        The input of the plan.
+    next_round_at
+        When the next round is due at the latest, on the round's clock.
+    """
+
+    actions: tuple[Action, ...]
+    memory: RoundMemory
+    cluster: Cluster
+    next_round_at: float
+
+
+def decide(
+    memory: RoundMemory,
+    snapshot: ClusterSnapshot,
+    facts: Mapping[str, TopologyFacts],
+    *,
+    now: float,
+    epoch: int,
+    timeouts: Timeouts,
+    default_wait_secs: Mapping[str, float],
+) -> Decision:
+    """Decide a round.
+
+    Parameters
+    ----------
+    memory
+        From the last round.
+    snapshot
+        The cluster as it was read, on the clock of `now`.
+    facts
+        Facts by topology id.
+    now
+        When the read began, in seconds since 1970, on a clock that never jumps.
+    epoch
+        The leader's.
+    timeouts
+        The configured times.
+    default_wait_secs
+        Wait of a kill or rebalance that specifies none, by topology id.
+    """
+    watch, statuses = judge_workers(
+        memory.watch,
+        conversion.all_launches(snapshot),
+        snapshot.supervisors.keys(),
+        snapshot.heartbeats,
+        now=snapshot.heartbeats_at,
+        epoch=epoch,
+        limits=timeouts.limits,
+        launch_secs=timeouts.launch,
+        supervisor_secs=timeouts.supervisor,
+    )
+    due = pending_deadlines(
+        memory.due, snapshot.bases, default_wait_secs=default_wait_secs, now=now
+    )
+    cluster = conversion.cluster_from_snapshot(
+        snapshot,
+        facts=facts,
+        due={storm_id: deadline.at for storm_id, deadline in due.items()},
+        statuses=statuses,
+        refusals={id_: info.refuses for id_, info in snapshot.supervisors.items() if info.refuses},
+        now=now,
+        epoch=epoch,
+        next_counter=memory.next_counter,
+        launch_secs=timeouts.launch,
+    )
+    crashes = _crashes(memory.crashes, cluster)
+    actions = tuple(_with_crashes(each, cluster, crashes) for each in plan(cluster))
+    after = RoundMemory(
+        watch=watch,
+        due=due,
+        texts=_texts(memory.texts, cluster, actions),
+        next_counter=counter_after(actions, epoch, memory.next_counter),
+        crashes=crashes,
+    )
+    return Decision(
+        tuple(each for each in actions if not isinstance(each, SetStatus)),
+        after,
+        cluster,
+        now if _moves_at_once(actions, cluster) else _next_round_at(after, now, timeouts),
+    )
+
+
+def _moves_at_once(actions: Iterable[Action], cluster: Cluster) -> bool:
+    """Return whether released workers need no report that they stopped."""
+    return any(
+        launch.is_released and launch.slot.node not in cluster.supervisors
+        for action in actions
+        if isinstance(action, Assign)
+        for launch in action.launches
+    )
+
+
+def _crashes(before: Mapping[Claim, Crashes], cluster: Cluster) -> dict[Claim, Crashes]:
+    """Return the crashes of each launch; those of a lost supervisor as last reported."""
+    told = {
+        claim: one for each in cluster.supervisors.values() for claim, one in each.crashes.items()
+    }
+    found = {}
+    for topology in cluster.topologies.values():
+        for launch in topology.launches:
+            is_there = launch.slot.node in cluster.supervisors
+            last = None if is_there else before.get(launch.claim)
+            known = told.get(launch.claim) or last
+            if known is not None:
+                found[launch.claim] = known
+    return found
+
+
+def _with_crashes(action: Action, cluster: Cluster, crashes: Mapping[Claim, Crashes]) -> Action:
+    """Let new launches continue the crash counts of their queries."""
+    topology = cluster.topologies.get(action.storm_id)
+    if not isinstance(action, Assign) or topology is None:
+        return action
+    had: dict[str, Crashes] = {}
+    for launch in topology.launches:
+        known = crashes.get(launch.claim)
+        if known is not None:
+            had |= dict.fromkeys(launch.queries, known)
+    old = {launch.claim for launch in topology.launches}
+    return Assign(
+        action.storm_id,
+        tuple(
+            launch
+            if launch.claim in old
+            else replace(
+                launch, crashes=max((had[q] for q in launch.queries if q in had), default=None)
+            )
+            for launch in action.launches
+        ),
+    )
+
+
+def _texts(
+    before: Mapping[str, str], cluster: Cluster, actions: Iterable[Action]
+) -> dict[str, str]:
+    texts = {each.storm_id: each.text for each in actions if isinstance(each, SetStatus)}
+    removed = {each.storm_id for each in actions if isinstance(each, Remove)}
+    left = cluster.topologies.keys() - removed
+    return {id_: text for id_, text in {**before, **texts}.items() if id_ in left}
+
+
+def _next_round_at(memory: RoundMemory, now: float, timeouts: Timeouts) -> float:
+    """Return when something is due by itself, or the period is over."""
+    watch = memory.watch
+    ends = [row.last_seen + timeouts.limits.timeout_secs for row in watch.rows]
+    ends += [max(since) + timeouts.launch for since in watch.since.values()]
+    moments = [deadline.at for deadline in memory.due.values()]
+    moments += [end + _AFTER_SECS for end in ends]
+    # Past moments were handled, or wait for something else.
+    return min([now + timeouts.monitor, *(moment for moment in moments if moment > now)])

@@ -1,0 +1,321 @@
+"""Placement: free slots and memory of the supervisors, and which topology gets them first.
+
+Capacity is taken evenly: from the supervisor with the fewest workers of the topology, then from the
+least used one, by its share of slots or memory, whichever is greater; then by name, so that the
+same capacity is always filled in the same way.
+
+1. A topology whose workers were stopped for a rebalance first gets as many slots as it had: it was
+   running, and its own slots are free for that.
+2. Then slots go round: every topology with unplaced queries gets one slot before any gets a second.
+   Among equals, topologies whose queries are all bound to machines come first, then those with
+   fewer slots, then those submitted earlier.
+
+One slot is enough to place all queries of a topology; each further slot spreads them over one more
+worker. So a query that is still unplaced fits only if a running worker moves. Small workers may
+take the memory that a large one needs. Then a second attempt packs tightly, the largest first, and
+wins if it leaves fewer queries unplaced. (The optimum would take too long.)
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import inf
+
+from stormkeeper.nimbus.scheduling.cluster import Launch, Supervisor
+from stormkeeper.nimbus.scheduling.worker_fate import WorkerFates
+from stormkeeper.paths import Slot
+
+#: More workers than any topology has on a machine.
+_LAST = 1_000_000
+
+
+class Capacity:
+    """Free slots and memory, less what was taken.
+
+    Parameters
+    ----------
+    supervisors
+        All supervisors.
+    held
+        Workers whose slots and memory are in use, also on lost supervisors.
+    is_tight
+        Whether to fill the most used supervisor first, so that more may fit, instead of evenly.
+    """
+
+    def __init__(
+        self,
+        supervisors: Mapping[str, Supervisor],
+        held: Iterable[Launch],
+        *,
+        is_tight: bool = False,
+    ) -> None:
+        self._supervisors = supervisors
+        self._is_tight = is_tight
+        taken: dict[str, set[int]] = {}
+        self._memory_mb = {id_: one.memory_mb for id_, one in supervisors.items()}
+        for launch in held:
+            node, port = launch.slot
+            taken.setdefault(node, set()).add(port)
+            if node in self._memory_mb:
+                self._memory_mb[node] -= launch.memory_mb
+        #: Free ports in descending order.
+        self._ports: dict[str, list[int]] = {}
+        #: Heap by used share; outdated entries are skipped.
+        self._queue: list[tuple[float, str]] = []
+        for id_, one in supervisors.items():
+            busy = one.running | taken.get(id_, set())
+            free = [] if one.refuses else sorted(one.ports - busy, reverse=True)
+            self._ports[id_] = free
+            if free:
+                self._queue.append((self._rank(id_), id_))
+        heapq.heapify(self._queue)
+        #: No supervisor has capacity for a worker that may use so much.
+        self._too_much_mb = inf
+
+    @property
+    def slots(self) -> int:
+        """Number of free slots."""
+        return sum(map(len, self._ports.values()))
+
+    @property
+    def most_memory_mb(self) -> float:
+        """The most free memory beside a free slot; 0 without one."""
+        free = (self._memory_mb[id_] for id_, ports in self._ports.items() if ports)
+        return max(0.0, max(free, default=0.0))
+
+    def slots_of(self, node: str) -> int:
+        """Return the number of a supervisor's free slots."""
+        return len(self._ports.get(node, ()))
+
+    def memory_of(self, node: str) -> float:
+        """Return a supervisor's free memory in MB."""
+        return max(0.0, self._memory_mb.get(node, 0.0))
+
+    def free(self, launches: Iterable[Launch]) -> None:
+        """Free the slots and memory of these workers."""
+        for launch in launches:
+            node, port = launch.slot
+            one = self._supervisors.get(node)
+            if one is None:
+                continue
+            self._memory_mb[node] += launch.memory_mb
+            if port in one.ports - one.running and not one.refuses:
+                self._ports[node] = sorted({*self._ports[node], port}, reverse=True)
+            self._changed(node)
+        self._too_much_mb = inf
+
+    def hold(self, launch: Launch) -> None:
+        """Take back the slot and memory of a freed worker."""
+        node, port = launch.slot
+        if node not in self._supervisors:
+            return
+        self._memory_mb[node] -= launch.memory_mb
+        self._ports[node] = [each for each in self._ports[node] if each != port]
+        self._changed(node)
+
+    def take(
+        self,
+        memory_mb: float,
+        workers: Mapping[str, int],
+        *,
+        not_on: Collection[str] = (),
+        only_on: str | None = None,
+    ) -> Slot | None:
+        """Take a slot for a worker; None if no supervisor has room.
+
+        Parameters
+        ----------
+        memory_mb
+            The worker's memory.
+        workers
+            Number of the topology's workers on each supervisor.
+        not_on
+            Supervisors to avoid.
+        only_on
+            The only allowed supervisor.
+        """
+        node = self._on(only_on, memory_mb) if only_on else self._next(memory_mb, workers, not_on)
+        if node is None:
+            return None
+        port = self._ports[node].pop()
+        self._memory_mb[node] -= memory_mb
+        self._changed(node)
+        return Slot(node, port)
+
+    def _on(self, node: str, memory_mb: float) -> str | None:
+        return node if self._ports.get(node) and self._memory_mb[node] >= memory_mb else None
+
+    def _next(
+        self, memory_mb: float, workers: Mapping[str, int], not_on: Collection[str]
+    ) -> str | None:
+        if memory_mb >= self._too_much_mb:
+            return None
+        best: tuple[int, float, str] | None = None
+        looked_at: list[tuple[float, str]] = []
+        while self._queue and (best is None or best[0] > 0):
+            entry = heapq.heappop(self._queue)
+            rank, node = entry
+            if not self._ports[node] or rank != self._rank(node):
+                continue  # out of date
+            looked_at.append(entry)
+            if self._memory_mb[node] >= memory_mb and node not in not_on:
+                own = 0 if self._is_tight else workers.get(node, 0)
+                candidate = (own, rank, node)
+                best = candidate if best is None else min(best, candidate)
+        for entry in looked_at:
+            heapq.heappush(self._queue, entry)
+        if best is None:
+            if not not_on:
+                self._too_much_mb = memory_mb
+            return None
+        return best[2]
+
+    def _changed(self, node: str) -> None:
+        if self._ports[node]:
+            heapq.heappush(self._queue, (self._rank(node), node))
+
+    def _rank(self, node: str) -> float:
+        """Return the used share of a supervisor, 0 to 1; negated if tight."""
+        one = self._supervisors[node]
+        in_use = 1 - len(self._ports[node]) / len(one.ports)
+        if one.memory_mb not in (0, inf):
+            in_use = max(in_use, 1 - self._memory_mb[node] / one.memory_mb)
+        return -in_use if self._is_tight else in_use
+
+
+@dataclass(slots=True)
+class Placement:
+    """The slots that a topology got, by the machine that its queries need (None: any)."""
+
+    fates: WorkerFates
+    slots: dict[str | None, list[Slot]] = field(default_factory=dict)
+    workers: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def given(self) -> int:
+        """Number of slots that it got."""
+        return sum(map(len, self.slots.values()))
+
+    @property
+    def left_out(self) -> list[str | None]:
+        """Machines (None: any) for which queries got no slot."""
+        return [node for node in self.fates.needs if node not in self.slots]
+
+    @property
+    def retained(self) -> list[Launch]:
+        """Lost and vacated workers whose queries got no other slot: they stay."""
+        fates = self.fates
+        gone = [*fates.lost, *fates.vacated]
+        return [launch for launch in gone if fates.place_of(launch) not in self.slots]
+
+    def take_one(self, capacity: Capacity) -> bool:
+        """Take one more slot; returns whether an allowed slot was free."""
+        left = self.fates.most - self.given
+        if left <= 0:
+            return False
+        needs = self.fates.needs
+        is_spare = left > len(self.left_out)  # or each is for some machine that has none as yet
+        for node in sorted(needs, key=self._urgency):
+            slots = self.slots.get(node, [])
+            if len(slots) == len(needs[node]) or (slots and not is_spare):
+                continue
+            slot = capacity.take(
+                self.fates.topology.memory_mb,
+                self.workers,
+                not_on=self.fates.not_on,
+                only_on=node,
+            )
+            if slot is not None:
+                self.slots[node] = [*slots, slot]
+                self.workers[slot.node] += 1
+                return True
+        return False
+
+    def _urgency(self, node: str | None) -> tuple[bool, float, bool, str]:
+        """Sort key: first machines without a slot, then the most queries per slot."""
+        slots = len(self.slots.get(node, ()))
+        crowd = len(self.fates.needs[node]) / slots if slots else 0.0
+        return slots > 0, -crowd, node is None, node or ""
+
+
+def place(
+    needy: Sequence[WorkerFates],
+    supervisors: Mapping[str, Supervisor],
+    held: Sequence[Launch],
+) -> tuple[list[Placement], Capacity]:
+    """Give slots to the topologies that need some; returns the placements and the capacity left.
+
+    Parameters
+    ----------
+    needy
+        Topologies with queries to place, by id.
+    held
+        Workers whose slots are not free, among them the vacated ones.
+    """
+    found, capacity = _attempt(needy, supervisors, held, is_tight=False)
+    if _may_be_packed_better(found):
+        others, other_room = _attempt(needy, supervisors, held, is_tight=True)
+        if _missing(others) < _missing(found):
+            return others, other_room
+    return found, capacity
+
+
+def _attempt(
+    needy: Sequence[WorkerFates],
+    supervisors: Mapping[str, Supervisor],
+    held: Sequence[Launch],
+    *,
+    is_tight: bool,
+) -> tuple[list[Placement], Capacity]:
+    capacity = Capacity(supervisors, held, is_tight=is_tight)
+    found = [
+        Placement(each, workers=Counter(launch.slot.node for launch in each.kept) + _avoided(each))
+        for each in needy
+    ]
+    for placed in found:
+        if placed.fates.vacated:
+            capacity.free(placed.fates.vacated)
+            while placed.given < len(placed.fates.vacated) and placed.take_one(capacity):
+                pass
+            for launch in placed.retained:
+                if launch.is_released:  # a lost one was never free
+                    capacity.hold(launch)
+    at_first = [placed.given for placed in found]
+
+    def turn(n: int) -> tuple[int, bool, float, int, float, str]:
+        placed, topology = found[n], found[n].fates.topology
+        return (
+            placed.given - at_first[n],
+            None in placed.fates.needs,
+            -topology.memory_mb if is_tight else 0.0,
+            len(placed.fates.kept) + placed.given,
+            topology.launched_at,
+            topology.id,
+        )
+
+    queue = [(turn(n), n) for n in range(len(found))]
+    heapq.heapify(queue)
+    while queue:
+        n = heapq.heappop(queue)[1]
+        if found[n].take_one(capacity):
+            heapq.heappush(queue, (turn(n), n))
+    return found, capacity
+
+
+def _avoided(fates: WorkerFates) -> Counter[str]:
+    """Return machines on which workers did not start: any other machine comes first."""
+    failed = (one.slot.node for one in fates.vacated if fates.topology.holds_nothing(one))
+    return Counter(dict.fromkeys(failed, _LAST))
+
+
+def _missing(found: Iterable[Placement]) -> int:
+    return sum(len(placed.left_out) for placed in found)
+
+
+def _may_be_packed_better(found: Iterable[Placement]) -> bool:
+    left_out = [placed.fates.topology.memory_mb for placed in found if placed.left_out]
+    served = [placed.fates.topology.memory_mb for placed in found if placed.given]
+    return bool(left_out and served) and min(served) < max(left_out)

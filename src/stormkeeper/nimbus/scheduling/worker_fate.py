@@ -1,0 +1,222 @@
+"""The fate of a topology's workers: which stay, and which queries need a new worker.
+
+- **A worker stays unless it is proven dead.** A late worker stays, and so does a worker of unknown
+  liveness: after a Pacemaker's restart, a change of leader or a network partition its pulses have
+  yet to return.
+- **A worker stays if its supervisor reports it running.** Only its pulses are lost; a hanging
+  worker is restarted by its supervisor.
+- **A dead worker leaves a living supervisor** only after the supervisor had time to restart it, and
+  only for another machine with room.
+- **A query whose checkpoint is on one machine stays there**, however long that machine is gone,
+  also when its topology continues from an earlier one.
+- **A checkpoint that no launch has claimed binds nothing.** A launch records a claim before it
+  first claims a checkpoint, and only while it is not released. So a dead worker without a record is
+  released first; if there is still none then, its queries may move.
+- **Storm's own supervisors run nothing of ours**, so their machines have no checkpoints.
+- **No query of a topology starts while a released worker of it may still run.** Either its
+  supervisor reports that it stopped, or the supervisor is gone and the worker is proven dead.
+- **A worker stays while one of its queries has not ended**: its queries cannot change without a
+  restart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import Final
+
+from stormkeeper.heartbeats.liveness import Status
+from stormkeeper.nimbus.scheduling.cluster import Cluster, Launch, Supervisor, Topology
+from stormkeeper.thrift.records import TopologyStatus
+
+#: Statuses in which a topology should run.
+TO_RUN: Final = (TopologyStatus.ACTIVE, TopologyStatus.INACTIVE)
+
+
+class Reason(Enum):
+    """Why a worker stays where it is, for the topology's ``sched_status``."""
+
+    #: Silent, and may be alive.
+    UNPROVEN = auto()
+    #: Silent, and running as its supervisor reports.
+    UNHEARD = auto()
+    #: Dead, and its supervisor has yet to restart it.
+    RESTARTING = auto()
+    #: Dead, and its queries can only run on its machine, which is gone.
+    NO_MACHINE = auto()
+    #: Dead, its machine is gone, and no other machine has room.
+    NO_ROOM = auto()
+    #: Released, and not known to have stopped.
+    STOPPING = auto()
+
+
+class _Fate(Enum):
+    STAYS = auto()
+    #: Dead where it cannot be restarted.
+    IS_LOST = auto()
+    #: Dead, and its supervisor fails to restart it.
+    IS_STUCK = auto()
+    #: Dead, and its queries can move once it is released, if they claimed nothing until then.
+    IS_RELEASABLE = auto()
+
+
+@dataclass(slots=True)
+class WorkerFates:
+    """The fates of a topology's workers, and its queries that need a place.
+
+    Parameters
+    ----------
+    topology
+        The topology.
+    supervisors
+        All supervisors by id.
+    kept
+        Workers that stay.
+    lost
+        Dead workers whose queries may run elsewhere. Without a new place they stay: if the machine
+        comes back, they run there again.
+    vacated
+        Released workers that have stopped. Their slots stay reserved until the topology has others.
+    releasable
+        Kept workers that can be released if another machine has room.
+    needs
+        Queries to place, by the machine (supervisor id) that they need; None: any.
+    not_on
+        Supervisors that these queries must avoid.
+    reasons
+        Why workers stay.
+    """
+
+    topology: Topology
+    supervisors: Mapping[str, Supervisor]
+    kept: list[Launch] = field(default_factory=list)
+    lost: list[Launch] = field(default_factory=list)
+    vacated: list[Launch] = field(default_factory=list)
+    releasable: list[Launch] = field(default_factory=list)
+    needs: dict[str | None, list[str]] = field(default_factory=dict)
+    not_on: Collection[str] = frozenset()
+    reasons: list[tuple[Reason, Launch]] = field(default_factory=list)
+
+    @property
+    def most(self) -> int:
+        """How many more slots the topology may have."""
+        return max(0, self.topology.workers - len(self.kept))
+
+    def place_of(self, launch: Launch) -> str | None:
+        """Return the machine that a worker's queries need; None: any."""
+        node = launch.slot.node
+        is_free = self.topology.holds_nothing(launch) or not self._has_checkpoints(node)
+        return None if self.topology.is_shared or is_free else node
+
+    def home_of(self, query: str) -> str | None:
+        """Return the machine that a query without a worker needs; None: any."""
+        node = None if self.topology.is_shared else self.topology.homes.get(query)
+        return node if node is not None and self._has_checkpoints(node) else None
+
+    def tells_claims(self, queries: Collection[str]) -> bool:
+        """Return whether every launch of these queries so far records its claims."""
+        if self.topology.is_shared:
+            return False  # nothing depends on it
+        before = [
+            each for each in self.topology.launches if not set(each.queries).isdisjoint(queries)
+        ]
+        launched = {query for each in before for query in each.queries}
+        return all(
+            each.tells_claims or not self._has_checkpoints(each.slot.node) for each in before
+        ) and all(query in launched or self.home_of(query) is None for query in queries)
+
+    def _has_checkpoints(self, node: str) -> bool:
+        supervisor = self.supervisors.get(node)
+        return supervisor is None or supervisor.is_ours
+
+
+def worker_fates(topology: Topology, launches: Iterable[Launch], cluster: Cluster) -> WorkerFates:
+    """Return the fates of a topology's workers."""
+    found = WorkerFates(topology, cluster.supervisors)
+    if topology.blocked is not None or topology.status not in TO_RUN:
+        found.kept.extend(launches)
+        return found
+    stuck: list[Launch] = []
+    live = dict.fromkeys(query for query in topology.queries if query not in topology.ended)
+    unplaced = dict(live)
+    for launch in launches:
+        if live.keys().isdisjoint(launch.queries):
+            continue  # nothing is left for it to do
+        for query in launch.queries:
+            unplaced.pop(query, None)
+        _add(found, stuck, launch, cluster)
+    if any(reason is Reason.STOPPING for reason, _ in found.reasons):
+        found.kept += [*found.lost, *found.vacated, *stuck]
+        found.lost, found.vacated, found.releasable = [], [], []
+        return found
+    moving = [*found.lost, *found.vacated]
+    if stuck and not moving and not unplaced:
+        # All other queries have a place, so these may look for a better one.
+        moving = found.lost = stuck
+        found.not_on = frozenset(launch.slot.node for launch in stuck)
+    else:
+        found.kept += stuck
+    places = {query: found.home_of(query) for query in unplaced}
+    places |= {q: found.place_of(launch) for launch in moving for q in launch.queries}
+    for query in live:
+        if query in places:
+            found.needs.setdefault(places.get(query), []).append(query)
+    return found
+
+
+def _add(found: WorkerFates, stuck: list[Launch], launch: Launch, cluster: Cluster) -> None:
+    if launch.is_released:
+        if _has_stopped(launch, cluster):
+            found.vacated.append(launch)
+        else:
+            found.kept.append(launch)
+            found.reasons.append((Reason.STOPPING, launch))
+        return
+    fate, reason = _fate(launch, cluster, found.topology)
+    if fate is _Fate.IS_RELEASABLE:
+        found.releasable.append(launch)
+        fate = _Fate.STAYS
+    {_Fate.STAYS: found.kept, _Fate.IS_LOST: found.lost, _Fate.IS_STUCK: stuck}[fate].append(launch)
+    if reason is not None:
+        found.reasons.append((reason, launch))
+
+
+def _fate(launch: Launch, cluster: Cluster, topology: Topology) -> tuple[_Fate, Reason | None]:
+    """Return the fate of a worker that was not released, and the reason."""
+    status = cluster.workers.get(launch.claim)
+    if status is not Status.DEAD:
+        return _Fate.STAYS, Reason.UNPROVEN if status is Status.UNPROVEN else None
+    node, port = launch.slot
+    supervisor = cluster.supervisors.get(node)
+    is_shared, is_unclaimed = topology.is_shared, topology.is_unclaimed(launch)
+    if supervisor is None:
+        if is_shared:
+            return _Fate.IS_LOST, None
+        return (
+            (_Fate.IS_RELEASABLE, Reason.NO_ROOM)
+            if is_unclaimed
+            else (_Fate.STAYS, Reason.NO_MACHINE)
+        )
+    if not supervisor.is_ours or port not in supervisor.ports | supervisor.running:
+        return _Fate.IS_LOST, None
+    if port in supervisor.running:
+        return _Fate.STAYS, Reason.UNHEARD
+    fate = _Fate.STAYS
+    if supervisor.uptime_secs > cluster.launch_secs:
+        fate = _Fate.IS_STUCK if is_shared else _Fate.IS_RELEASABLE if is_unclaimed else fate
+    return fate, Reason.RESTARTING
+
+
+def _has_stopped(launch: Launch, cluster: Cluster) -> bool:
+    """Return whether a released worker has certainly stopped."""
+    node, port = launch.slot
+    supervisor = cluster.supervisors.get(node)
+    if supervisor is None:
+        return cluster.workers.get(launch.claim) is Status.DEAD
+    if not supervisor.is_ours:
+        return True
+    if port not in supervisor.ports:
+        return port not in supervisor.running
+    stopped = supervisor.stopped.get(port)
+    return stopped is not None and stopped >= launch.claim

@@ -1,0 +1,414 @@
+"""Topologies as read from ZooKeeper, blobs and heartbeats, and Storm's summary lines.
+
+Any Nimbus reads them; only the scheduler's text is known to the leader alone. Memory is in MB and
+is what workers may use. Shares of processors are not counted.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from stormkeeper.blobs import keys
+from stormkeeper.errors import CodeError, PacemakerError
+from stormkeeper.nimbus import health
+from stormkeeper.nimbus.health import CRASHING, FAILED, STUCK, WorkerHealth
+from stormkeeper.nimbus.scheduling.conversion import runs_packages
+from stormkeeper.nimbus.service.context import ServiceContext
+from stormkeeper.nimbus.submitted import Submitted
+from stormkeeper.paths import NimbusId, Slot
+from stormkeeper.statistics.executor_reports import Slot as ReportSlot
+from stormkeeper.statistics.executor_reports import assigned_counts
+from stormkeeper.thrift.nimbus import OwnerResourceSummary, SupervisorSummary, TopologySummary
+from stormkeeper.thrift.records import (
+    Assignment,
+    ClusterWorkerHeartbeat,
+    NimbusSummary,
+    StormBase,
+    SupervisorInfo,
+    TopologyHealth,
+)
+from stormkeeper.topology.faults import is_crash, newest_line
+
+log = logging.getLogger(__name__)
+
+_STUCK: Final = "topology.stuck.batch.secs"
+
+#: Supervisors read individually; more are read in bulk.
+_SUPERVISORS_READ: Final = 8
+#: Crashing topologies of a list whose errors are read; others show the supervisor's reason.
+_ERRORS_READ: Final = 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class View:
+    """A topology as it was read.
+
+    Parameters
+    ----------
+    storm_id, base
+        The topology.
+    assignment
+        None while the topology does not run.
+    submitted
+        The submitted topology; None if its code is not on this Nimbus.
+    sched_status
+        The scheduler's text; None if this Nimbus does not know it.
+    replication_count
+        Number of Nimbuses that have the code.
+    now
+        Seconds since 1970.
+    workers
+        Health of the workers that have not completed, by slot.
+    health
+        Health of the topology; None if it should not run, or the health is unknown.
+    """
+
+    storm_id: str
+    base: StormBase
+    assignment: Assignment | None
+    submitted: Submitted | None
+    sched_status: str | None
+    replication_count: int
+    now: float
+    workers: Mapping[Slot, WorkerHealth] = field(default_factory=dict)
+    health: TopologyHealth | None = None
+
+    @property
+    def shown_sched_status(self) -> str | None:
+        """The ``sched_status`` for Storm's UI: with the faults of its workers."""
+        health = self.health
+        if health is None or health.state not in (STUCK, CRASHING, FAILED):
+            return self.sched_status
+        said = f"{health.state}: {health.text}"
+        return said if self.sched_status is None else f"{self.sched_status}; {said}"
+
+    @property
+    def conf(self) -> Mapping[str, Any]:
+        """The saved configuration."""
+        return {} if self.submitted is None else self.submitted.conf
+
+    @property
+    def uptime_secs(self) -> int:
+        """Seconds since the submission."""
+        began = self.base.launch_time_secs
+        return 0 if began is None else seconds(self.now - began)
+
+    @property
+    def storm_version(self) -> str | None:
+        """The release with which the topology was submitted."""
+        return None if self.submitted is None else self.submitted.topology.storm_version
+
+    @property
+    def requested_memory(self) -> float:
+        """Memory of all workers that the topology asks for."""
+        memory = self.conf.get(_MEMORY)
+        return self.base.num_workers * float(memory) if isinstance(memory, int | float) else 0.0
+
+    @property
+    def assigned_memory(self) -> float:
+        """Memory of the workers that the topology has."""
+        return sum(memory_of(self.assignment).values())
+
+
+class ViewReader:
+    """Reads views of topologies, each kind of record with one bulk read."""
+
+    def __init__(self, context: ServiceContext) -> None:
+        self._context = context
+
+    def read_one(self, storm_id: str, base: StormBase) -> View:
+        """Return the view of one topology."""
+        assignment = self._context.storm.assignment_info(storm_id)
+        found = {} if assignment is None else {storm_id: assignment}
+        return self.read({storm_id: base}, found, only=storm_id)[0]
+
+    def read(
+        self,
+        bases: Mapping[str, StormBase],
+        assignments: Mapping[str, Assignment],
+        *,
+        only: str | None = None,
+    ) -> list[View]:
+        """Return views of topologies, by their bases and assignments.
+
+        `only` is the topology whose heartbeats are read; None: all topologies' heartbeats.
+        """
+        codes = {storm_id: _code_key(storm_id) for storm_id in bases}
+        holders = self._context.storm.blob_holders(list(codes.values()))
+        texts, now = self._context.sched_status(), self._context.clock()
+        views = [
+            View(
+                storm_id=storm_id,
+                base=base,
+                assignment=assignments.get(storm_id),
+                submitted=self._read_code(storm_id, base.component_executors or {}),
+                sched_status=texts.get(storm_id),
+                replication_count=len({holder.nimbus for holder in holders[codes[storm_id]]}),
+                now=now,
+            )
+            for storm_id, base in bases.items()
+        ]
+        return self._with_health(views, only)
+
+    def _with_health(self, views: Sequence[View], only: str | None) -> list[View]:
+        found, crashing = [], 0
+        for view, workers in zip(views, self._worker_health(views, only), strict=True):
+            hosts = (view.assignment.node_host if view.assignment is not None else None) or {}
+            topology = health.of_topology(view.base.status, view.sched_status, workers, hosts)
+            if topology is not None and topology.crashes is not None and crashing < _ERRORS_READ:
+                crashing += 1
+                topology = health.with_error(topology, self._read_last_error(view.storm_id) or "")
+            found.append(replace(view, workers=workers, health=topology))
+        return found
+
+    def _worker_health(
+        self, views: Sequence[View], only: str | None
+    ) -> Iterator[dict[Slot, WorkerHealth]]:
+        """Yield how the workers of each topology are."""
+        conf = self._context.conf
+        supervisors, beats = self._read_supervisors(views, only), self._read_beats(only)
+        for view in views:
+            stuck = view.conf.get(_STUCK)
+            limits = health.Limits(
+                beat_secs=conf["nimbus.task.timeout.secs"],
+                launch_secs=conf["nimbus.task.launch.secs"],
+                batch_secs=stuck if isinstance(stuck, int | float) else conf[_STUCK],
+            )
+            own = None if beats is None else beats.get(view.storm_id, {})
+            is_script = view.submitted is None or view.submitted.is_script
+            is_one = only is not None and not is_script
+            ended = self._context.storm.ended_queries(view.storm_id) if is_one else None
+            yield health.workers(view.assignment, supervisors, own, limits, view.now, ended=ended)
+
+    def _read_beats(self, only: str | None) -> dict[str, dict[Slot, health.Beat]] | None:
+        """Return heartbeats by topology and slot; None if no Pacemaker answers."""
+        beats: dict[str, dict[Slot, health.Beat]] = {}
+        try:
+            activities = self._context.storm.activities(only, hurried=True)
+        except PacemakerError as error:
+            log.debug("health is told without heartbeats: %s", error)
+            return None
+        for worker, (activity, age) in activities.items():
+            slot = Slot(worker.node, worker.port)
+            beats.setdefault(worker.storm_id, {})[slot] = health.Beat(activity, age)
+        return beats
+
+    def _read_supervisors(
+        self, views: Sequence[View], only: str | None
+    ) -> Mapping[str, SupervisorInfo]:
+        """Return the supervisors that have workers of topologies, by their ids."""
+        launches = [
+            one
+            for view in views
+            for one in (view.assignment.launches if view.assignment is not None else None) or ()
+        ]
+        nodes = {one.node for one in launches}
+        if only is None or len(nodes) > _SUPERVISORS_READ:
+            return self._context.storm.all_supervisor_info()
+        found = {node: self._context.storm.supervisor_info(node) for node in sorted(nodes)}
+        return {node: info for node, info in found.items() if info is not None}
+
+    def _read_last_error(self, storm_id: str) -> str | None:
+        errors = self._context.storm.topology_errors(storm_id).values()
+        newest = max(
+            (each for own in errors for each in own[:1]),
+            key=lambda each: each.error_time_secs,
+            default=None,
+        )
+        line = "" if newest is None else newest_line(newest.error)
+        # For a crash without a cause the supervisor's reason says the same, shorter.
+        return None if is_crash(line) else line
+
+    def read_all(self) -> list[View]:
+        """Return views of all topologies."""
+        storm = self._context.storm
+        return self.read(storm.storm_bases(), storm.assignments_info())
+
+    def read_heartbeats(self, view: View) -> dict[ReportSlot, ClusterWorkerHeartbeat]:
+        """Return the heartbeats of a topology's workers; none if no Pacemaker answers."""
+        if view.assignment is None:
+            return {}
+        try:
+            launched = _launched(view.assignment)
+            found = self._context.storm.worker_heartbeats(view.storm_id, launched, hurried=True)
+        except PacemakerError as error:
+            log.debug("%s is shown without statistics: %s", view.storm_id, error)
+            return {}
+        return {(slot.node, slot.port): beat for slot, beat in found.items()}
+
+    def _read_code(self, storm_id: str, hints: Mapping[str, int]) -> Submitted | None:
+        try:
+            found = self._context.submitted.get(storm_id)
+            return None if found is None else found.spread(hints)
+        except CodeError as error:
+            log.debug("%s is shown without its code: %s", storm_id, error)
+            return None
+
+
+def _launched(assignment: Assignment) -> dict[Slot, float]:
+    """Return launch times by slot, in seconds since 1970."""
+    times, found = assignment.executor_start_time_secs or {}, dict[Slot, float]()
+    for tasks, place in (assignment.executor_node_port or {}).items():
+        for slot in (Slot(place.node, port) for port in place.port):
+            if tasks in times:
+                found[slot] = min(times[tasks], found.get(slot, times[tasks]))
+    return found
+
+
+def _code_key(storm_id: str) -> str:
+    return keys.of_topology(storm_id)[1]
+
+
+_MEMORY = "topology.worker.memory.mb"
+
+#: Storm's version of a supervisor that names none.
+_NO_VERSION = "VERSION_NOT_PROVIDED"
+
+#: The largest number of a field of 32 bits.
+_LARGEST = 2**31 - 1
+
+
+def resources(requested_mb: float, assigned_mb: float) -> dict[str, Any]:
+    """Return the resource fields that several records share: only memory is counted."""
+    return {
+        "requested_memonheap": requested_mb,
+        "requested_memoffheap": 0.0,
+        "requested_cpu": 0.0,
+        "assigned_memonheap": assigned_mb,
+        "assigned_memoffheap": 0.0,
+        "assigned_cpu": 0.0,
+    }
+
+
+def topology_summary(view: View) -> TopologySummary:
+    """Return a topology's line."""
+    counts = assigned_counts(view.assignment)
+    return TopologySummary(
+        id=view.storm_id,
+        name=view.base.name,
+        num_tasks=counts.num_tasks,
+        num_executors=counts.num_executors,
+        num_workers=counts.num_workers,
+        uptime_secs=view.uptime_secs,
+        status=view.base.status.name,
+        storm_version=view.storm_version,
+        topology_version=view.base.topology_version,
+        sched_status=view.shown_sched_status,
+        owner=view.base.owner,
+        replication_count=view.replication_count,
+        **resources(view.requested_memory, view.assigned_memory),
+        health=without_queries(view.health),
+    )
+
+
+def without_queries(health: TopologyHealth | None) -> TopologyHealth | None:
+    """Return a health without its queries, for lists."""
+    return health and TopologyHealth(health.state, health.text, health.crashes)
+
+
+def supervisor_summary(
+    supervisor_id: str, info: SupervisorInfo, *, used_workers: int, used_memory: float
+) -> SupervisorSummary:
+    """Return a supervisor's line, given the number and memory of its assigned slots."""
+    is_ours = runs_packages(info)
+    return SupervisorSummary(
+        host=info.hostname,
+        uptime_secs=seconds(info.uptime_secs or 0),
+        # Storm's own supervisors cannot run our queries, so none of their slots is free.
+        num_workers=len(info.meta or ()) if is_ours else used_workers,
+        num_used_workers=used_workers,
+        supervisor_id=supervisor_id,
+        version=info.version or _NO_VERSION,
+        total_resources=dict(info.resources_map or {}),
+        used_mem=used_memory,
+        used_cpu=0.0,
+        blacklisted=False,
+        refuses=info.refuses,
+        java_only=None if is_ours else True,
+    )
+
+
+def nimbus_summaries(
+    found: Iterable[NimbusSummary], leader: NimbusId | None, now: float
+) -> list[NimbusSummary]:
+    """Return a line for each registered Nimbus.
+
+    Parameters
+    ----------
+    found
+        Registrations, which have the start time as uptime.
+    leader
+        The leading Nimbus, if any.
+    now
+        Seconds since 1970.
+    """
+    summaries = []
+    for each in found:
+        summary = copy.copy(each)
+        summary.uptime_secs = seconds(now - each.uptime_secs)
+        summary.isLeader = leader is not None and (each.host, each.port) == leader[:2]
+        summaries.append(summary)
+    return summaries
+
+
+def memory_of(assignment: Assignment | None) -> dict[tuple[str, int], float]:
+    """Return the memory of each worker of an assignment, by slot."""
+    resources = (None if assignment is None else assignment.worker_resources) or {}
+    return {
+        (where.node, min(where.port)): each.mem_on_heap or 0.0
+        for where, each in resources.items()
+        if where.port
+    }
+
+
+def used_memory(assignments: Iterable[Assignment]) -> dict[str, float]:
+    """Return the memory of all workers on each supervisor, by its id."""
+    used: dict[str, float] = {}
+    for assignment in assignments:
+        for (node, _), memory in memory_of(assignment).items():
+            used[node] = used.get(node, 0.0) + memory
+    return used
+
+
+def owner_summaries(
+    topologies: Iterable[TopologySummary], owner: str | None
+) -> list[OwnerResourceSummary]:
+    """Return the resources of each owner's topologies; of a single owner even without topologies.
+
+    No resources are guaranteed to any owner.
+    """
+    by_owner: dict[str, list[TopologySummary]] = {owner: []} if owner else {}
+    for topology in topologies:
+        if not owner or topology.owner == owner:
+            by_owner.setdefault(topology.owner or "", []).append(topology)
+    summaries = []
+    for name, group in sorted(by_owner.items()):
+        requested = sum(each.requested_memonheap or 0.0 for each in group)
+        assigned = sum(each.assigned_memonheap or 0.0 for each in group)
+        summaries.append(
+            OwnerResourceSummary(
+                owner=name,
+                total_topologies=len(group),
+                total_executors=sum(each.num_executors for each in group),
+                total_workers=sum(each.num_workers for each in group),
+                memory_usage=assigned,
+                cpu_usage=0.0,
+                total_tasks=sum(each.num_tasks for each in group),
+                requested_on_heap_memory=requested,
+                requested_off_heap_memory=0.0,
+                requested_total_memory=requested,
+                requested_cpu=0.0,
+                assigned_on_heap_memory=assigned,
+                assigned_off_heap_memory=0.0,
+            )
+        )
+    return summaries
+
+
+def seconds(value: float) -> int:
+    """Return a duration as a field of 32 bits; negative ones, from clocks that differ, become 0."""
+    return max(0, min(int(value), _LARGEST))

@@ -1,0 +1,178 @@
+"""The newest report of each executor: a topology's assignment joined with its workers' heartbeats.
+
+Storm's workers report by task; the component of a task follows from the topology. Statistics stay
+the records from the heartbeats and are never changed.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from stormkeeper.thrift.records import (
+    Assignment,
+    ClusterWorkerHeartbeat,
+    ExecutorInfo,
+    ExecutorStats,
+    NodeInfo,
+)
+
+Kind = Literal["spout", "bolt"]
+
+#: A supervisor's id and a port.
+Slot = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Component:
+    """A component as its topology declares it.
+
+    Parameters
+    ----------
+    kind
+        "spout" or "bolt"; Storm's own components are bolts.
+    num_executors, num_tasks
+        Declared numbers, assigned or not.
+    """
+
+    kind: Kind
+    num_executors: int
+    num_tasks: int
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutorReport:
+    """An executor, its slot, and its newest report.
+
+    Parameters
+    ----------
+    task_start, task_end
+        Its tasks, both included.
+    component_id
+        The component of these tasks.
+    supervisor_id, host, port
+        Its slot, and the supervisor's host.
+    uptime_secs
+        Age of its worker; 0 without a report.
+    stats
+        Its statistics; None without a report.
+    """
+
+    task_start: int
+    task_end: int
+    component_id: str
+    supervisor_id: str
+    host: str
+    port: int
+    uptime_secs: int = 0
+    stats: ExecutorStats | None = None
+
+    @property
+    def num_tasks(self) -> int:
+        """Number of tasks."""
+        return self.task_end - self.task_start + 1
+
+    @property
+    def slot(self) -> Slot:
+        """The executor's slot."""
+        return self.supervisor_id, self.port
+
+
+@dataclass(frozen=True, slots=True)
+class AssignedCounts:
+    """Assigned parts of a topology, running or not, for ``TopologySummary``."""
+
+    num_tasks: int
+    num_executors: int
+    num_workers: int
+
+
+def reports(
+    assignment: Assignment | None,
+    tasks: Mapping[int, str],
+    heartbeats: Mapping[Slot, ClusterWorkerHeartbeat],
+) -> tuple[ExecutorReport, ...]:
+    """Return a topology's assigned executors, by task, with their reports.
+
+    A report of an executor that is assigned to another slot does not count. An executor with
+    unknown tasks is left out: its assignment was made for other components.
+
+    Parameters
+    ----------
+    assignment
+        The topology's, if any.
+    tasks
+        The result of `components_of_tasks`.
+    heartbeats
+        The newest of each worker, by slot.
+    """
+    if assignment is None:
+        return ()
+    hosts = assignment.node_host or {}
+    found = []
+    for (start, end), place in (assignment.executor_node_port or {}).items():
+        slot = _slot(place)
+        if start not in tasks or slot is None:
+            continue
+        beat = heartbeats.get(slot)
+        stats = beat.executor_stats.get(ExecutorInfo(start, end)) if beat is not None else None
+        found.append(
+            ExecutorReport(
+                task_start=start,
+                task_end=end,
+                component_id=tasks[start],
+                supervisor_id=place.node,
+                # Without a host name, the supervisor's id shows where to look.
+                host=hosts.get(place.node, place.node),
+                port=slot[1],
+                uptime_secs=beat.uptime_secs if beat is not None and stats is not None else 0,
+                stats=stats,
+            )
+        )
+    return tuple(sorted(found, key=lambda report: report.task_start))
+
+
+def assigned_counts(assignment: Assignment | None) -> AssignedCounts:
+    """Return the assigned parts of a topology; zeros without an assignment."""
+    places = (assignment.executor_node_port if assignment is not None else None) or {}
+    return AssignedCounts(
+        num_tasks=sum(end - start + 1 for start, end in places),
+        num_executors=len(places),
+        num_workers=len({slot for slot in map(_slot, places.values()) if slot is not None}),
+    )
+
+
+def used_workers(assignments: Iterable[Assignment]) -> Counter[str]:
+    """Return the number of assigned slots by supervisor id."""
+    slots = {
+        _slot(place)
+        for assignment in assignments
+        for place in (assignment.executor_node_port or {}).values()
+    }
+    return Counter(slot[0] for slot in slots if slot is not None)
+
+
+def _slot(place: NodeInfo) -> Slot | None:
+    # The record has a set of ports; an executor's has one.
+    return (place.node, min(place.port)) if place.port else None
+
+
+def components_of_tasks(num_tasks: Mapping[str, int]) -> dict[int, str]:
+    """Return the component of each task: tasks are numbered from 1, over the components by id.
+
+    `num_tasks` is by component id, with Storm's own components; ``__system`` may have none.
+    """
+    owners = (id_ for id_ in sorted(num_tasks, key=_java_order) for _ in range(num_tasks[id_]))
+    return dict(enumerate(owners, start=1))
+
+
+def is_system(id_: str) -> bool:
+    """Return whether a component or a stream is Storm's own, such as ``__acker``."""
+    return id_.startswith("__")
+
+
+def _java_order(text: str) -> bytes:
+    # Java compares strings by units of 16 bits, so an emoji comes before some other characters.
+    return text.encode("utf-16-be", "surrogatepass")
