@@ -112,7 +112,7 @@ def test_a_refused_read_is_no_refused_pulse():
     assert ("kind", "=", "write") in matchers
 
 
-def test_checkout_is_installed_with_pins_and_without_foreign_names():
+def test_pip_commands_name_the_pins_and_no_foreign_package():
     told = re.compile(r"[^`\n]*\bpip (?P<rest>install[^`\n]*)")
     pages = (ROOT / "README.md", *(ROOT / "docs").glob("*.md"))
     found = [found for page in pages for found in told.finditer(page.read_text())]

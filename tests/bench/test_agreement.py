@@ -238,7 +238,7 @@ def test_who_paused_for_as_long_is_rightly_called_dead(world):
 
 
 @pytest.mark.parametrize(("at", "age"), [(75.0, 5.0), (77.9, 2.1), (80.9, 0.1), (84.9, 0.1)])
-def test_who_is_back_is_dated_by_its_newest_pulse_when_somebody_looked(world, at, age):
+def test_return_is_dated_by_the_newest_pulse_that_was_read(world, at, age):
     world.liveness.rows["worker_events"][3] = event("silent", "back", BEGIN + at, age)
     assert compared(world).lines() == []
 

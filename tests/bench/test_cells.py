@@ -16,7 +16,7 @@ def test_cells_are_chosen_by_a_part_of_their_label():
     assert labels("nothing of the kind") == []
 
 
-def test_a_run_takes_as_long_as_its_cells_on_the_servers_that_can_do_them():
+def test_a_run_takes_the_time_of_its_cells_on_each_server():
     (children,) = cells.chosen(cells.all_cells(cells.FULL), ["children-1000"])[:1]
     three = cells.expected_secs([children], ["stormkeeper", "redis", "storm"], 3, 10.0)
     assert three == 3 * (2 * children.expected_secs + 10.0)

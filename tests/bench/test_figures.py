@@ -35,7 +35,7 @@ def test_a_ratio_needs_a_round_with_both():
     assert Figures(rows).ratio(OURS, REDIS, "cpu_us") is None
 
 
-def test_the_results_have_one_rounded_row_for_each_server_and_cell():
+def test_results_have_one_rounded_row_per_server_and_cell():
     rows = [row(OURS, 1, requests_per_s=1234.56, cpu_us=1.23456), row(REDIS, 1)]
     assert Figures(rows).medians() == [
         {

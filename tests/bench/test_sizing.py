@@ -22,7 +22,7 @@ def test_a_cluster_of_3000_nodes_beats_24000_times_a_second():
     assert found.cores == pytest.approx(0.48)
 
 
-def test_memory_is_that_of_the_values_and_of_every_pacemaker_itself():
+def test_memory_is_of_values_and_of_each_empty_pacemaker():
     values = 72_000 * 3_072 * 1.25 / 2**20
     assert size(3_000, ASSUMED).pacemakers == 2
     assert size(3_000, ASSUMED).memory_mib == pytest.approx(values + 2 * 30)

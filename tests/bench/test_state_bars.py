@@ -61,7 +61,7 @@ def test_a_figure_over_its_limit_fails_its_bar(cell, change, expected):
     assert expected in failed
 
 
-def test_a_ratio_is_the_median_of_the_rounds_and_a_count_their_greatest():
+def test_ratios_are_medians_of_rounds_and_counts_their_largest():
     slow = {"assignments-and-bases": {"secs": 0.9}}
     assert failing(rows(1), rows(2, **slow), rows(3)) == []
     assert failing(rows(1), rows(2, **slow), rows(3, **slow)) != []

@@ -22,7 +22,7 @@ def rows(*found):
     )
 
 
-def test_a_pulse_is_new_whichever_part_of_its_server_was_read_first(tmp_path):
+def test_pulse_is_new_whichever_part_was_read_first(tmp_path):
     watch = Watch(tmp_path, "worker_reports", "received_at", "skipped")
     watch._note(AT, rows((5, 2.0, 0), (9, 1.0, 3)))
     # The first one's part was read before, up to a revision below that of the second one's.

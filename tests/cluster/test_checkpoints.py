@@ -32,7 +32,7 @@ def checkpoints(cluster):
     }
 
 
-def test_a_topology_goes_on_after_a_kill_and_leaves_nothing_after_a_purge(cluster, tmp_path):
+def test_topology_continues_after_kill_and_purge_leaves_nothing(cluster, tmp_path):
     even, odd = tmp_path / "even", tmp_path / "odd"
     output = ("-c", f"output={tmp_path}")
     cluster.storm("submit", str(TWO_QUERIES), *output)

@@ -62,7 +62,7 @@ def pids(storm_id):
     return found
 
 
-def test_a_topology_runs_until_it_is_killed_whatever_befalls_its_workers(cluster, numbers):
+def test_topology_runs_until_killed_through_every_fault(cluster, numbers):
     assert [each["name"] for each in cluster.told("list")] == ["two-queries"]
     found = cluster.told("status", "two-queries")
     assert found["status"] == "ACTIVE"

@@ -29,7 +29,7 @@ def cluster(tmp_path):
         yield cluster
 
 
-def test_a_machine_is_lost_with_the_leader_a_pacemaker_and_a_worker(cluster, tmp_path):
+def test_machine_lost_with_leader_pacemaker_and_worker(cluster, tmp_path):
     submitted = ("-c", f"output={tmp_path}", "-c", "topology.workers=1")
     cluster.storm("submit", str(TWO_QUERIES), *submitted)
     found = cluster.told("status", "two-queries")

@@ -18,7 +18,7 @@ WORKERS: Final = 150  # of each: 6,000 in all, so 2,000 pulses a second
 
 @pytest.mark.slow
 @pytest.mark.alone
-def test_no_worker_misses_three_periods_and_nobody_is_taken_for_dead() -> None:
+def test_no_worker_misses_three_periods_or_counts_as_dead() -> None:
     with contextlib.ExitStack() as stack:
         servers = [stack.enter_context(PacemakerProcess()) for _ in range(3)]
         addresses = [server.address for server in servers]

@@ -101,7 +101,7 @@ def fill(file: Path) -> None:
         ),
     ],
 )
-def test_a_pipeline_that_is_killed_keeps_what_one_keeps_that_is_not(
+def test_killed_pipeline_keeps_the_tables_of_an_unkilled_one(
     tmp_path: Path, small_disk: Path, program: tuple[str, ...], seed: int, kills: int
 ) -> None:
     chance = random.Random(seed)
