@@ -166,7 +166,7 @@ def test_what_nobody_foresaw_does_not_end_the_asking(nimbus, tmp_path, monkeypat
     ):
         leave(nimbus, SMALL)
         with monkeypatch.context() as patched:
-            patched.setattr(sight, "lacks_names", lambda _: 1 / 0)
+            patched.setattr(sight, "record_unnamed", lambda _: 1 / 0)
             asking.named(of_storm())
             until(lambda: sight.current.unanswered)
         assert "ZeroDivisionError" in caplog.text

@@ -203,5 +203,5 @@ def test_a_query_whose_python_worker_was_slow_starts_again(monkeypatch, tmp_path
     watch = SimpleNamespace(start=lambda _: None, ask_to_stop=lambda: None, stop=lambda: None)
     failure = nullcontext() if errors[started - 1] is None else pytest.raises(EngineError)
     with failure:
-        process._run(None, conf, start, watch, stop=stop, sight=StatusTracker())
+        process._run(None, conf, start, watch, stop=stop, status=StatusTracker())
     assert [len(each) for each in begun.values()] == [1, started]

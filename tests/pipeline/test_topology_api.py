@@ -34,7 +34,7 @@ def test_a_first_batch_that_does_not_is_refused_with_the_remedy(tmp_path, publis
     if published is not None:
         with store(tmp_path) as tables_of_query:
             tables_of_query.publish(published, {"state": state(1)})
-    with pytest.raises(TableError, match=r"has to be a folder that they share, too\. If the tab"):
+    with pytest.raises(TableError, match=r"must be a folder that they share, too\. If the tab"):
         tables.check_first_batch(origin(8), tmp_path)
 
 

@@ -1,7 +1,8 @@
-"""Aggregates of groups of rows.
+"""Aggregates of groups of rows, and the arithmetic of Storm's statistics in columns.
 
-Each row gets the number of its group, and what is aggregated goes to that place: numpy does so in a
-third of the time that Arrow takes to group rows by several columns.
+Each row gets the number of its group, and numpy aggregates by that number, in a third of the time
+in which Arrow groups by several columns. The arithmetic (sums within 64 bits, averages, capacity)
+follows `stormkeeper.statistics.tallies`, from which Nimbus's pages are made.
 """
 
 from __future__ import annotations
@@ -18,17 +19,17 @@ from stormkeeper.pipeline.rows import one_array
 
 _LARGEST: Final = 2**63 - 1
 
-#: Numbers of combined keys are below this: two that count rows can be multiplied.
+#: Combined keys stay below this, so that the product of two row counts fits.
 _MOST_NUMBERS: Final = 2**62
 
-#: A count in as many digits as 64 bits have, of which a sum has twice as many.
+#: A count of 64 bits, as decimal; a sum has twice as many digits.
 _DIGITS: Final = pa.decimal128(19)
 
 
 #: What is counted on streams.
 COUNTED: Final = ("emitted", "transferred", "executed", "acked", "failed")
 
-#: Latencies, each with the count that it is weighed by: a spout's, and two of a bolt.
+#: Latencies (one of spouts, two of bolts), each with the count by which it is weighed.
 WEIGHTS: Final = {"complete": "acked", "execute": "executed", "process": "executed"}
 
 _CAPACITY_SECS: Final = 600
@@ -37,16 +38,16 @@ _SMALLEST, _LARGEST = -(2**63), 2**63 - 1
 
 
 class Groups(NamedTuple):
-    """Which rows belong together.
+    """The group of each row.
 
     Parameters
     ----------
     of
-        The number of each row's group, as numpy indexes by it.
+        The number of each row's group, as a numpy index.
     size
-        How many groups there are.
+        The number of groups.
     are_full
-        Whether each is known to have a row.
+        Whether each group is known to have a row.
     """
 
     of: np.ndarray
@@ -55,14 +56,14 @@ class Groups(NamedTuple):
 
     @property
     def first(self) -> np.ndarray:
-        """The first row of each group; each has one."""
+        """The first row of each group; each group must have one."""
         found = np.empty(self.size, np.int64)
         found[self.of[::-1]] = np.arange(len(self.of))[::-1]
         return found
 
 
 def groups_by(rows: pa.Table, keys: Sequence[str]) -> Groups:
-    """Return the groups of rows with the same values in some columns, in the order of the rows."""
+    """Return the groups of rows with equal values in some columns, in the order of the rows."""
     found, count = np.zeros(rows.num_rows, np.int64), 1
     for name in keys:
         numbers, most = _numbers(rows[name])
@@ -80,16 +81,9 @@ def grouped(
     counts: Collection[str] = (),
     others: Mapping[str, str] | None = None,
 ) -> pa.Table:
-    """Aggregate rows by groups; the columns keep their names.
+    """Aggregate rows by groups of equal `keys`; the columns keep their names.
 
-    Parameters
-    ----------
-    rows
-        What is to be aggregated.
-    keys
-        Columns that tell groups from each other; texts may be dictionaries, and stay so.
-    counts, others
-        As of `aggregated`.
+    Keys may be dictionaries of texts, and stay so. `counts` and `others` are as of `aggregated`.
     """
     groups = groups_by(rows, keys)
     first = pa.array(groups.first)
@@ -104,20 +98,16 @@ def aggregated(
     counts: Collection[str] = (),
     others: Mapping[str, str] | None = None,
 ) -> dict[str, pa.Array]:
-    """Aggregate rows by the groups that they are in.
+    """Aggregate rows by their groups.
 
     Parameters
     ----------
-    rows
-        What is to be aggregated.
-    groups
-        Theirs.
     counts
-        Columns that are summed up exactly, null taken for 0: of 64 bits, or what this function made
-        of such. `sums.held` brings them back to 64 bits, which a sum may exceed.
+        Columns that are summed up exactly, with null as 0: of 64 bits, or earlier results. A sum
+        may exceed 64 bits; `held` limits it.
     others
-        What is made of each other column, which has numbers, times or truth values: ``sum``,
-        ``max``, ``min`` or ``any``; null of none.
+        ``sum``, ``max``, ``min`` or ``any`` for each other column of numbers, times or truth
+        values; null for a group without values.
 
     Returns
     -------
@@ -130,7 +120,7 @@ def aggregated(
 
 
 def _numbers(column: pa.ChunkedArray) -> tuple[np.ndarray, int]:
-    """Return a number for each value, and how many there may be."""
+    """Return a number for each value, and the number of possible values."""
     if pa.types.is_dictionary(column.type):
         column = column.unify_dictionaries()
     values = one_array(column)
@@ -166,7 +156,7 @@ def _reduced(
     column: pa.ChunkedArray,
     groups: Groups,
 ) -> pa.Array:
-    """Bring the values of each group together with a function of two; null where there is none."""
+    """Reduce the values of each group with a function of two arguments; null without values."""
     values = one_array(column)
     if pa.types.is_timestamp(column.type):
         values = values.cast(pa.int64())
@@ -197,7 +187,7 @@ def _any_valid(values: pa.Array, groups: Groups) -> np.ndarray:
 
 
 def _any_of(wanted: pa.BooleanArray, groups: Groups) -> np.ndarray:
-    """Return which groups have a row that is wanted."""
+    """Return which groups have a wanted row."""
     found = np.zeros(groups.size, np.uint8)
     np.maximum.at(found, groups.of, wanted.cast(pa.uint8()).to_numpy())
     return found.view(np.bool_)
@@ -220,7 +210,7 @@ _FUNCTIONS: Final[dict[str, Callable[[pa.ChunkedArray, Groups], pa.Array]]] = {
 
 
 def held(count: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return sums of counts in 64 bits: one that they do not hold is the nearest that they do."""
+    """Return sums of counts in 64 bits, limited to the range of 64 bits."""
     if pa.types.is_decimal(count.type):
         smallest, largest = (pa.scalar(bound, pa.decimal128(38)) for bound in (_SMALLEST, _LARGEST))
         count = pc.min_element_wise(pc.max_element_wise(count, smallest), largest)
@@ -228,45 +218,38 @@ def held(count: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def doubles(count: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return counts, or sums of them, as one multiplies with them or divides by them.
-
-    A worker may count to where doubles have gaps: the nearest one will do.
-    """
+    """Return counts or their sums as doubles, rounded where doubles have gaps."""
     return count.cast(pa.float64(), safe=False)
 
 
 def finite(values: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return values with 0 in the place of what is no finite number; null stays null."""
+    """Return values with 0 for infinite values and NaN; null stays null."""
     return pc.if_else(pc.is_finite(values), values, 0.0)
 
 
 def terms(average: pa.ChunkedArray, count: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return average times count, as an average over several of them adds up; 0 if not finite."""
+    """Return average times count, 0 if not finite: the addend of an average over several."""
     return finite(pc.multiply(average, doubles(count)))
 
 
 def average(total: pa.ChunkedArray, count: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return an average from the sum of its `terms` and that of its counts; null for none."""
+    """Return an average from the sum of its `terms` and its total count; null if the count is 0."""
     weight = doubles(count)
     weight = pc.if_else(pc.greater(weight, 0.0), weight, pa.scalar(None, pa.float64()))
     return pc.divide(pc.fill_null(finite(total), 0.0), weight)
 
 
 def whole_ms(total: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Cut sums of `terms` down to whole numbers of 64 bits, as Storm's page of a topology does."""
+    """Cut sums of `terms` to whole numbers of 64 bits, as Storm's page of a topology does."""
     cut = pc.max_element_wise(pc.trunc(finite(total)), -(2.0**63), skip_nulls=False)
     return pc.min_element_wise(cut, 2.0**63, skip_nulls=False)
 
 
 def capacity(recent_ms: pa.ChunkedArray, uptime_secs: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return the share of the last ten minutes, or of its life, that an executor spent executing.
+    """Return the share of the last ten minutes, or of a shorter life, spent executing.
 
-    Parameters
-    ----------
-    recent_ms
-        Sum of its `terms` of execute latency in the window of ten minutes; null: 0.
-    uptime_secs
-        Of its worker.
+    `recent_ms` is the sum of the `terms` of execute latency in the ten-minute window (null: 0),
+    `uptime_secs` the worker's uptime.
     """
     secs = pc.min_element_wise(uptime_secs.cast(pa.int64()), _CAPACITY_SECS, skip_nulls=False)
     of_ms = pc.multiply(pc.if_else(pc.greater(secs, 0), secs, None).cast(pa.float64()), 1000.0)

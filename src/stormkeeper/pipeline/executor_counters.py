@@ -1,14 +1,18 @@
-"""What each executor counted from one reading to the next, across restarts of its worker.
+"""Counters of executors from reading to reading, across restarts and moves of their workers.
 
-An executor counts from 0 again when its worker starts anew: that begins another *incarnation*. Two
-readings are of the same one if no count has fallen in between, and if the worker has the same start
+An executor counts from 0 again when its worker restarts: a new *incarnation*. Two readings are of
+one incarnation if no count has fallen, and the worker has the same start
 
-- by its own clock: ``time_secs`` less ``uptime_secs`` (both are whole seconds), or,
-- as that clock may be set, by the time of receipt: ``received_at`` less ``uptime_secs``, with some
-  tolerance for a heartbeat that came late; then the uptime has not fallen either.
+- by the worker's clock: ``time_secs`` less ``uptime_secs`` (both whole seconds), or,
+- as that clock may be set, by receipt: ``received_at`` less ``uptime_secs``, with some
+  tolerance for a late heartbeat; then the uptime has not fallen either.
 
-So the sum of all increments of an executor is the sum of what its incarnations counted in all, up
-to the last reading of each, whichever readings in between were missed.
+So an executor's increments add up to the totals of its incarnations, up to the last reading of
+each, whichever readings were missed.
+
+If several workers report an executor, the worker that was started last owns it: a moved worker
+leaves its last pulse behind, or still beats if its machine is cut off. Nimbus knows its
+assignments; the pipeline does not.
 """
 
 from __future__ import annotations
@@ -33,10 +37,10 @@ from stormkeeper.pipeline.liveness_columns import columns_of, worker_keys
 #: Sums of average times count, in milliseconds.
 TIMES: Final = tuple(f"{name}_ms" for name in WEIGHTS)
 
-#: How far apart two readings may put a worker's start by the time of receipt, in seconds.
+#: Tolerance between two readings' start times by receipt, in seconds.
 TOLERANCE_SECS: Final = 5.0
 
-#: By their own clocks: two roundings to whole seconds.
+#: Tolerance by the worker's clock: two roundings to whole seconds.
 _ROUNDING_SECS: Final = 1.0
 
 _EXECUTOR: Final = {
@@ -55,14 +59,14 @@ _MEASURES: Final = {
 }
 _BESIDE: Final = dict.fromkeys(("topology", "component", "kind"), pa.string())
 
-#: What is to be known of an executor's reading when the next one comes.
+#: What is kept of an executor's reading until the next one.
 COUNTERS: Final = pa.schema([*_EXECUTOR.items(), *_READING.items(), *_MEASURES.items()])
 
-#: One row per executor and reading: what it has counted since its worker's start.
+#: One row per executor and reading: its counts since the worker's start.
 READINGS: Final = pa.schema([*COUNTERS, *_BESIDE.items(), ("capacity", pa.float64())])
 
 
-#: What is to be known of readings to say whose an executor is.
+#: The columns of readings that decide who owns an executor.
 HELD: Final = pa.schema(
     [
         READINGS.field(name)
@@ -70,7 +74,7 @@ HELD: Final = pa.schema(
     ]
 )
 
-#: Tasks are numbers of 32 bits, with a sign.
+#: Task numbers have 32 bits with a sign.
 _TASK_BITS: Final = 33
 
 
@@ -80,14 +84,13 @@ def counters(tallies: pa.Table) -> pa.Table:
     Parameters
     ----------
     tallies
-        Rows of `summaries.tallies`, one reading per worker, with all that is known of it.
+        Rows of `summaries.tallies`, one reading per worker, with all columns of the reading.
 
     Returns
     -------
     Rows of `READINGS`. ``at`` is when the heartbeat was received, or else read. ``emitted`` to
-    ``failed`` are never below 0 and without what was emitted on Storm's own streams;
-    ``complete_ms``, ``execute_ms``, ``process_ms`` are sums of average times count; ``capacity`` is
-    a bolt's.
+    ``failed`` are at least 0, and without Storm's own streams; ``complete_ms``, ``execute_ms``,
+    ``process_ms`` are sums of average times count; ``capacity`` is a bolt's.
     """
     window = tallies["window"].cast(pa.string())
     is_all_time, is_recent = pc.equal(window, ALL_TIME), pc.equal(window, CAPACITY_WINDOW)
@@ -96,7 +99,7 @@ def counters(tallies: pa.Table) -> pa.Table:
     else:
         executors = _executor_keys(tallies).dictionary_encode().indices
     wanted = pc.unique(executors.filter(rows.one_array(pc.or_(is_all_time, is_recent))))
-    # What a worker says of itself is the same in all of its rows.
+    # A worker's own columns are equal in all of its rows.
     said = [*_EXECUTOR, *_READING, *_BESIDE, "received_at", "read_at"]
     said = [name for name in said if name != "at"]
     found = tallies.select(said).take(pc.index_in(wanted, executors))
@@ -117,7 +120,7 @@ def counters(tallies: pa.Table) -> pa.Table:
 
 
 class Increments(NamedTuple):
-    """What was counted since the readings before, and the rows of `READINGS` that say it."""
+    """What was counted since the readings before, and the new rows of `READINGS`."""
 
     changes: pa.Table
     readings: pa.Table
@@ -131,21 +134,20 @@ def increments(
     Parameters
     ----------
     readings
-        Rows of `READINGS`, one per executor. One that is in `previous` already, or is an earlier
-        one of the same incarnation, gives no row: nothing is new in it.
+        Rows of `READINGS`, one per executor. A reading that is in `previous` already, or is an
+        earlier one of the same incarnation, gives no row.
     previous
         Rows of `COUNTERS` and any other columns: the newest reading of each executor so far.
     since
-        An executor that is not in `previous` counts from the start of its worker. If the worker
-        was started before `since`, nobody knows when it counted that, and it counts from now on.
+        A new executor counts from its worker's start; or from now on if the worker was started
+        before `since`, as it is unknown when it counted what it did.
 
     Returns
     -------
-    The rows of `readings` that were new. In their changes, ``emitted`` to ``process_ms`` are of the
-    time since the reading before, or since the worker's start if that was later; averages that
-    Storm rounds may make a sum of milliseconds fall a little. ``secs``: how long that is.
-    ``restarted``: whether the worker started in between. ``before``: the place in `previous` of the
-    reading before, null if there is none.
+    The new rows of `readings`. In the changes, ``emitted`` to ``process_ms`` are of the time since
+    the reading before, or since the worker's later start; as Storm rounds averages, milliseconds
+    may fall a little. ``secs``: the length of that time. ``restarted``: whether the worker started
+    in between. ``before``: the position in `previous` of the reading before, or null.
     """
     if previous is None:
         previous = COUNTERS.empty_table()
@@ -185,8 +187,8 @@ def increments(
 
 
 def _executor_keys(table: pa.Table) -> pa.Array:
-    """Return a text for each row that tells its executor from others."""
-    # A storm id is a path segment, so the slash ends it; numbers have no colon.
+    """Return a text for each row that identifies its executor."""
+    # A storm id is a path segment without a slash; numbers have no colon.
     numbers = [table[name].cast(pa.string()) for name in ("port", "task_start", "task_end")]
     where = pc.binary_join_element_wise(table["node"], *numbers, ":")
     return rows.one_array(pc.binary_join_element_wise(table["storm_id"], where, "/"))
@@ -210,14 +212,14 @@ def _are_of_one_incarnation(
 
 
 def _have_same_start(by_worker: pa.ChunkedArray, lived: pa.ChunkedArray) -> Any:
-    # A worker may say any time: as doubles, no difference of two is too large.
+    # Times may have any value: differences of doubles do not overflow.
     return pc.less_equal(pc.abs(pc.subtract(by_worker, lived)), _ROUNDING_SECS)
 
 
 def _is_known(
     readings: pa.Table, then: pa.Table, by_worker: pa.ChunkedArray, lived: pa.ChunkedArray
 ) -> Any:
-    """Return whether the reading before has all that these say; never null."""
+    """Return whether the reading before includes these readings; never null."""
     earlier = pc.and_(_have_same_start(by_worker, lived), pc.less(by_worker, 0.0))
     again = pc.and_(pc.equal(by_worker, 0.0), pc.equal(lived, 0.0))
     for name in COUNTED:
@@ -241,13 +243,9 @@ def _where(wanted: Any, values: pa.ChunkedArray) -> Any:
 
 
 def superseded_workers(held: pa.Table) -> pa.Array:
-    """Return the keys of workers of whose tasks another one has some that was started later.
+    """Return the keys of workers whose tasks belong, in part, to a worker that was started later.
 
-    Parameters
-    ----------
-    held
-        Rows of `HELD`, one for each executor of a worker. Executors that are not of a worker's
-        newest reading are not its own any more.
+    `held` has rows of `HELD`, one per executor of a worker; only a worker's newest reading counts.
     """
     if not len(_disputed(held)):
         return pa.array([], pa.string())
@@ -269,7 +267,7 @@ def superseded_workers(held: pa.Table) -> pa.Array:
         executors[worker].append((first, last))
         whose[worker] = topology
     taken, gone = defaultdict[str, list[tuple[int, int]]](list), []
-    for worker, of_worker in executors.items():  # who was started last comes first
+    for worker, of_worker in executors.items():  # latest start first
         of_others = taken[whose[worker]]
         if any(_meet(one, of_others) for one in of_worker):
             gone.append(worker)
@@ -289,14 +287,14 @@ def _newest(held: pa.Table) -> pa.Table:
 
 
 def _meet(tasks: tuple[int, int], others: Sequence[tuple[int, int]]) -> bool:
-    """Return whether a range of tasks has some of others', which are in order and apart."""
+    """Return whether a range of tasks overlaps others, which are sorted and disjoint."""
     first, last = tasks
     place = bisect.bisect_right(others, (last, inf))
     return place > 0 and others[place - 1][1] >= first
 
 
 def _disputed(held: pa.Table) -> pa.Array:
-    """Return the places of executors that share tasks with others of their topology."""
+    """Return the positions of executors that share tasks with others of their topology."""
     if not held.num_rows:
         return pa.array([], pa.int64())
     topologies = rows.one_array(held["storm_id"].dictionary_encode()).indices.to_numpy()

@@ -1,4 +1,10 @@
-"""What executors counted, one row each: the table ``executor_stats``, in Arrow."""
+"""The table ``executor_stats``: what executors counted, one row per executor, window and stream.
+
+To add a column, give its name and type in `_REPORT` (any column of `rows.TYPED`: one value per
+heartbeat), `_EXECUTOR` (a field of `decoding.layout.EXECUTOR`) or `decoding.layout.COUNTER` (per
+stream; both decoding engines fill these). `split_pulses` computes a column that heartbeats lack, as
+it does ``topology``, and `laid_out` repeats each value in its rows.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +19,7 @@ from stormkeeper.pipeline import rows
 from stormkeeper.pipeline.decoding.layout import COUNTER, plain
 from stormkeeper.pipeline.worker_liveness import topology_name
 
-#: The window that capacity is about, whichever one is asked for.
+#: The window of the capacity, whichever window is requested.
 CAPACITY_WINDOW: Final = "600"
 
 ALL_TIME: Final = ":all-time"
@@ -21,7 +27,7 @@ ALL_TIME: Final = ":all-time"
 #: Storm's windows.
 WINDOWS: Final = (CAPACITY_WINDOW, "10800", "86400", ALL_TIME)
 
-#: What each row has of the heartbeat, and of the executor.
+#: Columns of the heartbeat, and of the executor.
 _REPORT: Final = {
     **dict.fromkeys(("read_at", "received_at"), rows.TIMESTAMP),
     **dict.fromkeys(("storm_id", "topology", "node"), pa.string()),
@@ -36,19 +42,19 @@ _EXECUTOR: Final = {
 }
 
 #: One row per executor, window and stream of a worker's reading; counts and averages are null where
-#: they were not reported.
+#: not reported.
 EXECUTOR_STATS: Final = pa.schema(
     [*_REPORT.items(), *_EXECUTOR.items(), *((field.name, plain(field.type)) for field in COUNTER)]
 )
 
-#: The columns of a pulse that are needed.
+#: The columns of a pulse that are read.
 READ: Final = (*(name for name in _REPORT if name != "topology"), "executors")
 
-#: What the rows of one piece take in memory, about, in bytes; those of one pulse may take more. A
-#: column of texts holds 2 GiB.
+#: About the memory of one piece's rows, in bytes, unless one pulse needs more. An Arrow column of
+#: texts is limited to 2 GiB.
 _PIECE_BYTES: Final = 16 << 20
 
-#: What a row takes without the component's name, which a heartbeat may make long.
+#: A row's memory without the component's name, which a heartbeat may make long.
 _ROW_BYTES: Final = 256
 
 
@@ -57,9 +63,9 @@ KINDS: Final = pa.array(["spout", "bolt"])
 
 
 def pieces(pulses: pa.Table) -> Iterator[pa.Table]:
-    """Cut pulses, which are rows as of `executor_stats`, so that each piece has rows of some MB."""
+    """Cut decoded pulses into pieces whose rows take some MB."""
     start = 0
-    # A column of lists of many gigabytes is in several chunks.
+    # A column of lists of many gigabytes has several chunks.
     for chunk in pulses["executors"].chunks:
         lists, executors = _flattened(chunk)
         names = _encoded(executors["component"])
@@ -83,16 +89,14 @@ def executor_stats(pulses: pa.Table) -> pa.Table:
     Parameters
     ----------
     pulses
-        Rows of `decode.TYPED`, of `pieces` where they are many. Those that could not be decoded
-        give no rows.
+        Rows of `rows.TYPED`; use `pieces` if they are many. Undecoded pulses give no rows.
 
     Returns
     -------
-    Rows of `EXECUTOR_STATS`. ``topology`` is the name in the storm id. A component that the worker
-    does not name is ``tasks 1-3``, by the executor's tasks; the executor that each of Storm's
-    workers has for itself, of task -1, is of ``__system``. An executor has rows in each of Storm's
-    four windows: where it counted nothing, one without a stream. So everyone who has reported is
-    found in every window. Rows are in the order of the pulses.
+    Rows of `EXECUTOR_STATS`, in the order of the pulses. ``topology`` is the name in the storm id.
+    An unnamed component is called by the executor's tasks, ``tasks 1-3``; the executor that each of
+    Storm's workers has for itself, of task -1, is ``__system``. An executor without counts in one
+    of Storm's four windows has a row without a stream there, so every executor is in every window.
     """
     return laid_out(split_pulses(pulses)).cast(EXECUTOR_STATS)
 
@@ -100,7 +104,7 @@ def executor_stats(pulses: pa.Table) -> pa.Table:
 def laid_out(read: SplitPulses) -> pa.Table:
     """Return the rows of `executor_stats`, with dictionaries of texts."""
     workers, executors, counters = read
-    # Pulses come in the order of time, and the log is sorted by it: so nobody need sort these rows.
+    # Pulses come in order of time, as the log is sorted: these rows need no sorting.
     counters = _in_every_window(counters, executors.num_rows)
     executor_of = rows.one_array(counters["executor"])
     worker_of = rows.one_array(executors["worker"]).take(executor_of)
@@ -111,12 +115,12 @@ def laid_out(read: SplitPulses) -> pa.Table:
 
 
 class SplitPulses(NamedTuple):
-    """What pulses say, each thing once; texts are dictionaries.
+    """Decoded pulses as three tables without repetition; texts are dictionaries.
 
-    ``workers`` has a row per pulse, ``executors`` one per executor with the number of its
-    ``worker``, ``counters`` what these counted, with the number of their ``executor``, and
-    ``place``: this number times the number of `WINDOWS`, plus that of the window; null for a window
-    that is none of Storm's.
+    ``workers`` has a row per pulse; ``executors`` one per executor, with the number of its
+    ``worker``; ``counters`` one per count, with the number of its ``executor`` and its ``place``:
+    that number times the number of `WINDOWS`, plus the window's; null for a window that is not
+    Storm's.
     """
 
     workers: pa.Table
@@ -125,7 +129,7 @@ class SplitPulses(NamedTuple):
 
 
 def split_pulses(pulses: pa.Table) -> SplitPulses:
-    """Take pulses apart that `executor_stats` lays out."""
+    """Split decoded pulses into workers, executors and counters."""
     pulses = pulses.select(READ)
     if pulses["executors"].null_count:
         pulses = pulses.filter(pc.is_valid(pulses["executors"]))
@@ -152,7 +156,8 @@ def split_pulses(pulses: pa.Table) -> SplitPulses:
 def is_workers_own(table: pa.Table) -> pa.ChunkedArray:
     """Return whether a row is of the executor that each of Storm's workers has for itself.
 
-    The tasks of a topology are numbered from 1. Nobody assigned this one, and no page counts it.
+    A topology's tasks are numbered from 1. This executor is not assigned, and Storm's pages do not
+    count it.
     """
     return pc.less(table["task_start"], 1)
 
@@ -166,14 +171,14 @@ def is_storms_own(names: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _flattened(lists: pa.Array) -> tuple[pa.Array, dict[str, pa.Array]]:
-    """Return the elements of lists of structs, by field, and for each the number of its list."""
+    """Return the elements of lists of structs, by field, and the list number of each."""
     elements = pc.list_flatten(lists)
     names = [field.name for field in elements.type]
     return pc.list_parent_indices(lists), dict(zip(names, elements.flatten(), strict=True))
 
 
 def _in_every_window(counters: pa.Table, executors: int) -> pa.Table:
-    """Return executors' counters with an empty one for each window in which one has none."""
+    """Add an empty counter for each window in which an executor has none."""
     is_missing = np.ones(executors * len(WINDOWS), np.bool_)
     is_missing[pc.drop_null(counters["place"]).to_numpy()] = False
     missing = np.flatnonzero(is_missing)
@@ -197,5 +202,5 @@ def _component(executors: dict[str, pa.Array]) -> pa.Array:
 
 
 def _encoded(column: pa.Array) -> pa.Array:
-    """Return texts by way of numbers, which are taken more quickly; other columns as they are."""
+    """Return texts as dictionaries, which are taken faster; other columns unchanged."""
     return column.dictionary_encode() if pa.types.is_string(column.type) else column

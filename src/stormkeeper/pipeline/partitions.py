@@ -73,7 +73,7 @@ def settled(conf: Conf, options: Options, store: TableStore) -> Conf:
     held = sum(each.keys or 0 for each in health.values())
     count = max(math.ceil(held / WORKERS_OF_PART), len(store.read_parts(tables.WORKER_REPORTS)), 1)
     if count > 1:
-        log.info("statistics are made in %d parts, as Pacemakers hold %d pulses", count, held)
+        log.info("statistics have %d parts, as the Pacemakers hold %d pulses", count, held)
     return conf.with_values({_KEY: count})
 
 
@@ -94,8 +94,8 @@ class GrowthWarning:
         if workers > _TOO_MANY and not self._is_said:
             self._is_said = True
             log.warning(
-                "statistics are made in parts that have become large, of %d workers: restart the "
-                "pipeline, which makes one for each %d, or set %s to more",
+                "the parts of statistics have grown to %d workers: restart the pipeline, which "
+                "then has a part for each %d workers, or set %s to more",
                 *(workers, WORKERS_OF_PART, _KEY),
             )
 

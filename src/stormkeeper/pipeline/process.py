@@ -1,4 +1,4 @@
-"""The heartbeat pipeline as a process, ``storm pipeline``, or in a Spark application's."""
+"""The heartbeat pipeline as a process, ``storm pipeline``, or within a Spark application."""
 
 from __future__ import annotations
 
@@ -43,28 +43,27 @@ from stormkeeper.pipeline.tables import ALERTS
 
 log = logging.getLogger(__name__)
 
-#: Starts queries by their names in a session, one after another, until the process has to stop.
+#: Starts queries by name in a session, one after another, until the process has to stop.
 Start = Callable[[SparkSession, Callable[[], bool], Collection[str]], Iterable[StreamingQuery]]
 
-#: How often the queries are looked at, in seconds.
+#: Seconds between two looks at the queries.
 _POLL_SECS: Final = 0.2
 
-#: Starts of a query whose Python workers are slow to start. They are more than a worker has, which
-#: its supervisor starts again.
+#: Starts of a query whose Python workers start slowly: more than for a worker, which a supervisor
+#: restarts.
 _STARTS: Final = 12
 
-#: How long running batches may go on after a stop is asked for, in seconds. One that is cut off is
-#: repeated at the next start. With what cutting both off may take (``stopTimeout`` below, for each)
-#: and Spark's end, it is less than what `storm local` gives the pipeline to end.
+#: Seconds for which running batches may go on after a stop; a cut-off batch is repeated at the next
+#: start. Together with ``stopTimeout`` below for both queries, and Spark's end, less than `storm
+#: local` allows.
 _STOP_SECS: Final = 15.0
 
-#: How long stopping Spark's session and ending its JVM may take together, in seconds.
+#: Seconds for stopping Spark's session and its JVM.
 _END_SECS: Final = 12.0
 
-#: What this process wants of Spark where the configuration says nothing: few checkpoint files,
-#: times that mean the same wherever it runs, an end of waiting for a batch that is cut off, and a
-#: heap that is cleaned before it has grown: Java lets it grow first, which for 72,000 workers takes
-#: 200 MB more after ten minutes.
+#: Spark's settings unless configured: few checkpoint files, times in UTC, a limit for cut-off
+#: batches, and a heap that is cleaned before it grows: Java lets the heap grow first, 200 MB more
+#: after ten minutes of 72,000 workers.
 _SPARK_DEFAULTS: Final = {
     "spark.cleaner.periodicGC.interval": "1min",
     **engine.LOCAL_CHECKPOINTS,
@@ -73,38 +72,26 @@ _SPARK_DEFAULTS: Final = {
     "spark.sql.streaming.stopTimeout": "5s",
 }
 
-#: Left alone, a query whose batch was too large waits for ever, as the thread of Spark's that takes
-#: its results has ended. A pipeline that ends says why, and reads in more parts at its next start.
-#: Its heap begins small and grows when it must: of its own accord, Java begins with a sixty-fourth
-#: of the machine's memory and keeps that.
+#: Without the exit, a query whose batch was too large waits for ever, as Spark's thread for its
+#: results has ended; the next start reads in more parts. The heap begins small: by default Java
+#: begins with, and keeps, a sixty-fourth of the machine's memory.
 _JAVA_OPTIONS: Final = ("-XX:+ExitOnOutOfMemoryError", "-Xms128m")
 
 
 def serve(conf: Conf, stop: StopSignals) -> int:
-    """Keep the tables of both queries, liveness and statistics, until told to stop.
+    """Run both queries, liveness and statistics, until a signal; return the exit code.
 
-    Logs which Pacemakers cannot be read, before Spark is started and whenever that changes.
-    Prints ``pipeline writing to DIR`` once the first batch of each query is in the tables. Returns
-    0 after SIGTERM or SIGINT (running batches are finished first, Spark's start is given up), 1
-    when Spark or a batch failed.
+    Logs which Pacemakers cannot be read, before Spark starts and at every change. Prints ``pipeline
+    writing to DIR`` once the first batch of each query is in the tables. Returns 0 after SIGTERM or
+    SIGINT (running batches finish first, a starting Spark is given up), 1 if Spark or a batch
+    failed. The caller has entered `stop` before importing this module, which takes a while.
 
-    Parameters
-    ----------
-    conf
-        The configuration.
-    stop
-        Says that it is to stop. It was entered by the caller, before this module was imported,
-        which takes a while.
-
-    Raises
-    ------
-    ConfigError
-        When no Pacemaker is configured, a file that says how to come to one is missing or wrong,
-        or a folder is given as a URL.
+    Raises `ConfigError` if no Pacemaker is configured, a file for access to them is missing or
+    wrong, or a folder is a URL.
     """
     die_with_parent()
     configure_logging()
-    # What a Pacemaker does not answer is said once, by `StatusTracker`.
+    # `StatusTracker` logs unreadable Pacemakers, once.
     logging.getLogger("stormkeeper.pacemaker.client").setLevel(logging.WARNING)
     warn_if_interpreted()
     servers = _servers(conf)
@@ -116,42 +103,32 @@ def serve(conf: Conf, stop: StopSignals) -> int:
     try:
         spark_environment.prepare(home=folder("storm.local.dir", conf["storm.local.dir"]) / "home")
         status = StatusTracker()
-        with _held(conf, servers, status) as (start, watch):
+        with _prepared(conf, servers, status) as (start, runner):
             options = Options.parse(queries.source_options(conf, servers))
             settings = options.settings()
             status.record_coverage(coverage.ask(options.servers, options.timeout_secs, settings))
-            _run_session(conf, servers, start, watch, stop=stop, status=status)
+            _run_session(conf, servers, start, runner, stop=stop, status=status)
     except (EngineError, ListenError, TableError) as error:
-        log.error("%s", error)  # noqa: TRY400 - of a failure of Spark the trace says nothing
+        log.error("%s", error)  # noqa: TRY400 - a trace of Spark's failure does not help
         return 1
     log.info("stopped")
     return 0
 
 
 def keep(spark: SparkSession, conf: Conf) -> None:
-    """Keep the same tables in a session that runs already, until SIGTERM, SIGINT or a failure.
+    """Keep the same tables in a running session, until SIGTERM, SIGINT or a failure.
 
-    For a Spark application, in its main thread. Checkpoints are where `serve` has them.
+    For a Spark application, in its main thread, on any ``spark.master``. The session is left
+    running; ``spark.*`` keys of `conf` do not count. Checkpoints are where `serve` has them.
 
-    Parameters
-    ----------
-    spark
-        The session, on any ``spark.master``. It is left running.
-    conf
-        The configuration; its ``spark.*`` keys do not count.
-
-    Raises
-    ------
-    ConfigError
-        As of `serve`.
-    EngineError, ListenError, TableError
-        Spark, a batch, a port or a folder failed. Called again, it goes on from its checkpoints.
+    Raises `ConfigError` as `serve` does; `EngineError`, `ListenError` or `TableError` if Spark, a
+    batch, a port or a folder failed. A new call continues from the checkpoints.
     """
     servers, status = _servers(conf), StatusTracker()
-    with StopSignals() as stop, _held(conf, servers, status) as (start, watch):
+    with StopSignals() as stop, _prepared(conf, servers, status) as (start, runner):
         _register(spark, stop)
         if not stop.stopped:
-            _run(spark, conf, start, watch, stop=stop, status=status)
+            _run(spark, conf, start, runner, stop=stop, status=status)
 
 
 def _servers(conf: Conf) -> list[str]:
@@ -165,14 +142,14 @@ def _servers(conf: Conf) -> list[str]:
 
 
 @contextlib.contextmanager
-def _held(
+def _prepared(
     conf: Conf, servers: list[str], status: StatusTracker
 ) -> Iterator[tuple[Start, AnalysisRunner]]:
-    """Hold what the pipeline writes and serves; yield what starts its queries and its analyses."""
+    """Hold the folders, and serve metrics; yield what starts the queries and the analyses."""
     with (
-        _observed(conf, status),  # before folders are made: its port may be taken
+        _metrics_served(conf, status),  # first, as the port may be taken
         _places(conf) as places,
-        _watch(conf, status) as watch,
+        _analyses(conf, status) as runner,
         naming(conf, status) as names,
     ):
         timeouts = TopologyTimeouts(conf)
@@ -188,7 +165,7 @@ def _held(
                 names=wanted,
             )
 
-        yield start, watch
+        yield start, runner
 
 
 def _log_stop(stop: StopSignals, how: str) -> None:
@@ -197,23 +174,21 @@ def _log_stop(stop: StopSignals, how: str) -> None:
 
 @contextlib.contextmanager
 def _places(conf: Conf) -> Iterator[Places]:
-    """Hold the tables and their checkpoints for this process alone; they belong together.
+    """Hold the tables and their checkpoints for this process alone.
 
-    The tables that are yielded, by query, know their folder from here on. So if it is moved while
-    Spark starts, no other one is begun in its place, which nobody would hold.
+    The stores know their folder from here on: if it is moved while Spark starts, no other is
+    created without a lock.
     """
     directory, given = tables.tables_folder(conf), tables.checkpoints_folder(conf)
     of_queries = {name: tables.query_folders(conf, name) for name in queries.NAMES}
     if not directory.exists():
         for place, checkpoint_place in of_queries.values():
-            tables.prepare_checkpoint(
-                checkpoint_place, place
-            )  # what it refuses is to leave no folder
+            tables.prepare_checkpoint(checkpoint_place, place)  # refuse before a folder is created
     with contextlib.ExitStack() as held:
         held.enter_context(sole_writer(directory))
         if given is not None and given.resolve() != directory.resolve():
             held.enter_context(sole_writer(given, "pipeline.checkpoint.dir"))
-        _tell_of_old_tables(directory)
+        _warn_of_old_tables(directory)
         for place, checkpoint_place in of_queries.values():
             held.enter_context(sole_writer(place))  # as whoever runs one of the queries elsewhere
             tables.prepare_checkpoint(checkpoint_place, place)
@@ -232,8 +207,8 @@ def _store(conf: Conf, query: str, place: Path) -> TableStore:
 
 
 @contextlib.contextmanager
-def _watch(conf: Conf, status: StatusTracker) -> Iterator[AnalysisRunner]:
-    """Have the analyses write to a folder of their own."""
+def _analyses(conf: Conf, status: StatusTracker) -> Iterator[AnalysisRunner]:
+    """Yield the runner of the analyses, with a folder of its own."""
     place = tables.tables_folder(conf) / ALERTS
     with TableStore(
         place, alert_tables(conf), interval_secs=conf["pipeline.analyses.secs"]
@@ -241,12 +216,12 @@ def _watch(conf: Conf, status: StatusTracker) -> Iterator[AnalysisRunner]:
         yield AnalysisRunner(conf, store, status)
 
 
-def _tell_of_old_tables(directory: Path) -> None:
-    """Say what may be done with tables from before each query had a folder of its own."""
+def _warn_of_old_tables(directory: Path) -> None:
+    """Warn about tables from before each query had its own folder."""
     if any(directory.glob("batch=*")):
         log.warning(
-            "the tables %s/batch=* are of an older version and stay as they are: new ones are in"
-            " %s, from the Pacemakers' beginning; remove the old ones with"
+            "the tables %s/batch=* are of an older version and are not continued: new tables are in"
+            " %s, read from the Pacemakers' beginning; remove the old ones with"
             " rm -r %s/batch=* %s/.checkpoint",
             directory,
             " and ".join(str(directory / name) for name in queries.NAMES),
@@ -256,8 +231,8 @@ def _tell_of_old_tables(directory: Path) -> None:
 
 
 @contextlib.contextmanager
-def _observed(conf: Conf, status: StatusTracker) -> Iterator[None]:
-    """Serve metrics and health meanwhile, if ``pipeline.metrics.port`` says where."""
+def _metrics_served(conf: Conf, status: StatusTracker) -> Iterator[None]:
+    """Serve metrics and health on ``pipeline.metrics.port``, if set."""
     port = conf["pipeline.metrics.port"]
     if port is None:
         yield
@@ -271,7 +246,7 @@ def _observed(conf: Conf, status: StatusTracker) -> Iterator[None]:
         if_elsewhere="set pipeline.metrics.bind.host to an address of this machine",
         if_forbidden="set pipeline.metrics.port to 1024 or more",
     )
-    from stormkeeper.pipeline.metrics import pages  # noqa: PLC0415 - 5 MB, for who asks for them
+    from stormkeeper.pipeline.metrics import pages  # noqa: PLC0415 - 5 MB, only with a port
 
     intervals = {name: queries.interval_secs(conf, name) for name in queries.NAMES}
     served = pages(lambda: status.current, intervals, time.monotonic)
@@ -284,21 +259,20 @@ def _run_session(
     conf: Conf,
     servers: list[str],
     start: Start,
-    watch: AnalysisRunner,
+    runner: AnalysisRunner,
     *,
     stop: StopSignals,
     status: StatusTracker,
 ) -> None:
     settings = {**_SPARK_DEFAULTS, **conf}
     if settings.get("spark.master") in (None, "local[*]"):
-        # A slot for each Pacemaker beside the cores: liveness does not wait while they all decode.
+        # A slot for each Pacemaker beside the cores: liveness does not wait for decoding.
         settings["spark.master"] = f"local[{(os.cpu_count() or 1) + len(servers)}]"
     ours = os.environ.get("PYSPARK_PYTHON", sys.executable) == sys.executable
     if ours and str(settings["spark.master"]).startswith("local"):
-        # Elsewhere Spark's workers may run a Python that has no such module.
+        # Elsewhere the workers' Python may lack this module.
         settings.setdefault("spark.python.daemon.module", python_workers.__name__)
-    # Of the JVM and of Spark's Python workers: C's allocator may keep memory for each of a hundred
-    # threads otherwise.
+    # For the JVM and the Python workers: glibc may keep memory for each of a hundred threads.
     os.environ.setdefault("MALLOC_ARENA_MAX", "2")
     try:
         session = engine.session(
@@ -319,15 +293,15 @@ def _run_session(
         if stop.stopped:
             _log_stop(stop, "no batch was begun")
         else:
-            _run(session, conf, start, watch, stop=stop, status=status)
+            _run(session, conf, start, runner, stop=stop, status=status)
     finally:
         engine.end(session, _END_SECS)
 
 
 def _register(session: SparkSession, stop: StopSignals) -> None:
-    """Have it said that Spark's workers cannot read Pacemakers, if so; no longer than to a stop.
+    """Register the source, or raise why Spark's workers cannot read Pacemakers; return at a stop.
 
-    That takes a Spark job, which waits for an executor and its Python for as long as it takes.
+    The check is a Spark job, which waits for an executor and its Python.
     """
     done: Future[None] = Future()
 
@@ -351,7 +325,7 @@ def _run(
     session: SparkSession,
     conf: Conf,
     start: Start,
-    watch: AnalysisRunner,
+    runner: AnalysisRunner,
     *,
     stop: StopSignals,
     status: StatusTracker,
@@ -362,8 +336,8 @@ def _run(
     try:
         try:
             for query in start(session, lambda: stop.stopped, queries.NAMES):
-                running.append(query)  # so that those before one that does not start are stopped
-            watch.start(session)
+                running.append(query)  # so that all are stopped if the next one does not start
+            runner.start(session)
             while not stop.wait(_POLL_SECS):
                 failed = [query for query in running if not query.isActive]
                 if not all(_waits_for_next(query, starts, stop) for query in failed):
@@ -379,23 +353,23 @@ def _run(
             if stop.stopped:
                 _log_stop(stop, "batches that run are done first")
         finally:
-            watch.ask_to_stop()
+            runner.ask_to_stop()
             _stop_between_batches(running)
     except (PySparkException, Py4JError) as error:
         raise EngineError(f"the pipeline's query failed: {engine.reason(error)}") from error
-    except ConnectionError as error:  # by py4j, which asks it in vain
+    except ConnectionError as error:  # py4j's
         raise EngineError(
-            "Spark's JVM has ended: what it printed before says why. If its memory was too small, "
-            "set spark.driver.memory, as in -c spark.driver.memory=4g"
+            "Spark's JVM has ended: see its output above. If its memory was too small, set "
+            "spark.driver.memory, as in -c spark.driver.memory=4g"
         ) from error
     finally:
-        watch.stop()
+        runner.stop()
 
 
 def _waits_for_next(
     query: StreamingQuery, starts: Mapping[str, engine.Starts], stop: StopSignals
 ) -> bool:
-    """Wait until a query that failed may start again; return False if its end is final."""
+    """Wait until a failed query may start again; return False if its end is final."""
     error, name = query.exception(), query.name or ""
     if error is None:
         return False
@@ -408,15 +382,15 @@ def _waits_for_next(
 
 
 def _stop_between_batches(running: Iterable[StreamingQuery]) -> None:
-    """Stop each query once its running batch is done; raise why one has ended by itself.
+    """Stop each query after its running batch; raise why a query has ended by itself.
 
-    A query that has only begun does its first batch: Spark would complain of whatever it is about.
+    A new query finishes its first batch: a cut-off start fails with confusing errors of Spark.
     """
     deadline = time.monotonic() + _STOP_SECS
     failure, left = None, list(running)
     while left:
         for query in list(left):
-            # Asked for first: a query that fails has ended by the time that its batch is over.
+            # Read before `isActive`: a failing query has ended when its batch is over.
             between = not query.status["isTriggerActive"] and query.lastProgress is not None
             if not query.isActive:
                 failure = failure or query.exception()
@@ -425,9 +399,9 @@ def _stop_between_batches(running: Iterable[StreamingQuery]) -> None:
                 left.remove(query)
                 try:
                     query.stop()
-                except (PySparkException, Py4JError) as error:  # Spark waits no longer
+                except (PySparkException, Py4JError) as error:  # Spark's stopTimeout
                     reason = engine.reason(error)
-                    log.warning("The running batch did not end when cut off: %s", reason)
+                    log.warning("the running batch did not end when cut off: %s", reason)
         time.sleep(0.02)
     if failure is not None:
         raise failure

@@ -1,6 +1,16 @@
-"""What components counted minute by minute, and in longer buckets.
+"""The roll-ups: what components counted minute by minute, and in longer buckets.
 
-While a bucket is open it is a row of sums, `OPEN`, to which those of the next reading are added.
+An open bucket is a row of sums, `OPEN`, to which each reading is added. A reading is in the minute
+in which its heartbeat was received. A minute is closed once a batch has begun to be read after its
+end, and then never changes:
+
+- Late readings, as from a Pacemaker that could not be read, are in the oldest open minute. So is
+everything while the pipeline's clock is behind its earlier time.
+- Readings from the future, by a reader's wrong clock, are in the batch's minute.
+- If the clock was wrong by more than an hour and is set back, all open buckets are closed at once,
+and the minutes go on from the clock. Minutes that occur twice have two rows.
+
+Longer buckets are made of the rows of shorter ones, and are closed after these.
 """
 
 from __future__ import annotations
@@ -25,7 +35,7 @@ _KEYS: Final = {
 _SIZES: Final = ("workers", "executors", "tasks")
 _COUNTS: Final = (*COUNTED, "restarts", "readings", "skipped")
 
-#: The columns of a roll-up, in their order.
+#: The columns of a roll-up, in order.
 ROLLUP: Final = pa.schema(
     [
         *_KEYS.items(),
@@ -39,12 +49,12 @@ ROLLUP: Final = pa.schema(
     ]
 )
 
-#: What of the sums adds up, besides what is counted, and what is the largest.
+#: Sums besides counts, and maxima.
 _ADDED: Final = (*TIMES, "capacities", "work", "squares")
 _LARGEST: Final = ("capacity", "interval_secs", "largest")
 
-#: The sums of an open bucket. ``work`` is what is compared between executors: what a spout emitted,
-#: or else was executed; ``squares`` are of each executor's.
+#: The sums of an open bucket. ``work`` is compared between executors: what a spout emitted, or a
+#: bolt executed; ``squares`` are of each executor's work.
 OPEN: Final = pa.schema(
     [
         *_KEYS.items(),
@@ -53,26 +63,26 @@ OPEN: Final = pa.schema(
     ]
 )
 
-#: Sums that may be more than 64 bits hold.
+#: Sums that may exceed 64 bits.
 _EXACT: Final = (*_SIZES, *_COUNTS, "executor_readings", "bytes")
 
 
-#: The newest reading of each executor, and its ``work`` in the ``bucket`` of that reading, for its
-#: ``component``, which may have got its name since.
+#: The newest reading of each executor, and its ``work`` in that reading's ``bucket``, for its
+#: ``component``, which may have been named since.
 EXECUTOR_COUNTERS: Final = pa.schema(
     [*COUNTERS, ("bucket", rows.TIMESTAMP), ("component", pa.string()), ("work", pa.float64())]
 )
 
-#: What is closed of a longer bucket that is open, and of how many ``minutes`` that is.
+#: The closed part of a longer bucket that is open, and the bucket's ``minutes``.
 ROLLUP_PARTS: Final = pa.schema([("minutes", pa.int32()), *ROLLUP])
 
-#: The roll-ups, by the minutes of a bucket, from the shortest.
+#: The roll-ups, by the minutes of a bucket, shortest first.
 ROLLUPS: Final = {1: tables.ROLLUP_1M, 10: tables.ROLLUP_10M, 60: tables.ROLLUP_60M}
 
-#: For so long a worker that is silent is known again, if it should ever beat again.
+#: A silent worker's counters are kept this long.
 FORGET: Final = timedelta(hours=24)
 
-#: From here on a clock that is set back was wrong before.
+#: A clock that is set back by more than this was wrong before.
 _WRONG: Final = timedelta(hours=1)
 
 _MINUTE: Final = timedelta(minutes=1)
@@ -86,10 +96,10 @@ def summed(changes: pa.Table) -> pa.Table:
     Parameters
     ----------
     changes
-        Rows of `increments.increments`, one per executor, with the ``bucket`` of each; ``done``,
-        the executor's work in it so far, null if it was not read in it before; ``worker``, a
-        number; and ``bytes`` and ``skipped``, the size of its worker's heartbeat and how many
-        before it were not read.
+        The changes of `executor_counters.increments`, one per executor, with the ``bucket`` of
+        each; ``done``, the executor's work in the bucket so far, null for its first reading there;
+        ``worker``, a number; ``bytes`` and ``skipped``, the size of its worker's heartbeat and the
+        number of unread ones before.
 
     Returns
     -------
@@ -100,7 +110,7 @@ def summed(changes: pa.Table) -> pa.Table:
     work = work_of(changes)
     now = pc.add(done, work)
     tasks = pc.add(pc.subtract(_longs(changes["task_end"]), _longs(changes["task_start"])), 1)
-    # Numbers take less memory than the names that they stand for, and are grouped more quickly.
+    # Numbers take less memory than names, and are grouped faster.
     whose = pc.binary_join_element_wise(
         *(changes[name] for name in ("storm_id", "kind", "component")),
         "/",
@@ -119,7 +129,7 @@ def summed(changes: pa.Table) -> pa.Table:
         "interval_secs": changes["secs"],
         "largest": now,
     }
-    # Executors of one worker are read and restarted together, whose heartbeat is one.
+    # A worker's executors share one heartbeat: they are read and restarted together.
     workers = {name: changes[name] for name in ("worker", "bytes", "skipped")}
     workers |= {"restarts": _longs(changes["restarted"]), "workers": _longs(is_first)}
     by_worker = grouped(
@@ -143,7 +153,7 @@ def summed(changes: pa.Table) -> pa.Table:
 
 
 def work_of(changes: pa.Table) -> Any:
-    """Return what executors are compared by: what a spout emitted, or else was executed."""
+    """Return the work that is compared between executors: a spout's emitted, a bolt's executed."""
     is_spout = pc.fill_null(pc.equal(changes["kind"], "spout"), False)
     return doubles(pc.if_else(is_spout, changes["emitted"], changes["executed"]))
 
@@ -155,7 +165,7 @@ def together(one: pa.Table, other: pa.Table) -> pa.Table:
 
 
 def _added(parts: pa.Table, keys: list[str]) -> pa.Table:
-    """Add up what `OPEN` has of sums, as far as it is there."""
+    """Add up the columns of `OPEN` that are there."""
     exact, added, largest = (
         [name for name in names if name in parts.column_names]
         for names in (_EXACT, _ADDED, _LARGEST)
@@ -167,7 +177,7 @@ def _added(parts: pa.Table, keys: list[str]) -> pa.Table:
 
 
 def rollup(open_: pa.Table) -> pa.Table:
-    """Return rows of `ROLLUP` of the sums of buckets, of `OPEN`."""
+    """Return rows of `ROLLUP` from the sums of buckets, `OPEN`."""
     columns: dict[str, Any] = {name: open_[name] for name in OPEN.names if name in ROLLUP.names}
     for name, weight in WEIGHTS.items():
         latency = average(open_[f"{name}_ms"], open_[weight])
@@ -186,21 +196,21 @@ def rollup(open_: pa.Table) -> pa.Table:
 
 
 def longer(finer: pa.Table, minutes: int) -> pa.Table:
-    """Put the buckets of a roll-up together to longer ones.
+    """Merge the buckets of a roll-up into longer ones.
 
     Parameters
     ----------
     finer
         Rows of `ROLLUP`. Several rows of one bucket become one, too.
     minutes
-        Length of the new buckets: a multiple of that of the old ones.
+        Length of the new buckets: a multiple of the old length.
 
     Returns
     -------
-    Rows of `ROLLUP`. Counts, ``restarts``, ``readings`` and ``skipped`` are sums; averages weigh by
-    their counts, ``capacity_mean`` and ``heartbeat_bytes`` by readings. ``workers``, ``executors``,
-    ``tasks``, ``capacity`` and ``interval_secs`` are the largest. ``largest_share`` and
-    ``executed_cv`` are means over the old buckets, weighed by what was counted.
+    Rows of `ROLLUP`. Counts, ``restarts``, ``readings`` and ``skipped`` are sums; averages are
+    weighed by their counts, ``capacity_mean`` and ``heartbeat_bytes`` by readings. ``workers``,
+    ``executors``, ``tasks``, ``capacity`` and ``interval_secs`` are the largest. ``largest_share``
+    and ``executed_cv`` are means over the old buckets, weighed by what was counted.
     """
     weights = {f"{name}_ms_avg": doubles(finer[weight]) for name, weight in WEIGHTS.items()}
     weights |= dict.fromkeys(("capacity_mean", "heartbeat_bytes"), doubles(finer["readings"]))
@@ -225,7 +235,7 @@ def longer(finer: pa.Table, minutes: int) -> pa.Table:
 
 
 def floored(at: pa.ChunkedArray, minutes: int) -> Any:
-    """Return the starts of the buckets of so many minutes that times are in."""
+    """Return the starts of the buckets, of `minutes` each, in which times lie."""
     micros = at.cast(pa.int64())
     length = 60_000_000 * minutes
     return pc.multiply(pc.divide(micros, length), length).cast(rows.TIMESTAMP)
@@ -249,7 +259,7 @@ def _where(wanted: Any, values: Any) -> Any:
 
 
 class _Marks(NamedTuple):
-    """Up to when minutes are closed; of who was started by `since`, the past may be unknown."""
+    """Minutes are closed up to `closed`; of workers started by `since`, the past may be unknown."""
 
     closed: datetime
     since: datetime
@@ -258,19 +268,19 @@ class _Marks(NamedTuple):
     def of(cls, table: pa.Table | None, now: datetime) -> Self:
         noted = ((table.schema.metadata or {}) if table is not None else {}).get(_MARKS)
         if noted is None:
-            # What a worker counted in its first minute may count as of now.
+            # A worker's first minute may count as of now.
             return cls(_floor(now), now - _MINUTE)
         closed, since = map(datetime.fromisoformat, json.loads(noted))
         return cls(closed, since)
 
     def on(self, table: pa.Table) -> pa.Table:
-        """Return a table with a note of these in its metadata."""
+        """Return a table with these marks in its metadata."""
         noted = json.dumps([self.closed.isoformat(), self.since.isoformat()])
         return table.replace_schema_metadata({_MARKS: noted})
 
 
 def merged_notes(notes: Iterable[Mapping[bytes, bytes]]) -> dict[bytes, bytes]:
-    """Put together what the parts of a table of open minutes have noted."""
+    """Merge the marks in the metadata of several parts of a table of open minutes."""
     noted = [json.loads(each[_MARKS]) for each in notes if _MARKS in each]
     times = [max(map(datetime.fromisoformat, of)).isoformat() for of in zip(*noted, strict=True)]
     return {_MARKS: json.dumps(times).encode()} if times else {}
@@ -282,19 +292,18 @@ def next_rollups(
     reports: pa.Table,
     between: tuple[float, float],
 ) -> Mapping[str, pa.Table]:
-    """Return the tables of roll-ups that a batch changes, of logs the rows that are new.
+    """Return the roll-up tables that a batch changes (of logs the new rows).
 
     Parameters
     ----------
     before
         Reads one of these tables as it is.
     counted
-        What the newest pulses of this batch say: rows of `increments.READINGS`.
+        The newest pulses of this batch: rows of `executor_counters.READINGS`.
     reports
-        The next table of worker reports: which workers there are, how large their heartbeats were,
-        and how many were not read.
+        The next worker reports: the workers, the size of their heartbeats, and skipped ones.
     between
-        When the batch was read, at the earliest and at the latest: seconds since the epoch.
+        The earliest and latest time at which the batch was read: seconds since the epoch.
     """
     began, now = (datetime.fromtimestamp(at, UTC) for at in between)
     previous, open_ = before(tables.EXECUTOR_COUNTERS), before(tables.ROLLUP_OPEN)
@@ -328,7 +337,7 @@ def next_rollups(
 def _placed(
     changes: pa.Table, previous: pa.Table, reports: pa.Table, earliest: datetime, latest: datetime
 ) -> pa.Table:
-    """Put increments into their buckets, beside what their worker reports."""
+    """Place increments in their buckets, beside their worker's report."""
     first, last = (pa.scalar(at, rows.TIMESTAMP) for at in (earliest, latest))
     bucket = floored(changes["at"], 1)
     bucket = pc.if_else(pc.greater(bucket, last), last, bucket)
@@ -348,10 +357,9 @@ def _placed(
 def _known(
     previous: pa.Table, changes: pa.Table, readings: pa.Table, reports: pa.Table, now: datetime
 ) -> tuple[pa.Table, datetime | None]:
-    """Return the next table of counters, and when the newest was read that is not in it any more.
+    """Return the next table of counters, and when the newest dropped reading was read.
 
-    Those stay that were read within `FORGET`, and those of workers that may yet be heard: there is
-    a report of them, and nothing newer.
+    Readings stay for `FORGET`, and of workers with a report and nothing newer.
     """
     is_replaced = pc.is_in(pa.arange(0, previous.num_rows).cast(pa.int32()), changes["before"])
     kept = previous.filter(pc.invert(is_replaced))
@@ -372,16 +380,16 @@ def _known(
 def _closed(
     minutes: pa.Table, parts: pa.Table | None, closed: datetime | None
 ) -> dict[str, pa.Table]:
-    """Return the rows of buckets that have closed, and the parts of those that have not, by table.
+    """Return the rows of closed buckets, and the parts of open ones, by table.
 
     Parameters
     ----------
     minutes
-        Rows of minutes that are closed now.
+        Rows of minutes that close now.
     parts
         The parts so far.
     closed
-        Up to when all minutes are closed; None: so is everything else.
+        The time up to which all minutes are closed; None: everything else is closed, too.
     """
     if parts is None:
         parts = ROLLUP_PARTS.empty_table()

@@ -34,93 +34,91 @@ from stormkeeper.pipeline.read_positions import Offset, Span
 
 _CLIENT_NAME: Final = "spark-pacemaker"
 
-#: A batch of Arrow has at least so many rows, or bytes of pulses, if there are as many.
+#: Least rows of an Arrow batch, or bytes of pulses, if there are as many.
 _ROWS: Final = 1024
 _BYTES: Final = 2 << 20
 
-#: Servers that failed under a read in this process: how they were when that batch was planned, and
-#: how they were found. So not every part of a batch waits for a server that hangs.
+#: Servers that failed during a read in this process: their coverage when the batch was planned, and
+#: when they failed. So only one part of a batch waits for a server that hangs.
 _failed: Final[dict[str, tuple[Coverage, Coverage]]] = {}
 
 
 DEFAULT_PATH: Final = WORKERBEATS
 
-#: Long enough for a busy server's page of 10 MB, short enough for a trigger of a few seconds.
+#: Enough for a busy server's page of 10 MB, and short enough for a trigger of a few seconds.
 DEFAULT_TIMEOUT_SECS: Final = 2.0
 
-#: All that there are, as they are written.
+#: All options, as they are written.
 NAMES: Final = (
     *("servers", "path", "pageSize", "timeoutSecs", "values", "parts", "packed", "aside"),
     *client_settings.KEYS,
 )
 
-#: How a table of Spark's catalog marks the options that it was created with. It hands them over
-#: with properties of its own, such as its owner, and a second time without the mark.
+#: The prefix of options in a table of Spark's catalog, which also passes properties of its own, and
+#: each option a second time without the prefix.
 _OF_TABLE: Final = "option."
 
 
 class PacemakerDataSource(DataSource):
     """The pulses that Pacemakers hold, one row per change and one row per server.
 
-    Nothing needs to be registered: where this package is installed, Spark finds the format.
+    Spark finds the format where this package is installed, without registration.
 
     ========================  =====================================================================
     option                    meaning
     ========================  =====================================================================
-    ``servers``               required: ``host`` or ``host:port``, separated by commas; port 6699
-                              where none is given
+    ``servers``               required: ``host`` or ``host:port``, separated by commas; the default
+                              port is 6699
     ``path``, or ``load(…)``  this path and everything below it is read (``/workerbeats``)
-    ``timeoutSecs``           how long one answer of a server is waited for (2)
-    ``pageSize``              changes asked for in one request; 0 leaves it to the server (0)
+    ``timeoutSecs``           the timeout for one answer of a server (2)
+    ``pageSize``              changes per request; 0 is the server's default (0)
     ``values``                whether pulses are read (true); false: only ages and revisions, which
-                              say who is alive at a fraction of the cost
+                              suffice for liveness at a fraction of the cost
     ``parts``                 into how many parts a server's topologies are divided, each read by a
                               task of its own (1)
     ``packed``                whether rows come decoded, and packed into few (false): for a driver
                               that unpacks them, `stormkeeper.pipeline.batch.read_parts`
-    ``aside``                 of what is ``packed``: the folder to which it is written, for a driver
-                              on the same machine; only the names of its files go through Spark
-    ``pacemaker.auth.method`` and others: how to authenticate and speak TLS, as in ``storm.yaml``
-                              (`client_settings.KEYS`); files are read on
-                              every machine that reads
+    ``aside``                 with ``packed``: the folder for spill files, for a driver on the same
+                              machine; only the names of the files go through Spark
+    ``pacemaker.auth.method`` and others: authentication and TLS, as in ``storm.yaml``
+                              (`client_settings.KEYS`); files are read on every machine that reads
     ========================  =====================================================================
 
     ================  =============================================================================
     column            meaning
     ================  =============================================================================
     ``kind``          ``pulse``; ``tombstone``, a path whose pulse was deleted (streams only); or
-                      ``server``, one row per server, batch and trigger, after that server's others
-                      (one in each of its ``parts``: the server was read if all say so)
+                      ``server``, one row per server, batch and trigger, after that server's other
+                      rows (one in each of its ``parts``: the server was read if all say so)
     ``server``        ``host:port``
     ``instance``      the server's random id, new at each of its starts
-    ``path``          whose pulse; null for kind ``server``
+    ``path``          the pulse's path; null for kind ``server``
     ``revision``      the change's place in the server's history (kind ``server``: the newest)
-    ``age_secs``      since the server received the pulse, on the server's monotonic clock
-    ``received_at``   the same as a time: ``read_at`` less ``age_secs``
+    ``age_secs``      seconds since the server received the pulse, on the server's monotonic clock
+    ``received_at``   ``read_at`` less ``age_secs``
     ``read_at``       when the answer came, on the reader's clock
     ``details``       the pulse's bytes; null for other kinds, and without ``values``
     ``health``        kind ``server`` only: ``reachable``; ``error``, why not; ``uptime_secs``;
-                      ``horizon_secs``, for how long a path without a pulse has been silent at
-                      least; ``keys``, pulses held; ``reset``, whether it started anew or forgot
-                      tombstones since the batch before, so that this batch has all that it holds,
-                      if it is ``reachable``
+                      ``horizon_secs``, the least silence of a path without a pulse; ``keys``, the
+                      number of pulses; ``reset``, whether the server started anew or forgot
+                      tombstones since the batch before, so that this batch has everything the
+                      server holds, if ``reachable``
     ================  =============================================================================
 
-    A server is read as it is, not as it was: a value that is overwritten before it is read is
-    never seen. A batch has every path that changed since the batch before was planned, and, once
-    more, what changed since the one before that and has not been overwritten: that one's read may
-    have failed, which the planning cannot know. ``server``, ``instance`` and ``revision`` tell one
-    change from another.
+    A server's present state is read: a value that is overwritten before it is read is never seen. A
+    batch has every path that changed since the batch before was planned. It repeats the changes of
+    the batch before that have not been overwritten, as that read may have failed, which planning
+    cannot know. ``server``, ``instance`` and ``revision`` identify a change.
 
     A server that does not answer within ``timeoutSecs`` has its row, with ``reachable`` false, and
-    fails no query; what one batch could not read is in the next that is planned. Only when the
-    server answers the planning of that one too, and fails under its read again, are changes of the
-    first not seen until their path changes again.
+    fails no query; what a batch could not read is in the next one. Changes stay unseen until their
+    path changes again only if the server answers the planning of that one, too, and fails in its
+    read again.
 
-    A Java Pacemaker tells neither instance nor revision nor age (all null) and makes no tombstones;
-    it is read as a whole every time, one request per pulse. Where one is among the servers, all are
-    read with their values, whatever ``values`` says: only a pulse's content tells there whether it
-    is a new one, and it can be compared with nothing but content.
+    A Java Pacemaker has neither instance nor revision nor age (all null) and no tombstones; it is
+    read as a whole every time, one request per pulse. With one among the servers, all are read with
+    their values, whatever ``values`` says: only a pulse's content tells there whether the pulse is
+    new.
 
     Examples
     --------
@@ -134,7 +132,7 @@ class PacemakerDataSource(DataSource):
         return "pacemaker"
 
     def schema(self) -> StructType:
-        """Return the one schema; raise `ConfigError` for options that are missing or wrong."""
+        """Return the schema; raise `ConfigError` for missing or wrong options."""
         return _schema(Options.parse(self.options))
 
     def reader(self, schema: StructType) -> PacemakerReader:
@@ -157,19 +155,19 @@ class PacemakerDataSource(DataSource):
 
 @dataclass(frozen=True)
 class ServerPartition(InputPartition):
-    """One server's share of a batch, or a part of that.
+    """A server's share of a batch, or a part of it.
 
     Parameters
     ----------
     span
         What to read; None for a server that has never answered.
     health
-        How it was when the batch was planned; None where that is not known, as for a batch that
-        an earlier run planned: then it is asked again.
+        The server's coverage when the batch was planned; None, as for a batch planned by an earlier
+        run: the executor asks again.
     values
         Whether pulses are read, or only their ages.
     part
-        What of the span to read; None: all of it.
+        The part of the span; None: all of it.
     """
 
     server: Address
@@ -205,26 +203,25 @@ class PacemakerReader(DataSourceReader):
         if health.position is not None:
             span = Span(health.position.instance, 0, health.position.revision)
         found = _read(self._options, replace(partition, span=span, health=health))
-        # What is gone is not part of what there is.
+        # A batch read has no tombstones.
         held = (batch.filter(pc.not_equal(batch["kind"], rows.TOMBSTONE)) for batch in found)
         return _as_wanted(self._options, partition, held)
 
 
 class PacemakerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads what changed since the batch before, a partition per server and part.
+    """Reads the changes since the batch before, a partition per server and part.
 
-    A batch runs at every trigger, whether or not anything changed. With the trigger AvailableNow
-    it is one batch: what had changed when the query started. What it could not read is in the next
-    run's.
+    A batch runs at every trigger, with or without changes. The trigger AvailableNow is one batch:
+    the changes up to the query's start. What it could not read is in the next run's.
     """
 
     def __init__(self, options: Options) -> None:
         self._options = options
-        #: The servers when the newest batch was planned, by name.
+        #: The servers' coverage when the newest batch was planned, by name.
         self._health: Mapping[str, Coverage] = {}
-        #: Where that batch ends.
+        #: The end of that batch.
         self._planned: Offset | None = None
-        #: The servers when a query with the trigger AvailableNow started.
+        #: The servers' coverage when a query with the trigger AvailableNow started.
         self._available: Mapping[str, Coverage] | None = None
 
     def initialOffset(self) -> Offset:  # noqa: N802
@@ -232,14 +229,14 @@ class PacemakerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         return read_positions.initial()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Note where the servers are: nothing that comes later is read."""
+        """Note the servers' positions: later changes are not read."""
         self._available = _ask(self._options)
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802, ARG002
-        """Return the end of the batch that begins at `start`, asking every server within one wait.
+        """Return the end of the batch that begins at `start`; asks all servers within one timeout.
 
-        A batch is never cut short: it has a row per path and server, and one more for each time
-        that a path changes between two pages of it.
+        A batch is never cut short: it has a row per path and server, and one more whenever a path
+        changes between two of its pages.
         """
         if self._available is not None and self._planned == start:
             return start
@@ -250,7 +247,7 @@ class PacemakerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         return self._planned
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
-        """Return one partition per part and server, those of servers that are down included."""
+        """Return one partition per part and server, also for servers that are down."""
         if start == end:
             return []
         health = self._health if end == self._planned else {}
@@ -290,7 +287,7 @@ def _as_wanted(
         return
     part, reads = partition.part or Part(0, 1), len(options.servers)
     yield from pack_read(batches, part, reads, options.aside)
-    release_memory()  # what decoding took: this worker waits for the next batch now
+    release_memory()
 
 
 def _parts(options: Options) -> list[Part | None]:
@@ -311,28 +308,28 @@ def _ask(options: Options, *servers: Address) -> Mapping[str, Coverage]:
 def _read(
     options: Options, partition: ServerPartition, noted: str | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """Read a server's share of a batch, and `note` in that folder how far it was read."""
+    """Read a server's share of a batch, and record the position reached in the folder `noted`."""
     server, span, planned = str(partition.server), partition.span, partition.health
     before, found = _failed.get(server, (None, None))
     health = found if planned == before else planned
     if repeated := health is None:
-        # An earlier run planned this. The server vouches for what it holds now, so that is read.
+        # Planned by an earlier run: the server can only vouch for what it holds now.
         health = _ask(options, partition.server)[server]
         if span is None and health.position is not None:
             span = Span(health.position.instance, 0, health.position.revision)
     reset = span is not None and span.reset
-    # Before the `try`: a file that this machine lacks is no fault of the server's.
+    # Outside the `try`: a file missing on this machine is not the server's failure.
     client = options.settings().client(
         partition.server, name=_CLIENT_NAME, try_timeout=options.timeout_secs, retries=1
     )
     if health.is_reachable and span is not None and (repeated or not span.is_empty):
         try:
             with client:
-                # Asked before which topologies there are: a later one is in the next batch.
+                # Before the list of topologies is read: later changes are in the next batch.
                 position = Coverage.of(client.server_info()).position if noted else None
                 pages = _pages(client, options, partition.part, span, values=partition.values)
                 for some in _together(pages):
-                    # Only the page that begins anew says so; the ones that follow do not.
+                    # Only the first page after a reset is marked.
                     reset = reset or any(page.is_anew for page in some)
                     health = replace(health, read_at=some[-1].read_at)
                     yield rows.of_pages(server, some)
@@ -346,10 +343,7 @@ def _read(
 
 
 def _together(pages: Iterable[ChangePage]) -> Iterator[list[ChangePage]]:
-    """Put small pages together, of which there is one per topology where a server has parts.
-
-    What follows costs as much for a few rows as for hundreds.
-    """
+    """Merge small pages, one per topology where a server has parts, to save their fixed cost."""
     held, count, size = list[ChangePage](), 0, 0
     try:
         for page in pages:
@@ -360,7 +354,7 @@ def _together(pages: Iterable[ChangePage]) -> Iterator[list[ChangePage]]:
                 yield held
                 held, count, size = [], 0, 0
     except StormkeeperError:
-        if held:  # what was read before counts
+        if held:  # pages read before the failure count
             yield held
         raise
     if held:
@@ -370,7 +364,7 @@ def _together(pages: Iterable[ChangePage]) -> Iterator[list[ChangePage]]:
 def _pages(
     client: PacemakerClient, options: Options, part: Part | None, span: Span, *, values: bool
 ) -> Iterator[ChangePage]:
-    """Read a server's share of a batch, or a part of it; a Java Pacemaker is in the first part."""
+    """Read a server's share of a batch or a part of it; a Java Pacemaker is in the first part."""
     begin = Position(span.instance, span.after)
     path, size = options.path, options.page_size
     if part is None or (_is_java(begin) and part.number == 0):
@@ -381,30 +375,30 @@ def _pages(
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What to read, and how.
+    """The options of ``format("pacemaker")``.
 
     Parameters
     ----------
     servers
         The Pacemakers, each once.
     path
-        What is read: this path and everything below it.
+        The path that is read, with everything below it.
     page_size
-        Changes asked for in one request; 0 leaves it to the server.
+        Changes per request; 0: the server's default.
     timeout_secs
-        How long one answer is waited for.
+        Timeout for one answer.
     values
         Whether pulses are read, or only their ages and revisions.
     parts
-        Into how many parts what each server holds is divided, each a partition.
+        The number of parts of what each server holds, each a partition.
     packed
-        Whether rows come decoded and packed, as `decode.PACKED_PARTS`.
+        Whether rows come decoded and packed, as `batch.PACKED_PARTS`.
     aside
-        The folder to which packed rows are written, with how far a stream has read; only the names
-        of its files are in the rows then. None: they are in the rows themselves.
+        The folder for spill files of packed rows, and for a stream's positions; None: the rows
+        themselves are returned.
     access
-        How to authenticate and speak TLS: configuration keys and their values. They name files,
-        which executors read too, and hold no secret: Spark shows options in its plans.
+        Configuration keys and values for authentication and TLS. They name files, which executors
+        read too, and hold no secret: Spark shows options in its plans.
     """
 
     servers: tuple[Address, ...]
@@ -418,23 +412,18 @@ class Options:
     access: tuple[tuple[str, str], ...] = ()
 
     def settings(self) -> ClientSettings:
-        """Read the files that `access` names, on the machine that this runs on.
+        """Read the files that `access` names on this machine.
 
-        Raises
-        ------
-        ConfigError
-            When one is missing or wrong.
+        Raises `ConfigError` if one is missing or wrong.
         """
         return of_texts(dict(self.access)) if self.access else ClientSettings()
 
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> Options:
-        """Read the options that a user gave, whatever the case of their names.
+        """Parse a user's options, in any case of letters.
 
-        Raises
-        ------
-        ConfigError
-            When an option is missing, unknown or wrong; the message names it.
+        Raises `ConfigError` if an option is missing, unknown or wrong; the message names the
+        option.
         """
         options = {name.lower(): value.strip() for name, value in given.items()}
         of_table = {name for name in options if name.startswith(_OF_TABLE)}

@@ -1,4 +1,4 @@
-"""The same for DataFrames, ``df -> df``: Spark's workers run the functions of Arrow."""
+"""Storm's statistics as DataFrame functions, ``df -> df``: the pipeline's functions on Spark."""
 
 from __future__ import annotations
 
@@ -24,20 +24,15 @@ from stormkeeper.pipeline.summaries import (
 from stormkeeper.pipeline.summaries import component_stats as of_components
 from stormkeeper.pipeline.summaries import topology_stats as of_topologies
 
-#: Rows of executors' sums that are brought together before more are read.
+#: Rows of executors' sums that are merged before more are read.
 _AT_ONCE: Final = 1 << 18
 
 
 def newest(df: DataFrame) -> DataFrame:
-    """Keep the newest heartbeat of each worker, of those that could be decoded.
+    """Keep the newest decoded heartbeat of each worker.
 
-    A worker that moved from one Pacemaker to another has an older one on the first. What both say
-    of its executors would be added up.
-
-    Parameters
-    ----------
-    df
-        Rows of `decode.heartbeats`.
+    A worker that moved to another Pacemaker leaves an older heartbeat on the first; both would be
+    added up. `df` has rows of `decode.heartbeats`.
     """
     received = fn.coalesce("received_at", "read_at").desc()
     newest_first = Window.partitionBy("storm_id", "node", "port").orderBy(received)
@@ -49,14 +44,8 @@ def newest(df: DataFrame) -> DataFrame:
 def executor_stats(df: DataFrame) -> DataFrame:
     """Lay out what executors counted, one row per executor, window and stream.
 
-    Parameters
-    ----------
-    df
-        Rows of `decode.heartbeats`. Those that could not be decoded give no rows.
-
-    Returns
-    -------
-    Rows as of `readings.executor_stats`.
+    `df` has rows of `decode.heartbeats`; the result is as of
+    `pipeline.executor_stats.executor_stats`.
     """
     schema = from_arrow_schema(EXECUTOR_STATS)
     return df.select(*READ).mapInArrow(_laid_out, schema)
@@ -65,14 +54,8 @@ def executor_stats(df: DataFrame) -> DataFrame:
 def component_stats(df: DataFrame) -> DataFrame:
     """Sum up what executors counted, by component and window: the rows of Storm's pages.
 
-    Parameters
-    ----------
-    df
-        Rows of `executor_stats`, of one moment: one report per executor.
-
-    Returns
-    -------
-    Rows as of `summaries.component_stats`.
+    `df` has rows of `executor_stats`, of one moment: one report per executor. The result is as of
+    `summaries.component_stats`.
 
     Examples
     --------
@@ -84,23 +67,16 @@ def component_stats(df: DataFrame) -> DataFrame:
 def topology_stats(df: DataFrame) -> DataFrame:
     """Sum up what executors counted, by topology and window: Storm's ``TopologyStats``.
 
-    Parameters
-    ----------
-    df
-        Rows of `executor_stats`, of one moment: one report per executor.
-
-    Returns
-    -------
-    Rows as of `summaries.topology_stats`.
+    `df` is as of `component_stats`, the result as of `summaries.topology_stats`.
     """
     return _by_topology(df, of_topologies, TOPOLOGY_STATS)
 
 
 def assigned(df: DataFrame, executors: DataFrame) -> DataFrame:
-    """Keep the executors that Nimbus knows, with the names of their components.
+    """Keep the executors that Nimbus has assigned, with the names of their components.
 
-    What a worker reports of an executor that Nimbus has not assigned, or not to this worker, does
-    not count in Storm. And Storm's own workers do not say of which component an executor is.
+    Storm does not count what a worker reports of an executor that is not assigned to that worker.
+    And Storm's own workers do not name components.
 
     Parameters
     ----------
@@ -108,7 +84,7 @@ def assigned(df: DataFrame, executors: DataFrame) -> DataFrame:
         Rows of `executor_stats`.
     executors
         One row per executor: ``storm_id``, ``task_start``, ``task_end``, ``component``; also its
-        worker's ``node`` and ``port``, where these are known.
+        worker's ``node`` and ``port``, if known.
 
     Examples
     --------
@@ -131,7 +107,7 @@ def _laid_out(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 def _by_topology(
     df: DataFrame, summed: Callable[[pa.Table], pa.Table], schema: pa.Schema
 ) -> DataFrame:
-    """Sum up rows of executors where all of a topology's are, as they come."""
+    """Sum up executors' rows in the partition that has all rows of their topology."""
 
     def sums(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         found: list[pa.Table] = []
@@ -153,14 +129,10 @@ def named(df: DataFrame, components: DataFrame) -> DataFrame:
     Parameters
     ----------
     df
-        Rows of `executor_stats` or `decode.statistics`. Name them before they are summed up.
+        Rows of `executor_stats` or `decode.statistics`. Name them before summing up.
     components
         Rows of the pipeline's table ``components``: ``storm_id``, ``component``, ``task_start``,
-        ``task_end``.
-
-    Returns
-    -------
-    The same rows. What `components` does not have stays as it is.
+        ``task_end``. Executors without such a row stay unnamed.
 
     Examples
     --------
@@ -181,14 +153,9 @@ def named(df: DataFrame, components: DataFrame) -> DataFrame:
 
 
 def coarser(df: DataFrame, minutes: int) -> DataFrame:
-    """Put the buckets of a roll-up together to longer ones: `longer` on Spark.
+    """Merge the buckets of a roll-up's rows into longer ones: `rollups.longer` on Spark.
 
-    Parameters
-    ----------
-    df
-        Rows of a roll-up's table.
-    minutes
-        Length of the new buckets: a multiple of that of the old ones.
+    `minutes` is the length of the new buckets: a multiple of the old length.
     """
 
     def longer_of(finer: pa.Table) -> pa.Table:

@@ -1,7 +1,7 @@
-"""What workers, components and topologies counted, as Storm's pages say it, in Arrow.
+"""The tables ``worker_stats``, ``component_stats`` and ``topology_stats``: Storm's pages in Arrow.
 
-Executors are summed up by worker first: that is what the pipeline keeps from batch to batch, as a
-batch has new readings of some workers only.
+Executors are summed up by worker first: these sums are kept from batch to batch, as a batch has new
+readings of some workers only.
 """
 
 from __future__ import annotations
@@ -37,34 +37,34 @@ from stormkeeper.pipeline.executor_stats import (
 )
 from stormkeeper.pipeline.worker_liveness import topology_name
 
-#: What is counted; ``_all`` also on Storm's own streams.
+#: Counts; ``_all`` includes Storm's own streams.
 COUNTS: Final = (
     *("emitted", "transferred", "emitted_all", "transferred_all"),
     *("executed", "acked", "failed"),
 )
 
-#: Sums of average times count, and the same with that of each executor cut to whole milliseconds.
+#: Sums of average times count; in ``_page`` cut to whole milliseconds for each executor.
 _TOTALS: Final = tuple(f"{name}_ms" for name in WEIGHTS)
 _PAGE_TOTALS: Final = tuple(f"{name}_page_ms" for name in WEIGHTS)
 
 _WORKER: Final = ("storm_id", "node", "port")
 
-#: The columns of `readings.EXECUTOR_STATS` that are summed up, or tell what belongs together.
+#: The columns of `executor_stats.EXECUTOR_STATS` that are summed up, or are keys.
 SUMMED: Final = (
     *(*_WORKER, "component", "kind", "task_start", "task_end", "window", "stream"),
     *("read_at", "uptime_secs", "partial", *COUNTED, *(f"{name}_ms_avg" for name in WEIGHTS)),
 )
 
-#: What else `tallies` has of a reading, where it is there.
+#: Further columns of a reading that `tallies` keeps.
 _READING: Final = ("topology", "server", "instance", "revision", "time_secs", "received_at")
 
-#: Arrow's functions for what is summed up of streams, besides counts.
+#: Arrow's functions for the sums over streams, besides counts.
 _OF_STREAMS: Final = dict.fromkeys(_TOTALS, "sum") | {"partial": "any"}
 
 _SIZES: Final = ("workers", "executors", "tasks")
 
 
-#: Which kind of component has which latency.
+#: The kind of component that has each latency.
 _OF_KIND: Final = {"complete": "spout", "execute": "bolt", "process": "bolt"}
 
 _OF_COMPONENT: Final = dict.fromkeys(("component", "kind"), pa.string())
@@ -83,7 +83,7 @@ WORKER_STATS: Final = pa.schema(
     }
 )
 
-#: The same with dictionaries of texts.
+#: `WORKER_STATS` with dictionaries of texts.
 ENCODED: Final = pa.schema(
     (field.name, pa.dictionary(pa.int32(), field.type) if field.type == pa.string() else field.type)
     for field in WORKER_STATS
@@ -118,16 +118,9 @@ TOPOLOGY_STATS: Final = pa.schema(
 def tallies(executors: pa.Table) -> pa.Table:
     """Sum up each executor's streams, in each of Storm's windows.
 
-    Parameters
-    ----------
-    executors
-        Rows of `readings.EXECUTOR_STATS`, one report per executor; or what this function returned,
-        concatenated, of parts of them.
-
-    Returns
-    -------
-    One row per executor and window: `COUNTS`, the sums of average times count and ``partial``;
-    kinds are numbers. What `SUMMED` has not of the reading is there if it was.
+    `executors` are rows of `executor_stats.EXECUTOR_STATS`, one report per executor; or results of
+    this function, concatenated. The result has one row per executor and window: `COUNTS`, sums of
+    average times count, and ``partial``. Kinds are numbers.
     """
     keys = [*_WORKER, "component", "task_start", "task_end", "window"]
     keys += ["kind", "read_at", "uptime_secs"]
@@ -144,10 +137,10 @@ def tallies(executors: pa.Table) -> pa.Table:
 
 
 def tallied(read: SplitPulses) -> pa.Table:
-    """Return the `tallies` of what `readings.executor_stats` makes of pulses, one of each worker.
+    """Return the `tallies` of split pulses, one pulse per worker.
 
-    They also have ``executor``, a number: it tells executors from each other more quickly than ten
-    columns do, which no row needs to have then. Its rows follow each other, one for each window.
+    The result also has ``executor``, a number which identifies an executor faster than ten columns;
+    the rows of an executor, one per window, are neighbours.
     """
     workers, executors, counters = read
     if counters["place"].null_count:
@@ -178,7 +171,7 @@ def tallied(read: SplitPulses) -> pa.Table:
 
 
 def _streams(counters: pa.Table) -> pa.Table:
-    """Return rows of streams with what is summed up of them."""
+    """Return rows of streams with the columns that are summed up."""
     found = counters
     own = is_storms_own(found["stream"])
     columns = {name: found[name] for name in found.column_names}
@@ -193,9 +186,7 @@ def _streams(counters: pa.Table) -> pa.Table:
 def worker_sums(executors: pa.Table) -> pa.Table:
     """Sum up `tallies` by worker, component and window.
 
-    Returns
-    -------
-    Columns of `WORKER_STATS`, with counts of any size, and kinds as numbers.
+    Returns the columns of `WORKER_STATS`, with counts of any size, and kinds as numbers.
     """
     found = executors
     for name in WEIGHTS:
@@ -248,24 +239,25 @@ def component_stats(workers: pa.Table) -> pa.Table:
     Parameters
     ----------
     workers
-        Rows of `worker_stats`, or of `worker_sums`: all of a topology's workers, one reading of
-        each.
+        Rows of `worker_stats` or `worker_sums`: one reading of each of a topology's workers.
 
     Returns
     -------
-    Rows of `COMPONENT_STATS`, for each component those of Storm's four windows:
+    Rows of `COMPONENT_STATS`, for each component in each of Storm's four windows:
 
     - ``read_at``: when the newest heartbeat of the topology was read.
-    - ``workers``, ``executors``, ``tasks``: how many have reported, be it in another window.
+    - ``workers``, ``executors``, ``tasks``: how many have reported, in any window.
     - ``emitted``, ``transferred`` without Storm's own streams (``__…``), ``emitted_all``,
-      ``transferred_all`` with them; ``executed``, ``acked``, ``failed``. 0 where nothing was
-      reported; a sum beyond 64 bits is the largest number that they hold.
+      ``transferred_all`` with them; ``executed``, ``acked``, ``failed``. 0 where not reported; a
+      sum
+      beyond 64 bits is the largest number of 64 bits.
     - ``complete_ms_avg`` of a spout, weighed by what was acked, ``execute_ms_avg`` and
-      ``process_ms_avg`` of a bolt, both by what was executed: exact, as on a component's page.
-      ``…_page``: as on the topology's page, where Storm cuts the time of each executor down to
-      whole milliseconds. Null where the count is 0.
-    - ``capacity`` of a bolt: the largest of its executors'; null for a spout. It is of the last ten
-      minutes in every window's row.
+      ``process_ms_avg`` of a bolt, weighed by what was executed: exact, as on a component's page.
+      ``…_page``: as on the topology's page, where Storm cuts each executor's time to whole
+      milliseconds. Null where the count is 0.
+    - ``capacity`` of a bolt: the largest of its executors', of the last ten minutes in every
+    window;
+      null for a spout.
     - ``partial``: an executor had more rows in that window than were counted.
     """
     others = dict.fromkeys((*_SIZES, *_TOTALS, *_PAGE_TOTALS), "sum")
@@ -299,10 +291,10 @@ def topology_stats(workers: pa.Table) -> pa.Table:
 
     Returns
     -------
-    Rows of `TOPOLOGY_STATS`, for each topology those of Storm's four windows: ``read_at``, when the
-    newest heartbeat was read; ``workers``, ``executors``, ``tasks``, how many have reported:
-    workers for more than Storm's own components (``__…``), executors and tasks including these;
-    ``emitted``, ``transferred`` of all components but Storm's own, ``emitted_all``,
+    Rows of `TOPOLOGY_STATS`, for each topology in each of Storm's four windows: ``read_at``, when
+    the newest heartbeat was read; ``workers``, ``executors``, ``tasks``, how many have reported:
+    workers that run more than Storm's own components (``__…``), executors and tasks including
+    these; ``emitted``, ``transferred`` of all components but Storm's own, ``emitted_all``,
     ``transferred_all`` with these and with Storm's own streams; ``acked``, ``failed`` and
     ``complete_ms_avg``, of spouts alone.
     """
@@ -321,12 +313,12 @@ def topology_stats(workers: pa.Table) -> pa.Table:
 
 
 def together(parts: Sequence[pa.Table]) -> pa.Table:
-    """Concatenate sums, of which some may be beyond 64 bits."""
+    """Concatenate sums, some of which may exceed 64 bits."""
     return pa.concat_tables(parts, promote_options="permissive")
 
 
 def _numbered(workers: pa.Table) -> pa.Table:
-    """Return rows of workers with a column that counts them, and kinds as numbers."""
+    """Return rows of workers with a column ``workers`` of 1, and kinds as numbers."""
     if not pa.types.is_integer(workers["kind"].type):
         place = workers.column_names.index("kind")
         kind = pc.index_in(workers["kind"].cast(pa.string()), KINDS)
@@ -335,7 +327,7 @@ def _numbered(workers: pa.Table) -> pa.Table:
 
 
 def _of_topology(workers: pa.Table) -> pa.Table:
-    """Return rows of workers with what counts for their topology, null where it does not."""
+    """Return rows of workers with null where a column does not count for the topology."""
     workers = _numbered(workers)
     visible = pc.invert(is_storms_own(workers["component"]))
     spouts = pc.and_(visible, pc.fill_null(pc.equal(workers["kind"], 0), False))
@@ -348,7 +340,7 @@ def _of_topology(workers: pa.Table) -> pa.Table:
 
 
 def _with_largest(found: pa.Table, column: str, keys: Sequence[str]) -> pa.Table:
-    """Give all rows of the same keys the largest value of a column that they have."""
+    """Give all rows with the same keys the largest value of a column."""
     groups = groups_by(found, keys)
     largest = aggregated(found, groups, others={column: "max"})[column].take(pa.array(groups.of))
     return found.set_column(found.column_names.index(column), column, largest)

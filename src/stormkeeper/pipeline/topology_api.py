@@ -36,10 +36,10 @@ atexit.register(_process.close)
 
 #: By folder: the stores of this process, and the Nimbus poller beside them.
 _held: Final[dict[Path, TableStore]] = {}
-_namings: Final[dict[Path, NimbusPoller]] = {}
+_pollers: Final[dict[Path, NimbusPoller]] = {}
 
 #: The alert folders for which this process runs the analyses.
-_watched: Final[set[Path]] = set()
+_analysed: Final[set[Path]] = set()
 
 
 def ages(spark: SparkSession, conf: Conf) -> DataFrame:
@@ -82,9 +82,9 @@ def _sink(rows: DataFrame, conf: Conf, query: str) -> DataStreamWriter:
     places[query] = _own_tables(conf, query)
     keeper = partial(queries.keeper, published=partial(status.record_batch, query))
     if query == STATISTICS:
-        keeper = partial(keeper, named=_naming(conf, status).named)
+        keeper = partial(keeper, named=_poller(conf, status).named)
     keep = keeper(conf, _servers(conf), query, places, timeouts=TopologyTimeouts(conf))
-    _watch(conf, rows.sparkSession, status)
+    _run_analyses(conf, rows.sparkSession, status)
     place, _ = tables.query_folders(conf, query)
     return queries.written(rows, conf, query, _checked(keep, place))
 
@@ -129,27 +129,27 @@ def _own_tables(conf: Conf, query: str) -> TableStore:
     return _held[place]
 
 
-def _naming(conf: Conf, status: StatusTracker) -> NimbusPoller:
+def _poller(conf: Conf, status: StatusTracker) -> NimbusPoller:
     """Return the Nimbus poller of the process that reads pulses."""
     place = tables.tables_folder(conf) / NAMING
-    if place not in _namings:
+    if place not in _pollers:
         _process.enter_context(sole_writer(place))
-        _namings[place] = _process.enter_context(naming(conf, status))
-    return _namings[place]
+        _pollers[place] = _process.enter_context(naming(conf, status))
+    return _pollers[place]
 
 
-def _watch(conf: Conf, session: SparkSession, status: StatusTracker) -> None:
+def _run_analyses(conf: Conf, session: SparkSession, status: StatusTracker) -> None:
     """Run the analyses, unless this process or another worker of the topology does."""
     place = tables.tables_folder(conf) / ALERTS
     secs = conf["pipeline.analyses.secs"]
-    if not secs or place in _watched:
+    if not secs or place in _analysed:
         return
     try:
         _process.enter_context(sole_writer(place))
     except TableError:
         return
     store = _process.enter_context(TableStore(place, alert_tables(conf), interval_secs=secs))
-    watch = AnalysisRunner(conf, store, status)
-    watch.start(session)
-    _process.callback(watch.stop)
-    _watched.add(place)
+    runner = AnalysisRunner(conf, store, status)
+    runner.start(session)
+    _process.callback(runner.stop)
+    _analysed.add(place)

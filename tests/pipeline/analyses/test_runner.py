@@ -50,10 +50,10 @@ def test_a_failure_is_said_once_and_counted_each_time(tmp_path, caplog):
     one._tell({"round": OSError("disk full")})
     assert sight.current.failures == {"skew": 3, "round": 1}
     assert caplog.messages == [
-        "the analysis skew failed, and is tried again each time: no columns",
-        "the analysis skew failed, and is tried again each time: no rows",
-        "a round of the analyses failed, and is tried again each time: disk full",
-        "skew has not failed again",
+        "the analysis skew failed and is repeated in the next round: no columns",
+        "the analysis skew failed and is repeated in the next round: no rows",
+        "a round of the analyses failed and is repeated in the next round: disk full",
+        "skew works again",
     ]
 
 

@@ -1,4 +1,4 @@
-"""Findings of the analyses as rows of one shape, and alerts that begin, last and end."""
+"""Findings of the analyses as rows of one shape, and the alerts that follow from them."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _TEXTS: Final = (
     *("storm_id", "topology", "component", "node"),
 )
 
-#: One row per finding. `id` is the rule and the subject. `value` and `threshold` are in the unit
-#: that the rule's function states. It holds since `since`; `seen_at` is when it was last found to
-#: hold. `until` is null as long as it holds.
+#: One row per finding. `id` is the rule and the subject. `value` and `threshold` have the unit that
+#: the rule's function documents. The finding holds since `since`, and was last found at `seen_at`;
+#: `until` is null while it holds.
 ALERTS: Final = StructType(
     [
         *(StructField(name, StringType()) for name in _TEXTS),
@@ -37,8 +37,8 @@ ALERTS: Final = StructType(
     ]
 )
 
-#: How long a finding has to be absent before its alert ends, in seconds: some of its rule's
-#: buckets, or of the pipeline's triggers, so that what comes and goes is one alert.
+#: Seconds without a finding until its alert ends: some of its rule's buckets, or of the pipeline's
+#: triggers, so that an intermittent finding is one alert.
 CLEAR_SECS: Final[Mapping[str, float]] = {
     "skew": 600,
     "throughput": 1800,
@@ -49,51 +49,51 @@ CLEAR_SECS: Final[Mapping[str, float]] = {
     "pacemaker_late": 60,
 }
 
-#: Of a rule that is not in `CLEAR_SECS`.
+#: For rules that are not in `CLEAR_SECS`.
 DEFAULT_CLEAR_SECS: Final = 1800
 
 
 _TYPES: Final = {"string": pa.string(), "double": pa.float64(), "timestamp": TIME}
 
-#: `alerts.ALERTS` as Arrow has it.
+#: `ALERTS` in Arrow.
 ALERT_ROWS: Final = pa.schema(
     [(field.name, _TYPES[field.dataType.simpleString()]) for field in ALERTS.fields]
 )
 
-#: One row for each time that an alert began, changed its severity, or ended.
+#: One row for each beginning, change of severity, and end of an alert.
 ALERT_HISTORY: Final = pa.schema([("at", TIME), ("change", pa.string()), *ALERT_ROWS])
 
-#: One row for each topology that Nimbus has listed. `killed_at` is the time of its workers' last
-#: pulse, once Nimbus lists it no longer; else it is null.
+#: One row per topology that Nimbus has listed. `killed_at` is the time of its workers' last pulse,
+#: once Nimbus lists the topology no longer; else null.
 KILLED_TOPOLOGIES: Final = pa.schema(
     [("storm_id", pa.string()), ("listed_at", TIME), ("killed_at", TIME)]
 )
 
-#: One row for each supervisor that Nimbus has listed.
+#: One row per supervisor that Nimbus has listed.
 SUPERVISORS: Final = pa.schema([("node", pa.string()), ("host", pa.string()), ("listed_at", TIME)])
 
-#: How long an alert that has ended stays among the present ones, in seconds.
+#: Seconds for which an ended alert stays among the present ones.
 ENDED_SECS: Final = 86_400.0
 
-#: Who is late together is judged at each trigger. After this many without, it is over.
+#: Workers late together are judged at each trigger; the alert ends after this many without.
 _TRIGGERS: Final = 12
 
-#: An analysis that is asked seldom has to find nothing for longer than this many times.
+#: An alert of an analysis that runs seldom ends after this many intervals at the earliest.
 _LOOKS: Final = 1.5
 
 
 def instant(moment: datetime) -> Column:
-    """Return a moment as a column, whatever the session's time zone is."""
+    """Return a moment as a column, whatever the session's time zone."""
     return F.timestamp_micros(F.lit(round(moment.timestamp() * 1e6)))
 
 
 def after(at: Column, secs: float) -> Column:
-    """Return the time that is `secs` seconds after `at`."""
+    """Return the time `secs` seconds after `at`."""
     return F.timestamp_micros(F.unix_micros(at) + F.lit(round(secs * 1e6)))
 
 
 def until_now(table: DataFrame, at: Column, now: datetime | None, *, past_secs: float) -> DataFrame:
-    """Return the rows whose time is known: of the last `past_secs` before `now`, if it is given."""
+    """Return the rows with a time; with `now`, only those of the last `past_secs` before `now`."""
     table = table.where(at.isNotNull())
     if now is None:
         return table
@@ -109,16 +109,16 @@ def newest(
     fresh_secs: float,
     count: int = 1,
 ) -> DataFrame:
-    """Return, if `now` is given, each subject's newest rows that are less than `fresh_secs` old.
+    """Return each subject's newest rows, less than `fresh_secs` old; without `now`, all rows.
 
     Parameters
     ----------
     by
-        The columns that tell subjects apart.
+        The columns that identify a subject.
     at
-        The time that a row is about.
+        The time of a row.
     count
-        How many rows of each subject.
+        Rows of each subject.
     """
     if now is None:
         return rows
@@ -129,13 +129,13 @@ def newest(
 
 
 def findings(found: DataFrame, rule: str, subject_kind: str, subject: Column) -> DataFrame:
-    """Return what an analysis found as rows of `ALERTS`.
+    """Return an analysis's findings as rows of `ALERTS`.
 
     Parameters
     ----------
     found
-        Has ``severity``, ``value``, ``threshold``, ``evidence``, ``since`` and ``seen_at``, and
-        of the columns that name the subject those that it has.
+        Has ``severity``, ``value``, ``threshold``, ``evidence``, ``since`` and ``seen_at``, and any
+        of the columns that name the subject.
     subject
         Text that names the subject.
     """
@@ -163,11 +163,11 @@ def merge(
     *,
     clear_secs: Mapping[str, float] = CLEAR_SECS,
 ) -> DataFrame:
-    """Return the alerts that follow from the last ones and from what is found now.
+    """Return the alerts that follow from the last alerts and the present findings.
 
-    An alert that is found again keeps its ``since``. One that is not found stays open until it has
-    been absent for its rule's `clear_secs`; then its ``until`` is when it was last seen. Alerts
-    that had ended in `previous` are left out, so each end is in exactly one result.
+    An alert that is found again keeps its ``since``. An alert that is not found stays open for its
+    rule's `clear_secs`; then its ``until`` is when it was last seen. Alerts that had ended in
+    `previous` are dropped, so each end is in exactly one result.
 
     Parameters
     ----------
@@ -175,10 +175,9 @@ def merge(
         The result of the call before; an empty table of `ALERTS` at the beginning.
     found
         The rows of all analyses that were called with this `now`. Of several rows with one id, the
-        newest one counts. A rule that was not asked this time ends its alerts all the same, when
-        `clear_secs` have gone by.
+        newest counts. The alerts of a rule that did not run end after `clear_secs`, too.
     now
-        Times that are later than this one, as after a clock was set back, are replaced by it.
+        Later times, as after a clock was set back, are replaced by this one.
     """
     moment = instant(now)
     names = [field.name for field in ALERTS.fields]
@@ -207,7 +206,7 @@ def _newest(alerts: DataFrame, names: list[str]) -> DataFrame:
 
 
 def alert_tables(conf: Conf) -> list[TableSpec]:
-    """Return the tables of alerts."""
+    """Return the specifications of the tables in the folder of alerts."""
     kept = Retention(hours=conf["pipeline.retention.alerts.hours"])
     return [
         TableSpec(tables.ALERTS, ALERT_ROWS, "current"),
@@ -218,7 +217,7 @@ def alert_tables(conf: Conf) -> list[TableSpec]:
 
 
 def clear_times(conf: Conf) -> dict[str, float]:
-    """Return how long each rule has to find nothing before its alert ends, in seconds."""
+    """Return the seconds without a finding after which each rule's alerts end."""
     least = _LOOKS * conf["pipeline.analyses.secs"]
     together = _TRIGGERS * conf["pipeline.trigger.secs"]
     found = {**CLEAR_SECS, "node_late": together, "pacemaker_late": together}
@@ -235,24 +234,22 @@ def next_alerts(
     now: datetime,
     clear_secs: Mapping[str, float],
 ) -> pa.Table:
-    """Return the alerts that follow: open ones, and those that ended lately.
+    """Return the next alerts: open ones, and those that ended lately.
 
     Parameters
     ----------
     session
-        Where Spark is asked to merge them, if there are any.
+        Merges the alerts in Spark, if there are any.
     previous
         The result of the round before.
     found
-        What the analyses found.
+        The findings.
     known
-        The rules that there are. Alerts of others end.
+        All rules; alerts of other rules end.
     asked
-        Those that were asked. Alerts of the others stay as they are.
-    now
-        The time.
+        The rules that ran; alerts of other known rules stay.
     clear_secs
-        As of `alerts.merge`.
+        As of `merge`.
     """
     is_open = pc.is_null(previous["until"])
     unasked = pa.array([rule for rule in known if rule not in asked], pa.string())
@@ -274,7 +271,7 @@ def next_alerts(
 
 
 def without_killed(alerts_: pa.Table, killed: Mapping[str, datetime]) -> tuple[pa.Table, pa.Table]:
-    """Return the open alerts of topologies that run, and those of killed ones, ended."""
+    """Return the alerts without those of killed topologies, and the latter, ended."""
     is_killed = pc.is_in(alerts_["storm_id"], pa.array([*killed], pa.string()))
     is_over = pc.and_(is_killed, pc.is_null(alerts_["until"]))
     ended = [
@@ -285,7 +282,7 @@ def without_killed(alerts_: pa.Table, killed: Mapping[str, datetime]) -> tuple[p
 
 
 def alert_changes(before: pa.Table, after: pa.Table, now: datetime) -> pa.Table:
-    """Return what a round adds to the history: alerts that begin, change their severity, or end."""
+    """Return the rows that a round adds to the history."""
     earlier = {row["id"]: row for row in before.to_pylist() if row["until"] is None}
     ended = {(row["id"], row["since"]) for row in before.to_pylist() if row["until"] is not None}
     rows = []
@@ -303,5 +300,5 @@ def alert_changes(before: pa.Table, after: pa.Table, now: datetime) -> pa.Table:
 
 
 def as_alert_rows(found: pa.Table) -> pa.Table:
-    """Return what Spark found as `ALERT_ROWS`."""
+    """Return Spark's result as `ALERT_ROWS`."""
     return found.select(ALERT_ROWS.names).cast(ALERT_ROWS)

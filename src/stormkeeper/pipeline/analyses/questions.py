@@ -1,10 +1,9 @@
-"""What each analysis is asked with in the pipeline: its table, and as few rows of it as will do.
+"""Which analysis runs when, and on which rows of its table.
 
-A question to Spark costs a third of a second to plan, whatever it is about, and the rows of 72,000
-workers cost its JVM 100 MB. So the rows are read with Arrow, those that cannot lead to a finding
-are left out, and workers that are alike are counted; if nothing is left, Spark is not asked. That
-never changes what is found. A day of a large cluster would take gigabytes: so a table is gone
-through file by file.
+Spark takes a third of a second to plan any question, and its JVM 100 MB for the rows of 72,000
+workers. So Arrow reads the rows, drops those that cannot lead to a finding, and counts workers that
+are alike; without rows Spark is not asked. That never changes a finding. A day of a large cluster
+would take gigabytes: so a table is read file by file.
 """
 
 from __future__ import annotations
@@ -35,49 +34,49 @@ from stormkeeper.pipeline.analyses.alerts import (
 _MINUTE: Final = 60.0
 _TEN_MINUTES: Final = 600.0
 
-#: Of so many ten minutes, the newest ones and their past tell what counter they are of.
+#: This many ten minutes tell which counter the newest buckets and their past have.
 _LATELY: Final = 2 * (workload.RECENT + workload.PAST) + 6
 
-#: Heartbeats of which the largest is so many times the least, or less, show no trend that is found.
-#: Half of the pairs of n buckets have at least the trend's slope, and so cannot be further apart
-#: than the whole change R divided by it; no more than n pairs are so many buckets apart. So for 24
-#: of 36 buckets, the slope is at most R / 5.75, and the whole growth 1.23, of 1.25.
+#: Heartbeats whose largest is at most this many times their least show no trend that is found. At
+#: least half of the pairs of n buckets have the trend's slope, and so lie apart by no more than the
+#: whole change R divided by it; no more than n pairs are a given number of buckets apart. So for 24
+#: of 36 buckets, the slope is at most R / 5.75, and the whole growth 1.23, less than 1.25.
 _ALIKE: Final = 1.03
 
-#: A throughput whose least bucket is more than this part of its largest is not unusual.
+#: Throughput whose least bucket is more than this part of its largest is not unusual.
 _STEADY: Final = max(workload.FALLEN, 1 / workload.RISEN)
 
-#: Reads the rows of a table in pieces, each time that it is called.
+#: Reads the rows of a table in pieces; can be called again.
 Pieces = Callable[[], Iterator[pa.Table]]
 
 
-#: A table of the present is one that is not older than this many intervals and seconds.
+#: A ``current`` table is fresh for this many intervals, and at least this many seconds.
 _INTERVALS: Final = 5
 
 _LEAST_SECS: Final = 60.0
 
-#: What Spark is asked with at once, about: of more its heap would grow, and not become small again.
+#: Rows that Spark gets at once, about: with more its heap grows, and stays large.
 _ROWS_AT_ONCE: Final = 25_000
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """An analysis, and what it is asked with.
+    """An analysis, and the rows it runs on.
 
     Parameters
     ----------
     rule
-        What its findings are called.
+        The name of its findings.
     ask
         The analysis.
     query, table, columns
-        What it reads: of which query, and which columns.
+        The table that it reads, the table's query, and the columns.
     narrowed
         Returns the rows that can lead to a finding.
     past_secs
-        How far back, by the table's time; None: the table has no past.
+        How far back it reads, by the table's time; None: a ``current`` table.
     every_secs
-        It is asked again when the table has newer rows, or after this time. 0: each time.
+        It runs again when the table has newer rows, or after this time; 0: in each round.
     """
 
     rule: str
@@ -90,11 +89,11 @@ class Question:
     every_secs: float = 0.0
 
     def rows(self, found: Tables, now: datetime) -> pa.Table:
-        """Return what it is to be asked with; without rows, it finds nothing."""
+        """Return the rows that it runs on; without rows, it finds nothing."""
         since = until = None
         if self.past_secs is not None:
             since = now - timedelta(seconds=self.past_secs)
-            until = now + timedelta.resolution  # no analysis counts what is yet to come
+            until = now + timedelta.resolution  # analyses ignore later rows
         return self.narrowed(partial(found.pieces, self.table, since, until, self.columns))
 
 
@@ -180,7 +179,7 @@ def _counts_if_many_are_late(by: str, pieces: Pieces) -> pa.Table:
         pc.greater_equal(each["late_sum"], worker_health.LEAST_LATE),
         pc.greater_equal(share, worker_health.LEAST_SHARE),
     )
-    # All of them else: a node is judged beside the rest of the cluster.
+    # All counts, as a node is compared with the rest of the cluster.
     return counts if pc.any(is_many).as_py() else counts.slice(0, 0)
 
 
@@ -197,7 +196,7 @@ def _uneven_in_many_buckets(pieces: Pieces) -> pa.Table:
 
 
 def _is_uneven(rows: pa.Table) -> pa.ChunkedArray:
-    # Fewer than this of n executors' work is never too much of it for one, nor is this variation.
+    # Shares and variations up to these limits are never found uneven.
     share = pc.multiply(rows["largest_share"], pc.cast(rows["executors"], pa.float64()))
     return pc.or_kleene(
         pc.greater(share, 1 + workload.KEYS_CV),
@@ -231,7 +230,7 @@ def _sums_of_unsteady_topologies(pieces: Pieces) -> pa.Table:
 
 
 def _unsteady(rows: pa.Table) -> pa.Table:
-    """Return the topologies whose throughput may have fallen or risen by much within `rows`.
+    """Return the topologies whose throughput may have fallen or risen much within `rows`.
 
     Their throughput is that of the first counter that has counted anything.
     """
@@ -244,7 +243,7 @@ def _unsteady(rows: pa.Table) -> pa.Table:
         counted += [(name, how) for how in ("count", "min", "max")]
     found = rows.group_by("storm_id").aggregate(counted)
     is_unsteady = pa.scalar(False)
-    for name in ("executed", "emitted", "acked"):  # whichever comes last is asked first
+    for name in ("executed", "emitted", "acked"):  # the last one has precedence
         least, most = (pc.fill_null(found[f"{name}_{how}"], 0) for how in ("min", "max"))
         lacks = pc.less(found[f"{name}_count"], found["bucket_count_distinct"])
         varies = pc.less_equal(least, pc.multiply(pc.cast(most, pa.float64()), _STEADY))
@@ -274,7 +273,7 @@ def _grouped(pieces: Iterator[pa.Table], keys: list[str], how: dict[str, str]) -
 
 
 def _of_frequent(rows: pa.Table, keys: list[str], least: int) -> pa.Table:
-    """Return the rows of whom there are so many."""
+    """Return the rows whose keys occur at least `least` times."""
     counted = rows.group_by(keys).aggregate([([], "count_all")])
     return _of(rows, counted.filter(pc.greater_equal(counted["count_all"], least)), keys)
 
@@ -294,24 +293,15 @@ class Asked:
 def due(
     question: Question, found: Tables | None, before: Asked | None, now: datetime
 ) -> Asked | None:
-    """Return what is to be remembered of a question if it is to be asked now, else None.
+    """Return what to remember of a question if it is due, else None.
 
-    Parameters
-    ----------
-    question
-        Which.
-    found
-        The tables of its query; None if there are none.
-    before
-        When it was asked last.
-    now
-        The time.
+    `found` are the tables of its query, if any; `before` is when it was asked last.
     """
     if found is None or question.table not in found.manifest.tables:
         return None
     if question.past_secs is None:
         age = (now - found.manifest.written_at).total_seconds()
-        # A table of long ago says nothing of now, neither good nor bad.
+        # An old table says nothing about the present.
         is_new = abs(age) <= max(_LEAST_SECS, _INTERVALS * found.manifest.interval_secs)
         return Asked(now, None) if is_new else None
     times = [file.latest for file in found.manifest.tables[question.table].files]
@@ -324,17 +314,17 @@ def due(
 
 
 def ask(session: SparkSession, question: Question, found: Tables, now: datetime) -> pa.Table:
-    """Return what an analysis finds, as rows of `ALERTS`."""
+    """Return the findings of an analysis, as `alerts.ALERT_ROWS`."""
     rows = question.rows(found, now)
     if not rows.num_rows:
         return ALERT_ROWS.empty_table()
     moment = now
     if question.past_secs is None:
-        # What it is about is the moment of its batch, and not ours.
+        # The table describes the moment of its batch.
         moment = min(now, found.manifest.written_at)
 
     def answered(some: pa.Table) -> pa.Table:
-        # In one piece it is one partition, which needs no exchange.
+        # One piece is one partition, which needs no exchange.
         given = session.createDataFrame(some.combine_chunks())
         return as_alert_rows(question.ask(given, moment).toArrow())
 
@@ -342,9 +332,9 @@ def ask(session: SparkSession, question: Question, found: Tables, now: datetime)
 
 
 def _by_topologies(rows: pa.Table) -> Iterator[pa.Table]:
-    """Yield the rows of some topologies at a time; none is judged beside others.
+    """Yield the rows of some topologies at a time: topologies are judged independently.
 
-    Rows that are of no topology are counts, and few.
+    Rows without a topology are counts, and few.
     """
     times = math.ceil(rows.num_rows / _ROWS_AT_ONCE)
     if times == 1 or "storm_id" not in rows.column_names:
@@ -357,18 +347,14 @@ def _by_topologies(rows: pa.Table) -> Iterator[pa.Table]:
 
 
 class Rounds:
-    """Asks those analyses that are to be asked, round after round; one that fails is passed over.
+    """Runs the analyses that are due, round after round; a failing analysis is skipped.
 
     Parameters
     ----------
-    session
-        Where they are asked.
-    questions
-        All of them.
     clear_secs
         As of `alerts.merge`.
     look
-        Returns the tables of a query; None if there are none.
+        Returns the tables of a query, if any.
     """
 
     def __init__(
@@ -383,13 +369,13 @@ class Rounds:
         self._clear_secs = clear_secs
         self._look = look
         self._asked: dict[str, Asked] = {}
-        #: Why analyses failed in the last round, by rule.
+        #: Errors of the last round, by rule.
         self.failures: dict[str, Exception] = {}
 
     def next(self, previous: pa.Table, now: datetime, killed: Mapping[str, datetime]) -> pa.Table:
-        """Return the alerts that follow from the last ones and from what is found now.
+        """Return the alerts that follow from the last ones and from the present findings.
 
-        Those of topologies that were `killed`, by their ids, end at that time.
+        Alerts of `killed` topologies, by id, end at that time.
         """
         answers = dict(self._answers(now))
         found = {rule: rows for rule, rows in answers.items() if isinstance(rows, pa.Table)}
@@ -414,7 +400,7 @@ class Rounds:
     def _answers(self, now: datetime) -> Iterator[tuple[str, pa.Table | Exception]]:
         for question in self._questions:
             try:
-                # Each looks anew: a file stays for some minutes only after it was replaced.
+                # Read the manifest anew: replaced files are removed after some minutes.
                 found = self._look(question.query)
                 asked = due(question, found, self._asked.get(question.rule), now)
                 if found is None or asked is None:

@@ -1,4 +1,4 @@
-"""Asks the analyses again and again beside the queries, and publishes their alerts."""
+"""A thread that runs the analyses beside the queries, and publishes their alerts."""
 
 from __future__ import annotations
 
@@ -39,24 +39,23 @@ from stormkeeper.thrift.nimbus import AuthorizationException
 
 log = logging.getLogger(__name__)
 
-#: After this time, and each time that it has gone by again, Spark is told to give up what a round
-#: waits for, in seconds.
+#: Seconds after which, and after each further such time, a round's Spark jobs are cancelled.
 _JOB_SECS: Final = 60.0
 
-#: How long the end waits for a round that was told to give up, in seconds.
+#: Seconds that the end waits for a cancelled round.
 _END_SECS: Final = 2.0
 
-#: How long Nimbus may take to list its topologies, in seconds, and the longest list, in bytes.
+#: Seconds for Nimbus's list of topologies, and the longest list, in bytes.
 _LIST_SECS: Final = 5.0
 _LONGEST_LIST: Final = 64 * 1024 * 1024
 
-#: Few rows, which are not worth more tasks or plans that adapt, in pieces as large as they come.
+#: For few rows: no adaptive plans, one task, and Arrow batches of any size.
 _SETTINGS: Final = {
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.shuffle.partitions": "1",
     "spark.sql.execution.arrow.maxRecordsPerBatch": str(1 << 30),
     "spark.sql.session.timeZone": "UTC",
-    # Their plans have more columns than Spark likes to print, which it warns of in the log.
+    # Avoids Spark's warning about plans with many columns.
     "spark.sql.debug.maxToStringFields": "200",
 }
 
@@ -64,7 +63,7 @@ _JOBS: Final = "storm-pipeline-analyses"
 
 
 class AnalysisRunner:
-    """A thread that asks the analyses; neither its failures nor its slowness reach the queries.
+    """Runs the analyses in a thread; its failures and slowness do not reach the queries.
 
     Parameters
     ----------
@@ -73,9 +72,9 @@ class AnalysisRunner:
     store
         Where alerts are published.
     status
-        Is told of the alerts, and of failures.
+        Records alerts and failures.
     listed
-        Returns what Nimbus lists; it is asked if this is left out.
+        Returns Nimbus's lists; by default Nimbus is asked.
     """
 
     def __init__(
@@ -96,10 +95,10 @@ class AnalysisRunner:
         self._thread: threading.Thread | None = None
 
     def start(self, session: SparkSession) -> None:
-        """Begin, unless ``pipeline.analyses.secs`` is 0.
+        """Start the thread, unless ``pipeline.analyses.secs`` is 0.
 
-        The first round is due after one interval: the queries come first. Of `session`, which is
-        that of the queries, another one is made, with settings of its own.
+        The first round comes after one interval, as the queries have precedence. The analyses have
+        a session of their own, derived from the queries' `session`.
         """
         if self._secs:
             self._session = session
@@ -109,12 +108,12 @@ class AnalysisRunner:
             self._thread.start()
 
     def ask_to_stop(self) -> None:
-        """Have no further round begun, and one that runs given up: the next start makes it anew."""
+        """Begin no further round, and cancel a running one: the next start repeats it."""
         self._stopping.set()
         self._give_up()
 
     def stop(self) -> None:
-        """Stop, and wait for the end for a short time."""
+        """Stop, and wait briefly for the end."""
         self.ask_to_stop()
         if self._thread is not None:
             self._thread.join(_END_SECS)
@@ -141,7 +140,7 @@ class AnalysisRunner:
         session = session.newSession()
         for key, value in _SETTINGS.items():
             session.conf.set(key, value)
-        session.sparkContext.setJobGroup(_JOBS, "analyses")  # those of this thread
+        session.sparkContext.setJobGroup(_JOBS, "analyses")  # this thread's jobs
         questions = chosen(self._conf)
         self._status.record_rules([question.rule for question in questions])
         self._status.record_alerts(self._previous(), None)
@@ -157,7 +156,7 @@ class AnalysisRunner:
             if row["killed_at"] is not None
         }
         found = asking.next(previous, now, killed)
-        if self._stopping.is_set():  # what was given up has found nothing
+        if self._stopping.is_set():  # a cancelled round has no result
             return
         news = alert_changes(previous, found, now)
         number = round(now.timestamp() * 1000)
@@ -171,7 +170,7 @@ class AnalysisRunner:
         self._status.record_alerts(found, now.timestamp())
 
     def _known(self, now: datetime) -> tuple[pa.Table, pa.Table]:
-        """Return which topologies were killed, and the supervisors; both stay without Nimbus."""
+        """Return the killed topologies and the supervisors; unchanged if Nimbus does not answer."""
         killed = self._read(tables.KILLED_TOPOLOGIES, KILLED_TOPOLOGIES)
         supervisors = self._read(tables.SUPERVISORS, SUPERVISORS)
         liveness = self._look(tables.LIVENESS)
@@ -184,7 +183,7 @@ class AnalysisRunner:
         try:
             listed = self._listed()
         except (StormkeeperError, AuthorizationException) as error:
-            log.debug("which topologies were killed is not known: %s", error)
+            log.debug("Nimbus did not list its topologies: %s", error)
             return killed, supervisors
         kept_secs = 3600 * float(self._conf["pipeline.retention.events.hours"])
         return (
@@ -205,7 +204,7 @@ class AnalysisRunner:
 
     @contextlib.contextmanager
     def _in_time(self) -> Iterator[None]:
-        """Have Spark give up what takes too long, again and again until the round has ended."""
+        """Cancel Spark's jobs every `_JOB_SECS` until the round has ended."""
         ended = threading.Event()
 
         def watch() -> None:
@@ -221,19 +220,19 @@ class AnalysisRunner:
     def _give_up(self) -> None:
         if self._session is None:
             return
-        # Of a JVM that is gone; or of a session that was stopped, whose context has lost it.
+        # The JVM may be gone, or the session stopped.
         with contextlib.suppress(Py4JError, OSError, AttributeError):
             self._session.sparkContext.cancelJobGroup(_JOBS)
 
     def _tell(self, failures: Mapping[str, Exception]) -> None:
-        """Log each failure once, as long as its reason is the same, and count it each time."""
+        """Log each failure once per reason, and count each."""
         reasons = {rule: engine.reason(error) for rule, error in failures.items()}
         for rule, reason in reasons.items():
             if self._failing.get(rule) != reason:
                 what = "a round of the analyses" if rule == ROUND else f"the analysis {rule}"
-                log.warning("%s failed, and is tried again each time: %s", what, reason)
+                log.warning("%s failed and is repeated in the next round: %s", what, reason)
         for rule in self._failing.keys() - reasons.keys():
-            log.info("%s has not failed again", rule)
+            log.info("%s works again", rule)
         self._failing = reasons
         self._status.record_failures(list(reasons))
 
@@ -241,10 +240,7 @@ class AnalysisRunner:
 def listed_by_nimbus(conf: Conf) -> Listed:
     """Return the topologies and supervisors that the leading Nimbus lists.
 
-    Raises
-    ------
-    StormkeeperError, AuthorizationException
-        It is not reached, or refuses.
+    Raises `StormkeeperError` or `AuthorizationException` if Nimbus is not reached, or refuses.
     """
     with LeaderClient(
         conf["nimbus.seeds"],
@@ -261,7 +257,7 @@ def listed_by_nimbus(conf: Conf) -> Listed:
 
 
 class Listed(NamedTuple):
-    """What Nimbus lists: the ids of topologies, and the host of each supervisor, by its id."""
+    """Nimbus's lists: the topologies' ids, and each supervisor's host, by supervisor id."""
 
     topologies: Collection[str]
     hosts: Mapping[str, str]
@@ -269,14 +265,14 @@ class Listed(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Silence:
-    """The topologies whose workers have pulses, and which of them are silent.
+    """The topologies whose workers have pulses, and which of these topologies are silent.
 
     Parameters
     ----------
     last_seen
-        When a worker's last pulse came, by the topology's id.
+        When a worker's last pulse came, by topology id.
     beating
-        The topologies of which a worker is alive.
+        The topologies with a live worker.
     nodes
         The supervisors of the workers.
     """
@@ -287,7 +283,7 @@ class Silence:
 
     @classmethod
     def of(cls, liveness: pa.Table) -> Silence:
-        """Return that of a liveness table."""
+        """Return the silence in a liveness table."""
         latest = liveness.group_by("storm_id").aggregate([("last_seen", "max")])
         beating = liveness.filter(pc.equal(liveness["status"], "alive"))["storm_id"]
         last_seen = zip(
@@ -298,9 +294,10 @@ class Silence:
 
 
 def has_to_ask(known: pa.Table, supervisors: pa.Table, silence: Silence) -> bool:
-    """Return whether Nimbus has to be asked which topologies and supervisors there are.
+    """Return whether Nimbus must be asked for its topologies and supervisors.
 
-    That is so if one of them is new, or if a topology was not killed and no worker of it beats.
+    So it is if there is a new topology or supervisor, or a topology that was not killed has no live
+    worker.
     """
     if set(silence.nodes) - set(supervisors["node"].to_pylist()):
         return True
@@ -313,7 +310,7 @@ def has_to_ask(known: pa.Table, supervisors: pa.Table, silence: Silence) -> bool
 def next_killed(
     known: pa.Table, silence: Silence, listed: Collection[str], now: datetime, kept_secs: float
 ) -> pa.Table:
-    """Return the next table of killed topologies, when Nimbus has listed those that there are.
+    """Return the next table of killed topologies, given Nimbus's list.
 
     A Nimbus that has listed none of them may be another cluster's, and proves nothing.
 
@@ -322,13 +319,11 @@ def next_killed(
     known
         The table before.
     silence
-        What is known of their workers.
+        The state of the topologies' workers.
     listed
         The ids that Nimbus lists.
-    now
-        The time.
     kept_secs
-        How long a topology that was killed is known.
+        How long a killed topology is kept.
     """
     before = {row["storm_id"]: row for row in known.to_pylist()}
     ids = {*before, *silence.last_seen}

@@ -1,8 +1,17 @@
-"""Topologies whose heartbeats become larger and larger.
+"""Analyses of trends: heartbeats that keep growing, and bolts that approach saturation.
 
-A worker's heartbeat has a row per stream and window of each of its executors. It grows a little
-after a start, and by a step when a topology is rebalanced. One that goes on growing for hours has
-streams that never end, and one day no Pacemaker accepts it.
+A series is an array of structs with a time in seconds, ``t``, and a value, ``y``. Its slope is that
+of Theil and Sen, the median of the slopes between all pairs of points: a few outliers do not bend
+it. Its significance is Mann and Kendall's z: how many more pairs rise than fall, in standard
+deviations of a series without a trend.
+
+A worker's heartbeat has a row per stream and window of each executor. It grows a little after a
+start, and by a step when a topology is rebalanced. Growth for hours means streams that never end:
+one day no Pacemaker accepts the heartbeat.
+
+Capacity is the part of the time in which a bolt's executors execute; at 1.0 they cannot take more.
+A trend of three hours is followed three hours ahead: a daily rhythm that peaks below 0.75 does not
+seem to reach 1.0 then.
 """
 
 from __future__ import annotations
@@ -16,26 +25,26 @@ from pyspark.sql.window import Window
 
 from stormkeeper.pipeline.analyses.alerts import after, findings, newest, until_now
 
-#: Buckets of the trend, how many of them have to be there, and the last ones, which have to grow
-#: at least half as fast: else the growth is over, or was a step.
+#: Buckets of the trend, the least number of them, and the last ones, which must grow at least half
+#: as fast: else the growth is over, or was a step.
 GROWTH_BUCKETS: Final = 36
 GROWTH_LEAST: Final = 24
 GROWTH_STILL: Final = 12
 
-#: How many times as large heartbeats are at the end of the trend as at its beginning, at least.
+#: Least ratio of the heartbeats' sizes at the end and at the beginning of the trend.
 GROWN: Final = 1.25
 
 #: Least significance of a trend: Mann and Kendall's z.
 GROWTH_SIGNIFICANT: Final = 4.0
 
-#: The longest message that a Pacemaker accepts: the default of pacemaker.thrift.message.size.max.
+#: The default of pacemaker.thrift.message.size.max, in bytes.
 LIMIT_BYTES: Final = 10 * 2**20
 
-#: It is critical if the limit is nearer than this, in seconds.
+#: The alert is critical if the limit is reached within this time, in seconds.
 GROWTH_SOON_SECS: Final = 86_400
 
 
-#: Buckets of the trend, and how many of them have to be there.
+#: Buckets of the trend, and the least number of them.
 SATURATION_BUCKETS: Final = 18
 
 SATURATION_LEAST: Final = 12
@@ -43,10 +52,10 @@ SATURATION_LEAST: Final = 12
 #: How far ahead the trend is followed, in seconds.
 SATURATION_HORIZON_SECS: Final = 3 * 3600
 
-#: In how many buckets, one after the other, it is foreseen.
+#: Consecutive buckets in which saturation must be foreseen.
 CONFIRMED: Final = 3
 
-#: From here on, saturation is critical, in seconds.
+#: The alert is critical from here on, in seconds.
 SATURATION_SOON_SECS: Final = 1800
 
 #: Least significance of a trend, and least rise of capacity over all buckets.
@@ -54,15 +63,15 @@ SATURATION_SIGNIFICANT: Final = 3.0
 
 LEAST_RISE: Final = 0.1
 
-#: A bolt that is busy for less than this has no trend that would reach 1.0 within the horizon.
+#: A bolt below this capacity has no trend that would reach 1.0 within the horizon.
 LEAST_CAPACITY: Final = 0.3
 
-#: The median of the last `LATEST` buckets from which on a bolt counts as saturated already.
+#: A bolt is saturated already if the median of its last `LATEST` buckets reaches this.
 SATURATED: Final = 0.98
 
 LATEST: Final = 3
 
-#: The last buckets, which have to rise at least half as fast: else the rise is over.
+#: The last buckets, which must rise at least half as fast: else the rise is over.
 SATURATION_STILL: Final = 6
 
 _SUBJECT: Final = ("storm_id", "component")
@@ -76,16 +85,16 @@ def growing_heartbeats(
     grown: float = GROWN,
     limit_bytes: float = LIMIT_BYTES,
 ) -> DataFrame:
-    """Return topologies whose heartbeats have grown for six hours, and still do.
+    """Return topologies whose heartbeats have grown for six hours, and still grow.
 
-    ``value`` is how many times as large they are as at the beginning of the trend; ``threshold``
-    is `grown`. It is critical if they reach `limit_bytes` within a day.
+    ``value`` is the ratio of their size to that at the beginning of the trend; ``threshold`` is
+    `grown`. It is critical if they reach `limit_bytes` within a day.
 
     Parameters
     ----------
     rollup
-        ``rollup_10m``, or another with its `bucket_secs`. Read are bucket, storm_id, topology and
-        heartbeat_bytes; the largest component's counts.
+        ``rollup_10m``, or another with its `bucket_secs`. Columns read: bucket, storm_id, topology
+        and heartbeat_bytes, of the largest component.
     grown
         The least growth that is found.
     limit_bytes
@@ -147,15 +156,15 @@ def saturating_components(
     horizon_secs: float = SATURATION_HORIZON_SECS,
     significant: float = SATURATION_SIGNIFICANT,
 ) -> DataFrame:
-    """Return bolts whose capacity is 1.0 already, or reaches it within the horizon.
+    """Return bolts whose capacity is 1.0, or reaches 1.0 within the horizon.
 
-    ``value`` is the time until then in seconds, 0 for those that are there; ``threshold`` the
+    ``value`` is the time until then in seconds, 0 for saturated bolts; ``threshold`` is the
     horizon. It is critical from half an hour before.
 
     Parameters
     ----------
     rollup
-        ``rollup_10m``, or another with its `bucket_secs`. Read are bucket, storm_id, topology,
+        ``rollup_10m``, or another with its `bucket_secs`. Columns read: bucket, storm_id, topology,
         component and capacity_mean.
     horizon_secs
         How far ahead a trend is followed.
@@ -182,7 +191,7 @@ def saturating_components(
     rows = computed(rows, recent=median(last["y"]))
     saturated = (F.size("points") >= LATEST) & (F.col("recent") >= SATURATED)
     rows = rows.withColumn("saturated", saturated)
-    # Most bolts are idle, and need no more work.
+    # Drops most bolts, which are idle.
     trending = (F.size("points") >= SATURATION_LEAST) & (F.col("recent") >= LEAST_CAPACITY)
     rows = rows.where(F.col("saturated") | trending)
     rows = computed(rows, slopes=slopes(F.col("points")))
@@ -236,17 +245,17 @@ def saturating_components(
 
 
 def computed(rows: DataFrame, **columns: Column) -> DataFrame:
-    """Return the rows with further columns, each computed once, however often it is used.
+    """Return the rows with further columns, each computed once, however often used.
 
-    Spark would put a column's expression into each filter and column that uses it, and pairs of
-    points again and again into one another.
+    Otherwise Spark repeats a column's expression in each filter and column that uses it, and nests
+    pairs of points again and again.
     """
     row = F.struct(*(column.alias(name) for name, column in columns.items()))
     return rows.select("*", F.inline(F.array(row)))
 
 
 def median(values: Column) -> Column:
-    """Return the median of an array of doubles; null if it is empty."""
+    """Return the median of an array of doubles; null if empty."""
 
     def middle(ordered: Column) -> Column:
         size = F.size(ordered)
@@ -279,7 +288,7 @@ def significance(slopes_: Column, size: Column) -> Column:
 
 
 def level(points: Column, slope: Column, at: Column) -> Column:
-    """Return where the line of this slope through the points is at the time `at`, in seconds."""
+    """Return the value at time `at` (seconds) of the line with this slope through the points."""
     return median(F.transform(points, lambda point: point["y"] + slope * (at - point["t"])))
 
 

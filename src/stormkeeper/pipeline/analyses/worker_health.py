@@ -1,4 +1,10 @@
-"""Workers that end and come back again and again, or fall silent and are heard again."""
+"""Analyses of workers' health: workers that flap, and nodes and Pacemakers with many late workers.
+
+Workers are late together if more of them are late than of the rest of the cluster. If a worker of
+the rest is late with probability p, k of m others are late by chance with at most the probability
+of Chernoff's bound, ``exp(-m KL(k/m, p))``, never less than the exact binomial probability. So
+while the whole cluster is late, as when it cannot be read, no node is found.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +17,8 @@ from pyspark.sql.window import Window
 
 from stormkeeper.pipeline.analyses.alerts import findings, instant, newest, until_now
 
-#: Within this time, in seconds, so many ends are found, or so many silences: a busy machine or
-#: network may delay a few heartbeats.
+#: Seconds within which so many ends are found, or so many silences: a busy machine or network may
+#: delay a few heartbeats.
 WITHIN_SECS: Final = 1800
 ENDS: Final = 3
 SILENCES: Final = 5
@@ -20,7 +26,7 @@ SILENCES: Final = 5
 _SUBJECT: Final = ("storm_id", "node", "port")
 
 
-#: How many workers of a node or server have to be late, as a number and as a part.
+#: How many of a node's or server's workers have to be late, as a number and as a part.
 LEAST_LATE: Final = 3
 
 LEAST_SHARE: Final = 0.5
@@ -28,19 +34,19 @@ LEAST_SHARE: Final = 0.5
 #: Least probability that a worker is late, however few of the rest are.
 FLOOR: Final = 0.01
 
-#: Probability below which chance does not explain it.
+#: Probability below which chance is no explanation.
 CHANCE: Final = 1e-4
 
-#: From this part on, it is critical.
+#: The alert is critical from this part on.
 ALL: Final = 0.9
 
-#: Of the workers that are judged: of others it is not known how they are, or they are done.
+#: The statuses that are judged; other workers' state is unknown, or they are done.
 STATUSES: Final = ("alive", "late", "dead")
 
-#: The column that says of how many workers a row is, where rows are counts.
+#: The column with the number of workers of a row, where rows are counts.
 WORKERS: Final = "workers"
 
-#: With `now`, how old the table may be, in seconds.
+#: With `now`, the greatest age of the table, in seconds.
 FRESH_SECS: Final = 60
 
 
@@ -54,15 +60,15 @@ def flapping_workers(
 ) -> DataFrame:
     """Return workers that ended, or fell silent, several times within half an hour.
 
-    ``value`` is how many times, and ``threshold`` how many are found. A death and the start after
-    it count once. It is critical if the worker died or was restarted so often; it is a warning if
-    it was only late.
+    ``value`` is how often, ``threshold`` how often is found. A death and the start after it count
+    once. It is critical if the worker died or was restarted so often; a warning if it was only
+    late.
 
     Parameters
     ----------
     events
-        ``worker_events``. Read are at, storm_id, topology, node, port and event, of which
-        ``restarted``, ``dead`` and ``late`` count.
+        ``worker_events``. Columns read: at, storm_id, topology, node, port and event;
+        ``restarted``, ``dead`` and ``late`` events count.
     within_secs, least_ends, least_silences
         So many ends, or times that it was late, within this time.
     """
@@ -71,7 +77,7 @@ def flapping_workers(
     seconds = F.unix_seconds("at")
     window = Window.partitionBy(*_SUBJECT).orderBy(seconds).rangeBetween(1 - within_secs, 0)
     for event in ("restarted", "dead", "late"):
-        # The same event at the same time was written twice.
+        # A set, as an event may have been written twice.
         moments = F.collect_set(F.when(F.col("event") == event, F.col("at"))).over(window)
         rows = rows.withColumn(event, F.size(moments))
     rows = rows.withColumn("first", F.min("at").over(window))
@@ -115,13 +121,13 @@ def late_nodes(
     Parameters
     ----------
     liveness
-        ``worker_liveness``. Read are updated_at, node and status. Without `now` it may have
-        several readings, and each is judged by itself. A row stands for as many workers as its
-        column `WORKERS` says, for one where there is no such column.
+        ``worker_liveness``. Columns read: updated_at, node and status. Without `now`, each reading
+        in the table is judged. A row stands for the number of workers in its column `WORKERS`, or
+        for one without that column.
     least_late, least_share
         How many of a node's workers have to be late or dead.
     chance
-        Probability below which chance does not explain it, given the rest of the cluster.
+        Probability below which chance is no explanation, given the rest of the cluster.
     """
     limits = {"least_share": least_share, "chance": chance}
     return _late(liveness, "node", now, least_late=least_late, **limits)
@@ -135,7 +141,7 @@ def late_pacemakers(
     least_share: float = LEAST_SHARE,
     chance: float = CHANCE,
 ) -> DataFrame:
-    """Return Pacemakers whose pulses are late together; as `late_nodes`, by server."""
+    """Return Pacemakers whose pulses are late together: as `late_nodes`, by server."""
     limits = {"least_share": least_share, "chance": chance}
     return _late(liveness, "server", now, least_late=least_late, **limits)
 
@@ -152,7 +158,7 @@ def _late(
     rows = until_now(liveness, F.col("updated_at"), now, past_secs=FRESH_SECS)
     reading = F.col("updated_at")
     if now is not None:
-        # Always now, which Spark cannot see: it warns of windows over a constant.
+        # Equals now, but is no constant: Spark warns of windows over a constant.
         reading = F.greatest(reading, instant(now))
     counted = rows.where(F.col(by).isNotNull() & F.col("status").isin(*STATUSES))
     workers = F.col(WORKERS) if WORKERS in liveness.columns else F.lit(1)

@@ -1,10 +1,14 @@
-"""Components whose executors share their work unevenly, for longer than chance explains.
+"""Analyses of the workload: components that share it unevenly, and unusual throughput.
 
-Of n executors with equal work each has 1/n of it. The busiest one has more, for two reasons that
-are no trouble. Counts scatter: as Storm counts every twentieth tuple, by
-``topology.stats.sample.rate``, and adds 20, the scatter is that of a twentieth of the tuples. And
-where tuples go by key, each executor has its own keys. The busiest of n executors lies about
-``sqrt(2 ln n)`` standard deviations above their mean.
+Of n executors with equal work each has 1/n. The busiest has more, for two harmless reasons. Counts
+scatter: Storm counts every twentieth tuple (``topology.stats.sample.rate``) as 20, so the scatter
+is that of a twentieth of the tuples. And where tuples go by key, executors have different keys. The
+busiest of n executors lies about ``sqrt(2 ln n)`` standard deviations above their mean.
+
+Throughput is compared with the median of the last hours, with the median distance from it (MAD) as
+its scatter. A daily rhythm moves slowly beside that. What stops and starts at the same time each
+day is known from the second day on: the past also says by how much this time of day differs from
+the hours before.
 """
 
 from __future__ import annotations
@@ -19,7 +23,7 @@ from pyspark.sql.window import Window, WindowSpec
 from stormkeeper.pipeline.analyses.alerts import after, findings, newest, until_now
 from stormkeeper.pipeline.analyses.trends import computed, median
 
-#: How many buckets are looked at, and in how many of them the work has to be uneven.
+#: Buckets that are judged, and how many of them have to be uneven.
 BUCKETS: Final = 10
 NEEDED: Final = 8
 
@@ -29,25 +33,25 @@ KEYS_CV: Final = 0.5
 #: Tuples for each one that Storm counts.
 SAMPLED: Final = 20.0
 
-#: From this capacity on the busiest executor holds its topology up.
+#: The capacity from which on the busiest executor delays its topology.
 BUSY: Final = 0.9
 
 _SUBJECT: Final = ("storm_id", "component")
 
 
-#: Buckets that have to differ, one after the other, and those before them that are the past.
+#: Consecutive buckets that have to differ, and those before that are the past.
 RECENT: Final = 2
 
 PAST: Final = 18
 
 LEAST_PAST: Final = 12
 
-#: A topology has fallen below this part of its past, or risen above this multiple.
+#: Throughput is unusual below this part of the past, or above this multiple.
 FALLEN: Final = 0.5
 
 RISEN: Final = 3.0
 
-#: It differs by so many standard deviations besides.
+#: Least difference from the past, in standard deviations.
 DEVIATIONS: Final = 5.0
 
 #: Half the width of "this time of day", in buckets.
@@ -68,22 +72,22 @@ def skewed_components(
 ) -> DataFrame:
     """Return components in which one executor has too much of the work, or many have hardly any.
 
-    ``value`` is the busiest executor's share of the work, from 0 to 1, or, where that is not too
-    large, the coefficient of variation between executors. ``threshold`` is what it was compared
-    with. It is critical if the busiest executor's capacity is 0.9 or more.
+    ``value`` is the busiest executor's share of the work, from 0 to 1, or, if that is not too
+    large, the coefficient of variation between executors; ``threshold`` is its limit. It is
+    critical if the busiest executor's capacity is 0.9 or more.
 
     Parameters
     ----------
     rollup
-        ``rollup_1m``, or another with its `bucket_secs`, which suits quiet components better. Read
-        are bucket, storm_id, topology, component, executors, executed, emitted, capacity,
+        ``rollup_1m``, or another with its `bucket_secs`, which suits quiet components better.
+        Columns read: bucket, storm_id, topology, component, executors, executed, emitted, capacity,
         largest_share and executed_cv. Work is ``executed``, or ``emitted`` where that is 0 or null.
     buckets, needed
-        It is found if `needed` of the last `buckets` buckets were uneven.
+        A component is found if `needed` of the last `buckets` buckets were uneven.
     keys_cv
         How unevenly keys may spread: standard deviation between executors by their mean.
     sampled
-        Tuples for each one that is counted; 1 for workers that count every one.
+        Tuples for each one that is counted; 1 for workers that count every tuple.
     """
     end = after(F.col("bucket"), bucket_secs)
     rows = until_now(rollup, end, now, past_secs=(buckets + 1) * bucket_secs)
@@ -139,7 +143,7 @@ def skewed_components(
 
 
 def _uneven(rows: DataFrame, keys_cv: float, sampled: float) -> DataFrame:
-    """Return the rows whose work was uneven: hardly any, so that all else has little to do."""
+    """Return the rows whose work was uneven: hardly any, so that the rest has little to do."""
     work = F.when(F.col("executed") > 0, F.col("executed")).otherwise(F.col("emitted"))
     several = (F.col("executors") > 1) & (work > 0)
     executors = F.when(several, F.col("executors"))
@@ -184,18 +188,18 @@ def unusual_throughput(
 
     ``value`` is the throughput in tuples per second, the median of the last buckets; ``threshold``
     the limit that it crossed. A fall below a tenth of that limit is critical. Throughput is what
-    the spouts acked; what they emitted, if the topology acks nothing; what its bolts executed, if
-    no spout has counted anything. A level that lasts becomes the past: then nothing is found.
+    the spouts acked; or emitted, if the topology acks nothing; or what its bolts executed, if no
+    spout has counted anything. A level that lasts becomes the past, and is no longer found.
 
     Parameters
     ----------
     rollup
-        ``rollup_10m``, or another with its `bucket_secs`. Read are bucket, storm_id, topology,
+        ``rollup_10m``, or another with its `bucket_secs`. Columns read: bucket, storm_id, topology,
         kind, executed, emitted and acked. With at least a day of past, times of day count.
     fallen, risen
         Parts of the past, below and above which throughput is unusual.
     deviations
-        By how many standard deviations it has to differ, too.
+        Least difference in standard deviations.
     """
     end = after(F.col("bucket"), bucket_secs)
     past_secs = DAY_SECS + (RECENT + PAST + 1) * bucket_secs
@@ -283,7 +287,7 @@ def _measured(rows: DataFrame) -> DataFrame:
         before=F.when(known, median(F.col("before_then"))),
     )
     distances = F.transform("past.y", lambda done: F.abs(done - F.col("usual")))
-    # A job that had not run yet at this time says nothing about how much it then rose.
+    # Without work before that time of day, its rise is unknown.
     low, high = (
         F.when(F.col("before") > 0, extreme("then") / F.col("before"))
         for extreme in (F.array_min, F.array_max)
@@ -292,7 +296,7 @@ def _measured(rows: DataFrame) -> DataFrame:
 
 
 def _often_low() -> Column:
-    """Whether the past had been as low before, and had risen again: it comes and goes."""
+    """Return whether the past was as low before, and rose again: an intermittent load."""
     low = F.col("low")
     normal = F.array_max(
         F.transform(F.filter("past", lambda point: point["y"] >= low), lambda point: point["t"])

@@ -1,10 +1,4 @@
-"""Heartbeats from bytes to Arrow's columns, without an object of Python's for each field.
+"""Decoding of heartbeats into Arrow's columns, without a Python object for each field.
 
-=============  ====================================================================================
-``values``     the way in: the values of pulses, compressed or not, become columns
-``layout``     the types of the columns, and the limits
-``engine``     which of the two engines runs
-``plain``      the one in plain Python, which also says what is wrong with a value
-``_compiled``  the compiled one
-=============  ====================================================================================
+`decoder` chooses between two engines with one interface: `_compiled`, and `plain` in Python.
 """

@@ -1,4 +1,4 @@
-"""Which of the two engines decodes: the compiled one where it was built, or else plain Python."""
+"""Decoding of pulses' values into columns, by the compiled engine if it was built, or in Python."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ log = logging.getLogger(__name__)
 _MODULE: Final = "stormkeeper.pipeline.decoding._compiled"
 
 
-#: How many values, and how much of them and of the names in their rows (bytes), become columns
-#: together: so many that the columns cost little each, and so little that they fit in memory.
+#: Values that become columns together, and the limit for them and the names in their rows, in
+#: bytes: enough that columns cost little each, and few enough for the memory.
 _MOST: Final = 512
 
 _MOST_BYTES: Final = 32 * 1024 * 1024
 
 
 class Builder(Protocol):
-    """What both engines have; `plain.Builder` says what each of these does."""
+    """The interface of both engines; `plain.Builder` documents its methods."""
 
     @property
     def weight(self) -> int:
-        """Bytes of heartbeats, and of names in their rows, that are in it."""
+        """Bytes of the heartbeats added, and of the names in their rows."""
 
     def __len__(self) -> int:
         """Return the number of heartbeats, and of rows without one."""
 
     def add(self, data: bytes) -> bool:
-        """Add a heartbeat; return whether it was taken."""
+        """Add a heartbeat; return whether the engine took it."""
 
     def refuse(self, reason: str | None) -> None:
         """Add a row without a heartbeat."""
@@ -49,7 +49,7 @@ class Builder(Protocol):
 
 
 class Engine(NamedTuple):
-    """What heartbeats are decoded with."""
+    """An engine that decodes heartbeats."""
 
     #: ``compiled`` or ``interpreted``.
     name: str
@@ -60,7 +60,7 @@ INTERPRETED: Final = Engine("interpreted", plain.Builder)
 
 
 def load() -> Engine:
-    """Return the compiled engine, or the interpreted one where it was not built."""
+    """Return the compiled engine, or the interpreted one if it was not built."""
     try:
         return Engine("compiled", import_module(_MODULE).Builder)
     except ImportError:
@@ -68,13 +68,13 @@ def load() -> Engine:
 
 
 def warn_if_interpreted() -> None:
-    """Log why the compiled engine does not run, if it does not, and what to do."""
+    """Log why the compiled engine does not run, and the remedy."""
     try:
         import_module(_MODULE)
     except ImportError as error:
         is_absent = isinstance(error, ModuleNotFoundError) and error.name == _MODULE
         log.warning(
-            "heartbeats are decoded in plain Python, which takes some fifteen times the CPU: %s;"
+            "heartbeats are decoded in plain Python, with about fifteen times the CPU: %s;"
             " install a C compiler and Python's headers (Debian: apt-get install gcc python3-dev),"
             " then stormkeeper anew",
             "no C compiler was there when stormkeeper was installed"
@@ -91,15 +91,15 @@ def decode(
     Parameters
     ----------
     values
-        Heartbeats, plain or compressed; None where there is none.
+        Heartbeats, plain or compressed; None for a row without one.
     engine
-        What to decode them with; the compiled engine where it was built, if left out.
+        The engine; by default the compiled one, if built.
 
     Yields
     ------
-    For some of the values, in their order: how many these are, and the columns
-    `layout.HEARTBEAT`. Whatever the values are, nothing is raised: the column ``error`` says why
-    one could not be decoded. One that decompresses to more than `layout.HEARTBEAT_BYTES` is not.
+    For some of the values, in their order: their number, and the columns `layout.HEARTBEAT`. Never
+    raises for a value: the column ``error`` says why one could not be decoded, such as one that
+    decompresses to more than `layout.HEARTBEAT_BYTES`.
     """
     engine = engine or _default()
     builder = engine.builder()
@@ -124,7 +124,7 @@ def _finished(builder: Builder) -> Iterator[tuple[int, dict[str, pa.Array]]]:
 
 
 def _add(builder: Builder, value: bytes | None) -> Builder | None:
-    """Add a value; return another builder that has it, if this one left it alone."""
+    """Add a value; return another builder with it if this one did not take it."""
     if value is None:
         builder.refuse(None)
         return None

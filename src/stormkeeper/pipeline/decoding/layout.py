@@ -1,4 +1,4 @@
-"""What decoded heartbeats are in Arrow, and how columns are put together."""
+"""The Arrow types of decoded heartbeats, and functions that build their columns."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from typing import Final
 
 import pyarrow as pa
 
-#: What a heartbeat may decompress to, in bytes. The largest that are known have some hundred
-#: kilobytes. In memory one takes up to ten times its bytes, and in plain Python forty times.
+#: Limit of a decompressed heartbeat, in bytes. The largest known have some hundred kilobytes. In
+#: memory a heartbeat takes up to ten times its bytes, and in plain Python forty times.
 HEARTBEAT_BYTES: Final = 16 * 1024 * 1024
 
-#: What the names of its windows, components and streams may take in its rows, in bytes: each has
-#: its own, so that a long one grows with their number.
+#: Limit of the window, component and stream names in a heartbeat's rows, in bytes: each row has its
+#: own, so a long name grows with the rows.
 NAME_BYTES: Final = HEARTBEAT_BYTES
 
-#: Texts come again and again: numbers of them are decoded, sent and looked up in less time.
+#: Texts recur: their numbers are decoded, sent and looked up faster.
 NUMBER: Final = pa.int32()
 TEXT: Final = pa.dictionary(NUMBER, pa.string())
 
@@ -39,7 +39,7 @@ EXECUTOR: Final = pa.struct(
     ]
 )
 
-#: The columns of a heartbeat, all null where there is none but for `error`, which says why.
+#: The columns of a heartbeat; without one, all are null but `error`.
 HEARTBEAT: Final[dict[str, pa.DataType]] = {
     "time_secs": pa.int64(),
     "uptime_secs": pa.int32(),
@@ -48,13 +48,12 @@ HEARTBEAT: Final[dict[str, pa.DataType]] = {
     "error": pa.string(),
 }
 
-#: Not a column, as Arrow imports pandas to make the first one: those who only plan what is read
-#: need neither.
+#: Not an Arrow array: Arrow imports pandas for its first array, which planning does not need.
 _KINDS: Final = ("bolt", "spout")
 
 
 def plain(of: pa.DataType) -> pa.DataType:
-    """Return a type with texts in the place of `TEXT`, as tables and Spark have them."""
+    """Return a type with texts in place of `TEXT`, as tables and Spark have it."""
     if pa.types.is_list(of):
         return pa.list_(plain(of.value_type))
     if pa.types.is_struct(of):
@@ -63,47 +62,47 @@ def plain(of: pa.DataType) -> pa.DataType:
 
 
 def memory(size: int) -> pa.Buffer:
-    """Return memory that can grow, for a column."""
+    """Return resizable memory for a column."""
     return pa.allocate_buffer(size, resizable=True)
 
 
 def column(
     of: pa.DataType, count: int, values: pa.Buffer, valid: pa.Buffer | None = None
 ) -> pa.Array:
-    """Make a column of memory that has its values, and a bit for each that is not null."""
+    """Return a column from its values and a validity bit for each."""
     return pa.Array.from_buffers(of, count, [valid, values])
 
 
 def texts(count: int, offsets: pa.Buffer, data: pa.Buffer) -> pa.Array:
-    """Make a column of texts that lie one after another."""
+    """Return a column of texts from adjoining characters."""
     return pa.Array.from_buffers(pa.string(), count, [None, offsets, data])
 
 
 def chosen(
     among: pa.Array, numbers: pa.Buffer, count: int, valid: pa.Buffer | None = None
 ) -> pa.Array:
-    """Make a column of `TEXT` of memory that has the texts' numbers."""
+    """Return a column of `TEXT` from the texts' numbers."""
     return pa.DictionaryArray.from_arrays(column(pa.int32(), count, numbers, valid), among)
 
 
 def kinds(numbers: pa.Buffer, count: int, valid: pa.Buffer) -> pa.Array:
-    """Make the column of kinds of memory that has their places in `_KINDS`."""
+    """Return the column of kinds from their positions in `_KINDS`."""
     return chosen(pa.array(_KINDS, pa.string()), numbers, count, valid)
 
 
 def structs(of: pa.StructType, columns: Sequence[pa.Array]) -> pa.Array:
-    """Make a column of structs, none of them null."""
+    """Return a column of structs without nulls."""
     return pa.StructArray.from_arrays(columns, fields=list(of))
 
 
 def lists(
     values: pa.Array, count: int, offsets: pa.Buffer, valid: pa.Buffer | None = None
 ) -> pa.Array:
-    """Make a column of lists of memory that says where each begins."""
+    """Return a column of lists from the offsets of their beginnings."""
     of = pa.list_(values.type)
     return pa.Array.from_buffers(of, count, [valid, offsets], children=[values])
 
 
 def reasons(found: Sequence[str | None]) -> pa.Array:
-    """Make the column of errors."""
+    """Return the column of errors."""
     return pa.array(found, pa.string())

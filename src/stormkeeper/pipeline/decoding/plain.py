@@ -1,12 +1,9 @@
-"""The plain engine of decoding, in Python alone.
+"""The decoding engine in plain Python.
 
-It reads what `thrift.reader` reads, by the same rules and with the same errors, and no record is
-made of it: a statistic becomes a dictionary, by window, of dictionaries by stream, and these become
-columns. The columns are those of `pipeline.decoding.layout`.
-
-A reader is a function of the bytes, a position and the streams that were met so far in the
-heartbeat; it returns the value and the position after it, as in `thrift.reader`. What runs off the
-end shows as `IndexError` or `struct.error`.
+It follows the rules of `thrift.reader`, with the same errors, without a record: a statistic is a
+dictionary, by window, of dictionaries by stream, which become the columns of `layout`. A reader
+takes the bytes, a position and the heartbeat's streams so far, and returns the value and the
+position after it. Running off the end raises `IndexError` or `struct.error`.
 """
 
 from __future__ import annotations
@@ -42,8 +39,7 @@ from stormkeeper.thrift.scalars import (
     unpack_map_header,
 )
 
-#: A statistic: by window, by stream. A stream is its name, or the component that it comes from and
-#: its name.
+#: A statistic by window and stream. A stream is its name, or its source component and its name.
 _Statistic = dict[str, dict[Any, int | float]]
 
 _read_text = SCALAR_READERS[STRING]
@@ -52,22 +48,22 @@ _header = Struct(">bh")
 
 _counts, _averages = ((I64, Struct(">q").unpack_from), (DOUBLE, Struct(">d").unpack_from))
 
-#: The statistics in the order of the columns, and those of them that every executor has.
+#: The statistics in the order of the columns, and the ones that every executor has.
 _STATISTICS: Final = tuple(field.name for field in layout.COUNTER)[3:-1]
 
 _COMMON: Final = ("emitted", "transferred")
 
-#: An executor's statistics: by name, and by whether their streams come in.
+#: An executor's statistics, by name and by whether their streams come in.
 _Statistics = dict[tuple[str, bool], _Statistic]
 
-#: The streams of an executor's rows, by window, and by whether they come in.
+#: The streams of an executor's rows, by window and by whether they come in.
 _Streams = dict[tuple[str, bool], dict[Any, Any]]
 
 
 def _struct(cls: type, read_fields: dict[str, Reader]) -> Reader:
-    """Return the reader of a struct as a dictionary, by name, of the fields that are there.
+    """Return the reader of a struct as a dictionary of the fields present.
 
-    `read_fields` has the readers of those fields that are not read as `thrift.reader` does.
+    `read_fields` has readers for fields that are not read as `thrift.reader` does.
     """
     schema = schema_of(cls)
     fields: dict[bytes, tuple[str, Reader]] = {}
@@ -100,7 +96,7 @@ def _struct(cls: type, read_fields: dict[str, Reader]) -> Reader:
 
 
 def _of_struct(read: Reader, *names: str) -> Reader:
-    """Return the reader of a struct as a tuple of its fields, which can be a key."""
+    """Return the reader of a struct as a tuple of fields, usable as a key."""
 
     def read_key(data: bytes, pos: int, seen: Seen) -> tuple[tuple[Any, ...], int]:
         values, pos = read(data, pos, seen)
@@ -110,7 +106,7 @@ def _of_struct(read: Reader, *names: str) -> Reader:
 
 
 def _map_header(data: bytes, pos: int, key: int, value: int) -> tuple[int, int]:
-    """Return a map's count, and the position after it; see `thrift.reader`."""
+    """Return a map's count and the position after its header; see `thrift.reader`."""
     kind, other_kind, count = unpack_map_header(data, pos)
     if (kind != key or other_kind != value) and count:
         raise MalformedError(f"a map of types {kind}, {other_kind} instead of {key}, {value}", pos)
@@ -135,7 +131,7 @@ def _map(key: int, read_key: Reader, value: int, read_value: Reader) -> Reader:
 def _by_stream(key: int, read_key: Reader, value: int, unpack: Callable[..., Any]) -> Reader:
     """Return the reader of a map from streams to numbers, which takes most of the time.
 
-    A stream that was met before is found by its bytes, as in `thrift.reader`.
+    A known stream is found by its bytes, as in `thrift.reader`.
     """
     of_this_kind = (key,)
 
@@ -197,16 +193,16 @@ _read_heartbeat = _struct(
 
 
 class Builder:
-    """Heartbeats, one after another, and then their columns."""
+    """Collects heartbeats, and builds their columns."""
 
     def __init__(self) -> None:
-        #: Bytes of heartbeats, and of names in their rows, that are in it.
+        #: Bytes of the heartbeats added, and of the names in their rows.
         self.weight = 0
-        #: Of each heartbeat: time, uptime, whether it is the last one.
+        #: Each heartbeat's time, uptime, and whether it is the worker's last.
         self._heartbeats: list[tuple[int, int, bool] | None] = []
         self._reasons: list[str | None] = []
         self._executors_from = [0]
-        #: Of each executor: first and last task, component, kind, rate.
+        #: Each executor's first and last task, component, kind, rate.
         self._executors: list[tuple[int, int, str | None, str | None, float]] = []
         self._rows_from = [0]
         self._names: tuple[list[str], list[str | None], list[str]] = ([], [], [])
@@ -214,22 +210,11 @@ class Builder:
         self._partial: list[bool] = []
 
     def add(self, data: bytes) -> bool:
-        """Add a heartbeat.
+        """Add an uncompressed heartbeat; bytes after the record are ignored. Returns True.
 
-        Parameters
-        ----------
-        data
-            The record, uncompressed; what follows it is ignored.
-
-        Returns
-        -------
-        True: it was taken. The compiled engine leaves some alone.
-
-        Raises
-        ------
-        SerializationError
-            If the bytes are no heartbeat, as in `thrift.reader.decode`, or if the names in its rows
-            would take more than `layout.NAME_BYTES`. Nothing was added then.
+        The compiled engine returns False for heartbeats that it leaves to this one. Raises
+        `SerializationError` if the bytes are no heartbeat, as in `thrift.reader.decode`, or the
+        names in its rows exceed `layout.NAME_BYTES`; nothing was added then.
         """
         heartbeat = _heartbeat(data)
         executors = heartbeat["executor_stats"]
@@ -252,7 +237,7 @@ class Builder:
         return True
 
     def refuse(self, reason: str | None) -> None:
-        """Add a row without a heartbeat, and why it has none."""
+        """Add a row without a heartbeat, with the reason."""
         self._end(None, reason)
 
     def __len__(self) -> int:
@@ -260,7 +245,7 @@ class Builder:
         return len(self._reasons)
 
     def finish(self) -> dict[str, pa.Array]:
-        """Return the columns of `layout.HEARTBEAT`. The builder takes no more."""
+        """Return the columns of `layout.HEARTBEAT`. The builder must not be used again."""
         counters = (*self._names, *self._statistics.values(), self._partial)
         rows = [
             pa.array(values, field.type)
@@ -338,7 +323,7 @@ def _streams_of(statistics: _Statistics) -> _Streams:
 
 
 def _name_bytes(streams: _Streams, component: str) -> int:
-    """Return what windows, components and streams take in the rows of an executor."""
+    """Return the bytes of window, component and stream names in an executor's rows."""
     return sum(
         (len(window.encode()) + len(component.encode())) * len(keys)
         + len(
