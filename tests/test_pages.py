@@ -104,6 +104,12 @@ def test_every_command_and_its_options_are_there(page):
         assert given <= known, piece
 
 
+def test_pictures_are_those_that_the_script_draws(tmp_path):
+    subprocess.run([ROOT / "scripts/draw-pictures", tmp_path], timeout=60, check=True)
+    drawn = {file.name: file.read_text() for file in tmp_path.iterdir()}
+    assert drawn == {file.name: file.read_text() for file in (ROOT / "docs/pictures").iterdir()}
+
+
 def test_pages_build_into_a_site(tmp_path):
     command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--site-dir", tmp_path]
     built = subprocess.run(
