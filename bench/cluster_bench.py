@@ -42,7 +42,7 @@ from stormkeeper.conf import Address
 from stormkeeper.local import ports
 from stormkeeper.local.dev_zookeeper import DevZooKeeper
 from stormkeeper.pacemaker.client.pool import PacemakerPool
-from stormkeeper.rpc.messages import Kind, frame
+from stormkeeper.rpc.message_frames import Kind, frame
 from stormkeeper.thrift.serialization import serialize
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -8,8 +8,8 @@ from thrift.Thrift import TApplicationException, TMessageType
 from thrift.transport.TTransport import TTransportException
 
 from stormkeeper.conf.address import Address
-from stormkeeper.rpc.calling import Calls, Client
-from stormkeeper.rpc.leader import LeaderClient
+from stormkeeper.rpc.leader_client import LeaderClient
+from stormkeeper.rpc.service_client import Calls, ServiceClient
 from stormkeeper.thrift.idl import schema_of
 from stormkeeper.thrift.nimbus import Nimbus
 from support import nimbus_ids
@@ -240,7 +240,7 @@ def apache():
     answers = Answers()
     with (
         apache_nimbus(answers) as port,
-        Client(
+        ServiceClient(
             Nimbus, Address("127.0.0.1", port), max_frame=1 << 24, timeout=DEADLINE_SECS
         ) as client,
     ):

@@ -5,15 +5,15 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stormkeeper.rpc.connection import Connection, State
-from stormkeeper.rpc.messages import Kind, Message, frame
+from stormkeeper.rpc.connection import CallStream, StreamState
+from stormkeeper.rpc.message_frames import Kind, ThriftMessage, frame
 from support.rpc import Password, call_bytes, example, text_body
 
 METHODS = example.Example.methods
 MAX = 200
 CALLS = st.lists(
     st.builds(
-        Message,
+        ThriftMessage,
         st.just(Kind.CALL),
         st.sampled_from(["echo", "nothing", "no such method"]),
         st.integers(0, 99),
@@ -24,7 +24,7 @@ CALLS = st.lists(
 
 
 def connection(authentication=None):
-    return Connection(METHODS, MAX, authentication)
+    return CallStream(METHODS, MAX, authentication)
 
 
 def calls_of(connection):
@@ -49,7 +49,7 @@ def test_the_calls_are_the_same_however_the_bytes_are_chopped(calls, cuts):
         assert ours.receive(piece) == (b"", None)
         got += calls_of(ours)
     assert got == calls
-    assert (ours.state, ours.fault) == (State.READY, None)
+    assert (ours.state, ours.fault) == (StreamState.READY, None)
     assert (ours.frames, ours.held_bytes) == (len(calls), 0)
     assert not ours.has_partial
 
@@ -84,7 +84,7 @@ def test_one_call_is_under_way_at_a_time():
     ours.receive(call_bytes("echo") + call_bytes("nothing", sequence=2))
     assert ours.next_call().name == "echo"
     assert ours.next_call() is None
-    assert (ours.state, ours.has_whole) == (State.CALLED, True)
+    assert (ours.state, ours.has_whole) == (StreamState.CALLED, True)
     ours.answered()
     assert ours.next_call().sequence == 2
 
@@ -93,7 +93,7 @@ def test_a_frame_too_long_ends_it_after_the_calls_before_it():
     ours = connection()
     ours.receive(call_bytes("echo") + (MAX + 1).to_bytes(4, "big") + b"x")
     assert [call.name for call in calls_of(ours)] == ["echo"]
-    assert ours.state is State.OVER
+    assert ours.state is StreamState.OVER
     assert "nimbus.thrift.max_buffer_size" in ours.fault
     ours.receive(call_bytes("echo"))
     assert calls_of(ours) == []
@@ -135,4 +135,8 @@ def test_a_client_authenticates_before_its_first_call(cuts):
 def test_who_does_not_authenticate_calls_nothing():
     ours = connection(Password())
     assert ours.receive(call_bytes("echo")) == (b"no", None)
-    assert (ours.next_call(), ours.state, ours.fault) == (None, State.OVER, "a wrong password")
+    assert (ours.next_call(), ours.state, ours.fault) == (
+        None,
+        StreamState.OVER,
+        "a wrong password",
+    )

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from stormkeeper.rpc.head_starts import first_of
+from stormkeeper.rpc.leader_client import first_of
 from support.waiting import DEADLINE_SECS, until
 
 

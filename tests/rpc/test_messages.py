@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stormkeeper.errors import RemoteProtocolError, SerializationError
-from stormkeeper.rpc.messages import (
+from stormkeeper.rpc.message_frames import (
     FaultKind,
     Kind,
-    Message,
+    ThriftMessage,
     bad_length,
     fault_frame,
     frame,
@@ -19,7 +19,7 @@ from stormkeeper.rpc.messages import (
 )
 
 MESSAGES = st.builds(
-    Message,
+    ThriftMessage,
     st.sampled_from(Kind),
     st.text(max_size=40),
     st.integers(-(2**31), 2**31 - 1),

@@ -19,8 +19,8 @@ from stormkeeper.nimbus.service.context import ServiceContext, Submissions
 from stormkeeper.nimbus.service.handler import Handler
 from stormkeeper.nimbus.submitted import SubmittedCode
 from stormkeeper.paths import NimbusId
-from stormkeeper.rpc.limits import Limits
-from stormkeeper.rpc.serving import Server
+from stormkeeper.rpc.connection import ServerLimits
+from stormkeeper.rpc.server import ThriftServer
 from stormkeeper.thrift.nimbus import Nimbus
 from stormkeeper.thrift.records import NimbusSummary
 from stormkeeper.topology import description
@@ -115,7 +115,7 @@ class NimbusService:
                 clock=self.clock,
             )
         )
-        self.server = Server(Nimbus, self.handler, Limits.of(self.conf), name="nimbus")
+        self.server = ThriftServer(Nimbus, self.handler, ServerLimits.of(self.conf), name="nimbus")
         self.server.start(self._listener)
         self.code.start()
         began = int(self.clock()) - 100

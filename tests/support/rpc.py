@@ -8,9 +8,8 @@ from contextlib import contextmanager
 from struct import pack, unpack
 
 from stormkeeper.daemon.sockets import listen
-from stormkeeper.rpc.connection import Step
-from stormkeeper.rpc.limits import Limits
-from stormkeeper.rpc.serving import Server
+from stormkeeper.rpc.connection import HandshakeStep, ServerLimits
+from stormkeeper.rpc.server import ThriftServer
 from stormkeeper.thrift import idl
 from support.waiting import DEADLINE_SECS
 
@@ -78,10 +77,10 @@ class Password:
     def receive(self, data):
         self.heard += data
         if not b"let me in".startswith(self.heard[:9]):
-            return Step(send=b"no", fault="a wrong password")
+            return HandshakeStep(send=b"no", fault="a wrong password")
         if len(self.heard) < 9:
-            return Step()
-        return Step(send=b"welcome", rest=self.heard[9:], user="alice")
+            return HandshakeStep()
+        return HandshakeStep(send=b"welcome", rest=self.heard[9:], user="alice")
 
 
 @contextmanager
@@ -89,7 +88,9 @@ def served(handler, service=example.Example, drain=0.0, authenticate=None, **lim
     """Yield a server of `handler` and where it listens; at its end no connection is waited for."""
     listener = listen("127.0.0.1", 0, keys="", backlog=64)
     place = listener.getsockname()
-    server = Server(service, handler, Limits(**limits), name="test", authenticate=authenticate)
+    server = ThriftServer(
+        service, handler, ServerLimits(**limits), name="test", authenticate=authenticate
+    )
     server.start(listener)
     try:
         yield server, place

@@ -32,7 +32,7 @@ from stormkeeper.errors import (
     RpcUnavailableError,
 )
 from stormkeeper.paths import NimbusId
-from stormkeeper.rpc.calling import Client
+from stormkeeper.rpc.service_client import ServiceClient
 from stormkeeper.state.storm.blob_records import BlobEntry, BlobRecord
 from stormkeeper.state.storm.cluster import StormReads
 from stormkeeper.thrift.nimbus import AuthorizationException, KeyNotFoundException, Nimbus
@@ -88,7 +88,7 @@ def peer_connector(conf: Conf) -> PeerConnector:
     @contextmanager
     def connect(nimbus: NimbusId) -> Iterator[NimbusPeer]:
         address = Address(nimbus.host, nimbus.port)
-        with Client(Nimbus, address, max_frame=max_frame, timeout=longest) as client:
+        with ServiceClient(Nimbus, address, max_frame=max_frame, timeout=longest) as client:
             yield NimbusPeer(client)
 
     return connect
@@ -100,7 +100,7 @@ class NimbusPeer:
     The offset goes in a field of ours (id 1000), which Storm's Nimbus skips.
     """
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: ServiceClient) -> None:
         self._client = client
 
     def begin_blob_download(self, key: str, offset: int, timeout_secs: float) -> Download:

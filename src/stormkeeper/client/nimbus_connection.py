@@ -1,7 +1,7 @@
 """Connection of a command to the leading Nimbus, with short waits and errors that name a remedy.
 
-`stormkeeper.rpc.leader` finds the leader. Storm's client searches for minutes by default; here a
-search ends after seconds, or, if a Nimbus answers, when an election should be over. Keys of
+`stormkeeper.rpc.leader_client` finds the leader. Storm's client searches for minutes by default;
+here a search ends after seconds, or, if a Nimbus answers, when an election should be over. Keys of
 ``storm.nimbus.retry.*`` that are set hold as in Storm's client. All errors are Stormkeeper's own.
 """
 
@@ -20,9 +20,9 @@ from stormkeeper.errors import (
     RpcOutcomeUnknownError,
     RpcRefusedError,
 )
-from stormkeeper.rpc.calling import Calls
-from stormkeeper.rpc.leader import LeaderClient
-from stormkeeper.rpc.messages import FaultKind
+from stormkeeper.rpc.leader_client import LeaderClient
+from stormkeeper.rpc.message_frames import FaultKind
+from stormkeeper.rpc.service_client import Calls
 from stormkeeper.thrift.nimbus import (
     AlreadyAliveException,
     AuthorizationException,

@@ -17,7 +17,7 @@ from stormkeeper.daemon.metrics import health_page, metrics_page
 from stormkeeper.errors import StormkeeperError
 from stormkeeper.heartbeats.liveness import Status
 from stormkeeper.nimbus.status import ClusterStatus
-from stormkeeper.rpc.serving import Server
+from stormkeeper.rpc.server import ThriftServer
 from stormkeeper.state.storage import ConnectionState
 
 PREFIX: Final = "stormkeeper_nimbus_"
@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 
 def pages(
     status: Callable[[], ClusterStatus],
-    server: Server,
+    server: ThriftServer,
     connection: Callable[[], ConnectionState],
     period_secs: float,
     clock: Callable[[], float],
@@ -139,7 +139,7 @@ class _NimbusMetrics(Collector):
     def __init__(
         self,
         status: Callable[[], ClusterStatus],
-        server: Server,
+        server: ThriftServer,
         connection: Callable[[], ConnectionState],
         disk_fault: Callable[[], str | None],
         lost_blobs: Callable[[], int],
@@ -205,7 +205,7 @@ def _leader_metrics(status: ClusterStatus) -> Iterator[Metric]:
     yield _gauge("unread_pacemakers", "Pacemakers that did not answer.", status.unread)
 
 
-def _service_metrics(server: Server) -> Iterator[Metric]:
+def _service_metrics(server: ThriftServer) -> Iterator[Metric]:
     yield _gauge("connections", "Connections of clients.", server.open)
     yield _counter("connections_accepted", "Connections that were let in.", server.counts.accepted)
     yield _gauge("calls_waiting", "Calls that wait for a thread.", server.workers.waiting)

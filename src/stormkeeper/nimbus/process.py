@@ -48,8 +48,8 @@ from stormkeeper.nimbus.status import StatusTracker
 from stormkeeper.nimbus.submitted import SubmittedCode
 from stormkeeper.nimbus.topology_cache import TopologyCache
 from stormkeeper.paths import NimbusId
-from stormkeeper.rpc.limits import Limits
-from stormkeeper.rpc.serving import Server
+from stormkeeper.rpc.connection import ServerLimits
+from stormkeeper.rpc.server import ThriftServer
 from stormkeeper.state.storm import cluster
 from stormkeeper.state.storm.cluster import LeaderClusterState, StormClusterState
 from stormkeeper.thrift.nimbus import Nimbus
@@ -235,7 +235,9 @@ def _run(
             removed=removed.ids,
             clock=clock,
         )
-        server = Server(Nimbus, handler := Handler(context), Limits.of(conf), name="nimbus")
+        server = ThriftServer(
+            Nimbus, handler := Handler(context), ServerLimits.of(conf), name="nimbus"
+        )
         made = functools.partial(
             _pages,
             server=server,
@@ -299,7 +301,7 @@ def _observed(conf: Conf, made: Callable[[], Pages]) -> Iterator[None]:
 
 def _pages(
     *,
-    server: Server,
+    server: ThriftServer,
     status: StatusTracker,
     storm: StormClusterState,
     timeouts: Timeouts,

@@ -40,7 +40,7 @@ from stormkeeper.pipeline.components import (
     unnamed,
 )
 from stormkeeper.pipeline.status import StatusTracker
-from stormkeeper.rpc.leader import LeaderClient
+from stormkeeper.rpc.leader_client import LeaderClient
 from stormkeeper.thrift.nimbus import (
     AuthorizationException,
     GetInfoOptions,

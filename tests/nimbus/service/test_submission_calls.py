@@ -9,7 +9,7 @@ import pytest
 
 from stormkeeper.blobs import keys
 from stormkeeper.conf.address import Address
-from stormkeeper.rpc.leader import LeaderClient
+from stormkeeper.rpc.leader_client import LeaderClient
 from support.nimbus_clients import NO_TOPOLOGY, declared, submission, upload
 from support.nimbus_service import SECRET, describe, plain_topology
 from support.waiting import DEADLINE_SECS, until

@@ -11,7 +11,7 @@ from stormkeeper.blobs import replication
 from stormkeeper.conf.address import Address
 from stormkeeper.errors import CallRefusedError, NotLeaderError, OutcomeUnknownError
 from stormkeeper.nimbus.submitted import encode_conf
-from stormkeeper.rpc.calling import Client
+from stormkeeper.rpc.service_client import ServiceClient
 from stormkeeper.state.storm.cluster import StormClusterState
 from stormkeeper.state.storm.record_io import Codec
 from stormkeeper.thrift.nimbus import (
@@ -184,7 +184,7 @@ def test_submissions_leave_threads_to_those_who_copy_their_code(ensemble, tmp_pa
 
         def submit(number):
             described = describe(f"t{number}")
-            with Client(
+            with ServiceClient(
                 Nimbus, Address("127.0.0.1", nimbus.port), max_frame=2**20, timeout=DEADLINE_SECS
             ) as client:
                 location = client.call("beginFileUpload")

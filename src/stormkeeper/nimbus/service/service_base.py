@@ -25,7 +25,7 @@ from stormkeeper.names import host_port
 from stormkeeper.nimbus.leadership import Leadership
 from stormkeeper.nimbus.service.context import ServiceContext
 from stormkeeper.nimbus.submitted import Submitted
-from stormkeeper.rpc.dispatching import caller
+from stormkeeper.rpc.dispatcher import caller
 from stormkeeper.thrift.nimbus import (
     InvalidTopologyException,
     KeyAlreadyExistsException,

@@ -37,7 +37,7 @@ from stormkeeper.pacemaker.wire.messages import (
     Pulse,
     check_request,
 )
-from stormkeeper.thrift import framing
+from stormkeeper.rpc import message_frames
 
 # Headers of fields that follow each other in every message: (Thrift type, field id i16) each.
 TYPE_FIELD: Final = b"\x08\x00\x01"
@@ -454,7 +454,7 @@ _HTTP: Final = (b"GET ", b"HEAD", b"POST")
 _HTTP_ANSWER: Final = b"HTTP"
 
 
-class PacemakerFrameSplitter(framing.FrameSplitter):
+class PacemakerFrameSplitter(message_frames.FrameSplitter):
     """Cuts a stream of bytes, however it is chopped, into the payloads of Pacemaker's frames.
 
     Parameters

@@ -34,7 +34,7 @@ from stormkeeper.pipeline.analyses.alerts import (
 )
 from stormkeeper.pipeline.analyses.questions import Rounds, chosen
 from stormkeeper.pipeline.status import ROUND, StatusTracker
-from stormkeeper.rpc.leader import LeaderClient
+from stormkeeper.rpc.leader_client import LeaderClient
 from stormkeeper.thrift.nimbus import AuthorizationException
 
 log = logging.getLogger(__name__)

@@ -15,9 +15,11 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
+from queue import Empty, SimpleQueue
 from types import TracebackType
-from typing import Any, Final, Self, cast
+from typing import Any, Final, Generic, Self, TypeVar, cast
 
 from stormkeeper.conf import Conf
 from stormkeeper.conf.address import Address
@@ -30,9 +32,8 @@ from stormkeeper.errors import (
     RpcUnavailableError,
     StormkeeperError,
 )
-from stormkeeper.rpc.calling import Calls, Client
-from stormkeeper.rpc.head_starts import first_of
-from stormkeeper.rpc.messages import NO_ZOOKEEPER, FaultKind
+from stormkeeper.rpc.message_frames import NO_ZOOKEEPER, FaultKind
+from stormkeeper.rpc.service_client import Calls, ServiceClient
 from stormkeeper.thrift.nimbus import AuthorizationException, Nimbus, NimbusCalls
 
 _log = logging.getLogger(__name__)
@@ -102,7 +103,7 @@ class LeaderClient:
         self._head_start = head_start
         self._sleep = sleep
         self._finding = threading.Lock()
-        self._client: Client | None = None
+        self._client: ServiceClient | None = None
 
     @classmethod
     def from_conf(cls, conf: Conf) -> Self:
@@ -153,7 +154,7 @@ class LeaderClient:
             client.close()
 
     def call(self, name: str, *arguments: Any, timeout: float | None = None) -> Any:
-        """Make a call of the leader; as `Client.call`.
+        """Make a call of the leader; as `ServiceClient.call`.
 
         It is made again, of whoever leads then, only if it was not sent.
 
@@ -175,7 +176,7 @@ class LeaderClient:
                 _log.info("looking for the leader anew: %s", error)
         return self._call(self.find(deadline), name, arguments, deadline)
 
-    def find(self, deadline: float) -> Client:
+    def find(self, deadline: float) -> ServiceClient:
         """Return a client of the leader, connected.
 
         Parameters
@@ -197,7 +198,9 @@ class LeaderClient:
         finally:
             self._finding.release()
 
-    def _call(self, client: Client, name: str, arguments: tuple[Any, ...], deadline: float) -> Any:
+    def _call(
+        self, client: ServiceClient, name: str, arguments: tuple[Any, ...], deadline: float
+    ) -> Any:
         try:
             return client.call(name, *arguments, timeout=max(0.0, deadline - time.monotonic()))
         except RpcRefusedError as error:
@@ -209,13 +212,13 @@ class LeaderClient:
             self._forget(client)
             raise
 
-    def _forget(self, client: Client) -> None:
+    def _forget(self, client: ServiceClient) -> None:
         if self._client is client:
             self._client = None
         # Other threads may have calls on it.
         client.retire()
 
-    def _search(self, deadline: float) -> Client:
+    def _search(self, deadline: float) -> ServiceClient:
         reasons: dict[str, str] = {}
         is_electing = False
         for number in range(self._rounds + 1):
@@ -223,13 +226,13 @@ class LeaderClient:
                 [partial(self._ask, address, deadline) for _, address in self._seeds],
                 head_start=self._head_start,
                 deadline=deadline,
-                give_back=Client.close,
+                give_back=ServiceClient.close,
             )
             if race.winner is not None:
                 return race.winner
             for (seed, address), error in zip(self._seeds, race.failures, strict=True):
                 if error is not None:
-                    reasons[seed] = _in_words(address, error)
+                    reasons[seed] = _seed_failure(address, error)
                     is_electing |= _may_elect(error)
             pause = self._pause_after(number)
             if number == self._rounds or deadline - time.monotonic() <= pause:
@@ -248,7 +251,7 @@ class LeaderClient:
     def _pause_after(self, number: int) -> float:
         return min(self._pause + 2.0 ** min(number, _GROWTH) / 1000, self._longest_pause)
 
-    def _ask(self, seed: Address, deadline: float) -> Client:
+    def _ask(self, seed: Address, deadline: float) -> ServiceClient:
         """Return a client of whom a seed takes for the leader."""
         deadline = min(deadline, time.monotonic() + _SEED_SECONDS)
         client = self._client_of(seed)
@@ -269,8 +272,8 @@ class LeaderClient:
             raise _LeaderAwayError(f"the leader by {seed}'s word, {error}") from error
         return other
 
-    def _client_of(self, address: Address) -> Client:
-        return Client(Nimbus, address, max_frame=self._max_frame, timeout=self._timeout)
+    def _client_of(self, address: Address) -> ServiceClient:
+        return ServiceClient(Nimbus, address, max_frame=self._max_frame, timeout=self._timeout)
 
 
 def _without_zookeeper(reasons: Mapping[str, str]) -> str:
@@ -287,7 +290,7 @@ def _may_elect(error: BaseException) -> bool:
     return isinstance(error, RpcRefusedError | _LeaderAwayError) and NO_ZOOKEEPER not in str(error)
 
 
-def _in_words(seed: Address, error: BaseException) -> str:
+def _seed_failure(seed: Address, error: BaseException) -> str:
     """Say why a seed did not lead to the leader; raise what is nobody's fault but ours."""
     match error:
         case RemoteProtocolError():
@@ -303,3 +306,79 @@ def _in_words(seed: Address, error: BaseException) -> str:
         case AuthorizationException():
             return f"{seed}: {error}"
     raise error
+
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Race(Generic[T]):
+    """What came of attempts."""
+
+    #: What the first gave that succeeded; None: none did in time.
+    winner: T | None
+    #: How each failed; None where it did not, or not yet.
+    failures: list[BaseException | None]
+
+
+def first_of(
+    attempts: Sequence[Callable[[], T]],
+    *,
+    head_start: float,
+    deadline: float,
+    give_back: Callable[[T], None],
+) -> Race[T]:
+    """Make attempts until one succeeds, each in a thread of its own.
+
+    The next one begins when the one before it has failed, or has had its head start.
+
+    Parameters
+    ----------
+    attempts
+        What may fail, and ends by itself in the end.
+    head_start
+        Seconds.
+    deadline
+        The monotonic clock at which none is waited for any longer.
+    give_back
+        Called with what an attempt gives when another has succeeded before it, or the time is up.
+    """
+    outcomes: SimpleQueue[tuple[int, T | None, BaseException | None]] = SimpleQueue()
+    over, is_over = threading.Lock(), False
+
+    def run(number: int) -> None:
+        try:
+            found = attempts[number]()
+        except BaseException as error:  # the caller's to judge
+            outcomes.put((number, None, error))
+            return
+        with over:
+            if not is_over:
+                outcomes.put((number, found, None))
+                return
+        give_back(found)
+
+    failures: list[BaseException | None] = [None] * len(attempts)
+    begun = failed = 0
+    winner: T | None = None
+    while failed < len(attempts) and (left := deadline - time.monotonic()) > 0:
+        if begun < len(attempts):
+            threading.Thread(target=run, args=(begun,), daemon=True).start()
+            begun += 1
+        try:
+            number, winner, error = outcomes.get(
+                timeout=min(left, head_start) if begun < len(attempts) else left
+            )
+        except Empty:
+            continue
+        if error is None:
+            break
+        failures[number] = error
+        failed += 1
+    with over:
+        is_over = True
+    while not outcomes.empty():
+        _, found, _ = outcomes.get()
+        if found is not None:
+            give_back(found)
+    return Race(winner, failures)

@@ -19,8 +19,8 @@ from stormkeeper.errors import (
     StateError,
     StateUnavailableError,
 )
-from stormkeeper.rpc import leader
-from stormkeeper.rpc.leader import LeaderClient
+from stormkeeper.rpc import leader_client
+from stormkeeper.rpc.leader_client import LeaderClient
 from stormkeeper.thrift.nimbus import AuthorizationException, Nimbus, NotAliveException
 from stormkeeper.thrift.records import NimbusSummary
 from support.rpc import scripted, served
@@ -145,7 +145,7 @@ def silent():
 
 
 def test_a_seed_that_says_nothing_is_not_waited_for(cluster, monkeypatch):
-    monkeypatch.setattr(leader, "_SEED_SECONDS", 2 * DEADLINE_SECS)
+    monkeypatch.setattr(leader_client, "_SEED_SECONDS", 2 * DEADLINE_SECS)
     [good] = cluster(1)
     good.leader = leads(good.port)
     with silent() as seed, client_of([seed, good.seed], head_start=0.01) as client:
@@ -172,7 +172,7 @@ def test_of_two_seeds_that_answer_one_is_left(cluster):
 
 
 def test_seeds_that_say_nothing_are_waited_for_together(monkeypatch):
-    monkeypatch.setattr(leader, "_SEED_SECONDS", 0.5)
+    monkeypatch.setattr(leader_client, "_SEED_SECONDS", 0.5)
     with (
         silent() as one,
         silent() as other,

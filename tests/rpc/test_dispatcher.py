@@ -6,9 +6,15 @@ import threading
 import pytest
 
 from stormkeeper.errors import CallerError, CallRefusedError, StateUnavailableError
-from stormkeeper.rpc import dispatching
-from stormkeeper.rpc.dispatching import Caller, Dispatcher, caller
-from stormkeeper.rpc.messages import NO_ZOOKEEPER, Kind, Message, read_fault, read_message
+from stormkeeper.rpc import dispatcher as dispatchers
+from stormkeeper.rpc.dispatcher import Caller, Dispatcher, caller
+from stormkeeper.rpc.message_frames import (
+    NO_ZOOKEEPER,
+    Kind,
+    ThriftMessage,
+    read_fault,
+    read_message,
+)
 from stormkeeper.thrift.reader import decode
 from stormkeeper.thrift.writer import encode
 from support.rpc import Handler, example, number_body, text_body
@@ -30,7 +36,7 @@ def dispatcher(handler):
 
 def told(dispatcher, name, body=b"\0", kind=Kind.CALL):
     """The answer as a record, or the fault."""
-    answer = dispatcher.carry_out(Message(kind, name, 9, body), SOMEBODY)
+    answer = dispatcher.carry_out(ThriftMessage(kind, name, 9, body), SOMEBODY)
     if answer is None:
         return None
     message = read_message(answer[4:])
@@ -185,8 +191,8 @@ def test_long_messages_are_read_one_at_a_time_and_short_ones_meanwhile(dispatche
         assert len(data) < 1_000 or may_go_on.wait(DEADLINE_SECS)
         return decode(cls, data)
 
-    monkeypatch.setattr(dispatching, "decode", watched)
-    monkeypatch.setattr(dispatching, "_LONG", 1_000)
+    monkeypatch.setattr(dispatchers, "decode", watched)
+    monkeypatch.setattr(dispatchers, "_LONG", 1_000)
     long = text_body("a" * 2_000)
     threads = [threading.Thread(target=told, args=[dispatcher, "echo", long]) for _ in range(3)]
     for thread in threads:

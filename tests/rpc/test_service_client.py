@@ -15,8 +15,8 @@ from stormkeeper.errors import (
     RpcUnavailableError,
     SerializationError,
 )
-from stormkeeper.rpc.calling import Calls, Client
-from stormkeeper.rpc.messages import FaultKind, Kind, fault_frame, frame
+from stormkeeper.rpc.message_frames import FaultKind, Kind, fault_frame, frame
+from stormkeeper.rpc.service_client import Calls, ServiceClient
 from support.rpc import Handler, answer_of, example, received, scripted, served, text_body
 from support.waiting import DEADLINE_SECS, until
 
@@ -35,7 +35,7 @@ def pair(handler):
 
 
 def client_of(place, *, max_frame=1 << 20, timeout=DEADLINE_SECS):
-    return Client(example.Example, Address(*place), max_frame=max_frame, timeout=timeout)
+    return ServiceClient(example.Example, Address(*place), max_frame=max_frame, timeout=timeout)
 
 
 def take_call(connected):
@@ -130,7 +130,7 @@ def test_nobody_there_is_said_in_words():
 
 
 def test_a_name_that_is_none_is_said_in_words():
-    client = Client(example.Example, Address("a..b", 1), max_frame=1, timeout=DEADLINE_SECS)
+    client = ServiceClient(example.Example, Address("a..b", 1), max_frame=1, timeout=DEADLINE_SECS)
     with pytest.raises(
         RpcUnavailableError, match=r"a\.\.b:1: .* could not be looked up: no host name"
     ):

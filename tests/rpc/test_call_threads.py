@@ -4,8 +4,8 @@ import threading
 
 import pytest
 
-from stormkeeper.rpc import working
-from stormkeeper.rpc.working import Workers
+from stormkeeper.rpc import server
+from stormkeeper.rpc.server import CallThreads
 from support.waiting import DEADLINE_SECS, until
 
 
@@ -38,7 +38,7 @@ def work():
 
 
 def test_as_many_run_as_there_are_threads_and_the_rest_wait(work):
-    workers = Workers(2, 10, "test")
+    workers = CallThreads(2, 10, "test")
     pieces = [work(number) for number in range(4)]
     for piece in pieces:
         assert workers.submit(piece, 1)
@@ -54,7 +54,7 @@ def test_as_many_run_as_there_are_threads_and_the_rest_wait(work):
 
 
 def test_one_too_many_is_refused(work):
-    workers = Workers(1, 2, "test")
+    workers = CallThreads(1, 2, "test")
     running = work()
     assert workers.submit(running, 1)
     assert running.has_begun.wait(DEADLINE_SECS)
@@ -63,8 +63,8 @@ def test_one_too_many_is_refused(work):
 
 
 def test_too_many_bytes_are_refused(work, monkeypatch):
-    monkeypatch.setattr(working, "MAX_WAITING_COST", 100)
-    workers = Workers(1, 10, "test")
+    monkeypatch.setattr(server, "MAX_WAITING_COST", 100)
+    workers = CallThreads(1, 10, "test")
     running = work()
     assert workers.submit(running, 1_000)
     assert running.has_begun.wait(DEADLINE_SECS)
@@ -73,9 +73,9 @@ def test_too_many_bytes_are_refused(work, monkeypatch):
 
 
 def test_what_is_dear_waits_and_what_is_cheap_passes(work, monkeypatch):
-    monkeypatch.setattr(working, "MAX_COST", 100)
-    monkeypatch.setattr(working, "CHEAP", 1)
-    workers = Workers(3, 10, "test")
+    monkeypatch.setattr(server, "MAX_COST", 100)
+    monkeypatch.setattr(server, "CHEAP", 1)
+    workers = CallThreads(3, 10, "test")
     first, dear, cheap = work("first"), work("dear"), work("cheap")
     assert workers.submit(first, 90)
     assert first.has_begun.wait(DEADLINE_SECS)
@@ -88,10 +88,10 @@ def test_what_is_dear_waits_and_what_is_cheap_passes(work, monkeypatch):
 
 
 def test_calls_that_hold_all_there_is_for_long_hold_up_no_short_one(work):
-    workers = Workers(10, 10, "test")
+    workers = CallThreads(10, 10, "test")
     held = [work("held") for _ in range(8)]
     for one in held:
-        assert workers.submit(one, working.MAX_COST // 8)
+        assert workers.submit(one, server.MAX_COST // 8)
         assert one.has_begun.wait(DEADLINE_SECS)
     short = work("short")
     assert workers.submit(short, 100)
@@ -102,7 +102,7 @@ def test_no_thread_is_started_before_it_is_needed(work):
     def threads():
         return {thread for thread in threading.enumerate() if thread.name.startswith("few-")}
 
-    workers = Workers(64, 10, "few")
+    workers = CallThreads(64, 10, "few")
     assert threads() == set()
     for _ in range(5):
         one = work()
@@ -115,7 +115,7 @@ def test_no_thread_is_started_before_it_is_needed(work):
 
 
 def test_an_error_costs_no_thread(work, caplog):
-    workers = Workers(1, 10, "test")
+    workers = CallThreads(1, 10, "test")
 
     def fail():
         raise SystemExit
@@ -130,7 +130,7 @@ def test_an_error_costs_no_thread(work, caplog):
 
 
 def test_after_the_end_nothing_begins(work):
-    workers = Workers(1, 10, "test")
+    workers = CallThreads(1, 10, "test")
     running, waiting = work("running"), work("waiting")
     workers.submit(running, 1)
     assert running.has_begun.wait(DEADLINE_SECS)

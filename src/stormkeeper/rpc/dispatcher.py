@@ -37,11 +37,11 @@ from stormkeeper.errors import (
     StormkeeperError,
 )
 from stormkeeper.names import host_port
-from stormkeeper.rpc.messages import (
+from stormkeeper.rpc.message_frames import (
     NO_ZOOKEEPER,
     FaultKind,
     Kind,
-    Message,
+    ThriftMessage,
     fault_frame,
     internal_error,
     record_frame,
@@ -136,7 +136,7 @@ class Dispatcher:
             name: _declared(method) for name, method in service.methods.items() if method.answer
         }
 
-    def carry_out(self, message: Message, by: Caller) -> bytes | None:
+    def carry_out(self, message: ThriftMessage, by: Caller) -> bytes | None:
         """Carry out a call; return the frame that answers it, None where nobody waits for one."""
         began = self._clock()
         method = self._service.methods.get(message.name)
@@ -150,13 +150,13 @@ class Dispatcher:
             self.seconds[name] += self._clock() - began
         return None if method is not None and method.answer is None else frame
 
-    def drop(self, message: Message) -> None:
+    def drop(self, message: ThriftMessage) -> None:
         """Take note of a call that is not carried out, as its client has gone."""
         name = message.name if message.name in self._service.methods else NO_METHOD
         with self._lock:
             self.calls[name, DROPPED] += 1
 
-    def _call(self, method: Method, message: Message, by: Caller) -> tuple[str, bytes | None]:
+    def _call(self, method: Method, message: ThriftMessage, by: Caller) -> tuple[str, bytes | None]:
         name, sequence = method.name, message.sequence
         try:
             with self._long_reading if len(message.body) > _LONG else nullcontext():
@@ -232,7 +232,7 @@ def _answer(method: Method, sequence: int, value: Any) -> bytes | None:
     return record_frame(Kind.REPLY, method.name, sequence, record)
 
 
-def _unknown(message: Message) -> bytes | None:
+def _unknown(message: ThriftMessage) -> bytes | None:
     if message.kind is Kind.ONEWAY:
         return None
     text = f"Invalid method name: '{message.name}'"

@@ -3,7 +3,7 @@
 The sockets have an asyncio loop in a thread of their own: thousands of idle or slow clients cost it
 next to nothing, and a handler that waits for ZooKeeper for seconds holds up nobody's bytes. What
 the handlers do is synchronous, like everything on ZooKeeper here, so they have threads
-(`working.Workers`).
+(`working.CallThreads`).
 
 A client's calls are carried out one at a time and answered in their order. One whose client has
 gone before it began is not carried out, unless nobody waits for its answer anyway.
@@ -16,18 +16,24 @@ import logging
 import socket
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Hashable
 from functools import partial
 from typing import Final
 
 from stormkeeper.daemon.logs import LineBudget, counted
 from stormkeeper.daemon.sockets import Acceptor, Places
-from stormkeeper.rpc.channel import DRAIN, READ_BYTES, Channel, Counts
-from stormkeeper.rpc.connection import Authentication, Connection
-from stormkeeper.rpc.dispatching import Caller, Dispatcher
-from stormkeeper.rpc.limits import Limits
-from stormkeeper.rpc.messages import Message
-from stormkeeper.rpc.working import Workers
+from stormkeeper.rpc.connection import (
+    DRAIN,
+    READ_BYTES,
+    CallStream,
+    Channel,
+    ConnectionCounts,
+    Handshake,
+    ServerLimits,
+)
+from stormkeeper.rpc.dispatcher import Caller, Dispatcher
+from stormkeeper.rpc.message_frames import ThriftMessage
 from stormkeeper.thrift.idl import Service
 
 _log = logging.getLogger(__name__)
@@ -41,7 +47,7 @@ _LINES: Final = 10
 _LINES_SECONDS: Final = 10.0
 
 
-class Server:
+class ThriftServer:
     """Serves a Thrift service, from `start` to `stop`.
 
     Parameters
@@ -67,17 +73,17 @@ class Server:
         self,
         service: Service,
         handler: object,
-        limits: Limits,
+        limits: ServerLimits,
         *,
         name: str = "rpc",
-        authenticate: Callable[[Caller], Authentication] | None = None,
+        authenticate: Callable[[Caller], Handshake] | None = None,
     ) -> None:
         self.limits = limits
-        self.counts = Counts()
+        self.counts = ConnectionCounts()
         self.dispatcher = Dispatcher(service, handler)
         self._service = service
         self._authenticate = authenticate
-        self.workers = Workers(limits.threads, limits.max_waiting, f"{name}-call")
+        self.workers = CallThreads(limits.threads, limits.max_waiting, f"{name}-call")
         self.buffer = memoryview(bytearray(READ_BYTES))
         #: What all connections hold, in bytes.
         self.held = 0
@@ -130,7 +136,7 @@ class Server:
         self.workers.stop()
         return self._cut
 
-    def carry_out(self, channel: Channel, message: Message) -> str | None:
+    def carry_out(self, channel: Channel, message: ThriftMessage) -> str | None:
         """Have a call carried out, and `channel` told; return why that is refused, if it is."""
         if self.workers.submit(partial(self._work, channel, message), len(message.body)):
             return None
@@ -190,7 +196,7 @@ class Server:
         caller = Caller(address, port)
         authentication = None if self._authenticate is None else self._authenticate(caller)
         methods, max_frame = self._service.methods, self.limits.max_frame
-        channel = Channel(self, caller, Connection(methods, max_frame, authentication))
+        channel = Channel(self, caller, CallStream(methods, max_frame, authentication))
         self._channels.add(channel)
         self._places.take(channel, address)
         self.counts.accepted += 1
@@ -216,7 +222,7 @@ class Server:
             connection.close()
             self.forget(channel)
 
-    def _work(self, channel: Channel, message: Message) -> None:
+    def _work(self, channel: Channel, message: ThriftMessage) -> None:
         """Carry out a call, in a thread of the workers."""
         method = self._service.methods.get(message.name)
         if channel.is_over and (method is None or method.answer is not None):
@@ -252,3 +258,121 @@ class Server:
         for task in self._connecting:
             task.cancel()
         self.loop.call_soon(self.loop.stop)
+
+
+#: Bytes of the messages whose handlers run at a time, beyond the first: what is read out of a
+#: message may take forty times its bytes.
+MAX_COST: Final = 8 * 1024 * 1024
+
+#: Bytes of a message that takes too little to wait for that: handlers may hold all of the above for
+#: minutes, as submissions that wait for copies do, and nobody else is to notice.
+CHEAP: Final = 16 * 1024
+
+#: Bytes of the messages that wait, beyond the first: whoever sent them may be gone.
+MAX_WAITING_COST: Final = 64 * 1024 * 1024
+
+
+class CallThreads:
+    """Runs calls in at most so many threads, which are started as they are needed.
+
+    Calls begin in their order, but that one which is too dear for now lets others pass. The threads
+    are daemons: a handler that never returns keeps no process from its end.
+
+    Parameters
+    ----------
+    threads
+        How many at most.
+    most_waiting
+        Calls that may wait for one.
+    name
+        Of the threads.
+    """
+
+    def __init__(self, threads: int, most_waiting: int, name: str) -> None:
+        self._most = threads
+        self._most_waiting = most_waiting
+        self._name = name
+        self._changed = threading.Condition()
+        self._waiting: deque[tuple[int, Callable[[], None]]] = deque()
+        self._threads: list[threading.Thread] = []
+        self._is_stopped = False
+        #: Threads that carry out a call, and the bytes of what they do and of what waits.
+        self.busy = 0
+        self._cost = 0
+        self._waiting_cost = 0
+
+    @property
+    def waiting(self) -> int:
+        """How many calls wait."""
+        return len(self._waiting)
+
+    def submit(self, work: Callable[[], None], cost: int) -> bool:
+        """Have a call carried out; return whether that will be.
+
+        Parameters
+        ----------
+        work
+            Carries it out, and raises nothing.
+        cost
+            The bytes of its message.
+        """
+        with self._changed:
+            if self._is_stopped or len(self._waiting) >= self._most_waiting:
+                return False
+            if self._waiting and self._waiting_cost + cost > MAX_WAITING_COST:
+                return False
+            if self.busy + len(self._waiting) >= len(self._threads) and not self._start_one():
+                return False
+            self._waiting.append((cost, work))
+            self._waiting_cost += cost
+            self._changed.notify()
+            return True
+
+    def stop(self) -> None:
+        """Begin nothing more; what is under way goes on."""
+        with self._changed:
+            self._is_stopped = True
+            self._waiting.clear()
+            self._changed.notify_all()
+
+    def _start_one(self) -> bool:
+        """Start a thread if there may be one more; return whether there is any."""
+        if len(self._threads) < self._most:
+            name = f"{self._name}-{len(self._threads)}"
+            thread = threading.Thread(target=self._run, name=name, daemon=True)
+            try:
+                thread.start()
+            except RuntimeError as error:  # the system has no more, for now
+                _log.error("no thread to carry out calls: %s", error)
+            else:
+                self._threads.append(thread)
+        return bool(self._threads)
+
+    def _run(self) -> None:
+        while (taken := self._take()) is not None:
+            cost, work = taken
+            try:
+                work()
+            except BaseException:  # whatever it is, the next call has this thread
+                _log.exception("a call was not carried out: this is a defect of Stormkeeper")
+            # Or what it holds would be held until the next call.
+            del work, taken
+            with self._changed:
+                self.busy -= 1
+                self._cost -= cost
+                if self._waiting:
+                    # Something was too dear.
+                    self._changed.notify_all()
+
+    def _take(self) -> tuple[int, Callable[[], None]] | None:
+        with self._changed:
+            while not self._is_stopped:
+                for place, (cost, work) in enumerate(self._waiting):
+                    if cost <= CHEAP or not self._cost or self._cost + cost <= MAX_COST:
+                        del self._waiting[place]
+                        self._waiting_cost -= cost
+                        self.busy += 1
+                        self._cost += cost
+                        return cost, work
+                self._changed.wait()
+            return None
