@@ -78,8 +78,6 @@ class LeaderNotFoundError(RpcUnavailableError):
 
     Parameters
     ----------
-    message
-        The answer of each Nimbus.
     is_electing
         Whether a Nimbus answered, so that there may soon be a leader.
     """
@@ -94,13 +92,9 @@ class RpcRefusedError(RpcError):
 
     Parameters
     ----------
-    message
-        The service and its answer.
     kind
         Thrift's number: 0 the caller's own mistake, 1 no such method, 5 no result, 6 an internal
         error, 7 unreadable arguments.
-    reason
-        The answer alone.
     """
 
     def __init__(self, message: str, kind: int, reason: str = "") -> None:
@@ -190,16 +184,7 @@ class NoLeaderError(StateError):
 
 
 class TransactionError(StateError):
-    """An operation of a transaction was refused, and so none was done.
-
-    Parameters
-    ----------
-    index
-        The operation's number, from 0.
-    reason
-        `NoNodeError`, `NodeExistsError`, `BadVersionError`, `NotEmptyError`, `AccessDeniedError`,
-        or another `StateError`.
-    """
+    """An operation of a transaction was refused, and so none was done."""
 
     def __init__(self, index: int, reason: StateError) -> None:
         super().__init__(index, reason)
@@ -227,13 +212,7 @@ class CheckpointsError(StormkeeperError):
 
 
 class WorkerError(StormkeeperError):
-    """A worker could not start or continue.
-
-    Parameters
-    ----------
-    component
-        The id of the faulty component; None if there is no single one.
-    """
+    """A worker could not start or continue."""
 
     def __init__(self, message: str = "", component: str | None = None) -> None:
         super().__init__(message)

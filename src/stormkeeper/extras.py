@@ -13,19 +13,12 @@ MODULES: Final = {"spark": ("pyspark", "pandas", "pyarrow")}
 def require(extra: str, user: str, *modules: str) -> None:
     """Check that the modules of an extra are installed, without importing them.
 
+    Raises `MissingExtraError` if a module is not installed.
+
     Parameters
     ----------
-    extra
-        Its name, such as ``spark``.
-    user
-        The feature that needs the extra, for the error.
     modules
         The needed modules; default: all of the extra.
-
-    Raises
-    ------
-    MissingExtraError
-        A module is not installed.
     """
     missing = [name for name in modules or MODULES[extra] if not _is_installed(name)]
     if missing:

@@ -94,12 +94,7 @@ _DIGITS = 9
 def check(path: str) -> str:
     """Return `path` if a node can have it.
 
-    Raises
-    ------
-    InvalidPathError
-        `names.path_fault` refuses it.
-    TypeError
-        It is no str.
+    Raises `InvalidPathError` if `names.path_fault` refuses it, `TypeError` if it is no str.
     """
     if not isinstance(path, str):
         raise TypeError(f"a path is a str, not {type(path).__name__}")

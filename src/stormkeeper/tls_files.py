@@ -54,19 +54,7 @@ def renewed(files: Iterable[str | None], make: Contexts) -> Contexts:
     """Return a function that returns the TLS context for a connection, anew after a file changed.
 
     An unusable new file is logged, and the old context stays. The function raises nothing and is
-    safe for threads.
-
-    Parameters
-    ----------
-    files
-        The files of the context; None is ignored.
-    make
-        Reads the files and makes the context.
-
-    Raises
-    ------
-    ConfigError
-        `make` raises it now.
+    safe for threads. Raises `ConfigError` if `make` raises it now.
     """
     return _Renewed([Path(file) for file in files if file is not None], make).context
 
@@ -76,19 +64,15 @@ def load_pair(
 ) -> None:
     """Load a certificate with its chain, and its key, from PEM files.
 
+    Raises `PassphraseError` if the key has another passphrase and `OSError` or `ValueError` if the
+    files cannot be read, or hold something else.
+
     Parameters
     ----------
     key
         None: in the same file as the certificate.
     passphrase
         Without one, OpenSSL would ask on the terminal.
-
-    Raises
-    ------
-    PassphraseError
-        The key has another passphrase.
-    OSError, ValueError
-        The files cannot be read, or hold something else.
     """
     asked: list[None] = []
 
@@ -109,15 +93,13 @@ def load_named_pair(
 ) -> None:
     """Load a certificate with its chain, and its key, from two configured PEM files.
 
+    Raises `ConfigError` if a file holds something else, or the key is another certificate's or has
+    a passphrase.
+
     Parameters
     ----------
     certificate, key
         The configuration key, for errors, and the file.
-
-    Raises
-    ------
-    ConfigError
-        A file holds something else, or the key is another certificate's or has a passphrase.
     """
     (certificate_name, certificate_file), (key_name, key_file) = certificate, key
     # `load_cert_chain` does not say which of the two files is at fault.

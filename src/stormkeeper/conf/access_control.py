@@ -147,10 +147,7 @@ def asks(values: Mapping[str, Any]) -> list[str]:
 def check(conf: Conf) -> list[str]:
     """Return warnings about keys of access control that `IGNORE` permits.
 
-    Raises
-    ------
-    ConfigError
-        There are such keys without `IGNORE`; names each key and its place.
+    Raises `ConfigError` if there are such keys without `IGNORE`; names each key and its place.
     """
     keys = [_named(conf, key) for key in asks(conf)]
     if keys and not conf[IGNORE]:

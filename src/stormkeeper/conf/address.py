@@ -44,10 +44,7 @@ class Address:
     def parse(cls, text: str, default_port: int) -> Address:
         """Read ``host``, ``host:port``, ``[v6]``, ``[v6]:port`` or a bare IPv6 address.
 
-        Raises
-        ------
-        ConfigError
-            `text` is none of these, or its port is not from 1 to 65535.
+        Raises `ConfigError` if `text` is none of these, or its port is not from 1 to 65535.
         """
         host, port = _split(text.strip())
         if port is None:
@@ -78,10 +75,8 @@ def _split(text: str) -> tuple[str, str | None]:
 def check_host(text: str) -> str:
     """Return `text` if it is a valid host name, or an IP address without brackets.
 
-    Raises
-    ------
-    ConfigError
-        No machine can have that name; for example, it is a placeholder of a template.
+    Raises `ConfigError` if no machine can have that name; for example, it is a placeholder of a
+    template.
     """
     if fault := host_fault(text):
         raise ConfigError(fault)
@@ -109,11 +104,6 @@ def host_of_supervisor(supervisor_id: str) -> str:
 def supervisor_names(hosts: Mapping[str, str]) -> dict[str, str]:
     """Return each supervisor's display name: its host, with a short id if others share the host.
 
-    Parameters
-    ----------
-    hosts
-        Hosts by supervisor id.
-
     Examples
     --------
     >>> list(supervisor_names({"a": "n-1", "b": "n-2"}).values())
@@ -131,12 +121,8 @@ def supervisor_names(hosts: Mapping[str, str]) -> dict[str, str]:
 def hostname(conf: Mapping[str, Any]) -> str:
     """Return this machine's name in the cluster: ``storm.local.hostname`` or the system's name.
 
-    Asks no name server, so that a daemon starts without one.
-
-    Raises
-    ------
-    ConfigError
-        The system's host name is invalid.
+    Asks no name server, so that a daemon starts without one. Raises `ConfigError` if the system's
+    host name is invalid.
     """
     configured: str | None = conf["storm.local.hostname"]
     if configured:

@@ -10,12 +10,8 @@ from stormkeeper.errors import ConfigError
 def folder(key: str, value: str) -> Path:
     """Return the folder in a key's value; ``~`` at its beginning is a user's home.
 
-    A shell does not expand the ``~`` of ``-c key=~/folder``.
-
-    Raises
-    ------
-    ConfigError
-        There is no such user, or the user has no home.
+    A shell does not expand the ``~`` of ``-c key=~/folder``. Raises `ConfigError` if there is no
+    such user, or the user has no home.
     """
     try:
         return Path(value).expanduser()
@@ -33,10 +29,7 @@ def is_relative(value: str) -> bool:
 def checkpoint_root(conf: Mapping[str, Any]) -> str:
     """Return the folder or URL above all topologies' checkpoints.
 
-    Raises
-    ------
-    ConfigError
-        The folder is in the home of a user without one.
+    Raises `ConfigError` if the folder is in the home of a user without one.
     """
     chosen = conf["topology.checkpoint.dir"]
     if chosen is None:

@@ -41,10 +41,6 @@ class Key:
         Type to which msgspec converts its value, strictly.
     allowed
         `type` in words, for messages and documentation.
-    meaning
-        Purpose, with its unit.
-    is_list
-        Whether a single value stands for a list of one.
     read
         Converts a text to `type`; raises `ConfigError`.
     check
@@ -77,10 +73,7 @@ class Key:
     def convert(self, value: Any) -> Any:
         """Return `value` as this key's type.
 
-        Raises
-        ------
-        ConfigError
-            Without key and value: the caller knows whether the value is a secret.
+        Raises `ConfigError` without key and value: the caller knows whether the value is a secret.
         """
         if self.is_list and value is not None and not isinstance(value, list | tuple | dict):
             value = [value]
@@ -149,12 +142,8 @@ def bytes_or_null(name: str, meaning: str) -> Key:
 def size_of(written: str) -> int:
     """Return the bytes of a size such as ``512m``, ``512 MiB`` or ``1.5G``.
 
-    Units are k, m, g and t, in either case, alone or with ``i`` or ``iB``: powers of 1024.
-
-    Raises
-    ------
-    ConfigError
-        The text is no size.
+    Units are k, m, g and t, in either case, alone or with ``i`` or ``iB``: powers of 1024. Raises
+    `ConfigError` if the text is no size.
     """
     found = _SIZE.fullmatch(written)
     if found is None:
@@ -297,12 +286,8 @@ _SPARK_SIZE: Final = re.compile(r"\d+(?:b|[kmgtp]b?)?", re.IGNORECASE)
 def check_spark_size(key: str, value: Any) -> None:
     """Check a value of Spark's sizes of memory; other keys and null are allowed.
 
-    A size that the JVM cannot read would end it before it can name the setting.
-
-    Raises
-    ------
-    ConfigError
-        Without key and value, which the caller adds.
+    A size that the JVM cannot read would end it before it can name the setting. Raises
+    `ConfigError` without key and value, which the caller adds.
     """
     if value is None:
         return

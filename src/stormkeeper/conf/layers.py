@@ -96,10 +96,7 @@ class Conf(Mapping[str, Any]):
     def pacemaker_servers(self) -> tuple[Address, ...]:
         """Return the addresses of the Pacemakers, from ``pacemaker.servers`` or ``pacemaker.host``.
 
-        Raises
-        ------
-        ConfigError
-            An entry has no port and ``pacemaker.port`` is 0.
+        Raises `ConfigError` if an entry has no port and ``pacemaker.port`` is 0.
         """
         host = self._values["pacemaker.host"]
         entries = self._values["pacemaker.servers"] or ([] if host is None else [host])
@@ -133,10 +130,7 @@ class Conf(Mapping[str, Any]):
     def write(self, path: Path | str) -> None:
         """Write `to_yaml` to a file that only this user can read.
 
-        Raises
-        ------
-        OSError
-            The file cannot be written.
+        Raises `OSError` if the file cannot be written.
         """
         write_file(Path(path), self.to_yaml().encode(), mode=0o600)
 
@@ -171,10 +165,6 @@ def load(
         Whether an unknown key is an error, whatever `unknown` says.
     unknown
         Treatment of keys that neither Storm nor this project nor `also_known` has.
-    environ
-        For ``STORM_CONF_DIR`` and ``HOME``.
-    warn
-        Takes each warning, a line of text.
     instead_of
         The configuration before a reload. A file of it that is now missing or empty is an error:
         it is probably being replaced.

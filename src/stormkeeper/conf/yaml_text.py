@@ -71,10 +71,8 @@ _OneLineDumper.add_representer(str, _represent_text)
 def read(text: str | bytes) -> Any:
     """Return the one document in `text`.
 
-    Raises
-    ------
-    ConfigError
-        `text` is not YAML; names line and column, and quotes nothing, as it may be a secret.
+    Raises `ConfigError` if `text` is not YAML; names line and column, and quotes nothing, as it may
+    be a secret.
     """
     try:
         return yaml.load(text, _Loader)
@@ -98,10 +96,7 @@ def key_lines(text: str | bytes) -> dict[str, int]:
 def write(values: Mapping[str, Any]) -> str:
     """Return `values` as a YAML document, which `read` reads back.
 
-    Raises
-    ------
-    ConfigError
-        A value has no YAML form.
+    Raises `ConfigError` if a value has no YAML form.
     """
     return _dump(dict(values), flow=False)
 
@@ -109,10 +104,7 @@ def write(values: Mapping[str, Any]) -> str:
 def write_value(value: Any) -> str:
     """Return `value` as YAML on one line, which `read` reads back.
 
-    Raises
-    ------
-    ConfigError
-        The value has no YAML form.
+    Raises `ConfigError` if the value has no YAML form.
     """
     return _dump(value, flow=True).removesuffix("...\n").rstrip("\n")
 

@@ -91,24 +91,15 @@ def _family(pid: int) -> list[psutil.Process]:
 class Child:
     """A child process.
 
+    Raises `ChildError` if the command cannot be started.
+
     Parameters
     ----------
-    name
-        For operators: ``pacemaker 1``, ``worker``.
-    argv
-        The command.
     log
         The file for its standard error. Standard output is kept in memory only, so that none of its
         lines passes for one of the log.
-    env
-        Its environment.
     ready
         Matches the line on standard output that says that it is ready.
-
-    Raises
-    ------
-    ChildError
-        The command cannot be started.
     """
 
     def __init__(
@@ -163,10 +154,7 @@ class Child:
     def wait_ready(self, timeout_secs: float) -> re.Match[str] | None:
         """Wait for the ready line; None after `timeout_secs`.
 
-        Raises
-        ------
-        ChildError
-            The process ended; the message includes the end of its log.
+        Raises `ChildError` if the process ended; the message includes the end of its log.
         """
         deadline = time.monotonic() + timeout_secs
         while self.ready_match is None:
@@ -251,15 +239,7 @@ class Child:
 
 
 class Children:
-    """Child processes by name, in the order of their start.
-
-    Parameters
-    ----------
-    folder
-        For their logs: ``pacemaker-1.log`` for ``pacemaker 1``.
-    note
-        Takes lines about them, for people.
-    """
+    """Child processes by name, in the order of their start."""
 
     def __init__(self, folder: Path, note: Callable[[str], None]) -> None:
         self._folder = folder
@@ -276,10 +256,7 @@ class Children:
     ) -> None:
         """Start a `Child` with `environment` in addition to this process's own.
 
-        Raises
-        ------
-        ChildError
-            The command cannot be started.
+        Raises `ChildError` if the command cannot be started.
         """
         log = self._folder / f"{name.replace(' ', '-')}.log"
         self.by_name[name] = Child(
@@ -319,22 +296,15 @@ def run(
 ) -> None:
     """Run a program to its end; it and its session also end with the calling thread.
 
+    Raises `ChildError` if the program cannot be started, fails, is cancelled, or exceeds the limit;
+    the message includes its last lines.
+
     Parameters
     ----------
-    name, argv, log, env
-        As of `Child`; `argv` begins with a path.
-    secs
-        Time limit.
     cancelled
         Polled; True ends the program.
     progress
         Called with lines of the output, of which it may miss some.
-
-    Raises
-    ------
-    ChildError
-        The program cannot be started, fails, is cancelled, or exceeds the limit; the message
-        includes its last lines.
     """
     with_us = [sys.executable, "-I", "-S", die_with_parent.__file__, str(os.getpid())]
     child = Child(name, [*with_us, *argv], log=log, env=env, ready=_NEVER)

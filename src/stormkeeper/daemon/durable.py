@@ -25,17 +25,12 @@ _log = logging.getLogger(__name__)
 def replace_file(path: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
     """Yield a new file, which replaces `path` unless the block raises.
 
+    Raises `OSError` if the disk does not take it; the old file is unchanged.
+
     Parameters
     ----------
-    path
-        The file; need not exist.
     mode
         Permissions of the new file, less the umask.
-
-    Raises
-    ------
-    OSError
-        The disk does not take it; the old file is unchanged.
     """
     new = path.with_name(f".{path.name[:40]}.{uuid.uuid4().hex[:12]}.new")
     descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
@@ -81,8 +76,6 @@ def try_lock(file: IO[Any] | int, *, if_unsupported: bool) -> bool:
 
     Parameters
     ----------
-    file
-        An open file or its descriptor.
     if_unsupported
         The result on a file system without locks.
     """

@@ -204,11 +204,6 @@ class ServiceManager:
 
     Speaks sd_notify(3), sd_watchdog_enabled(3) and sd_listen_fds(3): datagrams to the socket in
     NOTIFY_SOCKET, and sockets passed as descriptors from 3 on.
-
-    Parameters
-    ----------
-    environ
-        The environment, from which systemd's variables are removed.
     """
 
     def __init__(self, environ: MutableMapping[str, str] = os.environ) -> None:
@@ -232,17 +227,13 @@ class ServiceManager:
     def take_listeners(self, name: str) -> list[socket.socket]:
         """Return the listening sockets that systemd passed under `name`, each once.
 
-        They are non-blocking and not inherited.
+        They are non-blocking and not inherited. Raises `ListenError` if one of them does not listen
+        for TCP connections.
 
         Parameters
         ----------
         name
             ``FileDescriptorName=`` of the socket unit; empty for all that are left.
-
-        Raises
-        ------
-        ListenError
-            One of them does not listen for TCP connections.
         """
         taken = [passed for passed in self._passed if name in ("", passed[0])]
         self._passed = [passed for passed in self._passed if passed not in taken]

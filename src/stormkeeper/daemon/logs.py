@@ -57,8 +57,6 @@ def configure_logging(level: str = "INFO", *, as_json: bool = False) -> None:
 
     Parameters
     ----------
-    level
-        A level's name.
     as_json
         One JSON object per record: ``time``, ``level``, ``logger``, ``message``, the record's
         fields, and an error's traceback as ``exception``. Uncaught exceptions are records too.
@@ -148,13 +146,6 @@ _REMEMBERED: Final = 1_024
 
 class LineBudget:
     """Limits log lines about one subject to a number per time span, and counts the others.
-
-    Parameters
-    ----------
-    lines
-        Lines about one subject in each span.
-    seconds
-        Length of a span, which begins with its first line.
 
     Examples
     --------

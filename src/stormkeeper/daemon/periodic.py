@@ -64,8 +64,6 @@ class PeriodicThread:
 
     Parameters
     ----------
-    name
-        Of the thread.
     step
         Returns the seconds until the next step at the latest; None: `period_secs`. A step that
         raises is retried after a pause; `NotLeaderError` and `StateClosedError` end the thread.
@@ -76,15 +74,9 @@ class PeriodicThread:
     settle_secs
         Pause between a `wake` and its step, for changes that come in groups. With a pause, a step
         also waits as long as the one before took: a thread that is always woken uses half the time.
-    streak
-        Back-off of failures.
     failure, recovery
         Log lines of a failing step, and of its next success; default: a line with the name, and
         none.
-    logger
-        Gets these lines.
-    clock
-        Seconds of a monotonic clock.
     """
 
     def __init__(

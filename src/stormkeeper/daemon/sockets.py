@@ -46,22 +46,16 @@ def listen(
 ) -> socket.socket:
     """Return a non-blocking TCP socket that listens; IPv6 wildcards take IPv4 clients too.
 
+    Raises `ListenError` if the address is not one of this machine's, cannot be resolved, or is in
+    use.
+
     Parameters
     ----------
     host, port
         Address; port 0 is any free port.
-    keys
-        The configuration keys of the address, for the error.
-    backlog
-        Connections that may wait to be accepted.
     if_taken, if_elsewhere, if_forbidden
         Remedies for the error: the address is in use; is not this machine's or not resolvable;
         needs a privilege.
-
-    Raises
-    ------
-    ListenError
-        The address is not one of this machine's, cannot be resolved, or is in use.
     """
     try:
         family, _, _, _, address = socket.getaddrinfo(
@@ -122,17 +116,6 @@ class Acceptor:
     """Accepts connections in an asyncio loop, also through a shortage of file descriptors.
 
     In a shortage, accepting pauses for a second, and clients wait in the backlog.
-
-    Parameters
-    ----------
-    listener
-        A listening socket, which `stop` closes.
-    welcome
-        Takes a new connection with its remote address and port.
-    on_shortage
-        Called at each such pause.
-    at_once
-        Connections accepted in one turn of the loop.
     """
 
     def __init__(
@@ -197,12 +180,8 @@ class Admission:
 
     Parameters
     ----------
-    most
-        Connections at a time.
     most_per_address
         Connections of one address at a time; 0: no limit but `most`.
-    keys
-        The configuration keys of both limits, for the log.
     """
 
     def __init__(self, most: int, most_per_address: int, keys: tuple[str, str] = ("", "")) -> None:
@@ -216,13 +195,6 @@ class Admission:
         """Return why a connection is too many, as a word to count by and words for the log.
 
         Returns None if the connection is welcome.
-
-        Parameters
-        ----------
-        address
-            Its remote address.
-        already
-            Open connections of all addresses.
         """
         if already >= self.most:
             open_already = f"{counted(already, 'connection')} open already"

@@ -91,10 +91,6 @@ def settings(
     ----------
     conf
         Any mapping; only keys that begin with ``spark.`` count, and None means "not set".
-    app_name
-        ``spark.app.name``, unless the configuration sets it.
-    archive
-        Whether the JVM uses the archive of Spark's classes, if there is one.
     java_options
         Further options of the JVM, unless the configuration sets options.
     """
@@ -161,20 +157,14 @@ def session(
     """Start a Spark session, or adapt the one of this process.
 
     Python workers use this Python, unless ``PYSPARK_PYTHON`` is set. Signal handlers stay: Spark's
-    own for SIGINT is suppressed. The JVM ends with this process, however it ends.
+    own for SIGINT is suppressed. The JVM ends with this process, however it ends. Raises
+    `EngineError` if Spark does not start: no Java, no temporary folder, or a refused setting; or
+    the start was cancelled.
 
     Parameters
     ----------
-    conf, app_name, java_options
-        As of `settings`.
     cancelled
         Polled in a thread of its own; True gives up the start.
-
-    Raises
-    ------
-    EngineError
-        Spark does not start: no Java, no temporary folder, or a refused setting; or the start
-        was cancelled.
     """
     try:
         chosen = settings(conf, app_name, java_options=java_options)
@@ -295,28 +285,14 @@ def reason(error: BaseException) -> str:
 
 
 class Starts:
-    """Decides about restarts of a streaming query whose Python worker was slow to start.
-
-    Parameters
-    ----------
-    most
-        Starts without a batch between them.
-    """
+    """Decides about restarts of a streaming query whose Python worker was slow to start."""
 
     def __init__(self, most: int = _STARTS) -> None:
         self._most = most
         self._count = 1
 
     def next_pause(self, error: str, *, has_batch: bool) -> float | None:
-        """Return the seconds before the next start of a failed query; None if it stays failed.
-
-        Parameters
-        ----------
-        error
-            The text of the query's exception.
-        has_batch
-            Whether a batch has ended since the last start.
-        """
+        """Return the seconds before the next start of a failed query; None if it stays failed."""
         if has_batch:
             self._count = 0
         if not any(text in error for text in _SLOW_PYTHON) or self._count >= self._most:

@@ -26,10 +26,7 @@ WRITING_SECS = 240.0
 def make() -> Path:
     """Make the archive anew and return its path; the old archive serves until then.
 
-    Raises
-    ------
-    EngineError
-        There is no Java, Spark does not start, or the JVM writes nothing.
+    Raises `EngineError` if there is no Java, Spark does not start, or the JVM writes nothing.
     """
     spark_environment.prepare()
     archive = spark.archive_place()

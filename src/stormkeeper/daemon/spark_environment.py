@@ -74,17 +74,12 @@ _ASCII_LOCALES: Final = {"", "C", "POSIX"}
 def prepare(chosen: Mapping[str, object] | None = None, *, home: Path | None = None) -> None:
     """Prepare this process's environment for children with Spark; logs removed variables.
 
+    Raises `EngineError` if there is no Java that can run Spark, or no place for a home.
+
     Parameters
     ----------
     chosen
         ``topology.environment``, which the children get in addition.
-    home
-        As of `complete`.
-
-    Raises
-    ------
-    EngineError
-        There is no Java that can run Spark, or no place for a home.
     """
     find_java({**os.environ, **{name: str(value) for name, value in (chosen or {}).items()}})
     if removed := clean(os.environ):
@@ -109,18 +104,14 @@ def removal_text(names: list[str]) -> str:
 def complete(environ: MutableMapping[str, str], *, home: Path | None = None) -> None:
     """Add a home, the user's name and a UTF-8 locale if they are missing.
 
-    Other variables stay, except ``PYTHONOPTIMIZE=2``, which becomes 1. Idempotent.
+    Other variables stay, except ``PYTHONOPTIMIZE=2``, which becomes 1. Idempotent. Raises
+    `EngineError` if there is no home, and no place for one.
 
     Parameters
     ----------
     home
         Home of a user without one, created if missing. None: a temporary folder, removed when
         this process ends.
-
-    Raises
-    ------
-    EngineError
-        There is no home, and no place for one.
     """
     account = _account()
     if not _is_folder(environ.get("HOME")):
@@ -190,10 +181,8 @@ def restart_if_unfit() -> None:
 def find_java(environ: Mapping[str, str] = os.environ) -> Path:
     """Return the ``java`` executable of ``JAVA_HOME``, or else of ``PATH``.
 
-    Raises
-    ------
-    EngineError
-        It does not exist, does not run, or is older than 17; says what to do.
+    Raises `EngineError` if it does not exist, does not run, or is older than 17; the error says
+    what to do.
     """
     home = environ.get("JAVA_HOME")
     if home:

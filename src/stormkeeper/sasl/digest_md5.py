@@ -56,8 +56,6 @@ class DigestServer:
         Returns the password of a user name; None for an unknown user.
     realm, digest_uri
         Required of the client; Storm's by default.
-    nonce
-        Returns a fresh nonce.
     """
 
     name = "DIGEST-MD5"
@@ -91,10 +89,7 @@ class DigestServer:
     def start(self) -> bytes:
         """Return the challenge.
 
-        Raises
-        ------
-        AuthenticationError
-            A second call.
+        Raises `AuthenticationError` at a second call.
         """
         if self._nonce is not None:
             raise AuthenticationError("the authentication has begun already")
@@ -111,10 +106,8 @@ class DigestServer:
     def step(self, token: bytes) -> bytes:
         """Check the client's response; returns the server's proof.
 
-        Raises
-        ------
-        AuthenticationError
-            The response is malformed, or proves no knowledge of the password.
+        Raises `AuthenticationError` if the response is malformed, or proves no knowledge of the
+        password.
         """
         if self._nonce is None:
             raise AuthenticationError("a response came before the challenge")
@@ -180,14 +173,8 @@ class DigestClient:
     ----------
     user
         For Storm the results of `credentials.storm_username` and `credentials.storm_password`.
-    realm
-        The realm to choose among the server's.
-    digest_uri
-        The service; Storm's by default.
     authzid
         The identity to act as; None leaves it out.
-    cnonce
-        Returns a fresh nonce.
     """
 
     name = "DIGEST-MD5"
@@ -222,10 +209,8 @@ class DigestClient:
     def step(self, token: bytes) -> bytes | None:
         """Process the challenge and return the response; or check the server's proof.
 
-        Raises
-        ------
-        AuthenticationError
-            The challenge is malformed or unsupported, or the server does not know the password.
+        Raises `AuthenticationError` if the challenge is malformed or unsupported, or the server
+        does not know the password.
         """
         if self._complete:
             raise AuthenticationError("a token came after the end of the authentication")
@@ -379,17 +364,13 @@ _ESCAPE = re.compile(rb"\\(.)", re.DOTALL)
 def parse_directives(token: bytes, most: int) -> list[tuple[str, bytes]]:
     """Return the directives ``name=value, name="value"`` of a token (RFC 2831 §2.1.1, §7.1).
 
-    Names are in lower case, values without quotes and escapes.
+    Names are in lower case, values without quotes and escapes. Raises `AuthenticationError` if the
+    token is longer or malformed.
 
     Parameters
     ----------
     most
         Longest token in bytes: 2048 for a challenge, 4096 for a response.
-
-    Raises
-    ------
-    AuthenticationError
-        The token is longer or malformed.
     """
     if len(token) > most:
         raise AuthenticationError(f"the token has {len(token)} bytes, more than {most}")

@@ -47,16 +47,13 @@ _BAD_KEY_VERSION = (-1765328384 + 44) % 2**32
 class Keytab:
     """The server's key for its service, from a keytab.
 
+    Raises `ConfigError` if the keytab cannot be read, or has no key for the principal.
+
     Parameters
     ----------
     login
         The JAAS section: ``keyTab``, by default Kerberos's, and ``principal``, by default (or with
         ``*``) any in the keytab.
-
-    Raises
-    ------
-    ConfigError
-        The keytab cannot be read, or has no key for the principal.
     """
 
     def __init__(self, login: Login) -> None:
@@ -94,13 +91,8 @@ class GssapiServer:
     def step(self, token: bytes) -> bytes | None:
         """Process the client's next token; returns the next one for it, None at the end.
 
-        Takes well under a millisecond.
-
-        Raises
-        ------
-        AuthenticationError
-            The ticket is invalid, expired or replayed, or the client wants a security layer or
-            another identity.
+        Takes well under a millisecond. Raises `AuthenticationError` if the ticket is invalid,
+        expired or replayed, or the client wants a security layer or another identity.
         """
         step, self._step = self._step, self._refuse
         try:
@@ -156,7 +148,8 @@ class GssapiClient:
     """The client's half, whose `start` may wait for Kerberos servers.
 
     MIT Kerberos waits some seconds for each silent server: a caller with a deadline calls `start`
-    in another thread.
+    in another thread. Raises `ConfigError` if the section is incomplete, or its keytab cannot be
+    read or has no key for the principal.
 
     Parameters
     ----------
@@ -165,11 +158,6 @@ class GssapiClient:
         ``useKeyTab`` (with ``keyTab``), and ``principal``.
     host
         The server's host: its principal is ``serviceName/host``.
-
-    Raises
-    ------
-    ConfigError
-        The section is incomplete, or its keytab cannot be read or has no key for the principal.
     """
 
     name = NAME
@@ -191,10 +179,7 @@ class GssapiClient:
     def start(self) -> bytes:
         """Return the ticket for the service, as an AP-REQ.
 
-        Raises
-        ------
-        AuthenticationError
-            Kerberos gives none.
+        Raises `AuthenticationError` if Kerberos gives none.
         """
         if self._context is not None:
             raise AuthenticationError("the authentication has begun already")
@@ -225,10 +210,8 @@ class GssapiClient:
     def step(self, token: bytes) -> bytes:
         """Process the server's next token; returns the next one for it.
 
-        Raises
-        ------
-        AuthenticationError
-            The server lacks the service's key, or demands a security layer.
+        Raises `AuthenticationError` if the server lacks the service's key, or demands a security
+        layer.
         """
         step, self._step = self._step, self._refuse
         try:
@@ -258,10 +241,7 @@ class GssapiClient:
 def default_realm() -> str:
     """Return the default realm in this machine's ``krb5.conf``.
 
-    Raises
-    ------
-    ConfigError
-        There is none.
+    Raises `ConfigError` if there is none.
     """
     try:
         name = gssapi.Name("x", gssapi.NameType.kerberos_principal).canonicalize(_KRB5)

@@ -53,14 +53,10 @@ class Login:
 
     Parameters
     ----------
-    section
-        Its name, such as "PacemakerServer".
     module, flag
         The class of its login module, and the flag in lower case; None if absent.
     options
         Of several modules in a section, the first with an option gives its value, as in Storm.
-    source, line
-        Its place, for messages.
     """
 
     section: str
@@ -82,10 +78,7 @@ class Login:
     def option(self, name: str) -> str:
         """Return the value of a required option.
 
-        Raises
-        ------
-        ConfigError
-            The option is absent or empty.
+        Raises `ConfigError` if the option is absent or empty.
         """
         value = self.options.get(name, "")
         if not value:
@@ -95,10 +88,7 @@ class Login:
     def switch(self, name: str, *, default: bool = False) -> bool:
         """Return the value of an option that is true or false.
 
-        Raises
-        ------
-        ConfigError
-            It is neither.
+        Raises `ConfigError` if it is neither.
         """
         value = self.options.get(name, str(default)).lower()
         if value not in ("true", "false"):
@@ -109,15 +99,7 @@ class Login:
 def read(path: Path, named_by: str = "java.security.auth.login.config") -> dict[str, Login]:
     """Return the sections of a JAAS file, in UTF-8, by name.
 
-    Parameters
-    ----------
-    named_by
-        The configuration key with the path, for messages.
-
-    Raises
-    ------
-    ConfigError
-        The file cannot be read, or is no JAAS file; says where.
+    Raises `ConfigError` if the file cannot be read, or is no JAAS file; the error says where.
     """
     try:
         with path.open("rb") as file:
@@ -139,11 +121,6 @@ def read(path: Path, named_by: str = "java.security.auth.login.config") -> dict[
 
 def parse(text: str, source: str = "JAAS") -> dict[str, Login]:
     """Return the sections in the text of a JAAS file by name.
-
-    Parameters
-    ----------
-    source
-        Name of the file, for messages.
 
     Raises
     ------
@@ -317,11 +294,7 @@ def login_file(conf: Conf) -> LoginFile | None:
 
     In this order: ``java.security.auth.login.config`` given with ``-c``; that JVM property in
     ``pacemaker.childopts``, as in Storm's documentation of Pacemaker; the key in another layer.
-
-    Raises
-    ------
-    ConfigError
-        ``pacemaker.childopts`` has an unclosed quote.
+    Raises `ConfigError` if ``pacemaker.childopts`` has an unclosed quote.
     """
     own = None if conf[KEY] is None else LoginFile(Path(conf[KEY]), KEY)
     if own is not None and conf.is_override(KEY):
@@ -334,12 +307,8 @@ def login_file(conf: Conf) -> LoginFile | None:
 def in_one_layer(conf: Conf) -> Conf:
     """Return a configuration that names the same file after a `Conf.write`.
 
-    There is no ``-c`` then, so the JVM property that ``-c`` overrode is removed.
-
-    Raises
-    ------
-    ConfigError
-        As in `login_file`.
+    There is no ``-c`` then, so the JVM property that ``-c`` overrode is removed. Raises
+    `ConfigError` as `login_file` does.
     """
     if conf[KEY] is None or not conf.is_override(KEY):
         return conf
@@ -351,10 +320,7 @@ def in_one_layer(conf: Conf) -> Conf:
 def ignored_childopts(conf: Conf) -> list[str]:
     """Return the names of configured JVM options without effect, except the default ones.
 
-    Raises
-    ------
-    ConfigError
-        As in `login_file`.
+    Raises `ConfigError` as `login_file` does.
     """
     if conf[CHILDOPTS] == defaults()[CHILDOPTS]:
         return []
@@ -368,10 +334,7 @@ def ignored_childopts(conf: Conf) -> list[str]:
 def login(conf: Conf, *sections: str) -> Login:
     """Return the first of these sections that the JAAS file has.
 
-    Raises
-    ------
-    ConfigError
-        There is no file, it is malformed, or has none of the sections.
+    Raises `ConfigError` if there is no file, it is malformed, or has none of the sections.
     """
     method = conf["pacemaker.auth.method"]
     file = login_file(conf)

@@ -31,10 +31,7 @@ class Mechanism(Protocol):
     def start(self) -> bytes | None:
         """Return the first token if this half begins, else None.
 
-        Raises
-        ------
-        AuthenticationError
-            As in `step`.
+        Raises `AuthenticationError` as `step` does.
         """
 
     def step(self, token: bytes) -> bytes | None:

@@ -38,12 +38,8 @@ _OF_SERVERS = {
 def server_mechanism(conf: Conf) -> Callable[[], Mechanism] | None:
     """Return a factory of server halves; None with the method NONE.
 
-    Reads the JAAS file and its keytab once; call it again to reread them.
-
-    Raises
-    ------
-    ConfigError
-        The JAAS file, or a needed part of it, is missing or wrong.
+    Reads the JAAS file and its keytab once; call it again to reread them. Raises `ConfigError` if
+    the JAAS file, or a needed part of it, is missing or wrong.
     """
     match conf["pacemaker.auth.method"]:
         case "NONE":
@@ -63,11 +59,7 @@ def unused_login(conf: Conf) -> str | None:
     """Return a warning about a JAAS file that has no effect, as the method is NONE.
 
     None if the file has no section of a Pacemaker's: Storm's daemons may need it for ZooKeeper.
-
-    Raises
-    ------
-    ConfigError
-        ``pacemaker.childopts`` has an unclosed quote.
+    Raises `ConfigError` if ``pacemaker.childopts`` has an unclosed quote.
     """
     file = login_file(conf)
     if file is None or conf["pacemaker.auth.method"] != "NONE":
@@ -88,15 +80,12 @@ def unused_login(conf: Conf) -> str | None:
 def client_mechanism(conf: Conf, host: str) -> Callable[[], Mechanism] | None:
     """Return a factory of client halves; None with the method NONE. Reads the JAAS file once.
 
+    Raises `ConfigError` if the JAAS file, or a needed part of it, is missing or wrong.
+
     Parameters
     ----------
     host
         The Pacemaker's name as configured, which is a part of its Kerberos principal.
-
-    Raises
-    ------
-    ConfigError
-        The JAAS file, or a needed part of it, is missing or wrong.
     """
     match conf["pacemaker.auth.method"]:
         case "NONE":
@@ -158,13 +147,9 @@ def authorised(conf: Conf, authorization_id: str) -> bool:
     """Return whether the client that authenticated as `authorization_id` may read.
 
     With DIGEST and SCRAM every client with a password may; with KERBEROS ``nimbus.daemon.user`` and
-    ``pacemaker.kerberos.users``, each a full principal or a short name.
-
-    Raises
-    ------
-    AuthenticationError
-        With KERBEROS: `authorization_id` is no principal, or ``krb5.conf`` has lost its default
-        realm, which short names need.
+    ``pacemaker.kerberos.users``, each a full principal or a short name. Raises
+    `AuthenticationError` if `authorization_id` is no Kerberos principal, or ``krb5.conf`` has lost
+    its default realm, which short names need.
     """
     match conf["pacemaker.auth.method"]:
         case "NONE":
@@ -203,10 +188,8 @@ class Principal:
     def parse(cls, text: str) -> "Principal":
         """Parse a principal with its realm, as Kerberos writes it.
 
-        Raises
-        ------
-        AuthenticationError
-            There is no realm, nothing before it, or something behind it.
+        Raises `AuthenticationError` if there is no realm, nothing before it, or something behind
+        it.
         """
         components: list[str] = []
         position = 0
@@ -234,16 +217,13 @@ class Principal:
 def admits(users: Iterable[str], principal: str, default_realm: str) -> bool:
     """Return whether one of `users` is `principal`.
 
+    Raises `AuthenticationError` if `principal` is none.
+
     Parameters
     ----------
     users
         Full principals (``nimbus/host@REALM``), also without the default realm (``nimbus/host``),
         and short names (``nimbus``).
-
-    Raises
-    ------
-    AuthenticationError
-        `principal` is none.
     """
     parsed = Principal.parse(principal)
     names = {principal, parsed.short_name(default_realm)}

@@ -40,17 +40,13 @@ class ScramUsers:
     """A server's verifiers of its users, without passwords.
 
     An unknown name gets a salt too, the same at every try, and fails at the same point as a wrong
-    password, so that names cannot be found out.
+    password, so that names cannot be found out. Raises `ConfigError` if a name or password has a
+    character that SCRAM forbids (RFC 4013).
 
     Parameters
     ----------
     salt_key
         Source of the salts; random by default, so that they change at every start.
-
-    Raises
-    ------
-    ConfigError
-        A name or password has a character that SCRAM forbids (RFC 4013).
     """
 
     def __init__(self, users: Mapping[str, UserPassword], salt_key: bytes | None = None) -> None:
@@ -85,13 +81,7 @@ class ScramUsers:
 
 
 class ScramServer:
-    """The server's half.
-
-    Parameters
-    ----------
-    nonce
-        Returns the server's part of the nonce; scramp's by default.
-    """
+    """The server's half."""
 
     name = NAME
 
@@ -121,10 +111,8 @@ class ScramServer:
     def step(self, token: bytes) -> bytes:
         """Process client-first or client-final; returns server-first or server-final.
 
-        Raises
-        ------
-        AuthenticationError
-            A message is malformed or out of turn, or the password is wrong.
+        Raises `AuthenticationError` if a message is malformed or out of turn, or the password is
+        wrong.
         """
         self._step += 1
         if self._step > 2:
@@ -156,15 +144,7 @@ class ScramServer:
 class ScramClient:
     """The client's half.
 
-    Parameters
-    ----------
-    nonce
-        Returns the client's part of the nonce; scramp's by default.
-
-    Raises
-    ------
-    ConfigError
-        SCRAM forbids the name or password (RFC 4013).
+    Raises `ConfigError` if SCRAM forbids the name or password (RFC 4013).
     """
 
     name = NAME
@@ -194,11 +174,8 @@ class ScramClient:
     def step(self, token: bytes) -> bytes | None:
         """Process the greeting, server-first or server-final; returns the answer.
 
-        Raises
-        ------
-        AuthenticationError
-            A message is malformed or out of turn, or demands too much work; or the server has
-            another mechanism, or does not know the password.
+        Raises `AuthenticationError` if a message is malformed or out of turn, or demands too much
+        work; or the server has another mechanism, or does not know the password.
         """
         self._step += 1
         if self._step > 3:

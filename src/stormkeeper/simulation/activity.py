@@ -41,12 +41,8 @@ class Activity:
     ----------
     swing
         Amplitude, at least 0 and below 1.
-    period_secs
-        From one peak to the next.
     phase
         Position of time 0 in a period, in radians.
-    changes
-        Planted changes, which must not overlap.
     """
 
     swing: float

@@ -88,8 +88,6 @@ def values(
 
     Parameters
     ----------
-    share
-        Its part of the component's work.
     work, slowness
         Work done, and latency relative to the usual one, by window.
     """

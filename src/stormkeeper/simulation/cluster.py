@@ -60,14 +60,6 @@ class Component:
 
     Parameters
     ----------
-    kind
-        ``spout`` or ``bolt``.
-    shares
-        Each executor's part of the work; the sum is 1.
-    execute_ms, process_ms, complete_ms
-        Usual latencies; the last is a spout's.
-    failing
-        Part of the tuples that fail.
     first_task
         Number of the first task; each executor has one task.
     """
@@ -141,19 +133,7 @@ SYSTEM_BOLT: Final = Component(SYSTEM, "bolt", (), (), (1.0,))
 def make_components(
     random: Random, *, workers: int, bolts: int, executors: float, streams: int
 ) -> list[Component]:
-    """Return the components of a topology, sorted by id, with tasks from 1.
-
-    Parameters
-    ----------
-    workers
-        Number of workers, and of ackers.
-    bolts
-        Number of bolts, besides one or two spouts.
-    executors
-        Mean executors of a worker, without acker.
-    streams
-        Further streams of a component, at most.
-    """
+    """Return the components of a topology, sorted by id, with tasks from 1."""
     spouts = random.choice((1, 1, 2)) if bolts > 1 else 1
     ids = [_named(_SPOUTS, number) for number in range(spouts)]
     ids += [_named(_BOLTS, number) for number in range(bolts)]
@@ -296,8 +276,6 @@ class Profile:
         Range of the number of bolts of a topology, besides one or two spouts.
     executors
         Mean executors of spouts and bolts per worker, besides an acker and ``__system``.
-    streams
-        Further streams of a component, at most.
     """
 
     nodes: int
@@ -317,17 +295,14 @@ class Profile:
     ) -> Profile:
         """Return this profile in another size.
 
+        Raises `ConfigError` if a number is out of range, or there are more topologies than workers.
+
         Parameters
         ----------
         nodes, workers_per_node
             None: unchanged.
         topologies
             None: in proportion to the workers.
-
-        Raises
-        ------
-        ConfigError
-            A number is out of range, or there are more topologies than workers.
         """
         sized = replace(
             self,

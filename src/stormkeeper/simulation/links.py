@@ -31,19 +31,7 @@ _TAKEN: Final = [
 
 
 class Link:
-    """A choice of a server, and the connection to it.
-
-    Parameters
-    ----------
-    random
-        Source of the choice and of delays.
-    clock
-        The simulation's time, in seconds.
-    taken
-        Called with a heartbeat and the server that acknowledged it.
-    failed
-        Called with a heartbeat that no server took in time, and the reason.
-    """
+    """A choice of a server, and the connection to it."""
 
     def __init__(
         self,

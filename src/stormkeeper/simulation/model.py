@@ -246,14 +246,8 @@ class Simulation:
 
     Parameters
     ----------
-    cluster
-        The cluster, which planted troubles change.
-    period_secs
-        From one heartbeat of a worker to the next.
     count_every
         A worker's counters are new in every n-th heartbeat, its times in each.
-    tell
-        Takes the events of the truth; None: there is none.
     tells_counters
         Whether the truth includes counters, which are nearly all of it.
     """

@@ -51,28 +51,10 @@ class Options:
 
     Parameters
     ----------
-    seed
-        Decides everything that is random.
-    period_secs
-        From one heartbeat of a worker to the next.
     count_every
         A worker's counters are new in every n-th heartbeat.
-    connections
-        Number of connections, which the nodes share.
     release
         The Storm release that reads the heartbeats; None: follows the compression.
-    names_components
-        Whether executors name their components.
-    has_troubles
-        Whether to plant troubles.
-    duration_secs
-        None: until a signal.
-    cleans
-        Whether to delete the pulses at the end.
-    beside
-        Whether real topologies are allowed beside.
-    tells_counters
-        Whether the truth includes counters.
     """
 
     profile: Profile
@@ -97,15 +79,6 @@ def run(
     say: Callable[[str], None],
 ) -> dict[str, Any]:
     """Simulate workers until the duration is over or a signal arrives; returns a summary.
-
-    Parameters
-    ----------
-    conf
-        For ``pacemaker.servers`` and ``storm.meta.serialization.delegate``.
-    truth_at
-        File for the truth; None: no truth.
-    say
-        Takes a line on progress every five seconds.
 
     Raises
     ------
@@ -133,12 +106,8 @@ def run(
 def check_alone(pool: PacemakerPool) -> None:
     """Raise an error if Pacemakers may hold pulses of real topologies.
 
-    Raises
-    ------
-    PacemakerUnavailableError
-        A Pacemaker does not answer.
-    SimulationError
-        There is a real topology.
+    Raises `PacemakerUnavailableError` if a Pacemaker does not answer, `SimulationError` if there
+    is a real topology.
     """
     held = pool.children(paths.WORKERBEATS)
     if pool.failures:
@@ -376,15 +345,7 @@ class _Run:
 class Truth:
     """A file of events, one JSON object per line; without a path, events are dropped.
 
-    Parameters
-    ----------
-    path
-        Replaces an older file.
-
-    Raises
-    ------
-    SimulationError
-        The file cannot be made.
+    Raises `SimulationError` if the file cannot be made.
     """
 
     def __init__(self, path: Path | None) -> None:
@@ -428,10 +389,7 @@ class Truth:
     def check(self) -> None:
         """Flush the file.
 
-        Raises
-        ------
-        SimulationError
-            An event could not be written.
+        Raises `SimulationError` if an event could not be written.
         """
         if self._file is not None and self.fault is None:
             try:

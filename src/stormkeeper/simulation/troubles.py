@@ -46,19 +46,7 @@ _CAPACITY_SECS: Final = 600.0
 
 
 class Troubles:
-    """Plants troubles in a simulation, round after round.
-
-    Parameters
-    ----------
-    seed
-        Decides the victims and times.
-    begin
-        Start of the first round.
-    round_secs
-        Length of a round, within which troubles end.
-    tell
-        Takes each trouble at its beginning, for the truth.
-    """
+    """Plants troubles in a simulation, round after round."""
 
     def __init__(
         self, simulation: Simulation, *, seed: int, begin: float, round_secs: float, tell: Tell
