@@ -7,7 +7,7 @@ import pytest
 from stormkeeper.nimbus.scheduling import conversion
 from stormkeeper.nimbus.scheduling.cluster import Launch
 from stormkeeper.paths import Slot
-from stormkeeper.supervisor.assignments import Orders, orders, started, stopped
+from stormkeeper.supervisor.assignments import Orders, find_orders, find_stopped, start_claims
 from stormkeeper.supervisor.process_table import ProcessId
 from stormkeeper.supervisor.slot_model import Restart, SlotAssignment, SlotRecord, WorkerRecord
 from stormkeeper.thrift.records import Assignment, LaunchClaim, NodeInfo
@@ -26,7 +26,7 @@ def assigned(*launches):
 
 
 def given(**assignments):
-    return orders(assignments, HERE, PORTS, lambda _: Restart.ON_FAILURE)
+    return find_orders(assignments, HERE, PORTS, lambda _: Restart.ON_FAILURE)
 
 
 def test_a_launch_is_what_its_slot_is_to_run():
@@ -40,16 +40,16 @@ def test_a_launch_is_what_its_slot_is_to_run():
 def test_a_slot_goes_on_while_its_assignment_cannot_be_read():
     before = given(wc=assigned(launch(6700, 3)), job=assigned(launch(6701, 4))).wanted
     assigned_now = {"wc": None, "job": None, "new": assigned(launch(6701, 5))}
-    ordered = orders(assigned_now, HERE, PORTS, lambda _: Restart.ON_FAILURE, before)
+    ordered = find_orders(assigned_now, HERE, PORTS, lambda _: Restart.ON_FAILURE, before)
     assert ordered.wanted[6700] == before[6700]
     assert ordered.wanted[6701].storm_id == "new", "what can be read counts"
     assert ordered.storm_ids == {"wc", "job", "new"}
-    assert orders({}, HERE, PORTS, lambda _: Restart.ON_FAILURE, before) == Orders()
-    assert orders(assigned_now, HERE, (), lambda _: Restart.ON_FAILURE, before).wanted == {}
+    assert find_orders({}, HERE, PORTS, lambda _: Restart.ON_FAILURE, before) == Orders()
+    assert find_orders(assigned_now, HERE, (), lambda _: Restart.ON_FAILURE, before).wanted == {}
 
 
 def test_what_a_topology_says_of_restarts_counts():
-    ordered = orders(
+    ordered = find_orders(
         {"wc": assigned(launch(6700, 1)), "job": assigned(launch(6701, 2))},
         *(HERE, PORTS),
         lambda storm_id: Restart.NEVER if storm_id == "job" else Restart.ALWAYS,
@@ -110,10 +110,10 @@ def running(counter):
 )
 def test_a_released_launch_has_stopped_when_nothing_of_it_is_left(record, is_stopped):
     slots = {} if record is None else {6700: record}
-    found = stopped(Orders({}, {6700: Claim(7, 4)}), slots)
+    found = find_stopped(Orders({}, {6700: Claim(7, 4)}), slots)
     assert found == ({6700: LaunchClaim(7, 4)} if is_stopped else {})
 
 
 def test_each_start_has_its_own_claims():
     work = SlotAssignment("wc", {"out": "7-3-0", "in": "7-3-0"})
-    assert started(work, 12) == {"out": "7-3-12", "in": "7-3-12"}
+    assert start_claims(work, 12) == {"out": "7-3-12", "in": "7-3-12"}

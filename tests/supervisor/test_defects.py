@@ -26,7 +26,9 @@ main()
 """
 
 
-@pytest.mark.parametrize(("module", "name"), [("slot_loop", "stopped"), ("registration", "info")])
+@pytest.mark.parametrize(
+    ("module", "name"), [("slot_loop", "find_stopped"), ("registration", "info")]
+)
 def test_it_ends_with_an_error(leader, supervisor, submit, tmp_path, module, name):
     file = tmp_path / "defect"
     (tmp_path / "with_defect.py").write_text(

@@ -42,7 +42,7 @@ def test_workers_are_ended_and_none_is_started(leader, supervisor, submit):
         )
         assert leader.storm.supervisor_info(node).used_ports == []
     again = supervisor.started(JOB, 2, OTHER_PORT)
-    until(lambda: "the slots are written down again" in supervisor.log)
+    until(lambda: "the slots' records are saved again" in supervisor.log)
     assert supervisor.stop() == 0
     assert supervisor.start() == node
     until(lambda: leader.storm.supervisor_info(node).used_ports == [OTHER_PORT])

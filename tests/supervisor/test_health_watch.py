@@ -1,7 +1,7 @@
 """Health checks that are run again and again."""
 
 from stormkeeper import conf
-from stormkeeper.supervisor.health import FailedCheck, HealthWatch, in_words
+from stormkeeper.supervisor.health import FailedCheck, HealthWatch, describe_failures
 from support.disks import room_for
 from support.packages import tree
 
@@ -14,12 +14,12 @@ def test_each_round_is_told_and_each_change_is_logged(tmp_path, caplog):
     chosen = conf.defaults().with_values({"storm.health.check.dir": str(tmp_path)})
     told = []
     watch = HealthWatch(chosen, [tmp_path], told.append)
-    watch.look()
+    watch.check()
     check.write_text("#!/bin/sh\necho / is full\nexit 1\n")
-    watch.look()
-    watch.look()
+    watch.check()
+    watch.check()
     check.write_text("#!/bin/sh\n")
-    watch.look()
+    watch.check()
     reason = "the health check disk.sh failed: it ended with exit code 1: / is full"
     assert told == [None, reason, reason, None]
     assert [record.getMessage() for record in caplog.records] == [
@@ -32,11 +32,11 @@ def test_a_disk_that_takes_no_files_is_told_before_any_check(tmp_path):
     told = []
     gone = tmp_path / "gone"
     watch = HealthWatch(conf.defaults(), [tmp_path, gone, gone], told.append)
-    watch.look()
+    watch.check()
     gone.mkdir()
-    watch.look()
+    watch.check()
     with room_for(100):
-        watch.look()
+        watch.check()
     assert told[1] is None
     missing, full = told[0], told[2]
     assert missing == (
@@ -48,8 +48,10 @@ def test_a_disk_that_takes_no_files_is_told_before_any_check(tmp_path):
 
 
 def test_several_failures_are_one_text():
-    assert in_words([]) is None
-    text = in_words([FailedCheck("a.sh", "it hangs"), FailedCheck("b.sh", "it cannot be run")])
+    assert describe_failures([]) is None
+    text = describe_failures(
+        [FailedCheck("a.sh", "it hangs"), FailedCheck("b.sh", "it cannot be run")]
+    )
     assert (
         text
         == "the health check a.sh failed: it hangs; the health check b.sh failed: it cannot be run"

@@ -13,7 +13,7 @@ from stormkeeper.errors import ConfigError, SupervisorError
 from stormkeeper.supervisor.directories import Directories
 from stormkeeper.supervisor.launch import Launcher
 from stormkeeper.supervisor.slot_model import Restart, SlotAssignment
-from stormkeeper.worker.heartbeat import say_end
+from stormkeeper.worker.heartbeat import write_exit_code
 from support.packages import of_folder, packed
 
 WC = "wc-1-1700000000"
@@ -67,11 +67,11 @@ def launching(tmp_path, code, monkeypatch):
 
 def test_what_a_worker_says_of_its_end_is_read(launching):
     launching.command("w1", 6700, WORK, Path("/env/bin/python"))
-    assert launching.said_end("w1") is launching.said_end("other") is None
-    say_end(launching.alive("w1"), 0)
-    assert launching.said_end("w1") == 0
-    say_end(launching.alive("other"), 0)  # its folder is gone: the worker goes on to its end
-    say_end(None, 0)
+    assert launching.written_exit_code("w1") is launching.written_exit_code("other") is None
+    write_exit_code(launching.alive("w1"), 0)
+    assert launching.written_exit_code("w1") == 0
+    write_exit_code(launching.alive("other"), 0)  # the folder is gone: no error
+    write_exit_code(None, 0)
 
 
 def test_the_command_line_is_the_workers(launching, code, tmp_path):

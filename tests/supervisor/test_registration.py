@@ -104,10 +104,10 @@ def test_it_is_written_at_first_and_at_each_change(storm):
             return storm.supervisor_info(MACHINE.supervisor_id)
 
         assert (said().used_ports, said().refuses) == ([], "it is too hot")
-        registered.tell(frozenset({6701, 6700}), {6700: LaunchClaim(7, 3)})
+        registered.update(frozenset({6701, 6700}), {6700: LaunchClaim(7, 3)})
         until(lambda: said().used_ports == [6700, 6701])
         assert said().stopped_workers == {6700: LaunchClaim(7, 3)}
-        registered.tell(frozenset(), {}, {6700: CRASHING, 6701: RUNNING})
+        registered.update(frozenset(), {}, {6700: CRASHING, 6701: RUNNING})
         until(lambda: said().slots)
         [(port, slot)] = said().slots.items()
         assert (port, slot.claim, slot.state) == (6700, LaunchClaim(1, 2), "backing_off")

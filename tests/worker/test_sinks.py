@@ -141,7 +141,7 @@ def test_a_query_that_failed_is_started_again_in_its_checkpoint(spark, numbers, 
         raise ValueError("no")
 
     checkpoints, used = ScriptCheckpoints(lambda: str(tmp_path)), []
-    with FileSinks(used.append, checkpoints.place, checkpoints.started).installed():
+    with FileSinks(used.append, checkpoints.choose, checkpoints.started).installed():
         for function in (fail, lambda *_: None, lambda *_: None):
             rows = spark.readStream.text(str(numbers[0])).writeStream.queryName("again")
             query = rows.foreachBatch(function).trigger(availableNow=True).start()

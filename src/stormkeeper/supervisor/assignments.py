@@ -1,4 +1,4 @@
-"""The cluster's assignments, followed: a thread reads again whatever a watch says has changed."""
+"""The cluster's assignments: followed by watches, and decoded to orders for this supervisor."""
 
 from __future__ import annotations
 
@@ -18,46 +18,41 @@ from stormkeeper.topology.plan import Claim
 
 log = logging.getLogger(__name__)
 
-#: What is assigned, by the topologies' ids; None: something, and nobody knows what.
+#: Assignments by topology id; None: an assignment that cannot be read.
 Assigned = Mapping[str, Assignment | None]
 
-#: How often all is compared, whatever the watches say, in seconds.
+#: Interval at which all assignments are compared, in case a watch was missed, in seconds.
 _PERIOD_SECS: Final = 60.0
 
-#: How long after a read that failed it is tried again, in seconds.
+#: Pause after a failed read, in seconds.
 _RETRY_SECS: Final = 1.0
 
-#: How long the thread may take to end, in seconds: a read has a deadline of its own.
+#: Longest end of the thread, in seconds; a read has its own deadline.
 _END_SECS: Final = 5.0
 
 
 class Assignments:
     """Follows the assignments of all topologies from `start` to `close`.
 
-    One that cannot be read stays as it was, and is None if it never could be: what is there and
-    unreadable is not taken for absent.
-    While the cluster's state cannot be reached, all of them stay.
+    An unreadable assignment keeps its last value, or is None: unreadable is not absent. While the
+    cluster's state is not reached, all assignments keep their values.
 
     Parameters
     ----------
-    storm
-        The cluster's state.
-    tell
-        Is called by a thread of this class, at first and after each change, with all assignments by
-        the ids of their topologies.
+    publish
+        Called from this class's thread with all assignments, at first and after each change.
     """
 
-    def __init__(self, storm: StormReads, tell: Callable[[Assigned], None]) -> None:
+    def __init__(self, storm: StormReads, publish: Callable[[Assigned], None]) -> None:
         self._storm = storm
-        self._tell = tell
+        self._publish = publish
         self._known: dict[str, Assignment | None] = {}
-        #: What was told last.
-        self._told: Assigned | None = None
+        self._published: Assigned | None = None
         self._lock = threading.Lock()
-        #: What has to be read again: the list, and topologies' assignments.
+        #: Whether the list has to be read again, and the topologies whose assignments have to be.
         self._is_list_stale = True
         self._stale: set[str] = set()
-        #: Who is told of a change, by topology: the same each time, so that each waits once.
+        #: Callbacks of watches, by topology: a watch with the same callback is set once.
         self._callbacks: dict[str, Callback] = {}
         self._woken = threading.Event()
         self._is_closed = False
@@ -66,25 +61,25 @@ class Assignments:
 
     @property
     def is_running(self) -> bool:
-        """Whether the thread goes on."""
+        """Whether the thread is alive."""
         return self._thread.is_alive()
 
     def start(self) -> None:
-        """Begin to follow."""
+        """Start the thread."""
         self._thread.start()
 
     def close(self) -> None:
-        """Tell nobody anything any more."""
+        """End the thread."""
         self._is_closed = True
         self._woken.set()
         self._thread.join(_END_SECS)
 
     def _run(self) -> None:
-        is_to_compare = False
+        should_compare = False
         while not self._is_closed:
             self._woken.clear()
             try:
-                if is_to_compare:
+                if should_compare:
                     self._compare()
                 self._read()
             except StateClosedError:
@@ -98,13 +93,13 @@ class Assignments:
             if self._is_failing:
                 log.info("the assignments are read again")
             self._is_failing = False
-            if self._known != self._told and not self._is_closed:
-                self._told = dict(self._known)
-                self._tell(self._told)
-            is_to_compare = not self._woken.wait(_PERIOD_SECS)
+            if self._known != self._published and not self._is_closed:
+                self._published = dict(self._known)
+                self._publish(self._published)
+            should_compare = not self._woken.wait(_PERIOD_SECS)
 
     def _read(self) -> None:
-        """Read what is stale."""
+        """Read what has changed."""
         with self._lock:
             is_list_stale, self._is_list_stale = self._is_list_stale, False
             stale, self._stale = self._stale, set()
@@ -124,7 +119,7 @@ class Assignments:
             raise
 
     def _compare(self) -> None:
-        """Have read again what is not as it is known, and what no watch has told of."""
+        """Mark assignments as stale that have changed without a watch."""
         found = self._storm.assignments_info()
         other = {key for key in found | self._known if found.get(key) != self._known.get(key)}
         if other:
@@ -145,7 +140,7 @@ class Assignments:
         else:
             self._known[storm_id] = found
 
-    # Called by the store's own thread, which may not wait.
+    # Called by the store's own thread, which must not wait.
 
     def _list_changed(self) -> None:
         with self._lock:
@@ -163,51 +158,40 @@ _MIB: Final = 2**20
 
 @dataclass(frozen=True, slots=True)
 class Orders:
-    """What a leader has ordered of one supervisor.
+    """A leader's orders to one supervisor."""
 
-    Parameters
-    ----------
-    wanted
-        What each slot is to run, by its port. A port that is missing is to run nothing.
-    released
-        By port, the newest launch that is to stop, or has stopped.
-    storm_ids
-        The topologies that have a launch here, be it a released one: their workers may come back.
-    foreign
-        The topologies that another Nimbus, such as Java's, has placed here: none that we can run.
-    """
-
+    #: Each slot's assignment, by port; a missing port runs nothing.
     wanted: Mapping[int, SlotAssignment] = field(default_factory=dict)
+    #: The newest launch that has to stop, or has stopped, by port.
     released: Mapping[int, Claim] = field(default_factory=dict)
+    #: Topologies with a launch here, even a released one, whose workers may come back.
     storm_ids: frozenset[str] = frozenset()
+    #: Topologies that another Nimbus, such as Java's, has placed here, which cannot run.
     foreign: frozenset[str] = frozenset()
 
 
-def orders(
+def find_orders(
     assignments: Assigned,
     node: str,
     ports: Collection[int],
     restart: Callable[[str], Restart],
     before: Mapping[int, SlotAssignment] = MappingProxyType({}),
 ) -> Orders:
-    """Return what is ordered of a supervisor.
+    """Return the orders to a supervisor.
 
-    Where two launches have one port, as one was read before the other was taken back, the newer one
-    counts. An assignment without ``launches`` is another Nimbus's.
+    Of two launches on one port, of which one is not yet known to be taken back, the newer counts.
+    An assignment without ``launches`` comes from another Nimbus.
 
     Parameters
     ----------
-    assignments
-        Of all topologies, by their ids.
     node
-        The supervisor's id.
+        Id of the supervisor.
     ports
         Its slots.
     restart
-        Returns what a topology says of workers that end by themselves, as far as that is known.
+        Returns a topology's restart setting, as far as it is known.
     before
-        What each slot was to run. It still is, where the assignment of that topology cannot be
-        read.
+        Each slot's assignment so far, kept for topologies whose assignment cannot be read.
     """
     newest: dict[int, tuple[Claim, str, WorkerLaunch]] = {}
     released: dict[int, Claim] = {}
@@ -247,18 +231,10 @@ def orders(
     return Orders(wanted, released, frozenset(storm_ids), frozenset(foreign))
 
 
-def stopped(given: Orders, slots: Mapping[int, SlotRecord]) -> dict[int, LaunchClaim]:
-    """Return, by port, the newest launch of which it is certain that nothing runs any more.
-
-    Parameters
-    ----------
-    given
-        What was ordered, and what the slots know by now.
-    slots
-        What is known of each slot. A port that is no slot here has nothing that runs.
-    """
+def find_stopped(orders: Orders, slots: Mapping[int, SlotRecord]) -> dict[int, LaunchClaim]:
+    """Return the newest launch without any process left, by port."""
     found = {}
-    for port, claim in given.released.items():
+    for port, claim in orders.released.items():
         record = slots.get(port)
         worker = record.worker if record is not None else None
         if worker is None or _is_later(worker.assignment, claim):
@@ -266,8 +242,8 @@ def stopped(given: Orders, slots: Mapping[int, SlotRecord]) -> dict[int, LaunchC
     return found
 
 
-def started(assignment: SlotAssignment, number: int) -> dict[str, str]:
-    """Return the claims of one start of a worker, which has that number."""
+def start_claims(assignment: SlotAssignment, number: int) -> dict[str, str]:
+    """Return the claims of a worker's start with that number."""
     claims = {query: Claim.parse(text) for query, text in assignment.claims.items()}
     return {query: str(claim._replace(launch=number)) for query, claim in claims.items()}
 
@@ -287,5 +263,5 @@ def _claim(launch: WorkerLaunch) -> Claim:
 
 
 def _is_later(assignment: SlotAssignment, claim: Claim) -> bool:
-    """Return whether a worker's launch is later than `claim`: two never run in one slot."""
+    """Return whether a worker's launch is later than `claim`."""
     return all(Claim.parse(text) > claim for text in assignment.claims.values())

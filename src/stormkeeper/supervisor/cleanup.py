@@ -1,4 +1,4 @@
-"""Removes what no topology needs any more, on a thread of its own, as that may take long."""
+"""Removes code, environments, launches' files and checkpoints that no topology needs any more."""
 
 from __future__ import annotations
 
@@ -20,31 +20,27 @@ from stormkeeper.thrift.records import Checkpoints
 
 log = logging.getLogger(__name__)
 
-#: How long the thread may take to end, in seconds; what it leaves, the next start removes.
+#: Longest end of the thread, in seconds; the next start removes the rest.
 _END_SECS: Final = 2.0
 
-#: How often it looks by itself, in seconds: what is to go may be decided elsewhere.
+#: Interval without a `wake`, in seconds, as the cluster's state names checkpoints to remove.
 _PERIOD_SECS: Final = 30.0
 
 
 class Needed(NamedTuple):
-    """What a supervisor needs: topologies, and launches of which something may be left."""
+    """What a supervisor needs: topologies, and launches of which processes may be left."""
 
     storm_ids: frozenset[str]
     worker_ids: frozenset[str]
 
 
 class Cleanup:
-    """Removes what is not needed whenever it is woken, and from then on regularly.
+    """A thread that removes what is not needed: at each `wake`, and regularly after the first.
 
     Parameters
     ----------
-    code, environments, checkpoints
-        Of topologies.
-    directories
-        Where launches have their folders.
     needed
-        Returns what is needed now. Whatever is about to be made was needed before.
+        Returns what is needed now; includes what is about to be created.
     """
 
     def __init__(
@@ -66,34 +62,34 @@ class Cleanup:
 
     @property
     def is_running(self) -> bool:
-        """Whether the thread goes on."""
+        """Whether the thread is alive."""
         return self._thread.is_alive()
 
     def start(self) -> None:
-        """Begin; nothing is removed before the first `wake`."""
+        """Start the thread; nothing is removed before the first `wake`."""
         self._thread.start()
 
     def wake(self) -> None:
-        """Have it look for what is not needed; returns at once."""
+        """Start a cleanup; returns at once."""
         self._woken.set()
 
     def close(self) -> None:
-        """Remove nothing any more."""
+        """End the thread."""
         self._is_closed = True
         self._woken.set()
         self._thread.join(_END_SECS)
 
     def _run(self) -> None:
-        self._woken.wait()  # before that, nobody knows what is needed
+        self._woken.wait()  # before that, the needs are unknown
         while not self._is_closed:
             self._woken.clear()
             try:
-                self._tidy()
+                self._remove_unneeded()
             except OSError as error:
                 log.warning("what is not needed any more could not all be removed: %s", error)
             self._woken.wait(_PERIOD_SECS)
 
-    def _tidy(self) -> None:
+    def _remove_unneeded(self) -> None:
         removed = self._code.remove_unneeded(
             _Now(lambda: self._needed().storm_ids), _Now(lambda: self._needed().worker_ids)
         )
@@ -105,8 +101,8 @@ class Cleanup:
             log.debug("the environment %s is not needed here any more, and removed", identity)
 
     def _identities(self) -> frozenset[str]:
-        """Return the identities of the environments of all launches, and of what is here."""
-        # Of what runs the code may be another by now, or be fetched at this moment.
+        """Return the identities of the environments of all launches and topologies."""
+        # The code of a running launch may have changed, or is just being fetched.
         found = self._directories.environments_in_use()
         for storm_id in self._needed().storm_ids:
             try:
@@ -119,7 +115,7 @@ class Cleanup:
 
 
 class _Now(Collection[str]):
-    """What a function returns whenever this is asked."""
+    """A set that a function returns anew at each access."""
 
     def __init__(self, read: Callable[[], frozenset[str]]) -> None:
         self._read = read
@@ -134,21 +130,19 @@ class _Now(Collection[str]):
         return len(self._read())
 
 
-#: How the name of a folder begins that is half removed.
+#: Prefix of a folder that is being removed.
 _ASIDE: Final = ".removed-"
 
 
 class CheckpointRemoval:
-    """Removes checkpoints for one supervisor.
+    """Removes checkpoints from this machine that the cluster's state names for removal.
+
+    Nothing is removed while a worker here may use it, or while the cluster's state cannot be read.
 
     Parameters
     ----------
-    storm
-        The cluster's state.
-    supervisor_id
-        The supervisor.
     conf
-        Its configuration, by which checkpoints have their place whose topology does not name one.
+        The supervisor's configuration, with the default folder of checkpoints.
     """
 
     def __init__(
@@ -159,17 +153,9 @@ class CheckpointRemoval:
         self._root = checkpoint_root(conf)
 
     def remove_unneeded(self, storm_ids: Collection[str]) -> list[str]:
-        """Remove what is to be removed, and say so in the cluster's state.
+        """Remove checkpoints, record that in the cluster's state, and return the folders' names.
 
-        Parameters
-        ----------
-        storm_ids
-            The topologies that are needed here; asked while this goes on.
-
-        Returns
-        -------
-        list of str
-            The names of the folders that are gone.
+        `storm_ids` are the topologies that are needed here, and may change meanwhile.
         """
         if self._storm.state.connection is not ConnectionState.CONNECTED:
             return []
@@ -184,11 +170,11 @@ class CheckpointRemoval:
                     self._storm.checkpoints_removed(name, self._supervisor_id)
                     removed.append(name)
         except StateError as error:
-            log.debug("the next time it is looked for checkpoints again: %s", error)
+            log.debug("checkpoints to remove cannot be read, and are looked for again: %s", error)
         return removed
 
     def _remove(self, name: str, record: Checkpoints) -> bool:
-        """Remove a folder, and return whether nothing is left that could be removed from here."""
+        """Remove a folder; return False if it is to be tried again."""
         root = on_disk(self._root if record.root is None else record.root)
         if root is None:
             log.warning(
@@ -196,7 +182,7 @@ class CheckpointRemoval:
                 *(name, record.storm_id),
             )
             return True
-        # By one step, for whoever looks for it; what an earlier try has left comes first.
+        # Renamed first, so that readers see all or nothing; an earlier attempt may have left some.
         place, aside = root / name, root / f"{_ASIDE}{name}"
         try:
             _remove_tree(aside)

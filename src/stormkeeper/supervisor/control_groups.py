@@ -1,14 +1,12 @@
-"""Limits of memory that the kernel keeps: a control group (cgroup v2) for each worker.
+"""Memory limits by the kernel: a control group (cgroup v2) for each worker.
 
-A worker that takes more than its limit, with all that it started, is ended by the kernel at once,
-all of it. Without such groups the supervisor measures now and then, and what takes memory quickly
-can take all that the machine has before anybody looks.
+The kernel ends a worker that exceeds its limit at once, with all that it started. Without groups
+the supervisor measures now and then, and a worker may take all memory of the machine in between.
 
-In cgroup v2 a group that hands controllers on to groups below it can have no process of its own.
-systemd puts a service that it starts again into the group of its unit, which fails where workers
-are left in groups below that. So there must be a group between them: a supervisor makes groups for
-its workers only if its own is named `LEAF`, beside which they are. systemd makes it so by
-``DelegateSubgroup=``, from version 254 on.
+In cgroup v2 a group that delegates controllers can have no process of its own. systemd puts a
+restarted service into the group of its unit, which fails if workers are left in groups below. So
+the supervisor creates groups only if its own group is named `LEAF`; theirs are beside it. systemd
+does so with ``DelegateSubgroup=``, from version 254 on.
 """
 
 from __future__ import annotations
@@ -22,45 +20,31 @@ from typing import Final
 
 log = logging.getLogger(__name__)
 
-#: The group of the supervisor itself, as its unit for systemd has it.
+#: Name of the supervisor's own group, as in its systemd unit.
 LEAF: Final = "supervisor"
 
-#: What the names of workers' groups begin with.
+#: Prefix of workers' groups.
 _PREFIX: Final = "worker-"
 
-#: Puts itself into a group before it becomes the worker, so that all of that is in it.
+#: A shell that joins a group before it becomes the worker, so that all its processes are inside.
 _INTO_GROUP: Final = 'echo $$ > "$0" && exec "$@"'
 
 
 class NoControlGroupsError(Exception):
-    """There can be no control groups here; the message says why."""
+    """Control groups cannot be used here, for the reason in the message."""
 
 
 class ControlGroups:
-    """The groups of one supervisor's workers.
-
-    Parameters
-    ----------
-    above
-        The folder of the group that they are in. It hands the controller of memory on to them.
-    """
+    """The groups of one supervisor's workers, in the folder of the parent group `above`."""
 
     def __init__(self, above: Path) -> None:
         self.above = above
 
     @classmethod
     def here(cls, proc: Path = Path("/proc")) -> ControlGroups:
-        """Return those of this process, whose own group is to be `LEAF`.
+        """Return the groups beside this process's own group, which must be `LEAF`.
 
-        Parameters
-        ----------
-        proc
-            Where the kernel tells of processes.
-
-        Raises
-        ------
-        NoControlGroupsError
-            This machine has no cgroup v2, or this process may not make groups.
+        Raises `NoControlGroupsError` without cgroup v2, or if this process may not create groups.
         """
         own = _own_group(proc / "self")
         if own.name != LEAF:
@@ -78,13 +62,7 @@ class ControlGroups:
         return cls(above)
 
     def make(self, worker_id: str, limit_bytes: int) -> None:
-        """Make the group of a worker.
-
-        Raises
-        ------
-        OSError
-            It cannot be made; there is none.
-        """
+        """Create the group of a worker; raises `OSError`, without a group, if that fails."""
         group = self._group(worker_id)
         group.mkdir(exist_ok=True)
         try:
@@ -94,13 +72,13 @@ class ControlGroups:
             raise
 
     def into(self, worker_id: str, argv: Sequence[str]) -> list[str]:
-        """Return the command by which a worker is started in its group."""
+        """Return the command that starts a worker in its group."""
         return ["/bin/sh", "-c", _INTO_GROUP, str(self._group(worker_id) / "cgroup.procs"), *argv]
 
     def limit_again(self, worker_id: str, limit_bytes: int) -> None:
-        """Set the limit of a worker that runs: whoever started this supervisor may have lost it.
+        """Set the limit of an adopted worker again, as a restart of the unit may have reset it.
 
-        A worker that was started without a group stays without.
+        A worker without a group stays without.
         """
         group = self._group(worker_id)
         if group.is_dir():
@@ -110,21 +88,21 @@ class ControlGroups:
                 log.warning("the kernel does not limit the worker %s: %s", worker_id, error)
 
     def is_exceeded(self, worker_id: str) -> bool:
-        """Return whether the kernel has ended a process of a worker that was at its limit."""
+        """Return whether the kernel has ended a process of a worker at its limit."""
         try:
             lines = (self._group(worker_id) / "memory.events").read_text().splitlines()
         except OSError:
             return False
         counts = dict(line.split(maxsplit=1) for line in lines)
-        # Without the first it was the machine that had no memory left, or a group above.
+        # Without the first, the machine or a parent group was out of memory.
         return all(counts.get(name, "0") != "0" for name in ("oom", "oom_kill"))
 
     def remove(self, worker_id: str) -> None:
-        """Remove the group of a worker of which nothing is left."""
+        """Remove the group of a worker without processes."""
         _remove(self._group(worker_id))
 
     def remove_others(self, worker_ids: Collection[str]) -> None:
-        """Remove the groups of workers that are not among these, and of which nothing is left."""
+        """Remove the empty groups of all other workers."""
         kept = {self._group(worker_id) for worker_id in worker_ids}
         for group in self.above.glob(f"{_PREFIX}*"):
             if group not in kept:
@@ -141,7 +119,7 @@ def _own_group(process: Path) -> Path:
         mounts = [line.split() for line in (process / "mountinfo").read_text().splitlines()]
     except OSError as error:
         raise NoControlGroupsError(f"{process} does not tell its group: {error}") from error
-    # Those of cgroup v1 have other numbers.
+    # Groups of cgroup v1 have other numbers.
     own = next((line.removeprefix("0::") for line in groups if line.startswith("0::")), None)
     for mount in mounts:
         if own is None or mount[mount.index("-") + 1] != "cgroup2":
@@ -153,7 +131,7 @@ def _own_group(process: Path) -> Path:
 
 
 def _limit(group: Path, limit_bytes: int) -> None:
-    # What would have been swapped out counts as well.
+    # Swapped memory counts as well.
     for name, value in (("memory.swap.max", "0"), ("memory.oom.group", "1")):
         if (group / name).exists():  # not every kernel has both
             (group / name).write_text(value)

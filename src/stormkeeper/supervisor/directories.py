@@ -1,17 +1,14 @@
-"""Where a supervisor has everything on the disk, and the removal of what nobody needs.
+"""A supervisor's folders on the disk, in Storm's layout.
 
-The layout is Storm's, so what looks at a Storm's folders finds its way here:
-
-- ``supervisor/stormdist/ID``: the code and the configuration of a topology;
-- ``supervisor/packages``, which is ours: the packages of topologies, laid out, by their checksums;
-- ``supervisor/environments``, which is ours: what topologies require;
-- ``supervisor/localstate``: what outlives a supervisor;
-- ``home``, which is ours: the home of workers, where the supervisor's user has none;
-- ``supervisor/tmp``: what is not finished yet, or half removed. Empty after each start;
-- ``workers/WORKER``: the files of one launch (``pids``, ``heartbeats``, ``tmp``), with the links
-  ``artifacts``, and ``package`` and ``python``, which it runs from;
-- ``workers-artifacts/ID/PORT`` in the folder of logs: what stays of a worker, with ``worker.log``
-  and ``worker.pid``.
+- ``supervisor/stormdist/ID``: code and configuration of a topology;
+- ``supervisor/packages`` (ours): unpacked packages, by checksum;
+- ``supervisor/environments`` (ours): Python environments of topologies;
+- ``supervisor/localstate``: the supervisor's id and its slots;
+- ``supervisor/tmp``: unfinished or half removed files, emptied at each start;
+- ``home`` (ours): home of workers, if the supervisor's user has none;
+- ``workers/WORKER``: files of one launch (``pids``, ``heartbeats``, ``tmp``), with the links
+  ``artifacts``, ``package`` and ``python``;
+- ``workers-artifacts/ID/PORT`` (in the logs): ``worker.log`` and ``worker.pid``, which stay.
 """
 
 import contextlib
@@ -28,10 +25,10 @@ from stormkeeper.errors import SupervisorError
 
 log = logging.getLogger(__name__)
 
-#: For this user alone: configurations may have passwords in them.
+#: For this user alone, as configurations may hold passwords.
 _PRIVATE: Final = 0o700
 
-#: Links in the folder of a launch: what it runs from.
+#: Links in the folder of a launch.
 PACKAGE: Final = "package"
 PYTHON: Final = "python"
 
@@ -46,7 +43,7 @@ class Directories:
     local
         ``storm.local.dir``.
     artifacts
-        The folder of what stays of workers.
+        Folder of files that outlive their workers.
     """
 
     def __init__(self, local: Path, artifacts: Path) -> None:
@@ -63,42 +60,36 @@ class Directories:
 
     @classmethod
     def from_conf(cls, conf: Mapping[str, Any]) -> "Directories":
-        """Return those of a configuration.
+        """Return the folders of a configuration.
 
-        Raises
-        ------
-        ConfigError
-            A folder begins with the home of a user who has none.
+        Raises `ConfigError` if a folder is in the home of a user without one.
         """
         local = folder("storm.local.dir", conf["storm.local.dir"])
         chosen = conf["storm.log.dir"]
         logs = local / "logs" if chosen is None else folder("storm.log.dir", chosen)
-        # An absolute one stands for itself, as in Storm.
+        # An absolute folder is used as it is, as in Storm.
         return cls(local, logs / conf["storm.workers.artifacts.dir"])
 
     def code(self, storm_id: str) -> Path:
-        """Return where a topology's code and configuration are."""
+        """Return the folder of a topology's code and configuration."""
         return self._code / _name(storm_id)
 
     def worker(self, worker_id: str) -> Path:
-        """Return where the files of one launch are; it is the worker's current folder."""
+        """Return the folder of one launch, the worker's current folder."""
         return self._workers / _name(worker_id)
 
     def artifacts(self, storm_id: str, port: int) -> Path:
-        """Return where all workers of a topology in a slot leave what stays."""
+        """Return the folder of files that outlive a topology's workers in a slot."""
         return self.all_artifacts / _name(storm_id) / str(port)
 
     def log(self, storm_id: str, port: int) -> Path:
-        """Return the file that those workers write their log to."""
+        """Return the log of a topology's workers in a slot."""
         return self.artifacts(storm_id, port) / "worker.log"
 
     def make(self) -> None:
-        """Make the folders of a supervisor that starts, and remove what was not finished.
+        """Create the folders of a supervisor, and empty the temporary one.
 
-        Raises
-        ------
-        SupervisorError
-            They cannot be made.
+        Raises `SupervisorError` if a folder cannot be created.
         """
         with _explained():
             for path in (
@@ -106,18 +97,15 @@ class Directories:
             ):
                 path.mkdir(_PRIVATE, parents=True, exist_ok=True)
             self.temporary.mkdir(_PRIVATE, exist_ok=True)
-        with contextlib.suppress(OSError):  # the health checks say what is wrong with it
+        with contextlib.suppress(OSError):  # the health checks report it
             self.all_artifacts.mkdir(parents=True, exist_ok=True)
         for left in _entries(self.temporary):
             _remove(left)
 
     def make_worker(self, worker_id: str, storm_id: str, port: int) -> Path:
-        """Make the folders for a launch, and return `worker`.
+        """Create the folders of a launch, and return `worker`.
 
-        Raises
-        ------
-        SupervisorError
-            They cannot be made.
+        Raises `SupervisorError` if a folder cannot be created.
         """
         path, artifacts = self.worker(worker_id), self.artifacts(storm_id, port)
         with _explained():
@@ -130,38 +118,29 @@ class Directories:
         return path
 
     def note_process(self, worker_id: str, storm_id: str, port: int, pid: int) -> None:
-        """Note a launch's process where an operator looks: ``pids/PID`` and ``worker.pid``.
+        """Write a launch's pid for operators, to ``pids/PID`` and ``worker.pid``.
 
-        For people alone: a pid without its start time proves nothing.
-
-        Raises
-        ------
-        SupervisorError
-            It cannot be written.
+        No program relies on it, as a pid without its start time proves nothing. Raises
+        `SupervisorError` if it cannot be written.
         """
         with _explained():
             (self.worker(worker_id) / "pids" / str(pid)).touch()
             (self.artifacts(storm_id, port) / "worker.pid").write_text(f"{pid}\n")
 
     def remove_worker(self, worker_id: str) -> None:
-        """Remove the files of one launch; what is in its artifacts stays."""
+        """Remove the files of one launch, except its artifacts."""
         self._put_aside(self.worker(worker_id))
 
     def remove_package(self, path: Path) -> None:
-        """Remove what may be there of a package."""
+        """Remove a package, if it is there."""
         if path.exists():
             self._put_aside(path)
 
     def remove_unneeded(self, storm_ids: Container[str], worker_ids: Container[str]) -> list[str]:
-        """Remove the code of all but some topologies and the files of all but some launches.
+        """Remove code and launches except for these topologies and launches; return the ids.
 
-        What is being fetched of a topology stays with its code. It is looked first for what is
-        there, then for what is needed.
-
-        Returns
-        -------
-        list of str
-            The ids of those that were removed.
+        The folders are listed before the needs are checked, and a topology's unfinished code counts
+        as its code.
         """
         removed = []
         for path in _entries(self._code):
@@ -175,7 +154,7 @@ class Directories:
         return removed
 
     def remove_unused_packages(self, used: Container[str]) -> None:
-        """Remove all packages but those of these names, and those that a launch has a link to."""
+        """Remove all packages except those of these names, and those with a link of a launch."""
         there = _entries(self.packages)
         linked = {link.readlink().name for link in self._workers.glob(f"*/{PACKAGE}")}
         for path in there:
@@ -183,13 +162,13 @@ class Directories:
                 self._put_aside(path)
 
     def environments_in_use(self) -> set[str]:
-        """Return the names of the environments that launches have a link to."""
+        """Return the names of the environments with a link of a launch."""
         pythons = (link.readlink() for link in self._workers.glob(f"*/{PYTHON}"))
         below = [each for each in pythons if each.is_relative_to(self.environments)]
         return {each.relative_to(self.environments).parts[0] for each in below}
 
     def _put_aside(self, path: Path) -> None:
-        """Remove a folder: by one step, for who looks for it, then bit by bit."""
+        """Rename a folder, so that readers see all or nothing, and remove it."""
         try:
             aside = Path(tempfile.mkdtemp(prefix="removed-", dir=self.temporary))
             with contextlib.suppress(FileNotFoundError):
@@ -212,20 +191,14 @@ def _explained() -> Iterator[None]:
 
 
 def _name(text: str) -> str:
-    """Return an id that others have chosen, if it can be the name of a folder.
-
-    Raises
-    ------
-    SupervisorError
-        It would name a folder elsewhere, or none.
-    """
+    """Return a foreign id; raises `SupervisorError` if it cannot be the name of a folder."""
     if text in ("", ".", "..") or "/" in text or "\0" in text or len(os.fsencode(text)) > 255:
         raise SupervisorError(f"{text!r} cannot be the name of a folder, as an id must")
     return text
 
 
 def _fetched(name: str) -> str:
-    """Return whose code has that name, also while it is being fetched (`code.delivery`)."""
+    """Return the topology of a folder of code, finished or not (`blobs`)."""
     if name.startswith("."):
         return name[1:].removesuffix(".part").removesuffix(".old")
     return name

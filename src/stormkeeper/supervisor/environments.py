@@ -1,9 +1,8 @@
-"""The environments of topologies: what they require, installed once for all that require the same.
+"""Python environments of topologies: one for all topologies with the same requirements.
 
-An environment is a virtual environment over the one in which the supervisor runs. It has the
-topology's own packages, and finds PySpark, Stormkeeper and all else there. (A virtual environment
-that is made from another one does not see it. So a ``.pth`` file leads back.) It is built under
-another name and renamed when it is whole.
+An environment is a virtual environment with the required packages, over the supervisor's own, which
+has PySpark and Stormkeeper. (A virtual environment does not see the one that it was created from,
+so a ``.pth`` file adds it.) It is built under another name, and renamed when it is complete.
 """
 
 from __future__ import annotations
@@ -33,13 +32,13 @@ from stormkeeper.topology.package.manifest import WHEELS, PackageManifest
 
 _log = logging.getLogger(__name__)
 
-#: How long pip may take, in seconds. It may have a gigabyte to fetch, or sources to compile.
+#: Timeout of pip, in seconds, for a gigabyte to fetch, or sources to compile.
 BUILD_SECS: Final = 1800.0
 
-#: How long the new Python may take to import PySpark, in seconds.
+#: Timeout of the new Python's import of PySpark, in seconds.
 CHECK_SECS: Final = 120.0
 
-#: How the lines begin in which pip says what it does.
+#: Prefixes of pip's lines of progress.
 _STEPS: Final = ("Collecting ", "Downloading ", "Processing ", "Building ", "Installing ")
 
 _UNFINISHED = ".building-"
@@ -47,22 +46,22 @@ _REMOVED = ".removing-"
 _IDENTITY = re.compile(rf"[0-9a-f]{{{DIGITS}}}")
 _RECORD = "environment.json"
 
-#: Leads from an environment to the one below.
+#: File that adds the supervisor's environment.
 _LINK = "_stormkeeper_base.pth"
 
 
 class Environments:
-    """The environments of one machine. All methods may be called by several threads.
+    """The environments of one machine. Thread-safe.
 
     Parameters
     ----------
     folder
-        Holds them, each in a folder that is called after its identity. One process at a time uses
-        it: what another one has left unfinished there is removed.
+        Parent folder of all environments, used by one process at a time; unfinished builds of an
+        earlier process are removed.
     base
-        What they stand on: the Python of this process, and what is installed there.
+        Python and packages of this process.
     build_secs
-        How long pip may take for one.
+        Timeout of pip.
     """
 
     def __init__(self, folder: Path, base: Base, *, build_secs: float = BUILD_SECS) -> None:
@@ -78,32 +77,29 @@ class Environments:
             shutil.rmtree(left, ignore_errors=True)
 
     def identity(self, manifest: PackageManifest) -> str | None:
-        """Return the identity of a package's environment, None where it requires nothing."""
+        """Return the identity of a package's environment; None without requirements."""
         if not manifest.requirements:
             return None
         wheels = [file.sha256 for file in manifest.files if file.name in manifest.wheels]
         return identity(manifest.requirements, self._base, wheels)
 
     def python(self, manifest: PackageManifest, unpacked: Path, *, wait_secs: float) -> Path:
-        """Return the Python that runs a topology; build its environment first if it is not there.
+        """Return the Python of a topology; build its environment if it is not there.
 
-        Of several callers who need the same one, one builds it, and gets and the others get what
-        comes of that. Where nothing is required, it is the Python of this process.
+        One of several callers builds, and all get the result. Without requirements, it is the
+        Python of this process.
 
         Parameters
         ----------
-        manifest
-            Of the topology's package.
         unpacked
-            The folder in which that is laid out. If it has wheels, no index is asked.
+            Folder of the unpacked package. If the package has wheels, no index is asked.
         wait_secs
-            How long to wait for another caller that builds it.
+            Longest wait for another caller's build.
 
         Raises
         ------
         EnvironmentBuildError
-            It cannot be built, or is not yet; the message ends with pip's last lines. Nothing is
-            left of it.
+            The build failed or is not done; the message ends with pip's last lines.
         """
         name = self.identity(manifest)
         if name is None:
@@ -133,17 +129,13 @@ class Environments:
         return build.result()
 
     def progress(self, name: str) -> str:
-        """Return what pip does for the environment of an identity; empty if it is not built now."""
+        """Return pip's last step for an environment; empty if none is being built."""
         return self._progress.get(name, "")
 
     def remove_unused(self, used: Collection[str]) -> list[str]:
-        """Remove environments that no topology needs, and return their identities.
+        """Remove environments that are not in `used` and not being built; return their identities.
 
-        Parameters
-        ----------
-        used
-            The identities of all that run or are about to be started here. One that is being built
-            stays in any case. It is asked for each environment, while nobody gets one.
+        `used` is checked for each environment under the lock, and may change meanwhile.
         """
         unused = []
         for place in sorted(self._folder.iterdir()):
@@ -152,7 +144,7 @@ class Environments:
             with self._lock:
                 if place.name in self._builds or place.name in used:
                     continue
-                # Nobody who comes now finds half of it.
+                # Renamed first, so that no caller finds half of it.
                 removed = Path(tempfile.mkdtemp(prefix=_REMOVED, dir=self._folder))
                 place.rename(removed / place.name)
             shutil.rmtree(removed, ignore_errors=True)
@@ -160,7 +152,7 @@ class Environments:
         return unused
 
     def close(self) -> None:
-        """End what is being built; who waits for it gets an error."""
+        """Cancel all builds; waiting callers get an error."""
         self._closed.set()
 
     def _there_or_built(self, name: str, manifest: PackageManifest, unpacked: Path) -> Path:
@@ -208,10 +200,10 @@ class Environments:
         check = ["-c", "import pyspark, stormkeeper"]
         self._run("the import of PySpark beside the requirements", unfinished, check, CHECK_SECS)
         _rename_in_scripts(unfinished, place)
-        os.sync()  # else a loss of power may leave empty files in one that has its last name
+        os.sync()  # otherwise a power failure may leave empty files under the final name
 
     def _noted(self, name: str) -> Callable[[str], None]:
-        """Return what logs and keeps the steps of pip, without the packages that are there."""
+        """Return a callback that logs and keeps pip's steps."""
 
         def note(line: str) -> None:
             step = line.strip()
@@ -229,13 +221,7 @@ class Environments:
         secs: float,
         progress: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """Run the environment's Python to its end.
-
-        Raises
-        ------
-        EnvironmentBuildError
-            It fails, takes longer than `secs`, or this is closed.
-        """
+        """Run the environment's Python to its end; raises `EnvironmentBuildError` if that fails."""
         try:
             children.run(
                 what,
@@ -260,14 +246,14 @@ def _record(manifest: PackageManifest, base: Base) -> bytes:
 
 def _is_whole(place: Path, record: bytes) -> bool:
     try:
-        # The Python is a link to one that somebody may have removed.
+        # The Python is a link, whose target may have been removed.
         return (place / _RECORD).read_bytes() == record and os.access(_python(place), os.X_OK)
     except OSError:
         return False
 
 
 def _link() -> str:
-    """Return the line that adds the folders of this process's packages, with their own links."""
+    """Return the line of the ``.pth`` file that adds this process's packages."""
     folders = site.getsitepackages()
     if site.ENABLE_USER_SITE:
         folders.append(site.getusersitepackages())
@@ -277,7 +263,7 @@ def _link() -> str:
 
 
 def _rename_in_scripts(unfinished: Path, place: Path) -> None:
-    """Have the programs that were installed name the Python by the path that it will have."""
+    """Replace the unfinished path in installed programs by the final one."""
     for script in (unfinished / "bin").iterdir():
         if script.is_file() and not script.is_symlink():
             data = script.read_bytes()

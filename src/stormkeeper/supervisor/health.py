@@ -1,8 +1,7 @@
-"""Whether a machine is fit for new work: its disks take files, and the operator's checks pass.
+"""Health checks of a machine: its disks take files, and the operator's checks pass.
 
-The checks are executables in a folder, as Storm runs them. A check fails if its exit code is not 0,
-whatever it prints, or if it cannot be run. A check that takes too long fails unless that is
-allowed.
+The checks are executables in a folder, as in Storm. A check fails if its exit code is not 0, if it
+cannot be run, or if it takes too long, unless that is allowed.
 """
 
 import contextlib
@@ -25,34 +24,31 @@ from stormkeeper.daemon.durable import find_fault
 
 log = logging.getLogger(__name__)
 
-#: Time between two rounds of checks, in seconds, as in Storm.
+#: Interval of the checks in seconds, as in Storm.
 PERIOD_SECS: Final = 30.0
 
-#: How long the thread may take to end, in seconds; checks that run then end by themselves.
+#: Longest end of the thread, in seconds; running checks end by themselves.
 _END_SECS: Final = 1.0
 
-#: How long a killed check may take to be gone, in seconds.
+#: Longest end of a killed check, in seconds.
 _KILLED_SECS: Final = 1.0
 
-#: How much of a check's output is looked at, in bytes, for the line that says why it failed.
+#: Most bytes of a check's output that are read, for its last line.
 _OUTPUT_BYTES: Final = 4096
 
 
 @dataclass(frozen=True, slots=True)
 class FailedCheck:
-    """A check that failed: the name of its file, and why, with the last line of its output."""
+    """The name of a failed check's file, and the reason, with the last line of its output."""
 
     name: str
     reason: str
 
 
 def check(conf: Mapping[str, Any]) -> list[FailedCheck]:
-    """Run the checks of a configuration; return those that failed, by their names' order.
+    """Run the checks of a configuration; return the failed ones, by name.
 
-    Raises
-    ------
-    ConfigError
-        Their folder begins with the home of a user who has none.
+    Raises `ConfigError` if their folder is in the home of a user without one.
     """
     chosen = conf["storm.health.check.dir"]
     if chosen is None:
@@ -65,16 +61,10 @@ def check(conf: Mapping[str, Any]) -> list[FailedCheck]:
 
 
 def run(directory: Path, *, timeout_secs: float, fail_on_timeouts: bool) -> list[FailedCheck]:
-    """Run all checks of a folder at the same time; return those that failed.
+    """Run all executables of a folder in parallel; return the failed checks.
 
-    Parameters
-    ----------
-    directory
-        Its executables are the checks. Where there is no such folder, there are no checks.
-    timeout_secs
-        What they may take; then they are ended by force, with all in their sessions.
-    fail_on_timeouts
-        Whether one that took longer has failed.
+    After `timeout_secs` the checks are killed, with all processes of their sessions. Without the
+    folder there are no checks.
     """
     try:
         files = sorted(path for path in directory.iterdir() if _is_executable(path))
@@ -96,11 +86,11 @@ def run(directory: Path, *, timeout_secs: float, fail_on_timeouts: bool) -> list
             reason = _wait(process, deadline, timeout_secs if fail_on_timeouts else None)
             if reason:
                 failed.append(FailedCheck(name, reason + _last_line(output)))
-    return sorted(failed, key=lambda one: one.name)
+    return sorted(failed, key=lambda check: check.name)
 
 
 def _name(path: Path) -> str:
-    """Return a file's name as text that can be sent, which not every name is."""
+    """Return a file's name as valid UTF-8."""
     return path.name.encode(errors="backslashreplace").decode()
 
 
@@ -119,11 +109,11 @@ def _start(path: Path, output: IO[bytes]) -> subprocess.Popen[bytes]:
 
 
 def _wait(process: subprocess.Popen[bytes], deadline: float, limit: float | None) -> str:
-    """Wait for a check; return why it failed. `limit` is None where it may take too long."""
+    """Wait for a check; return why it failed. Without a `limit` a timeout is no failure."""
     try:
         code = process.wait(max(0.0, deadline - time.monotonic()))
     except subprocess.TimeoutExpired:
-        # It has not been waited for, so its session's number is still its own.
+        # The check was not reaped, so its session's number is still its own.
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -133,32 +123,32 @@ def _wait(process: subprocess.Popen[bytes], deadline: float, limit: float | None
 
 
 def _last_line(output: IO[bytes]) -> str:
-    """Return what a check said last, behind a colon."""
+    """Return the last line of a check's output, behind a colon."""
     output.seek(max(0, output.seek(0, os.SEEK_END) - _OUTPUT_BYTES))
     lines = output.read().decode(errors="replace").split("\n")
-    said = [line.strip() for line in lines if line.strip()]
-    return f": {said[-1]}" if said else ""
+    lines = [line.strip() for line in lines if line.strip()]
+    return f": {lines[-1]}" if lines else ""
 
 
 class HealthWatch:
-    """Runs the checks of a configuration.
+    """A thread that checks the machine's health.
 
     Parameters
     ----------
     conf
         Names the folder of the operator's checks.
     folders
-        Folders in which workers and the supervisor make files.
-    tell
-        Takes the result of each round: why the machine is unfit for new work, None if it is fit.
+        Folders of the supervisor's and the workers' files.
+    publish
+        Called after each round with the reason why the machine takes no new work, or None.
     """
 
     def __init__(
-        self, conf: Conf, folders: Sequence[Path], tell: Callable[[str | None], None]
+        self, conf: Conf, folders: Sequence[Path], publish: Callable[[str | None], None]
     ) -> None:
         self._conf = conf
         self._folders = folders
-        self._tell = tell
+        self._publish = publish
         self._reason: str | None = None
         self._is_full = False
         self._closed = threading.Event()
@@ -166,54 +156,48 @@ class HealthWatch:
 
     @property
     def is_running(self) -> bool:
-        """Whether the thread goes on."""
+        """Whether the thread is alive."""
         return self._thread.is_alive()
 
-    def look(self) -> None:
-        """Run the checks once.
-
-        Raises
-        ------
-        ConfigError
-            Their folder begins with the home of a user who has none.
-        """
-        reason = self._unfit()
+    def check(self) -> None:
+        """Run the checks once; raises `ConfigError` as `check` does."""
+        reason = self._find_fault()
         if reason != self._reason:
             if reason is None:
                 log.info("this machine passes its health checks again, and takes new work")
             else:
                 log.warning("this machine takes no new work: %s", reason)
         self._reason = reason
-        self._tell(reason)
+        self._publish(reason)
 
-    def _unfit(self) -> str | None:
+    def _find_fault(self) -> str | None:
         full = [find_fault(each, had_fault=self._is_full) for each in self._folders]
         self._is_full = any(full)
         disk = "; ".join(dict.fromkeys(filter(None, full)))
         # The operator's checks need the temporary folder.
-        return disk or in_words(check(self._conf))
+        return disk or describe_failures(check(self._conf))
 
     def start(self) -> None:
-        """Go on with it."""
+        """Start the thread; its first round is after one interval."""
         self._thread.start()
 
     def close(self) -> None:
-        """Begin no round any more."""
+        """End the thread."""
         self._closed.set()
         self._thread.join(_END_SECS)
 
     def _run(self) -> None:
         while not self._closed.wait(PERIOD_SECS):
-            self.look()
+            self.check()
 
 
-def in_words(failed: Iterable[FailedCheck]) -> str | None:
-    """Return why a machine is unfit; None where no check has failed.
+def describe_failures(failed: Iterable[FailedCheck]) -> str | None:
+    """Describe failed checks in one line; None without any.
 
     Examples
     --------
-    >>> in_words([FailedCheck("disk.sh", "it ended with exit code 1: / is full")])
+    >>> describe_failures([FailedCheck("disk.sh", "it ended with exit code 1: / is full")])
     'the health check disk.sh failed: it ended with exit code 1: / is full'
     """
-    said = [f"the health check {each.name} failed: {each.reason}" for each in failed]
-    return "; ".join(said) or None
+    texts = [f"the health check {each.name} failed: {each.reason}" for each in failed]
+    return "; ".join(texts) or None

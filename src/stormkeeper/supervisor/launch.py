@@ -1,8 +1,8 @@
-"""How a worker is launched: its files, its command line, its environment.
+"""Preparations and files of a launch: code, environment, configuration, command line.
 
-The command line can be read by every user of the machine. So what is configured goes into files
-that only this user can read: ``worker.yaml`` has what the supervisor runs with, ``topology.json``
-what the topology does, which wins.
+Every user of the machine can read a command line. So the configuration goes into files for this
+user alone: ``worker.yaml`` with the supervisor's, and ``topology.json`` with the topology's, which
+wins.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import msgspec
 from stormkeeper.conf import Conf
 from stormkeeper.conf.folders import folder
 from stormkeeper.errors import ConfigError, StormkeeperError, SupervisorError
-from stormkeeper.supervisor.assignments import started
+from stormkeeper.supervisor.assignments import start_claims
 from stormkeeper.supervisor.directories import PACKAGE, PYTHON, Directories
 from stormkeeper.supervisor.environments import BUILD_SECS, CHECK_SECS, Environments
 from stormkeeper.supervisor.slot_model import (
@@ -35,7 +35,7 @@ from stormkeeper.supervisor.worker_processes import WorkerCommand
 #: The files of a launch, in its folder.
 _CONF, _OVERRIDES, _ALIVE = "worker.yaml", "topology.json", "heartbeats/alive"
 
-#: Beside the sign of life: the exit code of a worker that ends as it should.
+#: File of the exit code that a worker intends, beside its sign of life.
 _ENDED = "ended"
 
 #: For this user alone.
@@ -43,18 +43,12 @@ _MODE: Final = 0o600
 
 
 class Launcher:
-    """Makes what workers are launched with.
+    """Creates the files and commands of launches.
 
     Parameters
     ----------
     conf
-        The supervisor's.
-    supervisor_id
-        Its id.
-    directories
-        Where workers have their folders.
-    code
-        The code of topologies.
+        The supervisor's configuration.
     next_start
         Returns a greater number for each start of a worker.
     """
@@ -76,32 +70,21 @@ class Launcher:
     def command(
         self, worker_id: str, port: int, assignment: SlotAssignment, python: Path
     ) -> WorkerCommand:
-        """Make the folder of a launch, and return the command that it is started by.
-
-        Parameters
-        ----------
-        worker_id
-            Names the launch.
-        port
-            Of its slot.
-        assignment
-            What is launched.
-        python
-            The Python of the topology's environment.
+        """Create the folder of a launch, and return the worker's command.
 
         Raises
         ------
         SupervisorError
             The code is not here, or the disk does not take the files.
         ConfigError
-            The topology's configuration is not as it must be.
+            The topology's configuration is invalid.
         """
         storm_id = assignment.storm_id
         root, manifest = self._code.unpacked(storm_id), self._code.manifest(storm_id)
         values = self._code.conf(storm_id)
         conf = self._of_topology(storm_id, values)
         place = self._directories.make_worker(worker_id, storm_id, port)
-        claims = started(assignment, self._next_start())
+        claims = start_claims(assignment, self._next_start())
         try:
             self._conf.write(place / _CONF)
             _write(place / _OVERRIDES, msgspec.json.encode(values))
@@ -128,18 +111,18 @@ class Launcher:
         )
 
     def alive(self, worker_id: str) -> Path:
-        """Return the file that a worker touches as a sign of life."""
+        """Return the file of a worker's sign of life."""
         return self._directories.worker(worker_id) / _ALIVE
 
-    def said_end(self, worker_id: str) -> int | None:
-        """Return the exit code that a worker has said it ends with; None if it has said nothing."""
+    def written_exit_code(self, worker_id: str) -> int | None:
+        """Return the exit code that a worker has written, if any."""
         try:
             return int(self.alive(worker_id).with_name(_ENDED).read_text())
         except (OSError, ValueError):
             return None
 
     def restart(self, storm_id: str) -> Restart | None:
-        """Return what a topology says of workers that end by themselves; None if it is not here."""
+        """Return a topology's restart setting; None if its code is not here."""
         try:
             return Restart.from_conf(self._of_topology(storm_id, self._code.conf(storm_id)))
         except (ConfigError, SupervisorError):
@@ -153,10 +136,7 @@ class Launcher:
 
 
 def _wherever_it_runs(conf: Conf) -> dict[str, Any]:
-    """Return the folders that a worker has in common with its supervisor, as whole paths.
-
-    Each worker has a current folder of its own.
-    """
+    """Return shared folders as absolute paths, as each worker has a current folder of its own."""
     named = {
         key: conf[key]
         for key in ("storm.local.dir", "topology.checkpoint.dir")
@@ -168,7 +148,7 @@ def _wherever_it_runs(conf: Conf) -> dict[str, Any]:
 def _environment(conf: Conf, python: Path, temporary: Path) -> dict[str, str]:
     chosen = conf["topology.environment"] or {}
     return {
-        # So that what is left there goes with the worker's folder.
+        # Removed with the worker's folder.
         "TMPDIR": str(temporary),
         "SPARK_LOCAL_DIRS": str(temporary),
         **{name: _text(value) for name, value in chosen.items()},
@@ -177,7 +157,7 @@ def _environment(conf: Conf, python: Path, temporary: Path) -> dict[str, str]:
 
 
 def _text(value: Any) -> str:
-    """Return a value of YAML as it was most likely written."""
+    """Return a YAML value as it was most likely written."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
@@ -188,21 +168,19 @@ def _write(file: Path, data: bytes) -> None:
 
 log = logging.getLogger(__name__)
 
-#: How long to wait for an environment that is being built for another slot, in seconds.
+#: Longest wait for an environment that is being built for another slot, in seconds.
 _WAIT_SECS: Final = BUILD_SECS + 2 * CHECK_SECS
 
 
 class Preparations:
-    """What is being prepared for the slots of a supervisor. Safe for many threads.
+    """Preparations of launches, each on a thread: code and environments. Thread-safe.
 
-    There are no more threads than slots, but for those whose answers nobody waits for any more.
+    There are at most as many threads as slots, beside those of abandoned requests.
 
     Parameters
     ----------
-    code, environments
-        Of topologies.
     answer
-        Takes the answer to a request, with the slot's port.
+        Called with a slot's port and the answer to its request.
     """
 
     def __init__(
@@ -215,21 +193,21 @@ class Preparations:
         self._environments = environments
         self._answer = answer
         self._lock = threading.Lock()
-        #: By port and number.
+        #: Pending requests by port and number.
         self._requests: set[tuple[int, int]] = set()
         self._pythons: dict[str, Path] = {}
-        #: By topology, the identity of the environment that is being prepared.
+        #: Identity of the environment of each topology.
         self._building: dict[str, str] = {}
 
     def fetch(self, port: int, request: int, storm_id: str) -> None:
-        """Begin to see that a topology's code is here."""
+        """Start to fetch a topology's code."""
         self._begin(
             *(port, request, f"code {storm_id}"),
             lambda: self._code.fetch(storm_id, lambda: (port, request) in self._requests),
         )
 
     def build(self, port: int, request: int, storm_id: str) -> None:
-        """Begin to see that a topology's environment is here."""
+        """Start to build a topology's environment."""
 
         def build() -> None:
             manifest, unpacked = self._code.manifest(storm_id), self._code.unpacked(storm_id)
@@ -240,29 +218,23 @@ class Preparations:
         self._begin(port, request, f"environment {storm_id}", build)
 
     def progress(self, storm_id: str) -> str:
-        """Return what pip does for a topology's environment; empty if none is being built."""
+        """Return pip's last step for a topology; empty if no environment is being built."""
         return self._environments.progress(self._building.get(storm_id, ""))
 
     def python(self, storm_id: str) -> Path:
-        """Return the Python of a topology whose environment was prepared.
-
-        Raises
-        ------
-        SupervisorError
-            It was not.
-        """
+        """Return the Python that `build` has prepared, or raise `SupervisorError`."""
         try:
             return self._pythons[storm_id]
         except KeyError:
             raise SupervisorError(f"there is no environment for {storm_id} yet") from None
 
     def abandon(self, port: int, request: int) -> None:
-        """Answer a request no more."""
+        """Drop the answer to a request."""
         with self._lock:
             self._requests.discard((port, request))
 
     def close(self) -> None:
-        """Answer nothing any more, and end what can be ended."""
+        """Drop all answers, and cancel builds."""
         with self._lock:
             self._requests.clear()
         self._environments.close()
@@ -278,7 +250,7 @@ class Preparations:
             except StormkeeperError as error:
                 answer = PreparationFailed(request, str(error))
             except Exception as error:
-                # Whoever waits is told at once, and tries again.
+                # The slot gets an answer at once, and retries.
                 log.exception("the %s cannot be prepared, by a defect of Stormkeeper", name)
                 answer = PreparationFailed(request, f"an error of the supervisor: {error!r}")
             with self._lock:

@@ -1,8 +1,7 @@
-"""What outlives a supervisor: its id, and what it must know of its slots to adopt their workers.
+"""The state that outlives a supervisor: its id, and its slots' records, to adopt their workers.
 
-These are files in one folder, each written as a whole or not at all. One that cannot be read is put
-aside with a warning, and taken for none. Then no worker is adopted, and whatever ran is ended:
-`WorkerProcesses.end_strays`.
+An unreadable file is renamed with a warning, and counts as absent. Then no worker is adopted, and
+`WorkerProcesses.end_strays` ends the running ones.
 """
 
 import contextlib
@@ -26,7 +25,7 @@ from stormkeeper.supervisor.slot_model import SlotRecord
 
 log = logging.getLogger(__name__)
 
-#: Raised when the form of the file changes, so that an older supervisor does not misread it.
+#: Version of the file's format, so that an older supervisor does not misread it.
 _VERSION: Final = 1
 
 _SLOTS, _ID, _STARTS, _LOCK = "slots.json", "supervisor-id", "starts", "lock"
@@ -35,7 +34,7 @@ _ID_FORM: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}-[^\s/]{
 
 
 class _Slots(msgspec.Struct):
-    """The file of the slots, by port; `boot` names the start of the machine that it is from."""
+    """The file of the slots, by port; `boot` identifies the start of the machine."""
 
     version: int
     boot: str
@@ -43,10 +42,7 @@ class _Slots(msgspec.Struct):
 
 
 def peek(folder: Path) -> dict[int, SlotRecord]:
-    """Return what was saved of each slot, whoever has the folder; nothing where it is unreadable.
-
-    Nothing is changed there.
-    """
+    """Return the saved records without the lock, by port; none if they are unreadable."""
     try:
         saved = msgspec.json.decode((folder / _SLOTS).read_bytes(), type=_Slots)
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
@@ -56,7 +52,7 @@ def peek(folder: Path) -> dict[int, SlotRecord]:
 
 
 def is_held(folder: Path) -> bool:
-    """Return whether a supervisor runs that has the folder."""
+    """Return whether a running supervisor has the folder."""
     try:
         with (folder / _LOCK).open("ab") as lock:
             return not try_lock(lock, if_unsupported=False)
@@ -67,17 +63,9 @@ def is_held(folder: Path) -> bool:
 
 
 class LocalState:
-    """The folder, which one supervisor at a time can have.
+    """The folder of the state, locked by one supervisor at a time; created if absent.
 
-    Parameters
-    ----------
-    folder
-        The folder; made if it is not there.
-
-    Raises
-    ------
-    SupervisorError
-        Another supervisor has it, or it cannot be used.
+    Raises `SupervisorError` if another supervisor has the folder, or it cannot be used.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -110,21 +98,13 @@ class LocalState:
         self.close()
 
     def close(self) -> None:
-        """Leave the folder to the next supervisor."""
+        """Release the folder."""
         self._lock.close()
 
     def supervisor_id(self, address: str) -> str:
-        """Return this supervisor's id, the same at each start.
+        """Return this supervisor's id, the same at each start; a new id ends with `address`.
 
-        Parameters
-        ----------
-        address
-            The machine's, which becomes part of a new id.
-
-        Raises
-        ------
-        SupervisorError
-            A new id cannot be written.
+        Raises `SupervisorError` if a new id cannot be written.
         """
         path = self._folder / _ID
         text = self._read(path)
@@ -132,26 +112,21 @@ class LocalState:
         if known is not None and _ID_FORM.fullmatch(known):
             return known
         if known is not None:
-            self._put_aside(path, f"{known[:100]!r} is no supervisor's id, so it gets a new one")
+            self._set_aside(path, f"{known[:100]!r} is no supervisor's id, so it gets a new one")
         new = f"{uuid.uuid4()}-{address}"
         self._write(path, f"{new}\n".encode())
         return new
 
     def next_start(self) -> int:
-        """Return a number for the start of a worker, greater than all that were returned before.
+        """Return the number of a worker's start, greater than all before.
 
-        If the last number was lost or its checksum is wrong, the next one is the time, in seconds
-        since 1970: no supervisor has started so many workers.
-
-        Raises
-        ------
-        SupervisorError
-            It cannot be written down.
+        If the last number is lost or corrupt, the next is the time in seconds since 1970, which no
+        supervisor's starts reach. Raises `SupervisorError` if the number cannot be written.
         """
         path = self._folder / _STARTS
         text = (self._read(path) or b"").strip()
         digits, _, checksum = text.partition(b" ")
-        # Older supervisors have written no checksum.
+        # Older supervisors wrote no checksum.
         is_whole = digits.isdigit() and checksum in (b"", _checksum(digits))
         last = max(int(digits) if is_whole else int(time.time()), self._last_start)
         self._last_start = number = last + 1
@@ -159,9 +134,9 @@ class LocalState:
         return number
 
     def load(self) -> dict[int, SlotRecord]:
-        """Return what was saved of each slot, by port; nothing where that cannot be read.
+        """Return the saved records, by port; none if they are unreadable.
 
-        Since the machine was started, no worker of before runs: then there are none in it.
+        After a restart of the machine the records have no workers.
         """
         path = self._folder / _SLOTS
         text = self._read(path)
@@ -170,23 +145,20 @@ class LocalState:
         try:
             version = msgspec.json.decode(text, type=dict[str, Any]).get("version")
             if version != _VERSION:
-                self._put_aside(path, f"its version is {version!r}, not {_VERSION}")
+                self._set_aside(path, f"its version is {version!r}, not {_VERSION}")
                 return {}
             saved = msgspec.json.decode(text, type=_Slots)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            self._put_aside(path, str(error))
+            self._set_aside(path, str(error))
             return {}
         if saved.boot == process_table.boot_id():
             return saved.slots
         return {port: replace(slot, worker=None) for port, slot in saved.slots.items()}
 
     def save(self, slots: Mapping[int, SlotRecord]) -> None:
-        """Write what a supervisor must know that takes over, by port; on the disk on return.
+        """Save the slots' records, by port; they are on the disk on return.
 
-        Raises
-        ------
-        SupervisorError
-            It cannot be written; what was saved before stands.
+        Raises `SupervisorError` if they cannot be written; then the old ones stay.
         """
         saved = _Slots(_VERSION, process_table.boot_id(), dict(slots))
         self._write(self._folder / _SLOTS, msgspec.json.encode(saved))
@@ -197,10 +169,10 @@ class LocalState:
         except FileNotFoundError:
             return None
         except OSError as error:
-            self._put_aside(path, str(error))
+            self._set_aside(path, str(error))
             return None
 
-    def _put_aside(self, path: Path, reason: str) -> None:
+    def _set_aside(self, path: Path, reason: str) -> None:
         aside = path.with_name(f"{path.name}.unreadable")
         log.warning(
             "%s cannot be read, and is kept as %s (%s): this supervisor begins as a new one",

@@ -1,19 +1,16 @@
-"""The pages of a supervisor that have its workers' logs and its topologies' code.
+"""A supervisor's pages of its workers' logs and its topologies' code, as of Storm's logviewer.
 
-Logs are at the addresses of Storm's logviewer.
+``/api/v1/log?file=ID/PORT/worker.log`` is the end of a log as text, or with ``start`` and
+``length`` (bytes) another part. A compressed log stays compressed. With ``identity``, another file
+of that name is refused (409). The headers ``Log-Identity``, ``Log-Start`` and ``Log-Size`` describe
+the part.
 
-``/api/v1/log?file=ID/PORT/worker.log`` is the end of a log, as text, or with ``start`` and
-``length`` another part, in bytes. A packed one, such as ``worker.log.1.gz``, stays packed. With
-``identity`` it is refused (409) if the file has become another one. The headers ``Log-Identity``,
-``Log-Start`` and ``Log-Size`` say what part of which file it is.
+``/api/v1/listLogs?topoId=ID`` is a JSON list of logs; with ``port``, of one slot. With
+``details=yes``, which is ours, it has the fields of `LogEntry`.
 
-``/api/v1/listLogs?topoId=ID`` is a JSON list of the files there are; with ``port``, of those of one
-slot. With ``details=yes``, which is ours, it has what `LogEntry` says of each.
-
-``/api/v1/code?topology=ID&part=stormjar.jar&sha256=…&start=N`` has some bytes of a part of a
-topology's code, none at its end. It is for Nimbuses that have lost the code. Only a client that
-knows the SHA-256 of the part gets it: ZooKeeper has that, so whoever knows it could read the code
-from a Nimbus as well.
+``/api/v1/code?topology=ID&part=stormjar.jar&sha256=…&start=N`` has bytes of a part of a topology's
+code, none at its end, for Nimbuses that have lost the code. A client has to know the part's
+SHA-256, which is in ZooKeeper: with access to ZooKeeper it could get the code from a Nimbus, too.
 """
 
 import errno
@@ -41,7 +38,7 @@ USUAL_BYTES: Final = 51_200
 #: Bytes of a topology's id, which is the name of a folder.
 _LONGEST_ID: Final = 255
 
-#: What a browser must not take a worker's words for.
+#: Keeps a browser from interpreting a worker's output as HTML.
 _AS_IT_IS: Final = ("X-Content-Type-Options", "nosniff")
 
 _NOT_THERE: Final = frozenset(
@@ -50,11 +47,11 @@ _NOT_THERE: Final = frozenset(
 
 
 class _BadQueryError(Exception):
-    """What is asked for makes no sense; the message says why."""
+    """The query is invalid, for the reason in the message."""
 
 
 class _Query:
-    """What stands behind the question mark."""
+    """The parameters behind the question mark."""
 
     def __init__(self, text: str) -> None:
         try:
@@ -63,24 +60,24 @@ class _Query:
             raise _BadQueryError("more than 20 parameters") from error
 
     def text(self, name: str) -> str | None:
-        """Return a parameter, None where it is not given."""
+        """Return a parameter, if given."""
         values = self._values.get(name)
         return None if values is None else values[0]
 
     def number(self, name: str) -> int | None:
-        """Return a parameter that is a number."""
+        """Return a number, if given."""
         text = self.text(name)
         if text is None:
             return None
-        # (Eighteen digits: what a file's size may have.)
+        # A file's size has at most eighteen digits.
         if not (text.isascii() and text.isdigit() and len(text) <= 18):
             raise _BadQueryError(f"{name} is {text[:40]!r}: give a number, such as {name}=1000")
         return int(text)
 
 
-#: Files in one answer: those of one topology here.
+#: Most files in one response.
 MOST_FILES: Final = 1024
-#: Bytes of one answer, which has to be made and read in seconds.
+#: Most bytes of one response, so that it is sent within seconds.
 MOST_BYTES: Final = 256 * 1024
 
 _PORT: Final = re.compile(r"[1-9][0-9]{0,4}")
@@ -88,12 +85,12 @@ _CURRENT: Final = "worker.log"
 _NAME: Final = re.compile(r"worker\.log(\.[0-9]{1,6}(\.gz)?)?")
 
 _FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
-#: Whoever opens a pipe would wait for its other end.
+#: Non-blocking, as opening a pipe would wait for its other end.
 _FILE: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
 
 
 class LogName(NamedTuple):
-    """Which file: ``ID/PORT/NAME``."""
+    """The name of a log: ``ID/PORT/NAME``."""
 
     storm_id: str
     port: int
@@ -101,7 +98,7 @@ class LogName(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Self | None:
-        """Return the name that a text is, None where it can be none."""
+        """Parse a name; None if the text is none."""
         storm_id, _, rest = text.partition("/")
         port, _, name = rest.partition("/")
         if not is_topology(storm_id) or not _PORT.fullmatch(port) or not _NAME.fullmatch(name):
@@ -113,14 +110,14 @@ class LogName(NamedTuple):
 
 
 class LogEntry(NamedTuple):
-    """A file as it is now."""
+    """A log file."""
 
     name: LogName
-    #: The same as long as it is this file, whatever its name.
+    #: Stays the same when the file is renamed.
     identity: str
-    #: Its bytes.
+    #: Size in bytes.
     size: int
-    #: When it was last written to, in seconds since 1970.
+    #: Time of the last write, in seconds since 1970.
     modified: float
 
 
@@ -128,15 +125,15 @@ class Piece(NamedTuple):
     """A part of a file."""
 
     identity: str
-    #: Where it begins, in bytes from the file's beginning.
+    #: Offset in the file, in bytes.
     start: int
-    #: Bytes of the whole file.
+    #: Size of the whole file, in bytes.
     size: int
     data: bytes
 
 
 def is_topology(storm_id: str) -> bool:
-    """Return whether that can be a topology's id, and so the name of a folder."""
+    """Return whether a text can be a topology's id, and so the name of a folder."""
     try:
         storm_id.encode()
     except UnicodeEncodeError:
@@ -145,28 +142,22 @@ def is_topology(storm_id: str) -> bool:
 
 
 class LogFiles:
-    """The logs in a folder of what workers leave. Safe for many threads.
+    """The logs in the folder `Directories.all_artifacts`, which need not exist yet. Thread-safe.
 
-    Parameters
-    ----------
-    folder
-        `Directories.all_artifacts`; it need not be there yet.
+    No other file can be reached: a name has three parts (a topology's id, a port, and
+    ``worker.log`` or a renamed one), each part is opened below the one before, no link is followed,
+    and only a regular file is read.
     """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def all(self, storm_id: str, port: int | None = None) -> list[LogEntry]:
-        """Return the logs of a topology's workers, or of those in one slot.
+        """Return the logs of a topology, or of one of its slots.
 
-        They are in the order of the ports; those of a slot begin with the one that was written to
-        the longest ago, and end with ``worker.log``. Where that is smaller than it was because its
-        beginning was moved to another file, that one is among them.
-
-        Raises
-        ------
-        OSError
-            A folder cannot be read.
+        They are in the order of ports, and of last writes within a slot, with ``worker.log`` at the
+        end. A file that a rotation creates meanwhile is included. Raises `OSError` if a folder
+        cannot be read.
         """
         if not is_topology(storm_id):
             return []
@@ -175,27 +166,15 @@ class LogFiles:
             with os.scandir(topology) as entries:
                 ports = sorted(int(each.name) for each in entries if _PORT.fullmatch(each.name))
             for each in ports if port is None else [port]:
-                # It may be removed at any time, or be something else that an operator put there.
+                # It may be removed at any time, or be an operator's file.
                 with suppress(FileNotFoundError, NotADirectoryError):
                     found += self._of_slot(storm_id, each)
         return found[:MOST_FILES]
 
     def read(self, name: LogName, start: int | None, length: int) -> Piece:
-        """Read a part of a file.
+        """Read `length` bytes of a file, or `MOST_BYTES` at most, from `start`, or else the last.
 
-        Parameters
-        ----------
-        name
-            Which.
-        start
-            Where it begins; None: so that it ends where the file does.
-        length
-            Its bytes, of which no more than `MOST_BYTES` are read.
-
-        Raises
-        ------
-        OSError
-            It is not there, cannot be read, or is no regular file.
+        Raises `OSError` if the file is missing, unreadable, or no regular file.
         """
         length = min(length, MOST_BYTES)
         with self._opened(name.storm_id, str(name.port), file=name.name) as opened:
@@ -204,7 +183,7 @@ class LogFiles:
                 raise FileNotFoundError(name)
             if start is None:
                 start = max(0, status.st_size - length)
-            # Not beyond the size that is told, as it grows meanwhile.
+            # Not beyond the reported size, as the file grows meanwhile.
             data = os.pread(opened, max(0, min(length, status.st_size - start)), start)
         return Piece(_identity(status), start, status.st_size, data)
 
@@ -217,7 +196,7 @@ class LogFiles:
         found: list[LogEntry] = []
         current: list[LogEntry] = []
         with self._opened(storm_id, str(port)) as slot:
-            # First: what is taken out of it later than that is there twice, and not missing.
+            # Read first, so that a rotation meanwhile duplicates lines and loses none.
             with suppress(FileNotFoundError):
                 status = os.stat(_CURRENT, dir_fd=slot, follow_symlinks=False)
                 current += file(_CURRENT, status)
@@ -230,8 +209,8 @@ class LogFiles:
 
     @contextmanager
     def _opened(self, *folders: str, file: str | None = None) -> Iterator[int]:
-        """Give a descriptor of what is at a path of names, none of which has a slash in it."""
-        # The folder itself may be a link that the operator made.
+        """Open a path of names without slashes, and yield its descriptor."""
+        # The top folder may be an operator's link.
         held = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY)
         steps = [(name, _FOLDER) for name in folders]
         if file is not None:
@@ -251,7 +230,7 @@ def _identity(status: os.stat_result) -> str:
 
 
 def queries(logs: LogFiles) -> dict[str, Callable[[str], Page]]:
-    """Return what makes each page of the logs; see `stormkeeper.daemon.http`."""
+    """Return the handlers of the logs' pages, by path (`stormkeeper.daemon.http`)."""
     return {
         LOG: _guarded(lambda query: _part(logs, query)),
         LIST: _guarded(lambda query: _list(logs, query)),
@@ -259,7 +238,7 @@ def queries(logs: LogFiles) -> dict[str, Callable[[str], Page]]:
 
 
 def code_queries(code: LocalTopologyCode) -> dict[str, Callable[[str], Page]]:
-    """Return what makes the page of the code."""
+    """Return the handler of the code's page, by path."""
     return {CODE: _guarded(lambda query: _code(code, query), "code")}
 
 

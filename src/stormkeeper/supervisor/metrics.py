@@ -1,4 +1,4 @@
-"""How a supervisor is, as Prometheus reads it."""
+"""A supervisor's metrics for Prometheus. Loaded on demand: the import takes 0.1 s and 5 MB."""
 
 from __future__ import annotations
 
@@ -13,35 +13,25 @@ from stormkeeper.daemon.metrics import metrics_page
 from stormkeeper.supervisor.slots import SlotState
 from stormkeeper.supervisor.status_pages import SupervisorStatus
 
-#: What all names begin with.
+#: Prefix of all names.
 PREFIX: Final = "stormkeeper_supervisor_"
 
 
-def page(seen: SupervisorStatus, accept: str, *, is_ready: bool) -> Page:
-    """Return the figures of a supervisor, in the text format that the client accepts.
-
-    Parameters
-    ----------
-    seen
-        How the slots are.
-    accept
-        What the client's request says of formats.
-    is_ready
-        Whether new work is taken.
-    """
-    return metrics_page(_SupervisorMetrics(seen, is_ready=is_ready))(accept)
+def page(status: SupervisorStatus, accept: str, *, is_ready: bool) -> Page:
+    """Return a supervisor's metrics in the text format that the client accepts."""
+    return metrics_page(_SupervisorMetrics(status, is_ready=is_ready))(accept)
 
 
 class _SupervisorMetrics(Collector):
-    def __init__(self, seen: SupervisorStatus, *, is_ready: bool) -> None:
-        self._seen = seen
+    def __init__(self, status: SupervisorStatus, *, is_ready: bool) -> None:
+        self._status = status
         self._is_ready = is_ready
 
     def describe(self) -> list[Metric]:
         return []
 
     def collect(self) -> Iterator[Metric]:
-        seen = self._seen
+        status = self._status
         yield GaugeMetricFamily(
             f"{PREFIX}ready", "Whether it takes new work.", float(self._is_ready)
         )
@@ -49,7 +39,7 @@ class _SupervisorMetrics(Collector):
             f"{PREFIX}slots", "Slots, by what they are doing.", labels=["state"]
         )
         for state in SlotState:
-            is_in_it = [slot.state is state for slot in seen.slots.values()]
+            is_in_it = [slot.state is state for slot in status.slots.values()]
             slots.add_metric([state.name.lower()], sum(is_in_it))
         yield slots
         memory = GaugeMetricFamily(
@@ -57,13 +47,13 @@ class _SupervisorMetrics(Collector):
             "Memory of a worker with all that it started; a page that several share counts once.",
             labels=["port"],
         )
-        for port, size in sorted(seen.memory.items()):
+        for port, size in sorted(status.memory.items()):
             memory.add_metric([str(port)], size)
         yield memory
-        yield CounterMetricFamily(f"{PREFIX}launches", "Workers started.", seen.launches)
+        yield CounterMetricFamily(f"{PREFIX}launches", "Workers started.", status.launches)
         yield CounterMetricFamily(
-            f"{PREFIX}crashes", "Workers that ended unasked, or had to be ended.", seen.crashes
+            f"{PREFIX}crashes", "Workers that ended unasked, or had to be ended.", status.crashes
         )
         yield CounterMetricFamily(
-            f"{PREFIX}problems", "What kept slots from their work, such as code.", seen.problems
+            f"{PREFIX}problems", "What kept slots from their work, such as code.", status.problems
         )

@@ -54,13 +54,13 @@ from stormkeeper.topology.package.environment import Base
 
 log = logging.getLogger(__name__)
 
-#: How often it is looked whether the supervisor is ready, and then, whether it has failed.
+#: Interval of checks for readiness, and then for failures, in seconds.
 _LOOK_SECS: Final = 0.05
 _WATCH_SECS: Final = 1.0
 
 
 class _Part(Protocol):
-    """What has a thread of its own."""
+    """A part with a thread of its own."""
 
     @property
     def is_running(self) -> bool: ...
@@ -70,21 +70,10 @@ class _Part(Protocol):
 
 
 def serve(conf: Conf, stop: StopSignals) -> int:
-    """Run a supervisor until it is told to stop; return its exit code. Its workers go on.
+    """Run a supervisor until a signal stops it; return its exit code. Its workers go on.
 
-    Prints ``supervisor ready ID`` once it can take work.
-
-    Parameters
-    ----------
-    conf
-        The configuration.
-    stop
-        Says that it is to stop; entered by the caller.
-
-    Raises
-    ------
-    ConfigError
-        The configuration is not as it must be.
+    Prints ``supervisor ready ID`` once it takes work. Raises `ConfigError` if the configuration is
+    invalid.
     """
     die_with_parent()
     configure_logging()
@@ -94,16 +83,13 @@ def serve(conf: Conf, stop: StopSignals) -> int:
         with LocalState(directories.local_state) as state, _connected(conf) as storm:
             return _serve(conf, stop, directories, state, storm)
     except (EngineError, ListenError, StateError, SupervisorError) as error:
-        log.error("%s", error)  # noqa: TRY400 - it says all that there is to know
+        log.error("%s", error)  # noqa: TRY400 - the message is complete
         return 1
 
 
 @contextlib.contextmanager
 def _connected(conf: Conf) -> Iterator[StormClusterState]:
-    """Yield a session with the cluster's state, without heartbeats, which are not for supervisors.
-
-    What ends with it tells everybody that this supervisor is gone.
-    """
+    """Yield a session with the cluster's state; its end removes this supervisor's registration."""
     state = factory.connect(conf)
     storm = StormClusterState(state, Codec.from_conf(conf), limits=ErrorLimits.from_conf(conf))
     try:
@@ -134,7 +120,7 @@ def _serve(
         code = LocalTopologyCode(storm, peer_connector(conf), directories)
         reports = ErrorReports(storm, machine.hostname)
         registered = Registration(storm, machine, conf["supervisor.heartbeat.frequency.secs"])
-        means = SupervisorContext(
+        context = SupervisorContext(
             machine=machine,
             times=SlotTimeouts.from_conf(conf),
             monitor_secs=conf["supervisor.monitor.frequency.secs"],
@@ -146,17 +132,17 @@ def _serve(
             code=code,
             environments=Environments(directories.environments, Base.here()),
             checkpoints=CheckpointRemoval(storm, machine.supervisor_id, conf),
-            launching=Launcher(conf, machine.supervisor_id, directories, code, state.next_start),
+            launcher=Launcher(conf, machine.supervisor_id, directories, code, state.next_start),
             registration=registered,
             reports=reports,
         )
-        slots = SlotLoop(means, state.load())
+        slots = SlotLoop(context, state.load())
         folders = [directories.local, directories.all_artifacts, Path(tempfile.gettempdir())]
         health = HealthWatch(conf, folders, registered.refuse)
-        assignments = Assignments(storm, slots.order)
+        assignments = Assignments(storm, slots.set_assignments)
         if listener is not None:
             started.enter_context(_served(listener, slots, registered, directories, code))
-        health.look()  # before anybody hears of this supervisor
+        health.check()  # before the registration
         parts: tuple[_Part, ...] = (reports, slots, assignments, registered, health)
         for part in parts:
             part.start()
@@ -164,7 +150,7 @@ def _serve(
 
         def failure() -> str:
             if not all(part.is_running for part in parts):
-                return slots.failure or "one of its threads has ended; what it said is above"
+                return slots.failure or "one of its threads has ended; its error is above"
             return ""
 
         def is_ready() -> bool:
@@ -184,7 +170,7 @@ def _serve(
 
 
 def _have_a_temporary_folder(directories: Directories) -> None:
-    """Use a folder of the supervisor's where the system has none that can be written."""
+    """Use a folder of the supervisor's own if the system has no writable temporary one."""
     try:
         tempfile.gettempdir()
     except FileNotFoundError:
@@ -192,7 +178,7 @@ def _have_a_temporary_folder(directories: Directories) -> None:
 
 
 def _control_groups() -> ControlGroups | None:
-    """Return where the kernel limits the memory of workers, and say how it is limited."""
+    """Return the control groups that limit workers' memory, if the kernel does; log which."""
     try:
         groups = ControlGroups.here()
     except NoControlGroupsError as error:
@@ -203,22 +189,16 @@ def _control_groups() -> ControlGroups | None:
 
 
 def _ended_queries(storm: StormClusterState, storm_id: str) -> frozenset[str]:
-    """Return which queries of a topology are done.
-
-    Raises
-    ------
-    StateError
-        It is not known without waiting, or cannot be read.
-    """
+    """Return a topology's ended queries; raises `StateError` rather than wait for ZooKeeper."""
     if storm.state.connection is not ConnectionState.CONNECTED:
         raise StateUnavailableError("ZooKeeper is not reached")
     return storm.ended_queries(storm_id)
 
 
 def _listener(conf: Conf) -> socket.socket | None:
-    """Return where to listen for HTTP, if ``logviewer.port`` does not say that nothing is to be.
+    """Listen for HTTP, if ``logviewer.port`` is set.
 
-    Where that port is taken, as by another supervisor of this machine, it is any free one: clients
+    If that port is in use, as by another supervisor of this machine, any free port is used: clients
     find it in this supervisor's record.
     """
     host, port = conf["supervisor.bind.host"], conf["logviewer.port"]
@@ -230,7 +210,7 @@ def _listener(conf: Conf) -> socket.socket | None:
         taken = error.__cause__
         if not isinstance(taken, OSError) or taken.errno != errno.EADDRINUSE:
             raise
-        log.warning("port %d (logviewer.port) is taken: another one is used", port)
+        log.warning("port %d (logviewer.port) is in use: another port is used", port)
         listener = _listen(host, 0)
     address = address_of(listener)
     log.info("logs of workers, health and metrics on http://%s/metrics", address)
@@ -261,7 +241,7 @@ def _served(
     directories: Directories,
     code: LocalTopologyCode,
 ) -> HttpThread:
-    """Return what serves metrics, health, the workers' logs and the topologies' code."""
+    """Return the HTTP server of metrics, health, logs and code."""
 
     def unready() -> str | None:
         if not (slots.ready.is_set() and registered.done.is_set()):
@@ -270,6 +250,6 @@ def _served(
 
     return HttpThread(
         listener,
-        pages(lambda: slots.seen, unready, time.monotonic),
+        pages(lambda: slots.status, unready, time.monotonic),
         {**queries(LogFiles(directories.all_artifacts)), **code_queries(code)},
     )

@@ -1,15 +1,14 @@
-"""The processes of a machine, out of ``/proc`` (Linux alone), and which of them are a worker's.
+"""The processes of a machine, from ``/proc`` (Linux), which of them are a worker's, and their ends.
 
-A process is named by its pid *and* its start time. Linux gives a pid again to another process, so a
-pid alone, noted yesterday, may be anybody's today.
+A process is identified by its pid and its start time, as Linux reuses pids.
 
-A worker starts others: Spark's JVM, which starts Python workers. They may have sessions of their
-own, and parents that are gone. A process belongs to a worker if one of these is true:
+A worker starts Spark's JVM, which starts Python workers; they may have sessions of their own, and
+parents that are gone. A process belongs to a worker if
 
-- its environment carries the worker's mark, which children inherit;
-- it is in the worker's session, and was started before the worker was last seen alive. (Later the
-  session's number may have gone to a stranger.)
-- it belonged to the worker at an earlier look;
+- its environment has the worker's mark, which children inherit;
+- it is in the worker's session and was started before the worker was last seen alive (later the
+  session's number may be another's);
+- it belonged to the worker at an earlier look; or
 - its parent belongs to the worker.
 """
 
@@ -28,61 +27,46 @@ from typing import Final
 
 _PROC: Final = Path("/proc")
 
-#: States of a process that has ended and only waits for its parent to take note: zombie, dead.
+#: States of ended processes: zombie, dead.
 _ENDED: Final = frozenset("ZX")
 
-#: Places of the fields of ``/proc/<pid>/stat`` behind the name: proc(5) counts from 1, with the pid
-#: and the name before them.
+#: Positions of fields in ``/proc/<pid>/stat`` behind pid and name (proc(5)).
 _STATE, _PARENT, _SESSION, _STARTED = 0, 1, 3, 19
 
-#: What counts of ``/proc/<pid>/smaps_rollup``, in KiB.
+#: Fields of ``/proc/<pid>/smaps_rollup`` that count, in KiB.
 _PROPORTIONAL: Final = frozenset(("Pss:", "SwapPss:"))
 _KIB: Final = 1024
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class ProcessId:
-    """Who a process is.
-
-    Parameters
-    ----------
-    pid
-        Its number, which another process may get once it is gone.
-    started
-        When it was started, in ticks of the kernel's clock since the machine's.
-    """
+    """The identity of a process."""
 
     pid: int
+    #: Start time, in ticks of the kernel's clock since the machine's start.
     started: int
 
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """A process as one look at the table found it.
-
-    Parameters
-    ----------
-    id
-        Who it is.
-    parent, session
-        Pids of its parent and of its session's leader.
-    has_ended
-        Whether nothing of it is left but its exit code.
-    """
+    """A process as one look at the table found it."""
 
     id: ProcessId
+    #: Pid of the parent.
     parent: int
+    #: Pid of the session's leader.
     session: int
+    #: Whether it only waits to be reaped.
     has_ended: bool
 
 
 def find(pid: int) -> Process | None:
-    """Return the process that has this pid now, None if there is none."""
+    """Return the process with this pid, if any."""
     try:
         text = (_PROC / str(pid) / "stat").read_bytes()
-    except OSError:  # ProcessLookupError, too, where it ends while it is read
+    except OSError:  # also ProcessLookupError, if it ends during the read
         return None
-    # The name is in parentheses and may have spaces and parentheses of its own.
+    # The name, in parentheses, may have spaces and parentheses.
     fields = text[text.rindex(b")") + 2 :].split()
     return Process(
         ProcessId(pid, int(fields[_STARTED])),
@@ -93,19 +77,19 @@ def find(pid: int) -> Process | None:
 
 
 def is_alive(process: ProcessId) -> bool:
-    """Return whether this very process runs, and not another one with its pid."""
+    """Return whether this process runs, and not a later one with its pid."""
     found = find(process.pid)
     return found is not None and found.id == process and not found.has_ended
 
 
 def snapshot() -> dict[int, Process]:
-    """Return all processes that there are, by pid."""
+    """Return all processes, by pid."""
     found = (find(int(name)) for name in os.listdir(_PROC) if name.isdecimal())  # noqa: PTH208
     return {process.id.pid: process for process in found if process is not None}
 
 
 def environment(pid: int) -> dict[str, str]:
-    """Return what a process was started with; nothing where this user may not read it."""
+    """Return a process's initial environment; empty if this user may not read it."""
     try:
         text = (_PROC / str(pid) / "environ").read_bytes()
     except OSError:
@@ -117,8 +101,8 @@ def environment(pid: int) -> dict[str, str]:
 def memory_bytes(pid: int) -> int:
     """Return a process's proportional size: a page that n processes share counts 1/n.
 
-    What has been swapped out counts too. The whole resident size where this user may not read the
-    proportional one, 0 where the process has ended.
+    Swapped memory counts, too. Returns the resident size if this user may not read the proportional
+    one, and 0 if the process has ended.
     """
     try:
         lines = (_PROC / str(pid) / "smaps_rollup").read_text().splitlines()
@@ -137,14 +121,9 @@ def _resident_bytes(pid: int) -> int:
 
 
 def send(process: ProcessId, number: signal.Signals) -> bool:
-    """Send a signal to this very process; return whether there was one to get it.
+    """Send a signal to this process, never to a later one with its pid; return whether it ran.
 
-    No other process gets it, even if this one ends meanwhile and its pid is given away.
-
-    Raises
-    ------
-    PermissionError
-        The process is another user's.
+    Raises `PermissionError` for another user's process.
     """
     with _held(process) as descriptor:
         if descriptor is None:
@@ -157,15 +136,12 @@ def send(process: ProcessId, number: signal.Signals) -> bool:
 
 
 def descriptor_of(process: ProcessId) -> int | None:
-    """Return a descriptor that is readable once this very process has ended; None if it has.
-
-    The caller closes it.
-    """
+    """Return a descriptor that becomes readable at the process's end; None if it has ended."""
     try:
         descriptor = os.pidfd_open(process.pid)
     except ProcessLookupError:
         return None
-    # From here on the pid cannot come to mean another process behind this descriptor.
+    # The descriptor cannot come to mean another process.
     found = find(process.pid)
     if found is None or found.id != process:
         os.close(descriptor)
@@ -184,18 +160,18 @@ def _held(process: ProcessId) -> Iterator[int | None]:
 
 
 def now_ticks() -> int:
-    """Return the moment of now as processes' start times are given, rounded down."""
+    """Return the current time in the unit of start times, rounded down."""
     return int(time.clock_gettime(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK"))
 
 
 def started_at(process: ProcessId) -> float:
-    """Return when a process was started, in seconds since 1970, by the clock as it is now."""
+    """Return the start time of a process, in seconds since 1970 by the present clock."""
     uptime = time.clock_gettime(time.CLOCK_BOOTTIME)
     return time.time() - uptime + process.started / os.sysconf("SC_CLK_TCK")
 
 
 def boot_id() -> str:
-    """Return what names this start of the machine: pids and start times are of one start."""
+    """Return the id of this start of the machine, within which process ids are unique."""
     return (_PROC / "sys" / "kernel" / "random" / "boot_id").read_text().strip()
 
 
@@ -207,20 +183,20 @@ def members(
     main_seen: int,
     before: Collection[ProcessId] = (),
 ) -> list[ProcessId]:
-    """Return the processes of one worker that have not ended, in the order of their start.
+    """Return the running processes of one worker, in the order of their start.
 
     Parameters
     ----------
     table
         All processes, by pid.
     marked
-        Pids of those that carry the worker's mark.
+        Pids of processes with the worker's mark.
     main
-        The worker's own process, the leader of its session; None if nobody knows which it is.
+        The worker's main process, its session's leader, if known.
     main_seen
-        When that process was last seen alive, in ticks as in `ProcessId`.
+        When the main process was last seen alive, in ticks.
     before
-        What this returned at an earlier look.
+        Result of the last look.
     """
     known = frozenset(before)
     found = {
@@ -249,10 +225,7 @@ def _is_of_session(process: Process, main: ProcessId, main_seen: int) -> bool:
 
 
 class ProcessWaiter:
-    """For one thread, which waits; any other may wake it.
-
-    The end of a process that is followed is noticed at once, whoever has started it.
-    """
+    """Waits in one thread for the ends of processes, of any parent; other threads may wake it."""
 
     def __init__(self) -> None:
         self._selector = selectors.DefaultSelector()
@@ -263,13 +236,13 @@ class ProcessWaiter:
         self._descriptors: dict[str, int] = {}
 
     def wake(self) -> None:
-        """Have the thread wait no longer, or not at all the next time."""
-        # One that is full wakes all the same; one that is closed has nobody to wake.
+        """End the present `wait`, or else the next."""
+        # A full socket wakes all the same; after a close no thread waits.
         with contextlib.suppress(OSError):
             self._writer.send(b"\0")
 
     def follow(self, name: str, process: ProcessId) -> None:
-        """Have `wait` tell when a process ends; one that has ended by now is not followed."""
+        """Follow a process that runs, so that `wait` reports its end."""
         if name not in self._descriptors:
             descriptor = descriptor_of(process)
             if descriptor is not None:
@@ -277,21 +250,18 @@ class ProcessWaiter:
                 self._selector.register(descriptor, selectors.EVENT_READ, name)
 
     def follows(self, name: str) -> bool:
-        """Return whether a process of that name is followed."""
+        """Return whether a process with that name is followed."""
         return name in self._descriptors
 
     def forget(self, name: str) -> None:
-        """Follow a process no more; one that is not followed is fine."""
+        """Stop following a process, if it is followed."""
         descriptor = self._descriptors.pop(name, None)
         if descriptor is not None:
             self._selector.unregister(descriptor)
             os.close(descriptor)
 
     def wait(self, timeout_secs: float) -> set[str]:
-        """Wait for whatever comes first; return the names of processes that have ended.
-
-        Those are not followed any more.
-        """
+        """Wait for an end, a wake, or the timeout; return the names of ended processes."""
         ended: set[str] = set()
         for key, _ in self._selector.select(max(0.0, timeout_secs)):
             if key.data is None:
@@ -304,7 +274,7 @@ class ProcessWaiter:
         return ended
 
     def close(self) -> None:
-        """Follow nothing any more."""
+        """Stop following all processes."""
         for name in list(self._descriptors):
             self.forget(name)
         self._selector.close()

@@ -1,4 +1,4 @@
-"""A supervisor's registration: what it says of itself to the cluster, while it is there."""
+"""A supervisor's reports to the cluster: its registration, and errors of its workers."""
 
 from __future__ import annotations
 
@@ -31,36 +31,27 @@ log = logging.getLogger(__name__)
 
 _MIB: Final = 2**20
 
-#: How long the thread may take to end, in seconds: a write has a deadline of its own.
+#: Longest end of the thread, in seconds; a write has its own deadline.
 _END_SECS: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """What never changes while a supervisor runs.
-
-    Parameters
-    ----------
-    supervisor_id, hostname
-        Its id, and its machine's name.
-    ports
-        Its slots.
-    memory_mb, cpu_percent
-        What its workers may have together.
-    http_port
-        Where it serves metrics, health and logs; None: nowhere.
-    """
+    """The fixed part of a supervisor's registration."""
 
     supervisor_id: str
     hostname: str
+    #: The slots.
     ports: tuple[int, ...]
+    #: Capacity of all workers together.
     memory_mb: float
     cpu_percent: float
+    #: Port of metrics, health and logs, if any.
     http_port: int | None = None
 
     @classmethod
     def from_conf(cls, conf: Conf, supervisor_id: str, http_port: int | None) -> Machine:
-        """Return what is configured, and what the machine has where nothing is."""
+        """Return the configured capacity, or else the machine's."""
         memory, cpu = conf["supervisor.memory.capacity.mb"], conf["supervisor.cpu.capacity"]
         pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
         return cls(
@@ -75,28 +66,20 @@ class Machine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MachineStatus:
-    """What changes.
+    """The changing part of a supervisor's registration."""
 
-    Parameters
-    ----------
-    used_ports
-        The slots in which some process of a worker may be left.
-    stopped
-        By port, the newest launch of which nothing runs any more.
-    refuses
-        Why it takes no new work; None: it does.
-    slots
-        By port, what there is to say of the slots whose worker does not simply run.
-    """
-
+    #: Slots in which a process of a worker may be left.
     used_ports: frozenset[int] = frozenset()
+    #: The newest launch without any process left, by port.
     stopped: Mapping[int, LaunchClaim] = field(default_factory=dict)
+    #: Why the supervisor takes no new work, if so.
     refuses: str | None = None
+    #: Reports of slots whose worker does not simply run, by port.
     slots: Mapping[int, SlotReport] = field(default_factory=dict)
 
 
 def address(host: str) -> str:
-    """Return the address of this machine, for its id; that of the loopback where it has none."""
+    """Return this machine's address, or else the loopback's, for the supervisor's id."""
     for family in (socket.AF_INET, socket.AF_INET6):
         try:
             return str(socket.getaddrinfo(host, None, family)[0][4][0])
@@ -106,23 +89,23 @@ def address(host: str) -> str:
 
 
 def info(
-    machine: Machine, facts: MachineStatus, *, now: float, uptime_secs: float
+    machine: Machine, status: MachineStatus, *, now: float, uptime_secs: float
 ) -> SupervisorInfo:
-    """Return the record of a supervisor."""
+    """Build the record of a supervisor."""
     return SupervisorInfo(
         time_secs=int(now),
         hostname=machine.hostname,
         assignment_id=machine.supervisor_id,
-        used_ports=sorted(facts.used_ports),
+        used_ports=sorted(status.used_ports),
         meta=list(machine.ports),
         scheduler_meta={},
         uptime_secs=int(uptime_secs),
         version=stormkeeper.__version__,
         resources_map={"memory.mb": machine.memory_mb, "cpu.pcore.percent": machine.cpu_percent},
-        stopped_workers=dict(facts.stopped) or None,
+        stopped_workers=dict(status.stopped) or None,
         http_port=machine.http_port,
-        refuses=facts.refuses,
-        slots=dict(facts.slots),
+        refuses=status.refuses,
+        slots=dict(status.slots),
         stormkeeper=stormkeeper.__version__,
     )
 
@@ -130,14 +113,14 @@ def info(
 def slot_reports(
     slots: Mapping[int, SlotStatus], before: Mapping[int, SlotReport], now: float
 ) -> dict[int, SlotReport]:
-    """Return by port what there is to say of slots whose worker does not simply run.
+    """Build the reports of slots whose worker does not simply run, by port.
 
     Parameters
     ----------
     slots
         All slots.
     before
-        What was said of them last.
+        The last reports.
     now
         Seconds since 1970.
     """
@@ -162,22 +145,14 @@ def slot_reports(
     return found
 
 
-def _crashes(facts: MachineStatus) -> dict[int, int]:
-    return {port: each.crashes.count for port, each in facts.slots.items() if each.crashes}
+def _crashes(status: MachineStatus) -> dict[int, int]:
+    return {port: each.crashes.count for port, each in status.slots.items() if each.crashes}
 
 
 class Registration:
     """Keeps a supervisor registered, from its start to the end of its session.
 
-    Parameters
-    ----------
-    storm
-        The cluster's state.
-    machine
-        Whose registration.
-    period_secs
-        How often it is renewed (``supervisor.heartbeat.frequency.secs``). A change is written at
-        once.
+    Renewed every `period_secs` (``supervisor.heartbeat.frequency.secs``), and at once at a change.
     """
 
     def __init__(self, storm: StormClusterState, machine: Machine, period_secs: float) -> None:
@@ -186,64 +161,64 @@ class Registration:
         self._period_secs = period_secs
         self._started = time.monotonic()
         self._lock = threading.Lock()
-        self._facts = MachineStatus()
+        self._status = MachineStatus()
         self._woken = threading.Event()
         self._is_closed = False
         self._is_failing = False
-        #: Set once it was written.
+        #: Set once the registration was written.
         self.done = threading.Event()
         self._thread = threading.Thread(target=self._run, name="registration", daemon=True)
 
     @property
     def is_running(self) -> bool:
-        """Whether the thread goes on."""
+        """Whether the thread is alive."""
         return self._thread.is_alive()
 
     @property
     def refuses(self) -> str | None:
-        """Why no new work is taken; None: it is."""
-        return self._facts.refuses
+        """Why the supervisor takes no new work, if so."""
+        return self._status.refuses
 
     def start(self) -> None:
-        """Begin to register."""
+        """Start the thread."""
         self._thread.start()
 
     def close(self) -> None:
-        """Renew it no more; it is there until the session ends."""
+        """End the thread; the registration stays until the session ends."""
         self._is_closed = True
         self._woken.set()
         self._thread.join(_END_SECS)
 
-    def tell(
+    def update(
         self,
         used_ports: frozenset[int],
         stopped: Mapping[int, LaunchClaim],
         slots: Mapping[int, SlotStatus] = MappingProxyType({}),
     ) -> None:
-        """Say which slots are used, which launches have stopped, and how the slots are."""
-        reports = slot_reports(slots, self._facts.slots, time.time())
+        """Set the used slots, the stopped launches, and the slots' status."""
+        reports = slot_reports(slots, self._status.slots, time.time())
         self._change(used_ports=used_ports, stopped=stopped, slots=reports)
 
     def refuse(self, reason: str | None) -> None:
-        """Say why no new work is taken; None: it is."""
+        """Set why the supervisor takes no new work; None: it does."""
         self._change(refuses=reason)
 
     def _change(self, **changes: object) -> None:
         with self._lock:
-            before = self._facts
-            self._facts = replace(before, **changes)  # type: ignore[arg-type]
-            # Steps of a start wait for the next period: thousands of workers may start at once.
-            if replace(self._facts, slots={}) != replace(before, slots={}) or _crashes(
-                self._facts
+            before = self._status
+            self._status = replace(before, **changes)  # type: ignore[arg-type]
+            # Steps of a start wait for the next period, as thousands of workers may start at once.
+            if replace(self._status, slots={}) != replace(before, slots={}) or _crashes(
+                self._status
             ) != _crashes(before):
                 self._woken.set()
 
     def _run(self) -> None:
         while not self._is_closed:
             self._woken.clear()
-            facts = self._facts
+            status = self._status
             uptime = time.monotonic() - self._started
-            record = info(self._machine, facts, now=time.time(), uptime_secs=uptime)
+            record = info(self._machine, status, now=time.time(), uptime_secs=uptime)
             try:
                 self._storm.supervisor_heartbeat(self._machine.supervisor_id, record)
             except StateClosedError:
@@ -260,13 +235,13 @@ class Registration:
             self._woken.wait(min(1.0, self._period_secs) if self._is_failing else self._period_secs)
 
 
-#: Reports that may wait while the cluster's state cannot be reached. What comes then is in the log.
+#: Most waiting reports while the cluster's state is not reached; further ones are only logged.
 _MOST_REPORTS: Final = 100
 
-#: How long what waits may take at the end, in seconds.
+#: Longest wait for the remaining reports at the end, in seconds.
 _REPORT_END_SECS: Final = 3.0
 
-#: Lines of a worker's log that a report shows, and in how many bytes at its end they are found.
+#: Lines of a worker's log in a report, and the bytes at its end in which they are looked for.
 _LINES: Final = 25
 _BYTES: Final = 64 * 1024
 
@@ -277,24 +252,18 @@ class _Report(NamedTuple):
     assignment: SlotAssignment
     port: int
     text: str
-    #: When the worker began that has crashed, in seconds since 1970.
+    #: Start of the crashed worker, in seconds since 1970.
     began: float | None = None
-    #: How its log ends.
+    #: Last lines of its log.
     log_end: str = ""
 
 
 class ErrorReports:
-    """Reports to ``/errors``, from a thread of its own.
+    """A thread that reports errors of workers to ``/errors``, for each of their queries.
 
-    A report is one of each query of the worker that it is about: a query has its sink's name, and
-    errors are those of components.
-
-    Parameters
-    ----------
-    storm
-        The cluster's state.
-    host
-        This machine's name.
+    ZooKeeper keeps ten errors of a component, which end with their workers' sessions, and the last
+    one. So the report of a crash must not displace the worker's own error: it repeats that error,
+    and has the last lines of the log only if the worker reported none.
     """
 
     def __init__(self, storm: StormClusterState, host: str) -> None:
@@ -305,15 +274,15 @@ class ErrorReports:
 
     @property
     def is_running(self) -> bool:
-        """Whether the thread goes on."""
+        """Whether the thread is alive."""
         return self._thread.is_alive()
 
     def start(self) -> None:
-        """Begin to report."""
+        """Start the thread."""
         self._thread.start()
 
     def close(self) -> None:
-        """Report what waits, as far as there is time."""
+        """End the thread after the waiting reports, as far as there is time."""
         try:
             self._waiting.put(None, timeout=_REPORT_END_SECS)
         except queue.Full:
@@ -321,7 +290,7 @@ class ErrorReports:
         self._thread.join(_REPORT_END_SECS)
 
     def put(self, assignment: SlotAssignment, port: int, text: str) -> None:
-        """Report something about the worker of an assignment; returns at once."""
+        """Report a problem of a worker; returns at once."""
         self._put(_Report(assignment, port, text))
 
     def crashed(
@@ -333,21 +302,17 @@ class ErrorReports:
         began: float | None,
         log_end: str = "",
     ) -> None:
-        """Report that the worker of an assignment crashed; returns at once.
+        """Report the crash of a worker; returns at once.
 
         Parameters
         ----------
-        assignment
-            What it was launched for.
-        port
-            Of its slot.
         text
-            Which crash it is, and how the worker ended, in one line.
+            The number of the crash and how the worker ended, in one line.
         began
-            When its process was started, in seconds since 1970; None if that is not known. Of the
-            components of which it has reported errors since, their newest are in the report.
+            Start of the process, in seconds since 1970, if known. Errors that the worker has
+            reported since are repeated.
         log_end
-            How its log ends, for a worker that has reported none.
+            Last lines of its log, for a worker without own errors.
         """
         self._put(_Report(assignment, port, text, began, log_end))
 
@@ -369,7 +334,7 @@ class ErrorReports:
                 log.warning("an error of %s is not reported: %s", storm_id, error)
 
     def _texts(self, report: _Report) -> dict[str, str]:
-        """Return what is reported, by component."""
+        """Return the texts to report, by component."""
         if own := self._own_errors(report):
             return {
                 component: crash_with_cause(report.text, text) for component, text in own.items()
@@ -378,11 +343,11 @@ class ErrorReports:
         return dict.fromkeys(report.assignment.claims, text)
 
     def _own_errors(self, report: _Report) -> dict[str, str]:
-        """Return the newest error, by component, that a worker has reported of itself."""
+        """Return the newest errors that the worker itself has reported, by component."""
         if report.began is None:
             return {}
         storm_id, found = report.assignment.storm_id, {}
-        # An error's time is in whole seconds, and a worker may fail in the second of its start.
+        # Times of errors are whole seconds, and a worker may fail in the second of its start.
         began = math.floor(report.began)
         self._storm.state.sync_path(paths.errors(storm_id))
         for component, errors in self._storm.topology_errors(storm_id).items():
@@ -399,7 +364,7 @@ class ErrorReports:
 
 
 def last_lines(file: Path) -> str:
-    """Return the last lines of a worker's log; nothing where there is none."""
+    """Return the last lines of a worker's log; empty without a log."""
     try:
         with file.open("rb") as opened:
             opened.seek(max(0, opened.seek(0, os.SEEK_END) - _BYTES))

@@ -1,6 +1,8 @@
-"""What a slot is to run, and what a restarted supervisor must know of a slot.
+"""Values of a slot: assignment, records that outlive a supervisor, timeouts, events, instructions.
 
-All of these are values. `local_state` writes them as JSON, so what they hold is plain.
+Records are written as JSON (`local_state`), so their fields are plain. Events and instructions of a
+preparation carry the number of its request, and those of a worker its id; so a late event of an
+earlier request or worker is recognised.
 """
 
 from collections.abc import Mapping
@@ -10,18 +12,20 @@ from typing import Any, Final
 
 from stormkeeper.supervisor.process_table import ProcessId
 
+# --- assignments and records ---------------------------------------------------------------------
+
 
 class Restart(StrEnum):
     """``topology.restart``: whether a worker that has ended by itself is started again."""
 
     ALWAYS = "always"
-    #: Unless its exit code is 0, by which a worker says that all of its queries are done.
+    #: Unless its exit code is 0, which means that all of its queries are done.
     ON_FAILURE = "on-failure"
     NEVER = "never"
 
     @classmethod
     def from_conf(cls, conf: Mapping[str, Any]) -> "Restart":
-        """Return what a topology's configuration says."""
+        """Return the setting of a topology's configuration."""
         return cls(conf["topology.restart"])
 
 
@@ -32,56 +36,46 @@ class SlotOutcome(StrEnum):
     FAILED = "failed"
 
     def stands_under(self, restart: Restart) -> bool:
-        """Return whether what ended so is still not run again where that is said."""
+        """Return whether the assignment is still not run again with this setting."""
         is_never = restart is Restart.NEVER
         return is_never or (self is SlotOutcome.COMPLETED and restart is Restart.ON_FAILURE)
 
 
 @dataclass(frozen=True, slots=True)
 class CrashSeries:
-    """Crashes of the same work in a row: how many, since when (1970), how the last one ended."""
+    """Crashes of the same queries in a row."""
 
     count: int
+    #: Time of the first crash, in seconds since 1970.
     since_secs: int
+    #: How the last worker ended.
     error: str
 
 
 @dataclass(frozen=True, slots=True)
 class SlotAssignment:
-    """What a slot is to run. A change of anything but `restart` and `crashes` is a new launch.
-
-    Parameters
-    ----------
-    storm_id
-        The topology's id.
-    claims
-        The claim that each query is run with, as it is written, by the query's id.
-    version
-        Of code and configuration: whatever changes when they do.
-    memory_bytes
-        What the worker and all that it starts may take; None: no limit.
-    restart
-        What to do when it ends by itself.
-    crashes
-        Of the same queries before this launch, in whichever slots; None: none is known.
-    """
+    """What a slot runs. A change of any field but `restart` and `crashes` is a new launch."""
 
     storm_id: str
+    #: The claim of each query, as text, by query id.
     claims: dict[str, str] = field(default_factory=dict)
+    #: Version of code and configuration.
     version: str = ""
+    #: Memory limit of the worker and all that it starts; None: no limit.
     memory_bytes: int | None = None
     restart: Restart = Restart.ON_FAILURE
+    #: Crashes of the same queries before this launch, in any slot.
     crashes: CrashSeries | None = None
 
     def is_same_launch(self, other: "SlotAssignment | None") -> bool:
-        """Return whether a worker of `other` has all that this one is launched with."""
+        """Return whether a worker of `other` has all that this assignment asks for."""
         if other is None:
             return False
-        # An older Nimbus that writes an assignment again leaves `crashes` out.
+        # An older Nimbus that rewrites an assignment leaves `crashes` out.
         return replace(other, restart=self.restart, crashes=self.crashes) == self
 
     def is_same_work(self, other: "SlotAssignment | None") -> bool:
-        """Return whether `other` has the same queries of the same topology, by whatever claim."""
+        """Return whether `other` has the same queries of the same topology."""
         return (
             other is not None
             and self.storm_id == other.storm_id
@@ -91,46 +85,92 @@ class SlotAssignment:
 
 @dataclass(frozen=True, slots=True)
 class WorkerRecord:
-    """A launch: noted before its process is started, and again with the process.
+    """A launch, recorded before its process is started, and again with the process."""
 
-    Parameters
-    ----------
-    worker_id
-        Names the launch. Its processes carry it as their mark.
-    assignment
-        What it was launched for.
-    process
-        The worker's own process; None while it is not known whether one was started.
-    """
-
+    #: Names the launch; its processes carry it as their mark.
     worker_id: str
     assignment: SlotAssignment
+    #: None while it is unknown whether a process was started.
     process: ProcessId | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class SlotRecord:
-    """What must outlive a supervisor of one slot.
+    """What a slot's next supervisor has to know."""
 
-    Parameters
-    ----------
-    wanted
-        What the slot is to run.
-    worker
-        The launch of which processes may be left, also if it is of an earlier assignment.
-    crashes
-        How often in a row a worker crashed, without a long run in between.
-    outcome
-        How `wanted` has ended, if it is not run again.
-    crashing_since
-        When the first of these crashes was, in seconds since 1970; 0: there was none.
-    """
-
+    #: The slot's assignment.
     wanted: SlotAssignment | None = None
+    #: The launch of which processes may be left, even of an earlier assignment.
     worker: WorkerRecord | None = None
+    #: Crashes in a row, without a long run in between.
     crashes: int = 0
+    #: How `wanted` has ended, if it is not run again.
     outcome: SlotOutcome | None = None
+    #: Time of the first of these crashes, in seconds since 1970; 0 without one.
     crashing_since: int = 0
+
+
+# --- timeouts ------------------------------------------------------------------------------------
+
+#: Longest end of a worker that is asked to end: `END_SECS` of `worker.shutdown`, a higher room.
+WORKER_END_SECS: Final = 27.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotTimeouts:
+    """Timeouts of a slot's steps, in seconds."""
+
+    #: From the launch to the first sign of life.
+    start: float = 120.0
+    #: Between two signs of life.
+    silence: float = 30.0
+    #: From SIGTERM to SIGKILL.
+    grace: float = 30.0
+    #: From the end of the main process to SIGKILL for the rest: a JVM ends about two seconds after
+    #: the Python that started it.
+    linger: float = 5.0
+    #: Between two SIGKILLs, as killed processes may have started others meanwhile.
+    kill_again: float = 1.0
+    #: From the first SIGKILL to the report that it has no effect, and between two reports.
+    stuck: float = 120.0
+    #: For fetching the code.
+    code: float = 600.0
+    #: For building the environment; longer than the timeouts in `environments`.
+    environment: float = 2100.0
+    #: First and longest pause before a preparation is retried; each is twice the one before.
+    first_retry: float = 3.0
+    last_retry: float = 60.0
+    #: First and longest pause before a worker is started again; none after the first crash.
+    first_delay: float = 1.0
+    last_delay: float = 60.0
+    #: Run time after which earlier crashes no longer count.
+    stable: float = 300.0
+
+    @classmethod
+    def from_conf(cls, conf: Mapping[str, Any]) -> "SlotTimeouts":
+        """Return the timeouts of a configuration.
+
+        Storm's pause before SIGKILL is three seconds by default, too short for any batch, so it is
+        added to what our workers need.
+        """
+        return cls(
+            start=conf["supervisor.worker.start.timeout.secs"],
+            silence=conf["supervisor.worker.timeout.secs"],
+            grace=WORKER_END_SECS + conf["supervisor.worker.shutdown.sleep.secs"],
+        )
+
+    def retry(self, failures: int) -> float:
+        """Return the pause after this many failed preparations in a row, from 1."""
+        return _doubled(self.first_retry, failures - 1, self.last_retry)
+
+    def delay(self, crashes: int) -> float:
+        """Return the pause after this many crashes in a row, from 1."""
+        return 0.0 if crashes < 2 else _doubled(self.first_delay, crashes - 2, self.last_delay)
+
+
+def _doubled(first: float, times: int, most: float) -> float:
+    # 2.0**1024 is too large for a float.
+    return min(most, first * 2.0 ** min(times, 60))
 
 
 # --- events --------------------------------------------------------------------------------------
@@ -138,21 +178,21 @@ class SlotRecord:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """The slot is to run this, and nothing where it is None. May be said as often as one likes."""
+    """The slot's assignment, None for none; may be repeated."""
 
     assignment: SlotAssignment | None
 
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """The code is there, or the environment: the answer to `FetchCode`, `PrepareEnvironment`."""
+    """Answer to `FetchCode` or `PrepareEnvironment`: done."""
 
     request: int
 
 
 @dataclass(frozen=True, slots=True)
 class PreparationFailed:
-    """The code could not be fetched, or the environment not be made."""
+    """Answer to `FetchCode` or `PrepareEnvironment`: failed."""
 
     request: int
     reason: str
@@ -160,7 +200,7 @@ class PreparationFailed:
 
 @dataclass(frozen=True, slots=True)
 class WorkerStarted:
-    """The worker's process was started: the answer to `LaunchWorker`."""
+    """Answer to `LaunchWorker`: the process was started."""
 
     worker_id: str
     process: ProcessId
@@ -168,7 +208,7 @@ class WorkerStarted:
 
 @dataclass(frozen=True, slots=True)
 class LaunchFailed:
-    """No process of the worker was started, nor will be: the other answer to `LaunchWorker`."""
+    """Answer to `LaunchWorker`: no process was started, nor will be."""
 
     worker_id: str
     reason: str
@@ -176,14 +216,14 @@ class LaunchFailed:
 
 @dataclass(frozen=True, slots=True)
 class WorkerBeat:
-    """The worker gave a sign of life: its ready line or a heartbeat."""
+    """The worker gave a sign of life."""
 
     worker_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryMeasured:
-    """The worker and all that it has started take so much memory."""
+    """Memory of the worker and all that it has started."""
 
     worker_id: str
     memory_bytes: int
@@ -191,29 +231,27 @@ class MemoryMeasured:
 
 @dataclass(frozen=True, slots=True)
 class WorkerEnded:
-    """The worker's own process has ended. Others that it started may be left."""
+    """The worker's main process has ended; processes that it started may be left."""
 
     worker_id: str
-    #: Negative where a signal ended it. None if that is unknown: an adopted worker was started by
-    #: another process, which alone could be told.
+    #: Negative after a signal; None for an adopted worker, whose exit code only its parent gets.
     exit_code: int | None
-    #: Whether the kernel ended some process of it, as it took more memory than it may.
+    #: Whether the kernel ended a process of the worker at its memory limit.
     is_too_large: bool = False
-    #: Whether the exit code is that of a worker that has done its work, and the worker did not say
-    #: so: code of the topology has ended the process.
+    #: Whether user code ended the process with an exit code that the worker itself did not write.
     is_premature: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerGone:
-    """No process of the worker is left; `WorkerEnded` comes first, if the end is to be judged."""
+    """No process of the worker is left; follows `WorkerEnded`, if there is one."""
 
     worker_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """Time has passed. Say first what else has happened: silence is judged here."""
+    """Time has passed. Follows all other events, as it judges silence."""
 
 
 Event = (
@@ -234,14 +272,14 @@ Event = (
 
 @dataclass(frozen=True, slots=True)
 class SaveRecord:
-    """Write this down. A `LaunchWorker` that follows it is `LaunchFailed` where that fails."""
+    """Save the slot's record. If that fails, a `LaunchWorker` after it is `LaunchFailed`."""
 
     record: SlotRecord
 
 
 @dataclass(frozen=True, slots=True)
 class FetchCode:
-    """See that the topology's code and configuration are there, whole."""
+    """Fetch the topology's code and configuration, if they are not here."""
 
     request: int
     assignment: SlotAssignment
@@ -249,7 +287,7 @@ class FetchCode:
 
 @dataclass(frozen=True, slots=True)
 class PrepareEnvironment:
-    """See that the topology's Python environment is there."""
+    """Build the topology's Python environment, if it is not here."""
 
     request: int
     assignment: SlotAssignment
@@ -257,14 +295,14 @@ class PrepareEnvironment:
 
 @dataclass(frozen=True, slots=True)
 class AbandonRequest:
-    """Nobody waits for the answer to this request any more."""
+    """Drop the answer to this request."""
 
     request: int
 
 
 @dataclass(frozen=True, slots=True)
 class LaunchWorker:
-    """Start the worker's process. It must be answered, by `WorkerStarted` or `LaunchFailed`."""
+    """Start the worker's process, and answer `WorkerStarted` or `LaunchFailed`."""
 
     worker_id: str
     assignment: SlotAssignment
@@ -272,10 +310,9 @@ class LaunchWorker:
 
 @dataclass(frozen=True, slots=True)
 class TerminateWorker:
-    """Ask the worker's own process to end.
+    """Send SIGTERM to the worker's main process alone.
 
-    It alone: it knows how to end the others, which need not survive the question. Spark's Python
-    workers, for one, would end in the midst of the batch that the worker lets run out.
+    Spark's Python workers, for example, would end within the batch that the worker lets finish.
     """
 
     worker_id: str
@@ -290,20 +327,20 @@ class KillWorker:
 
 @dataclass(frozen=True, slots=True)
 class ReportCrash:
-    """A worker ended that was not asked to, or had to be ended."""
+    """Report a worker that ended unasked, or had to be ended."""
 
     assignment: SlotAssignment
     worker_id: str
     reason: str
-    #: How often in a row this work crashed.
+    #: Crashes of this work in a row.
     crashes: int
-    #: The worker's own process; None: it is not known, or none was started.
+    #: None if the main process is unknown, or none was started.
     process: ProcessId | None
 
 
 @dataclass(frozen=True, slots=True)
 class ReportProblem:
-    """Something keeps the slot from what it is to do: say so where the topology's user looks."""
+    """Report to the topology's user what keeps the slot from its assignment."""
 
     assignment: SlotAssignment
     reason: str
@@ -311,7 +348,7 @@ class ReportProblem:
 
 @dataclass(frozen=True, slots=True)
 class RemoveWorkerFiles:
-    """Remove the worker's own files. Its log stays."""
+    """Remove the worker's own files, but not its log."""
 
     worker_id: str
 
@@ -328,80 +365,3 @@ Instruction = (
     | ReportProblem
     | RemoveWorkerFiles
 )
-
-
-#: How long a worker that is asked to end takes at most, to finish its batches: `END_SECS` of
-#: `worker.process`, which is above this room.
-WORKER_END_SECS: Final = 27.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SlotTimeouts:
-    """The limits of each step.
-
-    Parameters
-    ----------
-    start
-        From the launch to the first sign of life.
-    silence
-        Between two signs of life.
-    grace
-        From the question to end to the use of force.
-    linger
-        From the end of the worker's own process to the use of force against what it has left: a JVM
-        ends about two seconds after the Python that started it.
-    kill_again
-        Between two uses of force, as what is killed may have started others meanwhile.
-    stuck
-        From the first use of force until it is reported that even that did not help, and between
-        two reports.
-    code, environment
-        For fetching the code and for making the environment, which `environments` ends before.
-    first_retry, last_retry
-        Before what could not be prepared is tried again: at first, and at most. Each wait is twice
-        the one before.
-    first_delay, last_delay
-        The same before a worker is started again. The first crash is followed by no wait.
-    stable
-        How long a worker must have run for its earlier crashes not to count any more.
-    """
-
-    start: float = 120.0
-    silence: float = 30.0
-    grace: float = 30.0
-    linger: float = 5.0
-    kill_again: float = 1.0
-    stuck: float = 120.0
-    code: float = 600.0
-    environment: float = 2100.0
-    first_retry: float = 3.0
-    last_retry: float = 60.0
-    first_delay: float = 1.0
-    last_delay: float = 60.0
-    stable: float = 300.0
-
-    @classmethod
-    def from_conf(cls, conf: Mapping[str, Any]) -> "SlotTimeouts":
-        """Return the times of a configuration.
-
-        Storm's key for the wait before the use of force is three seconds by default, in which no
-        batch is done. So it comes on top of what our workers need.
-        """
-        return cls(
-            start=conf["supervisor.worker.start.timeout.secs"],
-            silence=conf["supervisor.worker.timeout.secs"],
-            grace=WORKER_END_SECS + conf["supervisor.worker.shutdown.sleep.secs"],
-        )
-
-    def retry(self, failures: int) -> float:
-        """Return the wait after this many failures to prepare in a row, from 1."""
-        return _doubled(self.first_retry, failures - 1, self.last_retry)
-
-    def delay(self, crashes: int) -> float:
-        """Return the wait after this many crashes in a row, from 1."""
-        return 0.0 if crashes < 2 else _doubled(self.first_delay, crashes - 2, self.last_delay)
-
-
-def _doubled(first: float, times: int, most: float) -> float:
-    # 2.0**1024 is too large for a float.
-    return min(most, first * 2.0 ** min(times, 60))

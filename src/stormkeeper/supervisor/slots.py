@@ -1,14 +1,14 @@
-"""One slot's life, pure: events go in with their time, instructions come out.
+"""The state machine of a slot: events with their time go in, instructions come out.
 
-The rules that hold here:
+The rules:
 
-- A slot has one worker at most. It is forgotten only when none of its processes is left, and before
-  that no other is launched.
-- What is launched was written down before, so that a restarted supervisor looks for it.
-- A worker that has anything else than what is wanted is ended. So is one that gives no sign of
-  life, or takes too much memory for two measurements in a row.
-- The code and the environment of the next assignment are prepared while the last one's worker ends.
-- Whatever is waited for has a limit, and `SlotMachine.deadline` is the next one.
+- A slot has at most one worker. A worker is forgotten only when none of its processes is left, and
+  no other is launched before.
+- A launch is recorded first, so that the next supervisor looks for its worker.
+- A worker with another assignment than the slot's is ended, and so is a worker without a sign of
+  life, or over its memory limit in two measurements in a row.
+- Code and environment of the next assignment are prepared while the last worker ends.
+- Every wait has a timeout; `SlotMachine.deadline` is the next.
 """
 
 import time
@@ -52,23 +52,22 @@ from stormkeeper.supervisor.slot_model import (
 )
 from stormkeeper.topology.faults import UNSEEN_END
 
-#: Measurements in a row of too much memory that end a worker.
+#: Measurements over the memory limit in a row that end a worker.
 _TOO_LARGE = 2
 
-#: Exit code of a worker that is to be started anew at once, which is no crash: a plain script's
-#: queries stop and go on by that.
+#: Exit code of a worker that is started again at once and has not crashed: so the queries of a
+#: plain script stop and go on.
 AGAIN = 4
 
-#: Exit codes that count only if the worker itself has said that it ends with this code.
-SAID = frozenset((0, AGAIN))
+#: Exit codes that count only if the worker itself has written them.
+WRITTEN_CODES = frozenset((0, AGAIN))
 
-
-#: What to do about a worker that takes too much memory.
+#: Remedy for a worker over its memory limit.
 _MORE = "give it more, or let it do less at a time"
 
 
 class SlotState(Enum):
-    """What a slot is doing, in words for whoever looks."""
+    """What a slot does, as shown to users."""
 
     EMPTY = "empty"
     WAITING_FOR_CODE = "waiting for the code"
@@ -83,41 +82,103 @@ class SlotState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class SlotStatus:
-    """What can be seen of a slot.
-
-    Parameters
-    ----------
-    state
-        What it is doing.
-    assignment
-        What it is to run.
-    worker_id
-        Its worker, if any process of one may be left.
-    crashes
-        How often in a row a worker crashed.
-    reason
-        Why the last worker crashed or is being ended, or what keeps the next one from its start;
-        empty if nothing went wrong.
-    crashing_since
-        When the first of these crashes was, in seconds since 1970; 0: there was none.
-    """
+    """The status of a slot."""
 
     state: SlotState
     assignment: SlotAssignment | None
+    #: The worker of which processes may be left.
     worker_id: str | None
+    #: Crashes in a row.
     crashes: int
+    #: Why the last worker crashed or is being ended, or what prevents the next start; may be empty.
     reason: str
+    #: Time of the first of these crashes, in seconds since 1970; 0 without one.
     crashing_since: int = 0
 
 
+class PreparationStep(Enum):
+    """The step of a preparation."""
+
+    CODE = auto()
+    ENVIRONMENT = auto()
+    READY = auto()
+
+
+class Preparation:
+    """The preparation of one assignment: first its code, then its environment.
+
+    A step that fails, or is not answered in time, is retried after longer and longer pauses.
+
+    Parameters
+    ----------
+    requests
+        Numbers of requests.
+    """
+
+    def __init__(
+        self, assignment: SlotAssignment, times: SlotTimeouts, requests: "count[int]"
+    ) -> None:
+        self.assignment = assignment
+        self.step = PreparationStep.CODE
+        #: Deadline of the request, or time of the next.
+        self.deadline = -inf
+        #: Why the step failed last; may be empty.
+        self.reason = ""
+        self._times = times
+        self._requests = requests
+        self._failures = 0
+        #: The pending request.
+        self._request: int | None = None
+
+    def proceed(self, now: float) -> list[Instruction]:
+        """Return the instructions that are due."""
+        if self.step is PreparationStep.READY or now < self.deadline:
+            return []
+        if self._request is not None:
+            what = "the code" if self.step is PreparationStep.CODE else "the environment"
+            given_up = self.abandon()
+            return given_up + self._failed(f"{what} was not there in time", now)
+        self._request = next(self._requests)
+        if self.step is PreparationStep.CODE:
+            self.deadline = now + self._times.code
+            return [FetchCode(self._request, self.assignment)]
+        self.deadline = now + self._times.environment
+        return [PrepareEnvironment(self._request, self.assignment)]
+
+    def prepared(self, request: int) -> None:
+        """Record the success of a request."""
+        if request == self._request:
+            self.step = (
+                PreparationStep.ENVIRONMENT
+                if self.step is PreparationStep.CODE
+                else PreparationStep.READY
+            )
+            self._request, self.deadline = None, -inf
+            self._failures, self.reason = 0, ""
+
+    def not_prepared(self, request: int, reason: str, now: float) -> list[Instruction]:
+        """Record the failure of a request; return instructions."""
+        return self._failed(reason, now) if request == self._request else []
+
+    def abandon(self) -> list[Instruction]:
+        """Drop a pending request."""
+        return [] if self._request is None else [AbandonRequest(self._request)]
+
+    def _failed(self, reason: str, now: float) -> list[Instruction]:
+        self._request, self.reason = None, reason
+        self._failures += 1
+        self.deadline = now + self._times.retry(self._failures)
+        return [ReportProblem(self.assignment, reason)]
+
+
 class _Phase(Enum):
-    #: `LaunchWorker` has no answer yet.
+    #: Before the answer to `LaunchWorker`.
     LAUNCHING = auto()
     STARTING = auto()
     RUNNING = auto()
-    #: Asked to end.
+    #: After SIGTERM.
     ASKED = auto()
-    #: The worker's own process has ended, others may be left.
+    #: The main process has ended, others may be left.
     LINGERING = auto()
     KILLING = auto()
 
@@ -129,13 +190,13 @@ _WORKING = frozenset((_Phase.LAUNCHING, _Phase.STARTING, _Phase.RUNNING))
 class _Worker:
     id: str
     assignment: SlotAssignment
-    #: When what it waits for is due.
+    #: Deadline of the phase.
     deadline: float
     phase: _Phase = _Phase.LAUNCHING
     process: ProcessId | None = None
-    #: Whether `LaunchWorker` was answered: until then, that no process is left proves nothing.
+    #: Whether `LaunchWorker` was answered; before that, a missing process proves nothing.
     is_answered: bool = False
-    #: Whether it ends because something else is wanted, which is no crash.
+    #: Whether it ends for another assignment, which is no crash.
     is_unwanted: bool = False
     #: Why it had to be ended.
     fault: str = ""
@@ -143,27 +204,24 @@ class _Worker:
     has_ended: bool = False
     running_since: float = inf
     too_large: int = 0
-    #: When it is reported that force does not help.
+    #: When SIGKILL is next reported to have no effect.
     stuck_at: float = inf
     killed_at: float = inf
 
 
 class SlotMachine:
-    """One slot.
+    """The state machine of one slot.
 
     Parameters
     ----------
     new_worker_id
-        Returns another name for a launch each time.
-    times
-        How long each step may take.
+        Returns a new id for each launch.
     record
-        What was written down of this slot by a supervisor before. Its worker, if there is one,
-        counts as running until `WorkerGone` is said of it; what was wanted, as wanted.
+        Record of an earlier supervisor. Its worker counts as starting until `WorkerGone`.
     now
-        Seconds on a monotonic clock, as in all that follows.
+        Seconds of a monotonic clock, as in all methods.
     clock
-        Seconds since 1970, for when the first crash was.
+        Seconds since 1970, for the time of the first crash.
     """
 
     def __init__(
@@ -186,7 +244,7 @@ class SlotMachine:
         self._worker: _Worker | None = None
         self._preparation: Preparation | None = None
         self._requests = count(1)
-        #: Before this no worker is launched.
+        #: Time of the next launch at the earliest.
         self._not_before = -inf
         self._reason = ""
         self._out: list[Instruction] = []
@@ -203,9 +261,9 @@ class SlotMachine:
             self._not_before = now + times.delay(self._crashes)
 
     def handle(self, event: Event, now: float) -> list[Instruction]:
-        """Take in what has happened, and return what is to be done about it, in that order."""
+        """Handle an event; return instructions, to be carried out in order."""
         self._out = []
-        self._take_in(event, now)
+        self._handle(event, now)
         self._watch_worker(now)
         self._prepare(now)
         self._launch(now)
@@ -216,7 +274,7 @@ class SlotMachine:
 
     @property
     def deadline(self) -> float:
-        """When to say `Tick` at the latest; infinite if only something else can change anything."""
+        """Time of the next `Tick`; infinite if only other events can change the slot."""
         dues = [inf]
         if (worker := self._worker) is not None:
             dues.append(worker.deadline)
@@ -230,7 +288,7 @@ class SlotMachine:
         return min(dues)
 
     def record(self) -> SlotRecord:
-        """Return what a supervisor must know that takes over."""
+        """Return the slot's record for the next supervisor."""
         worker = self._worker
         launch = WorkerRecord(worker.id, worker.assignment, worker.process) if worker else None
         return SlotRecord(
@@ -242,7 +300,7 @@ class SlotMachine:
         )
 
     def status(self) -> SlotStatus:
-        """Return what can be seen of the slot."""
+        """Return the slot's status."""
         worker_id = self._worker.id if self._worker else None
         preparing = self._preparation.reason if self._preparation else ""
         reason = preparing or self._reason
@@ -269,7 +327,7 @@ class SlotMachine:
 
     # --- events --------------------------------------------------------------------------------
 
-    def _take_in(self, event: Event, now: float) -> None:
+    def _handle(self, event: Event, now: float) -> None:
         match event:
             case Wanted(assignment):
                 self._want(assignment)
@@ -290,9 +348,9 @@ class SlotMachine:
                 | WorkerGone()
             ):
                 if self._worker is not None and self._worker.id == event.worker_id:
-                    self._take_in_of_worker(self._worker, event, now)
+                    self._handle_of_worker(self._worker, event, now)
 
-    def _take_in_of_worker(
+    def _handle_of_worker(
         self,
         worker: _Worker,
         event: WorkerStarted
@@ -329,7 +387,7 @@ class SlotMachine:
         if assignment == self._wanted:
             return
         if assignment is not None and assignment.is_same_launch(self._wanted):
-            # What runs goes on; only what is done when it ends has changed, or when it has ended.
+            # The worker goes on; only the reaction to its end has changed.
             self._wanted = assignment
             if self._outcome is not None and not self._outcome.stands_under(assignment.restart):
                 self._outcome = None
@@ -340,7 +398,7 @@ class SlotMachine:
             if assignment is not None and (before := assignment.crashes) is not None:
                 self._crashes, self._crashing_since = before.count, before.since_secs
                 reason = before.error
-        # The leader has decided anew: the next start is at once.
+        # After a new decision of the leader the next start is immediate.
         self._not_before = -inf
         self._wanted, self._outcome, self._reason = assignment, None, reason
 
@@ -351,7 +409,7 @@ class SlotMachine:
         if worker.phase is _Phase.LAUNCHING:
             worker.phase = _Phase.STARTING
         elif worker.phase is _Phase.ASKED:
-            # It was asked before there was anybody to ask.
+            # The request came before the process.
             self._out.append(TerminateWorker(worker.id))
 
     def _ended(self, worker: _Worker, event: WorkerEnded, now: float) -> None:
@@ -426,7 +484,7 @@ class SlotMachine:
             self._out.append(ReportProblem(worker.assignment, self._reason))
 
     def _forget(self, worker: _Worker, now: float) -> None:
-        """Nothing of the worker is left: judge how it ended."""
+        """Judge how a worker ended of which nothing is left."""
         self._worker = None
         self._out.append(RemoveWorkerFiles(worker.id))
         if worker.is_unwanted:
@@ -435,7 +493,7 @@ class SlotMachine:
         if not worker.fault and worker.exit_code == AGAIN:
             return
         is_wanted = worker.assignment.is_same_launch(self._wanted)
-        # As it is said by now.
+        # The newest setting counts.
         restart = (self._wanted if is_wanted and self._wanted else worker.assignment).restart
         if not worker.fault and worker.exit_code == 0 and restart is not Restart.ALWAYS:
             if is_wanted:
@@ -449,11 +507,11 @@ class SlotMachine:
             self._crashing_since = self._crashing_since or int(self._clock())
             crashes, self._reason = self._crashes, reason
             self._not_before = now + self._times.delay(crashes)
-            if restart is Restart.NEVER and worker.is_answered:  # else it never ran
+            if restart is Restart.NEVER and worker.is_answered:  # otherwise it never ran
                 self._outcome = SlotOutcome.FAILED
         self._out.append(ReportCrash(worker.assignment, worker.id, reason, crashes, worker.process))
 
-    # --- the next one --------------------------------------------------------------------------
+    # --- the next worker -----------------------------------------------------------------------
 
     def _prepare(self, now: float) -> None:
         wanted, worker, preparation = self._wanted, self._worker, self._preparation
@@ -491,80 +549,3 @@ def _how_it_ended(exit_code: int | None) -> str:
     if exit_code is None:
         return f"it ended, and {UNSEEN_END}, as another supervisor had started it"
     return f"it {how_it_ended(exit_code)}"
-
-
-class PreparationStep(Enum):
-    """How far a preparation is."""
-
-    CODE = auto()
-    ENVIRONMENT = auto()
-    READY = auto()
-
-
-class Preparation:
-    """The preparation of one assignment.
-
-    Parameters
-    ----------
-    assignment
-        What is to be launched.
-    times
-        How long each step may take.
-    requests
-        Gives each request its number, another one each time.
-    """
-
-    def __init__(
-        self, assignment: SlotAssignment, times: SlotTimeouts, requests: "count[int]"
-    ) -> None:
-        self.assignment = assignment
-        self.step = PreparationStep.CODE
-        #: When the request must be answered, or when the next one is made.
-        self.deadline = -inf
-        #: Why the step failed last; empty if it did not.
-        self.reason = ""
-        self._times = times
-        self._requests = requests
-        self._failures = 0
-        #: The request that is on its way, if one is.
-        self._request: int | None = None
-
-    def proceed(self, now: float) -> list[Instruction]:
-        """Return what is to be done by now."""
-        if self.step is PreparationStep.READY or now < self.deadline:
-            return []
-        if self._request is not None:
-            what = "the code" if self.step is PreparationStep.CODE else "the environment"
-            given_up = self.abandon()
-            return given_up + self._failed(f"{what} was not there in time", now)
-        self._request = next(self._requests)
-        if self.step is PreparationStep.CODE:
-            self.deadline = now + self._times.code
-            return [FetchCode(self._request, self.assignment)]
-        self.deadline = now + self._times.environment
-        return [PrepareEnvironment(self._request, self.assignment)]
-
-    def prepared(self, request: int) -> None:
-        """Take in that a request was done."""
-        if request == self._request:
-            self.step = (
-                PreparationStep.ENVIRONMENT
-                if self.step is PreparationStep.CODE
-                else PreparationStep.READY
-            )
-            self._request, self.deadline = None, -inf
-            self._failures, self.reason = 0, ""
-
-    def not_prepared(self, request: int, reason: str, now: float) -> list[Instruction]:
-        """Take in that a request could not be done; return what is to be done about it."""
-        return self._failed(reason, now) if request == self._request else []
-
-    def abandon(self) -> list[Instruction]:
-        """Wait no more for the answer to a request."""
-        return [] if self._request is None else [AbandonRequest(self._request)]
-
-    def _failed(self, reason: str, now: float) -> list[Instruction]:
-        self._request, self.reason = None, reason
-        self._failures += 1
-        self.deadline = now + self._times.retry(self._failures)
-        return [ReportProblem(self.assignment, reason)]

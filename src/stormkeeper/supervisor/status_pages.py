@@ -1,4 +1,4 @@
-"""How a supervisor is: its metrics and its health, as pages."""
+"""A supervisor's status, and its pages of metrics and health."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Final
 from stormkeeper.daemon.http import Page
 from stormkeeper.supervisor.slots import SlotStatus
 
-#: Seconds for which the slots' thread may not have done its regular work.
+#: Longest pause of the slots' thread, in seconds.
 MAX_SILENCE: Final = 10.0
 
 
-#: What is said of a topology whose assignment has no launches.
+#: Text for a topology whose assignment has no launches.
 FOREIGN: Final = (
     "is not run here: a Nimbus that is not ours, such as Java's, has placed it on this supervisor;"
     " stop that Nimbus and kill the topology, or give this supervisor another storm.zookeeper.root"
@@ -22,82 +22,68 @@ FOREIGN: Final = (
 
 @dataclass(frozen=True, slots=True)
 class SupervisorStatus:
-    """How the slots are, for whoever looks.
+    """The status of a supervisor's slots, with counts since its start."""
 
-    Parameters
-    ----------
-    turned_at
-        When the thread last did its regular work, in seconds of a monotonic clock.
-    slots
-        By port.
-    memory
-        What each worker takes with all that it started, in bytes, by its slot's port.
-    launches, crashes, problems
-        How many there have been.
-    foreign
-        The topologies that another Nimbus has placed here, which do not run.
-    """
-
+    #: Time of the thread's last turn, in seconds of a monotonic clock.
     turned_at: float
+    #: By port.
     slots: Mapping[int, SlotStatus] = field(default_factory=dict)
+    #: Memory of each worker with all that it started, in bytes, by port.
     memory: Mapping[int, int] = field(default_factory=dict)
     launches: int = 0
     crashes: int = 0
     problems: int = 0
+    #: Topologies that another Nimbus has placed here, which do not run.
     foreign: frozenset[str] = frozenset()
 
 
 def pages(
-    seen: Callable[[], SupervisorStatus],
+    status: Callable[[], SupervisorStatus],
     unready: Callable[[], str | None],
     clock: Callable[[], float],
 ) -> dict[str, Callable[[str], Page]]:
-    """Return the pages of a supervisor, by path.
+    """Return the handlers of a supervisor's pages, by path.
 
-    ``/metrics`` are its figures, in the text format that the client accepts; ``/healthz`` says
-    whether it looks after its slots; ``/readyz`` whether it takes new work, and what each slot is
-    doing.
+    ``/metrics`` has the metrics, ``/healthz`` whether the slots' thread runs, ``/readyz`` whether
+    the supervisor takes new work, and the status of each slot.
 
     Parameters
     ----------
-    seen
-        Returns how the slots are.
     unready
-        Returns why no new work is taken; None: it is.
+        Returns why the supervisor takes no new work, if so.
     clock
-        Seconds of the monotonic clock of `seen`.
+        Seconds of the status's monotonic clock.
     """
 
     def metrics(accept: str) -> Page:
-        # 0.1 s and 5 MB, for who asks for them.
         from stormkeeper.supervisor.metrics import page  # noqa: PLC0415
 
-        return page(seen(), accept, is_ready=unready() is None)
+        return page(status(), accept, is_ready=unready() is None)
 
     def healthz(_: str) -> Page:
-        ago = clock() - seen().turned_at
+        ago = clock() - status().turned_at
         if ago > MAX_SILENCE:
             return Page(503, f"the slots were last looked after {ago:.1f} s ago\n".encode())
         return Page(200, b"ok\n")
 
     def readyz(_: str) -> Page:
         why = unready()
-        lines = [why or "ready", *slot_lines(seen())]
+        lines = [why or "ready", *slot_lines(status())]
         return Page(503 if why else 200, "".join(f"{line}\n" for line in lines).encode())
 
     return {"/metrics": metrics, "/healthz": healthz, "/readyz": readyz}
 
 
-def slot_lines(seen: SupervisorStatus) -> Iterator[str]:
-    """Yield what each slot is doing, and what is not run though it was placed here, a line each."""
-    for port, slot in sorted(seen.slots.items()):
-        said = [f"{port} {slot.state.value}"]
+def slot_lines(status: SupervisorStatus) -> Iterator[str]:
+    """Yield a line for each slot, and for each topology that was placed here and cannot run."""
+    for port, slot in sorted(status.slots.items()):
+        texts = [f"{port} {slot.state.value}"]
         if slot.assignment is not None:
-            said.append(slot.assignment.storm_id)
+            texts.append(slot.assignment.storm_id)
         if slot.crashes:
-            said.append(f"{slot.crashes} crashes in a row")
+            texts.append(f"{slot.crashes} crashes in a row")
         if slot.reason:
-            said.append(slot.reason.splitlines()[0])
-        yield ", ".join(said)
-    for storm_id in sorted(seen.foreign):
+            texts.append(slot.reason.splitlines()[0])
+        yield ", ".join(texts)
+    for storm_id in sorted(status.foreign):
         yield f"{storm_id} {FOREIGN}"

@@ -1,13 +1,12 @@
-"""The code of topologies on this machine: fetched from a Nimbus, checked, and laid out.
+"""The code of topologies on this machine: fetched from a Nimbus, verified, and unpacked.
 
-A topology has three blobs: its package, a description, and its configuration. Whenever a worker is
-about to be started, they are compared with what the cluster's state says, by their checksums. So a
-configuration that was changed counts from the next start on. Where the cluster's state cannot be
-read, what is here is taken.
+A topology has three blobs: package, description and configuration. Before each start of a worker
+their checksums are compared with the cluster's state, so a changed configuration counts from the
+next start on. If the cluster's state cannot be read, the local blobs are used.
 
-Packages are laid out beside, by their checksums. So one stays where it is while a worker runs from
-it, whatever is fetched meanwhile. Before each start its files are compared with the manifest, and
-it is laid out again if one differs.
+Packages are unpacked in folders by checksum, so a running worker's package stays when a new one is
+fetched. Before each start the files are compared with the manifest, and unpacked again if one
+differs.
 """
 
 from __future__ import annotations
@@ -45,25 +44,15 @@ log = logging.getLogger(__name__)
 
 _PACKAGE, _, _CONF = keys.PARTS
 
-#: Says what is in a topology's folder: the SHA-256 of each part.
+#: File with the SHA-256 of each part in a topology's folder.
 _CHECKSUMS: Final = "checksums.json"
 
-#: Digits of a checksum that name a laid out package.
+#: Digits of the checksum in the name of an unpacked package's folder.
 _DIGITS: Final = 32
 
 
 class LocalTopologyCode:
-    """The code of all topologies of a supervisor. Safe for many threads.
-
-    Parameters
-    ----------
-    storm
-        The cluster's state, which says who has the code and what is in it.
-    peers
-        Connects to Nimbuses.
-    directories
-        Where the code is.
-    """
+    """The code of all topologies of a supervisor. Thread-safe."""
 
     def __init__(
         self, storm: StormClusterState, peers: PeerConnector, directories: Directories
@@ -72,36 +61,30 @@ class LocalTopologyCode:
         self._peers = peers
         self._directories = directories
         self._lock = threading.Lock()
-        #: Held by who fetches for a topology.
+        #: Held during a topology's fetch.
         self._fetching: dict[str, threading.Lock] = {}
-        #: Held by who looks whether code is there, and by who removes some.
+        #: Held while code is looked for or removed.
         self._disk = threading.RLock()
         remove_unfinished(directories.packages)
 
     def fetch(self, storm_id: str, is_wanted: Callable[[], bool]) -> None:
-        """See that a topology's code is here, whole and in its newest version.
+        """Fetch the newest version of a topology's code, unless it is here.
 
-        Of two callers for one topology, the second waits for what comes of the first.
-
-        Parameters
-        ----------
-        storm_id
-            The topology.
-        is_wanted
-            Asked now and then whether to go on.
+        A second caller for the topology waits for the first. `is_wanted` is asked now and then
+        whether to go on.
 
         Raises
         ------
         CodeError, StateError
-            It could not be fetched.
+            The code could not be fetched.
         SupervisorError
-            What was fetched is not what a supervisor can run, or the disk did not take it.
+            The code cannot be run, or the disk did not take it.
         """
         with self._lock:
             turn = self._fetching.setdefault(storm_id, threading.Lock())
         with turn:
             is_connected = self._storm.state.connection is ConnectionState.CONNECTED
-            # Else nobody waits in vain for what is here.
+            # Without ZooKeeper the local code is used at once.
             if not is_connected and self._is_there(storm_id, None):
                 return
             if self._is_there(storm_id, self._wanted(storm_id)):
@@ -113,7 +96,7 @@ class LocalTopologyCode:
                 with self._disk:
                     checksums = {part: _checksum(folder / part) for part in keys.PARTS}
                     (folder / _CHECKSUMS).write_bytes(msgspec.json.encode(checksums))
-                    self._lay_out(storm_id)
+                    self._unpack(storm_id)
             except OSError as error:
                 raise SupervisorError(
                     f"the code of {storm_id} cannot be put below {folder.parent} ({error}): make"
@@ -121,38 +104,23 @@ class LocalTopologyCode:
                 ) from error
 
     def unpacked(self, storm_id: str) -> Path:
-        """Return where the topology's package is laid out.
-
-        Raises
-        ------
-        SupervisorError
-            Its code is not here.
-        """
+        """Return the folder of the unpacked package; raises `SupervisorError` if it is not here."""
         checksums = self._checksums(storm_id)
         if checksums is None:
             raise SupervisorError(f"the code of {storm_id} is not here any more")
         return self._directories.packages / checksums[_PACKAGE][:_DIGITS]
 
     def manifest(self, storm_id: str) -> PackageManifest:
-        """Return the manifest of the topology's package.
-
-        Raises
-        ------
-        SupervisorError
-            Its code is not here.
-        """
+        """Return the package's manifest; raises `SupervisorError` if it is not here."""
         try:
             return manifests.decode((self.unpacked(storm_id) / manifests.MANIFEST).read_bytes())
         except (OSError, SerializationError) as error:
             raise SupervisorError(f"the package of {storm_id} cannot be read: {error}") from error
 
     def conf(self, storm_id: str) -> dict[str, Any]:
-        """Return the topology's configuration, as it was saved when it was submitted.
+        """Return the configuration that was saved when the topology was submitted.
 
-        Raises
-        ------
-        SupervisorError
-            It is not here, or it is none.
+        Raises `SupervisorError` if it is missing or invalid.
         """
         try:
             data = (self._directories.code(storm_id) / _CONF).read_bytes()
@@ -165,17 +133,8 @@ class LocalTopologyCode:
     def read(self, storm_id: str, part: str, sha256: str, start: int, length: int) -> bytes:
         """Return bytes of a part of a topology's code, none at its end.
 
-        Parameters
-        ----------
-        sha256
-            The checksum of the whole part, which the caller has to know.
-
-        Raises
-        ------
-        FileNotFoundError
-            No part with that checksum is here.
-        OSError
-            It cannot be read.
+        The caller has to know the part's `sha256`. Raises `FileNotFoundError` if there is no such
+        part, and `OSError` if it cannot be read.
         """
         checksums = self._checksums(storm_id) if part in keys.PARTS else None
         if checksums is None or not hmac.compare_digest(checksums[part].encode(), sha256.encode()):
@@ -184,14 +143,9 @@ class LocalTopologyCode:
             return os.pread(file.fileno(), length, start)
 
     def remove_unneeded(self, storm_ids: Collection[str], worker_ids: Container[str]) -> list[str]:
-        """Remove what is needed neither by these topologies nor by these launches.
+        """Remove all code except for these topologies and launches; return the removed ids.
 
-        `storm_ids` and `worker_ids` are asked while this goes on, and may change meanwhile.
-
-        Returns
-        -------
-        list of str
-            The ids of those topologies and launches.
+        `storm_ids` and `worker_ids` may change meanwhile.
         """
         with self._disk:
             removed = self._directories.remove_unneeded(storm_ids, worker_ids)
@@ -201,12 +155,9 @@ class LocalTopologyCode:
         return removed
 
     def _wanted(self, storm_id: str) -> Mapping[str, str] | None:
-        """Return what the cluster's state says of each part; None where it cannot be read.
+        """Return the checksum of each part in the cluster's state; None if that cannot be read.
 
-        Raises
-        ------
-        BlobNotFoundError
-            Nobody has ever had the code.
+        Raises `BlobNotFoundError` if the topology was never submitted.
         """
         blobs = keys.of_topology(keys.check(storm_id))
         try:
@@ -231,13 +182,13 @@ class LocalTopologyCode:
             try:
                 if _checksum(self._directories.code(storm_id) / _CONF) != there[_CONF]:
                     return False
-                self._lay_out(storm_id)
+                self._unpack(storm_id)
             except (CodeError, SupervisorError, OSError):
-                return False  # and fetched anew
+                return False  # fetched again
             return True
 
     def _checksums(self, storm_id: str) -> dict[str, str] | None:
-        """Return what is in a topology's folder, None where that is not whole."""
+        """Return the checksums in a topology's folder; None if the folder is incomplete."""
         folder = self._directories.code(storm_id)
         try:
             data = (folder / _CHECKSUMS).read_bytes()
@@ -246,8 +197,8 @@ class LocalTopologyCode:
             return None
         return there if there.keys() == set(keys.PARTS) else None
 
-    def _lay_out(self, storm_id: str) -> None:
-        """Lay a package out, unless it is there as its manifest says."""
+    def _unpack(self, storm_id: str) -> None:
+        """Unpack a package, unless its folder is as the manifest says."""
         folder = self.unpacked(storm_id)
         try:
             with (self._directories.code(storm_id) / _PACKAGE).open("rb") as package:
@@ -255,7 +206,7 @@ class LocalTopologyCode:
                 if differing is None:
                     return
                 if folder.exists():
-                    log.warning("%s differs from its package, which is laid out again", differing)
+                    log.warning("%s differs from its package, which is unpacked again", differing)
                 self._directories.remove_package(folder)
                 package.seek(0)
                 unpack(package, folder)
@@ -265,7 +216,7 @@ class LocalTopologyCode:
             ) from error
         except OSError as error:
             raise SupervisorError(
-                f"the package of {storm_id} cannot be laid out in {folder} ({error}): make space,"
+                f"the package of {storm_id} cannot be unpacked in {folder} ({error}): make space,"
                 " or the folder writable"
             ) from error
 

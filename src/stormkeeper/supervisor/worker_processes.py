@@ -1,8 +1,8 @@
-"""The processes of a supervisor's workers: start, look, signals, memory.
+"""The processes of a supervisor's workers: start, look, signals, memory, and the end of all.
 
 A worker runs in a session of its own and writes its log itself, so it goes on when the supervisor
-ends. The next supervisor adopts it. All that a worker starts inherits its mark, by which it is
-found, whoever its parent is by then.
+ends, and the next supervisor adopts it. All processes of a worker inherit its mark, which
+identifies them when their parents are gone.
 """
 
 from __future__ import annotations
@@ -28,101 +28,79 @@ from stormkeeper.supervisor.slot_model import Event, WorkerEnded, WorkerGone
 
 log = logging.getLogger(__name__)
 
-#: The variables that hold the mark: the worker's id, and whose worker it is.
+#: Environment variables of the mark: the worker's id, and its supervisor's folder.
 WORKER_MARK: Final = "STORMKEEPER_WORKER"
 OWNER_MARK: Final = "STORMKEEPER_SUPERVISOR"
 
-#: How often a wait looks again, in seconds.
+#: Interval of repeated looks, in seconds.
 _LOOK_SECS: Final = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerCommand:
-    """How a worker's process is started.
+    """The command that starts a worker's process."""
 
-    Parameters
-    ----------
-    argv
-        The command, without a secret: every user of the machine can read it.
-    folder
-        Its current folder.
-    log
-        File that gets its standard output and standard error, at its end.
-    environment
-        What is added to this process's own.
-    nice
-        How much less than others it gets of a busy processor, to 19; 0: as this process.
-    memory_bytes
-        What it and all that it starts may take, where the kernel can see to that; None: no limit.
-    """
-
+    #: Without secrets, as every user of the machine can read it.
     argv: Sequence[str]
+    #: Current folder.
     folder: Path
+    #: File to which stdout and stderr are appended.
     log: Path
+    #: Additions to this process's environment.
     environment: Mapping[str, str] = field(default_factory=dict)
     nice: int = 0
+    #: Memory limit of the worker and all that it starts, for the kernel; None: no limit.
     memory_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerLook:
-    """What one look found of a worker.
+    """The state of a worker's processes at one look."""
 
-    Parameters
-    ----------
-    process
-        The worker's own process; None if nobody knows which it is.
-    is_alive
-        Whether that one runs.
-    exit_code
-        How it ended, negative where a signal ended it. None while it runs, and where that is
-        unknown.
-    members
-        All processes of the worker that have not ended, in the order of their start.
-    is_too_large
-        Whether the kernel has ended some process of it, as it took too much memory.
-    is_premature
-        Whether it ended with the exit code of a worker that has done its work, without saying so.
-    """
-
+    #: The main process, if known.
     process: ProcessId | None
+    #: Whether the main process runs.
     is_alive: bool
+    #: Negative after a signal; None while the worker runs, or if unknown.
     exit_code: int | None
+    #: The running processes, in the order of their start.
     members: tuple[ProcessId, ...]
+    #: Whether the kernel has ended a process at the memory limit.
     is_too_large: bool = False
+    #: Whether user code ended the process with an exit code that the worker did not write.
     is_premature: bool = False
 
     def events(self, worker_id: str) -> list[Event]:
-        """Return what is to be said of it to the machine of the worker's slot, in that order."""
-        said: list[Event] = []
+        """Return the events for the slot's state machine, in order."""
+        events: list[Event] = []
         if not self.is_alive:
-            said.append(
+            events.append(
                 WorkerEnded(worker_id, self.exit_code, self.is_too_large, self.is_premature)
             )
         if not self.members:
-            said.append(WorkerGone(worker_id))
-        return said
+            events.append(WorkerGone(worker_id))
+        return events
 
 
 @dataclass(slots=True)
 class _Worker:
     process: ProcessId | None
-    #: The child that it is, if this supervisor started it.
+    #: Set if this supervisor started the worker.
     child: subprocess.Popen[bytes] | None = None
-    #: When its own process was last seen alive, in ticks.
+    #: When the main process was last seen alive, in ticks.
     seen: int = 0
     members: tuple[ProcessId, ...] = ()
 
 
 class WorkerProcesses:
-    """The workers of one supervisor. For one thread.
+    """The workers of one supervisor. Not thread-safe.
 
     Parameters
     ----------
     owner
-        What names this supervisor's place on the machine, the same at each start of it: its folder.
+        Folder of the supervisor, which identifies it across its starts.
     groups
-        Where the kernel limits their memory; None: nowhere.
+        Control groups that limit the workers' memory, if available.
     """
 
     def __init__(self, owner: str, groups: ControlGroups | None = None) -> None:
@@ -131,16 +109,10 @@ class WorkerProcesses:
         self._workers: dict[str, _Worker] = {}
 
     def start(self, worker_id: str, command: WorkerCommand) -> ProcessId:
-        """Start a worker's process.
-
-        Raises
-        ------
-        SupervisorError
-            It cannot be started; nothing of it runs.
-        """
+        """Start a worker's process; raises `SupervisorError`, without a process, if that fails."""
         environment = {**os.environ, **command.environment}
         environment |= {WORKER_MARK: worker_id, OWNER_MARK: self._owner}
-        # It must not die with whoever this supervisor should die with.
+        # The worker must not end with this supervisor's parent.
         environment.pop(DIE_WITH_PARENT, None)
         argv = self._in_group(worker_id, command)
         try:
@@ -154,9 +126,9 @@ class WorkerProcesses:
                     stderr=subprocess.STDOUT,
                     start_new_session=True,
                 )
-        except (OSError, ValueError) as error:  # the latter of a text with NUL
+        except (OSError, ValueError) as error:  # ValueError for a text with NUL
             raise SupervisorError(f"the worker {worker_id} cannot be started: {error}") from error
-        # Nobody else gets its pid before this process has taken note of its end.
+        # The pid is not reused before this process reaps it.
         found = process_table.find(child.pid)
         if found is None:
             raise SupervisorError(
@@ -164,14 +136,14 @@ class WorkerProcesses:
                 " show: mount /proc"
             )
         if command.nice:
-            # Now, as what it starts is as nice as it is then.
+            # At once, as the worker's children inherit it.
             with contextlib.suppress(PermissionError):
                 os.setpriority(os.PRIO_PROCESS, child.pid, command.nice)
         self._workers[worker_id] = _Worker(found.id, child, found.id.started, (found.id,))
         return found.id
 
     def _in_group(self, worker_id: str, command: WorkerCommand) -> Sequence[str]:
-        """Return the command that starts a worker in a group of its own, if it is to have one."""
+        """Return the command, in a group of its own if the memory is limited."""
         if self._groups is None or command.memory_bytes is None:
             return command.argv
         try:
@@ -184,37 +156,29 @@ class WorkerProcesses:
     def adopt(
         self, worker_id: str, process: ProcessId | None, memory_bytes: int | None = None
     ) -> None:
-        """Take over a worker that a supervisor before this one has started, or was about to.
+        """Take over a worker of an earlier supervisor.
 
-        Parameters
-        ----------
-        worker_id
-            Its id.
-        process
-            Its own process, None if that was not written down: then it is looked for.
-        memory_bytes
-            As in its command.
+        A main `process` without a record is looked for. `memory_bytes` is as in the command.
         """
         self._workers[worker_id] = _Worker(process)
         if self._groups is not None and memory_bytes is not None:
             self._groups.limit_again(worker_id, memory_bytes)
 
     def forget(self, worker_id: str) -> None:
-        """Look no more for a worker of which nothing is left."""
+        """Forget a worker without processes."""
         self._workers.pop(worker_id, None)
         if self._groups is not None:
             self._groups.remove(worker_id)
 
     def look(self) -> dict[str, WorkerLook]:
-        """Look at all processes of the machine; return what was found, by worker id.
+        """Look at all processes of the machine; return the state of each worker, by id.
 
-        It costs about 0.1 ms for each process that the machine has.
+        Takes about 0.1 ms for each process of the machine.
         """
         found = self._look_once()
         if not all(look.members for look in found.values()):
-            # That nothing is left must be certain. One look may miss a process that was started,
-            # with a lower pid, by one that ended while the table was read; and one that is just
-            # becoming another program, which has no environment for a moment.
+            # One look may miss a process with a lower pid, started by one that ended during the
+            # look, and a process that is just calling exec, which has no environment for a moment.
             time.sleep(_LOOK_SECS)
             found = self._look_once()
         return found
@@ -231,46 +195,33 @@ class WorkerProcesses:
         }
 
     def terminate(self, worker_id: str) -> None:
-        """Ask a worker's own process to end; one that is suspended is continued, to hear of it."""
+        """Send SIGTERM to a worker's main process, and SIGCONT in case it is suspended."""
         worker = self._workers.get(worker_id)
         if worker is not None and worker.process is not None:
             _send(worker.process, signal.SIGTERM)
             _send(worker.process, signal.SIGCONT)
 
     def kill(self, worker_id: str) -> None:
-        """End all processes of a worker by force. What they start meanwhile, the next call ends."""
+        """Kill all processes of a worker; the next call kills those that they start meanwhile."""
         if worker_id in self._workers:
             for process in self.look()[worker_id].members:
                 _send(process, signal.SIGKILL)
 
     def memory_bytes(self, worker_id: str) -> int:
-        """Return what the processes take together that the last look found.
-
-        A page that several of them share (Spark forks its Python workers) counts once.
-        """
+        """Return the memory of the processes of the last look; a shared page counts once."""
         worker = self._workers.get(worker_id)
         found = worker.members if worker is not None else ()
         return sum(process_table.memory_bytes(process.pid) for process in found)
 
     def strays(self) -> set[str]:
-        """Return the ids of workers of this place that nobody has started or adopted here."""
+        """Return the ids of running workers that were neither started nor adopted here."""
         return self._marked(process_table.snapshot()).keys() - self._workers.keys()
 
     def end_strays(self, timeout_secs: float) -> int:
-        """End by force the workers of this place that nobody has started or adopted here.
+        """Kill the workers that were neither started nor adopted here; return their number.
 
-        There are some only where what a supervisor had written down was lost. Call it before the
-        first launch, or a slot may have two.
-
-        Returns
-        -------
-        int
-            How many workers there were.
-
-        Raises
-        ------
-        SupervisorError
-            Some were still there after `timeout_secs`.
+        There are some only if records were lost. To be called before the first launch, or a slot
+        may have two workers. Raises `SupervisorError` if some still run after `timeout_secs`.
         """
         deadline = time.monotonic() + timeout_secs
         strays = self.strays()
@@ -292,7 +243,7 @@ class WorkerProcesses:
         return len(strays)
 
     def _marked(self, table: Mapping[int, Process]) -> dict[str, set[int]]:
-        """Return the pids of live processes that carry this supervisor's mark, by worker id."""
+        """Return the pids of running processes with this supervisor's mark, by worker id."""
         found: dict[str, set[int]] = {}
         for pid, process in table.items():
             if process.has_ended or pid == os.getpid():
@@ -331,7 +282,7 @@ class WorkerProcesses:
 
 
 def _leader(table: Mapping[int, Process], marked: set[int]) -> ProcessId | None:
-    """Return the worker's own process: of those that lead a session, the first."""
+    """Return the main process: the first leader of a session."""
     leaders = [table[pid].id for pid in marked if table[pid].session == pid]
     return min(leaders, key=lambda process: process.started, default=None)
 
@@ -341,61 +292,37 @@ def _send(process: ProcessId, number: signal.Signals) -> None:
         process_table.send(process, number)
     except PermissionError:
         log.warning(
-            "process %d of a worker is another user's, and got no %s: end it yourself",
+            "process %d of a worker is another user's, and got no %s: end it by hand",
             process.pid,
             number.name,
         )
 
 
-#: How often it is looked what is left, in seconds.
 _ENDED_LOOK_SECS: Final = 0.1
 
-#: How long killed processes may take to be gone, in seconds.
+#: Longest end of killed processes, in seconds.
 _KILLED_SECS: Final = 30.0
 
 
 @dataclass(frozen=True, slots=True)
 class EndedWorker:
-    """A worker that was ended.
-
-    Parameters
-    ----------
-    worker_id
-        Its id.
-    storm_id, port
-        Its topology and its slot; None where nobody has written them down.
-    pid
-        Of its own process; None where that had ended before.
-    by_force
-        Whether some process of it had to be killed.
-    """
+    """A worker that `end_workers` has ended."""
 
     worker_id: str
+    #: None without a record.
     storm_id: str | None
     port: int | None
+    #: None if the main process had ended before.
     pid: int | None
+    #: Whether a process had to be killed.
     by_force: bool
 
 
 def end_workers(directories: Directories, grace_secs: float) -> list[EndedWorker]:
-    """End the workers that a supervisor has written down, and those that carry its mark.
+    """End all workers of a supervisor, running or not: recorded ones, and those with its mark.
 
-    Parameters
-    ----------
-    directories
-        The supervisor's.
-    grace_secs
-        How long they may take, to finish their batches, before they are killed.
-
-    Returns
-    -------
-    list of EndedWorker
-        Those of which something ran.
-
-    Raises
-    ------
-    SupervisorError
-        Some do not end.
+    Workers have `grace_secs` to finish their batches before they are killed. Raises
+    `SupervisorError` if some do not end.
     """
     slots = {
         record.worker.worker_id: (record.worker, port)
@@ -438,7 +365,7 @@ def end_workers(directories: Directories, grace_secs: float) -> list[EndedWorker
 
 
 def _wait(processes: WorkerProcesses, worker_ids: set[str], deadline: float) -> set[str]:
-    """Wait until nothing is left of workers; return those of which something is at the deadline."""
+    """Wait for the end of workers; return those that still run at the deadline."""
     while True:
         looks = processes.look()
         left = {worker_id for worker_id in worker_ids if looks[worker_id].members}
