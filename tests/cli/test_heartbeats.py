@@ -200,7 +200,7 @@ def test_who_has_just_started_is_named_where_nothing_is_found(ask, pacemaker, cl
         assert (told.returncode, told.stdout) == (code, "")
         new, _ = told.stderr.splitlines()
         assert new.startswith(f"storm: {pacemaker.address} has received heartbeats for only ")
-        assert new.endswith(" s: workers may not have beaten yet")
+        assert new.endswith(" s: workers may not have sent one yet")
     client.send_pulse(PATH, b"x")
     assert ask("list", "/").stderr == ""
 
@@ -383,7 +383,7 @@ def test_a_script_reads_of_each_pacemaker_why_it_did_not_answer(storm, closed_po
 
 def test_the_remedy_fits_the_failure(storm, closed_port):
     start = "start one with `storm pacemaker`"
-    hangs, name = "it hangs, or what is between does", "how the host is written"
+    hangs, name = "the Pacemaker or the network hangs", "how pacemaker.servers writes the host"
     port = "give its pacemaker.port"
 
     def web(connection):

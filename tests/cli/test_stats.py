@@ -355,7 +355,7 @@ def test_without_what_draws_the_extra_is_named(options, monkeypatch):
     [
         (["--window", "2h"], "'2h' is no window: 10m, 3h, 1d or all"),
         (["--since", "2"], "is no length of time"),
-        (["--since", "2h", "--window", "10m"], "--window is for the newest reading"),
+        (["--since", "2h", "--window", "10m"], "--window is for the newest counts"),
         (["--plot", "--json"], "--plot and --json exclude each other"),
     ],
 )
