@@ -85,8 +85,8 @@ def test_what_nobody_asks_for_does_not_run(pytester, arguments, expected):
         ("cluster/test_cluster.py", "slow", "clusters"),
         ("cluster/test_cluster.py", "", "spark"),
         ("pipeline/test_source.py", "slow", "spark"),
-        ("pipeline/analyses/test_watch.py", "slow", "workers"),
-        ("pipeline/analyses/test_watch.py", "", "spark"),
+        ("pipeline/analyses/test_runner.py", "slow", "workers"),
+        ("pipeline/analyses/test_runner.py", "", "spark"),
         ("cli/test_main.py", "slow", None),
     ],
 )

@@ -167,7 +167,7 @@ def test_a_pipeline_whose_port_is_taken_makes_no_folder(tmp_path):
         conf = places(tables=tmp_path / "tables")
         conf = conf.with_values({"pipeline.metrics.port": taken.getsockname()[1]})
         with pytest.raises(StormkeeperError, match="to another port, or to 0"):
-            process._held(conf, [], StatusTracker()).__enter__()
+            process._prepared(conf, [], StatusTracker()).__enter__()
     assert not (tmp_path / "tables").exists()
 
 
