@@ -75,9 +75,7 @@ def as_ours(name, arguments):
 
 @METHODS
 @FULL
-def test_what_apaches_client_sends_the_handler_gets_and_what_it_returns_comes_back(
-    handler, client, name, full
-):
+def test_apaches_client_calls_the_handler(handler, client, name, full):
     method, samples = nimbus_ids.METHODS[name], Samples(full=full)
     arguments = arguments_of(method, samples)
     returned = None
@@ -125,9 +123,7 @@ def test_an_undeclared_exception_of_the_idl_is_an_internal_error(handler, client
 
 
 @METHODS
-def test_without_an_argument_a_call_is_not_carried_out_unless_it_may_be_absent(
-    handler, client, name
-):
+def test_a_call_needs_all_required_arguments(handler, client, name):
     method, samples = nimbus_ids.METHODS[name], Samples(full=False)
     if method.returns != "void":
         handler.answer = ours(method.returns, samples.of(method.returns))
@@ -170,13 +166,13 @@ def test_a_call_as_if_nobody_would_answer_ends_the_connection(handler, caplog):
     with served(handler, service=Nimbus) as (_, (_, port)), ApacheClient(port) as client:
         with pytest.raises((TTransportException, EOFError, OSError)):
             client.call("activate", {"name": "wc"}, kind=TMessageType.ONEWAY)
-        until(lambda: "activate called as if nobody would answer it" in caplog.text)
+        until(lambda: "activate called one-way, but it has an answer" in caplog.text)
     assert not handler.calls
 
 
 @METHODS
 @FULL
-def test_what_our_client_sends_apaches_server_reads_and_its_answer_comes_back(apache, name, full):
+def test_our_client_calls_apaches_server(apache, name, full):
     answers, client = apache
     method, samples = nimbus_ids.METHODS[name], Samples(full=full)
     arguments = arguments_of(method, samples)

@@ -87,7 +87,7 @@ def test_what_is_dear_waits_and_what_is_cheap_passes(work, monkeypatch):
     assert dear.has_begun.wait(DEADLINE_SECS)
 
 
-def test_calls_that_hold_all_there_is_for_long_hold_up_no_short_one(work):
+def test_long_calls_do_not_delay_short_ones(work):
     workers = CallThreads(10, 10, "test")
     held = [work("held") for _ in range(8)]
     for one in held:

@@ -71,7 +71,7 @@ def test_a_declared_exception_is_answered(dispatcher):
 
 
 @pytest.mark.parametrize("how", ["undeclared", "ours", "unfit", "no such key"])
-def test_all_else_is_an_internal_error_and_why_is_in_the_log_alone(dispatcher, how, caplog):
+def test_other_exceptions_are_internal_errors_explained_in_the_log(dispatcher, how, caplog):
     assert told(dispatcher, "fails", text_body(how)) == (6, "Internal error processing fails")
     assert dispatcher.calls == {("fails", "failed"): 1}
     [line] = [record for record in caplog.records if record.levelno == logging.ERROR]
@@ -183,7 +183,7 @@ def test_a_handler_without_a_method_is_refused_at_once():
         Dispatcher(example.Example, Half())
 
 
-def test_long_messages_are_read_one_at_a_time_and_short_ones_meanwhile(dispatcher, monkeypatch):
+def test_long_messages_are_read_one_at_a_time(dispatcher, monkeypatch):
     reading, may_go_on = [], threading.Event()
 
     def watched(cls, data):

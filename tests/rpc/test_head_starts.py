@@ -48,7 +48,7 @@ def test_who_fails_is_followed_at_once():
     assert race(Attempt("a", error), Attempt("b")) == ("b", [error, None])
 
 
-def test_who_hangs_is_followed_after_its_head_start_and_what_it_gives_is_given_back():
+def test_a_hanging_attempt_is_followed_and_its_result_given_back():
     first, second, given_back = Attempt("a", at_once=False), Attempt("b"), []
     found = race(first, second, head_start=0.01, given_back=given_back)
     assert found == ("b", [None, None])

@@ -22,7 +22,7 @@ def test_a_configuration_sets_them():
     assert (limits.max_frame, limits.threads, limits.max_waiting) == (10, 2, 3)
 
 
-def test_a_submission_leaves_a_thread_to_those_who_fetch_its_copies():
+def test_a_submission_leaves_a_thread_for_fetches():
     limits = ServerLimits.of(conf.defaults().with_values({"nimbus.thrift.threads": 1}))
     assert limits.threads == 2
 

@@ -85,7 +85,7 @@ def test_who_half_closes_has_the_answers(handler, names):
         assert server.counts.ended == {"client": 1}
 
 
-def test_of_calls_whose_client_left_those_are_carried_out_that_nobody_answers(handler):
+def test_one_way_calls_of_a_client_that_left_are_carried_out(handler):
     with served(handler, threads=1) as (server, place), dial(place) as other:
         other.sendall(call_bytes("held", text_body("a")))
         until(lambda: handler.holding)
@@ -139,7 +139,7 @@ def test_too_many_calls_are_refused_and_the_connection_goes_on(handler, caplog):
             client.close()
 
 
-def test_connections_beyond_the_limit_take_the_place_of_idle_ones(handler, caplog):
+def test_connections_beyond_the_limit_replace_idle_ones(handler, caplog):
     with served(handler, max_connections_per_address=2) as (server, place):
         first, second = dial(place), dial(place)
         assert echoes(second)
@@ -187,7 +187,7 @@ def test_connections_are_turned_away_where_none_is_idle(handler, caplog):
         (call_bytes("echo", kind=REPLY), "a message of type REPLY from a client"),
     ],
 )
-def test_bad_bytes_end_the_connection_after_the_answers_before_them(handler, caplog, sent, words):
+def test_bad_bytes_end_the_connection_after_earlier_answers(handler, caplog, sent, words):
     with served(handler) as (server, place), dial(place) as client, dial(place) as other:
         client.sendall(call_bytes("echo", text_body("a")) + sent)
         assert answer_of(client)[0] == REPLY
@@ -197,7 +197,7 @@ def test_bad_bytes_end_the_connection_after_the_answers_before_them(handler, cap
         assert echoes(other)
 
 
-def test_an_answer_is_sent_to_its_end_whatever_bytes_follow_its_call(handler, monkeypatch):
+def test_an_answer_is_complete_whatever_bytes_follow_its_call(handler, monkeypatch):
     monkeypatch.setattr(connection, "_LINGER", DEADLINE_SECS)
     size = 200_000
     with served(handler) as (server, place), socket.socket() as client:
@@ -253,7 +253,7 @@ def test_an_idle_connection_is_ended_in_silence(handler, caplog):
         assert not caplog.records
 
 
-def test_a_handler_that_takes_too_long_costs_its_client_the_connection(handler, caplog):
+def test_a_handler_that_takes_too_long_ends_the_connection(handler, caplog):
     limits = {"answer_timeout": 0.1, "threads": 1}
     with served(handler, **limits) as (server, place), dial(place) as client:
         client.sendall(call_bytes("held", text_body("a")))

@@ -137,7 +137,7 @@ def test_a_name_that_is_none_is_said_in_words():
         client.connect(DEADLINE_SECS)
 
 
-def test_a_call_that_is_not_answered_in_time_may_have_been_carried_out(pair, handler):
+def test_a_call_without_an_answer_may_have_been_carried_out(pair, handler):
     pair[1].connect(DEADLINE_SECS)
     with pytest.raises(RpcOutcomeUnknownError, match=r"no answer in time.*look before you try"):
         pair[1].call("held", "a", timeout=0.5)
@@ -167,7 +167,7 @@ def test_a_connection_that_ends_within_a_call_leaves_it_unknown():
         client.call("echo", "a")
 
 
-def test_an_idle_connection_that_the_server_has_ended_is_made_anew(pair):
+def test_an_idle_connection_ended_by_the_server_is_replaced(pair):
     server, client = pair
     assert client.call("echo", "a") == "a"
     for channel in list(server._channels):
@@ -247,7 +247,7 @@ def test_whoever_waits_for_its_turn_has_a_deadline_too(pair, handler):
     handler.nothing = lambda: handler.held("a")
     first.start()
     until(lambda: handler.holding)
-    with pytest.raises(RpcUnavailableError, match="the call before this one takes its time"):
+    with pytest.raises(RpcUnavailableError, match="an earlier call is still in progress"):
         client.call("echo", "a", timeout=0.1)
     handler.let_go.set()
     first.join(DEADLINE_SECS)

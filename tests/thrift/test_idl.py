@@ -163,7 +163,7 @@ def test_field_ids_that_storm_never_gave_stay_free():
     assert ids(pacemaker.HBMessageData) == [1, 2, 3, 4, 5, 7, 100, 101]
 
 
-def test_fields_of_ours_are_optional_and_have_ids_that_storm_never_gives():
+def test_our_fields_are_optional_with_ids_unused_by_storm():
     ours = {
         (name, field.name): field.required
         for name, cls in classes(records).items()

@@ -124,7 +124,7 @@ def test_a_topologys_conf_is_not_shown():
     assert "HUSH" not in repr(page)
 
 
-def test_a_command_that_needs_no_nimbus_does_not_load_its_service():
+def test_a_command_without_nimbus_does_not_load_its_service():
     script = (
         "import stormkeeper.cli, stormkeeper.thrift.records, stormkeeper.thrift.serialization, sys;"
         "sys.exit('stormkeeper.thrift.nimbus' in sys.modules)"

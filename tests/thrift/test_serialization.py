@@ -143,7 +143,7 @@ def test_heartbeats_are_written_for_storm_2_with_gzip_by_default():
     assert gzip.decompress(data).hex() == PLAIN["2.8.thrift.ClusterWorkerHeartbeat"]["hex"]
 
 
-def test_a_time_that_storm_2_cannot_hold_is_refused_for_it_and_written_for_storm_3():
+def test_a_time_beyond_storm_2_is_written_for_storm_3_only():
     beat = records.ClusterWorkerHeartbeat("wc-1", {}, 2**31, 0)
     with pytest.raises(SerializationError, match=r"time_secs: 2147483648 does not fit i32"):
         serialize(beat)

@@ -1,12 +1,15 @@
-"""One client's connection: bytes in, calls out, one at a time and in their order; without I/O.
+"""A client's connection to a Thrift server: the protocol without I/O, and the socket.
 
-The rules that hold here:
-
-- A client authenticates before its first call, where it must. What it sends is not looked at as a
-  call before that.
-- There is at most one call under way. The next one is given when `answered` was called.
-- A frame too long and a message that cannot be read end the connection, when the calls before it
-  are answered: nobody can say where the next one begins, or what it would answer.
+- A client authenticates before its first call, if it must.
+- One call at a time is carried out; its answer comes before the next call.
+- A frame that is too long, or an unreadable message, ends the connection after the answers to the
+  calls before it, since the next message cannot be found.
+- Nothing is read from a client while a call waits behind the one in progress, or behind an answer
+  that the client does not read.
+- Memory is allocated for received bytes, never for announced lengths, with a limit for all
+  connections together (`ServerLimits.max_held`).
+- Every state has a time limit. The log says why a connection was ended, except for silence and the
+  client's own end; each cause has a counter.
 """
 
 from __future__ import annotations
@@ -39,50 +42,111 @@ from stormkeeper.rpc.message_frames import (
 )
 from stormkeeper.thrift.idl import Method
 
+#: Bytes read from a client at once.
+READ_BYTES: Final = 65_536
+#: Seconds for a client to read the last bytes.
+_LINGER: Final = 1.0
+#: struct linger: send a reset at once.
+_AT_ONCE: Final = struct.pack("ii", 1, 0)
+
+# Causes of a connection's end, for counters.
+BY_CLIENT: Final = "client"
+PROTOCOL: Final = "protocol"
+HANDSHAKE_TIMEOUT: Final = "handshake-timeout"
+FRAME_TIMEOUT: Final = "frame-timeout"
+ANSWER_TIMEOUT: Final = "answer-timeout"
+UNREAD_TIMEOUT: Final = "unread-timeout"
+IDLE: Final = "idle"
+CROWDED: Final = "crowded"
+MEMORY: Final = "memory"
+DRAIN: Final = "drain"
+
+#: Descriptors reserved for the process itself: files, ZooKeeper, other services.
+_OWN_DESCRIPTORS: Final = 128
+#: Most connections. A supervisor has one or two, a command one for a moment.
+MAX_CONNECTIONS: Final = 2_000
+
+
+@dataclass(frozen=True, slots=True)
+class ServerLimits:
+    """The limits of a server's clients.
+
+    Storm has keys for the first three. The others are wide enough for any cluster of Storm's, and
+    protect the other clients from a broken or malicious one.
+    """
+
+    #: Bytes of one message.
+    max_frame: int = 1024 * 1024
+    #: Calls in progress.
+    threads: int = 64
+    #: Calls that wait for a thread.
+    max_waiting: int = 100_000
+    max_connections: int = MAX_CONNECTIONS
+    #: Connections from one address, so that one machine cannot keep the others out. A user
+    #: interface or a proxy may need many.
+    max_connections_per_address: int = 500
+    #: Bytes of unanswered calls and unread answers of all connections. Above it, a connection that
+    #: holds more than `READ_BYTES` ends.
+    max_held: int = 128 * 1024 * 1024
+    #: Seconds for the authentication.
+    handshake_timeout: float = 10.0
+    #: Seconds from the beginning of a message to its end.
+    frame_timeout: float = 30.0
+    #: Seconds for a call, with waiting. Storm's clients wait as long.
+    answer_timeout: float = 600.0
+    #: Seconds in which a client must read some of an answer.
+    unread_timeout: float = 60.0
+    #: Seconds without a call.
+    idle_timeout: float = 900.0
+
+    @classmethod
+    def of(cls, conf: Conf) -> Self:
+        """Return the limits of a Nimbus's configuration."""
+        descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0] - _OWN_DESCRIPTORS
+        return cls(
+            max_frame=conf["nimbus.thrift.max_buffer_size"],
+            # A submission in one thread waits for Nimbuses that fetch copies through another.
+            threads=max(2, conf["nimbus.thrift.threads"]),
+            max_waiting=conf["nimbus.queue.size"],
+            max_connections=max(1, min(MAX_CONNECTIONS, descriptors)),
+        )
+
 
 class StreamState(Enum):
-    """Where a connection is."""
+    """The state of a connection."""
 
     AUTHENTICATING = "authenticating"
-    #: The next call may come.
     READY = "ready"
-    #: A call is being answered.
+    #: A call is in progress.
     CALLED = "called"
-    #: Nothing comes any more.
     OVER = "over"
 
 
 class HandshakeStep(NamedTuple):
-    """What an authentication makes of the bytes that came."""
+    """The result of bytes in a handshake."""
 
-    #: To be sent.
+    #: Bytes to send.
     send: bytes = b""
-    #: What came behind its end; None while it goes on.
+    #: Bytes behind the end of the handshake; None while it continues.
     rest: bytes | None = None
-    #: Who the client is, at its end.
+    #: The authenticated user, at the end.
     user: str | None = None
-    #: Why it failed, if it did; safe to log.
+    #: The reason of a failure, safe to log.
     fault: str | None = None
 
 
 class Handshake(Protocol):
-    """A conversation by which a client says who it is; without I/O."""
+    """An authentication without I/O."""
 
     def receive(self, data: bytes) -> HandshakeStep:
-        """Take the next bytes of the client's."""
+        """Process the client's next bytes."""
 
 
 class CallStream:
-    """The server's half of a connection.
+    """The server's half of the protocol: bytes in, calls out.
 
-    Parameters
-    ----------
-    methods
-        Those of the service, by name.
-    max_frame
-        The longest message that is taken, in bytes.
-    authentication
-        What comes before the first call; None: nothing.
+    `max_frame` is the longest message in bytes; without `authentication` the first call may come at
+    once.
     """
 
     __slots__ = (
@@ -105,19 +169,18 @@ class CallStream:
         self._methods = methods
         self._authentication = authentication
         self._splitter = FrameSplitter(max_frame, bad_length)
-        #: Whole frames that wait for `next_call`.
+        #: Complete frames that wait for `next_call`, and their bytes.
         self._waiting: deque[bytes] = deque()
-        #: Their bytes.
         self._whole = 0
-        #: Whole frames that came so far.
+        #: Complete frames received so far.
         self.frames = 0
         self.state = StreamState.READY if authentication is None else StreamState.AUTHENTICATING
-        #: Why no call comes any more, once none does.
+        #: Why no further call comes, at the end.
         self.fault: str | None = None
 
     @property
     def has_partial(self) -> bool:
-        """Whether a message has begun and is not whole."""
+        """Whether a message is incomplete."""
         return self._splitter.has_partial
 
     @property
@@ -127,17 +190,11 @@ class CallStream:
 
     @property
     def held_bytes(self) -> int:
-        """How much is held of what came and was not given yet."""
+        """Bytes received and not yet returned as calls."""
         return self._whole + self._splitter.partial_bytes
 
     def receive(self, data: bytes) -> tuple[bytes, str | None]:
-        """Take bytes that the client sent.
-
-        Returns
-        -------
-        tuple of (bytes, str or None)
-            What is to be sent at once; and who the client is, if that became known.
-        """
+        """Process received bytes; return bytes to send at once, and a newly authenticated user."""
         send, user = b"", None
         if self.state is StreamState.AUTHENTICATING:
             assert self._authentication is not None
@@ -160,9 +217,10 @@ class CallStream:
         return send, user
 
     def next_call(self) -> ThriftMessage | None:
-        """Give the next call, if one is whole and none is under way.
+        """Return the next call, or None.
 
-        None, too, when no call comes any more: `fault` says why.
+        None if no call is complete or one is in progress; also at the end, for which `fault` has
+        the reason.
         """
         if self.state is not StreamState.READY:
             return None
@@ -182,7 +240,7 @@ class CallStream:
         return message
 
     def answered(self) -> None:
-        """Take note that the call under way has its answer, or needs none."""
+        """Record that the call in progress is answered."""
         if self.state is StreamState.CALLED:
             self.state = StreamState.READY
 
@@ -191,8 +249,8 @@ class CallStream:
             raise RemoteProtocolError(f"a message of type {message.kind.name} from a client")
         method = self._methods.get(message.name)
         if message.kind is Kind.ONEWAY and method is not None and method.answer is not None:
-            # Its answer would be taken for that of the next call.
-            raise RemoteProtocolError(f"{message.name} called as if nobody would answer it")
+            # The client would take its answer for that of the next call.
+            raise RemoteProtocolError(f"{message.name} called one-way, but it has an answer")
 
     def _end(self, fault: str) -> None:
         self.state, self.fault = StreamState.OVER, fault
@@ -200,177 +258,94 @@ class CallStream:
         self._whole = 0
 
 
-#: Descriptors that are kept from clients: files, ZooKeeper, other services of the same process.
-_OWN_DESCRIPTORS: Final = 128
-#: Connections at a time. A supervisor has one or two, a person's command one, for a moment.
-MAX_CONNECTIONS: Final = 2_000
-
-
-@dataclass(frozen=True, slots=True)
-class ServerLimits:
-    """The limits of one server.
-
-    Storm has keys for the first three. The others are wide enough for any cluster that Storm runs
-    on, and keep whoever means harm, or is broken, from the rest.
-    """
-
-    #: The longest message of a client, in bytes.
-    max_frame: int = 1024 * 1024
-    #: Calls that are carried out at a time.
-    threads: int = 64
-    #: Calls that wait for that: at most one of each connection, and those whose client has gone.
-    max_waiting: int = 100_000
-    #: Connections at a time.
-    max_connections: int = MAX_CONNECTIONS
-    #: The same from one address, so that one machine cannot keep the others out. A user interface
-    #: or a proxy may have many.
-    max_connections_per_address: int = 500
-    #: Bytes of unanswered calls and unread answers of all connections together. Beyond it, one that
-    #: holds more than a reading's worth ends.
-    max_held: int = 128 * 1024 * 1024
-    #: Seconds for an authentication that has begun, and for one that should.
-    handshake_timeout: float = 10.0
-    #: Seconds for the rest of a message that has begun.
-    frame_timeout: float = 30.0
-    #: Seconds that a call may take, with its waiting. Storm's clients wait as long.
-    answer_timeout: float = 600.0
-    #: Seconds in which a client must read some of a waiting answer.
-    unread_timeout: float = 60.0
-    #: Seconds that a connection may stay open without a call.
-    idle_timeout: float = 900.0
-
-    @classmethod
-    def of(cls, conf: Conf) -> Self:
-        """Return the limits of Nimbus's service that a configuration sets."""
-        descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0] - _OWN_DESCRIPTORS
-        return cls(
-            max_frame=conf["nimbus.thrift.max_buffer_size"],
-            # A submission waits in one for Nimbuses that fetch its copies in another.
-            threads=max(2, conf["nimbus.thrift.threads"]),
-            max_waiting=conf["nimbus.queue.size"],
-            max_connections=max(1, min(MAX_CONNECTIONS, descriptors)),
-        )
-
-
-#: Bytes read from a client at a time.
-READ_BYTES: Final = 65_536
-#: Seconds that a client has to read what was sent before the end.
-_LINGER: Final = 1.0
-#: struct linger: do not wait, and send a reset.
-_AT_ONCE: Final = struct.pack("ii", 1, 0)
-
-# Why a connection was ended, for counters.
-BY_CLIENT: Final = "client"
-PROTOCOL: Final = "protocol"
-HANDSHAKE_TIMEOUT: Final = "handshake-timeout"
-FRAME_TIMEOUT: Final = "frame-timeout"
-ANSWER_TIMEOUT: Final = "answer-timeout"
-UNREAD_TIMEOUT: Final = "unread-timeout"
-IDLE: Final = "idle"
-CROWDED: Final = "crowded"
-MEMORY: Final = "memory"
-DRAIN: Final = "drain"
-
-
 @dataclass(slots=True)
 class ConnectionCounts:
-    """What happened to connections since a server began."""
+    """Counters of connections since the server started."""
 
-    #: Connections that were let in.
     accepted: int = 0
-    #: Those that were not, by cause: connections, address; and descriptors, when accepting rested.
+    #: Refused connections by cause: connections, address; and descriptors, for pauses of accepting.
     turned_away: Counter[str] = field(default_factory=Counter)
-    #: Connections that ended, by cause.
+    #: Ended connections by cause.
     ended: Counter[str] = field(default_factory=Counter)
-    #: Calls that were refused, as too many waited.
+    #: Calls refused since too many waited.
     refused: int = 0
     bytes_in: int = 0
     bytes_out: int = 0
 
 
 class Host(Protocol):
-    """What a channel needs of its server."""
+    """The server, as its channels use it."""
 
     loop: asyncio.AbstractEventLoop
     limits: ServerLimits
     counts: ConnectionCounts
-    #: What all channels hold, in bytes.
+    #: Bytes held by all channels.
     held: int
-    #: Where bytes come in, `READ_BYTES` of them; one for all, as they are taken out at once.
+    #: Receives `READ_BYTES` bytes; shared, as a channel copies them at once.
     buffer: memoryview
-    #: Whether channels end as soon as they have nothing to answer.
+    #: Whether channels end as soon as nothing is to be answered.
     is_draining: bool
 
     def carry_out(self, channel: Channel, message: ThriftMessage) -> str | None:
-        """Have a call carried out, and `channel` told; return why that is refused, if it is."""
+        """Start a call and report its answer to `channel`; return the reason of a refusal."""
 
     def warn(self, line: str, matter: Hashable) -> None:
-        """Write a line into the log, unless there were many about that matter."""
+        """Log a line, unless there were many about that matter."""
 
     def used(self, channel: Channel) -> None:
-        """Take note that a connection had a call answered."""
+        """Record an answered call."""
 
     def forget(self, channel: Channel) -> None:
-        """Take note that a connection is closed."""
+        """Record a closed connection."""
 
 
 class Channel(asyncio.BufferedProtocol):
-    """One connection. All but `is_over` belongs to the loop's thread.
-
-    Parameters
-    ----------
-    server
-        Whose client it is.
-    caller
-        The client.
-    connection
-        Makes calls of its bytes.
-    """
+    """The socket of one client; belongs to one asyncio loop, except for `is_over`."""
 
     def __init__(self, server: Host, caller: Caller, connection: CallStream) -> None:
         self.caller = caller
-        #: Whether no call is given any more; what is left to do is sending, and closing.
+        #: Whether only sending and closing is left.
         self.is_over = False
-        #: The method of the call under way.
+        #: The method of the call in progress.
         self.method: str | None = None
         self._server = server
         self._connection = connection
         self._transport: asyncio.Transport | None = None
         self._is_reading = True
-        #: Whether the client has said that nothing more comes from it.
+        #: Whether the client has shut down its sending.
         self._has_ended = False
         self._frames = 0
         self._held = 0
-        #: What was unread when the client had last read something.
+        #: Unread bytes when the client last read something.
         self._unread = 0
-        # Monotonic seconds: since when nothing was called, a call is under way, a message is
-        # unfinished, answers are unread; and until when what was sent last may be read.
+        # Monotonic times: the last answer, the beginning of a call, of an unfinished message and of
+        # unread answers; and the end of lingering.
         self._idle_since = self._call_since = time.monotonic()
         self._frame_since: float | None = None
         self._unread_since: float | None = None
         self._lingers_until = 0.0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin."""
+        """Begin to read."""
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
-        # So that whatever the system does not take at once is known, and stops the next call.
+        # So any unsent byte calls `pause_writing`, which delays the next call.
         transport.set_write_buffer_limits(high=0)
         self.move()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - however it was lost
-        """Take note that the connection is closed."""
+        """Record the end of the connection."""
         self._over(BY_CLIENT)
         self._transport = None
         self._hold(0)
         self._server.forget(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002
-        """Return where the next bytes are to go."""
+        """Return the buffer for the next bytes."""
         return self._server.buffer
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Take the bytes that came there."""
+        """Process received bytes."""
         self._server.counts.bytes_in += nbytes
         if self.is_over:
             return
@@ -385,24 +360,24 @@ class Channel(asyncio.BufferedProtocol):
         self.move()
 
     def eof_received(self) -> bool:
-        """Return whether there is something to answer: who has only half closed waits for it."""
+        """Return whether a half-closed connection still waits for an answer."""
         self._has_ended = True
         return not self.is_over and (self.method is not None or self._connection.has_whole)
 
     def pause_writing(self) -> None:
-        """Take note that what was sent waits for the client to read."""
+        """Record that the client has not read all bytes."""
         assert self._transport is not None
         self._unread_since = time.monotonic()
         self._unread = self._transport.get_write_buffer_size()
 
     def resume_writing(self) -> None:
-        """Take note that it does no longer."""
+        """Record that the client has read all bytes."""
         self._unread_since = None
         self._lingers_until = time.monotonic() + _LINGER
         self.move()
 
     def move(self) -> None:
-        """Give the next call, or end, if it is time for one of these."""
+        """Start the next call, or end, if possible."""
         connection, server = self._connection, self._server
         if self.is_over or self._transport is None:
             return
@@ -424,7 +399,7 @@ class Channel(asyncio.BufferedProtocol):
             self.abort(MEMORY, reason)
 
     def answered(self, frame: bytes | None) -> None:
-        """Send the answer of the call under way; None: it has none."""
+        """Send the answer of the call in progress; None for a one-way call."""
         method, self.method = self.method, None
         if self.is_over:
             return
@@ -444,19 +419,19 @@ class Channel(asyncio.BufferedProtocol):
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is lost when the connection ends: no call is under way or unanswered."""
+        """Whether the connection can end without loss: no call is in progress or unanswered."""
         is_quiet = self.method is None and self._unread_since is None
         return is_quiet and self._transport is not None and not self._connection.has_whole
 
     def make_room(self, reason: str) -> None:
-        """End the connection, which is idle, so that another one can be let in."""
+        """End the idle connection for the sake of another one."""
         self._over(CROWDED, reason)
         if self._transport is not None:
             self._transport.close()
         self._server.forget(self)
 
     def sweep(self, now: float) -> None:
-        """End the connection if it exceeds a time limit."""
+        """End the connection if a time limit is exceeded."""
         limits, transport = self._server.limits, self._transport
         if transport is None:
             return
@@ -478,7 +453,7 @@ class Channel(asyncio.BufferedProtocol):
             self._sweep_unoccupied(now)
 
     def _sweep_unoccupied(self, now: float) -> None:
-        """End it, when nothing is under way, for what the client has not done."""
+        """Check the limits of a connection without a call."""
         limits = self._server.limits
         if self._connection.state is StreamState.AUTHENTICATING:
             if now - self._idle_since > limits.handshake_timeout:
@@ -495,7 +470,7 @@ class Channel(asyncio.BufferedProtocol):
         """Cut the connection."""
         self._over(cause, reason)
         if self._transport is not None:
-            # Or the system would hold what is unsent until it is read.
+            # Without a reset, the system would keep unsent bytes.
             with suppress(OSError):
                 self._transport.get_extra_info("socket").setsockopt(
                     socket.SOL_SOCKET, socket.SO_LINGER, _AT_ONCE
@@ -513,26 +488,26 @@ class Channel(asyncio.BufferedProtocol):
         frame = None
         if message.kind is Kind.CALL:
             frame = fault_frame(message.name, message.sequence, FaultKind.INTERNAL_ERROR, refusal)
-        # Not at once: one that sends many calls at a time would make us call ourselves as often.
+        # Later, as many refused calls in a row would recurse as deep.
         server.loop.call_soon(self.answered, frame)
 
     def _finish(self, cause: str, reason: str = "") -> None:
-        """End when all is sent."""
+        """End after sending everything."""
         assert self._transport is not None
         self._over(cause, reason)
         self._hold(self._transport.get_write_buffer_size())
         if self._has_ended or not (reason or self._connection.has_partial):
             self._transport.close()
             return
-        # Closed at once, the connection would be reset for what still comes, and the system would
-        # drop the answers. So that is read, and dropped, for a moment.
+        # A socket closed with unread input is reset, and the answers are lost. So further input is
+        # read and dropped for a moment.
         self._lingers_until = time.monotonic() + _LINGER
         self._transport.write_eof()
         self._read_or_not()
 
     def _read_or_not(self) -> None:
         assert self._transport is not None
-        # What waits is as much as is taken at a time.
+        # A waiting frame stops the reading.
         wanted = self.is_over or not self._connection.has_whole
         if self._has_ended:
             return

@@ -1,18 +1,18 @@
-"""From a call to the handler and back: what comes of what it returns or raises.
+"""Carries out a call: arguments to the handler, and the result or exception to an answer.
 
 ====================================  =============================================================
-what happens                          what the client is told
+the handler                           the answer
 ====================================  =============================================================
-the handler returns a value           the value
-it returns None where one belongs     an answer without it: its Thrift library says MISSING_RESULT
-it raises what the method declares    that exception
-it raises a `CallerError`             UNKNOWN, with the error's text
-it raises a `CallRefusedError`        INTERNAL_ERROR, ``Internal error processing <method>: <text>``
-it does not reach ZooKeeper           the same, with `NO_ZOOKEEPER` before the text
-it raises anything else               INTERNAL_ERROR, ``Internal error processing <method>``; why is
-                                      in the log alone
-the arguments cannot be read          PROTOCOL_ERROR
-there is no such method               UNKNOWN_METHOD
+returns a value                       the value
+returns None instead of a value       without a value: the client's library says MISSING_RESULT
+raises what the method declares       that exception
+raises a `CallerError`                UNKNOWN, with the error's text
+raises a `CallRefusedError`           INTERNAL_ERROR, ``Internal error processing <method>: <text>``
+does not reach ZooKeeper              the same, with `NO_ZOOKEEPER` before the text
+raises anything else                  INTERNAL_ERROR, ``Internal error processing <method>``; the
+                                      reason is in the log only
+is not called: bad arguments          PROTOCOL_ERROR
+is not called: no such method         UNKNOWN_METHOD
 ====================================  =============================================================
 """
 
@@ -51,31 +51,31 @@ from stormkeeper.thrift.reader import decode
 
 _log = logging.getLogger(__name__)
 
-#: How calls end, for counters.
+#: Outcomes of calls, for counters.
 ANSWERED: Final = "answered"
 DECLARED: Final = "declared"
 FAILED: Final = "failed"
 MALFORMED: Final = "malformed"
 UNKNOWN: Final = "unknown"
 DROPPED: Final = "dropped"
-#: What an unknown method is counted as: any name may come.
+#: The name of all unknown methods in counters.
 NO_METHOD: Final = "?"
 
-#: A message with more bytes than these is read by one thread at a time: reading is work for the
-#: interpreter alone, and the more threads do it, the longer all others wait for their turn.
+#: Longer messages are decoded by one thread at a time: decoding holds the interpreter, and other
+#: threads would wait for all of them.
 _LONG: Final = 65_536
-#: Lines about failures of one method in so many seconds: who fails once usually fails again.
+#: Most log lines about failures of one method in so many seconds.
 _LINES: Final = 10
 _LINES_SECONDS: Final = 10.0
 
 
 @dataclass(slots=True)
 class Caller:
-    """Who calls."""
+    """The client of a call."""
 
     address: str
     port: int
-    #: Who it is, where that was asked; None for whoever comes.
+    #: The authenticated user; None without authentication.
     user: str | None = None
 
     def __str__(self) -> str:
@@ -87,33 +87,15 @@ _CALLER: ContextVar[Caller] = ContextVar("caller")
 
 
 def caller() -> Caller:
-    """Return who made the call that this thread carries out; for handlers.
-
-    Raises
-    ------
-    LookupError
-        If it carries out none.
-    """
+    """Return the client of the call that this thread carries out; raise `LookupError` outside."""
     return _CALLER.get()
 
 
 class Dispatcher:
-    """Carries out calls; in any thread, and in several at a time.
+    """Carries out calls, in any number of threads.
 
-    Parameters
-    ----------
-    service
-        What can be called.
-    handler
-        An object that has a method for each of the service's. It takes the arguments in the order
-        of the IDL, None for one that is absent.
-    clock
-        Returns seconds.
-
-    Raises
-    ------
-    TypeError
-        If the handler lacks a method.
+    The handler has a method for each of the service's, which takes the arguments in the order of
+    the IDL, None for an absent one. Raises `TypeError` if a method is missing.
     """
 
     def __init__(
@@ -128,16 +110,16 @@ class Dispatcher:
         self._lock = threading.Lock()
         self._long_reading = threading.Lock()
         self._lines = LineBudget(_LINES, _LINES_SECONDS)
-        #: How many calls ended how, by (method, one of the words above).
+        #: Calls by (method, outcome).
         self.calls: Counter[tuple[str, str]] = Counter()
-        #: Seconds that each method took, in all.
+        #: Total seconds by method.
         self.seconds: defaultdict[str, float] = defaultdict(float)
         self._declared = {
             name: _declared(method) for name, method in service.methods.items() if method.answer
         }
 
     def carry_out(self, message: ThriftMessage, by: Caller) -> bytes | None:
-        """Carry out a call; return the frame that answers it, None where nobody waits for one."""
+        """Carry out a call; return the frame of the answer, None for a one-way call."""
         began = self._clock()
         method = self._service.methods.get(message.name)
         if method is None:
@@ -151,7 +133,7 @@ class Dispatcher:
         return None if method is not None and method.answer is None else frame
 
     def drop(self, message: ThriftMessage) -> None:
-        """Take note of a call that is not carried out, as its client has gone."""
+        """Count a call that is not carried out, as its client is gone."""
         name = message.name if message.name in self._service.methods else NO_METHOD
         with self._lock:
             self.calls[name, DROPPED] += 1
@@ -184,7 +166,7 @@ class Dispatcher:
         try:
             answer = method.answer(**{field: error})
             return record_frame(Kind.REPLY, method.name, sequence, answer)
-        except SerializationError:  # its message is no text
+        except SerializationError:  # the exception's message is not text
             return None
 
     def _tell(self, name: str, by: Caller, error: Exception) -> None:
@@ -205,7 +187,7 @@ class Dispatcher:
 
 
 def _declared(method: Method) -> dict[type, str]:
-    """Return the exceptions that a method declares, with the field of its answer."""
+    """Return the exceptions that a method declares, with their fields in its answer."""
     assert method.answer is not None
     fields = schema_of(method.answer).fields
     return {field.type[1]: field.name for field in fields if field.id and field.type[0] == STRUCT}

@@ -1,12 +1,9 @@
 """The client that finds the leading Nimbus, as Storm's clients do: by asking the seeds.
 
-Each of ``nimbus.seeds`` is asked who leads (``getLeader``). If it is the one that answered, that
-connection stays; else the answer is dialled. Whatever goes wrong, the next seed is asked; and so it
-is beside one that does not answer soon. When none knew, all are asked again, after a pause, as a
-cluster that elects has no leader for a moment.
-
-Storm's own client tries a dead seed six times, for ten seconds, before it asks the next. Here a
-round over all seeds comes first, and the tries are rounds.
+Each of ``nimbus.seeds`` is asked for the leader (``getLeader``), and the leader is dialled unless
+it answered itself. The next seed is asked after a failure, or beside a seed that does not answer
+soon. If none knows a leader, all are asked again after a pause, as there is no leader during an
+election. (Storm's client tries a dead seed six times, for ten seconds, before it asks the next.)
 """
 
 from __future__ import annotations
@@ -38,17 +35,19 @@ from stormkeeper.thrift.nimbus import AuthorizationException, Nimbus, NimbusCall
 
 _log = logging.getLogger(__name__)
 
-#: After so many rounds a pause grows no more, if its limit allows that: by then it is weeks.
+T = TypeVar("T")
+
+#: Rounds after which the pause, by then weeks, no longer grows.
 _GROWTH: Final = 30
-#: Seconds that one seed may take, so that a dead one leaves the others their time.
+#: Seconds for one seed, so that a dead one leaves time for the others.
 _SEED_SECONDS: Final = 5.0
-#: Seconds after which the next seed is asked beside one that has not answered: a Nimbus that is
-#: well takes milliseconds, and one whose machine is lost never answers.
+#: Seconds after which the next seed is asked too: a healthy Nimbus answers in milliseconds, and one
+#: whose machine is lost never.
 HEAD_START: Final = 0.5
 
 
 class _LeaderAwayError(RpcUnavailableError):
-    """A seed has answered, and whom it takes for the leader is not reached."""
+    """A seed names a leader that cannot be reached."""
 
 
 class LeaderClient:
@@ -57,28 +56,26 @@ class LeaderClient:
     Parameters
     ----------
     seeds
-        Where to ask, as ``host`` or ``host:port``.
+        Addresses as ``host`` or ``host:port``.
     default_port
-        The port of those that name none.
+        The port of seeds without one.
     max_frame
-        The longest message that is sent or taken, in bytes.
+        Most bytes of a message.
     timeout
-        Seconds that a call may take, with finding the leader, where it does not say.
+        Default seconds for a call, with finding the leader.
     rounds
-        How often all seeds are asked again when none knew a leader.
+        How often all seeds are asked again.
     pause
-        Seconds before the first of these rounds; it grows by a millisecond, two, four, …
+        Seconds before the first of these rounds; grows by a millisecond, two, four, …
     longest_pause
-        Seconds that it grows to.
+        Limit of the pause.
     head_start
-        Seconds after which the next seed is asked beside one that has not answered.
-    sleep
-        Waits for so many seconds.
+        Seconds before the next seed is asked too.
 
     Raises
     ------
     ConfigError
-        If a seed is no address.
+        A seed is not an address.
     """
 
     def __init__(
@@ -107,7 +104,7 @@ class LeaderClient:
 
     @classmethod
     def from_conf(cls, conf: Conf) -> Self:
-        """Return the client of the cluster that a configuration is for."""
+        """Return the client of a configuration's cluster."""
         return cls(
             conf["nimbus.seeds"],
             conf["nimbus.thrift.port"],
@@ -131,7 +128,7 @@ class LeaderClient:
 
     @property
     def address(self) -> Address | None:
-        """Where the leader is, as far as is known."""
+        """The address of the leader, if known."""
         client = self._client
         return None if client is None else client.address
 
@@ -142,26 +139,21 @@ class LeaderClient:
 
     @property
     def search_secs(self) -> float:
-        """Seconds that a search takes at most, where nobody answers."""
+        """Most seconds of a search without any answer."""
         asking = (len(self._seeds) - 1) * self._head_start + _SEED_SECONDS
         pauses = sum(map(self._pause_after, range(self._rounds)))
         return (self._rounds + 1) * asking + pauses
 
     def close(self) -> None:
-        """End the connection, and whatever call waits on it."""
+        """Close the connection; a call in progress fails."""
         client, self._client = self._client, None
         if client is not None:
             client.close()
 
     def call(self, name: str, *arguments: Any, timeout: float | None = None) -> Any:
-        """Make a call of the leader; as `ServiceClient.call`.
+        """Call the leader; see `ServiceClient.call`. Only a call that was not sent is repeated.
 
-        It is made again, of whoever leads then, only if it was not sent.
-
-        Raises
-        ------
-        LeaderNotFoundError
-            If there is no leader before the time is up.
+        Raises `LeaderNotFoundError` if no leader is found in time.
         """
         deadline = time.monotonic() + (self._timeout if timeout is None else timeout)
         client = self._client
@@ -173,24 +165,18 @@ class LeaderClient:
             except RpcUnavailableError as error:
                 if time.monotonic() >= deadline:
                     raise
-                _log.info("looking for the leader anew: %s", error)
+                _log.info("searching for the leader again: %s", error)
         return self._call(self.find(deadline), name, arguments, deadline)
 
     def find(self, deadline: float) -> ServiceClient:
-        """Return a client of the leader, connected.
+        """Return a connected client of the leader.
 
-        Parameters
-        ----------
-        deadline
-            The monotonic clock at which the search ends.
-
-        Raises
-        ------
-        LeaderNotFoundError
-            If it is not found by then.
+        Raises `LeaderNotFoundError` after `deadline`, on the monotonic clock.
         """
         if not self._finding.acquire(timeout=max(0.0, deadline - time.monotonic())):
-            raise LeaderNotFoundError("another thread of this process still looks for the leader")
+            raise LeaderNotFoundError(
+                "another thread of this process still searches for the leader"
+            )
         try:
             if self._client is None:
                 self._client = self._search(deadline)
@@ -205,7 +191,7 @@ class LeaderClient:
             return client.call(name, *arguments, timeout=max(0.0, deadline - time.monotonic()))
         except RpcRefusedError as error:
             if error.kind == FaultKind.INTERNAL_ERROR:
-                # Perhaps it leads no longer: what only a leader does, another one refuses so.
+                # Perhaps the Nimbus leads no longer, and refuses a leader's call.
                 self._forget(client)
             raise
         except (RpcError, RemoteProtocolError):
@@ -215,7 +201,7 @@ class LeaderClient:
     def _forget(self, client: ServiceClient) -> None:
         if self._client is client:
             self._client = None
-        # Other threads may have calls on it.
+        # Other threads may have calls in progress.
         client.retire()
 
     def _search(self, deadline: float) -> ServiceClient:
@@ -252,7 +238,7 @@ class LeaderClient:
         return min(self._pause + 2.0 ** min(number, _GROWTH) / 1000, self._longest_pause)
 
     def _ask(self, seed: Address, deadline: float) -> ServiceClient:
-        """Return a client of whom a seed takes for the leader."""
+        """Return a client of the leader that a seed names."""
         deadline = min(deadline, time.monotonic() + _SEED_SECONDS)
         client = self._client_of(seed)
         try:
@@ -277,7 +263,7 @@ class LeaderClient:
 
 
 def _without_zookeeper(reasons: Mapping[str, str]) -> str:
-    """Return the reasons of all seeds, that of those without ZooKeeper once."""
+    """Return the reasons of all seeds; that of seeds without ZooKeeper once."""
     without = [seed for seed, reason in reasons.items() if NO_ZOOKEEPER in reason]
     remedy = reasons[without[0]].partition(f"{NO_ZOOKEEPER}: ")[2]
     others = [f"; {reason}" for seed, reason in reasons.items() if seed not in without]
@@ -285,13 +271,13 @@ def _without_zookeeper(reasons: Mapping[str, str]) -> str:
 
 
 def _may_elect(error: BaseException) -> bool:
-    """Return whether a seed's answer means that a leader may be elected soon."""
-    # No election ends the wait for ZooKeeper.
+    """Return whether a seed's answer means that an election may end soon."""
+    # A seed without ZooKeeper cannot know of an election.
     return isinstance(error, RpcRefusedError | _LeaderAwayError) and NO_ZOOKEEPER not in str(error)
 
 
 def _seed_failure(seed: Address, error: BaseException) -> str:
-    """Say why a seed did not lead to the leader; raise what is nobody's fault but ours."""
+    """Return why a seed did not lead to the leader; raise an error of our own."""
     match error:
         case RemoteProtocolError():
             _log.debug("%s", error)
@@ -308,16 +294,13 @@ def _seed_failure(seed: Address, error: BaseException) -> str:
     raise error
 
 
-T = TypeVar("T")
-
-
 @dataclass(frozen=True, slots=True)
 class Race(Generic[T]):
-    """What came of attempts."""
+    """The result of attempts."""
 
-    #: What the first gave that succeeded; None: none did in time.
+    #: The result of the first success; None without one in time.
     winner: T | None
-    #: How each failed; None where it did not, or not yet.
+    #: The error of each attempt, if it has failed.
     failures: list[BaseException | None]
 
 
@@ -328,20 +311,10 @@ def first_of(
     deadline: float,
     give_back: Callable[[T], None],
 ) -> Race[T]:
-    """Make attempts until one succeeds, each in a thread of its own.
+    """Make attempts, each in a thread, until one succeeds or the deadline on the monotonic clock.
 
-    The next one begins when the one before it has failed, or has had its head start.
-
-    Parameters
-    ----------
-    attempts
-        What may fail, and ends by itself in the end.
-    head_start
-        Seconds.
-    deadline
-        The monotonic clock at which none is waited for any longer.
-    give_back
-        Called with what an attempt gives when another has succeeded before it, or the time is up.
+    As for the addresses of a host in RFC 8305, the next attempt begins when the last one has failed
+    or has had a head start, in seconds. `give_back` is called with each result that comes too late.
     """
     outcomes: SimpleQueue[tuple[int, T | None, BaseException | None]] = SimpleQueue()
     over, is_over = threading.Lock(), False
@@ -349,7 +322,7 @@ def first_of(
     def run(number: int) -> None:
         try:
             found = attempts[number]()
-        except BaseException as error:  # the caller's to judge
+        except BaseException as error:  # the caller decides
             outcomes.put((number, None, error))
             return
         with over:

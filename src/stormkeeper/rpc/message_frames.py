@@ -1,7 +1,7 @@
-"""What goes around a call's arguments and around its answer: Thrift's messages, to and from bytes.
+"""Thrift's messages in frames: the length in four bytes, then method, sequence number and body.
 
-Messages are written in the strict form, which begins with a version, and read in the older form,
-too, as Storm's daemons do. Each is the payload of one frame: its length in four bytes, then itself.
+Messages are written in the strict form, which begins with a version, and read also in the older
+form, as by Storm's daemons.
 """
 
 from __future__ import annotations
@@ -23,15 +23,17 @@ _unpack_i32: Final = Struct(">i").unpack_from
 _unpack_old_end: Final = Struct(">bi").unpack_from
 _i32: Final = Struct(">i")
 _head: Final = Struct(">Hxbi")
+_HEADER: Final = 4
+_unpack_length: Final = Struct(">i").unpack_from
 
-#: The two bytes with which a message in the strict form begins.
+#: The first two bytes of a message in the strict form.
 _VERSION: Final = 0x8001
-#: The longest name of a method that is taken, in bytes: so much of it may stand in a log.
+#: Most bytes of a method's name, as the log may show it.
 _MAX_NAME: Final = 256
-#: How the text of a fault begins where the server does not reach ZooKeeper.
+#: The beginning of a fault's text if the server does not reach ZooKeeper.
 NO_ZOOKEEPER: Final = "this server does not reach ZooKeeper"
-#: How TLS and HTTP begin, which somebody may speak to a port for Thrift.
-#: How a client of Thrift's SASL transport begins: the status START, and a length below 256.
+
+#: The first bytes of Thrift's SASL transport: the status START, and a length below 256.
 SASL: Final = b"\x01\x00\x00\x00"
 _SASL_ERROR: Final = 4
 
@@ -40,6 +42,7 @@ SASL_REMEDY: Final = (
     " org.apache.storm.security.auth.SimpleTransportPlugin in the client's storm.yaml"
 )
 
+#: Other protocols by the first bytes of a connection.
 _OTHERS: Final = {
     b"\x16\x03": "TLS: this port speaks plain Thrift",
     b"GET ": "HTTP: this port speaks Thrift",
@@ -50,17 +53,17 @@ _OTHERS: Final = {
 
 
 class Kind(IntEnum):
-    """What a message is."""
+    """The type of a message."""
 
     CALL = 1
     REPLY = 2
     EXCEPTION = 3
-    #: A call that nobody answers.
+    #: A call without an answer.
     ONEWAY = 4
 
 
 class FaultKind(IntEnum):
-    """Why a call has no answer: the kinds of Thrift's ``TApplicationException``."""
+    """The types of Thrift's ``TApplicationException``."""
 
     UNKNOWN = 0
     UNKNOWN_METHOD = 1
@@ -75,38 +78,31 @@ class FaultKind(IntEnum):
     UNSUPPORTED_CLIENT_TYPE = 10
 
 
-# It belongs to Thrift itself, and so to no service's IDL. Its kind is no enum, as a peer may have
-# more of them.
+# A part of Thrift itself, not of a service's IDL. The type is no enum, as a peer may have others.
 _Fault: Any = idl.load_text(
     "struct ApplicationException { 1: optional string message, 2: optional i32 type }", __name__
 )["ApplicationException"]
 
 
 def internal_error(method: str) -> str:
-    """Return how Storm's servers begin the text of an internal error."""
+    """Return the beginning of an internal error's text, as Storm's servers write it."""
     return f"Internal error processing {method}"
 
 
 class ThriftMessage(NamedTuple):
-    """A message."""
+    """A call, an answer or a fault."""
 
     kind: Kind
     #: The method.
     name: str
-    #: Which call it is, or answers.
+    #: The number of the call, chosen by the client.
     sequence: int
-    #: Its arguments, its answer or its fault, encoded.
+    #: The encoded arguments, answer or fault.
     body: bytes
 
 
 def read_message(payload: bytes) -> ThriftMessage:
-    """Read the payload of a frame, but for the body.
-
-    Raises
-    ------
-    RemoteProtocolError
-        If it is no message.
-    """
+    """Read the payload of a frame, except for the body; raise `RemoteProtocolError`."""
     try:
         (first,) = _unpack_i32(payload)
         if first < 0:
@@ -148,49 +144,37 @@ def _name(payload: bytes, pos: int, length: int) -> tuple[str, int]:
 
 
 def frame(kind: Kind, name: str, sequence: int, body: bytes) -> bytes:
-    """Return a message in its frame, in the strict form."""
+    """Return a message in the strict form, in a frame."""
     encoded = name.encode()
     head = _head.pack(_VERSION, kind, len(encoded)) + encoded + _i32.pack(sequence)
     return _i32.pack(len(head) + len(body)) + head + body
 
 
 def record_frame(kind: Kind, name: str, sequence: int, record: TPayload) -> bytes:
-    """Return a message with a record in it, in its frame.
-
-    Raises
-    ------
-    SerializationError
-        If the record does not fit its schema.
-    """
+    """Return a message with a record, in a frame; raise `SerializationError` for a bad record."""
     return frame(kind, name, sequence, encode(record))
 
 
 def fault_frame(name: str, sequence: int, kind: FaultKind, text: str) -> bytes:
-    """Return the message that a call has no answer, in its frame."""
+    """Return a fault in a frame."""
     body = encode(_Fault(text, int(kind)))
     return frame(Kind.EXCEPTION, name, sequence, body)
 
 
 def read_fault(body: bytes) -> tuple[int, str]:
-    """Read the body of a message of the kind EXCEPTION: why, as in `FaultKind`, and in words.
-
-    Raises
-    ------
-    SerializationError
-        If it is none.
-    """
+    """Read the body of a fault: a `FaultKind` and a text; raise `SerializationError`."""
     fault = decode(_Fault, body)
     return fault.type or FaultKind.UNKNOWN, fault.message or ""
 
 
 def sasl_refusal() -> bytes:
-    """Return the message by which a client of Thrift's SASL transport learns why it is refused."""
+    """Return the message by which Thrift's SASL transport refuses a client, with the reason."""
     text = f"this is no server for {SASL_REMEDY}".encode()
     return bytes([_SASL_ERROR]) + len(text).to_bytes(4, "big") + text
 
 
 def bad_length(length: int, max_size: int) -> RemoteProtocolError:
-    """Return the fault of a frame whose length is negative or above `max_size`."""
+    """Return the error for a length that is negative or above `max_size`."""
     raw = length.to_bytes(4, "big", signed=True)
     hint = next((hint for begin, hint in _OTHERS.items() if raw.startswith(begin)), "")
     if hint:
@@ -201,22 +185,11 @@ def bad_length(length: int, max_size: int) -> RemoteProtocolError:
     )
 
 
-_HEADER: Final = 4
-_unpack_length: Final = Struct(">i").unpack_from
-
-
 class FrameSplitter:
-    """Cuts a stream of bytes, however it is chopped, into the payloads of its frames.
+    """Cuts a byte stream into the payloads of its frames, without I/O.
 
-    Each byte is copied a bounded number of times, and memory is taken for bytes that came, never
-    for those that a length announces.
-
-    Parameters
-    ----------
-    max_size
-        The largest payload that is accepted, in bytes.
-    bad_length
-        Makes the fault of a frame whose length is negative or above that; called with both.
+    Each byte is copied a bounded number of times, and memory is allocated for received bytes, never
+    for an announced length. `bad_length` makes the error for a length and `max_size`.
     """
 
     __slots__ = ("_bad_length", "_max_size", "_missing", "_partial", "fault")
@@ -226,33 +199,32 @@ class FrameSplitter:
     ) -> None:
         self._max_size = max_size
         self._bad_length = bad_length
-        #: The beginning of a frame, with its length; empty between frames.
+        #: The beginning of a frame, with the length; empty between frames.
         self._partial = bytearray()
-        #: Bytes that the length of the partial frame lacks or, once that is whole, the payload.
+        #: Missing bytes of the partial frame's length or, after that, of its payload.
         self._missing = _HEADER
-        #: The bad length that ended the stream, once one was met.
+        #: The error that ended the stream.
         self.fault: RemoteProtocolError | None = None
 
     @property
     def has_partial(self) -> bool:
-        """Whether a frame has begun and is not whole."""
+        """Whether a frame is incomplete."""
         return bool(self._partial)
 
     @property
     def partial_bytes(self) -> int:
-        """How much has come of a frame that is not whole."""
+        """Received bytes of an incomplete frame."""
         return len(self._partial)
 
     def feed(self, data: bytes) -> list[bytes]:
-        """Take the next bytes and give the payloads that they complete.
+        """Return the payloads that the next bytes complete.
 
-        Frames before a bad length are not lost: they are given, `fault` is set, and the next call
-        raises it.
+        Frames before a bad length are returned; `fault` is set, and the next call raises it.
 
         Raises
         ------
         RemoteProtocolError
-            If a frame's length is negative or above `max_size`; by every call from then on.
+            A length is negative or above `max_size`; on every later call too.
         """
         payloads: list[bytes] = []
         if self.fault is None:
@@ -263,7 +235,7 @@ class FrameSplitter:
         return payloads
 
     def _cut(self, data: bytes, pos: int, payloads: list[bytes]) -> None:
-        """Cut whole frames out of `data` from `pos`, and keep what is left as a partial one."""
+        """Cut complete frames out of `data` from `pos`, and keep the rest."""
         size = len(data)
         missing = _HEADER
         while size - pos >= _HEADER:
@@ -281,7 +253,7 @@ class FrameSplitter:
             self._missing = missing - (size - pos)
 
     def _complete_partial(self, data: bytes, payloads: list[bytes]) -> int:
-        """Add to the partial frame what it lacks; return how many bytes of `data` that took."""
+        """Continue the partial frame; return the bytes used."""
         pos = 0
         partial = self._partial
         while True:

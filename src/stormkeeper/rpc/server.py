@@ -1,12 +1,11 @@
-"""The server: sockets in one thread, handlers in a bounded number of others.
+"""The Thrift server: one thread for all sockets, a limited number of threads for calls.
 
-The sockets have an asyncio loop in a thread of their own: thousands of idle or slow clients cost it
-next to nothing, and a handler that waits for ZooKeeper for seconds holds up nobody's bytes. What
-the handlers do is synchronous, like everything on ZooKeeper here, so they have threads
-(`working.CallThreads`).
+The sockets belong to an asyncio loop, in which thousands of idle or slow clients cost little.
+Handlers are synchronous, as everything on ZooKeeper is here, and may wait for seconds in threads of
+their own.
 
-A client's calls are carried out one at a time and answered in their order. One whose client has
-gone before it began is not carried out, unless nobody waits for its answer anyway.
+A client's calls are carried out one at a time. A call whose client is gone before it began is
+dropped, unless it is one-way.
 """
 
 from __future__ import annotations
@@ -38,11 +37,11 @@ from stormkeeper.thrift.idl import Service
 
 _log = logging.getLogger(__name__)
 
-#: Seconds between two looks at the time limits.
+#: Seconds between checks of the time limits.
 _TICK: Final = 1.0
-#: Seconds for the thread of the sockets to begin, and to end.
+#: Seconds for the loop's thread to start and to stop.
 _PATIENCE: Final = 10.0
-#: Lines about one matter, as an address or a cause of turning away, in so many seconds.
+#: Most log lines about one matter, such as an address, in so many seconds.
 _LINES: Final = 10
 _LINES_SECONDS: Final = 10.0
 
@@ -50,23 +49,8 @@ _LINES_SECONDS: Final = 10.0
 class ThriftServer:
     """Serves a Thrift service, from `start` to `stop`.
 
-    Parameters
-    ----------
-    service
-        What can be called.
-    handler
-        As for `Dispatcher`. `dispatching.caller` tells it who calls.
-    limits
-        What clients may use.
-    name
-        Of its threads.
-    authenticate
-        Makes what a client goes through before its first call; None: nothing.
-
-    Raises
-    ------
-    TypeError
-        If the handler lacks a method.
+    `authenticate` returns the handshake of a client, if there is one. A handler's method finds its
+    caller by `dispatcher.caller`. Raises `TypeError` if the handler lacks a method.
     """
 
     def __init__(
@@ -85,10 +69,10 @@ class ThriftServer:
         self._authenticate = authenticate
         self.workers = CallThreads(limits.threads, limits.max_waiting, f"{name}-call")
         self.buffer = memoryview(bytearray(READ_BYTES))
-        #: What all connections hold, in bytes.
+        #: Bytes held by all connections.
         self.held = 0
         self.is_draining = False
-        #: From `start` on.
+
         self.loop: asyncio.AbstractEventLoop
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._places: Places[Channel] = Places(
@@ -96,7 +80,7 @@ class ThriftServer:
         )
         self._lines = LineBudget(_LINES, _LINES_SECONDS)
         self._channels: set[Channel] = set()
-        #: Of these, how many were cut at the end.
+        #: Connections cut at the end.
         self._cut = 0
         self._connecting: set[asyncio.Task[object]] = set()
         self._has_begun = threading.Event()
@@ -104,28 +88,20 @@ class ThriftServer:
 
     @property
     def open(self) -> int:
-        """Connections that are open."""
+        """The number of open connections."""
         return len(self._channels)
 
     def start(self, listener: socket.socket) -> None:
-        """Serve the clients of a socket that listens, which is closed at the end; once."""
+        """Serve the clients of a listening socket, which is closed at the end; once."""
         self.loop = asyncio.new_event_loop()
         self.loop.call_soon(self._begin, listener)
         self._thread.start()
         self._has_begun.wait(_PATIENCE)
 
     def stop(self, timeout: float) -> int:
-        """Accept no more, answer what has come, and close all connections.
+        """Accept no more, answer the received calls, and close all connections.
 
-        Parameters
-        ----------
-        timeout
-            Seconds that calls under way and the reading of their answers may take.
-
-        Returns
-        -------
-        int
-            The connections that were cut, as that was not enough.
+        After `timeout` seconds the remaining connections are cut; returns how many.
         """
         if not self._thread.is_alive():
             return 0
@@ -137,23 +113,23 @@ class ThriftServer:
         return self._cut
 
     def carry_out(self, channel: Channel, message: ThriftMessage) -> str | None:
-        """Have a call carried out, and `channel` told; return why that is refused, if it is."""
+        """Start a call and report its answer to `channel`; return the reason of a refusal."""
         if self.workers.submit(partial(self._work, channel, message), len(message.body)):
             return None
         return f"{counted(self.workers.waiting, 'call')} waiting already; try again later"
 
     def warn(self, line: str, matter: Hashable) -> None:
-        """Write a line into the log, unless there were many about that matter."""
+        """Log a line, unless there were many about that matter."""
         if (left_out := self._lines.spend(matter, time.monotonic())) is not None:
             more = f" (and {left_out} more such lines)" if left_out else ""
             _log.warning("%s%s", line, more)
 
     def used(self, channel: Channel) -> None:
-        """Take note that a connection had a call answered."""
+        """Record an answered call."""
         self._places.used(channel, channel.caller.address)
 
     def forget(self, channel: Channel) -> None:
-        """Take note that a connection is closed."""
+        """Record a closed connection."""
         if channel in self._channels:
             self._channels.discard(channel)
             self._places.leave(channel, channel.caller.address)
@@ -169,7 +145,7 @@ class ThriftServer:
             self.loop.close()
 
     async def _end(self) -> None:
-        """Have what was aborted closed."""
+        """Let aborted connections close."""
         await asyncio.gather(*self._connecting, return_exceptions=True)
         await asyncio.sleep(0)
 
@@ -191,7 +167,7 @@ class ThriftServer:
             connection.close()
             return
         connection.setblocking(False)
-        # So that a client whose machine is gone is noticed.
+        # Notices a client whose machine is gone.
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         caller = Caller(address, port)
         authentication = None if self._authenticate is None else self._authenticate(caller)
@@ -205,7 +181,7 @@ class ThriftServer:
         task.add_done_callback(partial(self._connected, channel, connection))
 
     def _make_room(self, address: str) -> tuple[str, str] | None:
-        """Return why a connection cannot be let in, having ended an idle one if that is enough."""
+        """End an idle connection for a new one if needed; return why it is refused anyway."""
         refusal = self._places.refuses(address, len(self._channels))
         if refusal is not None:
             idle = self._places.given_up(address, len(self._channels), lambda each: each.is_idle)
@@ -231,7 +207,7 @@ class ThriftServer:
         frame = self.dispatcher.carry_out(message, channel.caller)
         try:
             self.loop.call_soon_threadsafe(channel.answered, frame)
-        except RuntimeError:  # the loop is closed: the server has stopped
+        except RuntimeError:  # the loop is closed
             _log.debug("%s of %s is answered too late", message.name, channel.caller)
 
     def _tick(self) -> None:
@@ -260,32 +236,23 @@ class ThriftServer:
         self.loop.call_soon(self.loop.stop)
 
 
-#: Bytes of the messages whose handlers run at a time, beyond the first: what is read out of a
-#: message may take forty times its bytes.
+#: Most bytes of messages in progress, beyond the first: a decoded message may take forty times its
+#: bytes.
 MAX_COST: Final = 8 * 1024 * 1024
 
-#: Bytes of a message that takes too little to wait for that: handlers may hold all of the above for
-#: minutes, as submissions that wait for copies do, and nobody else is to notice.
+#: A message of fewer bytes does not wait for that: handlers may occupy all of the above for
+#: minutes, such as submissions that wait for copies.
 CHEAP: Final = 16 * 1024
 
-#: Bytes of the messages that wait, beyond the first: whoever sent them may be gone.
+#: Most bytes of waiting messages, beyond the first, as their clients may be gone.
 MAX_WAITING_COST: Final = 64 * 1024 * 1024
 
 
 class CallThreads:
-    """Runs calls in at most so many threads, which are started as they are needed.
+    """Runs calls in a limited number of threads, which are started when needed.
 
-    Calls begin in their order, but that one which is too dear for now lets others pass. The threads
-    are daemons: a handler that never returns keeps no process from its end.
-
-    Parameters
-    ----------
-    threads
-        How many at most.
-    most_waiting
-        Calls that may wait for one.
-    name
-        Of the threads.
+    Calls start in order, except that an expensive call lets others pass until there is room. The
+    threads are daemons: a handler that never returns does not keep the process alive.
     """
 
     def __init__(self, threads: int, most_waiting: int, name: str) -> None:
@@ -296,25 +263,20 @@ class CallThreads:
         self._waiting: deque[tuple[int, Callable[[], None]]] = deque()
         self._threads: list[threading.Thread] = []
         self._is_stopped = False
-        #: Threads that carry out a call, and the bytes of what they do and of what waits.
+        #: Busy threads, and the message bytes of calls in progress and of waiting ones.
         self.busy = 0
         self._cost = 0
         self._waiting_cost = 0
 
     @property
     def waiting(self) -> int:
-        """How many calls wait."""
+        """The number of waiting calls."""
         return len(self._waiting)
 
     def submit(self, work: Callable[[], None], cost: int) -> bool:
-        """Have a call carried out; return whether that will be.
+        """Queue a call, which must not raise; return False if it is refused.
 
-        Parameters
-        ----------
-        work
-            Carries it out, and raises nothing.
-        cost
-            The bytes of its message.
+        `cost` is the size of its message in bytes.
         """
         with self._changed:
             if self._is_stopped or len(self._waiting) >= self._most_waiting:
@@ -329,21 +291,21 @@ class CallThreads:
             return True
 
     def stop(self) -> None:
-        """Begin nothing more; what is under way goes on."""
+        """Start no further call; calls in progress continue."""
         with self._changed:
             self._is_stopped = True
             self._waiting.clear()
             self._changed.notify_all()
 
     def _start_one(self) -> bool:
-        """Start a thread if there may be one more; return whether there is any."""
+        """Start another thread if allowed; return whether there is any."""
         if len(self._threads) < self._most:
             name = f"{self._name}-{len(self._threads)}"
             thread = threading.Thread(target=self._run, name=name, daemon=True)
             try:
                 thread.start()
-            except RuntimeError as error:  # the system has no more, for now
-                _log.error("no thread to carry out calls: %s", error)
+            except RuntimeError as error:  # the system's limit
+                _log.error("cannot start a thread for calls: %s", error)
             else:
                 self._threads.append(thread)
         return bool(self._threads)
@@ -353,15 +315,15 @@ class CallThreads:
             cost, work = taken
             try:
                 work()
-            except BaseException:  # whatever it is, the next call has this thread
-                _log.exception("a call was not carried out: this is a defect of Stormkeeper")
-            # Or what it holds would be held until the next call.
+            except BaseException:  # the thread stays for the next call
+                _log.exception("a call failed: this is a defect of Stormkeeper")
+            # Free its memory before the next call.
             del work, taken
             with self._changed:
                 self.busy -= 1
                 self._cost -= cost
                 if self._waiting:
-                    # Something was too dear.
+                    # An expensive call may fit now.
                     self._changed.notify_all()
 
     def _take(self) -> tuple[int, Callable[[], None]] | None:

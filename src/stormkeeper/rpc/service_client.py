@@ -1,8 +1,8 @@
-"""The client of a service at one address: one call at a time, each with a deadline.
+"""The blocking client of a Thrift service at one address: one call at a time, each with a deadline.
 
-What a call can end in: its value; the exception that its method declares; `RpcRefusedError`, the
-server's word that it was not carried out to its end; `RpcUnavailableError`, it was not sent; or
-`RpcOutcomeUnknownError`, it was sent, and what became of it is not known.
+A call ends in its value; in an exception that its method declares; in `RpcRefusedError`, if the
+server says that it failed; in `RpcUnavailableError`, if it was not sent; or in
+`RpcOutcomeUnknownError`, if it was sent and not answered.
 """
 
 from __future__ import annotations
@@ -41,22 +41,23 @@ from stormkeeper.rpc.message_frames import (
 from stormkeeper.thrift.idl import Method, Service, schema_of
 from stormkeeper.thrift.reader import decode
 
-#: Bytes read at a time.
+#: Bytes read at once.
 _READ_BYTES: Final = 65_536
-#: Seconds that connecting may take, out of a call's time.
+#: Most seconds for connecting, out of a call's timeout.
 _CONNECT_SECONDS: Final = 10.0
 
 
-class Calls:
-    """A service's methods as methods of Python's.
+#: Texts for errors of sockets.
+_IN_WORDS: Final = {
+    errno.ECONNREFUSED: "connection refused: nothing listens there",
+    errno.ECONNRESET: "the server cut the connection",
+    errno.EPIPE: "the server closed the connection",
+    errno.ETIMEDOUT: "the network timed out",
+}
 
-    Parameters
-    ----------
-    service
-        Whose methods.
-    call
-        Makes a call: called with a method's name and its arguments.
-    """
+
+class Calls:
+    """A service's methods as Python methods, each of which is a `call` with the method's name."""
 
     def __init__(self, service: Service, call: Callable[..., Any]) -> None:
         self._service = service
@@ -69,18 +70,9 @@ class Calls:
 
 
 class ServiceClient:
-    """Calls a service at one address, from any thread; it connects when there is a call.
+    """Calls a service at one address, from any thread; connects at the first call.
 
-    Parameters
-    ----------
-    service
-        What can be called.
-    address
-        Where.
-    max_frame
-        The longest message that is sent or taken, in bytes.
-    timeout
-        Seconds that a call may take, where it does not say.
+    `max_frame` is the longest message in bytes, `timeout` the default of a call in seconds.
     """
 
     def __init__(
@@ -107,7 +99,7 @@ class ServiceClient:
         self.close()
 
     def close(self) -> None:
-        """End the connection, and whatever call waits on it."""
+        """Close the connection; a call in progress fails."""
         self._is_closed = True
         connection = self._socket
         if connection is not None:
@@ -116,52 +108,40 @@ class ServiceClient:
         self.retire()
 
     def retire(self) -> None:
-        """End the connection when the call under way, if there is one, is answered."""
+        """Close the connection after the call in progress, if any."""
         self._is_closed = True
         if self._turn.acquire(blocking=False):
             self._drop()
             self._turn.release()
-        # Else it is done by the thread whose turn it is.
+        # Otherwise the thread with the call in progress closes the connection.
 
     def call(self, name: str, *arguments: Any, timeout: float | None = None) -> Any:
-        """Make a call.
+        """Make a call, with the arguments in the order of the IDL; those left out are absent.
 
-        Parameters
-        ----------
-        name
-            The method.
-        *arguments
-            In the order of the IDL; what is left out is absent.
-        timeout
-            Seconds that it may take, with connecting.
-
-        Returns
-        -------
-        object
-            What the method returns; None if that is nothing.
+        `timeout` in seconds includes connecting.
 
         Raises
         ------
         Exception
-            What the method declares: an exception of the service's IDL.
+            An exception that the method declares.
         RpcUnavailableError
-            If it was not sent.
+            The call was not sent.
         RpcOutcomeUnknownError
-            If it was sent and not answered.
+            The call was sent and not answered.
         RpcRefusedError
-            If the server says that it could not.
+            The server says that the call failed.
         RemoteProtocolError
-            If what came is no answer to it.
+            The answer is invalid.
         LocalProtocolError
-            If its arguments are larger than a message may be.
+            The arguments are too large for a message.
         SerializationError
-            If an argument is not of its type.
+            An argument has another type.
         """
         method = self._service.methods[name]
         deadline = time.monotonic() + (self._timeout if timeout is None else timeout)
         kind = Kind.ONEWAY if method.answer is None else Kind.CALL
         if not self._turn.acquire(timeout=max(0.0, deadline - time.monotonic())):
-            raise RpcUnavailableError(f"{self.address}: the call before this one takes its time")
+            raise RpcUnavailableError(f"{self.address}: an earlier call is still in progress")
         try:
             self._sequence = self._sequence % 0x7FFFFFFF + 1
             frame = record_frame(kind, name, self._sequence, method.arguments(*arguments))
@@ -178,20 +158,14 @@ class ServiceClient:
         return None if message is None else self._value(method, message)
 
     def connect(self, timeout: float) -> None:
-        """Connect, if that is not done; else the first call does it.
-
-        Raises
-        ------
-        RpcUnavailableError
-            If it fails.
-        """
+        """Connect now rather than at the first call; raise `RpcUnavailableError`."""
         with self._turn:
             self._connected(time.monotonic() + timeout)
 
     def _exchange(
         self, frame: bytes, name: str, deadline: float, *, is_answered: bool
     ) -> ThriftMessage | None:
-        """Send a call and return the message that answers it."""
+        """Send a call and receive the answer."""
         connection = self._connected(deadline)
         is_whole = False
         try:
@@ -205,7 +179,7 @@ class ServiceClient:
             why = f"{self.address}: {name}: {in_words(error)}"
             if is_whole:
                 raise RpcOutcomeUnknownError(
-                    f"{why}; whether it was carried out is not known: look before you try again"
+                    f"{why}; the call may have been carried out: look before you try again"
                 ) from error
             raise RpcUnavailableError(why) from error
         except BaseException:
@@ -271,7 +245,7 @@ class ServiceClient:
                 kind, text = read_fault(message.body)
                 beginning = internal_error(method.name)
                 reason = text.removeprefix(f"{beginning}: ") or "no reason given"
-                if reason == beginning:  # Storm's words, which say nothing more
+                if reason == beginning:  # Storm gives no reason
                     reason += "; its log says why"
                 raise RpcRefusedError(f"{self.address}: {method.name}: {reason}", kind, reason)
             assert method.answer is not None
@@ -294,7 +268,7 @@ class ServiceClient:
 
 
 def _left(deadline: float) -> float:
-    """Return the seconds that are left."""
+    """Return the remaining seconds; raise `TimeoutError` if there are none."""
     left = deadline - time.monotonic()
     if left <= 0:
         raise TimeoutError
@@ -302,7 +276,7 @@ def _left(deadline: float) -> float:
 
 
 def _is_stale(connection: socket.socket) -> bool:
-    """Whether a connection without a call has ended, or has something that no call asked for."""
+    """Return whether an idle connection has ended, or has received unexpected bytes."""
     connection.settimeout(0)
     try:
         connection.recv(1, socket.MSG_PEEK)
@@ -315,18 +289,10 @@ def _is_stale(connection: socket.socket) -> bool:
 
 Candidate = tuple[socket.AddressFamily, tuple[Any, ...]]
 
-#: What a socket's errors mean to whoever dials.
-_IN_WORDS: Final = {
-    errno.ECONNREFUSED: "connection refused: nothing listens there",
-    errno.ECONNRESET: "the server cut the connection",
-    errno.EPIPE: "the server closed the connection",
-    errno.ETIMEDOUT: "the network timed out",
-}
-
 
 def in_words(error: OSError) -> str:
-    """Say what a socket's error means."""
-    if isinstance(error, socket.gaierror):  # whose numbers are others
+    """Return the meaning of a socket's error."""
+    if isinstance(error, socket.gaierror):  # has other error numbers
         return f"the host's name could not be looked up: {error.strerror}"
     if isinstance(error, TimeoutError) and error.errno is None:
         return "no answer in time"
@@ -334,19 +300,9 @@ def in_words(error: OSError) -> str:
 
 
 def connect(address: Address, timeout: float) -> socket.socket:
-    """Return a TCP connection, its addresses tried in turn, each for its share of the time.
+    """Return a TCP connection, trying the host's addresses in turn, each for a share of the time.
 
-    Parameters
-    ----------
-    address
-        What to connect to.
-    timeout
-        Seconds.
-
-    Raises
-    ------
-    RpcUnavailableError
-        If none was made.
+    Raises `RpcUnavailableError`.
     """
     deadline = time.monotonic() + timeout
     error: OSError = OSError(errno.EADDRNOTAVAIL, "no address to connect to")
@@ -381,19 +337,19 @@ def _connect(candidate: Candidate, timeout: float) -> socket.socket:
 def _check_is_another(connection: socket.socket) -> None:
     """Raise `ConnectionRefusedError` if a socket is connected to itself.
 
-    TCP does that when the kernel gives it the very port that it asks for: nobody listens there.
+    TCP does so if the kernel chooses the port that is dialled, on which no process listens.
     """
     if connection.getsockname() == connection.getpeername():
         raise ConnectionRefusedError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
 
 
 def _look_up(address: Address, deadline: float) -> list[Candidate]:
-    """Return where a host is; raises `OSError` alone."""
+    """Return the addresses of a host; raises only `OSError`."""
     try:
         return _resolve(address, socket.AI_NUMERICHOST)
     except socket.gaierror:
         pass
-    # The resolver takes as long as it likes; a thread of its own waits for it.
+    # The resolver has no timeout, so a thread of its own waits for it.
     found: list[list[Candidate] | OSError] = []
 
     def look_up() -> None:
@@ -405,7 +361,7 @@ def _look_up(address: Address, deadline: float) -> list[Candidate]:
     thread = threading.Thread(target=look_up, name=f"rpc-lookup-{address.host}", daemon=True)
     try:
         thread.start()
-    except RuntimeError as error:  # no more threads, for now
+    except RuntimeError as error:  # the system's limit of threads
         raise OSError(errno.EAGAIN, f"no thread to look up its name: {error}") from error
     thread.join(max(0.0, deadline - time.monotonic()))
     if not found:
@@ -419,6 +375,6 @@ def _resolve(address: Address, flags: int) -> list[Candidate]:
     try:
         found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=flags)
     except UnicodeError as error:
-        # A label of the name is empty, or longer than a name server could be asked for.
+        # A label of the name is empty or too long.
         raise socket.gaierror(socket.EAI_NONAME, f"no host name: {error}") from error
     return [(family, place) for family, _, _, _, place in found]
