@@ -237,7 +237,7 @@ def test_the_daemon_ends_with_the_log_of_a_server_that_ends(tmp_path):
 
 
 @pytest.mark.slow
-def test_second_server_on_a_folder_is_refused_until_the_first_ends(tmp_path):
+def test_second_server_on_a_folder_is_refused_until_first_ends(tmp_path):
     with storm(tmp_path, "storm.zookeeper.port=0") as first:
         assert first.stdout.readline().startswith("zookeeper listening on")
         with storm(tmp_path, "storm.zookeeper.port=0") as second:

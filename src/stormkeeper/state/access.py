@@ -1,8 +1,8 @@
-"""Who may do what with a node of the cluster's state: Storm's rules, path by path.
+"""Access to nodes of the cluster's state: Storm's rules, path by path.
 
-A node gets its rules when it is made, from whoever makes it. Daemons keep what they make to
-themselves, but let a topology's workers read what is theirs to know, and make nodes of their own
-in the directories where they report. Workers let the daemons at what they make.
+A node gets its ACL from the process that makes it. Daemons keep their nodes to themselves, but let
+a topology's workers read the topology's records and make nodes in the directories for reports.
+Workers give the daemons all rights to the workers' nodes.
 """
 
 import base64
@@ -15,32 +15,32 @@ from stormkeeper.errors import ConfigError
 
 
 class Role(Enum):
-    """What a process is to the cluster's state."""
+    """The kind of a process, as far as the cluster's state is concerned."""
 
-    #: Nimbus, a supervisor, a tool: whoever has the daemons' credentials.
+    #: Nimbus, a supervisor, a tool: a process with the daemons' credentials.
     SERVER = "server"
-    #: A topology's worker, which has its topology's alone.
+    #: A worker, which has only the topology's credentials.
     WORKER = "worker"
 
 
 class Permission(Enum):
-    """What is granted."""
+    """Rights that an ACL grants."""
 
     READ = "read"
-    #: Reading, writing, making and deleting children, changing who may.
+    #: Reading, writing, making and deleting children, changing the ACL.
     ALL = "all"
 
 
 class Grant(NamedTuple):
-    """One entry of a node's access control list, as ZooKeeper knows them."""
+    """One entry of a node's ACL."""
 
-    #: How the other one proves who it is: "digest", "sasl", or "auth" for the maker itself.
+    #: ZooKeeper's authentication scheme: "digest", "sasl", or "auth" for the node's maker.
     scheme: str
     id: str
     permission: Permission
 
 
-#: Whoever makes the node, under every identity that it has proved.
+#: The maker of the node, under every identity that it has proved.
 CREATOR: Final = Grant("auth", "", Permission.ALL)
 
 #: Where a topology's workers may read: at and below ``<directory>/<topology id>``.
@@ -48,26 +48,26 @@ _READ: Final = frozenset(
     (paths.STORMS, paths.ASSIGNMENTS, paths.CREDENTIALS, paths.LOG_CONFIGS, paths.TASKS)
 )
 
-#: Where they may do everything with ``<directory>/<topology id>`` itself, and so make nodes below
-#: it. What a daemon has made there is the daemon's.
+#: Where the workers have all rights to ``<directory>/<topology id>`` itself, and so make nodes
+#: below. Nodes that a daemon makes there stay the daemon's.
 _REPORT: Final = frozenset(
     (paths.WORKERBEATS, paths.ERRORS, paths.BACKPRESSURE, paths.TASKBEATS, paths.TASKERRORS)
 )
 
 
 class AccessRules:
-    """What is granted on a node that this process makes. Safe for threads.
+    """Grants on nodes that this process makes. Safe for threads.
 
     Parameters
     ----------
     authenticated
-        Whether this process proves who it is; if not, all it makes is open to everyone.
+        Whether this process authenticates; if not, its nodes are open to all.
     role
-        What it is.
+        The kind of this process.
     topology_digest
-        The workers' `digest_id` where no topology has one of its own; None for none.
+        The workers' `digest_id` if a topology has none of its own; None for none.
     super_acl
-        What a worker grants the daemons.
+        A worker's grant to the daemons.
     """
 
     def __init__(
@@ -84,14 +84,14 @@ class AccessRules:
         self._workers_own = (CREATOR,) if super_acl is None else (CREATOR, super_acl)
 
     def grants(self, path: str, workers: str | None = None) -> tuple[Grant, ...]:
-        """Return what is granted on a node made at `path`; ``()``: everything, to everyone.
+        """Return the grants on a node made at `path`; ``()``: open to all.
 
         Parameters
         ----------
         path
-            Relative to ``storm.zookeeper.root``, as everywhere: "/assignments/wc-1-1700000000".
+            Relative to ``storm.zookeeper.root``: "/assignments/wc-1-1700000000".
         workers
-            The `digest_id` of the topology's own workers; None: `topology_digest`.
+            The `digest_id` of the topology's workers; None: `topology_digest`.
         """
         if not self._authenticated:
             return ()
@@ -106,7 +106,7 @@ class AccessRules:
 
 
 def _of_workers(path: str) -> Permission | None:
-    """Return what a topology's workers may do with a node that a daemon makes."""
+    """Return the workers' permission on a node that a daemon makes."""
     top = paths.first_level(path)
     if top in _READ:
         return Permission.READ
@@ -114,26 +114,26 @@ def _of_workers(path: str) -> Permission | None:
     return Permission.ALL if top in _REPORT and is_a_topology_s else None
 
 
-#: Nothing is proved, and so everything is open to everyone.
+#: Without authentication: all nodes are open to all.
 OPEN: Final = AccessRules(authenticated=False)
 
 
 def digest_id(payload: str) -> str:
-    """Return the id by which access control lists name the user of ``user:password``.
+    """Return the ACL id of a user, from ``user:password``.
 
     As ZooKeeper's ``DigestAuthenticationProvider``: the user, and the SHA-1 of the whole in base64.
 
     Raises
     ------
     ConfigError
-        `payload` is no text, or has no colon; it is not in the message.
+        `payload` is no text, or has no colon; the message does not contain it.
 
     Examples
     --------
     >>> digest_id("storm:secret")
     'storm:jTZg6y+meeRlzuZs+/JjMmmZIlk='
     """
-    # It may come from a topology's configuration, which nobody has checked.
+    # May come from a topology's configuration, which is not validated.
     user, colon, _ = payload.partition(":") if isinstance(payload, str) else ("", "", "")
     if not colon:
         raise ConfigError("a digest is of user:password, and what is configured has no colon")

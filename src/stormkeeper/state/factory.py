@@ -1,4 +1,4 @@
-"""Which store the configuration names, connected."""
+"""Connects to the stores that the configuration names."""
 
 # ruff: noqa: PLC0415 -- the client of a store that is not used is not loaded
 
@@ -8,8 +8,8 @@ from stormkeeper.heartbeats.protocols import HeartbeatSender, HeartbeatStore
 from stormkeeper.state.access import Role
 from stormkeeper.state.storage import ClusterState
 
-#: Values of ``storm.cluster.state.store``: Storm's classes, and the name that its first Pacemaker
-#: had.
+#: Values of ``storm.cluster.state.store``: Storm's classes, and an older name of its Pacemaker
+#: store.
 ZOOKEEPER = "org.apache.storm.cluster.ZKStateStorageFactory"
 PACEMAKER = (
     "org.apache.storm.cluster.PaceMakerStateStorageFactory",
@@ -18,42 +18,41 @@ PACEMAKER = (
 
 
 def connect(conf: Conf, *, role: Role = Role.SERVER, read_only: bool = False) -> ClusterState:
-    """Connect to the store of everything but heartbeats, which is ZooKeeper.
+    """Connect to ZooKeeper, the store of everything but heartbeats.
 
     Parameters
     ----------
     conf
         The configuration.
     role
-        As whom to authenticate to ZooKeeper, and whose access rules hold for what is made there.
+        Selects credentials and access rules.
     read_only
-        Whether nothing is to be made, not even the root: one that is absent is an error.
+        Make nothing, not even an absent root, which is an error then.
 
     Raises
     ------
     ConfigError
-        ``storm.cluster.state.store`` is none that is known, an address cannot be read, or a
-        credential or a certificate is not as it must be.
+        ``storm.cluster.state.store`` is unknown, an address cannot be read, or a credential or
+        certificate is invalid.
     StateAuthenticationError
-        A ZooKeeper server does not take us for who we say we are.
+        A ZooKeeper server refuses our credentials.
     StateUnavailableError
         No ZooKeeper server answered in time.
     NoNodeError
-        There is no root, and we are not to make it.
+        The root is absent, with `read_only`.
     """
     from stormkeeper.state.zookeeper import zookeeper_state as zookeeper
 
-    in_pacemaker(conf)  # which says it where there is no such store
+    in_pacemaker(conf)  # raises for an unknown store
     return zookeeper.connect(conf, role=role, read_only=read_only)
 
 
 def heartbeat_sender(conf: Conf) -> HeartbeatSender:
-    """Connect to where ``storm.cluster.state.store`` has heartbeats go, and to nothing else.
+    """Connect to the store of heartbeats alone, for a worker.
 
-    With Pacemaker no ZooKeeper server is asked: heartbeats go out while there is none. It is for
-    those who beat, who authenticate only where ``pacemaker.auth.writes`` is true, and may not read
-    from a Pacemaker that wants readers to. To ZooKeeper they come with their topology's
-    credentials.
+    With Pacemaker no ZooKeeper server is asked, so heartbeats go out without ZooKeeper. The sender
+    authenticates only if ``pacemaker.auth.writes`` is true, and cannot read from a Pacemaker that
+    authenticates readers. To ZooKeeper it connects with the topology's credentials.
 
     Raises
     ------
@@ -70,20 +69,14 @@ def heartbeat_sender(conf: Conf) -> HeartbeatSender:
 
 
 def heartbeats(conf: Conf, state: ClusterState) -> HeartbeatStore:
-    """Return the heartbeats of a cluster, where ``storm.cluster.state.store`` has them go.
+    """Return the store of heartbeats that ``storm.cluster.state.store`` names.
 
-    Parameters
-    ----------
-    conf
-        The configuration.
-    state
-        The session. Where the heartbeats are its nodes, it is closed with them.
+    If heartbeats are nodes of `state`, closing the store closes `state`.
 
     Raises
     ------
     ConfigError
-        The store is none that is known, no Pacemaker is named, or a credential or a certificate is
-        not as it must be.
+        The store is unknown, no Pacemaker is named, or a credential or certificate is invalid.
     """
     if in_pacemaker(conf):
         from stormkeeper.heartbeats import pacemaker
@@ -95,12 +88,12 @@ def heartbeats(conf: Conf, state: ClusterState) -> HeartbeatStore:
 
 
 def in_pacemaker(conf: Conf) -> bool:
-    """Whether ``storm.cluster.state.store`` has heartbeats go to Pacemakers.
+    """Return whether heartbeats go to Pacemakers.
 
     Raises
     ------
     ConfigError
-        It is none that is known.
+        ``storm.cluster.state.store`` is unknown.
     """
     store: str = conf["storm.cluster.state.store"]
     if store != ZOOKEEPER and store not in PACEMAKER:

@@ -1,13 +1,21 @@
-"""Fences: the proof of who leads, and since when; and the writer that only a leader has.
+"""The leader's lock: the queue of candidates, the fence of the first, and its fenced writes.
 
-Whose lock is the first in the queue gets a `Fence`. The first stays
-the first until it is gone, and a lock is never made twice. So what is written on the condition
-that the lock is there is written by the one leader of that time, or not at all.
+A lock is an ephemeral node below ``/leader-lock`` that is never made twice: its name has a GUID and
+a number, as Curator's, by which Storm's Nimbuses queue. It is gone for good with its session. Locks
+are ordered by the changes that created them (zxids):
 
-A process that was stopped, or cut off, for longer than its session lasts believes that it leads
-when it goes on, while another one does. So whatever a leader writes, through a `FencedWriter`, is a
-transaction whose first operation checks that its lock node is there, untouched. The store applies
-both or neither, and nothing depends on what the process believes, or on how long an answer takes.
+- A later lock has a greater zxid, so no lock gets in before another. The first stays the first
+  until it is gone, and each leadership has a greater epoch.
+- An old list of locks lacks none that is before a lock in it. It may have some that are gone: then
+  its reader waits a moment longer.
+
+The number in a name says the same while it rises, but it has 32 bits, restarts when
+``/leader-lock`` is made anew, and an operator can give a node any name.
+
+A process that was stopped or cut off for longer than its session believes that it still leads,
+while another process does. So every write of a leader, through a `FencedWriter`, is a transaction
+whose first operation checks that the lock node exists, untouched. The store applies both or
+neither. Nothing depends on what the process believes, or on how long an answer takes.
 """
 
 import re
@@ -45,10 +53,10 @@ from stormkeeper.state.storage import (
     StateWriter,
 )
 
-#: What is between the GUID and the number in a lock's name: Curator's for a leader latch.
+#: Between GUID and number: Curator's name for a leader latch.
 _LATCH: Final = "-latch-"
 
-#: Names of locks: ZooKeeper's number has at least ten characters, and a sign once it has wrapped.
+#: Names of locks. ZooKeeper's number has at least ten characters, and a sign once it has wrapped.
 _NAME: Final = re.compile(r"(?:.*-)?latch-(?P<number>[0-9]{10}|-[0-9]{9,10})")
 
 
@@ -56,60 +64,58 @@ _NAME: Final = re.compile(r"(?:.*-)?latch-(?P<number>[0-9]{10}|-[0-9]{9,10})")
 class Lock:
     """A place in the queue."""
 
-    #: Where the node is, or was.
     path: str
 
-    #: The store's count of changes when it was made (its creation zxid).
+    #: The change that made the node (creation zxid).
     created: int
 
-    #: The id of the session that it ends with.
     session_id: int
 
-    #: Who says to hold it.
+    #: The node's value at creation: the holder.
     holder: bytes
 
-    #: Whether its value was set since: then it keeps its place, and lets no write through.
+    #: Whether the value was set since: a revoked lock keeps its place, and lets no write through.
     revoked: bool = False
 
     @property
     def nimbus(self) -> NimbusId | None:
-        """The Nimbus that says to hold it, None where its value is none of a Nimbus."""
+        """The holder as a Nimbus, None if the value is no Nimbus id."""
         return paths.parse_nimbus_id(self.holder.decode(errors="replace"))
 
 
 def take(state: ClusterState, holder: bytes = b"") -> Lock:
-    """Make a lock of this session, the last in the queue; it may be one of several.
+    """Make a lock of this session, the last in the queue.
 
     Parameters
     ----------
     state
-        The session that the lock is to end with.
+        The session that the lock ends with; it may have several locks.
     holder
-        The node's value: who this is. A Nimbus writes its `stormkeeper.paths.NimbusId`.
+        The node's value. A Nimbus writes its `stormkeeper.paths.NimbusId`.
 
     Raises
     ------
     OutcomeUnknownError
-        A lock may have been made, and was not found, or could not be looked for, or could not be
-        deleted again. If it was, it ends with the session, and may be the first of all until then:
-        look for locks of the session's own, or end it, before another one is taken.
+        A lock may have been made, and could not be found, read or deleted. It ends with the
+        session, and may be the first until then: look for the session's locks, or end the session,
+        before taking another.
     NotLeaderError
-        The lock was made and is gone already, with its session.
+        The lock is gone already, with its session.
     """
     prefix = f"{paths.LEADER_LOCK}/_c_{uuid.uuid4()}{_LATCH}"
     try:
         path = state.create_sequential(prefix, holder)
     except OutcomeUnknownError as error:
-        # A second one would be this session's too, and nobody would ever delete the first.
+        # A second lock would leave the first one without an owner that deletes it.
         path = _find(state, prefix, error)
     try:
         stat = state.get_stat(path)
     except StateError as error:
-        # Its place is not known, and it would keep others from leading.
+        # A lock of unknown place would keep others from leading.
         try:
             state.delete_node(path)
         except StateUnavailableError:
-            # What the read raised says that nothing was sent, and so that there is no lock.
+            # The read's own error would claim that nothing was sent, and so that there is no lock.
             raise OutcomeUnknownError(
                 f"the lock {path} was made, and could be neither read nor deleted: {error}"
             ) from error
@@ -122,27 +128,20 @@ def take(state: ClusterState, holder: bytes = b"") -> Lock:
 
 
 def give_up(state: ClusterState, lock: Lock) -> None:
-    """Delete the lock, and so end what its holder may write; one that is gone is fine."""
+    """Delete the lock, and so end its holder's writes; a lock that is gone is fine."""
     state.delete_node(lock.path)
 
 
 def queue(state: StateReader) -> list[Lock]:
-    """Return all locks as they are now, the first one's first: it is the leader's, or will be."""
+    """Return all locks, the first one first: it is the leader's, or will be."""
     return in_line(nodes(state))
 
 
 def before(state: StateReader, lock: Lock, watch: bool = False) -> Lock | None:
-    """Return the lock that is right before `lock`, None when `lock` is the first.
+    """Return the lock right before `lock`, None if `lock` is the first.
 
-    Parameters
-    ----------
-    state
-        Any session.
-    lock
-        A lock that is in the queue.
-    watch
-        Leave a watch on what is returned: it tells that it is gone, or was revoked. Then ask
-        again, as others may be before `lock` still.
+    With `watch`, leave a watch on the returned lock. When it fires, the lock is gone or revoked:
+    ask again, as other locks may still be before `lock`.
 
     Raises
     ------
@@ -151,15 +150,15 @@ def before(state: StateReader, lock: Lock, watch: bool = False) -> Lock | None:
     """
     while True:
         ahead = predecessor(queue(state), lock)
-        # One that has gone meanwhile is not watched: then there are fewer of them.
+        # A lock that has gone meanwhile is not watched; the loop ends as there are fewer each time.
         if ahead is None or not watch or state.node_exists(ahead.path, watch=True):
             return ahead
 
 
 def nodes(state: StateReader) -> dict[str, NodeData]:
-    """Return what is below ``/leader-lock`` by name, as it is now: locks, and anything else."""
+    """Return the nodes below ``/leader-lock`` by name, after a sync: locks and others."""
     try:
-        # The server that is asked may lag behind.
+        # The server may lag behind.
         state.sync_path(paths.LEADER_LOCK)
         return state.children_data(paths.LEADER_LOCK)
     except NoNodeError:
@@ -167,9 +166,9 @@ def nodes(state: StateReader) -> dict[str, NodeData]:
 
 
 def in_line(nodes: Mapping[str, NodeData]) -> list[Lock]:
-    """Return the locks among the nodes below ``/leader-lock``, the first one's first.
+    """Return the locks among the nodes below ``/leader-lock``, the first one first.
 
-    A persistent node is none, whatever its name: nobody would ever lead by it.
+    A persistent node is no lock, whatever its name: no process would ever lead by it.
     """
     numbered = []
     for name, (data, stat) in nodes.items():
@@ -177,17 +176,17 @@ def in_line(nodes: Mapping[str, NodeData]) -> list[Lock]:
             path = f"{paths.LEADER_LOCK}/{name}"
             lock = Lock(path, stat.created, stat.owner, data, stat.version != 0)
             numbered.append((stat.created, int(match["number"]), path, lock))
-    # What one transaction made has the same zxid.
+    # Locks of one transaction have the same zxid.
     return [lock for *_, lock in sorted(numbered, key=lambda each: each[:3])]
 
 
 def predecessor(line: Sequence[Lock], lock: Lock) -> Lock | None:
-    """Return which of the locks in `line` is right before `lock`, None when it is the first.
+    """Return the lock right before `lock` in `line`, None if `lock` is the first.
 
     Raises
     ------
     NotLeaderError
-        It is not in `line`.
+        `lock` is not in `line`.
     """
     ahead = None
     for each in line:
@@ -216,29 +215,29 @@ def _find(state: ClusterState, prefix: str, unknown: OutcomeUnknownError) -> str
 
 @dataclass(frozen=True, slots=True)
 class Fence:
-    """A lock that was found to be the first: by it, its holder's writes are let through."""
+    """The first lock of the queue, whose holder's writes are let through."""
 
     #: Where the lock is, or was.
     path: str
 
-    #: The store's count of changes when the lock was made: grows from reign to reign.
+    #: The lock's creation zxid, which grows with every leadership.
     epoch: int
 
 
 def obtain_fence(state: StateReader, lock: Lock) -> Fence:
-    """Return the fence of the lock that is the first.
+    """Return the fence of `lock`, which must be the first.
 
     Parameters
     ----------
     state
         The session that the lock ends with.
     lock
-        As `stormkeeper.state.leader_lock.take` returned it.
+        From `take`.
 
     Raises
     ------
     NotLeaderError
-        `lock` is not the first, or no lock of this session any more; it says why.
+        `lock` is not the first, or no lock of this session any more; the message says why.
     """
     fence = Fence(lock.path, lock.created)
     verify_fence(state, fence)
@@ -246,20 +245,19 @@ def obtain_fence(state: StateReader, lock: Lock) -> Fence:
 
 
 def verify_fence(state: StateReader, fence: Fence) -> None:
-    """Fail unless `fence` is a lock that this session has taken, has still, and leads by.
+    """Check that `fence` is a lock that this session has taken, still has, and leads by.
 
-    What is written by a fence is let through while there is a node at its path. So whoever would
-    lead by a fence that names another node, such as a lock that waits, or a persistent one that is
-    always there, would not be fenced; and the epoch that is written into records has to be the
-    lock's own.
+    Writes are let through while the fence's path has a node. So a fence with another node, such as
+    a waiting lock or a persistent node, would not be fenced; and the epoch written into records
+    must be the lock's own.
 
     Raises
     ------
     TypeError
         `fence` is no `Fence`.
     NotLeaderError
-        There is no such lock: the node is gone, is no lock, is another session's, was revoked, or
-        was made by another change than the epoch says. Or another lock is before it.
+        The node is gone, no lock, another session's, revoked, or its creation zxid is not the
+        epoch. Or another lock is before it.
     """
     if not isinstance(fence, Fence):
         raise TypeError(
@@ -273,7 +271,7 @@ def verify_fence(state: StateReader, fence: Fence) -> None:
 
 
 def _refusal(nodes: Mapping[str, NodeData], fence: Fence, session_id: int | None) -> str | None:
-    """Return why whoever has `fence` does not lead, None when he does, and what to do."""
+    """Return why the holder of `fence` does not lead, with advice; None if it leads."""
     line = in_line(nodes)
     lock = next((lock for lock in line if lock.path == fence.path), None)
     if lock is None:
@@ -298,51 +296,47 @@ def _refusal(nodes: Mapping[str, NodeData], fence: Fence, session_id: int | None
     return f"{why}; take a lock (leader_lock.take)"
 
 
-#: How often a write is tried again when others make and delete nodes in its way.
+#: Attempts at a write while other sessions make and delete nodes in its way.
 ROUNDS: Final = 20
 
-#: Deletions in one transaction, and the bytes of their paths: far below what a ZooKeeper takes in
-#: one request (1 MiB), and short enough to hold nobody up.
+#: Deletions in one transaction, and bytes of their paths: far below ZooKeeper's limit for a request
+#: (1 MiB), and short enough to delay no other write.
 BATCH: Final = 250
 BATCH_BYTES: Final = 256 * 1024
 
-#: Seconds for which `FencedWriter.delete_node` goes on where answers are lost.
+#: Seconds for which `FencedWriter.delete_node` repeats lost steps.
 DELETE_SECS: Final = 60.0
 
-#: The version of a lock whose value nobody has set.
+#: The version of a lock that is not revoked.
 _UNTOUCHED = 0
 
 
 class FencedWriter(StateWriter):
-    """A leader's `StateWriter`: what it writes is written while its lock is there, or not at all.
+    """A leader's `StateWriter`: every write is applied only while the lock exists, untouched.
 
-    It makes no ephemeral nodes, as those are a session's and not a leader's. Reads are those of
-    `session`. Safe for many threads.
+    It makes no ephemeral nodes: these belong to a session, not to a leader. Reads are those of
+    `session`. Safe for many threads. Besides the errors of `StateWriter`, every write may raise
+    `NotLeaderError`, and then its step wrote nothing. After `OutcomeUnknownError` a later answer
+    does not tell what became of the earlier write: read again.
 
     Parameters
     ----------
     session
-        The session that the lock ends with; closing it is for whoever opened it.
+        The session that the lock ends with; its opener closes it.
     fence
-        The leader's, which is verified once. When its lock is gone, or anybody has set the lock's
-        value, every write raises `NotLeaderError`, for ever: no lock is made twice.
+        Verified once. When the lock is gone or revoked, every write raises `NotLeaderError`, for
+        ever: no lock is made twice.
     batch
-        How many nodes one transaction deletes at most.
+        Most nodes that one transaction deletes.
     clock
         Seconds, for the deadline of deletions.
 
     Raises
     ------
     TypeError, NotLeaderError
-        Whoever has `fence` does not lead: see `verify_fence`.
+        See `verify_fence`.
     StateUnavailableError
-        The store could not be asked.
-
-    Notes
-    -----
-    Beside the errors of `StateWriter`, every write may raise `NotLeaderError`, whose step wrote
-    nothing. After `OutcomeUnknownError` a later answer does not tell what became of the write
-    before it: read again.
+        The store was not reached.
     """
 
     def __init__(
@@ -354,16 +348,14 @@ class FencedWriter(StateWriter):
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         verify_fence(session, fence)
-        #: The session that the lock ends with.
         self.session = session
-        #: The lock that lets writes through.
         self.fence = fence
         self._lock = Check(fence.path, _UNTOUCHED)
         self._batch = batch
         self._clock = clock
 
     def commit(self, operations: Sequence[Operation]) -> list[Result]:
-        """See `StateWriter.commit`; operations are counted without the lock's check."""
+        """See `StateWriter.commit`; indexes of operations leave out the lock's check."""
         try:
             return self.session.commit([self._lock, *operations])[1:]
         except TransactionError as error:
@@ -398,9 +390,9 @@ class FencedWriter(StateWriter):
     def delete_node(self, path: str) -> None:
         """See `StateWriter.delete_node`.
 
-        What is below the node goes in batches, each one transaction. Where an answer was lost, the
-        rest is listed anew and deleted, for a minute; then that is `OutcomeUnknownError`. So is a
-        connection that is away when a part has been deleted.
+        Nodes below are deleted in batches, each one transaction. After a lost answer the rest is
+        listed anew and deleted, for a minute; then the call raises `OutcomeUnknownError`, and also
+        if the connection is gone after a part was deleted.
         """
         if paths.check(path) == "/":
             raise InvalidPathError("the root of the cluster's state is not deleted")
@@ -412,7 +404,7 @@ class FencedWriter(StateWriter):
                 if not isinstance(self._delete_all([path]), NotEmptyError):
                     return
                 for batch in _batches(self._below(path), self._batch):
-                    # Others who delete or add at the same time end the round early.
+                    # Deletions or additions by other sessions end the round early.
                     if self._delete_all(batch) is not None:
                         break
                     begun = True
@@ -423,16 +415,15 @@ class FencedWriter(StateWriter):
             except StateUnavailableError as error:
                 if begun:
                     raise OutcomeUnknownError(f"{error}; a part is deleted already") from error
-                # Of what could not be listed, a part may be deleted yet.
+                # An unknown earlier step may still delete a part.
                 raise (unknown or error) from error
         raise unknown or _contended("delete", path)
 
     def _create(self, node: Create, *, parent: bytes) -> bool:
-        """Make a node, and what ancestors it lacks, in one step; False if there is one already.
+        """Make a node, with missing ancestors, in one step; False if the node exists.
 
-        Ancestors are empty, but the nearest has the value `parent`, as in Storm. The store is not
-        asked beforehand, as a server that lags could answer with what was: an ancestor is added
-        for each refusal.
+        Ancestors are empty, but the nearest has the value `parent`, as in Storm. Each refusal adds
+        one ancestor: a read beforehand could come from a server that lags.
         """
         for _ in range(ROUNDS):
             creates = [node]
@@ -455,7 +446,7 @@ class FencedWriter(StateWriter):
         raise _contended("create", node.path)
 
     def _delete_all(self, nodes: Sequence[str]) -> NoNodeError | NotEmptyError | None:
-        """Delete nodes in one step; returns why not, where others were in the way."""
+        """Delete nodes in one step; return the refusal if other sessions interfered."""
         try:
             self.commit(list(map(Delete, nodes)))
         except TransactionError as error:
@@ -465,7 +456,7 @@ class FencedWriter(StateWriter):
         return None
 
     def _below(self, path: str) -> list[str]:
-        """Return the paths of all that is below a node, the deepest first."""
+        """Return the paths of all nodes below a node, the deepest first."""
         levels = [[path]]
         while levels[-1]:
             listed = zip(levels[-1], self.session.children_many(levels[-1]), strict=True)

@@ -1,4 +1,4 @@
-"""Workers' heartbeats as nodes of the store itself, where there is no Pacemaker."""
+"""Workers' heartbeats as nodes of the store, for clusters without Pacemaker."""
 
 from __future__ import annotations
 
@@ -16,42 +16,37 @@ from stormkeeper.heartbeats.protocols import Heartbeat, Heartbeats
 from stormkeeper.paths import WORKERBEATS
 from stormkeeper.state.storage import ClusterState, ConnectionState, NodeData
 
-#: The one server, in `Heartbeats.coverage`.
+#: The server's name in `Heartbeats.coverage`.
 ZOOKEEPER: Final = "zookeeper"
 
-#: Names in the path of a worker's heartbeat: ``/workerbeats/<storm id>/<node>-<port>``.
+#: Depth of a heartbeat's path: ``/workerbeats/<storm id>/<node>-<port>``.
 _DEPTH: Final = 3
 
 
 class Remover(Protocol):
-    """Deletes nodes: a session, or a leader's writer, which checks that it leads."""
+    """Deletes nodes: a session, or a leader's fenced writer."""
 
     def delete_node(self, path: str) -> None:
-        """Delete a node and everything below it; an absent one is fine."""
+        """Delete a node and everything below; an absent node is fine."""
         ...
 
 
 class NodeAges:
-    """Since when each node was not seen to change, and since when nothing escaped us.
+    """Ages of nodes since the last seen change, and the time without a gap. Thread-safe.
 
-    Safe for many threads.
-
-    Parameters
-    ----------
-    clock
-        Monotonic seconds.
+    `clock` gives monotonic seconds.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self.clock = clock
         self._lock = threading.Lock()
-        #: The change that each node was made or set by, and when that was first seen.
+        #: The change (mzxid) of each node, and when a read first saw that change.
         self._seen: dict[str, tuple[int, float]] = {}
-        #: Since when there was no gap; None before the first read, and in a gap.
+        #: Start of the time without a gap; None before the first read and in a gap.
         self._since: float | None = None
 
     def take(self, nodes: Mapping[str, NodeData | None], *, connected: bool) -> dict[str, float]:
-        """Take in nodes that were read just now, None for absent ones; return ages in seconds."""
+        """Record nodes that were just read, None for absent; return ages in seconds."""
         now = self.clock()
         ages = {}
         with self._lock:
@@ -68,19 +63,19 @@ class NodeAges:
         return ages
 
     def forget_all_but(self, left: Collection[str], top: str) -> None:
-        """Forget what is no more at and below a path."""
+        """Forget nodes at and below `top` that are not in `left`."""
         with self._lock:
             for gone in self._seen.keys() - left:
                 if paths.is_at_or_below(gone, top):
                     del self._seen[gone]
 
     def horizon_secs(self, began: float) -> float:
-        """Return for how long there was no gap when a read began."""
+        """Return the seconds without a gap before a read began."""
         with self._lock:
             return 0.0 if self._since is None else max(0.0, began - self._since)
 
     def gap(self, state: ConnectionState = ConnectionState.SUSPENDED) -> None:
-        """Take in that workers may not have been able to beat; a `ConnectionListener`."""
+        """Record that workers may have been unable to beat; a `ConnectionListener`."""
         if state is not ConnectionState.CONNECTED:
             with self._lock:
                 self._since = None
@@ -89,19 +84,18 @@ class NodeAges:
 class NodeHeartbeats:
     """A `HeartbeatStore` over nodes. Safe for many threads.
 
-    A node does not say how old it is. A heartbeat is as old as the time since this reader saw its
-    node change, by the reader's clock: one that it sees for the first time has an age of 0. The
-    horizon is the time since the first read, and begins anew when the session was without a
-    connection: as long as there is no quorum, no worker can beat.
+    ZooKeeper does not tell a node's age. So a heartbeat's age is the time since this reader saw its
+    node change, and 0 at first sight. The horizon is the time since the first read, and restarts
+    after a lost connection: without a quorum no worker can beat.
 
     Parameters
     ----------
     store
         The session; closed with this.
     remover
-        What deletes; the session if left out.
+        Deletes nodes; the session by default.
     ages
-        What was seen so far; begun with this if left out.
+        Ages shared with another reader.
     clock
         Monotonic seconds.
     """
@@ -137,9 +131,9 @@ class NodeHeartbeats:
         path: str = WORKERBEATS,
         *,
         values: bool = False,
-        hurried: bool = False,  # noqa: ARG002 - ZooKeeper is asked as at any other call
+        hurried: bool = False,  # noqa: ARG002 - no effect on ZooKeeper
     ) -> Heartbeats:
-        """See `HeartbeatReader.read_all`. The values are read in any case, as nodes go whole."""
+        """See `HeartbeatReader.read_all`. Values are always read, as nodes come whole."""
         began = self._ages.clock()
         with self._gap_where_it_fails():
             found = self._read(self._workers(paths.check(path)), values=values)
@@ -201,7 +195,7 @@ class NodeHeartbeats:
 
     @contextmanager
     def _gap_where_it_fails(self) -> Iterator[None]:
-        """Begin the horizon anew when a read fails, which may be told before the connection is."""
+        """Restart the horizon if a read fails, which may come before the listener's call."""
         try:
             yield
         except StateUnavailableError:

@@ -1,8 +1,8 @@
-"""What the value of any node of Storm's layout says, for people and for JSON.
+"""Decodes the value of any node of Storm's layout, for people and for JSON.
 
-A node's path tells which record its value is; the value tells whether it is compressed. Nodes of
-Storm 2 and 3 and of ours read alike. Nothing here raises, whatever path and value are: what cannot
-be read is shown as the text that it is, or as hexadecimal digits, with a note of why.
+A node's path tells its record; the value tells the compression. Nodes of Storm 2, Storm 3 and ours
+read alike. No function here raises: an unreadable value is shown as text or as hexadecimal digits,
+with a note that says why.
 """
 
 from collections.abc import Callable
@@ -23,28 +23,31 @@ from stormkeeper.thrift import readable, records
 from stormkeeper.thrift.reader import with_article
 from stormkeeper.thrift.serialization import deserialize
 
-#: Bytes of an unreadable value that one line shows.
+#: Bytes of an unreadable value in one line.
 HEX_WIDTH: Final = 32
 
-#: Bytes of an unreadable value that people are shown, and characters where it is text.
+#: Bytes, or characters, of an unreadable value that are shown.
 SHOWN: Final = 4096
 
-#: What a value may decompress to, in bytes. A node seldom has more than 1 MiB, and the record that
-#: is decoded from it may take forty times as much memory.
+#: Largest decompressed value, in bytes. A node seldom has more than 1 MiB, and a decoded record may
+#: take forty times as much memory.
 LIMIT: Final = 32 * 1024 * 1024
 
-#: What stands where a secret is not shown, and how it would be.
+#: Stands for a hidden secret, and how to show it.
 HIDDEN: Final = "…"
 _HOW_TO_SHOW: Final = "are not shown without --show-secrets"
 
-#: The record at each place: by the first level, and how many names come below it.
+#: The record of each place: first level, and depth below.
 _RECORDS: Final[dict[tuple[str, int], type[TPayload]]] = {
     (paths.ASSIGNMENTS, 1): records.Assignment,
     (paths.STORMS, 1): records.StormBase,
     (paths.SUPERVISORS, 1): records.SupervisorInfo,
     (paths.NIMBUSES, 1): records.NimbusSummary,
     (paths.WORKERBEATS, 2): records.ClusterWorkerHeartbeat,
-    (paths.ERRORS, 2): records.ErrorInfo,  # a last error, beside directories of components
+    (
+        paths.ERRORS,
+        2,
+    ): records.ErrorInfo,  # last errors; directories of components have the same depth
     (paths.ERRORS, 3): records.ErrorInfo,
     (paths.CREDENTIALS, 1): records.Credentials,
     (paths.CHECKPOINTS, 1): records.Checkpoints,
@@ -55,12 +58,12 @@ _RECORDS: Final[dict[tuple[str, int], type[TPayload]]] = {
     (paths.TASKERRORS, 3): records.ErrorInfo,
 }
 
-#: How Java's serialisation begins (Java Object Serialization Specification, chapter 6): magic,
-#: version 5; then an object whose class is described: its name follows.
+#: Beginning of Java's serialisation (Java Object Serialization Specification, chapter 6): magic,
+#: version 5; then an object with its class, whose name follows.
 _JAVA_MAGIC: Final = b"\xac\xed\x00\x05"
 _JAVA_OBJECT: Final = _JAVA_MAGIC + b"sr"
 
-#: The fields that hold a time, and how many of its units a second has.
+#: Fields that hold a time, with units per second.
 _TIMES: Final = {
     "time_secs": 1,
     "launch_time_secs": 1,
@@ -71,7 +74,7 @@ _TIMES: Final = {
     "ended_ms": 1000,
 }
 
-#: What the kinds of whole numbers are, for messages.
+#: Names of the kinds of integers, for messages.
 _INTEGERS: Final = {"number": "a number", "milliseconds": "a time"}
 
 _number = Struct(">i")
@@ -80,35 +83,30 @@ _java_length = Struct(">H")
 
 
 class Decoded(NamedTuple):
-    """What a node's value says."""
+    """A decoded value of a node."""
 
-    #: ``directory``, the record's class, ``BlobHolder``, ``BlobRecord``, ``number``,
-    #: ``milliseconds``, ``java``, ``text`` or ``bytes``.
+    #: ``directory``, the record's class, ``BlobHolder``, ``QueryClaim``, ``BlobRecord``,
+    #: ``number``, ``milliseconds``, ``java``, ``text`` or ``bytes``.
     kind: str
-    #: As values that JSON has: a record's fields; ``{"hex": …}`` for bytes, with ``"text"`` where
-    #: they are plain text; None for a directory.
+    #: For JSON: a record's fields; ``{"hex": …}`` for bytes, with ``"text"`` if they are plain
+    #: text; None for a directory.
     value: Any
-    #: One line or more for people, without a newline at the end; none for a directory. Of bytes
-    #: that nobody can read it has the first ones.
+    #: Lines for people, without a newline at the end; empty for a directory. Of unreadable bytes,
+    #: the first ones.
     text: str
-    #: Why it is not what its path promises, or not all is shown; None where all is well.
+    #: Why the value does not fit its path, or is not shown whole; None if all is well.
     note: str | None = None
-    #: Which leader wrote it, by the creation zxid of its lock; None where the record does not say.
+    #: Epoch of the leader that wrote the record; None if the record does not say.
     epoch: int | None = None
-    #: Why it is not what Storm's layout has at its path; None where it is, or has nothing there.
+    #: Why the value does not fit Storm's layout; None if it does, or the layout has nothing there.
     unreadable: str | None = None
 
 
 def decode(path: str, data: bytes, *, show_secrets: bool = False) -> Decoded:
-    """Read the value of the node at `path`, which is relative to ``storm.zookeeper.root``.
+    """Decode the value of the node at `path`, relative to ``storm.zookeeper.root``.
 
-    Parameters
-    ----------
-    path, data
-        The node's.
-    show_secrets
-        Have the values of credentials in it; else there is `HIDDEN` for each, and a note. Keys of
-        ``/secretkeys`` are in it either way not.
+    With `show_secrets` the values of credentials are shown; else `HIDDEN` stands for each, with a
+    note. Keys of ``/secretkeys`` are never shown.
 
     Examples
     --------
@@ -121,7 +119,7 @@ def decode(path: str, data: bytes, *, show_secrets: bool = False) -> Decoded:
 
 
 def outline(path: str, data: bytes) -> Decoded:
-    """Return what `decode` does but value and text, in a fraction of the time."""
+    """Decode all but value and text, in a fraction of the time of `decode`."""
     return _decode(path, data, whole=False)
 
 
@@ -143,7 +141,7 @@ def _decode(path: str, data: bytes, *, whole: bool, show_secrets: bool = False) 
 
 
 def _place(path: str) -> tuple[str, list[str]]:
-    """Return the first level of a path, and the names below it."""
+    """Return the first level of a path, and the names below."""
     top, *names = path.removeprefix("/").split("/")
     return f"/{top}", names
 
@@ -162,7 +160,7 @@ def _empty(top: str, names: list[str], data: bytes) -> Decoded:
     ):
         value = {"query": query}
         return Decoded("QueryClaim", value, _columns(value))
-    # The name of a component may end as that of a last error does.
+    # A component's name may end like that of a last error.
     if place not in _RECORDS or place == (paths.ERRORS, 2):
         return Decoded("directory", None, "")
     promised = with_article(_RECORDS[place])
@@ -191,7 +189,7 @@ def _of_record(record: TPayload, *, whole: bool, note: str | None = None) -> Dec
 
 
 class _Time(int):
-    """A number of seconds, or of other units, since 1970, printed with its date."""
+    """A time since 1970, in seconds or smaller units, printed with its date."""
 
     units: int
 
@@ -204,16 +202,16 @@ class _Time(int):
         number = repr(self)
         try:
             date = datetime.fromtimestamp(self // self.units, UTC)
-        except (ValueError, OverflowError, OSError):  # a clock can be as wrong as it likes
+        except (ValueError, OverflowError, OSError):  # any value can come from a wrong clock
             return number
-        # Zero stands for none.
+        # 0 means unset.
         return f"{number} ({date:%Y-%m-%d %H:%M:%S} UTC)" if self > 0 else number
 
 
 def _date(record: TPayload) -> None:
-    """Have the times of a record printed with their dates."""
+    """Make the times of a record print their dates."""
     if isinstance(record, records.ClusterWorkerHeartbeat):
-        return  # They are already.
+        return  # rendered with dates already
     for name, units in _TIMES.items():
         if (value := getattr(record, name, None)) is not None:
             setattr(record, name, _Time(value, units))
@@ -226,11 +224,11 @@ def _date(record: TPayload) -> None:
 
 
 def _credentials(data: bytes, *, whole: bool) -> Decoded:
-    """Tell which credentials there are, whose, and nothing of their values."""
+    """Decode the names of credentials without their values."""
     try:
         record = deserialize(records.Credentials, data, limit=LIMIT)
     except SerializationError as error:
-        # They may be in it all the same.
+        # The bytes may still contain secrets.
         value = {"bytes": len(data)}
         reason = str(error)
         hidden = f"{reason}; its bytes {_HOW_TO_SHOW}"
@@ -243,7 +241,7 @@ def _credentials(data: bytes, *, whole: bool) -> Decoded:
 
 
 def _secret(data: bytes) -> Decoded:
-    """Tell whose key it is and until when, and nothing of the key itself."""
+    """Decode the owner and expiry of a key, without the key."""
     if data in (b"", DIRECTORY):
         return Decoded("directory", None, "")
     kind = records.PrivateWorkerKey.__name__
@@ -325,7 +323,7 @@ def _hexadecimal(data: bytes) -> str:
 
 
 def _plain(data: bytes) -> str | None:
-    """Return bytes as text if they are text that a terminal shows as it is."""
+    """Return bytes as text if a terminal can show that text, else None."""
     try:
         text = data.decode()
     except UnicodeDecodeError:
@@ -351,7 +349,7 @@ def _columns(fields: dict[str, Any]) -> str:
     return "\n".join(f"{name:<{width}}  {printable(str(item))}" for name, item in fields.items())
 
 
-#: How values are read that are no records, by their place.
+#: Readers of values that are no records, by place.
 _READERS: Final[dict[tuple[str, int], Callable[[bytes], Decoded]]] = {
     (paths.BLOB_KEY_SEQUENCES, 1): partial(_integer, "number", _number),
     (paths.BLOB_KEY_SEQUENCES, 2): _blob_record,

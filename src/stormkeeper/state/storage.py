@@ -1,38 +1,33 @@
-"""``ClusterState``: what every store of the cluster's state can do, and what may be relied on.
+"""`ClusterState`, the interface of a store of the cluster's state, with operations and guarantees.
 
-It comes in three parts, for those who need less: a `StateReader` changes nothing, a `StateWriter`
-makes persistent nodes and deletes, and a `ClusterState` is both and has nodes of its own session
-besides.
+A store is a tree of nodes. A node has a value of bytes, a version that counts changes of the value,
+and children; an ephemeral node belongs to a session and ends with it. Paths are absolute and
+relative to ``storm.zookeeper.root``. A `StateReader` changes nothing, a `StateWriter` makes
+persistent nodes and deletes, and a `ClusterState` does both and has nodes of its own session.
 
-A store is a tree of nodes. A node has a value of bytes, a version that counts the changes of its
-value, and children; an ephemeral node belongs to a session and ends with it. Paths are absolute
-and relative to ``storm.zookeeper.root``, which is made if absent.
-
-**Deadlines.** Every call ends. One that cannot reach the store ends in `StateUnavailableError` by
+**Deadlines.** Every call ends. A call that cannot reach the store raises `StateUnavailableError` by
 its deadline (``storm.zookeeper.connection.timeout``), also while the connection is suspended.
 
-**Outcomes.** A call returns when what it says is done, and applied. When its connection or its time
-ends after it was sent, that is `OutcomeUnknownError`: it has been applied, or not, or will be a
-moment later, and whoever must know reads again. Any other `StateUnavailableError` says that it was
-never sent, and never will be. Reads, `mkdirs`, `delete_node` and `set_ephemeral_node` are repeated
-after a lost connection, by themselves, within their deadline; `set_data`, `create_sequential` and
-transactions are not, since a second application could undo a later write of somebody else, or make
-a second node.
+**Outcomes.** A call returns once its effect is applied. If the connection or the time ends after
+the request was sent, the call raises `OutcomeUnknownError`: the write was applied, or not, or will
+be in a moment, and the caller must read again. Any other `StateUnavailableError` means that the
+request was never sent and never will be. Reads, `mkdirs`, `delete_node` and `set_ephemeral_node`
+are repeated after a lost connection, until their deadline. `set_data`, `create_sequential` and
+transactions are not: a second application could undo another session's later write, or make a
+second node.
 
-**Watches.** A read with ``watch=True`` leaves a watch: the next change of what was read is told
-once to every registered callback, with the path. Two watches for the same thing, or two reasons
-at one path for one change, are told once. A watch outlives a broken connection and a lost session:
-whatever changed in between is told when the connection is back. As several changes while nobody
-looked are told as one, an event means "look again", and nothing about how often.
+**Watches.** A read with ``watch=True`` leaves a watch: every registered callback gets the next
+change of what was read, once, with the path. Two watches for the same thing give one event. A watch
+outlives a broken connection and a lost session: changes in between are reported when the connection
+is back, several as one. So an event means "look again".
 
-**Callbacks.** Events and connection states come one at a time, in the order in which the store
-made them, on one thread of the store's own. A callback may use the store. One that raises is
-logged, and ends nothing. Before a read returns what an event announced, the event has been queued.
+**Callbacks.** Events and connection states come one at a time, in the store's order, on one thread
+of the store. A callback may use the store; an exception in a callback is logged. Before a read
+returns what an event announced, the event has been queued.
 
-**Sessions.** A lost session is followed by a new one by itself. Nodes that `set_ephemeral_node`
-made are made again in it; those of `create_sequential` and of transactions never are. Then every
-callback is told once, with the path ``/``, that it may have missed events: no watch was left for
-some of what it had learned otherwise.
+**Sessions.** After a lost session the store begins a new session by itself. Nodes of
+`set_ephemeral_node` are made again in it; nodes of `create_sequential` and of transactions never
+are. Then every callback gets `EventType.EVENTS_MISSED` once, with the path ``/``.
 """
 
 import enum
@@ -42,32 +37,32 @@ from typing import Final, NamedTuple, Protocol, Self
 from stormkeeper import paths
 from stormkeeper.errors import InvalidPathError, StateError
 
-#: Whatever version the node has.
+#: Any version.
 ANY_VERSION: Final = -1
 
 
 class Check(NamedTuple):
-    """Refuse the transaction unless the node has that version; any: unless there is the node."""
+    """Refuses the transaction unless the node exists and has the version."""
 
     path: str
     version: int = ANY_VERSION
 
 
 class Create(NamedTuple):
-    """Make a node; where it is sequential, `path` and ten digits are its path."""
+    """Makes a node; the path of a sequential node is `path` and ten digits."""
 
     path: str
     data: bytes
     ephemeral: bool = False
     sequential: bool = False
 
-    #: The `stormkeeper.state.access.digest_id` of the topology's own workers, who may use the node
-    #: as Storm's rules allow; None: those that the configuration names, if any.
+    #: The `stormkeeper.state.access.digest_id` of the topology's workers, whose access follows
+    #: Storm's rules; None: the workers that the configuration names, if any.
     workers: str | None = None
 
 
 class SetData(NamedTuple):
-    """Set the value of a node that there is."""
+    """Sets the value of an existing node."""
 
     path: str
     data: bytes
@@ -75,7 +70,7 @@ class SetData(NamedTuple):
 
 
 class Delete(NamedTuple):
-    """Delete a node that there is, and that has no children."""
+    """Deletes an existing node that has no children."""
 
     path: str
     version: int = ANY_VERSION
@@ -83,23 +78,18 @@ class Delete(NamedTuple):
 
 Operation = Check | Create | SetData | Delete
 
-#: Of a `Create` the path made, of a `SetData` the new version, of the others None.
+#: The path of a `Create`, the new version of a `SetData`, None otherwise.
 Result = str | int | None
 
-#: Applies operations, at least one, all or nothing: `StateWriter.commit`.
+#: Applies operations, all or nothing: `StateWriter.commit`.
 Commit = Callable[[Sequence[Operation]], list[Result]]
 
 
 class Transaction:
-    """Operations to be applied together; made by `StateWriter.transaction`.
+    """Collects operations to be applied together; made by `StateWriter.transaction`.
 
-    Not safe for concurrent use, and used once. Adding an operation returns the transaction, and
-    asks the store nothing.
-
-    Parameters
-    ----------
-    commit
-        Has the store apply them.
+    Adding an operation returns the transaction, and asks the store nothing. A transaction is used
+    once, by one thread.
 
     Examples
     --------
@@ -129,18 +119,18 @@ class Transaction:
         sequential: bool = False,
         workers: str | None = None,
     ) -> Self:
-        """Make a node, whose parent must be there; it is no registration, and not made again.
+        """Make a node, whose parent must exist; the node is no registration.
 
         `workers` is as in `StateWriter.set_data`.
         """
         return self.add(Create(path, data, ephemeral, sequential, workers))
 
     def set_data(self, path: str, data: bytes, version: int = ANY_VERSION) -> Self:
-        """Set a node's value, if it has `version`."""
+        """Set a node's value if the node has `version`."""
         return self.add(SetData(path, data, version))
 
     def delete(self, path: str, version: int = ANY_VERSION) -> Self:
-        """Delete a node, if it has `version`; a registration of this session is given up."""
+        """Delete a node if the node has `version`; a registration of this session is given up."""
         return self.add(Delete(path, version))
 
     def add(self, operation: Operation) -> Self:
@@ -157,14 +147,14 @@ class Transaction:
         return self
 
     def commit(self) -> list[Result]:
-        """Apply all operations, or none; one result for each, in order.
+        """Apply all operations, or none; return one result for each, in order.
 
-        Without operations the store is not asked.
+        Does not ask the store if there are no operations.
 
         Raises
         ------
         StateError
-            It was committed already; or as `StateWriter.commit`.
+            The transaction was committed already; or as `StateWriter.commit`.
         """
         if self._committed:
             raise StateError("the transaction was committed already: begin another one")
@@ -173,12 +163,12 @@ class Transaction:
 
 
 def check_paths(operations: Sequence[Operation]) -> None:
-    """Fail unless operations are for paths that nodes can have, and none deletes the root.
+    """Check that the paths of operations are valid, and that the root is not deleted.
 
     Raises
     ------
     InvalidPathError
-        One is not.
+        A path is invalid.
     """
     for operation in operations:
         paths.check(operation.path)
@@ -186,211 +176,203 @@ def check_paths(operations: Sequence[Operation]) -> None:
             raise InvalidPathError("the root of the cluster's state is not deleted")
 
 
-#: Value of a node that is only a directory: what Storm writes.
+#: Storm's value of a node that is a directory.
 DIRECTORY = b"\x07"
 
 
 class EventType(enum.Enum):
-    """What happened to a watched node, or to all that is watched."""
+    """A change of a watched node, or the loss of events."""
 
     NODE_CREATED = "created"
     NODE_DELETED = "deleted"
     NODE_DATA_CHANGED = "data changed"
     NODE_CHILDREN_CHANGED = "children changed"
 
-    #: Told to every callback, with the path ``/``, when a new session follows a lost one: after
-    #: ``CONNECTED``, and before the events that its watches missed. No watch is used up by it.
+    #: A new session follows a lost session: reported to every callback, with the path ``/``, after
+    #: ``CONNECTED`` and before the events that its watches missed. Uses up no watch.
     EVENTS_MISSED = "events missed"
 
 
 class ConnectionState(enum.Enum):
-    """How a session stands with the store."""
+    """State of a session's connection to the store."""
 
-    #: Calls are answered.
     CONNECTED = "connected"
 
-    #: The store cannot be reached; the session, and its ephemeral nodes, may live on.
+    #: The store is not reached; the session, and its ephemeral nodes, may live on.
     SUSPENDED = "suspended"
 
-    #: The session has ended, and its ephemeral nodes with it.
+    #: The session has ended, with its ephemeral nodes.
     LOST = "lost"
 
 
 class VersionedData(NamedTuple):
-    """A node's value and version: 0 when created, one more with each change of the value."""
+    """A node's value and version: 0 when created, plus 1 with each change."""
 
     data: bytes
     version: int
 
 
 class NodeStat(NamedTuple):
-    """What a store knows of a node beside its value.
+    """A node's metadata.
 
-    The three counts are those of the store's changes (ZooKeeper's zxids): a later change of
-    anything has a greater one, and all changes of one transaction have the same.
+    The counts of changes are those of the store (ZooKeeper's zxids): a later change has a greater
+    count, and all changes of a transaction have the same.
     """
 
-    #: How often the value was set since the node was made.
+    #: Changes of the value since the node was made.
     version: int
 
-    #: The change that made the node.
+    #: The change that made the node (ZooKeeper's czxid).
     created: int
 
-    #: The change that made it, or set its value last.
+    #: The last change that made the node or set the value (mzxid).
     modified: int
 
-    #: The change that made it, or made or deleted a child of it last.
+    #: The last change that made the node, or made or deleted a child (pzxid).
     children_modified: int
 
-    #: The id of the session that an ephemeral node belongs to; 0 for a persistent one.
+    #: Session id of an ephemeral node; 0 for a persistent node.
     owner: int
 
-    #: How many children there are.
+    #: Number of children.
     children: int
 
 
 class NodeData(NamedTuple):
-    """A node's value, and the rest of what there is to know of it at that moment."""
+    """A node's value and metadata at one moment."""
 
     data: bytes
     stat: NodeStat
 
 
-#: Takes an event's type and path.
 EventCallback = Callable[[EventType, str], None]
 
-#: Takes the new state of the connection.
 ConnectionListener = Callable[[ConnectionState], None]
 
 
 class StateReader(Protocol):
-    """A session with a store of the cluster's state that changes nothing. Safe for many threads.
+    """A session with a store that changes nothing. Safe for many threads.
 
-    Notes
-    -----
-    Errors that every operation may raise:
+    Every operation may raise:
 
-    - `InvalidPathError`: the path is not one (see `stormkeeper.paths.check`);
-    - `StateUnavailableError`: the store was not reached, or did not answer, before the deadline;
-      `OutcomeUnknownError` where something may have been written;
+    - `InvalidPathError`: the path is invalid (see `stormkeeper.paths.check`);
+    - `StateUnavailableError`: the store did not answer before the deadline; `OutcomeUnknownError`
+      if something may have been written;
     - `StateClosedError`: this session was closed;
-    - `AccessDeniedError`: an ACL does not allow it;
+    - `AccessDeniedError`: an ACL forbids the operation;
     - `StateError`: the store refused for another reason.
     """
 
     @property
     def connection(self) -> ConnectionState:
-        """How the session stands now, whatever listeners have been told so far."""
+        """The present state, even if listeners have not received the change yet."""
         ...
 
     @property
     def session_id(self) -> int | None:
-        """The id of the newest session, as `NodeStat.owner` has it; None before the first."""
+        """The id of the newest session, as in `NodeStat.owner`; None before the first."""
         ...
 
     @property
     def session_timeout_secs(self) -> float | None:
-        """How long the store keeps the newest session without hearing of this process, in seconds.
-
-        It may be another time than was asked for. None before the first session.
-        """
+        """The session timeout that the store granted, in seconds; None before the first session."""
         ...
 
     @property
     def recovery_defects(self) -> int:
-        """How often putting back what a session had failed of a defect, and was tried again."""
+        """How often the recovery of a session failed of a defect and was retried."""
         ...
 
     def get_data(self, path: str, watch: bool = False) -> bytes | None:
-        """Return a node's value, None when there is no node.
+        """Return a node's value, None if the node is absent.
 
         A watch fires when the node is created, deleted, or its value set.
         """
         ...
 
     def get_data_with_version(self, path: str, watch: bool = False) -> VersionedData | None:
-        """Return a node's value and version, None when there is no node; watch as `get_data`."""
+        """Return a node's value and version, None if absent; watch as `get_data`."""
         ...
 
     def get_version(self, path: str, watch: bool = False) -> int | None:
-        """Return a node's version, None when there is no node; watch as `get_data`."""
+        """Return a node's version, None if absent; watch as `get_data`."""
         ...
 
     def get_stat(self, path: str, watch: bool = False) -> NodeStat | None:
-        """Return all that is known of a node, None when there is none; watch as `get_data`."""
+        """Return a node's metadata, None if absent; watch as `get_data`."""
         ...
 
     def node_exists(self, path: str, watch: bool = False) -> bool:
-        """Return whether there is a node; watch as `get_data`."""
+        """Return whether the node exists; watch as `get_data`."""
         ...
 
     def get_children(self, path: str, watch: bool = False) -> list[str]:
-        """Return the names of a node's children, sorted.
+        """Return the sorted names of a node's children.
 
         A watch fires when a child is created or deleted, or the node itself deleted.
 
         Raises
         ------
         NoNodeError
-            There is no node, as in Storm; no watch is left then. To wait for one to appear, ask
+            The node is absent, as in Storm, and no watch is left. To wait for the node, call
             `node_exists` with a watch.
         """
         ...
 
     def read_many(self, paths: Sequence[str], watch: bool = False) -> list[NodeData | None]:
-        """Return what is at each path, in their order, None where there is no node.
+        """Return the nodes at `paths`, in order, None for an absent node.
 
-        It takes the time of one read, not of many, and of a second one for the watches of absent
-        nodes; watch as `get_data`. What is read is no snapshot: one node may change meanwhile.
+        Takes one round trip, and a second for watches of absent nodes; watch as `get_data`. The
+        result is no snapshot: nodes may change meanwhile.
         """
         ...
 
     def children_many(self, paths: Sequence[str]) -> list[list[str] | None]:
-        """Return the sorted names of each node's children, None where there is no node.
+        """Return the sorted names of each node's children, None for an absent node.
 
-        It takes the time of one read, and is no snapshot, as `read_many`.
+        Takes one round trip, and is no snapshot.
         """
         ...
 
     def children_data(self, path: str, watch: bool = False) -> dict[str, NodeData]:
-        """Return a node's children by their names, sorted; one deleted meanwhile is left out.
+        """Return a node's children by name, sorted, without any that is deleted meanwhile.
 
-        It takes the time of two reads. The watch is that of `get_children`.
+        Takes two round trips. The watch is that of `get_children`.
 
         Raises
         ------
         NoNodeError
-            There is no node; no watch is left then.
+            The node is absent; no watch is left.
         """
         ...
 
     def sync_path(self, path: str) -> None:
-        """Make the next reads see every write, of anybody, that was done before this call."""
+        """Make later reads see every earlier write of any session."""
         ...
 
     def register(self, callback: EventCallback) -> int:
-        """Have `callback` told every event of this session's watches; returns an id."""
+        """Call `callback` with every event of this session's watches; return an id."""
         ...
 
     def unregister(self, registration: int) -> None:
-        """Tell the callback of that id no more events; an unknown id is fine."""
+        """Remove the callback of that id; an unknown id is fine."""
         ...
 
     def add_listener(self, listener: ConnectionListener) -> None:
-        """Have `listener` told every change of the connection from now on.
+        """Call `listener` with every change of the connection from now on.
 
-        After ``CONNECTED`` follow the events that were missed while it was not.
+        After ``CONNECTED`` come the events that were missed meanwhile.
         """
         ...
 
     def remove_listener(self, listener: ConnectionListener) -> None:
-        """Tell `listener` no more; an unknown one is fine."""
+        """Remove `listener`; an unknown listener is fine."""
         ...
 
     def close(self) -> None:
-        """End the session and with it its ephemeral nodes; a second time does nothing.
+        """End the session with its ephemeral nodes; a second time does nothing.
 
-        No callback starts after it, and every other call fails. A callback may call it.
+        Afterwards no callback starts, and every other call fails. A callback may close the session.
         """
         ...
 
@@ -398,33 +380,28 @@ class StateReader(Protocol):
 class StateWriter(Protocol):
     """Makes persistent nodes, and deletes. Safe for many threads.
 
-    A session writes so in its own name, and a leader through a
-    `stormkeeper.state.leader_lock.FencedWriter`.
-
-    Notes
-    -----
-    Errors that every operation may raise: those of `StateReader`, and `OutcomeUnknownError`.
+    A session is a writer; a leader writes through a `stormkeeper.state.leader_lock.FencedWriter`.
+    Every operation may raise the errors of `StateReader`, and `OutcomeUnknownError`.
     """
 
     def commit(self, operations: Sequence[Operation]) -> list[Result]:
-        """Apply operations, at least one: all of them, or none; one result for each, in order.
+        """Apply operations, all or none; return one result for each, in order.
 
-        They are applied in order, each seeing what those before it did. Ancestors are not made.
-        Nothing repeats it: after `OutcomeUnknownError` the caller reads what happened.
+        Each operation sees the effects of those before it. Ancestors are not made. A transaction is
+        never repeated: after `OutcomeUnknownError` the caller reads what happened.
 
         Raises
         ------
         InvalidPathError
-            A path is none, or the root is to be deleted; nothing was sent.
+            A path is invalid, or the root is to be deleted; nothing was sent.
         TransactionError
-            An operation was refused, and nothing was done; it says which and why.
+            An operation was refused, and nothing was applied; says which operation and why.
         OutcomeUnknownError
-            The connection was lost, or the deadline passed, while the store was at it: all was
-            done, or nothing, or will be in a moment.
+            The connection was lost, or the deadline passed, after the request was sent.
         StateUnavailableError
-            The store was not reached before the deadline; nothing was done.
+            The store was not reached before the deadline; nothing was applied.
         StateError
-            They were refused as a whole, as too many are.
+            The store refused the whole, for example because of its size.
         """
         ...
 
@@ -433,97 +410,94 @@ class StateWriter(Protocol):
         return Transaction(self.commit)
 
     def set_data(self, path: str, data: bytes, *, workers: str | None = None) -> None:
-        """Give a node a value; make it, persistent, and its ancestors if they are absent.
+        """Set a node's value; make the node, persistent, and its ancestors if absent.
 
         Parameters
         ----------
-        path
-            The node.
-        data
-            Its value.
+        path, data
+            The node and its value.
         workers
-            The `stormkeeper.state.access.digest_id` of the topology's own workers. If the node is
-            made, its ACL lets them do what Storm's rules allow at that path. None: those that the
-            configuration names, if any. Stores without ACLs ignore it.
+            The `stormkeeper.state.access.digest_id` of the topology's workers. If the node is made,
+            its ACL gives them the access of Storm's rules. None: the workers that the configuration
+            names, if any. Stores without ACLs ignore it.
 
         Raises
         ------
         StateError
-            Its parent is ephemeral and so can have no children.
+            The parent is ephemeral and can have no children.
         """
         ...
 
     def mkdirs(self, path: str, *, workers: str | None = None) -> None:
-        """Make a node that is a directory, and its ancestors; those that exist stay as they are.
+        """Make a directory and its ancestors; existing nodes stay as they are.
 
-        The node's value is `DIRECTORY`; ancestors made on the way are empty, as in Storm. `workers`
-        is as in `set_data`.
+        The node's value is `DIRECTORY`; missing ancestors are made empty, as in Storm. `workers` is
+        as in `set_data`.
 
         Raises
         ------
         StateError
-            An ancestor is ephemeral and so can have no children.
+            An ancestor is ephemeral and can have no children.
         """
         ...
 
     def delete_node(self, path: str) -> None:
-        """Delete a node and everything below it; an absent one is fine.
+        """Delete a node and everything below; an absent node is fine.
 
-        What others add below it meanwhile is deleted too. It is not one step: a failure may leave
-        a part, and a second call deletes the rest. Registrations of this session at or below the
-        path are given up.
+        Nodes that other sessions add below meanwhile are deleted too. The deletion has several
+        steps: a failure may leave a part, which a second call deletes. Registrations of this
+        session at or below the path are given up.
 
         Raises
         ------
         StateError
-            Others kept adding nodes for as long as was tried.
+            Other sessions kept adding nodes.
         """
         ...
 
 
 class ClusterState(StateReader, StateWriter, Protocol):
-    """A session with a store of the cluster's state, and with nodes of its own."""
+    """A session with a store, and with ephemeral nodes."""
 
     @property
     def unregistered(self) -> list[str]:
-        """The paths of registrations that could not be made again so far, sorted."""
+        """Sorted paths of registrations that could not be made again so far."""
         ...
 
     def set_ephemeral_node(self, path: str, data: bytes) -> None:
-        """Make an ephemeral node of this session; make its ancestors if they are absent.
+        """Register: make an ephemeral node of this session, and absent ancestors.
 
-        This is for registrations: the node is this session's afterwards, whoever had it. If it
-        is this session's already, its value is set. If it is another's, which is to say left over
-        from an earlier life of this process, or persistent, it is replaced in one step. After a
-        lost session it is made again. Where that cannot be, as another session has the path by
-        then, or the store refuses it, nothing is replaced, and it is tried again until the node is
-        there, or is withdrawn: by `withdraw_registration`, `delete_node` or a transaction.
+        A node of this session gets the value. A node of another session, left over from an earlier
+        life of this process, or a persistent node is replaced in one step. After a lost session the
+        node is made again, but then another session's node at the path is never replaced. If the
+        store refuses, the registration is retried until it succeeds or is withdrawn by
+        `withdraw_registration`, `delete_node` or a transaction.
 
         Raises
         ------
         NotEmptyError
-            There is a node that has children.
+            The path has a node with children.
         StateError
-            Its parent is ephemeral and so can have no children.
+            The parent is ephemeral and can have no children.
         """
         ...
 
     def withdraw_registration(self, path: str) -> None:
-        """Have the node of `set_ephemeral_node` at a path, whoever has it by now, not made again.
+        """Stop making the node of `set_ephemeral_node` again; does not delete the node.
 
-        It is not deleted; one that is no registration is fine.
+        A path without a registration is fine.
         """
         ...
 
     def create_sequential(self, path: str, data: bytes) -> str:
-        """Make an ephemeral node, named by `path` and ten digits that grow, and return its path.
+        """Make an ephemeral node named `path` and ten growing digits; return its path.
 
-        The digits count the nodes made under the parent so far. Absent ancestors are made. Its
-        being ephemeral is Storm's choice.
+        The digits count the nodes made under the parent so far. Absent ancestors are made. Storm,
+        too, makes these nodes ephemeral.
 
         Raises
         ------
         StateError
-            Its parent is ephemeral and so can have no children.
+            The parent is ephemeral and can have no children.
         """
         ...

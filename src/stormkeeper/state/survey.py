@@ -1,7 +1,8 @@
-"""Everything that is in the cluster's state, read in one go, for tools to look at.
+"""A survey of all nodes of the cluster's state, for tools, and the problems found in a survey.
 
-It is not a snapshot: what changes while it is read may be in it or not, and two nodes may be from
-two moments.
+A survey is no snapshot: a change during the read may be in it or not, and two nodes may be of two
+moments. So a topology that is submitted or removed meanwhile may be reported as a problem; the next
+survey will not have it.
 """
 
 from collections import defaultdict
@@ -19,7 +20,7 @@ T = TypeVar("T")
 
 
 class Pacemaker(Protocol):
-    """What is asked of one; `PacemakerClient` has it."""
+    """Lists heartbeats; `stormkeeper.pacemaker.client.single.PacemakerClient` is one."""
 
     def children(self, path: str) -> list[str]:
         """Return the names of the children of a path."""
@@ -28,16 +29,15 @@ class Pacemaker(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """What was found at and below a node."""
+    """The nodes found at and below a node."""
 
-    #: The nodes by their path, each before those below it, in the order of their names.
+    #: By path, each node before those below it, in the order of names.
     nodes: dict[str, NodeData]
-    #: Where the Pacemakers have heartbeats of topologies: ``/workerbeats/<id>``,
-    #: ``/taskbeats/<id>``. Where they were not asked, or heartbeats are nodes, none.
+    #: Topologies with heartbeats in the Pacemakers: ``/workerbeats/<id>``, ``/taskbeats/<id>``.
     in_pacemakers: list[str] = field(default_factory=list)
-    #: What could not be looked at, and why.
+    #: What could not be read, and why.
     notes: list[str] = field(default_factory=list)
-    #: The nodes that may not be read; what is below them is not known either.
+    #: Nodes that an ACL forbids to read; nodes below them are unknown too.
     denied: list[str] = field(default_factory=list)
 
 
@@ -46,21 +46,23 @@ def read(
 ) -> Survey:
     """Read all nodes at and below `top`.
 
-    It costs two requests for each level of the tree, whatever is in it. A node that may not be read
-    and a Pacemaker that does not answer, or refuses, become notes: one for each.
+    Takes two requests for each level of the tree. A forbidden node and a Pacemaker that does not
+    answer, or refuses, become notes.
 
     Parameters
     ----------
+    state
+        The session.
     top
-        Where to begin; where there is no node, the survey has none.
+        Where to begin; an absent node gives an empty survey.
     pacemakers
-        Who is asked, too, of which topologies they have heartbeats, by address. Each is asked for
-        itself, and all at once: what the others say tells nothing of one that is silent.
+        By address; all are asked at once which topologies they have heartbeats of, as one Pacemaker
+        says nothing about another.
 
     Raises
     ------
     StateError
-        As `StateReader.read_many`, except that access was denied.
+        As `StateReader.read_many`, except for denied access.
     """
     found: dict[str, NodeData] = {}
     denied: dict[str, AccessDeniedError] = {}
@@ -88,7 +90,7 @@ def read(
 
 
 def _beating(pacemakers: Mapping[str, Pacemaker]) -> dict[str, set[str] | StormkeeperError]:
-    """Ask each of which topologies it has heartbeats."""
+    """Ask each Pacemaker for the topologies that it has heartbeats of."""
 
     def ask(pacemaker: Pacemaker) -> set[str] | StormkeeperError:
         try:
@@ -111,7 +113,7 @@ def _each(
     wanted: Sequence[str],
     denied: dict[str, AccessDeniedError],
 ) -> list[T | None]:
-    """Ask for many paths at once; None for each that is denied, which is put down."""
+    """Read many paths at once; None for each denied path, which is recorded."""
     if not wanted:
         return []
     try:
@@ -120,13 +122,13 @@ def _each(
         if len(wanted) == 1:
             denied[wanted[0]] = error
             return [None]
-    # The refusal of one is all that is told: halves find the others in few requests.
+    # ZooKeeper names one refusal only: halves find the others in few requests.
     half = len(wanted) // 2
     return _each(ask, wanted[:half], denied) + _each(ask, wanted[half:], denied)
 
 
-#: Where Storm's layout has ephemeral nodes only, by first level and how many names are below it:
-#: what it means that one stays.
+#: Places that hold ephemeral nodes only, by first level and depth below; and what follows if a
+#: persistent node is there.
 _EPHEMERAL: Final = {
     (paths.SUPERVISORS, 1): "the supervisor is taken to be alive for ever",
     (paths.NIMBUSES, 1): "the Nimbus is taken to be alive for ever",
@@ -137,12 +139,11 @@ _EPHEMERAL: Final = {
     (paths.TASKERRORS, 3): "the error outlives its worker",
 }
 
-#: How nodes are deleted.
 _HOW: Final = (
     "with `storm.state.delete_node(path)` from Python, or with `deleteall` of ZooKeeper's shell"
 )
 
-#: What there is to do about each kind of finding, in the order in which `check` has them.
+#: Advice for each kind of problem, in the order of `check`.
 ADVICE: Final[Mapping[str, str]] = {
     "assignment-without-topology": (
         f"{paths.STORMS} has no node of that name, so that no Nimbus ends what supervisors run of"
@@ -172,7 +173,7 @@ ADVICE: Final[Mapping[str, str]] = {
     ),
 }
 
-#: Where leaders write records that say which leader it was.
+#: Places of records with the epoch of the leader that wrote them.
 _OF_LEADERS: Final = frozenset(
     (
         (paths.ASSIGNMENTS, 1),
@@ -186,20 +187,20 @@ _OF_LEADERS: Final = frozenset(
 
 
 class StateProblem(NamedTuple):
-    """One thing that should not be."""
+    """A problem in the cluster's state."""
 
-    #: One of those that `ADVICE` has.
+    #: A key of `ADVICE`.
     kind: str
 
-    #: At which node; for heartbeats in Pacemakers, where the topology's are there.
+    #: The node; for heartbeats in Pacemakers, the topology's path there.
     path: str
 
-    #: What is wrong with it; what to do is the same for all of a kind.
+    #: What is wrong; the advice is that of the kind.
     message: str
 
 
 class _Written(NamedTuple):
-    """A leader's record: when it was written, in the store's count of changes, and by whom."""
+    """A leader's record, with the change that wrote it (mzxid) and the epoch."""
 
     change: int
     epoch: int
@@ -207,24 +208,20 @@ class _Written(NamedTuple):
 
 
 def check(survey: Survey) -> list[StateProblem]:
-    """Return what should not be there, by kind, and within one in the order of the paths.
+    """Return the problems in a survey, by kind, and within a kind in the order of paths.
 
-    - ``assignment-without-topology``: a topology is assigned and has no ``StormBase``, so nobody
-      knows it, and supervisors run it.
-    - ``unreadable``: a value that is not what Storm's layout has at that path.
-    - ``ephemeral-without-session``: a persistent node where only a session's own should be; it
-      says for ever that somebody is there.
+    - ``assignment-without-topology``: an assignment without a ``StormBase``; supervisors run it,
+      and no Nimbus knows it.
+    - ``unreadable``: a value that does not fit Storm's layout.
+    - ``ephemeral-without-session``: a persistent node in a place for ephemeral nodes; it says for
+      ever that its maker is alive.
     - ``left-behind``: errors, heartbeats, credentials and the like of a topology that is gone.
-    - ``older-epoch``: a record that a leader wrote after a newer leader had written another one.
-      Locks prevent that; who writes without one does not. Records older than the newest leader's
-      are no finding: nobody had to write them again.
+    - ``older-epoch``: a record of an older leader, written after a newer leader wrote another
+      record. Locks prevent that; a writer without a lock does not. A record that is merely older is
+      no problem.
 
-    What is left behind is nothing else besides: one deletion ends it.
-
-    Parameters
-    ----------
-    survey
-        Of everything, from ``/``. What could not be looked at is taken to be there.
+    A left-behind node has no other problem: one deletion ends it. The survey must be of ``/``;
+    nodes that could not be read are taken to be there.
     """
     names = _names(survey)
     topologies = set(names[paths.STORMS])
@@ -244,7 +241,7 @@ def check(survey: Survey) -> list[StateProblem]:
 
 
 def _of_topology(path: str) -> str:
-    """Return the path of what a first level has of the topology that `path` is of."""
+    """Return the path of the topology's node that `path` is at or below."""
     return "/".join(path.split("/", 3)[:3])
 
 
@@ -319,7 +316,7 @@ def _older(record: _Written, newer: _Written) -> StateProblem:
 
 
 def _names(survey: Survey) -> dict[str, list[str]]:
-    """Return the names directly below each first level; what could not be looked at is there."""
+    """Return the names directly below each first level, with those that could not be read."""
     names: dict[str, list[str]] = defaultdict(list)
     for path in sorted({*survey.nodes, *survey.denied}):
         top, count = _place(path)
@@ -329,6 +326,6 @@ def _names(survey: Survey) -> dict[str, list[str]]:
 
 
 def _place(path: str) -> tuple[str, int]:
-    """Return the first level of a path, and how many names are below it."""
+    """Return the first level of a path, and the depth below."""
     top = paths.first_level(path)
     return top, path.count("/") - 1

@@ -1,10 +1,11 @@
-"""One-shot watches that outlive connections and sessions: which are armed, what they missed.
+"""A session's watches and callbacks: which watches are armed, and the thread that calls back.
 
-A watch is kept on the server for as long as one connection lasts. So a session remembers which
-it left, and what it had seen of each node; when a connection is back it looks again, and tells
-the difference as the event that the server could not send.
+ZooKeeper keeps a watch for one connection only. So a session remembers which watches it left and
+what it had seen of each node; when a connection is back, it looks again and reports the difference
+as the event that the server could not send.
 
-Nothing here does any I/O.
+The store's own threads only queue events, so that a callback may use the store and delays no
+answer. Without a thread (`inline`), a simulation decides when callbacks run.
 """
 
 import enum
@@ -20,17 +21,17 @@ from stormkeeper.state.storage import ConnectionListener, ConnectionState, Event
 
 
 class WatchKind(enum.Enum):
-    """What of a node is watched; ZooKeeper keeps these two apart."""
+    """What a watch watches of a node; ZooKeeper keeps the two apart."""
 
-    #: Its existence and its value.
+    #: Existence and value.
     NODE = "node"
 
-    #: The names of its children.
+    #: Names of the children.
     CHILDREN = "children"
 
 
 class NodeChanges(NamedTuple):
-    """When a node that was read had last changed, in the store's count of changes (its zxid)."""
+    """The last changes of a node that a read saw, in the store's count (zxids)."""
 
     created: int
     modified: int
@@ -38,14 +39,14 @@ class NodeChanges(NamedTuple):
 
 
 class NodeWatch(NamedTuple):
-    """A watch: of what, at which path."""
+    """A watch of a node."""
 
     watched: WatchKind
     path: str
 
 
-#: What of a node an event at its path tells of, and so which watches it uses up (ZooKeeper's
-#: DataTree and WatchManager): a node that is gone has lost its children too.
+#: The watches that an event at their path uses up (ZooKeeper's DataTree and WatchManager): a
+#: deleted node has lost its children too.
 TOLD: Final = {
     EventType.NODE_CREATED: (WatchKind.NODE,),
     EventType.NODE_DATA_CHANGED: (WatchKind.NODE,),
@@ -58,14 +59,9 @@ TOLD: Final = {
 def missed(
     watched: WatchKind, before: NodeChanges | None, now: NodeChanges | None
 ) -> EventType | None:
-    """Return the event that a watch would have fired between two looks, None for no change.
+    """Return the event that a watch missed between two looks, None without a change.
 
-    Parameters
-    ----------
-    watched
-        What is watched.
-    before, now
-        What was seen of the node when the watch was left, and later; None where there was none.
+    None for `before` or `now` stands for an absent node.
     """
     if before is None or now is None:
         if before is now:
@@ -80,34 +76,31 @@ def missed(
 
 
 class ArmedWatches:
-    """The watches of one session that have not fired yet. Safe for many threads."""
+    """The watches of a session that have not fired yet. Safe for many threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._seen: dict[NodeWatch, NodeChanges | None] = {}
-        #: In which of the session's connections each was left.
+        #: The number of the connection that each was left in.
         self._left_in: dict[NodeWatch, int] = {}
 
     def arm(self, watch: NodeWatch, seen: NodeChanges | None, connection: int = 0) -> None:
-        """Remember a watch that a read left, and what that read saw.
+        """Add a watch that a read left, with the changes that the read saw.
 
-        Parameters
-        ----------
-        connection
-            The number of connections that the session had had when it read.
+        `connection` is the number of connections that the session had had by then.
         """
         with self._lock:
             self._seen[watch] = seen
             self._left_in[watch] = connection
 
     def left_again(self, watch: NodeWatch, connection: int) -> None:
-        """Remember that a watch, if it has not fired, was left in a later connection."""
+        """Record that an armed watch was left again in a later connection."""
         with self._lock:
             if watch in self._seen:
                 self._left_in[watch] = connection
 
     def fire(self, event: EventType, path: str) -> bool:
-        """Forget the watches that an event uses up; returns whether there were any."""
+        """Remove the watches that an event uses up; return whether there were any."""
         if not self._seen:
             return False
         with self._lock:
@@ -118,38 +111,38 @@ class ArmedWatches:
             return bool(used)
 
     def missed(self, watch: NodeWatch, now: NodeChanges | None) -> EventType | None:
-        """Return what `watch` missed if it is still armed, now that its node looks like `now`."""
+        """Return the event that an armed watch missed, now that the node looks like `now`."""
         with self._lock:
             if watch not in self._seen:
                 return None
             return missed(watch.watched, self._seen[watch], now)
 
     def all(self) -> list[NodeWatch]:
-        """Return the watches that are armed."""
+        """Return the armed watches."""
         with self._lock:
             return list(self._seen)
 
     def left_before(self, connection: int) -> list[NodeWatch]:
-        """Return those that were left in earlier connections, and that the server has forgotten."""
+        """Return the watches that were left in earlier connections; the server forgot them."""
         with self._lock:
             return [watch for watch, left_in in self._left_in.items() if left_in < connection]
 
 
 log = logging.getLogger(__name__)
 
-#: How long `Callbacks.close` waits for a callback that runs, in seconds.
+#: Timeout of `Callbacks.close` for a running callback, in seconds.
 CLOSE_SECS = 5.0
 
 
 class Callbacks:
-    """Registered callbacks and listeners, told one at a time.
+    """Registered callbacks and listeners, called one at a time on a thread.
 
     Parameters
     ----------
     name
-        Of the thread that tells them.
+        Name of the thread.
     inline
-        Have no thread; what is queued waits for `run_pending`.
+        Have no thread; queued calls wait for `run_pending`.
     """
 
     def __init__(self, name: str, *, inline: bool = False) -> None:
@@ -184,7 +177,7 @@ class Callbacks:
             self._listeners.remove(listener)
 
     def tell_event(self, event: EventType, path: str) -> None:
-        """Queue an event for everyone who is registered when its turn comes; does not block."""
+        """Queue an event for all callbacks registered when it is delivered; does not block."""
         self._queue.put(lambda: self._tell_event(event, path))
 
     def tell_connection(self, state: ConnectionState) -> None:
@@ -192,12 +185,9 @@ class Callbacks:
         self._queue.put(lambda: self._tell_connection(state))
 
     def run_pending(self) -> bool:
-        """Tell what is queued, here and now, and what that queues; inline only.
+        """Deliver queued calls, and those that they queue; return whether there were any.
 
-        Returns
-        -------
-        bool
-            Whether anything was; False when a callback calls this: they run one at a time.
+        For `inline`. Within a callback it does nothing and returns False.
         """
         if self._running_pending or self._queue.empty():
             return False
@@ -212,7 +202,7 @@ class Callbacks:
         return True
 
     def close(self) -> None:
-        """Tell nobody anything more, and end the thread, unless this is called on it."""
+        """Deliver nothing more, and end the thread, unless called on that thread."""
         self._closed = True
         self._queue.put(None)
         if self._thread is not None and self._thread is not threading.current_thread():
@@ -225,7 +215,8 @@ class Callbacks:
             telling()
 
     def _tell_event(self, event: EventType, path: str) -> None:
-        # A copy, as callbacks register and unregister; asked again, as one may unregister another.
+        # A copy, as callbacks register and unregister; checked again, as one may unregister
+        # another.
         for registration, callback in list(self._registrations.items()):
             if registration in self._registrations and not self._closed:
                 with self._logged(f"a callback failed on {path} {event.value}"):
@@ -239,11 +230,11 @@ class Callbacks:
 
     @contextmanager
     def _logged(self, failure: str) -> Iterator[None]:
-        """Log what is raised, for the others to be told all the same."""
+        """Log an exception, so that the other callbacks are called all the same."""
         try:
             yield
         except BaseException as error:
-            # On a thread of their own nobody is there to be ended by a SystemExit.
+            # SystemExit would end only this thread.
             if self._thread is None and not isinstance(error, Exception):
                 raise
             log.exception("%s", failure)

@@ -194,7 +194,7 @@ class BlobReads(RecordReader):
         return VersionedNumber(_NUMBER.unpack(found.data)[0], found.version)
 
 
-class BlobHolding(SessionWriter):
+class BlobHolderWrites(SessionWriter):
     """What a Nimbus says of the blobs that it holds."""
 
     def setup_blob(self, key: str, nimbus_id: str | NimbusId, version: int) -> None:

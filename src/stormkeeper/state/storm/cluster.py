@@ -20,35 +20,27 @@ from stormkeeper.state.access import Role
 from stormkeeper.state.leader_lock import Fence, FencedWriter
 from stormkeeper.state.node_heartbeats import NodeHeartbeats
 from stormkeeper.state.storage import ClusterState, StateReader
-from stormkeeper.state.storm.blob_records import BlobHolding, BlobReads, BlobWrites
+from stormkeeper.state.storm.blob_records import BlobHolderWrites, BlobReads, BlobWrites
 from stormkeeper.state.storm.daemon_records import DaemonReads, DaemonWrites
 from stormkeeper.state.storm.heartbeat_records import (
-    HeartbeatCleaning,
+    HeartbeatLeaderWrites,
     HeartbeatReads,
     HeartbeatWrites,
-    TaskBeats,
-    TaskReads,
-    TaskWrites,
 )
-from stormkeeper.state.storm.record_io import Codec, Record, RecordReader
+from stormkeeper.state.storm.record_io import Codec, Record
 from stormkeeper.state.storm.subscriptions import Callback, Stream
 from stormkeeper.state.storm.topology_records import (
-    CheckpointReads,
-    CheckpointRemovals,
-    CheckpointWrites,
+    CheckpointRemovalWrites,
     TopologyReads,
     TopologyWrites,
 )
 from stormkeeper.state.storm.worker_reports import (
-    ErrorCleaning,
     ErrorLimits,
-    ErrorReads,
     ErrorThrottles,
-    ErrorWrites,
-    ProfileCleaning,
-    WorkerReads,
-    WorkerReports,
-    WorkerWrites,
+    ProfileRequestWrites,
+    ReportLeaderWrites,
+    ReportReads,
+    ReportWrites,
 )
 from stormkeeper.thrift.records import Assignment, NimbusSummary, StormBase, SupervisorInfo
 
@@ -95,10 +87,101 @@ class ClusterSnapshot:
     unreadable: frozenset[str]
 
 
-class SnapshotReads(RecordReader):
-    """The cluster as a whole."""
+def _queries(
+    told: Mapping[str, list[str]], parse: Callable[[str], str | None]
+) -> Mapping[str, frozenset[str]]:
+    """Return which queries the names of nodes are about, by topology."""
+    found = {
+        storm_id: frozenset(query for name in names if (query := parse(name)) is not None)
+        for storm_id, names in told.items()
+    }
+    return MappingProxyType({storm_id: queries for storm_id, queries in found.items() if queries})
+
+
+T = TypeVar("T")
+Value = TypeVar("Value")
+
+
+class Dependents(Generic[T]):
+    """What has to end with a session, by weak references. Safe for many threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._held: weakref.WeakSet[T] = weakref.WeakSet()
+
+    def add(self, one: T) -> None:
+        """Add one, also while others are looked at."""
+        with self._lock:
+            self._held.add(one)
+
+    def __iter__(self) -> Iterator[T]:
+        """Look at those that there are now."""
+        with self._lock:
+            return iter(list(self._held))
+
+
+class StormReads(
+    TopologyReads,
+    HeartbeatReads,
+    ReportReads,
+    DaemonReads,
+    BlobReads,
+):
+    """All reads. Safe for many threads.
+
+    Parameters
+    ----------
+    state : StateReader
+        The store.
+    codec : Codec
+        How records are written in it.
+    heartbeats : HeartbeatStore
+        Where heartbeats are.
+    clock : callable, optional
+        Seconds since 1970.
+
+    Notes
+    -----
+    A callback is called once: when what was read has changed, or may have while the session was
+    lost. It runs on the store's callback thread. To be called again it reads again; `watch` does
+    that. After `disconnect` a read with a callback raises `StateClosedError`. Beside their own
+    errors, all operations may raise those of `ClusterState`.
+    """
 
     _heartbeats: HeartbeatStore
+
+    def __init__(
+        self,
+        state: StateReader,
+        codec: Codec,
+        *,
+        heartbeats: HeartbeatStore,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        super().__init__(state, codec, clock=clock)
+        self._heartbeats = heartbeats
+        self._streams: Dependents[Stream[Any]] = Dependents()
+
+    def watch(self, read: Callable[[Callback], Value]) -> Stream[Value]:
+        """Return a stream of the values of a read: the present one, and one after each change.
+
+        `disconnect` closes it.
+
+        Parameters
+        ----------
+        read : callable
+            Takes a callback, such as ``storm.assignments``, or
+            ``lambda again: storm.assignment_info("wc-1-1700000000", again)``.
+        """
+        stream = Stream(read, self._callbacks.forget_all)
+        self._streams.add(stream)
+        return stream
+
+    def disconnect(self) -> None:
+        """Call no callback any more, and close the streams; the store stays open."""
+        self._callbacks.close()
+        for stream in self._streams:
+            stream.close()
 
     def snapshot(
         self,
@@ -163,116 +246,15 @@ class SnapshotReads(RecordReader):
         return {storm_id: below for storm_id, below in zip(storm_ids, names, strict=True) if below}
 
 
-def _queries(
-    told: Mapping[str, list[str]], parse: Callable[[str], str | None]
-) -> Mapping[str, frozenset[str]]:
-    """Return which queries the names of nodes are about, by topology."""
-    found = {
-        storm_id: frozenset(query for name in names if (query := parse(name)) is not None)
-        for storm_id, names in told.items()
-    }
-    return MappingProxyType({storm_id: queries for storm_id, queries in found.items() if queries})
-
-
-T = TypeVar("T")
-Value = TypeVar("Value")
-
-
-class Dependents(Generic[T]):
-    """What has to end with a session, by weak references. Safe for many threads."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._held: weakref.WeakSet[T] = weakref.WeakSet()
-
-    def add(self, one: T) -> None:
-        """Add one, also while others are looked at."""
-        with self._lock:
-            self._held.add(one)
-
-    def __iter__(self) -> Iterator[T]:
-        """Look at those that there are now."""
-        with self._lock:
-            return iter(list(self._held))
-
-
-class StormReads(
-    TopologyReads,
-    WorkerReads,
-    HeartbeatReads,
-    ErrorReads,
-    TaskReads,
-    DaemonReads,
-    BlobReads,
-    CheckpointReads,
-    SnapshotReads,
-):
-    """All reads. Safe for many threads.
-
-    Parameters
-    ----------
-    state : StateReader
-        The store.
-    codec : Codec
-        How records are written in it.
-    heartbeats : HeartbeatStore
-        Where heartbeats are.
-    clock : callable, optional
-        Seconds since 1970.
-
-    Notes
-    -----
-    A callback is called once: when what was read has changed, or may have while the session was
-    lost. It runs on the store's callback thread. To be called again it reads again; `watch` does
-    that. After `disconnect` a read with a callback raises `StateClosedError`. Beside their own
-    errors, all operations may raise those of `ClusterState`.
-    """
-
-    def __init__(
-        self,
-        state: StateReader,
-        codec: Codec,
-        *,
-        heartbeats: HeartbeatStore,
-        clock: Callable[[], float] = time.time,
-    ) -> None:
-        super().__init__(state, codec, clock=clock)
-        self._heartbeats = heartbeats
-        self._streams: Dependents[Stream[Any]] = Dependents()
-
-    def watch(self, read: Callable[[Callback], Value]) -> Stream[Value]:
-        """Return a stream of the values of a read: the present one, and one after each change.
-
-        `disconnect` closes it.
-
-        Parameters
-        ----------
-        read : callable
-            Takes a callback, such as ``storm.assignments``, or
-            ``lambda again: storm.assignment_info("wc-1-1700000000", again)``.
-        """
-        stream = Stream(read, self._callbacks.forget_all)
-        self._streams.add(stream)
-        return stream
-
-    def disconnect(self) -> None:
-        """Call no callback any more, and close the streams; the store stays open."""
-        self._callbacks.close()
-        for stream in self._streams:
-            stream.close()
-
-
 class StormClusterState(
     StormReads,
-    WorkerReports,
     HeartbeatWrites,
-    ErrorWrites,
-    TaskBeats,
+    ReportWrites,
     DaemonWrites,
-    ProfileCleaning,
-    BlobHolding,
+    ProfileRequestWrites,
+    BlobHolderWrites,
     BlobWrites,
-    CheckpointRemovals,
+    CheckpointRemovalWrites,
 ):
     """All reads, and what a process writes of its own: registrations, heartbeats, errors.
 
@@ -370,13 +352,10 @@ def connect(conf: Conf, *, role: Role = Role.SERVER) -> StormClusterState:
 class LeaderClusterState(
     StormReads,
     TopologyWrites,
-    WorkerWrites,
-    HeartbeatCleaning,
-    ErrorCleaning,
-    TaskWrites,
-    ProfileCleaning,
+    HeartbeatLeaderWrites,
+    ReportLeaderWrites,
+    ProfileRequestWrites,
     BlobWrites,
-    CheckpointWrites,
 ):
     """All reads, and what a leader decides: every write is fenced, every record names the leader.
 

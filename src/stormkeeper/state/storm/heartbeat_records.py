@@ -231,6 +231,40 @@ class HeartbeatReads(RecordReader):
                 self._codec.release.value,
             )
 
+    def task_storms(self) -> list[str]:
+        """Return the ids of the topologies that have tasks, sorted."""
+        return self._names(paths.TASKS)
+
+    def task_ids(self, storm_id: str) -> list[int]:
+        """Return the ids of a topology's tasks, in order; none when there is no such topology."""
+        return _ids(self._names(paths.tasks(storm_id)))
+
+    def task_info(self, storm_id: str, task: int) -> TaskInfo | None:
+        """Return which component a task belongs to, None when there is no such task.
+
+        Raises
+        ------
+        SerializationError
+            What is there is not a record of a task.
+        """
+        return self._record(TaskInfo, paths.task(storm_id, task))
+
+    def heartbeat_tasks(self, storm_id: str) -> list[int]:
+        """Return the ids of the tasks of a topology that have a heartbeat, in order."""
+        return _ids(self._heartbeats.names(paths.taskbeats(storm_id)))
+
+    def task_heartbeat(self, storm_id: str, task: int) -> TaskHeartbeat | None:
+        """Return a task's heartbeat, None when there is none.
+
+        Raises
+        ------
+        SerializationError
+            What is there is not a heartbeat of a task.
+        """
+        path = paths.taskbeat(storm_id, task)
+        data = value_at(self._heartbeats, path)
+        return None if data is None else self._read(TaskHeartbeat, path, data)
+
 
 class HeartbeatWrites(SessionWriter):
     """What a worker says of itself."""
@@ -306,12 +340,28 @@ class HeartbeatWrites(SessionWriter):
         """Delete a worker's heartbeat; none is fine."""
         self._heartbeats.remove(paths.workerbeat(storm_id, node, port))
 
+    def set_task_heartbeat(self, storm_id: str, task: int, heartbeat: TaskHeartbeat) -> None:
+        """Store a task's heartbeat, where workers' heartbeats are.
+
+        Raises
+        ------
+        PacemakerError
+            No Pacemaker took it.
+        """
+        self._heartbeats.beat(
+            paths.taskbeat(storm_id, task), self._codec.write(checked(TaskHeartbeat, heartbeat))
+        )
+
+    def remove_task_heartbeat(self, storm_id: str, task: int) -> None:
+        """Delete a task's heartbeat; none is fine."""
+        self._heartbeats.remove(paths.taskbeat(storm_id, task))
+
 
 def _launch_of(assignment: Assignment, claim: LaunchClaim) -> WorkerLaunch | None:
     return next((each for each in assignment.launches or () if each.claim == claim), None)
 
 
-class HeartbeatCleaning(LeaderWriter):
+class HeartbeatLeaderWrites(LeaderWriter):
     """Where a topology's heartbeats go, made and taken away by the leader."""
 
     _heartbeats: HeartbeatStore
@@ -338,78 +388,6 @@ class HeartbeatCleaning(LeaderWriter):
             if not isinstance(self._heartbeats, NodeHeartbeats):  # of nodes, that was all
                 self._heartbeats.remove(top)
 
-
-def value_at(heartbeats: HeartbeatReader, path: str) -> bytes | None:
-    """Return the value of the heartbeat at a path, None when there is none."""
-    found = heartbeats.read(path)
-    return None if found is None else found.value
-
-
-class TaskReads(RecordReader):
-    """Which tasks there are, and what is said of each."""
-
-    _heartbeats: HeartbeatStore
-
-    def task_storms(self) -> list[str]:
-        """Return the ids of the topologies that have tasks, sorted."""
-        return self._names(paths.TASKS)
-
-    def task_ids(self, storm_id: str) -> list[int]:
-        """Return the ids of a topology's tasks, in order; none when there is no such topology."""
-        return _ids(self._names(paths.tasks(storm_id)))
-
-    def task_info(self, storm_id: str, task: int) -> TaskInfo | None:
-        """Return which component a task belongs to, None when there is no such task.
-
-        Raises
-        ------
-        SerializationError
-            What is there is not a record of a task.
-        """
-        return self._record(TaskInfo, paths.task(storm_id, task))
-
-    def heartbeat_tasks(self, storm_id: str) -> list[int]:
-        """Return the ids of the tasks of a topology that have a heartbeat, in order."""
-        return _ids(self._heartbeats.names(paths.taskbeats(storm_id)))
-
-    def task_heartbeat(self, storm_id: str, task: int) -> TaskHeartbeat | None:
-        """Return a task's heartbeat, None when there is none.
-
-        Raises
-        ------
-        SerializationError
-            What is there is not a heartbeat of a task.
-        """
-        path = paths.taskbeat(storm_id, task)
-        data = value_at(self._heartbeats, path)
-        return None if data is None else self._read(TaskHeartbeat, path, data)
-
-
-class TaskBeats(SessionWriter):
-    """What is said of a task while it runs."""
-
-    _heartbeats: HeartbeatStore
-
-    def set_task_heartbeat(self, storm_id: str, task: int, heartbeat: TaskHeartbeat) -> None:
-        """Store a task's heartbeat, where workers' heartbeats are.
-
-        Raises
-        ------
-        PacemakerError
-            No Pacemaker took it.
-        """
-        self._heartbeats.beat(
-            paths.taskbeat(storm_id, task), self._codec.write(checked(TaskHeartbeat, heartbeat))
-        )
-
-    def remove_task_heartbeat(self, storm_id: str, task: int) -> None:
-        """Delete a task's heartbeat; none is fine."""
-        self._heartbeats.remove(paths.taskbeat(storm_id, task))
-
-
-class TaskWrites(LeaderWriter):
-    """Which tasks there are: the leader says so."""
-
     def set_task(
         self,
         storm_id: str,
@@ -425,6 +403,12 @@ class TaskWrites(LeaderWriter):
         for top in (paths.taskbeats(storm_id), paths.taskerrors(storm_id)):
             self._writer.mkdirs(top, workers=workers_of(topology_conf))
         self._put(TaskInfo, paths.task(storm_id, task), info, topology_conf)
+
+
+def value_at(heartbeats: HeartbeatReader, path: str) -> bytes | None:
+    """Return the value of the heartbeat at a path, None when there is none."""
+    found = heartbeats.read(path)
+    return None if found is None else found.value
 
 
 def _ids(names: list[str]) -> list[int]:

@@ -112,6 +112,20 @@ class TopologyReads(RecordReader):
         """Return a topology's log levels, None where none are set; told once when they change."""
         return self._record(LogConfig, paths.log_config(storm_id), callback)
 
+    def all_checkpoints(self) -> dict[str, Checkpoints]:
+        """Return all by their folders' names, read in one go; what is unreadable is left out."""
+        return self._records(Checkpoints, paths.CHECKPOINTS)
+
+    def checkpoints(self, id_: str) -> Versioned[Checkpoints] | None:
+        """Return what is kept of a folder, and its node's version; None where nothing is.
+
+        Raises
+        ------
+        SerializationError
+            What is there is no such record.
+        """
+        return self._versioned(Checkpoints, paths.checkpoints(id_))
+
 
 class TopologyWrites(LeaderWriter):
     """What a leader decides about topologies, and sets for them.
@@ -283,6 +297,28 @@ class TopologyWrites(LeaderWriter):
         """Give a topology log levels in place of those it has."""
         self._put(LogConfig, paths.log_config(storm_id), log_config, topology_conf)
 
+    def set_checkpoints(self, record: Checkpoints) -> None:
+        """Say what becomes of checkpoints, whatever was said before."""
+        self._put(Checkpoints, paths.checkpoints(record.folder), record)
+
+    def change_checkpoints(self, record: Checkpoints, version: int) -> bool:
+        """Say it if nobody has said anything since that version; return whether it was said."""
+        path = paths.checkpoints(record.folder)
+        return self._commit([SetData(path, self._stamped(record), version)])
+
+    def forget_checkpoints(self, id_: str, version: int) -> bool:
+        """Forget checkpoints if nobody has said anything since; return whether that was done."""
+        return self._commit([Delete(paths.checkpoints(id_), version)])
+
+    def _commit(self, operations: list[SetData | Delete]) -> bool:
+        try:
+            self._writer.commit(operations)
+        except TransactionError as error:
+            if isinstance(error.reason, BadVersionError | NoNodeError):
+                return False
+            raise error.reason from error
+        return True
+
 
 def _without(base: StormBase, fields: Collection[str]) -> StormBase:
     without = copy.copy(base)
@@ -308,51 +344,7 @@ def _inactive(base: StormBase) -> StormBase:
     return inactive
 
 
-class CheckpointReads(RecordReader):
-    """Which checkpoints are kept, or are to be removed."""
-
-    def all_checkpoints(self) -> dict[str, Checkpoints]:
-        """Return all by their folders' names, read in one go; what is unreadable is left out."""
-        return self._records(Checkpoints, paths.CHECKPOINTS)
-
-    def checkpoints(self, id_: str) -> Versioned[Checkpoints] | None:
-        """Return what is kept of a folder, and its node's version; None where nothing is.
-
-        Raises
-        ------
-        SerializationError
-            What is there is no such record.
-        """
-        return self._versioned(Checkpoints, paths.checkpoints(id_))
-
-
-class CheckpointWrites(LeaderWriter):
-    """What a leader decides about checkpoints; errors as in `TopologyWrites`."""
-
-    def set_checkpoints(self, record: Checkpoints) -> None:
-        """Say what becomes of checkpoints, whatever was said before."""
-        self._put(Checkpoints, paths.checkpoints(record.folder), record)
-
-    def change_checkpoints(self, record: Checkpoints, version: int) -> bool:
-        """Say it if nobody has said anything since that version; return whether it was said."""
-        path = paths.checkpoints(record.folder)
-        return self._commit([SetData(path, self._stamped(record), version)])
-
-    def forget_checkpoints(self, id_: str, version: int) -> bool:
-        """Forget checkpoints if nobody has said anything since; return whether that was done."""
-        return self._commit([Delete(paths.checkpoints(id_), version)])
-
-    def _commit(self, operations: list[SetData | Delete]) -> bool:
-        try:
-            self._writer.commit(operations)
-        except TransactionError as error:
-            if isinstance(error.reason, BadVersionError | NoNodeError):
-                return False
-            raise error.reason from error
-        return True
-
-
-class CheckpointRemovals(SessionWriter, CheckpointReads):
+class CheckpointRemovalWrites(SessionWriter, TopologyReads):
     """What a supervisor says of checkpoints."""
 
     def checkpoints_removed(self, id_: str, supervisor_id: str) -> None:

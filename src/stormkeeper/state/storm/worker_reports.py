@@ -118,7 +118,7 @@ class ErrorThrottles:
                 del self._throttles[key]
 
 
-class ErrorReads(RecordReader):
+class ReportReads(RecordReader):
     """What went wrong in components."""
 
     def errors(self, storm_id: str, component: str) -> list[ErrorInfo]:
@@ -190,8 +190,45 @@ class ErrorReads(RecordReader):
         ]
         return _newest_first(numbered)
 
+    def topology_profile_requests(self, storm_id: str) -> list[ProfileRequest]:
+        """Return the requests for a topology's workers, in the order of their nodes' names."""
+        return list(self._records(ProfileRequest, paths.profiler_configs(storm_id)).values())
 
-class ErrorWrites(SessionWriter):
+    def worker_profile_requests(self, storm_id: str, node_info: NodeInfo) -> list[ProfileRequest]:
+        """Return the requests for one worker of a topology."""
+        requests = self.topology_profile_requests(storm_id)
+        return [request for request in requests if request.nodeInfo == node_info]
+
+    def backpressure_topologies(self) -> list[str]:
+        """Return the ids of the topologies that have back-pressure, or a place for it, sorted."""
+        return self._names(paths.BACKPRESSURE)
+
+    def topology_backpressure(
+        self, storm_id: str, timeout_ms: int, callback: Callback | None = None
+    ) -> bool:
+        """Return whether a worker of a topology has said lately that it cannot keep up.
+
+        Parameters
+        ----------
+        storm_id : str
+            The topology.
+        timeout_ms : int
+            What was said longer ago, in milliseconds, does not count.
+        callback : callable, optional
+            Told, once, when a worker comes under back-pressure or is it no longer.
+        """
+        top = paths.backpressure_of_topology(storm_id)
+        names = self._names(top, callback)
+        found = self._state.read_many([f"{top}/{name}" for name in names])
+        times = [
+            _MILLISECONDS.unpack(node.data)[0]
+            for node in found
+            if node and len(node.data) == _MILLISECONDS.size
+        ]
+        return bool(times) and self._clock() * 1000 - max(times) < timeout_ms
+
+
+class ReportWrites(SessionWriter):
     """What a worker reports."""
 
     _throttles: ErrorThrottles
@@ -272,79 +309,6 @@ class ErrorWrites(SessionWriter):
         for _, name in numbered[:-KEPT]:
             self._state.delete_node(f"{top}/{name}")
 
-
-class ErrorCleaning(LeaderWriter):
-    """Where a topology's errors go, made and taken away by the leader."""
-
-    def setup_errors(self, storm_id: str, topology_conf: Mapping[str, Any] | None = None) -> None:
-        """Make the directory of a topology's errors, which its workers may write in."""
-        self._writer.mkdirs(paths.errors(storm_id), workers=workers_of(topology_conf))
-
-    def teardown_errors(self, storm_id: str) -> None:
-        """Delete the errors of a topology's components and tasks; none is fine."""
-        # What `error_topologies` lists goes last: after a crash in between it is found again.
-        self._writer.delete_node(paths.taskerrors(storm_id))
-        self._writer.delete_node(paths.errors(storm_id))
-
-
-def _newest_first(errors: list[tuple[int, int, ErrorInfo]]) -> list[ErrorInfo]:
-    """Return errors by their times and numbers."""
-    return [error for *_, error in sorted(errors, key=lambda one: one[:2], reverse=True)]
-
-
-def _number(name: str) -> int | None:
-    match = _NODE.fullmatch(name)
-    return int(match[1]) if match else None
-
-
-#: How Storm writes a time: milliseconds since 1970.
-_MILLISECONDS = struct.Struct(">q")
-
-
-class WorkerReads(RecordReader):
-    """Which workers are to be profiled, and whether some cannot keep up."""
-
-    def topology_profile_requests(self, storm_id: str) -> list[ProfileRequest]:
-        """Return the requests for a topology's workers, in the order of their nodes' names."""
-        return list(self._records(ProfileRequest, paths.profiler_configs(storm_id)).values())
-
-    def worker_profile_requests(self, storm_id: str, node_info: NodeInfo) -> list[ProfileRequest]:
-        """Return the requests for one worker of a topology."""
-        requests = self.topology_profile_requests(storm_id)
-        return [request for request in requests if request.nodeInfo == node_info]
-
-    def backpressure_topologies(self) -> list[str]:
-        """Return the ids of the topologies that have back-pressure, or a place for it, sorted."""
-        return self._names(paths.BACKPRESSURE)
-
-    def topology_backpressure(
-        self, storm_id: str, timeout_ms: int, callback: Callback | None = None
-    ) -> bool:
-        """Return whether a worker of a topology has said lately that it cannot keep up.
-
-        Parameters
-        ----------
-        storm_id : str
-            The topology.
-        timeout_ms : int
-            What was said longer ago, in milliseconds, does not count.
-        callback : callable, optional
-            Told, once, when a worker comes under back-pressure or is it no longer.
-        """
-        top = paths.backpressure_of_topology(storm_id)
-        names = self._names(top, callback)
-        found = self._state.read_many([f"{top}/{name}" for name in names])
-        times = [
-            _MILLISECONDS.unpack(node.data)[0]
-            for node in found
-            if node and len(node.data) == _MILLISECONDS.size
-        ]
-        return bool(times) and self._clock() * 1000 - max(times) < timeout_ms
-
-
-class WorkerReports(SessionWriter):
-    """What a worker says of itself."""
-
     def worker_backpressure(self, storm_id: str, node: str, port: int, timestamp_ms: int) -> None:
         """Say that a worker cannot keep up, as of `timestamp_ms`: milliseconds since 1970.
 
@@ -358,8 +322,18 @@ class WorkerReports(SessionWriter):
         self._state.delete_node(paths.backpressure(storm_id, node, port))
 
 
-class WorkerWrites(LeaderWriter):
-    """What a leader asks of workers, and the directories that they report in."""
+class ReportLeaderWrites(LeaderWriter):
+    """Where a topology's errors go, made and taken away by the leader."""
+
+    def setup_errors(self, storm_id: str, topology_conf: Mapping[str, Any] | None = None) -> None:
+        """Make the directory of a topology's errors, which its workers may write in."""
+        self._writer.mkdirs(paths.errors(storm_id), workers=workers_of(topology_conf))
+
+    def teardown_errors(self, storm_id: str) -> None:
+        """Delete the errors of a topology's components and tasks; none is fine."""
+        # What `error_topologies` lists goes last: after a crash in between it is found again.
+        self._writer.delete_node(paths.taskerrors(storm_id))
+        self._writer.delete_node(paths.errors(storm_id))
 
     def set_worker_profile_request(self, storm_id: str, request: ProfileRequest) -> None:
         """Ask that a worker be profiled; a second request for the same action replaces the first.
@@ -386,7 +360,21 @@ class WorkerWrites(LeaderWriter):
         self._writer.delete_node(paths.backpressure_of_topology(storm_id))
 
 
-class ProfileCleaning(RecordWriter):
+def _newest_first(errors: list[tuple[int, int, ErrorInfo]]) -> list[ErrorInfo]:
+    """Return errors by their times and numbers."""
+    return [error for *_, error in sorted(errors, key=lambda one: one[:2], reverse=True)]
+
+
+def _number(name: str) -> int | None:
+    match = _NODE.fullmatch(name)
+    return int(match[1]) if match else None
+
+
+#: How Storm writes a time: milliseconds since 1970.
+_MILLISECONDS = struct.Struct(">q")
+
+
+class ProfileRequestWrites(RecordWriter):
     """What the leader, and the supervisor that did it, remove."""
 
     def delete_topology_profile_requests(self, storm_id: str, request: ProfileRequest) -> None:
