@@ -1,17 +1,17 @@
-"""A session with a ZooKeeper ensemble: calls with deadlines, and no exception of kazoo's.
+"""A session with a ZooKeeper ensemble: calls with deadlines, and only our own exceptions.
 
-kazoo keeps the connection. Where it does otherwise than we promise, this module makes up for it,
-with what kazoo lets its user bring and a few methods that are overridden
-(`stormkeeper.state.zookeeper.kazoo_client`):
+kazoo keeps the connection. Where kazoo differs from our guarantees, this module and `kazoo_client`
+make up for it:
 
-- kazoo sends a call whenever it can, however late. Ours wait for a connection until their deadline,
-  and only then go to kazoo. What kazoo has not sent by the deadline is withdrawn.
+- kazoo sends a call whenever it can, however late. Our calls wait for a connection until their
+  deadline, and only then go to kazoo; what kazoo has not sent by the deadline is withdrawn.
 - kazoo waits a whole session timeout for one server to accept a connection, so the session dies
-  before a second server is tried. We divide the time by the number of servers, as the Java client.
-- kazoo's reconnection attempts come hours apart in the end; ours a second.
+  before a second server is tried. We divide the time by the number of servers, as the Java client
+  does.
+- kazoo's attempts to reconnect come hours apart in the end; ours come every second.
 - kazoo's thread ends for good when a server refuses the user. We start it again, as a new session.
-- kazoo runs watches on another thread, behind answers that came after them. Ours run where they are
-  read, in the order of the wire, and only queue what happened.
+- kazoo runs watches on another thread, behind later answers. Ours run where they are read, in the
+  order of the wire, and only queue events.
 """
 
 import logging
@@ -53,14 +53,14 @@ from stormkeeper.state.zookeeper.requests import (
 
 log = logging.getLogger(__name__)
 
-# kazoo warns about every attempt to connect, one a second for as long as a server is away. What
-# an operator needs of that is said by this module; set this logger's level to see the rest.
+# kazoo warns about every attempt to connect, one a second while a server is away. This module logs
+# what an operator needs; set this logger's level to see the rest.
 _kazoo_log = logging.getLogger(f"{__name__}.kazoo")
 _kazoo_log.setLevel(logging.CRITICAL)
 
 
 def _hide_credentials(record: logging.LogRecord) -> bool:
-    """Have kazoo log what it sends without what proves who we are."""
+    """Hide credentials in kazoo's log of requests."""
     if isinstance(record.args, tuple):
         record.args = tuple(
             f"{type(one).__name__}(***)" if isinstance(one, Auth | SASL) else one
@@ -73,13 +73,13 @@ _kazoo_log.addFilter(_hide_credentials)
 
 T = TypeVar("T")
 
-#: How long `EnsembleConnection.close` waits for the server to take leave, in seconds.
+#: Timeout of `EnsembleConnection.close` for the server's answer, in seconds.
 CLOSE_SECS: Final = 10.0
 
-#: And where no server is reached, which then ends the session by its own clock.
+#: The same if no server is reached; the session then expires.
 UNREACHED_CLOSE_SECS: Final = 1.0
 
-#: Waits between attempts to connect, in seconds: the first, and the longest.
+#: Pauses between attempts to connect, in seconds: the first, and the longest.
 _RECONNECT_SECS: Final = (0.1, 1.0)
 
 #: Requests under way at once in `EnsembleConnection.gather`, and how many are added at a time:
@@ -87,23 +87,18 @@ _RECONNECT_SECS: Final = (0.1, 1.0)
 WINDOW: Final = 2000
 _STEP: Final = WINDOW // 2
 
-#: How long to wait before a request that was not sent is handed over again, in seconds: that a
-#: connection is gone is told at once, so that this hardly ever counts.
+#: Pause before an unsent request is handed to kazoo again, in seconds. It hardly ever counts, as a
+#: lost connection is known at once.
 _NOT_SENT_SECS: Final = 0.01
 
-#: How much of its share of the session's time a server has for each of its first answers.
+#: Part of a server's share of the session timeout for each of its first answers.
 FIRST_ANSWER_SHARE: Final = 0.5
 
 
 class EnsembleConnection:
-    """A session with an ensemble, renewed when it is lost. Safe for many threads.
+    """A session with an ensemble, renewed when lost. Safe for many threads.
 
-    Parameters
-    ----------
-    settings
-        How to reach it.
-    on_state
-        Told every change of the connection, on kazoo's thread: it must not block.
+    `on_state` gets every change of the connection, on kazoo's thread, and must not block.
     """
 
     def __init__(
@@ -115,21 +110,20 @@ class EnsembleConnection:
         self._changed = threading.Condition()
         self._state = ConnectionState.LOST
         self._session_id: int | None = None
-        #: How often a connection was made: watches that were left before the last time are gone.
+        #: Connections made so far; watches left before the last one are gone.
         self.times_made = 0
-        #: The ids of all sessions that this connection has had.
+        #: The ids of all sessions so far.
         self.session_ids: set[int] = set()
         self._closed = False
-        # Held by who starts kazoo again, or ends it.
+        # Held while kazoo is started again or ended.
         self._starting = threading.Lock()
-        #: Why the servers do not take us, and when they are asked again, on the monotonic clock.
+        #: Why the servers refuse our credentials, and when to ask again, on the monotonic clock.
         self._refused: StateAuthenticationError | None = None
         self._retry_at = 0.0
         security = settings.security
         self.identities = security.identities
         self._handler = KazooHandler(settings)
-        #: How long the server keeps the newest session when it does not hear of us, in seconds:
-        #: what it granted of what was asked for. None before the first session.
+        #: The session timeout that the server granted, in seconds; None before the first session.
         self.session_timeout_secs: float | None = None
         first, longest = _RECONNECT_SECS
         retry = KazooRetry(max_tries=-1, delay=first, max_delay=longest)
@@ -144,7 +138,7 @@ class EnsembleConnection:
         share_secs = settings.session_timeout_secs / len(settings.servers)
         self._server = ServerConnection(
             self._client,
-            # kazoo has given it what ends a pause.
+            # kazoo made the client's copy interruptible.
             retry.copy(),
             security.mechanism,
             answer_secs=share_secs * FIRST_ANSWER_SHARE,
@@ -156,7 +150,7 @@ class EnsembleConnection:
 
     @property
     def state(self) -> ConnectionState:
-        """How the session stands now."""
+        """Present state of the connection."""
         return self._state
 
     @property
@@ -171,7 +165,7 @@ class EnsembleConnection:
 
     @property
     def dead(self) -> bool:
-        """Whether kazoo has given up, so that only `restart` helps, and it is time for it."""
+        """Whether kazoo has given up, and it is time for `restart`."""
         loop = self._handler.loop
         return (
             loop is not None
@@ -186,7 +180,7 @@ class EnsembleConnection:
         Raises
         ------
         StateAuthenticationError
-            A server does not take us for who we say we are; nothing is left running.
+            A server refuses our credentials; nothing is left running.
         StateUnavailableError
             No server answered within the call timeout; nothing is left running.
         """
@@ -199,7 +193,7 @@ class EnsembleConnection:
             )
             refused = self._refused
         if decided and refused is None:
-            # Whether the connection has been lost since is for calls to find out.
+            # Later losses are for the calls to report.
             return
         why = self._server.last_failure
         self.close()
@@ -216,12 +210,12 @@ class EnsembleConnection:
         )
 
     def restart(self) -> None:
-        """Connect again, as a new session, after kazoo has given up; does not wait for it.
+        """Connect again, as a new session, after kazoo has given up; does not wait.
 
         Raises
         ------
         StateError
-            It cannot be started now, as there are no more threads, or one of kazoo's does not end.
+            kazoo cannot start now: no more threads, or an old thread does not end.
         """
         refused = self._refused
         with self._starting:
@@ -239,13 +233,13 @@ class EnsembleConnection:
             log.warning("%s; it is tried again", refused)
 
     def close(self) -> None:
-        """End the session; calls under way fail. Returns within ten seconds, whatever happens."""
+        """End the session; calls under way fail. Returns within ten seconds in any case."""
         with self._changed:
             if self._closed:
                 return
             self._closed = True
             self._changed.notify_all()
-        # kazoo waits without a deadline for its thread, which may sit in a name look-up.
+        # kazoo waits without a deadline for its thread, which may be in a name look-up.
         is_reached = self._state is ConnectionState.CONNECTED
         closer = threading.Thread(target=self._close_client, name="zookeeper close", daemon=True)
         closer.start()
@@ -258,7 +252,7 @@ class EnsembleConnection:
             )
 
     def deadline(self) -> float:
-        """Return when a call that starts now must end, on the monotonic clock."""
+        """Return the deadline of a call that starts now, on the monotonic clock."""
         return time.monotonic() + self._settings.call_timeout_secs
 
     def wait_changed(self, timeout_secs: float | None) -> None:
@@ -268,24 +262,16 @@ class EnsembleConnection:
                 self._changed.wait(timeout_secs)
 
     def call(self, request: Request, deadline: float) -> Any:
-        """Make one request once there is a connection, and wait for its answer.
-
-        Parameters
-        ----------
-        request
-            What is asked.
-        deadline
-            When to give up, on the monotonic clock.
+        """Send one request once connected, and wait for the answer until `deadline`.
 
         Raises
         ------
         ConnectionLostError
-            The connection broke meanwhile; nobody knows whether the request was carried out.
+            The connection broke after the request was sent: outcome unknown.
         OutcomeUnknownError
-            There was no answer before the deadline; nobody knows either.
+            No answer came before the deadline: outcome unknown.
         StateUnavailableError
-            There was no connection before the deadline, or no time left to send the request: it is
-            not made, and never will be.
+            No connection before the deadline: the request is not sent, and never will be.
         StateClosedError
             The session was closed before the request was sent.
         StateError
@@ -300,21 +286,12 @@ class EnsembleConnection:
     def commit(
         self, operations: Sequence[Operation], acl: AccessLists, deadline: float
     ) -> list[Result]:
-        """Apply operations, all or none; not repeated.
-
-        Parameters
-        ----------
-        operations
-            At least one, with whole paths.
-        acl
-            Who may use the nodes that are made.
-        deadline
-            When to give up, on the monotonic clock.
+        """Apply operations with whole paths, all or none; not repeated.
 
         Raises
         ------
         TransactionError
-            One of them was refused, and none was applied.
+            An operation was refused, and none was applied.
         StateError
             As `call`.
         """
@@ -322,24 +299,14 @@ class EnsembleConnection:
         return results(operations, answers, self.translated)
 
     def gather(self, requests: Sequence[Request], deadline: float) -> list[Any]:
-        """Make many requests at the price of one round trip.
+        """Send many requests in about one round trip; return their answers in order.
 
-        Parameters
-        ----------
-        requests
-            What is asked.
-        deadline
-            When to give up, on the monotonic clock.
-
-        Returns
-        -------
-        list
-            An answer for each request, in order; a `StateError` where the server refused it.
+        The answer to a refused request is a `StateError`.
 
         Raises
         ------
         StateUnavailableError, StateClosedError
-            As `call`; some of the requests may have been carried out.
+            As `call`; some requests may have been carried out.
         """
         if not requests:
             return []
@@ -351,13 +318,13 @@ class EnsembleConnection:
         ]
 
     def repeated(self, operation: Callable[[], T], deadline: float) -> T:
-        """Run `operation`, which makes calls, and again after a lost connection.
+        """Run `operation`, and again after a lost connection.
 
         Raises
         ------
         StateUnavailableError
-            It failed as often as the settings allow, or the deadline came; `OutcomeUnknownError`
-            if any of the times may have done something.
+            It failed as often as the settings allow, or the deadline came; `OutcomeUnknownError` if
+            any attempt may have had an effect.
         """
         pause = self._settings.retry_interval_secs
         lost: ConnectionLostError | None = None
@@ -379,7 +346,7 @@ class EnsembleConnection:
         raise AssertionError("the last repetition returns or raises")
 
     def translated(self, error: Exception, what: str, path: str, size: int = 0) -> StateError:
-        """Return our error for one of kazoo's; parameters as in `call`."""
+        """Return our error for kazoo's; parameters as in `requests.translated`."""
         if self._closed and is_outcome_unknown(error):
             return OutcomeUnknownError(
                 f"cannot {what} {path}: this session with ZooKeeper was closed meanwhile; it may"
@@ -388,7 +355,7 @@ class EnsembleConnection:
         return translated(error, what, path, self.ensemble, identities=self.identities, size=size)
 
     def _answered(self, requests: Sequence[Request], deadline: float) -> list[SentRequest]:
-        """Make requests, and return them when the server has answered each, if only to refuse it.
+        """Send requests, and return them when the server has answered all, even by refusals.
 
         Errors are those of `call`.
         """
@@ -400,10 +367,10 @@ class EnsembleConnection:
                 if self._hand_over(requests, calls, deadline):
                     return calls
             finally:
-                # Nobody waits for the rest any more, so it must not happen later.
+                # The caller stops waiting, so the rest must not happen later.
                 sent = [call for call in calls if not call.withdraw()]
             if sent:
-                # Of what was sent in a connection that breaks, kazoo says so in a moment.
+                # kazoo reports the loss of sent requests in a moment.
                 sent[-1].is_answered_by(deadline)
             losses = [loss for call in calls if (loss := _loss(call)) is not None]
             if sent and not losses and time.monotonic() >= deadline:
@@ -411,30 +378,22 @@ class EnsembleConnection:
             if sent or any(isinstance(loss, AuthFailedError) for loss in losses):
                 loss = losses[0] if losses else ConnectionLoss()
                 raise self.translated(loss, first.what, first.path, first.size) from loss
-            # None was sent, so all are made anew, whatever they are.
+            # None was sent, so sending all again is safe for any request.
             self._sleep(_NOT_SENT_SECS)
 
     def _hand_over(
         self, requests: Sequence[Request], calls: list[SentRequest], deadline: float
     ) -> bool:
-        """Give requests to kazoo, and wait; returns whether the server has answered all of them.
+        """Give requests to kazoo and wait; return whether the server has answered all.
 
-        Parameters
-        ----------
-        requests
-            What is asked.
-        calls
-            Where each is added when it was given to kazoo.
-        deadline
-            When to give up.
+        Requests are added to `calls` as kazoo gets them.
         """
         client = self._client
         for begin in range(0, len(requests), _STEP):
             for request in requests[begin : begin + _STEP]:
-                # One by one: Ctrl-C may come between two, and what is queued is withdrawn then.
+                # One by one: Ctrl-C may come between two, and queued requests are withdrawn then.
                 calls.append(request.send(client))
             is_last = begin + _STEP >= len(requests)
-            # Answers come in the order of the requests.
             awaited = calls[-1] if is_last else calls[begin - 1] if begin else None
             if awaited is not None and (
                 not awaited.is_answered_by(deadline) or _loss(awaited) is not None
@@ -457,14 +416,14 @@ class EnsembleConnection:
                     f" connection is {self._state.name}) and the call's time is up: {self._why()}"
                 )
             if time.monotonic() >= deadline:
-                # What is sent after the last moment could only have an unknown outcome.
+                # A request sent after the deadline could only have an unknown outcome.
                 raise StateUnavailableError(
                     f"cannot {what} {path}: the call's time was up before ZooKeeper at"
                     f" {self.ensemble} could be asked"
                 )
 
     def _why(self) -> str:
-        """Return why there is no connection, and what to do about it."""
+        """Return why the connection is away, with advice."""
         why = self._server.last_failure
         if self._refused is not None:
             return str(self._refused)
@@ -494,7 +453,7 @@ class EnsembleConnection:
             except Exception as error:
                 log.warning("closing the ZooKeeper session failed: %s", error)
 
-    # kazoo's thread calls these three.
+    # Called on kazoo's thread.
 
     def _on_made(self, session_timeout_secs: float) -> None:
         with self._changed:
@@ -515,7 +474,7 @@ class EnsembleConnection:
             self._changed.notify_all()
 
     def _on_kazoo_state(self, kazoo_state: str) -> None:
-        # That it is connected says kazoo before it has authenticated: see `_on_made`.
+        # kazoo reports CONNECTED before it has authenticated: see `_on_made`.
         if kazoo_state == KazooState.LOST and self._state is not ConnectionState.LOST:
             self._become(ConnectionState.LOST)
         elif kazoo_state == KazooState.SUSPENDED and self._state is ConnectionState.CONNECTED:
@@ -543,7 +502,7 @@ class EnsembleConnection:
 
 
 def _loss(call: SentRequest) -> Exception | None:
-    """Return why nobody knows what became of a call; None where its server has answered it."""
+    """Return why the outcome of a request is unknown; None if the server has answered."""
     error: Exception | None = call.exception
     if error is not None and (is_outcome_unknown(error) or isinstance(error, AuthFailedError)):
         return error

@@ -1,4 +1,11 @@
-"""How to reach a ZooKeeper ensemble, out of configuration (``storm.zookeeper.*``)."""
+"""Settings of a ZooKeeper session: servers and timeouts, credentials, ACLs and TLS.
+
+A client can authenticate in three ways, which may be combined, as in the Java client: digests of
+user and password, which a server checks only against an ACL; SASL with DIGEST-MD5, which a server
+checks at once; and a certificate over TLS. TLS files are PEM, as ZooKeeper itself takes them if the
+names end in ``.pem``: the key with its certificates in one file, the trusted certificates in
+another. Java's own stores are not supported.
+"""
 
 import logging
 import ssl
@@ -17,10 +24,10 @@ from stormkeeper.sasl.mechanism import Mechanism
 from stormkeeper.state.access import OPEN, AccessRules, Grant, Permission, Role, digest_id
 from stormkeeper.tls_files import Contexts, PassphraseError, load_pair, renewed
 
-#: The section of a JAAS file that ZooKeeper's clients log in with.
+#: The JAAS section of ZooKeeper's clients.
 SASL_SECTION: Final = "Client"
 
-#: What every ZooKeeper server calls itself in DIGEST-MD5.
+#: Realm and URI of every ZooKeeper server in DIGEST-MD5.
 SASL_REALM: Final = "zk-sasl-md5"
 SASL_DIGEST_URI: Final = "zookeeper/zk-sasl-md5"
 
@@ -36,28 +43,28 @@ _PERMISSIONS: Final = {Permission.READ: Permissions.READ, Permission.ALL: Permis
 
 @dataclass(frozen=True)
 class Security:
-    """As whom a session speaks, over what, and what it grants. ``Security()`` is none of it."""
+    """Credentials, TLS and ACLs of a session; ``Security()`` has none."""
 
-    #: Schemes and payloads that are sent in every connection, as kazoo's ``auth_data``.
+    #: Schemes and payloads sent in every connection, as kazoo's ``auth_data``.
     digests: tuple[tuple[str, str], ...] = field(default=(), repr=False)
-    #: Makes the client's half of SASL, one for each connection; None: no SASL.
+    #: Makes the client's SASL mechanism of each connection; None: no SASL.
     mechanism: Callable[[], Mechanism] | None = None
-    #: Gives the TLS context of each connection; None: no TLS.
+    #: Makes the TLS context of each connection; None: no TLS.
     contexts: Callable[[], ssl.SSLContext] | None = None
-    #: Who we say we are, for messages: "digest:storm:…=", "sasl:nimbus". No secret is in them.
+    #: Our identities, for messages: "digest:storm:…=", "sasl:nimbus". Contains no secret.
     identities: tuple[str, ...] = ()
-    #: Who may use the nodes that are made.
+    #: Access to nodes of this session.
     rules: AccessRules = OPEN
 
     @property
     def authenticated(self) -> bool:
-        """Whether the session proves who it is, other than by a certificate."""
+        """Whether the session authenticates, other than by a certificate."""
         return bool(self.digests) or self.mechanism is not None
 
     def acl(self, path: str, workers: str | None = None) -> list[ACL] | None:
-        """Return the access control list of a node made at `path`, relative to the root.
+        """Return the ACL of a node made at `path`, relative to the root; None: open to all.
 
-        None where it is open to everyone. `workers` is as in `AccessRules.grants`.
+        `workers` is as in `AccessRules.grants`.
         """
         return [_acl(grant) for grant in self.rules.grants(path, workers)] or None
 
@@ -68,8 +75,8 @@ class Security:
         Raises
         ------
         ConfigError
-            A value or a file is not as it must be, or something is missing beside it; names the
-            key and says what to do. Passwords are in no message.
+            A value or file is invalid or missing; the message names the key and a remedy, and never
+            a password.
         """
         server, topology = _payload(conf, *_SERVER), _payload(conf, *_TOPOLOGY)
         mechanism, user = _sasl(conf)
@@ -143,11 +150,11 @@ def _super_acl(conf: Mapping[str, Any]) -> Grant | None:
 
 
 def _sasl(conf: Mapping[str, Any]) -> tuple[Callable[[], Mechanism] | None, str | None]:
-    """Return what makes the mechanism, and the user's name; two times None without SASL."""
+    """Return what makes the mechanism, and the user's name; None, None without SASL."""
     file = conf.get(_LOGIN_FILE)
     login = None if file is None else jaas.read(Path(file)).get(SASL_SECTION)
     if login is None:
-        # The file may be there for a Pacemaker's sake.
+        # The file may be for Pacemakers only.
         return None, None
     if "username" not in login.options and login.module is not None and "Krb5" in login.module:
         raise ConfigError(
@@ -177,10 +184,10 @@ _TRUST_PASSWORD: Final = "storm.zookeeper.ssl.truststore.password"
 
 _STORES: Final = (_KEY_STORE, _TRUST_STORE)
 
-#: What every PEM file has in it, and none of Java's stores.
+#: Every PEM file contains this, and none of Java's stores does.
 _PEM: Final = b"-----BEGIN "
 
-#: What Java's own format begins with; any other is taken for PKCS#12, which is its default.
+#: Beginning of Java's own format; any other is taken for PKCS#12, Java's default.
 _JKS: Final = b"\xfe\xed\xfe\xed"
 
 _TO_PKCS12: Final = (
@@ -191,15 +198,15 @@ _CERTIFICATES_TO_PEM: Final = "keytool -list -rfc -keystore {} > store.pem"
 
 
 def client_contexts(conf: Mapping[str, Any]) -> Contexts | None:
-    """Return what gives the context for each connection; None without TLS.
+    """Return what makes the TLS context of each connection; None without TLS.
 
-    A file that was renewed and cannot be used is logged, and what held before holds on.
+    A renewed file that is invalid is logged, and the earlier context stays in use.
 
     Raises
     ------
     ConfigError
-        A file cannot be read, or is not what it should be; names the key and the file. What is
-        returned raises nothing later.
+        A file cannot be read, or is invalid; the message names key and file. The returned function
+        raises nothing.
     """
     if not conf.get(_ENABLE):
         return None
@@ -242,7 +249,7 @@ def _load_own(context: ssl.SSLContext, store: Path, password: str | None) -> Non
 
 
 def _store(conf: Mapping[str, Any], key: str) -> Path | None:
-    """Return the file that `key` names; None where it names none."""
+    """Return the file that `key` names, None for none."""
     name = conf.get(key)
     if name is None:
         return None
@@ -260,7 +267,7 @@ def _store(conf: Mapping[str, Any], key: str) -> Path | None:
 
 
 def _conversion(key: str, path: Path, store: bytes) -> str:
-    """Return the command that makes PEM of one of Java's stores."""
+    """Return the command that converts one of Java's stores to PEM."""
     if key == _TRUST_STORE:
         return _CERTIFICATES_TO_PEM.format(path)
     if store.startswith(_JKS):
@@ -270,21 +277,21 @@ def _conversion(key: str, path: Path, store: bytes) -> str:
 
 @dataclass(frozen=True, slots=True)
 class EnsembleSettings:
-    """How to reach an ensemble, as whom, and how long to try; times in seconds."""
+    """How to reach an ensemble, with credentials and timeouts in seconds."""
 
     servers: tuple[Address, ...]
-    #: Everything is kept below this path.
+    #: All nodes are below this path.
     root: str = "/"
     session_timeout_secs: float = 20.0
-    #: Longest that a call, or connecting, may take.
+    #: Timeout of a call, and of connecting.
     call_timeout_secs: float = 15.0
-    #: How often a call that may be repeated is, after a lost connection, and the waits between:
-    #: each twice the one before, up to the ceiling.
+    #: Repetitions of a call after lost connections, and the pauses between: each twice the one
+    #: before, up to the ceiling.
     retry_times: int = 5
     retry_interval_secs: float = 1.0
     retry_ceiling_secs: float = 30.0
     security: Security = field(default_factory=Security)
-    #: Whether the root is made where it is absent.
+    #: Whether an absent root is made.
     make_root: bool = True
 
     @classmethod
@@ -298,10 +305,10 @@ class EnsembleSettings:
         conf
             The configuration.
         role
-            Whose credentials are used, and whose rules hold for what is made.
+            Selects credentials and access rules.
         make_root
-            Whether the root may be made. A worker that authenticates never makes it: it would
-            be the worker's own.
+            Whether the root may be made. An authenticated worker never makes it, as it would own
+            it.
 
         Raises
         ------

@@ -1,6 +1,25 @@
-"""What kazoo lets its user bring: threads, sockets, the wait for them, and results of requests.
+"""kazoo's client, with our handler (kazoo's public `IHandler`) and with private methods overridden.
 
-All of it is kazoo's public interface (`kazoo.interfaces.IHandler`).
+The overridden names are private to kazoo, so its version is capped (pyproject.toml), and
+``tests/state/zookeeper/test_kazoo.py`` fails when one changes. Why each is overridden:
+
+- `_send_request`: a request whose caller has given up is not sent; kazoo would send it late. A
+  request that does not fit into ZooKeeper's protocol fails alone; kazoo's thread would end. A
+  silent server is noticed while requests keep coming; kazoo notices it only by an unanswered ping,
+  and each request puts off the next ping.
+- `_read_socket`: an unexpected or unreadable answer costs the connection; kazoo's thread would end.
+- `_connect`: the same while connecting. It reports the connection when it is made *and*
+  authenticated (kazoo reports it before), with the session timeout, and keeps why an attempt
+  failed.
+- `_authenticate_with_sasl`: uses the mechanisms of `stormkeeper.sasl`; kazoo wants another library,
+  and takes any broken connection for a refusal.
+- `_expand_client_hosts`: a name that does not resolve is in the error, not only in kazoo's log, and
+  an invalid name does not end kazoo's thread.
+- `_queue`, of the client: one queue for all sessions. kazoo replaces it at the end of a session,
+  and would lose requests added in between.
+
+Authentication never follows requests: kazoo's ``add_auth`` is not used, as kazoo would take its
+answer for that of the oldest request. All methods run on kazoo's thread.
 """
 
 import contextlib
@@ -36,47 +55,47 @@ from stormkeeper.names import host_port
 from stormkeeper.sasl import Mechanism
 from stormkeeper.state.zookeeper.ensemble_settings import EnsembleSettings
 
-#: Requests that may wait in kazoo's queue: what a pipe may hold, in bytes.
+#: Most requests in kazoo's queue: the capacity of a pipe, in bytes.
 _MOST_WAKE_UPS = 1_048_576
 
 
 class SentRequest(AsyncResult):  # type: ignore[misc]
-    """A request that was given to kazoo, and the answer to it.
+    """A request that was given to kazoo, and its answer.
 
-    It is sent or withdrawn, and never both: kazoo's thread claims it before it sends it, and
-    whoever has made it withdraws it when its time is up. What is withdrawn never happens, however
-    long it stays in kazoo's queue.
+    The request is either sent or withdrawn: kazoo's thread claims it before sending, and the caller
+    withdraws it when its time is up. A withdrawn request never happens, however long it stays in
+    kazoo's queue.
     """
 
     def __init__(self, handler: "KazooHandler") -> None:
         super().__init__(handler)
         self._own_handler = handler
-        # What its caller was handling already is nothing that came while this was queued.
+        # An exception that the caller was handling already did not come from queueing.
         self._handled = id(sys.exception())
-        # Who acquires it first has decided; it is never released.
+        # The first to acquire it decides; it is never released.
         self._decision = threading.Lock()
         self._is_withdrawn = False
 
     def claim(self) -> bool:
-        """Have it sent; returns whether it may be."""
+        """Claim the request for sending; return whether it may be sent."""
         return self._decision.acquire(blocking=False)
 
     def withdraw(self) -> bool:
-        """Have it not sent any more; returns whether it was not sent, and so never will be."""
+        """Withdraw the request; return whether it was not sent, and so never will be."""
         if self._decision.acquire(blocking=False):
             self._is_withdrawn = True
         return self._is_withdrawn
 
     def set(self, value: Any = None) -> None:
-        """Take what kazoo read."""
+        """Take the answer that kazoo read."""
         self._own_handler.answers += 1
         super().set(value)
 
     def set_exception(self, exception: Exception) -> None:
-        """Take what kazoo raises.
+        """Take the exception that kazoo raises.
 
-        Ctrl-C goes on: kazoo takes it for the end of the connection, if it comes while a request
-        is queued.
+        Ctrl-C is raised further: kazoo would take it for the end of the connection if it comes
+        while a request is queued.
         """
         cause = sys.exception()
         is_new = id(cause) != self._handled
@@ -87,7 +106,7 @@ class SentRequest(AsyncResult):  # type: ignore[misc]
         super().set_exception(exception)
 
     def is_answered_by(self, deadline: float) -> bool:
-        """Wait for the answer; returns False when there is none by then, on the monotonic clock."""
+        """Wait for the answer until `deadline`, on the monotonic clock; return whether it came."""
         while not self.ready():
             left = deadline - time.monotonic()
             if left <= 0:
@@ -97,13 +116,11 @@ class SentRequest(AsyncResult):  # type: ignore[misc]
 
 
 class WakeUps:
-    """Both ends of the pipe by which callers wake kazoo's thread: one byte for each request.
+    """Both ends of the pipe that wakes kazoo's thread, one byte for each request.
 
-    kazoo's own is a pair of sockets, and holds up whoever writes to it while it is full, past any
-    deadline. This one has room for a million requests, and neither end ever waits.
-
-    A caller puts its request into kazoo's queue, and then wakes the thread. The thread may be awake
-    already, and take the request before its byte is there. The byte then wakes it once in vain.
+    kazoo's own socket pair blocks its writer while it is full, past any deadline. This pipe has
+    room for a million requests, and neither end ever waits. A caller queues its request and then
+    writes a byte. If the thread took the request before, the byte wakes it once in vain.
     """
 
     def __init__(self) -> None:
@@ -111,11 +128,11 @@ class WakeUps:
         self._reading, self._writing = io.FileIO(reading), io.FileIO(writing, "w")
         for end in (reading, writing):
             os.set_blocking(end, False)
-        # Where the system does not allow it, there is room for 65,536.
+        # If the system forbids it, there is room for 65,536.
         with contextlib.suppress(AttributeError, OSError):
             fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, _MOST_WAKE_UPS)
-        #: Adds bytes. Nothing of it is Python's: there Ctrl-C would be raised within kazoo, which
-        #: takes any error of this for the end of the connection.
+        #: Adds bytes. In C throughout: Ctrl-C raised in Python code within kazoo would end the
+        #: connection.
         self.send = self._writing.write
 
     def recv(self, size: int) -> bytes:
@@ -123,40 +140,40 @@ class WakeUps:
         return self._reading.read(size) or b""
 
     def fileno(self) -> int:
-        """Return what is readable while there are bytes."""
+        """Return the descriptor that is readable while there are bytes."""
         return self._reading.fileno()
 
     def close(self) -> None:
-        """Close it; a second time does nothing. Adding bytes is a `ValueError` then."""
+        """Close the pipe; a second time does nothing. Later writes raise `ValueError`."""
         self._writing.close()
         self._reading.close()
 
 
 class KazooHandler(SequentialThreadingHandler):  # type: ignore[misc]
-    """What kazoo asks of the system, done our way.
+    """kazoo's handler: threads, sockets and waiting, with our guarantees.
 
     - Threads have names.
     - Watches run on the thread that reads them, in the order of the wire.
-    - Every server has its share of the time there is to connect; kazoo gives each all of it.
-    - TLS is spoken with a context made once, and its errors are kept whole. What TLS has decrypted
-      and nobody has read counts as readable; kazoo would wait for the next bytes of the network.
+    - Every server has a share of the time to connect; kazoo gives each all of it.
+    - TLS uses a context made once, and its errors are kept whole. Decrypted bytes that were not
+      read yet count as readable; kazoo would wait for the network.
     - Waiting for a socket takes one system call; kazoo's takes five.
     """
 
     def __init__(self, settings: EnsembleSettings) -> None:
         super().__init__()
-        #: The thread of the connection, once there is one.
+        #: The connection's thread.
         self.loop: threading.Thread | None = None
-        #: How many requests have had their answer.
+        #: Number of answered requests.
         self.answers = 0
-        #: The longest wait for a socket, in seconds; None: as long as kazoo asks for.
+        #: Longest wait for a socket, in seconds; None: as long as kazoo asks for.
         self.longest_wait_secs: float | None = None
         longest = min(settings.session_timeout_secs, settings.call_timeout_secs)
         self._connect_secs = longest / len(settings.servers)
         self._contexts: Callable[[], ssl.SSLContext] | None = settings.security.contexts
 
     def spawn(self, func: Callable[..., Any], *args: Any, **kwargs: Any) -> threading.Thread:
-        """Start a thread that is named after what it runs."""
+        """Start a thread that is named after its function."""
         name = f"zookeeper {func.__name__.strip('_').replace('_', ' ')}"
         thread = threading.Thread(target=func, args=args, kwargs=kwargs, name=name, daemon=True)
         if func.__name__ == "zk_loop":
@@ -169,11 +186,11 @@ class KazooHandler(SequentialThreadingHandler):  # type: ignore[misc]
         callback.func(*callback.args)
 
     def async_result(self) -> SentRequest:
-        """Return what will have the answer to a request."""
+        """Return the future of a request."""
         return SentRequest(self)
 
     def create_socket_pair(self) -> tuple[WakeUps, WakeUps]:
-        """Return the two ends of the pipe that wakes kazoo's thread."""
+        """Return both ends of the pipe that wakes kazoo's thread."""
         both = WakeUps()
         return both, both
 
@@ -184,7 +201,7 @@ class KazooHandler(SequentialThreadingHandler):  # type: ignore[misc]
         timeout: float = math.inf,
         **_its_tls: Any,
     ) -> socket.socket:
-        """Connect to a server; raises what sockets and TLS raise, all of it `OSError`."""
+        """Connect to a server; raises errors of sockets and TLS, all of them `OSError`."""
         connection = socket.create_connection(address, min(timeout, self._connect_secs))
         try:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -202,7 +219,7 @@ class KazooHandler(SequentialThreadingHandler):  # type: ignore[misc]
         _exceptional: Sequence[Any],
         timeout: float | None = None,
     ) -> tuple[list[Any], list[Any], list[Any]]:
-        """Return which of some sockets, each in one list only, are ready; as `select.select`."""
+        """Return the ready sockets of two disjoint lists; as `select.select`."""
         if self.longest_wait_secs is not None:
             timeout = min(math.inf if timeout is None else timeout, self.longest_wait_secs)
         poll = select.poll()
@@ -216,7 +233,7 @@ class KazooHandler(SequentialThreadingHandler):  # type: ignore[misc]
                     decrypted.append(one)
                     timeout = 0
         wait_ms = None if timeout is None else math.ceil(max(0.0, timeout) * 1000)
-        # One that is broken is ready: whoever uses it is told how.
+        # A broken socket is ready: its user gets the error.
         ready = [by_number[number] for number, _ in poll.poll(wait_ms)]
         return (
             [one for one in reading if one in ready or one in decrypted],
@@ -227,22 +244,22 @@ class KazooHandler(SequentialThreadingHandler):  # type: ignore[misc]
 
 log = logging.getLogger(__name__)
 
-#: What is said of a server that ends a connection without TLS in place of its first answer.
+#: Reason if a server ends a connection without TLS before its first answer.
 _WITHOUT_TLS: Final = (
     "the server hung up when it was first spoken to, as one does that is no ZooKeeper, that has TLS"
     " on this port (set storm.zookeeper.ssl.enable), or that is not ready to serve"
 )
 
-#: What kazoo says of a server that ends a connection.
+#: kazoo's message for a connection that the server ended.
 _KAZOOS_HUNG_UP: Final = "socket connection broken"
 
 
 class Failure(NamedTuple):
-    """Why a connection was not made, in words."""
+    """Why a connection was not made."""
 
     reason: str
 
-    #: What to do about it; None where a server may simply not run.
+    #: Advice; None if the server may simply not run.
     advice: str | None = None
 
     def __str__(self) -> str:
@@ -250,8 +267,8 @@ class Failure(NamedTuple):
 
 
 def failure_to_connect(error: Exception) -> Failure:
-    """Return in words why a connection was not made."""
-    # kazoo puts its own in front of a socket's, and only a part of the words in it.
+    """Describe why a connection was not made."""
+    # kazoo wraps the socket's error, with only a part of its message.
     cause = error.__context__ if isinstance(error.__context__, OSError) else error
     if isinstance(cause, ssl.SSLCertVerificationError):
         return Failure(
@@ -273,7 +290,7 @@ def failure_to_connect(error: Exception) -> Failure:
 
 
 def failure_to_resolve(host: str, error: Exception) -> Failure:
-    """Return in words why there is no address for `host`."""
+    """Describe why `host` has no address."""
     reason = getattr(error, "strerror", None) or error
     return Failure(
         f"the name {host} does not resolve ({reason})", "check storm.zookeeper.servers and the DNS"
@@ -281,7 +298,7 @@ def failure_to_resolve(host: str, error: Exception) -> Failure:
 
 
 class SingleQueueClient(KazooClient):  # type: ignore[misc]
-    """kazoo's client, with one queue of requests for all its sessions."""
+    """kazoo's client, with one queue of requests for all sessions."""
 
     @property
     def _queue(self) -> deque[tuple[Any, Any]]:
@@ -299,19 +316,19 @@ class ServerConnection(ConnectionHandler):  # type: ignore[misc]
     Parameters
     ----------
     client
-        Whose connection it becomes (``client._connection``).
+        The client that uses this connection (``client._connection``).
     retry
         kazoo's pauses between attempts to connect.
     mechanism
-        Makes the client's half of SASL, one for each connection; None: no SASL.
+        Makes the client's SASL mechanism of each connection; None: no SASL.
     answer_secs
-        Longest wait for each answer while the connection is made.
+        Timeout of each answer while connecting.
     on_made
-        Told that the connection is made, and authenticated, with the session's timeout in seconds
-        as the server has granted it.
+        Called when the connection is made and authenticated, with the granted session timeout in
+        seconds; must not block.
     on_refused
-        Told why a server did not take the client for who it says it is; kazoo then ends. Neither of
-        them may block.
+        Called with the reason when a server refuses our credentials; kazoo's thread then ends. Must
+        not block.
     """
 
     def __init__(
@@ -324,23 +341,23 @@ class ServerConnection(ConnectionHandler):  # type: ignore[misc]
         on_made: Callable[[float], None],
         on_refused: Callable[[str], None],
     ) -> None:
-        # Any options that are not None have kazoo call `_authenticate_with_sasl`.
+        # Options other than None make kazoo call `_authenticate_with_sasl`.
         super().__init__(
             client, retry, logger=client.logger, sasl_options=None if mechanism is None else {}
         )
-        #: What ends a connection or a session in kazoo, and not its thread.
+        #: Exceptions that end a connection or a session in kazoo, and not its thread.
         self._ends = (ConnectionDropped, SessionExpiredError, self.handler.timeout_exception)
         self._mechanism = mechanism
         self._answer_secs = answer_secs
         self._on_made = on_made
         self._on_refused = on_refused
-        #: Why the last attempt to connect failed; None after one that did not.
+        #: Why the last attempt to connect failed; None after a success.
         self.last_failure: Failure | None = None
-        # Why each server was not reached since a connection was made, and whether it was logged.
+        # Failures by server since the last connection, and whether they were logged.
         self._failures: dict[str, Failure] = {}
         self._is_told = False
-        # The request that was sent last, the answers there were when it was looked last whether
-        # there are more, and since when there are none, on the monotonic clock.
+        # The last request sent; and for the detection of silence, the number of answers at the last
+        # look, and the time of the last news on the monotonic clock.
         self._last_sent: SentRequest | None = None
         self._answers_seen = 0
         self._silent_since = 0.0
@@ -348,7 +365,7 @@ class ServerConnection(ConnectionHandler):  # type: ignore[misc]
     def _send_request(self, read_timeout: float, connect_timeout: float) -> None:
         self._look_for_silence(read_timeout)
         queue = self.client._queue
-        # What is no call ends the connection: kazoo's own wish to.
+        # Other entries are kazoo's own requests to end the connection.
         call = queue[0][1] if queue else None
         if isinstance(call, SentRequest):
             if not call.claim():
@@ -363,13 +380,13 @@ class ServerConnection(ConnectionHandler):  # type: ignore[misc]
         except Exception as error:
             if not queue or queue[0][1] is not call:
                 raise ConnectionDropped("a request could not be sent") from error
-            # It cannot be put into bytes, so nothing of it was sent.
+            # Encoding failed, so nothing was sent.
             queue.popleft()
             self._read_sock.recv(1)
             call.set_exception(_unwritable(error))
 
     def _look_for_silence(self, read_timeout: float) -> None:
-        """Break the connection if the server owes answers, and has given none for too long."""
+        """Break the connection if the server owes answers, and has sent none for too long."""
         now = time.monotonic()
         answers = self.handler.answers
         owes_none = self._last_sent is None or self._last_sent.ready()
@@ -391,15 +408,15 @@ class ServerConnection(ConnectionHandler):  # type: ignore[misc]
             )
             is_taken_out = not pending or pending[0][1] is not call
             if call is not None and is_taken_out and not call.ready():
-                # kazoo has forgotten it, and tells it nothing more.
+                # kazoo has removed the request and will not answer it.
                 call.set_exception(error)
             raise ConnectionDropped("an answer cannot be read") from error
 
     def _connect(self, host: str, hostip: str, port: int) -> Any:
         self._last_sent = None
-        # kazoo waits for each answer as long as the session has to live. A server that starts never
-        # answers whom it let in too early (the NullPointerException in the `removeCnxn` of
-        # ZooKeeper 3.9); there should be time for another attempt.
+        # kazoo waits for each answer for the whole session timeout. A server that is starting never
+        # answers clients that it let in too early (the NullPointerException in `removeCnxn` of
+        # ZooKeeper 3.9); leave time for another attempt.
         self.handler.longest_wait_secs = self._answer_secs
         try:
             timeouts = super()._connect(host, hostip, port)
@@ -418,20 +435,20 @@ class ServerConnection(ConnectionHandler):  # type: ignore[misc]
         self._failures.clear()
         self._is_told = False
         read_timeout_ms, _ = timeouts
-        # kazoo's is two thirds of what the server has granted.
+        # kazoo's read timeout is two thirds of the session timeout.
         self._on_made(read_timeout_ms * 1.5 / 1000)
         return timeouts
 
     def _why(self, error: Exception) -> Failure:
         if str(error) != _KAZOOS_HUNG_UP:
             return failure_to_connect(error)
-        # kazoo counts as connected from the first answer on.
+        # kazoo is connected from the first answer on.
         if self.client.connected or isinstance(self._socket, ssl.SSLSocket):
             return Failure("the server hung up")
         return Failure(_WITHOUT_TLS)
 
     def _expand_client_hosts(self) -> list[tuple[str, str, int]]:
-        """Return host, address and port of all servers, in any order; a round begins."""
+        """Return host, address and port of all servers, in random order, for a new round."""
         self._tell_last_round()
         addresses = []
         for host, port in self.client.hosts:
@@ -471,12 +488,12 @@ class ServerConnection(ConnectionHandler):  # type: ignore[misc]
             raise AuthFailedError("the server did not end the SASL authentication as it should")
 
     def _exchange_tokens(self, token: bytes, xid: int, timeout: float) -> bytes:
-        """Send a token, and return the server's; the first of an authentication may be empty."""
+        """Send a token and return the server's; the first token may be empty."""
         self._submit(SASL(token), timeout, xid)
         try:
             header, buffer, offset = self._read_header(timeout)
         except ConnectionDropped as error:
-            # Servers that refuse say so first; this may be any broken connection.
+            # Servers refuse with an answer; this may be any broken connection.
             raise ConnectionDropped("the server hung up during SASL authentication") from error
         if header.xid != xid:
             raise ConnectionDropped(f"the server answered {header.xid} to SASL request {xid}")

@@ -1,8 +1,12 @@
-"""What a session had, put back after each reconnection: its registrations, then its watches.
+"""Restores a session after each reconnection: registrations, then watches.
 
-The server keeps ephemeral nodes for as long as the session, and watches for as long as one
-connection. So registrations are made again in a new session, and watches are left again in every
-new connection, after what they missed has been told.
+The server keeps ephemeral nodes for a session, and watches for a connection. So registrations are
+made again in a new session, and watches are left again in every new connection, after their missed
+events have been reported.
+
+A registration that cannot be made, because the servers refuse it or its path is taken, does not
+block the others. It is retried, after growing pauses, until it succeeds or is withdrawn. An
+existing node is never replaced, as another session may own it by right.
 """
 
 import logging
@@ -29,24 +33,24 @@ from stormkeeper.state.zookeeper.ensemble_connection import EnsembleConnection
 from stormkeeper.state.zookeeper.requests import Request, Watcher
 from stormkeeper.state.zookeeper.tree import Tree
 
-#: The first pause, each twice the one before, and the longest, in seconds.
+#: First pause, doubled each time, and the longest, in seconds.
 FIRST_PAUSE_SECS: Final = 1.0
 LONGEST_PAUSE_SECS: Final = 10.0
 
-#: How many paths a line of the log names.
+#: Paths in a log line.
 _NAMED: Final = 3
 
 
 class Failures:
-    """Failures in a row of what is tried again for ever: how long to wait, and what to log."""
+    """Counts failures in a row of an endless retry: the pause, and whether to log."""
 
     def __init__(self) -> None:
         self._in_a_row = 0
 
     def failed(self) -> float:
-        """Count one, and return the pause before the next attempt, in seconds.
+        """Count a failure, and return the pause before the next attempt, in seconds.
 
-        Clients of one ensemble that failed together do not try again together.
+        The pause is random, so that clients that failed together do not retry together.
         """
         longest = FIRST_PAUSE_SECS * 2.0 ** min(self._in_a_row, 30)
         self._in_a_row += 1
@@ -54,11 +58,11 @@ class Failures:
 
     @property
     def is_told(self) -> bool:
-        """Whether the newest is logged: the first, the second, the fourth and so on."""
+        """Whether the newest failure is logged: the first, second, fourth, eighth and so on."""
         return self._in_a_row & (self._in_a_row - 1) == 0
 
     def forget(self) -> None:
-        """Take note that it went well."""
+        """Record a success."""
         self._in_a_row = 0
 
 
@@ -68,7 +72,7 @@ class Registrations:
     Parameters
     ----------
     connection
-        Whose sessions are followed.
+        The connection, whose sessions are followed.
     tree
         Makes the nodes.
     node
@@ -83,26 +87,26 @@ class Registrations:
         self._node = node
         self._lock = threading.Lock()
         self._values: dict[str, bytes] = {}
-        # Those that are still to be made in the newest session that was seen.
+        # Registrations that are missing in the newest session seen.
         self._missing: dict[str, None] = {}
         self._seen_session: int | None = None
         self._failures = Failures()
         self._retry_at = 0.0
-        #: The session that all were last made in, or were tried.
+        #: The session in which all were last made or tried.
         self.made_in: int | None = None
 
     def begin(self) -> None:
-        """Take note of the first session."""
+        """Record the first session."""
         self.made_in = self._seen_session = self._connection.session_id
 
     @contextmanager
     def held(self, deadline: float) -> Iterator[None]:
-        """Keep them, and their nodes, from being made again; to `put` and to `withdraw`.
+        """Block recovery of registrations, for `put` and `withdraw`.
 
         Raises
         ------
         StateUnavailableError
-            They are being made again, and were not done by the deadline.
+            Recovery is running, and did not end by the deadline.
         """
         if not self._lock.acquire(timeout=max(0.0, deadline - time.monotonic())):
             raise StateUnavailableError(
@@ -115,7 +119,7 @@ class Registrations:
             self._lock.release()
 
     def put(self, path: str, data: bytes) -> None:
-        """Remember a node that was made; while `held`."""
+        """Record a node that was made; while `held`."""
         self._values[path] = data
         self._missing.pop(path, None)
 
@@ -126,30 +130,30 @@ class Registrations:
             self._missing.pop(path, None)
 
     def has(self, path: str) -> bool:
-        """Return whether there is a registration at a path, as of now."""
+        """Return whether a path has a registration now."""
         return path in self._values
 
     def paths(self) -> list[str]:
-        """Return where there are registrations, as of now."""
+        """Return the paths of registrations now."""
         return list(self._values)
 
     def missing(self) -> list[str]:
-        """Return the paths of those that are not there yet, as of now."""
+        """Return the paths of missing registrations now."""
         return list(self._missing)
 
     def due_secs(self) -> float | None:
-        """Return when the next attempt is due; None: when there is a new session."""
+        """Return seconds until the next attempt; None: at the next session."""
         return max(0.0, self._retry_at - time.monotonic()) if self._missing else None
 
     def make_again(self) -> None:
-        """Make what is not there in this session, if that is due.
+        """Make missing registrations of this session, if an attempt is due.
 
         Raises
         ------
         StateUnavailableError, StateClosedError
-            The connection is gone; the rest is made when it is back.
+            The connection is lost; the rest is made when it is back.
         StateAuthenticationError
-            So is the session, whose user was refused.
+            The session was refused.
         """
         connection = self._connection
         with self.held(connection.deadline()):
@@ -172,10 +176,10 @@ class Registrations:
             self._tell([path for path in wanted if path not in refusals], refusals)
 
     def _make(self, path: str) -> Exception | None:
-        """Make one again; returns why not, if that is a matter of this one alone."""
+        """Make a registration; return the error if it concerns this registration alone."""
         connection = self._connection
         try:
-            # Each has its own time: all together, many would never be done.
+            # A deadline each: one for all would never do for many.
             self._tree.recreate_ephemeral(
                 self._node(path), self._values[path], connection.deadline()
             )
@@ -183,7 +187,7 @@ class Registrations:
             raise
         except StateAuthenticationError as error:
             if connection.state is not ConnectionState.CONNECTED:
-                # The whole session was refused; another one will be made.
+                # The whole session was refused; a new session follows.
                 raise
             return error
         except Exception as error:
@@ -203,7 +207,7 @@ class Registrations:
                 "not registered yet, and tried again: %s: %s",
                 _named(list(refusals)),
                 error,
-                # With what is not said by a store there is no telling without it.
+                # An error that is not the store's needs its traceback.
                 exc_info=None if isinstance(error, StateError) else error,
             )
 
@@ -215,10 +219,10 @@ def _named(paths: list[str]) -> str:
 
 log = logging.getLogger(__name__)
 
-#: How often it is looked whether a connection that is away has to be started again, in seconds.
+#: Seconds between two looks whether a lost connection must be restarted.
 LOOK_SECS: Final = 1.0
 
-#: What the watcher of something is told that may not be looked at any more.
+#: Event for the watcher of a node that became forbidden.
 _DENIED: Final = {
     WatchKind.NODE: EventType.NODE_DATA_CHANGED,
     WatchKind.CHILDREN: EventType.NODE_CHILDREN_CHANGED,
@@ -226,24 +230,24 @@ _DENIED: Final = {
 
 
 class Recovery:
-    """The thread that puts back a session's registrations and armed watches.
+    """The thread that restores a session's registrations and armed watches.
 
-    Nothing ends it but the end of the connection: what it fails of is logged and tried again.
+    Only the end of the connection ends it: failures are logged and retried.
 
     Parameters
     ----------
     connection
-        Whose reconnections are followed.
+        The connection to follow.
     registrations
-        Which this has made again.
+        Made again in each new session.
     node
         Returns the whole path in ZooKeeper.
     armed
-        The watches, which this leaves again.
+        Watches, left again in each new connection.
     watcher
-        What kazoo tells events of them.
+        Takes kazoo's events of these watches.
     tell
-        Takes the events that they missed, and ``EVENTS_MISSED``.
+        Takes missed events, and ``EVENTS_MISSED``.
     """
 
     def __init__(
@@ -262,22 +266,22 @@ class Recovery:
         self._armed = armed
         self._watcher = watcher
         self._tell = tell
-        #: How often it failed of what it should never fail of.
+        #: Number of failures by defects.
         self.defects = 0
         self._failures = Failures()
-        # The newest session whose predecessor's end was told.
+        # The session for which ``EVENTS_MISSED`` was last reported.
         self._told_in: int | None = None
         self._wake = threading.Event()
         self._thread = threading.Thread(target=self._run, name="zookeeper recovery", daemon=True)
 
     def start(self) -> None:
-        """Follow the connection, which has its first session now."""
+        """Follow the connection, which has a first session now."""
         self._registrations.begin()
         self._told_in = self._registrations.made_in
         self._thread.start()
 
     def wake(self) -> None:
-        """Look at the connection; does not wait for it."""
+        """Look at the connection soon; does not wait."""
         self._wake.set()
 
     def join(self) -> None:
@@ -291,7 +295,7 @@ class Recovery:
         while not connection.closed:
             is_news = self._wake.wait(self._idle_secs())
             if is_news:
-                # Not where the time was up: news may have come since, and nobody has looked.
+                # Not after a timeout: unseen news may have come since.
                 self._wake.clear()
             try:
                 if connection.dead:
@@ -306,7 +310,7 @@ class Recovery:
                 self._failures.forget()
 
     def _failed(self, error: BaseException) -> None:
-        """Say what was not put back, and wait a little; it is all tried again."""
+        """Log a failure and wait; everything is retried."""
         if self._connection.closed:
             return
         is_defect = not isinstance(error, StateError)
@@ -324,13 +328,13 @@ class Recovery:
         self._wake.set()
 
     def _idle_secs(self) -> float | None:
-        """Return how long there is nothing to do; None: until something happens."""
+        """Return the seconds until something is due; None: until news."""
         if self._connection.state is not ConnectionState.CONNECTED:
             return LOOK_SECS
         return self._registrations.due_secs()
 
     def _put_back(self, is_news: bool) -> None:
-        """Put back what is not there; only registrations where nothing has happened."""
+        """Restore registrations, and after news also watches."""
         self._registrations.make_again()
         self._tell_new_session()
         if is_news:
@@ -343,13 +347,13 @@ class Recovery:
             self._tell(EventType.EVENTS_MISSED, "/")
 
     def _look_again(self) -> None:
-        """Tell what the armed watches missed, and arm those again that missed nothing.
+        """Report events that armed watches missed, and leave the other watches again.
 
-        Not those that were left in this connection: such a watch may fire at any moment, and if it
-        did so just before it is left again, it would fire twice.
+        Watches of this connection are skipped: such a watch may fire at any moment, and if it fired
+        just before it is left again, it would fire twice.
         """
         made = self._connection.times_made
-        # First without arming: what a watch missed must not leave it armed for a second time.
+        # First without arming: a watch that missed an event must not be armed again.
         for arm in (False, True):
             watches = self._armed.left_before(made)
             answers = self._connection.gather(
@@ -357,7 +361,7 @@ class Recovery:
             )
             for watch, answer in zip(watches, answers, strict=True):
                 if isinstance(answer, StateError) and not isinstance(answer, NoNodeError):
-                    # Whoever looks again is told the same.
+                    # The watcher gets the refusal when it reads.
                     log.warning("the watch of %s could not be left again: %s", watch.path, answer)
                     event: EventType | None = _DENIED[watch.watched]
                 else:
@@ -375,12 +379,12 @@ class Recovery:
 
 
 def _seen(answer: Any) -> NodeChanges | None:
-    """Read what kazoo answers: a stat, names of children with a stat, or that there is none."""
+    """Read kazoo's answer: a stat, children with a stat, or an absent node."""
     if answer is None or isinstance(answer, NoNodeError):
         return None
     return seen(answer if isinstance(answer, ZnodeStat) else answer[1])
 
 
 def seen(stat: ZnodeStat) -> NodeChanges:
-    """Return what a watch that is left with a read of ZooKeeper's has seen."""
+    """Return the changes that a read of ZooKeeper has seen."""
     return NodeChanges(stat.czxid, stat.mzxid, stat.pzxid)

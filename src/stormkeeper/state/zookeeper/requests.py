@@ -1,6 +1,8 @@
-"""What ZooKeeper is asked, through kazoo's own calls, and how it answers a transaction.
+"""Requests to ZooKeeper, through kazoo's own calls, and the translation of answers and errors.
 
-Paths here are whole paths, with ``storm.zookeeper.root``.
+Paths are whole paths, with ``storm.zookeeper.root``. The rule for errors: a request that was never
+sent was not carried out and never will be (`StateUnavailableError`); the outcome of a request that
+was sent and not answered is unknown (`OutcomeUnknownError`).
 """
 
 from collections.abc import Callable, Sequence
@@ -25,71 +27,70 @@ from stormkeeper.errors import (
 from stormkeeper.state.storage import Check, Create, Delete, Operation, Result, SetData
 from stormkeeper.state.zookeeper.kazoo_client import SentRequest
 
-#: Returns the access control list of a node that is made; None where it is open to everyone.
+#: Returns the ACL of a new node; None: open to all.
 AccessLists = Callable[[Create], list[Any] | None]
 
-#: Is told a watch's event, on kazoo's thread; it must not block.
+#: Takes a watch's event, on kazoo's thread; must not block.
 Watcher = Callable[[Any], None]
 
-#: The flags of a node to be made, in ZooKeeper's protocol.
+#: Flags of ZooKeeper's protocol.
 _EPHEMERAL: Final = 1
 _SEQUENTIAL: Final = 2
 
-#: What is asked of a node by an operation, in words.
 _DOING: Final = {Check: "check", Create: "create", SetData: "write", Delete: "delete"}
 
 
 class Request(NamedTuple):
-    """One request to a server."""
+    """A request to a server."""
 
     #: For messages: "read", "/storm/assignments".
     what: str
     path: str
 
-    #: Gives it to a `KazooClient`; does not wait.
+    #: Gives the request to a `KazooClient`; does not wait.
     send: Callable[[Any], SentRequest]
 
-    #: Bytes that are sent; too many of them can be why a connection is lost.
+    #: Bytes that are sent; too many can cost the connection.
     size: int = 0
 
 
 def get(path: str, watcher: Watcher | None = None) -> Request:
-    """Ask for a node's value and stat; without a node no watch is left."""
+    """Get a node's value and stat; leaves no watch on an absent node."""
     return Request("read", path, lambda client: client.get_async(path, watcher))
 
 
 def exists(path: str, watcher: Watcher | None = None) -> Request:
-    """Ask for a node's stat, None where there is no node; a watch is left either way."""
+    """Get a node's stat, None for an absent node; leaves a watch either way."""
     return Request("look at", path, lambda client: client.exists_async(path, watcher))
 
 
 def children(path: str) -> Request:
-    """Ask for the names of a node's children."""
+    """Get the names of a node's children."""
     return Request("list", path, lambda client: client.get_children_async(path))
 
 
 def children_and_stat(path: str, watcher: Watcher | None = None) -> Request:
-    """Ask for the names of a node's children, and its stat; without a node no watch is left."""
+    """Get the names of a node's children, and the stat; no watch on an absent node."""
     return Request(
         "list", path, lambda client: client.get_children_async(path, watcher, include_data=True)
     )
 
 
 def set_data(path: str, data: bytes) -> Request:
-    """Ask to give a node a value, whatever its version."""
+    """Set a node's value, whatever the version."""
     return Request("write", path, lambda client: client.set_async(path, data), len(data))
 
 
 def delete(path: str) -> Request:
-    """Ask to delete a node, whatever its version."""
+    """Delete a node, whatever the version."""
     return Request("delete", path, lambda client: client.delete_async(path))
 
 
 def sync(path: str) -> Request:
-    """Ask the server to catch up with its leader.
+    """Make the server catch up with the ensemble's leader.
 
-    kazoo queues a call of its own for this one, which nobody can withdraw: so this counts as sent.
-    A sync that comes late changes nothing.
+    kazoo queues its own call for this, which cannot be withdrawn, so it counts as sent. A late sync
+    changes nothing.
     """
 
     def send(client: Any) -> SentRequest:
@@ -101,19 +102,11 @@ def sync(path: str) -> Request:
 
 
 def transaction(operations: Sequence[Operation], acl: AccessLists) -> Request:
-    """Ask to apply operations, all or none; `results` reads the answer.
-
-    Parameters
-    ----------
-    operations
-        At least one.
-    acl
-        Who may use the nodes that are made.
-    """
+    """Apply operations, all or none; `results` reads the answer."""
 
     def send(client: Any) -> SentRequest:
         transaction = client.transaction()
-        # One by one, kazoo's own calls would look at every path and value once more.
+        # kazoo's own calls would check every path and value once more.
         transaction.operations = [_in_bytes(operation, acl) for operation in operations]
         call: SentRequest = transaction.commit_async()
         return call
@@ -140,10 +133,10 @@ def _in_bytes(operation: Operation, acl: AccessLists) -> Any:
 
 
 def create(operation: Create, acl: AccessLists) -> Request:
-    """Ask to make one node; `results` reads the answer.
+    """Make one node; `results` reads the answer.
 
-    It is a transaction of one operation. To kazoo's own ``create_async`` the answer comes by way of
-    a call of kazoo's, which could not be withdrawn.
+    It is a transaction of one operation: kazoo's ``create_async`` answers by way of its own call,
+    which cannot be withdrawn.
     """
     request = transaction([operation], acl)
     return request._replace(what="create", size=len(operation.data))
@@ -154,25 +147,25 @@ def results(
     answers: Sequence[Any],
     translated: Callable[[Exception, str, str], StateError],
 ) -> list[Result]:
-    """Return what each operation of a transaction gave.
+    """Return the result of each operation of a transaction.
 
     Parameters
     ----------
     operations, answers
-        What was asked, and what kazoo made of the server's answer.
+        The request, and kazoo's reading of the server's answer.
     translated
-        Returns our error for one of kazoo's, when something was to be done at a path.
+        Returns our error for one of kazoo's, for an action at a path.
 
     Raises
     ------
     TransactionError
-        One of them was refused, so none was applied.
+        An operation was refused, so none was applied.
     StateError
-        The server does not say which.
+        The server does not say which operation was refused.
     """
     for index, (operation, answer) in enumerate(zip(operations, answers, strict=True)):
-        # The operations before the one that was refused have the first of these, those behind it
-        # the second.
+        # Operations before the refused one have the first of these, operations behind it the
+        # second.
         if isinstance(answer, KazooException) and not isinstance(
             answer, RolledBackError | RuntimeInconsistency
         ):
@@ -200,7 +193,7 @@ def _result(operation: Operation, answer: Any) -> Result:
 
 
 def _size(operation: Operation) -> int:
-    """Return about how many bytes an operation takes."""
+    """Return the approximate bytes of an operation."""
     data = operation.data if isinstance(operation, Create | SetData) else b""
     return len(operation.path) + len(data)
 
@@ -208,7 +201,7 @@ def _size(operation: Operation) -> int:
 #: A ZooKeeper server hangs up on a request above jute.maxbuffer, by default 1 MiB less one byte.
 _LARGE_REQUEST = 1_000_000
 
-#: After these nobody knows whether the request was carried out.
+#: After these errors the outcome is unknown.
 _UNKNOWN_OUTCOME = (
     kazoo_errors.ConnectionLoss,
     kazoo_errors.SessionExpiredError,
@@ -218,7 +211,7 @@ _UNKNOWN_OUTCOME = (
     kazoo_errors.ThrottledOpError,
 )
 
-#: What a server refuses whoever asks, our error for it, and why in words.
+#: Refusals that do not depend on the client: kazoo's error, ours, and the reason.
 _REFUSALS: tuple[tuple[type[Exception], type[StateError], str], ...] = (
     (kazoo_errors.NoNodeError, NoNodeError, "there is no such node"),
     (kazoo_errors.NodeExistsError, NodeExistsError, "there is such a node already"),
@@ -238,7 +231,7 @@ _REFUSALS: tuple[tuple[type[Exception], type[StateError], str], ...] = (
 
 
 class ConnectionLostError(OutcomeUnknownError):
-    """The connection broke while a call was under way; the call may be repeated if that is safe."""
+    """The connection broke during a call, which may be repeated if that is safe."""
 
 
 def is_outcome_unknown(error: Exception) -> bool:
@@ -255,18 +248,18 @@ def translated(
     identities: Sequence[str] = (),
     size: int = 0,
 ) -> StateError:
-    """Return our error for what kazoo raises in place of an answer.
+    """Return our error for an exception of kazoo's in place of an answer.
 
     Parameters
     ----------
     error
-        What it raises.
+        kazoo's exception.
     what, path, ensemble
         For messages: "read", "/storm/assignments", "zk-1:2181".
     identities
-        Who we say we are: "digest:storm:…=".
+        Our identities: "digest:storm:…=".
     size
-        Bytes of the value that was sent; too many of them can be why a connection is lost.
+        Bytes that were sent; too many can cost the connection.
     """
     if is_outcome_unknown(error):
         return ConnectionLostError(
@@ -305,7 +298,7 @@ def _refusal(error: Exception, what: str, path: str, identities: Sequence[str]) 
 
 
 def who(identities: Sequence[str]) -> str:
-    """Return, in parentheses, who we say we are."""
+    """Return our identities, in parentheses."""
     if not identities:
         return "(which does not authenticate: see storm.zookeeper.auth.scheme)"
     return f"({' and '.join(identities)})"

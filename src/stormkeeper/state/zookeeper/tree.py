@@ -1,8 +1,8 @@
-"""Storm's operations on znodes, each made of as few requests as it takes.
+"""Storm's operations on znodes, each with as few requests as possible.
 
-Paths here are whole paths, with ``storm.zookeeper.root``. Deadlines are times on the monotonic
-clock. Errors are those of `EnsembleConnection.call`. A change by others at the same time is
-no error but a reason to look again, for a bounded number of rounds.
+Paths are whole paths, with ``storm.zookeeper.root``; deadlines are on the monotonic clock. Errors
+are those of `EnsembleConnection.call`. A change by another session at the same time is no error:
+the operation looks again, for a bounded number of rounds.
 """
 
 from collections.abc import Sequence
@@ -27,21 +27,13 @@ from stormkeeper.state.zookeeper import requests
 from stormkeeper.state.zookeeper.ensemble_connection import EnsembleConnection
 from stormkeeper.state.zookeeper.requests import AccessLists, Request, Watcher
 
-#: How often an operation starts over because others changed the nodes it works on. One lost race
-#: is rare; as many as this in a row mean that somebody makes and deletes the node in a loop.
+#: Rounds of an operation while other sessions change its nodes. One lost race is rare; this many in
+#: a row mean that the node is made and deleted in a loop.
 ROUNDS = 20
 
 
 class Tree:
-    """Reads and writes znodes through a connection.
-
-    Parameters
-    ----------
-    connection
-        Through which.
-    acl
-        Who may use the nodes that are made.
-    """
+    """Reads and writes znodes through a connection; `acl` gives the ACLs of new nodes."""
 
     def __init__(self, connection: EnsembleConnection, acl: AccessLists) -> None:
         self._connection = connection
@@ -55,29 +47,29 @@ class Tree:
         Raises
         ------
         NoNodeError
-            There is none; no watch is left then.
+            The node is absent; no watch is left.
         """
         data, stat = self._read(requests.get(path, watcher), deadline)
         return data or b"", stat
 
     def stat(self, path: str, deadline: float, watcher: Watcher | None = None) -> ZnodeStat | None:
-        """Return a node's stat, None when there is no node; a watch is left either way."""
+        """Return a node's stat, None for an absent node; a watch is left either way."""
         stat: ZnodeStat | None = self._read(requests.exists(path, watcher), deadline)
         return stat
 
     def exists(self, path: str, deadline: float) -> bool:
-        """Return whether there is a node, readable or not."""
+        """Return whether the node exists, readable or not."""
         return self._connection.repeated(lambda: self._is_there(path, deadline), deadline)
 
     def children(
         self, path: str, deadline: float, watcher: Watcher | None = None
     ) -> tuple[list[str], ZnodeStat]:
-        """Return the sorted names of a node's children, and its stat.
+        """Return the sorted names of a node's children, and the stat.
 
         Raises
         ------
         NoNodeError
-            There is none; no watch is left then.
+            The node is absent; no watch is left.
         """
         names, stat = self._read(requests.children_and_stat(path, watcher), deadline)
         return sorted(names), stat
@@ -85,29 +77,26 @@ class Tree:
     def read_many(
         self, nodes: Sequence[str], deadline: float, watcher: Watcher | None = None
     ) -> list[tuple[bytes, ZnodeStat] | None]:
-        """Return values and stats as `read` does, None where there is no node.
-
-        A watch is left either way.
-        """
+        """Return values and stats as `read`, None for an absent node; leaves watches on all."""
         connection = self._connection
         return connection.repeated(lambda: self._read_many(nodes, deadline, watcher), deadline)
 
     def children_many(self, nodes: Sequence[str], deadline: float) -> list[list[str] | None]:
-        """Return the sorted names of each node's children, None where there is no node."""
+        """Return the sorted names of each node's children, None for an absent node."""
         return self._connection.repeated(lambda: self._children_many(nodes, deadline), deadline)
 
     def sync(self, path: str, deadline: float) -> None:
-        """Have the server catch up with its leader."""
+        """Make the server catch up with the ensemble's leader."""
         self._read(requests.sync(path), deadline)
 
     def make_directory(self, path: str, deadline: float, workers: str | None = None) -> None:
-        """Make a node that holds `DIRECTORY`, unless there is one, and empty ancestors."""
+        """Make a directory if absent, with empty ancestors."""
         connection = self._connection
         directory = Create(path, DIRECTORY, workers=workers)
         connection.repeated(lambda: self._make(directory, deadline), deadline)
 
     def put(self, path: str, data: bytes, deadline: float, workers: str | None = None) -> None:
-        """Set a node's value; make it, and its ancestors, if it is absent. Not repeated."""
+        """Set a node's value; make the node and ancestors if absent. Not repeated."""
         for _ in range(ROUNDS):
             if self._set(path, data, deadline):
                 return
@@ -122,17 +111,17 @@ class Tree:
         raise _contended("write", path)
 
     def put_ephemeral(self, path: str, data: bytes, deadline: float) -> None:
-        """Make an ephemeral node of the session, in the place of whatever is there."""
+        """Make an ephemeral node of the session, replacing any node there."""
         connection = self._connection
         connection.repeated(lambda: self._put_ephemeral(path, data, deadline), deadline)
 
     def recreate_ephemeral(self, path: str, data: bytes, deadline: float) -> None:
-        """Make an ephemeral node of a former session of ours again in the new one.
+        """Make an ephemeral node of a former session again in the new session.
 
         Raises
         ------
         NodeExistsError
-            Another session has the path by now, or a persistent node is there; it is left as it is.
+            Another session's node or a persistent node has the path, and stays.
         """
         connection = self._connection
         connection.repeated(
@@ -149,7 +138,7 @@ class Tree:
         raise _contended("create", path)
 
     def delete(self, path: str, deadline: float) -> None:
-        """Delete a node and all below it, and what others add meanwhile."""
+        """Delete a node and everything below, with nodes that are added meanwhile."""
         connection = self._connection
         for earlier in range(ROUNDS):
             try:
@@ -179,7 +168,7 @@ class Tree:
                     found[index] = data or b"", stat
             if watcher is None or not absent:
                 return found
-            # ZooKeeper leaves no watch when it reads what is not there.
+            # ZooKeeper leaves no watch on a read of an absent node.
             stats = self._gather([requests.exists(nodes[i], watcher) for i in absent], deadline)
             left = [i for i, stat in zip(absent, stats, strict=True) if stat is not None]
             if not left:
@@ -196,7 +185,7 @@ class Tree:
         ours = self._connection.session_ids
         for _ in range(ROUNDS):
             stat = self._look_at(path, deadline)
-            # At every look, as another session may take it between two.
+            # At every look, as another session may take the path between two.
             if stat is not None and not over_others and stat.ephemeralOwner not in ours:
                 by_whom = f"session {stat.ephemeralOwner:#x}" if stat.ephemeralOwner else "others"
                 raise NodeExistsError(
@@ -220,7 +209,7 @@ class Tree:
         raise _contended("write", path)
 
     def _replace(self, path: str, data: bytes, version: int, deadline: float) -> None:
-        """Put an ephemeral node of ours in another's place, in one step."""
+        """Replace another session's node by an ephemeral node, in one step."""
         replacing: list[Operation] = [
             Delete(path, version),
             Create(path, data, ephemeral=True),
@@ -248,7 +237,7 @@ class Tree:
         try:
             return self._look_at(path, deadline) is not None
         except AccessDeniedError:
-            # Only of what there is can anybody be denied the sight.
+            # Access can be denied only to an existing node.
             return True
 
     def _look_at(self, path: str, deadline: float) -> ZnodeStat | None:
@@ -272,7 +261,7 @@ class Tree:
         return str(made)
 
     def _delete_round(self, path: str, deadline: float) -> bool:
-        """Delete the nodes that are there now, the deepest first; returns whether it is gone."""
+        """Delete the present nodes, the deepest first; return whether all are gone."""
         levels = [[path]]
         while levels[-1]:
             below = []
@@ -296,7 +285,7 @@ class Tree:
         return not isinstance(answers[0], NotEmptyError)
 
     def _gather(self, asked: Sequence[Request], deadline: float) -> list[Any]:
-        """Read many nodes; raises why one cannot be read, unless it is that there is none."""
+        """Read many nodes; raises if any cannot be read, unless it is absent."""
         answers = self._connection.gather(asked, deadline)
         for answer in answers:
             if isinstance(answer, StateError) and not isinstance(answer, NoNodeError):

@@ -1,4 +1,4 @@
-"""The cluster's state in ZooKeeper."""
+"""A session with a ZooKeeper ensemble, as a `ClusterState`."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -44,19 +44,13 @@ def connect(
 ) -> "ZooKeeperState":
     """Connect to the ensemble of ``storm.zookeeper.*``.
 
-    Parameters
-    ----------
-    conf
-        The configuration.
-    role
-        Whose credentials are used, and whose rules hold for what is made.
-    read_only
-        Whether an absent root is an error, instead of being made.
+    `role` selects credentials and access rules. With `read_only` an absent root is an error,
+    instead of being made.
 
     Raises
     ------
     ConfigError
-        An entry of ``storm.zookeeper.servers`` is no address, or a credential is none.
+        An entry of ``storm.zookeeper.servers`` is no address, or a credential is invalid.
     NoNodeError, StateAuthenticationError, StateUnavailableError
         As `ZooKeeperState`.
     """
@@ -64,16 +58,16 @@ def connect(
 
 
 class ZooKeeperState(ClusterState):
-    """A `ClusterState` in a ZooKeeper ensemble; connects, and makes the root if it is absent.
+    """A `ClusterState` in ZooKeeper; connects, and makes an absent root.
 
     Raises
     ------
     InvalidPathError
         The root is not a path.
     NoNodeError
-        There is no root, and the settings do not allow to make it.
+        The root is absent, and the settings forbid to make it.
     StateAuthenticationError
-        A server does not take us for who we say we are.
+        A server refuses our credentials.
     StateUnavailableError
         No server answered within the call timeout.
     """
@@ -94,7 +88,7 @@ class ZooKeeperState(ClusterState):
             watcher=self._on_watch,
             tell=self._tell,
         )
-        # The last of what may fail to be made, as it has a thread.
+        # Last, as it starts a thread.
         self._callbacks = Callbacks("state callbacks")
         try:
             self._connection.start()
@@ -142,7 +136,7 @@ class ZooKeeperState(ClusterState):
             try:
                 data, stat = self._tree.read(node, deadline, self._watcher(watch))
             except NoNodeError:
-                # ZooKeeper leaves no watch when it reads what is not there.
+                # ZooKeeper leaves no watch on a read of an absent node.
                 if not watch or self._stat(path, watch, deadline) is None:
                     return None
             else:
@@ -287,7 +281,7 @@ class ZooKeeperState(ClusterState):
             )
 
     def _acl(self, node: Create) -> list[Any] | None:
-        """Return who may use a node that is made; what is above the root is as the root is."""
+        """Return the ACL of a new node; nodes above the root get the root's."""
         below = paths.is_at_or_below(node.path, self._root or "/")
         path = (node.path.removeprefix(self._root) or "/") if below else "/"
         return self._security.acl(path, node.workers)
@@ -306,17 +300,17 @@ class ZooKeeperState(ClusterState):
         return stat
 
     def _watcher(self, watch: bool) -> Watcher | None:
-        # Always the same one: kazoo then keeps it once for a path, however often it is left.
+        # Always the same object: kazoo keeps it once for a path, however often it is left.
         return self._on_watch if watch else None
 
     def _arm(
         self, watch: bool, made: int, watched: WatchKind, path: str, stat: ZnodeStat | None
     ) -> None:
-        """Remember a watch; `made`: how often a connection had been made before it was left."""
+        """Remember a watch; `made` is the number of connections before the read."""
         if watch:
             self._armed.arm(NodeWatch(watched, path), None if stat is None else seen(stat), made)
             if self._connection.times_made != made:
-                # It may have gone with its connection, and not have been looked for in the next.
+                # The watch may be gone with its connection, and the recovery may have missed it.
                 self._recovery.wake()
 
     def _commit(self, operations: Sequence[Operation], deadline: float) -> list[Result]:
@@ -327,10 +321,10 @@ class ZooKeeperState(ClusterState):
             for result in results
         ]
 
-    # kazoo's thread calls these two: they queue what happened, and never wait.
+    # Called on kazoo's thread: they queue events, and never wait.
 
     def _on_watch(self, event: WatchedEvent) -> None:
-        # A node that is deleted while it and its children are watched calls twice with one event.
+        # Deletion of a node with both watches calls twice with the same event.
         if event.type == KazooEvent.NONE or event is self._last_event:
             return
         self._last_event = event
