@@ -60,7 +60,7 @@ def test_what_a_topology_says_of_restarts_counts():
     }
 
 
-def test_launches_elsewhere_and_in_unknown_slots_are_none_of_ours():
+def test_launches_elsewhere_are_ignored():
     there = assigned(launch(6700, 1, node=ELSEWHERE), launch(6709, 2), launch(6701, 3))
     assert given(wc=there).wanted.keys() == {6701}
 
@@ -74,7 +74,7 @@ def test_launches_elsewhere_and_in_unknown_slots_are_none_of_ours():
         (Assignment("/", executor_node_port={(1, 1): NodeInfo(ELSEWHERE, {6700})}), False),
     ],
 )
-def test_an_assignment_of_another_nimbus_orders_nothing_and_is_named(foreign, is_here):
+def test_foreign_assignment_orders_nothing_and_is_named(foreign, is_here):
     assert given(wc=foreign) == Orders(foreign=frozenset({"wc"} if is_here else ()))
 
 
@@ -108,7 +108,7 @@ def running(counter):
         (replace(running(9), worker=None), True),
     ],
 )
-def test_a_released_launch_has_stopped_when_nothing_of_it_is_left(record, is_stopped):
+def test_released_launch_stops_with_its_last_process(record, is_stopped):
     slots = {} if record is None else {6700: record}
     found = find_stopped(Orders({}, {6700: Claim(7, 4)}), slots)
     assert found == ({6700: LaunchClaim(7, 4)} if is_stopped else {})

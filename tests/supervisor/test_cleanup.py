@@ -53,7 +53,7 @@ def left(directories):
     return sorted(path.name for path in directories.environments.iterdir())
 
 
-def test_a_workers_environment_stays_while_its_code_is_fetched_anew(directories, tidying):
+def test_used_environment_stays_during_new_fetch(directories, tidying):
     own = directories.environments / USED / "bin" / "python"
     for worker_id, python in (("w1", own), ("w2", "/usr/bin/python3")):
         (directories.make_worker(worker_id, "wc-1-1", 6700) / PYTHON).symlink_to(python)

@@ -104,7 +104,7 @@ def machine(tmp_path):
     return make
 
 
-def test_they_are_beside_the_supervisors_own_with_the_controller_of_memory(machine):
+def test_groups_are_beside_the_supervisors_own(machine):
     group, proc = machine()
     assert ControlGroups.here(proc).above == group.parent
     assert (group.parent / "cgroup.subtree_control").read_text() == "+memory"
@@ -185,7 +185,7 @@ def test_without_a_limit_there_is_no_group(above, started):
     assert not [*above.iterdir()]
 
 
-def test_where_no_group_can_be_made_the_worker_starts_all_the_same(above, started, caplog):
+def test_worker_starts_without_a_group(above, started, caplog):
     bench = started(above / "gone")
     bench.start()
     assert bench.processes.look()["w1"].is_alive
@@ -195,7 +195,7 @@ def test_where_no_group_can_be_made_the_worker_starts_all_the_same(above, starte
 # --- the kernel's --------------------------------------------------------------------------------
 
 
-def test_all_that_a_worker_starts_is_in_its_group_which_goes_with_the_last_of_them(
+def test_group_holds_all_processes_and_goes_with_the_last(
     real_above, started, tmp_path
 ):
     groups = ControlGroups(real_above)
@@ -220,7 +220,7 @@ def test_all_that_a_worker_starts_is_in_its_group_which_goes_with_the_last_of_th
     assert not (real_above / "worker-w1").exists()
 
 
-def test_a_worker_that_takes_more_than_its_limit_is_ended_by_the_kernel(real_above, started):
+def test_kernel_ends_worker_over_its_limit(real_above, started):
     if "memory" not in (real_above / "cgroup.controllers").read_text().split():
         groups = ControlGroups(real_above)
         with pytest.raises(OSError, match=r"memory\.max"):

@@ -96,7 +96,7 @@ def test_what_is_being_fetched_stays_with_its_code(directories):
     assert directories.code(".a-1-1.part").is_dir()
 
 
-def test_a_package_stays_while_it_is_used_or_a_launch_has_a_link_to_it(directories):
+def test_used_or_linked_package_stays(directories):
     for name in ("used", "linked", "left"):
         (directories.packages / name / "code").mkdir(parents=True)
     path = directories.make_worker("w1", "a-1-1", 6700)

@@ -42,7 +42,7 @@ def test_workers_that_are_written_down_and_others_are_ended(machine):
     assert machine.end() == []
 
 
-def test_what_does_not_end_is_killed_with_all_that_it_has_started(machine):
+def test_stubborn_worker_is_killed_with_children(machine):
     process = machine.start("w1", LEAVING)
     [ended] = machine.end(grace_secs=0.5)
     assert ended == EndedWorker("w1", None, None, process.pid, by_force=True)

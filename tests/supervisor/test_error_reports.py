@@ -47,7 +47,7 @@ def crashed(storm, **more):
 
 
 @pytest.mark.parametrize("component", ["out", "split"])
-def test_a_crash_has_the_error_that_the_worker_itself_has_reported(storm, component):
+def test_crash_repeats_the_workers_own_error(storm, component):
     began = time.time() - 60
     storm.report_error("wc-1-1", component, "first", host="a.example", port=6700)
     storm.report_error("wc-1-1", component, "no day", host="a.example", port=6700)
@@ -91,7 +91,7 @@ def test_a_worker_that_was_not_started_has_reported_nothing(storm):
     assert crashed(storm, began=None)["split"] == "no day"
 
 
-def test_what_cannot_be_reported_is_logged_and_the_next_one_is_tried(storm, monkeypatch, caplog):
+def test_failed_report_is_logged_and_next_is_tried(storm, monkeypatch, caplog):
     whole = storm.report_error
     failures = iter([StateUnavailableError("no server answered")])
 

@@ -53,7 +53,7 @@ def test_a_name_that_is_no_utf8_can_be_told(tmp_path, write):
     assert [one.name for one in run(tmp_path)] == ["disk\\udcff.sh"]
 
 
-def test_one_that_takes_too_long_has_failed_unless_that_is_allowed(tmp_path, write):
+def test_slow_check_fails_unless_allowed(tmp_path, write):
     write("a", f"#!/bin/sh\necho $$ > {tmp_path}/pid; sleep 600 & wait\n")
     (failed,) = run(tmp_path, timeout_secs=3)
     assert failed == FailedCheck("a", "it was not done after 3 s")

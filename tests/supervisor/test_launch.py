@@ -93,7 +93,7 @@ def test_the_command_line_is_the_workers(launching, code, tmp_path):
     assert "out=7-3-6" in again.argv
 
 
-def test_what_is_configured_is_in_files_that_nobody_else_can_read(launching, code, tmp_path):
+def test_configuration_files_are_private(launching, code, tmp_path):
     command = launching.command("w1", 6700, WORK, Path(sys.executable))
     assert SECRET not in " ".join([*command.argv, *command.environment.values()])
     topology, own = command.folder / "topology.json", command.folder / "worker.yaml"

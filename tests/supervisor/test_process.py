@@ -267,7 +267,7 @@ def test_what_it_says_of_itself(leader, supervisor, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_crash_is_reported_with_the_error_that_the_worker_itself_has_reported(
+def test_crash_report_repeats_the_workers_own_error(
     leader, supervisor, tmp_path
 ):
     tree(tmp_path / "job", {"job.py": "raise ValueError('no day')\n"})

@@ -35,7 +35,7 @@ def test_another_thread_ends_it(waiting):
     waker.join()
 
 
-def test_whoever_is_waked_before_does_not_wait_and_waits_the_next_time(waiting):
+def test_earlier_wake_ends_only_the_next_wait(waiting):
     for _ in range(10_000):
         waiting.wake()
     began = time.monotonic()

@@ -109,7 +109,7 @@ def test_the_worker_goes_on_and_is_adopted_and_ended(site):
     assert pid in before[worker_id]
 
 
-def test_an_adopted_worker_that_dies_is_started_again_when_all_of_it_is_gone(site):
+def test_dead_adopted_worker_restarts_when_all_is_gone(site):
     worker_id, pid = started(site)
     site.kill()
     site.start()
@@ -153,7 +153,7 @@ def test_whoever_has_the_pid_of_a_former_worker_is_left_alone(site):
         stranger.kill()
 
 
-def test_a_worker_whose_process_was_not_written_down_yet_is_adopted(site):
+def test_worker_without_recorded_process_is_adopted(site):
     worker_id, _ = started(site)
     site.kill()
     saved = json.loads(site.state_file.read_bytes())
@@ -167,7 +167,7 @@ def test_a_worker_whose_process_was_not_written_down_yet_is_adopted(site):
     assert before[worker_id]
 
 
-def test_without_its_state_a_supervisor_ends_what_ran_before_it_begins(site):
+def test_supervisor_without_state_ends_old_workers(site):
     worker_id, _ = started(site)
     site.kill()
     site.state_file.write_bytes(site.state_file.read_bytes()[:-30])

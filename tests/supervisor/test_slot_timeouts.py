@@ -19,7 +19,7 @@ def test_a_worker_has_the_time_that_it_may_take_to_end():
     assert process.END_SECS == WORKER_END_SECS
 
 
-def test_an_environment_that_takes_too_long_is_given_up_by_its_builder_first():
+def test_builder_times_out_before_the_slot():
     assert SlotTimeouts().environment > BUILD_SECS + CHECK_SECS
 
 

@@ -120,7 +120,7 @@ class TestFromAssignmentToWorker:
         played.run()
         assert played.say(Wanted(replace(COUNTS)), after=1) == []
 
-    def test_what_cannot_be_prepared_is_tried_again_less_and_less_often(self, played):
+    def test_failed_preparation_backs_off(self, played):
         (fetch,) = played.say(Wanted(COUNTS))
         waits = []
         for _ in range(7):
@@ -148,7 +148,7 @@ class TestFromAssignmentToWorker:
         (again,) = played.tick_at_deadline()
         assert type(again) is type(asked)
 
-    def test_another_assignment_abandons_the_preparation_of_the_first(self, played):
+    def test_new_assignment_abandons_preparation(self, played):
         played.say(Wanted(COUNTS))
         assert played.say(Wanted(OTHER)) == [AbandonRequest(1), FetchCode(2, OTHER)]
         assert played.say(Prepared(1)) == []
@@ -223,7 +223,7 @@ class TestEnd:
             replace(COUNTS, memory_bytes=2**31),
         ],
     )
-    def test_a_change_ends_the_worker_prepares_meanwhile_and_starts_when_all_is_gone(
+    def test_change_prepares_while_the_worker_ends(
         self, played, next_one
     ):
         played.run()
@@ -444,7 +444,7 @@ class TestWatched:
         assert "the kernel ended it" in crash.reason
         assert "more than the 1024 MiB" in crash.reason
 
-    def test_a_process_of_a_worker_that_took_too_much_and_was_not_needed(self, played):
+    def test_killed_child_of_ended_worker_is_no_crash(self, played):
         played.run()
         played.say(WorkerEnded("w1", 0, is_too_large=True))
         assert played.say(WorkerGone("w1")) == [RemoveWorkerFiles("w1")]
@@ -519,7 +519,7 @@ class TestAfterARestart:
         assert [type(one) for one in done] == [RemoveWorkerFiles, ReportCrash, FetchCode]
         assert done[1].crashes == 3
 
-    def test_one_that_was_written_down_and_never_started_is_gone_as_well(self):
+    def test_recorded_but_unstarted_worker_is_gone(self):
         played = Played(SlotRecord(COUNTS, WorkerRecord("w7", COUNTS)))
         assert played.say(WorkerGone("w7"))[0] == RemoveWorkerFiles("w7")
 

@@ -50,7 +50,7 @@ def test_it_is_healthy_while_it_looks_after_its_slots(said):
     assert (status, text) == (503, "the slots were last looked after 10.5 s ago\n")
 
 
-def test_it_is_ready_while_it_takes_new_work_and_says_what_each_slot_does(said):
+def test_readyz_shows_readiness_and_each_slot(said):
     slots = (
         "6700 empty\n"
         "6701 waiting before the next start, wc-1-1, 3 crashes in a row, it ended by SIGKILL\n"

@@ -92,7 +92,7 @@ def test_code_is_fetched_once_and_laid_out(site):
     assert site.fetch() == 0
 
 
-def test_a_configuration_that_was_changed_is_fetched_and_the_package_stays(site):
+def test_changed_configuration_is_fetched_alone(site):
     site.upload(WC, site.package(), level=3)
     site.fetch()
     unpacked = site.code.unpacked(WC)
@@ -219,7 +219,7 @@ def test_a_fetch_that_nobody_wants_any_more_ends(site):
     assert site.fetch() > 0
 
 
-def test_what_nobody_needs_is_removed_and_what_a_worker_runs_from_stays(site):
+def test_unneeded_code_goes_and_used_package_stays(site):
     site.upload(WC, site.package("one"))
     site.upload(JOB, site.package("two"))
     site.fetch(WC)

@@ -72,7 +72,7 @@ def bench(tmp_path):
     until(lambda: not any(look.is_alive for look in bench.processes.look().values()))
 
 
-def test_a_worker_leads_a_session_of_its_own_and_writes_its_log_itself(bench, monkeypatch):
+def test_worker_leads_its_session_and_writes_its_log(bench, monkeypatch):
     monkeypatch.setenv(DIE_WITH_PARENT, "1")
     code = (
         "say(os.getsid(0)); os.system('echo 5 >&2'); say(len(sys.stdin.read()))\n"
@@ -102,7 +102,7 @@ def test_the_exit_code_of_a_child_is_known(bench, code, exit_code):
     assert bench.look().members == ()
 
 
-def test_children_in_other_sessions_without_parents_are_found_until_the_last_is_gone(bench):
+def test_orphans_in_other_sessions_are_found(bench):
     code = (
         "child('echo $$; exec sleep 600', start_new_session=True)\n"
         "if not os.fork():\n"
@@ -122,7 +122,7 @@ def test_children_in_other_sessions_without_parents_are_found_until_the_last_is_
     until(lambda: bench.pids() == [])
 
 
-def test_a_child_without_the_mark_is_known_by_its_session_and_after_that_by_itself(bench):
+def test_unmarked_child_is_found_by_session(bench):
     main = bench.start("say(child('exec env -i sleep 600'))\ntime.sleep(600)")
     (orphan,) = bench.said()
     until(lambda: process_table.environment(orphan) == {})

@@ -162,7 +162,7 @@ def test_the_fullest_of_several_readings():
     assert fullest([BatchReading((30, 0)), BatchReading((0, 25))]) == 55
 
 
-def test_what_spark_tells_of_the_last_reading_counts_where_there_is_no_more():
+def test_last_reading_counts_without_others():
     seen = BatchRows({"a": 60, "b": 0}, frozenset("a")).with_last({"a": 2, "b": 5, "c": 7})
     assert seen == BatchRows({"a": 60, "b": 5, "c": 7}, frozenset("a"))
 

@@ -126,7 +126,7 @@ class TestClaims:
             "the query q is left to the launch 12-1-0, which has claimed it"
         ]
 
-    def test_checkpoints_that_a_script_names_are_claimed_with_its_one_claim(self, spark, tmp_path):
+    def test_script_claims_its_own_checkpoints(self, spark, tmp_path):
         claims = Claims({"script": FIRST}, lambda place: Checkpoint(spark, place))
         one, other = f"{tmp_path}/one", f"{tmp_path}/other"
         claims.take(one, FIRST)
@@ -211,7 +211,7 @@ def run(spark, tmp_path):
     spark.streams.removeListener(events._listener)
 
 
-def test_no_batch_begins_behind_a_newer_claim_and_the_other_query_goes_on(run):
+def test_newer_claim_stops_batches_of_its_query_alone(run):
     thread, batches, checkpoint, claims = run
     thread.start()
     until(lambda: all(batches.values()), 120)
@@ -225,7 +225,7 @@ def test_no_batch_begins_behind_a_newer_claim_and_the_other_query_goes_on(run):
     assert thread.is_alive()
 
 
-def test_a_query_that_runs_elsewhere_is_not_started_and_the_other_one_is(run):
+def test_only_unclaimed_queries_are_started(run):
     thread, batches, checkpoint, claims = run
     checkpoint("one").take(THIRD)
     thread.start()

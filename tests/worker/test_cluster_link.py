@@ -120,7 +120,7 @@ def test_it_knows_what_a_rebalance_has_left(link, leader):
     assert link.hints == {"words": 4}
 
 
-def test_one_that_nobody_knows_is_active_and_one_that_was_killed_is_not(link, leader):
+def test_unknown_topology_is_active_and_killed_one_is_not(link, leader):
     link.start()
     assert link.wait_known(DEADLINE_SECS)
     assert link.is_active

@@ -29,7 +29,7 @@ def observed(**rows):
     return BatchRows(counts)
 
 
-def test_observations_are_named_apart_and_the_same_at_every_start():
+def test_observation_names_are_distinct_and_stable():
     (query,) = diamond().queries
     names = [observation(edge) for edge in query.edges]
     assert len(set(names)) == len(names)

@@ -139,7 +139,7 @@ def test_a_fault_is_said_with_its_place(script, text, error, said):
         describe(script(text))
 
 
-def test_a_script_that_only_looked_like_a_topology_has_nothing_to_run(script):
+def test_script_without_topology_and_query_is_a_fault(script):
     path = script("from stormkeeper.topology import Topology\ndef later(): Topology('t')\n")
     with pytest.raises(TopologyError, match=r"a job\.py defines no Topology and starts no"):
         describe(path)

@@ -7,7 +7,7 @@ from stormkeeper.worker.remote_spark import ExecutorAbsence, ExecutorWatch, want
 from support.waiting import until
 
 
-def test_absence_counts_from_the_moment_when_the_last_one_was_gone():
+def test_absence_counts_from_the_last_executor():
     absence = ExecutorAbsence()
     assert [absence.update(*seen) for seen in [(2, 1.0), (0, 2.0), (0, 32.5)]] == [0.0, 0.0, 30.5]
     assert absence.had_one

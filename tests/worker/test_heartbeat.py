@@ -33,7 +33,7 @@ def test_it_reads_back_as_it_was_written():
         assert deserialize(ClusterWorkerHeartbeat, data) == beat()
 
 
-def test_only_the_heartbeat_of_a_completed_worker_says_anything_of_it():
+def test_only_completed_worker_reports_completion():
     usual, last = (
         serialize(beat(completed=completed), Compression.PLAIN) for completed in (False, True)
     )
@@ -51,7 +51,7 @@ def test_executors_by_task_and_component():
     }
 
 
-def test_counts_of_parts_are_said_and_nothing_where_there_are_none():
+def test_partial_batches_are_reported_only_if_any():
     statistics = WorkerStatistics()
     statistics.add(executor("out", "bolt", "out", 1, 1, ("lines",)))
     statistics.record("out", {"out": ComponentWork(executed={"lines": 5})}, 0.0)

@@ -72,7 +72,7 @@ def written(folder):
 
 
 @pytest.mark.slow
-def test_a_worker_that_was_cut_off_leaves_its_query_to_the_next_launch(start, tmp_path):
+def test_cut_off_worker_leaves_query_to_next_launch(start, tmp_path):
     first = start("7-1-0")
     first.wait_for(r"^wrote 3$")
     family = first.stand_still()
@@ -95,7 +95,7 @@ def test_a_worker_that_was_cut_off_leaves_its_query_to_the_next_launch(start, tm
 
 
 @pytest.mark.slow
-def test_spark_itself_refuses_who_writes_a_checkpoint_beside_another(start, tmp_path):
+def test_spark_refuses_second_writer_of_checkpoint(start, tmp_path):
     """Without claims: the second line, where a claim could not be read in time."""
     first = start()
     first.wait_for(r"^wrote 3$")

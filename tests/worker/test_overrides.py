@@ -15,7 +15,7 @@ def test_what_is_in_the_file(tmp_path):
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"a": ', '"secret"', '{"pass": "secret"'])
-def test_what_is_no_file_of_overrides_is_an_error_that_does_not_show_it(tmp_path, text):
+def test_error_of_bad_overrides_hides_content(tmp_path, text):
     file = tmp_path / "overrides.json"
     file.write_text(text)
     with pytest.raises(ConfigError, match=r"overrides\.json: expected a JSON object") as refused:

@@ -167,7 +167,7 @@ def test_word_count_is_exact_over_an_outage_a_stop_and_a_restart(start, pacemake
     assert left == {"text", "local", "totals.json"}
 
 
-def test_plain_script_is_counted_and_a_killed_worker_leaves_no_process(start, pacemakers, text):
+def test_plain_script_counts_and_kill_leaves_no_process(start, pacemakers, text):
     folder, _, _ = text
     worker = start(EXAMPLES / "plain_streaming.py", **{"spark.imports.input": str(folder)})
     beats = Beats(pacemakers, worker.path)
@@ -238,7 +238,7 @@ print("after the query")
 
 
 @pytest.mark.slow
-def test_a_script_that_waits_for_its_query_goes_on_when_it_is_stopped(
+def test_waiting_script_goes_on_after_stop(
     start, pacemakers, text, script, tmp_path
 ):
     folder, lines, _ = text
@@ -431,7 +431,7 @@ def show(batch, number):
 
 
 @pytest.mark.slow
-def test_a_script_gets_its_arguments_and_brings_modules_to_sparks_python_workers_too(
+def test_script_gets_arguments_and_ships_modules(
     start, numbers, script, tmp_path
 ):
     elsewhere = tmp_path / "elsewhere"
@@ -487,7 +487,7 @@ def test_an_id_that_is_none_ends_it_before_it_beats(start, script):
     assert worker.errors == ["'a/b' cannot be a name below /workerbeats: it has a / in it"]
 
 
-def test_it_leaves_a_script_though_nobody_reads_what_that_printed(script, monkeypatch):
+def test_worker_leaves_script_with_closed_stdout(script, monkeypatch):
     job = Job(script=script(""), storm_id="t-1-1", node="node", port=6700)
     worker = TopologyWorker(defaults(), job, settle=lambda _: defaults(), signalled=lambda: True)
     reader, writer = os.pipe()

@@ -46,7 +46,7 @@ def test_it_stays_the_main_program(script):
     assert names["function"].__module__ == "__main__"
 
 
-def test_modules_beside_it_can_be_imported_here_and_in_python_workers(script):
+def test_modules_beside_script_import_everywhere(script):
     path = script("import beside\n")
     path.with_name("beside.py").write_text("value = 1\n")
     scripts.prepare(path)
@@ -80,7 +80,7 @@ def test_its_arguments_are_its_argv(script):
     assert names["seen"] == [str(path), "-c", "b"]
 
 
-def test_modules_that_it_brings_can_be_imported_and_no_others_beside_them(
+def test_only_named_py_files_are_importable(
     script, tmp_path, monkeypatch
 ):
     monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))

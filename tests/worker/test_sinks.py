@@ -65,7 +65,7 @@ def test_a_run_that_goes_on_may_write_to_its_folder(spark, run, numbers, tmp_pat
     assert rows(spark, tmp_path / "out") == 62
 
 
-def test_a_checkpoint_that_ends_before_the_folders_log_is_anothers(run, tmp_path):
+def test_checkpoint_behind_folders_log_is_refused(run, tmp_path):
     run("long")
     few = tmp_path / "few"
     few.mkdir()
@@ -118,7 +118,7 @@ def test_a_table_of_another_run_is_refused(spark, numbers, tmp_path):
         spark.sql("DROP TABLE IF EXISTS of_numbers")
 
 
-def test_sinks_without_a_folder_and_with_a_new_one_are_let_through(spark, numbers, tmp_path):
+def test_sinks_with_new_or_no_folder_are_accepted(spark, numbers, tmp_path):
     rows = spark.readStream.text(str(numbers[0]))
     writer = rows.writeStream.trigger(availableNow=True)
     writer = writer.foreachBatch(lambda _batch, _number: None)

@@ -16,7 +16,7 @@ def test_a_slot_has_its_share_of_the_cores(cores, slots, master):
 @pytest.mark.parametrize(
     ("memory", "master"), [(1024, "local[1]"), (2048, "local[6]"), (4096, "local[16]")]
 )
-def test_a_slot_has_no_more_cores_than_their_python_workers_have_memory(memory, master):
+def test_slots_memory_limits_its_cores(memory, master):
     conf = defaults().with_values({"topology.worker.memory.mb": memory})
     assert slot_share(conf, 128)["spark.master"] == master
 

@@ -172,7 +172,7 @@ def topology(spark_cluster, package, storm, zookeeper_settings, tmp_path):
         yield make
 
 
-def test_two_topologies_share_a_cluster_that_has_nothing_but_what_they_send(
+def test_two_topologies_share_a_bare_spark_cluster(
     topology, spark_cluster, storm, tmp_path
 ):
     python = tmp_path / "python-of-executors"

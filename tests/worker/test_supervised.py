@@ -204,7 +204,7 @@ def described():
 
 
 @pytest.mark.slow
-def test_a_topology_runs_is_deactivated_goes_on_and_reports_its_error(
+def test_topology_pauses_resumes_and_reports_error(
     start, storm, leader, set_status, folder
 ):
     brought = tree(folder / "brought", {"single.py": "def same(value):\n    return value\n"})
@@ -282,7 +282,7 @@ print("after the query")
 
 
 @pytest.mark.slow
-def test_a_plain_script_is_ended_and_run_again_and_completed_and_claimed(
+def test_plain_script_pauses_completes_and_is_claimed(
     start, storm, set_status, folder
 ):
     package(folder, {"daily.py": SCRIPT, "writing.py": WRITE}, arguments=(str(folder),))
@@ -359,7 +359,7 @@ def test_of_two_scripts_on_one_checkpoint_the_older_one_waits(
     until(lambda: not beat(storm).waiting)
 
 
-def test_a_worker_of_an_inactive_topology_waits_and_says_that_it_is_there(
+def test_worker_of_inactive_topology_waits_and_beats(
     start, storm, set_status, folder
 ):
     package(folder, {"daily.py": "print('it runs')\n"})

@@ -61,7 +61,7 @@ def test_any_other_failure_is_final(numbers, run_topology):
     assert written == []
 
 
-def test_who_has_ended_by_itself_is_told_and_who_is_stopped_goes_on_later(spark, numbers, tmp_path):
+def test_ends_are_reported_and_stopped_queries_resume(spark, numbers, tmp_path):
     topology, seen = Topology("both"), []
 
     @topology.spout

@@ -16,7 +16,7 @@ def files(tmp_path):
     return [file]
 
 
-def test_topology_wins_over_the_file_and_the_command_line_over_both(files):
+def test_command_line_beats_topology_beats_file(files):
     topology = Topology(
         "t", {"input": "the topology's", "topology.workers": 3, "spark.master": "local[1]"}
     )
@@ -31,7 +31,7 @@ def test_topology_wins_over_the_file_and_the_command_line_over_both(files):
     assert conf["topology.name"] == "t"
 
 
-def test_what_was_saved_wins_over_the_file_and_the_topology_but_not_over_the_command_line(
+def test_saved_values_beat_all_but_command_line(
     files, caplog
 ):
     topology = Topology("t", {"input": "its own", "topology.workers": 3, "spark.x": 1})
@@ -93,7 +93,7 @@ def test_what_spark_is_asked_for():
     assert asked["spark.sql.streaming.stopTimeout"] == "20s"
 
 
-def test_what_a_slot_has_of_its_machine_counts_where_nobody_says_anything():
+def test_slot_share_is_the_lowest_layer():
     share = {"spark.master": "local[2]", "spark.driver.memory": "1024m", "spark.cores": "2"}
     conf = {"spark.master": "local[3]", **PATHS}
     asked = worker_conf.spark_values(conf, {"spark.driver.memory": "3g"}, share)
@@ -143,12 +143,12 @@ def test_who_goes_on_from_checkpoints_has_their_folder():
     assert worker_conf.checkpoint(conf, "wc-2-9", "totals") == "/a/wc-1-1/totals"
 
 
-def test_checkpoints_are_in_the_folder_in_which_all_daemons_keep_what_they_keep():
+def test_checkpoints_are_in_the_daemons_folder():
     conf = {**PATHS, "storm.local.dir": "~/storm"}
     assert checkpoint_root(conf) == f"{Path.home()}/storm/checkpoints"
 
 
-def test_checkpoints_that_executors_would_not_share_are_warned_of(caplog):
+def test_unshared_checkpoints_are_warned_of(caplog):
     for shared in (
         {"topology.checkpoint.dir": "/a", "topology.checkpoint.shared": True},
         {"topology.checkpoint.dir": "hdfs://host/a"},
