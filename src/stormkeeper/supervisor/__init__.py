@@ -1,1 +1,1 @@
-"""A machine's part of the cluster: its slots, the worker processes in them, and their files."""
+"""A machine's part of the cluster: slots, worker processes, and files."""

@@ -99,7 +99,7 @@ class Assignments:
             should_compare = not self._woken.wait(_PERIOD_SECS)
 
     def _read(self) -> None:
-        """Read what has changed."""
+        """Read stale assignments."""
         with self._lock:
             is_list_stale, self._is_list_stale = self._is_list_stale, False
             stale, self._stale = self._stale, set()
@@ -158,7 +158,7 @@ _MIB: Final = 2**20
 
 @dataclass(frozen=True, slots=True)
 class Orders:
-    """A leader's orders to one supervisor."""
+    """A leader's orders to a supervisor."""
 
     #: Each slot's assignment, by port; a missing port runs nothing.
     wanted: Mapping[int, SlotAssignment] = field(default_factory=dict)

@@ -28,14 +28,14 @@ _PERIOD_SECS: Final = 30.0
 
 
 class Needed(NamedTuple):
-    """What a supervisor needs: topologies, and launches of which processes may be left."""
+    """The topologies that a supervisor needs, and launches of which processes may be left."""
 
     storm_ids: frozenset[str]
     worker_ids: frozenset[str]
 
 
 class Cleanup:
-    """A thread that removes what is not needed: at each `wake`, and regularly after the first.
+    """A thread that removes unneeded files: at each `wake`, and regularly after the first.
 
     Parameters
     ----------
@@ -174,7 +174,7 @@ class CheckpointRemoval:
         return removed
 
     def _remove(self, name: str, record: Checkpoints) -> bool:
-        """Remove a folder; return False if it is to be tried again."""
+        """Remove a folder; return False for another attempt."""
         root = on_disk(self._root if record.root is None else record.root)
         if root is None:
             log.warning(

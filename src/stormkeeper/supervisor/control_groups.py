@@ -35,7 +35,7 @@ class NoControlGroupsError(Exception):
 
 
 class ControlGroups:
-    """The groups of one supervisor's workers, in the folder of the parent group `above`."""
+    """The groups of a supervisor's workers, in the folder of the parent group `above`."""
 
     def __init__(self, above: Path) -> None:
         self.above = above
@@ -72,11 +72,11 @@ class ControlGroups:
             raise
 
     def into(self, worker_id: str, argv: Sequence[str]) -> list[str]:
-        """Return the command that starts a worker in its group."""
+        """Return the command that starts a worker in the group."""
         return ["/bin/sh", "-c", _INTO_GROUP, str(self._group(worker_id) / "cgroup.procs"), *argv]
 
     def limit_again(self, worker_id: str, limit_bytes: int) -> None:
-        """Set the limit of an adopted worker again, as a restart of the unit may have reset it.
+        """Set the limit of an adopted worker again, after a restart of the unit.
 
         A worker without a group stays without.
         """
@@ -88,7 +88,7 @@ class ControlGroups:
                 log.warning("the kernel does not limit the worker %s: %s", worker_id, error)
 
     def is_exceeded(self, worker_id: str) -> bool:
-        """Return whether the kernel has ended a process of a worker at its limit."""
+        """Return whether the kernel has ended a process of a worker at the limit."""
         try:
             lines = (self._group(worker_id) / "memory.events").read_text().splitlines()
         except OSError:

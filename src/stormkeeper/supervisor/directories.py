@@ -36,7 +36,7 @@ _OF_A_WORKER: Final = ("pids", "heartbeats", "tmp")
 
 
 class Directories:
-    """The folders of one supervisor.
+    """The folders of a supervisor.
 
     Parameters
     ----------
@@ -75,7 +75,7 @@ class Directories:
         return self._code / _name(storm_id)
 
     def worker(self, worker_id: str) -> Path:
-        """Return the folder of one launch, the worker's current folder."""
+        """Return the folder of a launch, the worker's current folder."""
         return self._workers / _name(worker_id)
 
     def artifacts(self, storm_id: str, port: int) -> Path:
@@ -87,7 +87,7 @@ class Directories:
         return self.artifacts(storm_id, port) / "worker.log"
 
     def make(self) -> None:
-        """Create the folders of a supervisor, and empty the temporary one.
+        """Create the folders of a supervisor, and empty the temporary folder.
 
         Raises `SupervisorError` if a folder cannot be created.
         """
@@ -128,11 +128,11 @@ class Directories:
             (self.artifacts(storm_id, port) / "worker.pid").write_text(f"{pid}\n")
 
     def remove_worker(self, worker_id: str) -> None:
-        """Remove the files of one launch, except its artifacts."""
+        """Remove the files of a launch, except artifacts."""
         self._put_aside(self.worker(worker_id))
 
     def remove_package(self, path: Path) -> None:
-        """Remove a package, if it is there."""
+        """Remove a package, if present."""
         if path.exists():
             self._put_aside(path)
 
@@ -154,7 +154,7 @@ class Directories:
         return removed
 
     def remove_unused_packages(self, used: Container[str]) -> None:
-        """Remove all packages except those of these names, and those with a link of a launch."""
+        """Remove all packages except with these names, or with a link of a launch."""
         there = _entries(self.packages)
         linked = {link.readlink().name for link in self._workers.glob(f"*/{PACKAGE}")}
         for path in there:
@@ -168,7 +168,7 @@ class Directories:
         return {each.relative_to(self.environments).parts[0] for each in below}
 
     def _put_aside(self, path: Path) -> None:
-        """Rename a folder, so that readers see all or nothing, and remove it."""
+        """Rename a folder, so that readers see all or nothing, and remove the new name."""
         try:
             aside = Path(tempfile.mkdtemp(prefix="removed-", dir=self.temporary))
             with contextlib.suppress(FileNotFoundError):
@@ -191,7 +191,7 @@ def _explained() -> Iterator[None]:
 
 
 def _name(text: str) -> str:
-    """Return a foreign id; raises `SupervisorError` if it cannot be the name of a folder."""
+    """Return a foreign id; raises `SupervisorError` if that cannot be a folder's name."""
     if text in ("", ".", "..") or "/" in text or "\0" in text or len(os.fsencode(text)) > 255:
         raise SupervisorError(f"{text!r} cannot be the name of a folder, as an id must")
     return text

@@ -1,4 +1,4 @@
-"""Python environments of topologies: one for all topologies with the same requirements.
+"""Python environments of topologies, shared by topologies with the same requirements.
 
 An environment is a virtual environment with the required packages, over the supervisor's own, which
 has PySpark and Stormkeeper. (A virtual environment does not see the one that it was created from,
@@ -51,7 +51,7 @@ _LINK = "_stormkeeper_base.pth"
 
 
 class Environments:
-    """The environments of one machine. Thread-safe.
+    """The environments of a machine. Thread-safe.
 
     Parameters
     ----------
@@ -84,7 +84,7 @@ class Environments:
         return identity(manifest.requirements, self._base, wheels)
 
     def python(self, manifest: PackageManifest, unpacked: Path, *, wait_secs: float) -> Path:
-        """Return the Python of a topology; build its environment if it is not there.
+        """Return the Python of a topology; build the environment if needed.
 
         One of several callers builds, and all get the result. Without requirements, it is the
         Python of this process.
@@ -221,7 +221,7 @@ class Environments:
         secs: float,
         progress: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """Run the environment's Python to its end; raises `EnvironmentBuildError` if that fails."""
+        """Run the environment's Python; raises `EnvironmentBuildError` if that fails."""
         try:
             children.run(
                 what,
@@ -263,7 +263,7 @@ def _link() -> str:
 
 
 def _rename_in_scripts(unfinished: Path, place: Path) -> None:
-    """Replace the unfinished path in installed programs by the final one."""
+    """Replace the unfinished path in installed programs by the final path."""
     for script in (unfinished / "bin").iterdir():
         if script.is_file() and not script.is_symlink():
             data = script.read_bytes()

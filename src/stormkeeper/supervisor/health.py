@@ -1,4 +1,4 @@
-"""Health checks of a machine: its disks take files, and the operator's checks pass.
+"""Health checks of a machine: disks take files, and the operator's checks pass.
 
 The checks are executables in a folder, as in Storm. A check fails if its exit code is not 0, if it
 cannot be run, or if it takes too long, unless that is allowed.
@@ -39,7 +39,7 @@ _OUTPUT_BYTES: Final = 4096
 
 @dataclass(frozen=True, slots=True)
 class FailedCheck:
-    """The name of a failed check's file, and the reason, with the last line of its output."""
+    """The file name of a failed check, and the reason with the last line of output."""
 
     name: str
     reason: str
@@ -109,7 +109,7 @@ def _start(path: Path, output: IO[bytes]) -> subprocess.Popen[bytes]:
 
 
 def _wait(process: subprocess.Popen[bytes], deadline: float, limit: float | None) -> str:
-    """Wait for a check; return why it failed. Without a `limit` a timeout is no failure."""
+    """Wait for a check; return the failure. Without a `limit` a timeout is no failure."""
     try:
         code = process.wait(max(0.0, deadline - time.monotonic()))
     except subprocess.TimeoutExpired:
@@ -178,7 +178,7 @@ class HealthWatch:
         return disk or describe_failures(check(self._conf))
 
     def start(self) -> None:
-        """Start the thread; its first round is after one interval."""
+        """Start the thread; the first round is after an interval."""
         self._thread.start()
 
     def close(self) -> None:
@@ -192,7 +192,7 @@ class HealthWatch:
 
 
 def describe_failures(failed: Iterable[FailedCheck]) -> str | None:
-    """Describe failed checks in one line; None without any.
+    """Describe failed checks in a line; None without any.
 
     Examples
     --------

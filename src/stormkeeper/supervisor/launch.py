@@ -122,7 +122,7 @@ class Launcher:
             return None
 
     def restart(self, storm_id: str) -> Restart | None:
-        """Return a topology's restart setting; None if its code is not here."""
+        """Return a topology's restart setting; None if the code is not here."""
         try:
             return Restart.from_conf(self._of_topology(storm_id, self._code.conf(storm_id)))
         except (ConfigError, SupervisorError):
@@ -136,7 +136,7 @@ class Launcher:
 
 
 def _wherever_it_runs(conf: Conf) -> dict[str, Any]:
-    """Return shared folders as absolute paths, as each worker has a current folder of its own."""
+    """Return shared folders as absolute paths, as each worker has another current folder."""
     named = {
         key: conf[key]
         for key in ("storm.local.dir", "topology.checkpoint.dir")
@@ -157,7 +157,7 @@ def _environment(conf: Conf, python: Path, temporary: Path) -> dict[str, str]:
 
 
 def _text(value: Any) -> str:
-    """Return a YAML value as it was most likely written."""
+    """Return a YAML value as most likely written."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 

@@ -1,4 +1,4 @@
-"""The state that outlives a supervisor: its id, and its slots' records, to adopt their workers.
+"""The state that outlives a supervisor: the id, and the slots' records, to adopt workers.
 
 An unreadable file is renamed with a warning, and counts as absent. Then no worker is adopted, and
 `WorkerProcesses.end_strays` ends the running ones.
@@ -42,7 +42,7 @@ class _Slots(msgspec.Struct):
 
 
 def peek(folder: Path) -> dict[int, SlotRecord]:
-    """Return the saved records without the lock, by port; none if they are unreadable."""
+    """Return the saved records without the lock, by port; none if unreadable."""
     try:
         saved = msgspec.json.decode((folder / _SLOTS).read_bytes(), type=_Slots)
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
@@ -63,7 +63,7 @@ def is_held(folder: Path) -> bool:
 
 
 class LocalState:
-    """The folder of the state, locked by one supervisor at a time; created if absent.
+    """The folder of the state, locked by a single supervisor; created if absent.
 
     Raises `SupervisorError` if another supervisor has the folder, or it cannot be used.
     """
@@ -134,7 +134,7 @@ class LocalState:
         return number
 
     def load(self) -> dict[int, SlotRecord]:
-        """Return the saved records, by port; none if they are unreadable.
+        """Return the saved records, by port; none if unreadable.
 
         After a restart of the machine the records have no workers.
         """
@@ -156,7 +156,7 @@ class LocalState:
         return {port: replace(slot, worker=None) for port, slot in saved.slots.items()}
 
     def save(self, slots: Mapping[int, SlotRecord]) -> None:
-        """Save the slots' records, by port; they are on the disk on return.
+        """Save the slots' records, by port, durably.
 
         Raises `SupervisorError` if they cannot be written; then the old ones stay.
         """

@@ -1,4 +1,4 @@
-"""A supervisor's pages of its workers' logs and its topologies' code, as of Storm's logviewer.
+"""A supervisor's pages of workers' logs and topologies' code, as of Storm's logviewer.
 
 ``/api/v1/log?file=ID/PORT/worker.log`` is the end of a log as text, or with ``start`` and
 ``length`` (bytes) another part. A compressed log stays compressed. With ``identity``, another file
@@ -153,7 +153,7 @@ class LogFiles:
         self._folder = folder
 
     def all(self, storm_id: str, port: int | None = None) -> list[LogEntry]:
-        """Return the logs of a topology, or of one of its slots.
+        """Return the logs of a topology, or of a slot.
 
         They are in the order of ports, and of last writes within a slot, with ``worker.log`` at the
         end. A file that a rotation creates meanwhile is included. Raises `OSError` if a folder
@@ -209,7 +209,7 @@ class LogFiles:
 
     @contextmanager
     def _opened(self, *folders: str, file: str | None = None) -> Iterator[int]:
-        """Open a path of names without slashes, and yield its descriptor."""
+        """Open a path of names without slashes, and yield the descriptor."""
         # The top folder may be an operator's link.
         held = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY)
         steps = [(name, _FOLDER) for name in folders]

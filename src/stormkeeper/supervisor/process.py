@@ -60,7 +60,7 @@ _WATCH_SECS: Final = 1.0
 
 
 class _Part(Protocol):
-    """A part with a thread of its own."""
+    """A part with a thread."""
 
     @property
     def is_running(self) -> bool: ...
@@ -70,7 +70,7 @@ class _Part(Protocol):
 
 
 def serve(conf: Conf, stop: StopSignals) -> int:
-    """Run a supervisor until a signal stops it; return its exit code. Its workers go on.
+    """Run a supervisor until a signal; return the exit code. The workers go on.
 
     Prints ``supervisor ready ID`` once it takes work. Raises `ConfigError` if the configuration is
     invalid.
@@ -89,7 +89,7 @@ def serve(conf: Conf, stop: StopSignals) -> int:
 
 @contextlib.contextmanager
 def _connected(conf: Conf) -> Iterator[StormClusterState]:
-    """Yield a session with the cluster's state; its end removes this supervisor's registration."""
+    """Yield a session with the cluster's state, whose end removes the registration."""
     state = factory.connect(conf)
     storm = StormClusterState(state, Codec.from_conf(conf), limits=ErrorLimits.from_conf(conf))
     try:
@@ -170,7 +170,7 @@ def _serve(
 
 
 def _have_a_temporary_folder(directories: Directories) -> None:
-    """Use a folder of the supervisor's own if the system has no writable temporary one."""
+    """Use the supervisor's temporary folder if the system has no writable folder."""
     try:
         tempfile.gettempdir()
     except FileNotFoundError:

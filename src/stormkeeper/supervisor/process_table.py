@@ -1,4 +1,4 @@
-"""The processes of a machine, from ``/proc`` (Linux), which of them are a worker's, and their ends.
+"""The processes of a machine, from ``/proc`` (Linux): identity, membership in workers, ends.
 
 A process is identified by its pid and its start time, as Linux reuses pids.
 
@@ -49,7 +49,7 @@ class ProcessId:
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """A process as one look at the table found it."""
+    """A process in a snapshot of the table."""
 
     id: ProcessId
     #: Pid of the parent.
@@ -77,7 +77,7 @@ def find(pid: int) -> Process | None:
 
 
 def is_alive(process: ProcessId) -> bool:
-    """Return whether this process runs, and not a later one with its pid."""
+    """Return whether this process runs, not a later process with the same pid."""
     found = find(process.pid)
     return found is not None and found.id == process and not found.has_ended
 
@@ -89,7 +89,7 @@ def snapshot() -> dict[int, Process]:
 
 
 def environment(pid: int) -> dict[str, str]:
-    """Return a process's initial environment; empty if this user may not read it."""
+    """Return a process's initial environment; empty if this user may not read that."""
     try:
         text = (_PROC / str(pid) / "environ").read_bytes()
     except OSError:
@@ -121,7 +121,7 @@ def _resident_bytes(pid: int) -> int:
 
 
 def send(process: ProcessId, number: signal.Signals) -> bool:
-    """Send a signal to this process, never to a later one with its pid; return whether it ran.
+    """Send a signal to this process, never to a later process with the same pid; False if ended.
 
     Raises `PermissionError` for another user's process.
     """
@@ -136,7 +136,7 @@ def send(process: ProcessId, number: signal.Signals) -> bool:
 
 
 def descriptor_of(process: ProcessId) -> int | None:
-    """Return a descriptor that becomes readable at the process's end; None if it has ended."""
+    """Return a descriptor that becomes readable at the process's end; None if ended."""
     try:
         descriptor = os.pidfd_open(process.pid)
     except ProcessLookupError:
@@ -183,7 +183,7 @@ def members(
     main_seen: int,
     before: Collection[ProcessId] = (),
 ) -> list[ProcessId]:
-    """Return the running processes of one worker, in the order of their start.
+    """Return the running processes of a worker, in the order of start.
 
     Parameters
     ----------
@@ -225,7 +225,7 @@ def _is_of_session(process: Process, main: ProcessId, main_seen: int) -> bool:
 
 
 class ProcessWaiter:
-    """Waits in one thread for the ends of processes, of any parent; other threads may wake it."""
+    """Waits in a thread for ends of processes, of any parent, or for `wake` by other threads."""
 
     def __init__(self) -> None:
         self._selector = selectors.DefaultSelector()
@@ -242,7 +242,7 @@ class ProcessWaiter:
             self._writer.send(b"\0")
 
     def follow(self, name: str, process: ProcessId) -> None:
-        """Follow a process that runs, so that `wait` reports its end."""
+        """Follow a process that runs, so that `wait` reports the end."""
         if name not in self._descriptors:
             descriptor = descriptor_of(process)
             if descriptor is not None:
@@ -254,7 +254,7 @@ class ProcessWaiter:
         return name in self._descriptors
 
     def forget(self, name: str) -> None:
-        """Stop following a process, if it is followed."""
+        """Stop following a process, if followed."""
         descriptor = self._descriptors.pop(name, None)
         if descriptor is not None:
             self._selector.unregister(descriptor)

@@ -1,4 +1,4 @@
-"""A supervisor's reports to the cluster: its registration, and errors of its workers."""
+"""A supervisor's reports to the cluster: the registration, and errors of workers."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def info(
 def slot_reports(
     slots: Mapping[int, SlotStatus], before: Mapping[int, SlotReport], now: float
 ) -> dict[int, SlotReport]:
-    """Build the reports of slots whose worker does not simply run, by port.
+    """Build the reports of slots without a simply running worker, by port.
 
     Parameters
     ----------
@@ -150,7 +150,7 @@ def _crashes(status: MachineStatus) -> dict[int, int]:
 
 
 class Registration:
-    """Keeps a supervisor registered, from its start to the end of its session.
+    """Keeps a supervisor registered, from the start to the end of the session.
 
     Renewed every `period_secs` (``supervisor.heartbeat.frequency.secs``), and at once at a change.
     """
@@ -200,7 +200,7 @@ class Registration:
         self._change(used_ports=used_ports, stopped=stopped, slots=reports)
 
     def refuse(self, reason: str | None) -> None:
-        """Set why the supervisor takes no new work; None: it does."""
+        """Set why the supervisor takes no new work, if so."""
         self._change(refuses=reason)
 
     def _change(self, **changes: object) -> None:

@@ -94,7 +94,7 @@ class _Worker:
 
 
 class SlotLoop:
-    """The slots of one supervisor.
+    """The slots of a supervisor.
 
     Adopts the workers in the slots' `records`. Raises `SupervisorError` if workers without a record
     do not end.
@@ -226,7 +226,7 @@ class SlotLoop:
         self._update_needed()
 
     def _restart(self, storm_id: str) -> Restart:
-        """Return a topology's restart setting, as far as it is known."""
+        """Return a topology's restart setting, as far as known."""
         found = self._context.launcher.restart(storm_id)
         if found is not None:
             return found
@@ -235,7 +235,7 @@ class SlotLoop:
         return next(known, Restart.ON_FAILURE)
 
     def _check_beats(self) -> None:
-        """Read the workers' signs of life, if it is time."""
+        """Read the workers' signs of life, if due."""
         now = time.monotonic()
         if now < self._beats_due:
             return
@@ -253,7 +253,7 @@ class SlotLoop:
             return None
 
     def _check_processes(self) -> None:
-        """Look at the workers' processes, if it is time."""
+        """Look at the workers' processes, if due."""
         now = time.monotonic()
         if now < self._look_due or not self._workers:
             return
@@ -284,7 +284,7 @@ class SlotLoop:
         self._look_due = time.monotonic() + period
 
     def _judged(self, worker_id: str, look: WorkerLook, now: float) -> WorkerLook | None:
-        """Add an ended worker's exit code; None if it will be known later.
+        """Add an ended worker's exit code; None if that is not yet known.
 
         Exit code 0 alone proves nothing, as user code can end the process with any code. So a
         worker writes that its queries have ended: to a file, or else to the cluster's state.
@@ -344,7 +344,7 @@ class SlotLoop:
         )
 
     def _with_progress(self, slot: SlotStatus) -> SlotStatus:
-        """Add pip's progress to a slot that waits for its environment."""
+        """Add pip's progress to a slot that waits for an environment."""
         if slot.state is SlotState.WAITING_FOR_ENVIRONMENT and slot.assignment is not None:
             progress = self._preparations.progress(slot.assignment.storm_id)
             return replace(slot, reason=progress or slot.reason)
@@ -353,7 +353,7 @@ class SlotLoop:
     # --- the slots' instructions ---------------------------------------------------------------
 
     def _handle(self, port: int, event: slot_model.Event) -> None:
-        """Pass an event to a slot, and carry out its instructions."""
+        """Pass an event to a slot, and carry out the instructions."""
         if isinstance(event, slot_model.Prepared):
             # The code may have a new restart setting.
             self._reassign(port)

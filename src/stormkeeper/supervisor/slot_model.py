@@ -54,7 +54,7 @@ class CrashSeries:
 
 @dataclass(frozen=True, slots=True)
 class SlotAssignment:
-    """What a slot runs. A change of any field but `restart` and `crashes` is a new launch."""
+    """The work of a slot. A change of any field but `restart` and `crashes` is a new launch."""
 
     storm_id: str
     #: The claim of each query, as text, by query id.
@@ -85,7 +85,7 @@ class SlotAssignment:
 
 @dataclass(frozen=True, slots=True)
 class WorkerRecord:
-    """A launch, recorded before its process is started, and again with the process."""
+    """A launch, recorded before the process is started, and again with the process."""
 
     #: Names the launch; its processes carry it as their mark.
     worker_id: str
@@ -96,7 +96,7 @@ class WorkerRecord:
 
 @dataclass(frozen=True, slots=True)
 class SlotRecord:
-    """What a slot's next supervisor has to know."""
+    """The state of a slot that the next supervisor needs."""
 
     #: The slot's assignment.
     wanted: SlotAssignment | None = None
@@ -223,7 +223,7 @@ class WorkerBeat:
 
 @dataclass(frozen=True, slots=True)
 class MemoryMeasured:
-    """Memory of the worker and all that it has started."""
+    """Memory of the worker with all children."""
 
     worker_id: str
     memory_bytes: int
@@ -231,7 +231,7 @@ class MemoryMeasured:
 
 @dataclass(frozen=True, slots=True)
 class WorkerEnded:
-    """The worker's main process has ended; processes that it started may be left."""
+    """The worker's main process has ended; other processes may be left."""
 
     worker_id: str
     #: Negative after a signal; None for an adopted worker, whose exit code only its parent gets.
@@ -244,14 +244,14 @@ class WorkerEnded:
 
 @dataclass(frozen=True, slots=True)
 class WorkerGone:
-    """No process of the worker is left; follows `WorkerEnded`, if there is one."""
+    """No process of the worker is left; follows `WorkerEnded`, if any."""
 
     worker_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """Time has passed. Follows all other events, as it judges silence."""
+    """Time has passed. Follows all other events, as silence is judged here."""
 
 
 Event = (
@@ -272,14 +272,14 @@ Event = (
 
 @dataclass(frozen=True, slots=True)
 class SaveRecord:
-    """Save the slot's record. If that fails, a `LaunchWorker` after it is `LaunchFailed`."""
+    """Save the slot's record. If that fails, a following `LaunchWorker` fails, too."""
 
     record: SlotRecord
 
 
 @dataclass(frozen=True, slots=True)
 class FetchCode:
-    """Fetch the topology's code and configuration, if they are not here."""
+    """Fetch the topology's code and configuration, if needed."""
 
     request: int
     assignment: SlotAssignment
@@ -287,7 +287,7 @@ class FetchCode:
 
 @dataclass(frozen=True, slots=True)
 class PrepareEnvironment:
-    """Build the topology's Python environment, if it is not here."""
+    """Build the topology's Python environment, if needed."""
 
     request: int
     assignment: SlotAssignment
@@ -340,7 +340,7 @@ class ReportCrash:
 
 @dataclass(frozen=True, slots=True)
 class ReportProblem:
-    """Report to the topology's user what keeps the slot from its assignment."""
+    """Report to the topology's user why the slot does not run."""
 
     assignment: SlotAssignment
     reason: str
@@ -348,7 +348,7 @@ class ReportProblem:
 
 @dataclass(frozen=True, slots=True)
 class RemoveWorkerFiles:
-    """Remove the worker's own files, but not its log."""
+    """Remove the worker's own files, but not the log."""
 
     worker_id: str
 

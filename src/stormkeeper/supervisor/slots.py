@@ -67,7 +67,7 @@ _MORE = "give it more, or let it do less at a time"
 
 
 class SlotState(Enum):
-    """What a slot does, as shown to users."""
+    """The state of a slot, as shown to users."""
 
     EMPTY = "empty"
     WAITING_FOR_CODE = "waiting for the code"
@@ -105,7 +105,7 @@ class PreparationStep(Enum):
 
 
 class Preparation:
-    """The preparation of one assignment: first its code, then its environment.
+    """The preparation of an assignment: first the code, then the environment.
 
     A step that fails, or is not answered in time, is retried after longer and longer pauses.
 
@@ -210,7 +210,7 @@ class _Worker:
 
 
 class SlotMachine:
-    """The state machine of one slot.
+    """The state machine of a slot.
 
     Parameters
     ----------

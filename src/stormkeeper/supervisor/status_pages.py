@@ -1,4 +1,4 @@
-"""A supervisor's status, and its pages of metrics and health."""
+"""A supervisor's status, and pages of metrics and health."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FOREIGN: Final = (
 
 @dataclass(frozen=True, slots=True)
 class SupervisorStatus:
-    """The status of a supervisor's slots, with counts since its start."""
+    """The status of a supervisor's slots, with counts since the start."""
 
     #: Time of the thread's last turn, in seconds of a monotonic clock.
     turned_at: float

@@ -68,7 +68,7 @@ class LocalTopologyCode:
         remove_unfinished(directories.packages)
 
     def fetch(self, storm_id: str, is_wanted: Callable[[], bool]) -> None:
-        """Fetch the newest version of a topology's code, unless it is here.
+        """Fetch the newest version of a topology's code, if needed.
 
         A second caller for the topology waits for the first. `is_wanted` is asked now and then
         whether to go on.
@@ -104,14 +104,14 @@ class LocalTopologyCode:
                 ) from error
 
     def unpacked(self, storm_id: str) -> Path:
-        """Return the folder of the unpacked package; raises `SupervisorError` if it is not here."""
+        """Return the folder of the unpacked package; raises `SupervisorError` if missing."""
         checksums = self._checksums(storm_id)
         if checksums is None:
             raise SupervisorError(f"the code of {storm_id} is not here any more")
         return self._directories.packages / checksums[_PACKAGE][:_DIGITS]
 
     def manifest(self, storm_id: str) -> PackageManifest:
-        """Return the package's manifest; raises `SupervisorError` if it is not here."""
+        """Return the package's manifest; raises `SupervisorError` if missing."""
         try:
             return manifests.decode((self.unpacked(storm_id) / manifests.MANIFEST).read_bytes())
         except (OSError, SerializationError) as error:
@@ -131,7 +131,7 @@ class LocalTopologyCode:
             ) from error
 
     def read(self, storm_id: str, part: str, sha256: str, start: int, length: int) -> bytes:
-        """Return bytes of a part of a topology's code, none at its end.
+        """Return bytes of a part of a topology's code, none at the end.
 
         The caller has to know the part's `sha256`. Raises `FileNotFoundError` if there is no such
         part, and `OSError` if it cannot be read.
@@ -198,7 +198,7 @@ class LocalTopologyCode:
         return there if there.keys() == set(keys.PARTS) else None
 
     def _unpack(self, storm_id: str) -> None:
-        """Unpack a package, unless its folder is as the manifest says."""
+        """Unpack a package, unless the folder is as the manifest says."""
         folder = self.unpacked(storm_id)
         try:
             with (self._directories.code(storm_id) / _PACKAGE).open("rb") as package:

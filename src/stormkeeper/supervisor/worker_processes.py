@@ -55,7 +55,7 @@ class WorkerCommand:
 
 @dataclass(frozen=True, slots=True)
 class WorkerLook:
-    """The state of a worker's processes at one look."""
+    """The state of a worker's processes."""
 
     #: The main process, if known.
     process: ProcessId | None
@@ -93,7 +93,7 @@ class _Worker:
 
 
 class WorkerProcesses:
-    """The workers of one supervisor. Not thread-safe.
+    """The workers of a supervisor. Not thread-safe.
 
     Parameters
     ----------
@@ -143,7 +143,7 @@ class WorkerProcesses:
         return found.id
 
     def _in_group(self, worker_id: str, command: WorkerCommand) -> Sequence[str]:
-        """Return the command, in a group of its own if the memory is limited."""
+        """Return the command, in a new group if the memory is limited."""
         if self._groups is None or command.memory_bytes is None:
             return command.argv
         try:
@@ -195,14 +195,14 @@ class WorkerProcesses:
         }
 
     def terminate(self, worker_id: str) -> None:
-        """Send SIGTERM to a worker's main process, and SIGCONT in case it is suspended."""
+        """Send SIGTERM to a worker's main process, and SIGCONT if suspended."""
         worker = self._workers.get(worker_id)
         if worker is not None and worker.process is not None:
             _send(worker.process, signal.SIGTERM)
             _send(worker.process, signal.SIGCONT)
 
     def kill(self, worker_id: str) -> None:
-        """Kill all processes of a worker; the next call kills those that they start meanwhile."""
+        """Kill all processes of a worker; the next call kills processes started meanwhile."""
         if worker_id in self._workers:
             for process in self.look()[worker_id].members:
                 _send(process, signal.SIGKILL)
@@ -319,7 +319,7 @@ class EndedWorker:
 
 
 def end_workers(directories: Directories, grace_secs: float) -> list[EndedWorker]:
-    """End all workers of a supervisor, running or not: recorded ones, and those with its mark.
+    """End all workers of a supervisor, running or not: with a record, or with the mark.
 
     Workers have `grace_secs` to finish their batches before they are killed. Raises
     `SupervisorError` if some do not end.
@@ -365,7 +365,7 @@ def end_workers(directories: Directories, grace_secs: float) -> list[EndedWorker
 
 
 def _wait(processes: WorkerProcesses, worker_ids: set[str], deadline: float) -> set[str]:
-    """Wait for the end of workers; return those that still run at the deadline."""
+    """Wait for the end of workers; return the ids that still run at the deadline."""
     while True:
         looks = processes.look()
         left = {worker_id for worker_id in worker_ids if looks[worker_id].members}

@@ -1,1 +1,1 @@
-"""Runs a topology's streaming queries in one PySpark driver, counts their rows, and beats."""
+"""Runs a topology's streaming queries in one PySpark driver, counts rows, and sends heartbeats."""

@@ -32,7 +32,7 @@ _LINGER_SECS = 5.0
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run a worker by command-line arguments; return its exit code."""
+    """Run a worker by command-line arguments; return the exit code."""
     if sys.getfilesystemencoding() == "ascii" or sys.flags.optimize >= 2:
         restart_if_unfit()
     given = _parser().parse_args(sys.argv[1:] if arguments is None else arguments)

@@ -71,7 +71,7 @@ _KEPT = 100
 
 @dataclass(frozen=True)
 class BatchReading:
-    """One pass over a batch, or over a part of it."""
+    """One pass over a batch or a part."""
 
     #: Rows by partition; 0 for a partition that is empty or was not read.
     rows: tuple[int, ...]
@@ -82,13 +82,13 @@ class BatchReading:
 
 @dataclass(frozen=True)
 class BatchRows:
-    """Rows of a batch by observation, and the observations that counted only a part of it."""
+    """Rows of a batch by observation, and the observations that counted only a part."""
 
     rows: Mapping[str, int] = field(default_factory=dict)
     partial: frozenset[str] = frozenset()
 
     def with_last(self, observed: Mapping[str, int]) -> BatchRows:
-        """Return these rows with those of the last reading, as Spark's progress reports them."""
+        """Return these rows merged with the last reading, from Spark's progress."""
         names = {**self.rows, **observed}
         rows = {name: max(self.rows.get(name, 0), observed.get(name, 0)) for name in names}
         return BatchRows(rows, self.partial)
@@ -141,7 +141,7 @@ def _stopped(operators: Iterable[str]) -> bool:
 
 
 def parsed(text: str, batch_rdd: int, own_action: int | None) -> list[BatchReading]:
-    """Parse the readings in an accumulator's text, as Spark 4.3 prints it.
+    """Parse the readings in an accumulator's text (Spark 4.3).
 
     Parameters
     ----------
@@ -184,7 +184,7 @@ class BatchReadings:
             yield
 
     def take(self, query_id: str, number: int) -> BatchRows:
-        """Return the rows of a batch, and forget the batch; no rows if it is unknown."""
+        """Return the rows of a batch, and forget the batch."""
         with self._lock:
             readings = self._batches.pop((query_id, number), {})
             for key in [k for k in self._batches if k[0] == query_id and k[1] < number]:

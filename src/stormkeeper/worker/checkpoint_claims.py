@@ -1,4 +1,4 @@
-"""Claims keep two launches of a query from running at once: the newest one in a checkpoint counts.
+"""Claims in checkpoints, which keep two launches of a query from running at once.
 
 A worker that is cut off from the cluster runs on while its replacement starts, and both would write
 to one checkpoint and one sink. So each launch has a claim, greater than those of earlier launches,
@@ -76,7 +76,7 @@ class Owner(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Checkpoint:
-    """The claims in one checkpoint, on any of Spark's file systems.
+    """The claims in a checkpoint, on any of Spark's file systems.
 
     Parameters
     ----------
@@ -104,7 +104,7 @@ class Checkpoint:
         return sorted(found)
 
     def newer(self, claim: Claim) -> Claim | None:
-        """Return the highest claim if it is greater than `claim`."""
+        """Return the highest claim, if greater than `claim`."""
         found = self.claims()
         return found[-1] if found and found[-1] > claim else None
 
@@ -114,7 +114,7 @@ class Checkpoint:
         return found[-1] if found and (found[-1] > claim or claim not in found) else None
 
     def owner(self, claim: Claim) -> Owner | None:
-        """Return the owner of a claim; None if the file does not name one."""
+        """Return the owner of a claim, if the file names an owner."""
         try:
             stream = self._files.open(self._file(claim))
             try:
@@ -130,7 +130,7 @@ class Checkpoint:
         self._files.delete(self._file(claim), False)
 
     def take(self, claim: Claim, owner: Owner | None = None) -> Claim | None:
-        """Write `claim` and remove lower claims; return a greater claim if there is one."""
+        """Write `claim` and remove lower claims; or return a greater claim."""
         newer = self.newer(claim)
         if newer is None:
             stream = self._files.create(self._file(claim), True)
@@ -152,7 +152,7 @@ class Checkpoint:
 
 
 class Claims:
-    """The claims of a worker's queries, by query id; those of a script by checkpoint location.
+    """The claims of a worker's queries, by query id, or of a script, by checkpoint location.
 
     Parameters
     ----------
@@ -190,7 +190,7 @@ class Claims:
         self._lock = threading.Lock()
 
     def take(self, query: str, claim: Claim | None = None) -> None:
-        """Claim a query before its start, with its own claim or else with `claim`.
+        """Claim a query before the start, with the job's claim or else with `claim`.
 
         Raises
         ------
@@ -224,7 +224,7 @@ class Claims:
         self._taken[query] = checkpoint, claim
 
     def _free(self, query: str, checkpoint: Checkpoint, claim: Claim, owner: Owner | None) -> None:
-        """Remove claims of topologies that are gone; raise for a later claim of a living one."""
+        """Remove claims of topologies that are gone; raise for later claims of others."""
         if owner is None:
             return
         for each in checkpoint.claims():
@@ -312,7 +312,7 @@ class Claims:
 
 
 class JobClaims:
-    """The claims of a job: one for each query of a topology, or one for a plain script.
+    """The claims of a job: for each query of a topology, or for a plain script as a whole.
 
     A script is one query to the cluster, and may have several checkpoints. Each is claimed when its
     query starts, and the script ends when one of them is lost. A query without a fixed checkpoint
@@ -387,7 +387,7 @@ class JobClaims:
                 return
 
     def admits(self, batch: Any) -> bool:
-        """Return whether a batch may run: no other launch has claimed its query."""
+        """Return whether a batch may run: no other launch has claimed the query."""
         if not self._job.claims:
             return True
         if self._is_script:

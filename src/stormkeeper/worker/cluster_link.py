@@ -68,7 +68,7 @@ _PATIENCE_SECS = 5.0
 
 
 class ClusterLink:
-    """Follows one topology's base, log levels and credentials, and writes reports in their order.
+    """Follows a topology's base, log levels and credentials, and writes reports in order.
 
     Parameters
     ----------
@@ -104,12 +104,12 @@ class ClusterLink:
 
     @property
     def is_active(self) -> bool:
-        """Whether the topology is active, or its status is unknown."""
+        """Whether the topology is active, or of unknown status."""
         return self._status in (None, TopologyStatus.ACTIVE)
 
     @property
     def hints(self) -> dict[str, int]:
-        """The parallelism of components that a rebalance has set, as far as it is known."""
+        """The parallelism of components that a rebalance has set, as far as known."""
         return dict(self._hints)
 
     def start(self) -> None:
@@ -117,7 +117,7 @@ class ClusterLink:
         self._thread.start()
 
     def wait_known(self, timeout_secs: float) -> bool:
-        """Wait for the first read of base and credentials; return whether it was in time."""
+        """Wait for the first read of base and credentials; return False after the timeout."""
         return self._known.wait(timeout_secs)
 
     def report(self, report: Report) -> None:
@@ -205,7 +205,7 @@ class ClusterLink:
             self._unread.add(what)
 
     def _log_new_credentials(self, given: Credentials | None) -> None:
-        """Log the names of new credentials, which Spark reads only at its start."""
+        """Log the names of new credentials, which Spark reads only at the start."""
         new = dict(given.creds) if given is not None else {}
         names = {name for name, _ in new.items() ^ self._newest.items()}
         self._newest = new
@@ -251,7 +251,7 @@ class ClusterLink:
 
 
 class WorkerReports:
-    """The reports of one worker to the cluster's state, and its questions. Thread-safe.
+    """The worker's reports and questions to the cluster's state. Thread-safe.
 
     Parameters
     ----------
@@ -308,7 +308,7 @@ class WorkerReports:
                 return
 
     def report_failure(self, text: str, component: str | None = None) -> None:
-        """Report the error that ends the worker, of its component or else of all sinks."""
+        """Report the error that ends the worker, of a component or else of all sinks."""
         if self._link is None:
             return
         for reported in [component] if component is not None else self._job.reported:

@@ -1,4 +1,4 @@
-"""Writes the description of a script's topology, after running the script to its end.
+"""Writes the description of a script's topology, after running the whole script.
 
 ``python -m stormkeeper.worker.describe_script SCRIPT --to FILE [--session | --session-first]`` is
 the process that `stormkeeper.topology.describer` starts. It starts no query, calls no function of
@@ -46,7 +46,7 @@ _STARTS = ((DataStreamWriter, "start"), (DataStreamWriter, "toTable"))
 
 
 class NeedsSessionError(BaseException):
-    """The script needs a Spark session. A `BaseException`, so that the script does not catch it.
+    """The script needs a Spark session; a `BaseException`, which scripts do not catch.
 
     `first` says that the session has to exist before the script begins.
     """
@@ -106,7 +106,7 @@ def describe(
     *,
     session_first: bool = False,
 ) -> Description:
-    """Run a script in this process, after `scripts.prepare`, and describe what it defines.
+    """Run a script in this process, after `scripts.prepare`, and describe the result.
 
     Parameters
     ----------

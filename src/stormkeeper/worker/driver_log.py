@@ -1,4 +1,4 @@
-"""The log of a worker's Spark driver: rotation of the file, and levels set while it runs.
+"""The log of a worker's Spark driver: rotation, and levels that are set at run time.
 
 Rotation: the supervisor has opened the log as the worker's stdout and stderr, and the JVM and
 Spark's Python workers have inherited both. So the file can be neither replaced nor truncated
@@ -106,7 +106,7 @@ class LogRotation:
         self._thread.close()
 
     def rotate_if_large(self) -> bool:
-        """Rotate the file if it is too large; return whether it was."""
+        """Rotate the file if too large; return whether that was done."""
         if self._file is None or self._file.stat().st_size <= self._most_bytes:
             return False
         return rotate(self._file, self._kept, lambda: self._thread.is_closing)
@@ -116,7 +116,7 @@ class LogRotation:
 
 
 def rotate(file: Path, kept: int, cancelled: Callable[[], bool] = lambda: False) -> bool:
-    """Move all of a file but its last block to ``FILE.1.gz``; older files move up by one.
+    """Move all of a file but the last block to ``FILE.1.gz``; older files get the next number.
 
     Parameters
     ----------
@@ -175,7 +175,7 @@ def _copied(
 
 
 def _take_out(descriptor: int, size: int) -> bool:
-    """Remove the first bytes of a file in one step; return False if the system cannot."""
+    """Remove the first bytes of a file atomically; return False if the system cannot."""
     try:
         fallocate = ctypes.CDLL(None, use_errno=True).fallocate
     except AttributeError:  # no Linux
@@ -189,7 +189,7 @@ def _numbered(file: Path, number: int) -> Path:
 
 
 def _file_of(descriptor: int) -> Path | None:
-    """Return the file that a descriptor appends to, if it is such a file and has a name."""
+    """Return the named file that a descriptor appends to, if any."""
     try:
         opened = os.fstat(descriptor)
         appends = fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_APPEND
@@ -215,10 +215,10 @@ def levels_at(config: LogConfig | None, now: float) -> dict[str, str]:
 
 
 class Loggers(Protocol):
-    """The loggers of one logging system."""
+    """The loggers of a logging system."""
 
     def set(self, name: str, level: str) -> Any:
-        """Set a logger's level, and return its state before for `restore`."""
+        """Set a logger's level, and return the state before, for `restore`."""
 
     def restore(self, name: str, before: Any) -> None:
         """Restore a logger's level."""
@@ -270,7 +270,7 @@ class SparkLoggers:
 
 
 class AppliedLevels:
-    """The levels that were set in one logging system, and the levels before."""
+    """The levels that were set in a logging system, and the levels before."""
 
     def __init__(self, loggers: Loggers) -> None:
         self._loggers = loggers
@@ -324,7 +324,7 @@ class LogLevels:
             self._thread.start()
 
     def close(self) -> None:
-        """End the thread, without waiting for it."""
+        """End the thread, without waiting."""
         self._is_closed = True
         self._woken.set()
 

@@ -101,7 +101,7 @@ class WindowedSum:
 
 @dataclass(frozen=True, slots=True)
 class ComponentWork:
-    """Rows that one executor processed in a committed micro-batch."""
+    """Rows that an executor processed in a committed micro-batch."""
 
     #: Rows of its output.
     emitted: int = 0
@@ -117,7 +117,7 @@ class ComponentWork:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """An executor's statistics at one moment, each by window."""
+    """An executor's statistics at a moment, by window."""
 
     emitted: Mapping[str, int]
     transferred: Mapping[str, int]
@@ -130,7 +130,7 @@ class Figures:
 
 
 class ExecutorCounts:
-    """The running counts of one executor."""
+    """The running counts of an executor."""
 
     def __init__(self, inputs: Iterable[str] = ()) -> None:
         self._emitted = WindowedSum()
@@ -269,7 +269,7 @@ class TopologyCounts:
 
 
 class ScriptQueries:
-    """Counts the queries of a plain script, each as one component with one task.
+    """Counts the queries of a plain script, each as a component with a single task.
 
     A component has the query's name, or else ``query-N``, in the order of first starts.
 

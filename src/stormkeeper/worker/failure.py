@@ -72,7 +72,7 @@ _SPARK_LINES = 6
 
 
 def readable(error: BaseException) -> str:
-    """Return an exception's text for its user, over several lines.
+    """Return an exception's text for the user, over several lines.
 
     This is the traceback of the user's code, from here or from a Python worker of Spark's, or else
     the first lines of the message.
@@ -81,7 +81,7 @@ def readable(error: BaseException) -> str:
 
 
 def readable_text(text: str) -> str:
-    """Shorten the text of an exception from elsewhere for its user."""
+    """Shorten the text of an exception from elsewhere for the user."""
     text = without_separators(text)
     said = _with_remedy(python_traceback(text) or first_lines(text))
     empty = _EMPTY.search(text)
@@ -112,7 +112,7 @@ def _readable(error: BaseException) -> str:
 
 
 def log_failure(log: logging.Logger, text: str) -> None:
-    """Log an error: the first line as the message, further lines below it unchanged."""
+    """Log an error: the first line as the message, further lines unchanged below."""
     message, _, rest = text.partition("\n")
     log.handle(
         log.makeRecord(
@@ -141,7 +141,7 @@ def python_traceback(text: str) -> str | None:
 
 
 def without_folder(text: str, package: Path | None) -> str:
-    """Return a text with paths relative to the package, as its user knows them."""
+    """Return a text with paths relative to the package."""
     if package is None:
         return text
     return text.replace(f"{package / manifest.CODE}/", "").replace(f"{package}/", "")
@@ -189,7 +189,7 @@ def _with_remedy(text: str) -> str:
 
 
 def _chain(error: BaseException) -> str:
-    """Return the texts of an exception and of its causes."""
+    """Return the texts of an exception and all causes."""
     texts: list[str] = []
     following: BaseException | None = error
     while following is not None and len(texts) < _LONGEST_CHAIN:

@@ -1,4 +1,4 @@
-"""A worker's heartbeats: the record, the thread that sends it, and the worker's sign of life.
+"""A worker's heartbeats: the record, the sending thread, and the sign of life for the supervisor.
 
 Heartbeats go out on a fixed schedule. A heartbeat that cannot be sent is dropped, as the next one
 holds newer counts; a failure never ends the worker.
@@ -144,7 +144,7 @@ def _by_stream(totals: Mapping[str, int]) -> dict[str, dict[str, int]]:
 
 
 def next_due(due: float, period: float, now: float) -> float:
-    """Return when the heartbeat after the one at `due` is due, always later than `now`.
+    """Return when the heartbeat after `due` is due, always later than `now`.
 
     Heartbeats that were missed, because a call took long or the machine slept, are skipped, so that
     no burst follows.
@@ -305,7 +305,7 @@ class AliveFile:
         self._thread.close()
 
     def touch(self) -> bool:
-        """Touch the file if the heartbeat thread makes progress; return whether it does."""
+        """Touch the file if the heartbeat thread makes progress; return that condition."""
         beaten_at = self._beaten_at()
         if beaten_at is None:
             return False
@@ -333,7 +333,7 @@ class AliveFile:
 
 
 def write_exit_code(alive: Path | None, code: int) -> None:
-    """Write the worker's intended exit code beside its sign of life.
+    """Write the worker's intended exit code beside the sign of life.
 
     User code can end the process with any code, so the supervisor counts a worker as completed only
     if this file exists.

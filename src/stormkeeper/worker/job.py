@@ -1,4 +1,4 @@
-"""What a worker runs: its job, an unpacked package, and the command-line options of a script."""
+"""The job of a worker, its unpacked package, and the command-line options of scripts."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class UnpackedPackage:
 
     @property
     def queries(self) -> tuple[str, ...]:
-        """The ids of all queries; a plain script is one."""
+        """The ids of all queries; a plain script has one id."""
         return self.description.query_ids
 
     @property
@@ -57,7 +57,7 @@ class UnpackedPackage:
 
 
 def read_package(folder: Path) -> UnpackedPackage:
-    """Read the package in a folder; raises `WorkerError` if there is no readable one."""
+    """Read the package in a folder; raises `WorkerError` if missing or unreadable."""
     folder = folder.absolute()
     try:
         return UnpackedPackage(
@@ -109,7 +109,7 @@ class Job:
 
     @property
     def script_file(self) -> Path:
-        """The path of the script; raises `WorkerError` if it is not in the package's code."""
+        """The path of the script; raises `WorkerError` if outside the package's code."""
         if self.package is None:
             return self.script
         file = self.package.folder / self.script
@@ -139,7 +139,7 @@ class Job:
 
     @property
     def script_claim(self) -> Claim | None:
-        """The claim of a plain script, which is one query to the cluster."""
+        """The claim of a plain script, a single query to the cluster."""
         if self.package is None or not self.package.is_script:
             return None
         return next(iter(self.claims.values()), None)
@@ -198,7 +198,7 @@ class ScriptArgumentParser(argparse.ArgumentParser):
         self.add_argument("--strict", action="store_true", help="an unknown key is an error")
 
     def parse_args(self, args: Sequence[str]) -> Any:  # type: ignore[override]
-        """Return the options; `arguments` holds what follows ``--``."""
+        """Return the options, with `arguments` from behind ``--``."""
         end = args.index("--") if "--" in args else len(args)
         given = super().parse_args(args[:end])
         given.arguments = list(args[end + 1 :])

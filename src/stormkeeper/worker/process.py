@@ -84,7 +84,7 @@ _STDERR = 2
 
 
 def serve(conf: Conf, job: Job, settle: Callable[[Topology | None], Conf] | None = None) -> int:
-    """Run a worker until its queries have ended or a signal stops it; return its exit code.
+    """Run a worker until all queries have ended, or until a signal; return the exit code.
 
     Parameters
     ----------
@@ -119,7 +119,7 @@ def serve(conf: Conf, job: Job, settle: Callable[[Topology | None], Conf] | None
 
 
 class TopologyWorker:
-    """One worker: the main thread calls `run`, another thread `stop_when`."""
+    """A worker: the main thread calls `run`, another thread `stop_when`."""
 
     def __init__(
         self,
@@ -195,7 +195,7 @@ class TopologyWorker:
         self._alive = AliveFile.from_conf(job.alive, conf, lambda: self._beater.beaten_at)
 
     def run(self) -> int:
-        """Run the script and its queries; return the exit code.
+        """Run the script and all queries; return the exit code.
 
         Raises `ConfigError` if the configuration of the queries is invalid.
         """
@@ -276,7 +276,7 @@ class TopologyWorker:
         )
 
     def _find_loss(self) -> WorkerError | None:
-        """Return why the main thread waits in vain, if it does."""
+        """Return why the main thread waits in vain, if so."""
         try:
             self._session.check_executors()
         except WorkerError as error:

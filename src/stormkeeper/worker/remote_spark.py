@@ -134,7 +134,7 @@ _REMEDIES: Final = (
 
 
 def remedy(text: str, values: Mapping[str, Any]) -> str | None:
-    """Return the remedy of a failure on executors, by its text; None for any other failure.
+    """Return the remedy of a failure on executors, by text; None for any other failure.
 
     `values` are the settings with which Spark was started.
     """
@@ -149,7 +149,7 @@ def remedy(text: str, values: Mapping[str, Any]) -> str | None:
 
 
 def write_code(package: UnpackedPackage, folder: Path) -> Path:
-    """Write the code of a package to an archive of modules in a folder, and return its path.
+    """Write the code of a package to an archive of modules in a folder; return the archive's path.
 
     The archive holds the files of the manifest alone, without later ones such as Python's caches,
     and is the same to the byte for the same package. Raises `OSError` if the disk does not take it
@@ -217,7 +217,7 @@ class ExecutorAbsence:
 
 
 class ExecutorWatch:
-    """Watches the executors of a session from a thread of its own, as JVM calls have no deadline.
+    """Watches the executors of a session from a separate thread, as JVM calls have no deadline.
 
     Parameters
     ----------

@@ -54,7 +54,7 @@ def is_stop(text: str) -> bool:
 
 @dataclass
 class QueryRun:
-    """One run of a query, from its start to its end."""
+    """A run of a query, from start to end."""
 
     run_id: str
     query_id: str
@@ -69,7 +69,7 @@ class QueryRun:
 
 
 class Counter(Protocol):
-    """Counts what queries do; called from Spark's listener thread."""
+    """Counts the batches of queries; called from Spark's listener thread."""
 
     def started(self, run: QueryRun) -> None:
         """Record the start of a query."""
@@ -108,7 +108,7 @@ class QueryEvents:
         return list(self._sessions)
 
     def run(self, run_id: str) -> QueryRun | None:
-        """Return a run by its id; None before the event of its start."""
+        """Return a run by id; None before the event of the start."""
         return self._runs.get(run_id)
 
     def running_as(self, query_id: str | None) -> QueryRun | None:
@@ -120,7 +120,7 @@ class QueryEvents:
         return [run for run in list(self._runs.values()) if not run.ended]
 
     def wait(self, condition: Callable[[], bool], timeout_secs: float) -> bool:
-        """Wait until `condition` holds, checked at every event; return whether it does.
+        """Wait until `condition` holds, checked at every event; return False after the timeout.
 
         `condition` must not call the JVM, which may be waiting for this listener.
         """
@@ -193,7 +193,7 @@ def _safely(call: Callable[..., None], *arguments: Any) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Trigger:
-    """A running trigger of a query: Spark's start time, the batch, and when it was first seen."""
+    """A running trigger of a query: Spark's start time, the batch, and the first poll's time."""
 
     started: int
     batch: int
@@ -201,7 +201,7 @@ class Trigger:
 
 
 class JvmWatch:
-    """Polls the JVM on a thread: how long it has been silent, and which batches run.
+    """Polls the JVM on a thread, for the JVM's silence and the running batches.
 
     Parameters
     ----------
@@ -260,13 +260,13 @@ class JvmWatch:
             return int(self._silence * 1000) if self._silence >= self._said_secs else None
 
     def find_unreported_end(self, secs: float) -> QueryRun | None:
-        """Return a run that the JVM ended at least `secs` ago, without an event of its end."""
+        """Return a run that the JVM ended at least `secs` ago, without an event."""
         with self._lock:
             late = {run for run, since in self._ended.items() if self._clock() - since >= secs}
         return next((run for run in self._events.running() if run.run_id in late), None)
 
     def activities(self, name: Callable[[QueryRun], str | None]) -> list[QueryActivity]:
-        """Return what each running query does, for queries that `name` names."""
+        """Return the activity of each running query that `name` names."""
         with self._lock:
             triggers = self._triggers
         now = self._clock()
@@ -352,6 +352,6 @@ def _activity(query: str, run: QueryRun, trigger: Trigger | None, now: float) ->
 
 
 def _distinct(name: str, taken: Iterable[str]) -> str:
-    """Return the name, with a number if an earlier query has it already."""
+    """Return the name, with a number if an earlier query has the same name."""
     others = sum(other == name or other.startswith(f"{name}-") for other in taken)
     return f"{name}-{others + 1}" if others else name

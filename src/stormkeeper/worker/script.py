@@ -1,4 +1,4 @@
-"""A user's script: run as Python would run it, and searched for the topology that it defines."""
+"""A user's script: run like ``python SCRIPT``, and searched for the topology."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class SingleModules:
 def run(
     script: Path, declared: Callable[[Topology], None], root: Path | None = None
 ) -> dict[str, Any]:
-    """Run the script to its end and return its global names.
+    """Run the whole script and return the global names.
 
     The script stays the module ``__main__``, so that PySpark sends its functions to Python workers
     by value; the workers could not import them.
@@ -116,7 +116,7 @@ def run(
 
 @contextlib.contextmanager
 def explained(script: Path, *passed: type[BaseException]) -> Iterator[None]:
-    """Turn a script's exceptions, except `passed`, into errors that name its line.
+    """Turn a script's exceptions, except `passed`, into errors that name the line.
 
     Raises `TopologyError` for an own one without a line, and `WorkerError` for foreign exceptions.
     """

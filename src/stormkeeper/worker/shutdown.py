@@ -1,4 +1,4 @@
-"""The end of a worker: its exit code, the time for each step, and the stop of its queries.
+"""The end of a worker: exit codes, the time for each step, and the stop of queries.
 
 Spark can only interrupt a query, and repeats the interrupted batch at the next start; rows that a
 ``foreachBatch`` function has written by then are not counted. So a stop waits for the running
@@ -83,7 +83,7 @@ _END_LOOK_SECS = 0.2
 
 
 class StopRequest:
-    """Whether the worker is asked to end before its queries, and with which exit code. Thread-safe.
+    """Whether the worker is asked to end early, and with which exit code. Thread-safe.
 
     Parameters
     ----------
@@ -134,7 +134,7 @@ class Countdown:
         self._began: float | None = None
 
     def left(self, until_secs: float) -> float:
-        """Return the seconds until the stop is `until_secs` old; 0 if it is older."""
+        """Return the seconds until the stop is `until_secs` old, at least 0."""
         now = self._clock()
         if self._began is None:
             self._began = now
@@ -142,7 +142,7 @@ class Countdown:
 
 
 class BatchGate:
-    """Keeps batches from ``foreachBatch`` functions while it is closed.
+    """Keeps batches from ``foreachBatch`` functions while closed.
 
     Parameters
     ----------
@@ -212,7 +212,7 @@ def _without_stop_error(wait: Callable[..., bool | None]) -> Callable[..., bool 
 
 
 def stop_queries(queries: Sequence[StreamingQuery], timeout_secs: float) -> None:
-    """Stop all of `queries` in parallel, each after its running batch.
+    """Stop all of `queries` in parallel, after the running batches.
 
     A batch that takes longer than `timeout_secs` is interrupted. Errors are ignored.
     """
@@ -255,7 +255,7 @@ class LiveQueries:
         self._stopping = stopping
 
     def stop(self, countdown: Countdown, batch_secs: float = STOP_SECS) -> None:
-        """Stop all queries after their running batches, and wait for Spark's events of them.
+        """Stop all queries after the running batches, and wait for Spark's events.
 
         A batch that is not done when the stop is `batch_secs` old is interrupted.
         """
@@ -273,7 +273,7 @@ class LiveQueries:
                 self._gate.open()
 
     def interrupt(self, name: str | None = None) -> None:
-        """Interrupt the query of that name with its running batch; None: all queries."""
+        """Interrupt the query of that name within the running batch; None: all queries."""
         for query in self._active():
             if name is None or query.name == name:
                 with contextlib.suppress(Py4JError, PySparkException):

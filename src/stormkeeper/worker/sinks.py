@@ -52,7 +52,7 @@ _LONGEST = 60
 
 
 class Sink(NamedTuple):
-    """A writer's query name and sink; None for what is not set."""
+    """A writer's query name and sink, as far as set."""
 
     query: str | None = None
     format: str | None = None
@@ -132,7 +132,7 @@ class FileSinks:
 
     @contextlib.contextmanager
     def _starting(self, writer: DataStreamWriter) -> Iterator[list[StreamingQuery]]:
-        """Give a writer its checkpoint; the caller appends the started query to the list."""
+        """Set a writer's checkpoint; the caller appends the started query to the list."""
         known = self._known[writer]
         sink, started = _sink(known), list[StreamingQuery]()
         location, chosen = _checkpoint(SparkSession.active(), known), None
@@ -198,7 +198,7 @@ def _checkpoint(spark: SparkSession, options: Mapping[str, Any]) -> str | None:
 
 
 def _newest(names: Iterable[str]) -> int | None:
-    """Return the highest number among a log's files: ``7``, or ``9.compact`` for those up to it."""
+    """Return the highest number among a log's files, such as ``7`` or ``9.compact``."""
     numbers = (re.fullmatch(r"(\d+)(?:\.compact)?", name) for name in names)
     return max((int(number[1]) for number in numbers if number), default=None)
 
@@ -248,7 +248,7 @@ class ScriptCheckpoints:
         self._last: dict[str, tuple[Sink, StreamingQuery]] = {}
 
     def choose(self, sink: Sink) -> str | None:
-        """Return the checkpoint of a query that starts, if it gets one.
+        """Return the checkpoint of a query that starts, if any.
 
         A memory sink gets none: its rows are gone at the next start, and Spark refuses to go on.
         """
@@ -279,7 +279,7 @@ class ScriptCheckpoints:
 
 
 def checkpoint_name(sink: Sink) -> str:
-    """Return the folder name of a query's checkpoint, from its name or its sink."""
+    """Return the folder name of a query's checkpoint, from the query's name or sink."""
     if sink.query:
         return _folder_name(sink.query)
     if sink.function is not None:

@@ -1,4 +1,4 @@
-"""The worker's Spark session: started when first needed, and given to a script that asks for one.
+"""The worker's Spark session: started when first needed, and given to scripts.
 
 Settings such as ``spark.driver.memory`` or ``spark.jars.packages`` take effect only when the JVM
 starts, and may stand in the topology's conf or in a script's ``SparkSession.builder``. So Spark
@@ -60,7 +60,7 @@ _WORDY_PYTHON = ("py4j", "DataFrameQueryContextLogger", "SQLQueryContextLogger")
 
 
 class WorkerSession:
-    """The one Spark session of a worker.
+    """The single Spark session of a worker.
 
     Parameters
     ----------
@@ -101,7 +101,7 @@ class WorkerSession:
 
     @property
     def session(self) -> SparkSession | None:
-        """The session that was started last, even if it has ended."""
+        """The session that was started last, even after the end."""
         return self._session
 
     @property
@@ -110,7 +110,7 @@ class WorkerSession:
         return self._session if is_running(self._session) else None
 
     def get(self, asked: Mapping[str, Any] | None = None) -> SparkSession:
-        """Return the session; start it with the `asked` settings if there is none.
+        """Return the session; start a session with the `asked` settings if needed.
 
         Raises `EngineError` if Spark does not start, or the start is cancelled.
         """
@@ -142,7 +142,7 @@ class WorkerSession:
 
     @contextlib.contextmanager
     def offered(self, before_stop: Callable[[], None]) -> Iterator[None]:
-        """Give this session to all code of this process that asks PySpark for one.
+        """Give this session to all code of this process that asks PySpark for a session.
 
         `before_stop` is called before such code stops the session.
         """
@@ -185,7 +185,7 @@ class WorkerSession:
             SparkSession.stop = stop  # type: ignore[method-assign]
 
     def adapt(self) -> None:
-        """Apply settings that have changed since the session's start; log those that cannot be."""
+        """Apply settings that have changed since the session's start, or log that Spark cannot."""
         session = self.get()
         for key, value in self._values({}, {}).items():
             if value is None or self._given.get(key) == value:
@@ -255,7 +255,7 @@ class WorkerSession:
             os.environ["PYSPARK_PYTHON"] = str(python)
 
     def _archive(self) -> list[Path]:
-        """Return the archive of the package's code, if executors do not see its folder.
+        """Return the archive of the package's code, if executors do not see the folder.
 
         It is sent last, as executors prefer the last of modules with the same name.
         """
@@ -272,11 +272,11 @@ class WorkerSession:
 
     @property
     def waiting(self) -> str | None:
-        """Why the session waits for executors, if it does."""
+        """Why the session waits for executors, if so."""
         return None if self._watch is None else self._watch.waiting
 
     def check_executors(self) -> None:
-        """Raise `WorkerError` if the running session has lost all its executors elsewhere."""
+        """Raise `WorkerError` if the running session has lost all executors elsewhere."""
         if self._watch is not None and self._watch.has_lost and self.started is not None:
             raise WorkerError(
                 f"Spark has lost all executors at spark.master={self._given['spark.master']},"
@@ -304,7 +304,7 @@ class WorkerSession:
 
 
 def resolver_error(said: str) -> str | None:
-    """Return why Spark could not fetch packages, from its stderr: a page for each package."""
+    """Return why Spark could not fetch packages, from pages of stderr."""
     unresolved = re.search(r"unresolved dependency: [^]\n]*|download failed: [^]\n]*", said)
     if unresolved is None:
         return None
@@ -319,7 +319,7 @@ def _check_classic(values: Mapping[str, Any]) -> None:
 
 
 def _log_size() -> int | None:
-    """Return the size of stderr, which the JVM shares, if it is a file."""
+    """Return the size of stderr, shared with the JVM, if that is a file."""
     try:
         status = os.fstat(_STDERR)
     except OSError:
@@ -328,7 +328,7 @@ def _log_size() -> int | None:
 
 
 def is_running(session: SparkSession | None) -> bool:
-    """Return whether there is a session that was not stopped and whose JVM runs."""
+    """Return whether the session was not stopped and the JVM runs."""
     return (
         session is not None
         and session.sparkContext._jsc is not None

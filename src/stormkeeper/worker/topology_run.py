@@ -186,7 +186,7 @@ class TopologyRun:
         self._running: list[_Running] = []
 
     def run(self) -> list[str]:
-        """Start the queries one after another, and wait until all have ended or a stop is asked.
+        """Start the queries in order, and wait until all have ended or a stop is asked.
 
         A query that a later launch has claimed is skipped. Returns the ids of the queries that a
         stop has kept from their end or from their start. Raises `WorkerError` if a query failed,

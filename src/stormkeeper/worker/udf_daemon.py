@@ -1,4 +1,4 @@
-"""PySpark's daemon of Python workers, which Spark starts with ``python -m``, with one fault mended.
+"""PySpark's daemon of Python workers (``python -m``), with a fault mended.
 
 PySpark announces the text of an exception to the JVM before it encodes the text. If the text has
 half of a surrogate pair, the encoding fails, and the JVM waits for ever.

@@ -180,7 +180,7 @@ def checkpoint(conf: Mapping[str, Any], storm_id: str, query: str) -> str:
 
 
 def slot_share(conf: Mapping[str, Any], cores: int) -> dict[str, str]:
-    """Return the Spark settings that use one slot of a machine with so many cores.
+    """Return the Spark settings for a slot of a machine with so many cores.
 
     The JVM's heap is half of ``topology.worker.memory.mb``; the other half is for the rest of the
     JVM, the driver's Python, and Spark's Python workers. The driver gets the slot's cores, as far
@@ -196,5 +196,5 @@ def slot_share(conf: Mapping[str, Any], cores: int) -> dict[str, str]:
 
 
 def slot_cores(conf: Mapping[str, Any], cores: int) -> int:
-    """Return the cores of each of a machine's slots, at least one."""
+    """Return the cores of each of a machine's slots, at least 1."""
     return max(1, cores // max(1, len(conf["supervisor.slots.ports"])))
