@@ -195,9 +195,7 @@ def test_worker_starts_without_a_group(above, started, caplog):
 # --- the kernel's --------------------------------------------------------------------------------
 
 
-def test_group_holds_all_processes_and_goes_with_the_last(
-    real_above, started, tmp_path
-):
+def test_group_holds_all_processes_and_goes_with_the_last(real_above, started, tmp_path):
     groups = ControlGroups(real_above)
     (real_above / "worker-w1").mkdir()
     (real_above / "worker-w2").mkdir()

@@ -53,9 +53,7 @@ def test_workers_go_on_and_are_started_again_meanwhile(own_zookeeper, leader, su
     assert is_alive(second["pid"])
 
 
-def test_adopted_worker_that_completed_has_not_crashed(
-    own_zookeeper, leader, supervisor, submit
-):
+def test_adopted_worker_that_completed_has_not_crashed(own_zookeeper, leader, supervisor, submit):
     node = supervisor.start()
     order = submit(JOB)
     leader.assign(JOB, node, PORT, "out")

@@ -267,9 +267,7 @@ def test_what_it_says_of_itself(leader, supervisor, tmp_path):
 
 
 @pytest.mark.slow
-def test_crash_report_repeats_the_workers_own_error(
-    leader, supervisor, tmp_path
-):
+def test_crash_report_repeats_the_workers_own_error(leader, supervisor, tmp_path):
     tree(tmp_path / "job", {"job.py": "raise ValueError('no day')\n"})
     package, manifest = packed(contents(collect(tmp_path / "job" / "job.py", tmp_path)))
     leader.submit(JOB, package, {"spark.master": "local[1]"})

@@ -223,9 +223,7 @@ class TestEnd:
             replace(COUNTS, memory_bytes=2**31),
         ],
     )
-    def test_change_prepares_while_the_worker_ends(
-        self, played, next_one
-    ):
+    def test_change_prepares_while_the_worker_ends(self, played, next_one):
         played.run()
         assert played.say(Wanted(next_one)) == [TerminateWorker("w1"), FetchCode(3, next_one)]
         assert played.say(Prepared(3)) == [PrepareEnvironment(4, next_one)]

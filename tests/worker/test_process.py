@@ -238,9 +238,7 @@ print("after the query")
 
 
 @pytest.mark.slow
-def test_waiting_script_goes_on_after_stop(
-    start, pacemakers, text, script, tmp_path
-):
+def test_waiting_script_goes_on_after_stop(start, pacemakers, text, script, tmp_path):
     folder, lines, _ = text
     output = tmp_path / "written"
     worker = start(script(WAITING.format(folder=str(folder), output=str(output))))
@@ -431,9 +429,7 @@ def show(batch, number):
 
 
 @pytest.mark.slow
-def test_script_gets_arguments_and_ships_modules(
-    start, numbers, script, tmp_path
-):
+def test_script_gets_arguments_and_ships_modules(start, numbers, script, tmp_path):
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     (elsewhere / "single.py").write_text("def doubled(value):\n    return value * 2\n")

@@ -80,9 +80,7 @@ def test_its_arguments_are_its_argv(script):
     assert names["seen"] == [str(path), "-c", "b"]
 
 
-def test_only_named_py_files_are_importable(
-    script, tmp_path, monkeypatch
-):
+def test_only_named_py_files_are_importable(script, tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()

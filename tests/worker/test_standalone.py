@@ -172,9 +172,7 @@ def topology(spark_cluster, package, storm, zookeeper_settings, tmp_path):
         yield make
 
 
-def test_two_topologies_share_a_bare_spark_cluster(
-    topology, spark_cluster, storm, tmp_path
-):
+def test_two_topologies_share_a_bare_spark_cluster(topology, spark_cluster, storm, tmp_path):
     python = tmp_path / "python-of-executors"
     python.write_text(f'#!/bin/sh\nOF_EXECUTORS=1 exec {sys.executable} "$@"\n')
     python.chmod(0o755)

@@ -204,9 +204,7 @@ def described():
 
 
 @pytest.mark.slow
-def test_topology_pauses_resumes_and_reports_error(
-    start, storm, leader, set_status, folder
-):
+def test_topology_pauses_resumes_and_reports_error(start, storm, leader, set_status, folder):
     brought = tree(folder / "brought", {"single.py": "def same(value):\n    return value\n"})
     with (brought / "empty.jar").open("wb") as jar:
         jar.write(b"PK\x05\x06" + bytes(18))
@@ -282,9 +280,7 @@ print("after the query")
 
 
 @pytest.mark.slow
-def test_plain_script_pauses_completes_and_is_claimed(
-    start, storm, set_status, folder
-):
+def test_plain_script_pauses_completes_and_is_claimed(start, storm, set_status, folder):
     package(folder, {"daily.py": SCRIPT, "writing.py": WRITE}, arguments=(str(folder),))
     set_status(TopologyStatus.ACTIVE)
     worker = start("daily=7-0-9")
@@ -359,9 +355,7 @@ def test_of_two_scripts_on_one_checkpoint_the_older_one_waits(
     until(lambda: not beat(storm).waiting)
 
 
-def test_worker_of_inactive_topology_waits_and_beats(
-    start, storm, set_status, folder
-):
+def test_worker_of_inactive_topology_waits_and_beats(start, storm, set_status, folder):
     package(folder, {"daily.py": "print('it runs')\n"})
     set_status(TopologyStatus.INACTIVE)
     worker = start("daily=7-1-0")

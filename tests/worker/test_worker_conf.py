@@ -31,9 +31,7 @@ def test_command_line_beats_topology_beats_file(files):
     assert conf["topology.name"] == "t"
 
 
-def test_saved_values_beat_all_but_command_line(
-    files, caplog
-):
+def test_saved_values_beat_all_but_command_line(files, caplog):
     topology = Topology("t", {"input": "its own", "topology.workers": 3, "spark.x": 1})
     saved = {"input": "saved", "topology.workers": 5, "topology.name": "other", "new": [1]}
     conf = worker_conf.merged(topology, files=files, overrides=["topology.workers=4"], saved=saved)

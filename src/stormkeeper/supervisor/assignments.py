@@ -24,10 +24,8 @@ Assigned = Mapping[str, Assignment | None]
 #: Interval at which all assignments are compared, in case a watch was missed, in seconds.
 _PERIOD_SECS: Final = 60.0
 
-#: Pause after a failed read, in seconds.
 _RETRY_SECS: Final = 1.0
 
-#: Longest end of the thread, in seconds; a read has its own deadline.
 _END_SECS: Final = 5.0
 
 
@@ -99,7 +97,6 @@ class Assignments:
             should_compare = not self._woken.wait(_PERIOD_SECS)
 
     def _read(self) -> None:
-        """Read stale assignments."""
         with self._lock:
             is_list_stale, self._is_list_stale = self._is_list_stale, False
             stale, self._stale = self._stale, set()
@@ -162,7 +159,6 @@ class Orders:
 
     #: Each slot's assignment, by port; a missing port runs nothing.
     wanted: Mapping[int, SlotAssignment] = field(default_factory=dict)
-    #: The newest launch that has to stop, or has stopped, by port.
     released: Mapping[int, Claim] = field(default_factory=dict)
     #: Topologies with a launch here, even a released one, whose workers may come back.
     storm_ids: frozenset[str] = frozenset()
@@ -263,5 +259,4 @@ def _claim(launch: WorkerLaunch) -> Claim:
 
 
 def _is_later(assignment: SlotAssignment, claim: Claim) -> bool:
-    """Return whether a worker's launch is later than `claim`."""
     return all(Claim.parse(text) > claim for text in assignment.claims.values())

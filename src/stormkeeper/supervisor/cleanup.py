@@ -20,7 +20,6 @@ from stormkeeper.thrift.records import Checkpoints
 
 log = logging.getLogger(__name__)
 
-#: Longest end of the thread, in seconds; the next start removes the rest.
 _END_SECS: Final = 2.0
 
 #: Interval without a `wake`, in seconds, as the cluster's state names checkpoints to remove.
@@ -101,7 +100,6 @@ class Cleanup:
             log.debug("the environment %s is not needed here any more, and removed", identity)
 
     def _identities(self) -> frozenset[str]:
-        """Return the identities of the environments of all launches and topologies."""
         # The code of a running launch may have changed, or is just being fetched.
         found = self._directories.environments_in_use()
         for storm_id in self._needed().storm_ids:
@@ -130,7 +128,6 @@ class _Now(Collection[str]):
         return len(self._read())
 
 
-#: Prefix of a folder that is being removed.
 _ASIDE: Final = ".removed-"
 
 
@@ -174,7 +171,6 @@ class CheckpointRemoval:
         return removed
 
     def _remove(self, name: str, record: Checkpoints) -> bool:
-        """Remove a folder; return False for another attempt."""
         root = on_disk(self._root if record.root is None else record.root)
         if root is None:
             log.warning(

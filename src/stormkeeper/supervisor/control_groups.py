@@ -23,7 +23,6 @@ log = logging.getLogger(__name__)
 #: Name of the supervisor's own group, as in its systemd unit.
 LEAF: Final = "supervisor"
 
-#: Prefix of workers' groups.
 _PREFIX: Final = "worker-"
 
 #: A shell that joins a group before it becomes the worker, so that all its processes are inside.
@@ -113,7 +112,6 @@ class ControlGroups:
 
 
 def _own_group(process: Path) -> Path:
-    """Return the folder of a process's group."""
     try:
         groups = (process / "cgroup").read_text().splitlines()
         mounts = [line.split() for line in (process / "mountinfo").read_text().splitlines()]

@@ -28,7 +28,6 @@ log = logging.getLogger(__name__)
 #: For this user alone, as configurations may hold passwords.
 _PRIVATE: Final = 0o700
 
-#: Links in the folder of a launch.
 PACKAGE: Final = "package"
 PYTHON: Final = "python"
 
@@ -198,7 +197,6 @@ def _name(text: str) -> str:
 
 
 def _fetched(name: str) -> str:
-    """Return the topology of a folder of code, finished or not (`blobs`)."""
     if name.startswith("."):
         return name[1:].removesuffix(".part").removesuffix(".old")
     return name

@@ -38,7 +38,6 @@ BUILD_SECS: Final = 1800.0
 #: Timeout of the new Python's import of PySpark, in seconds.
 CHECK_SECS: Final = 120.0
 
-#: Prefixes of pip's lines of progress.
 _STEPS: Final = ("Collecting ", "Downloading ", "Processing ", "Building ", "Installing ")
 
 _UNFINISHED = ".building-"
@@ -203,8 +202,6 @@ class Environments:
         os.sync()  # otherwise a power failure may leave empty files under the final name
 
     def _noted(self, name: str) -> Callable[[str], None]:
-        """Return a callback that logs and keeps pip's steps."""
-
         def note(line: str) -> None:
             step = line.strip()
             if step.startswith(_STEPS):
@@ -221,7 +218,6 @@ class Environments:
         secs: float,
         progress: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """Run the environment's Python; raises `EnvironmentBuildError` if that fails."""
         try:
             children.run(
                 what,
@@ -253,7 +249,6 @@ def _is_whole(place: Path, record: bytes) -> bool:
 
 
 def _link() -> str:
-    """Return the line of the ``.pth`` file that adds this process's packages."""
     folders = site.getsitepackages()
     if site.ENABLE_USER_SITE:
         folders.append(site.getusersitepackages())

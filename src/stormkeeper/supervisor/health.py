@@ -24,13 +24,10 @@ from stormkeeper.daemon.durable import find_fault
 
 log = logging.getLogger(__name__)
 
-#: Interval of the checks in seconds, as in Storm.
 PERIOD_SECS: Final = 30.0
 
-#: Longest end of the thread, in seconds; running checks end by themselves.
 _END_SECS: Final = 1.0
 
-#: Longest end of a killed check, in seconds.
 _KILLED_SECS: Final = 1.0
 
 #: Most bytes of a check's output that are read, for its last line.
@@ -90,7 +87,6 @@ def run(directory: Path, *, timeout_secs: float, fail_on_timeouts: bool) -> list
 
 
 def _name(path: Path) -> str:
-    """Return a file's name as valid UTF-8."""
     return path.name.encode(errors="backslashreplace").decode()
 
 
@@ -123,7 +119,6 @@ def _wait(process: subprocess.Popen[bytes], deadline: float, limit: float | None
 
 
 def _last_line(output: IO[bytes]) -> str:
-    """Return the last line of a check's output, behind a colon."""
     output.seek(max(0, output.seek(0, os.SEEK_END) - _OUTPUT_BYTES))
     lines = output.read().decode(errors="replace").split("\n")
     lines = [line.strip() for line in lines if line.strip()]

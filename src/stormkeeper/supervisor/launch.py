@@ -32,13 +32,11 @@ from stormkeeper.supervisor.slot_model import (
 from stormkeeper.supervisor.topology_code import LocalTopologyCode
 from stormkeeper.supervisor.worker_processes import WorkerCommand
 
-#: The files of a launch, in its folder.
 _CONF, _OVERRIDES, _ALIVE = "worker.yaml", "topology.json", "heartbeats/alive"
 
 #: File of the exit code that a worker intends, beside its sign of life.
 _ENDED = "ended"
 
-#: For this user alone.
 _MODE: Final = 0o600
 
 
@@ -157,7 +155,6 @@ def _environment(conf: Conf, python: Path, temporary: Path) -> dict[str, str]:
 
 
 def _text(value: Any) -> str:
-    """Return a YAML value as most likely written."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
@@ -168,7 +165,6 @@ def _write(file: Path, data: bytes) -> None:
 
 log = logging.getLogger(__name__)
 
-#: Longest wait for an environment that is being built for another slot, in seconds.
 _WAIT_SECS: Final = BUILD_SECS + 2 * CHECK_SECS
 
 
@@ -193,7 +189,6 @@ class Preparations:
         self._environments = environments
         self._answer = answer
         self._lock = threading.Lock()
-        #: Pending requests by port and number.
         self._requests: set[tuple[int, int]] = set()
         self._pythons: dict[str, Path] = {}
         #: Identity of the environment of each topology.

@@ -35,7 +35,6 @@ CODE: Final = "/api/v1/code"
 #: Bytes of a part whose length is not said, as in Storm.
 USUAL_BYTES: Final = 51_200
 
-#: Bytes of a topology's id, which is the name of a folder.
 _LONGEST_ID: Final = 255
 
 #: Keeps a browser from interpreting a worker's output as HTML.
@@ -51,8 +50,6 @@ class _BadQueryError(Exception):
 
 
 class _Query:
-    """The parameters behind the question mark."""
-
     def __init__(self, text: str) -> None:
         try:
             self._values = parse_qs(text, keep_blank_values=True, max_num_fields=20)
@@ -75,7 +72,6 @@ class _Query:
         return int(text)
 
 
-#: Most files in one response.
 MOST_FILES: Final = 1024
 #: Most bytes of one response, so that it is sent within seconds.
 MOST_BYTES: Final = 256 * 1024
@@ -115,7 +111,6 @@ class LogEntry(NamedTuple):
     name: LogName
     #: Stays the same when the file is renamed.
     identity: str
-    #: Size in bytes.
     size: int
     #: Time of the last write, in seconds since 1970.
     modified: float
@@ -127,7 +122,6 @@ class Piece(NamedTuple):
     identity: str
     #: Offset in the file, in bytes.
     start: int
-    #: Size of the whole file, in bytes.
     size: int
     data: bytes
 

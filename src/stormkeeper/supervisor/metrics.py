@@ -13,7 +13,6 @@ from stormkeeper.daemon.metrics import metrics_page
 from stormkeeper.supervisor.slots import SlotState
 from stormkeeper.supervisor.status_pages import SupervisorStatus
 
-#: Prefix of all names.
 PREFIX: Final = "stormkeeper_supervisor_"
 
 

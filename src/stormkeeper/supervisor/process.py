@@ -54,14 +54,11 @@ from stormkeeper.topology.package.environment import Base
 
 log = logging.getLogger(__name__)
 
-#: Interval of checks for readiness, and then for failures, in seconds.
 _LOOK_SECS: Final = 0.05
 _WATCH_SECS: Final = 1.0
 
 
 class _Part(Protocol):
-    """A part with a thread."""
-
     @property
     def is_running(self) -> bool: ...
 
@@ -170,7 +167,6 @@ def _serve(
 
 
 def _have_a_temporary_folder(directories: Directories) -> None:
-    """Use the supervisor's temporary folder if the system has no writable folder."""
     try:
         tempfile.gettempdir()
     except FileNotFoundError:
@@ -189,7 +185,6 @@ def _control_groups() -> ControlGroups | None:
 
 
 def _ended_queries(storm: StormClusterState, storm_id: str) -> frozenset[str]:
-    """Return a topology's ended queries; raises `StateError` rather than wait for ZooKeeper."""
     if storm.state.connection is not ConnectionState.CONNECTED:
         raise StateUnavailableError("ZooKeeper is not reached")
     return storm.ended_queries(storm_id)
@@ -241,8 +236,6 @@ def _served(
     directories: Directories,
     code: LocalTopologyCode,
 ) -> HttpThread:
-    """Return the HTTP server of metrics, health, logs and code."""
-
     def unready() -> str | None:
         if not (slots.ready.is_set() and registered.done.is_set()):
             return "it is starting"

@@ -52,9 +52,7 @@ class Process:
     """A process in a snapshot of the table."""
 
     id: ProcessId
-    #: Pid of the parent.
     parent: int
-    #: Pid of the session's leader.
     session: int
     #: Whether it only waits to be reaped.
     has_ended: bool

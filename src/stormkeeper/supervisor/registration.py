@@ -31,7 +31,6 @@ log = logging.getLogger(__name__)
 
 _MIB: Final = 2**20
 
-#: Longest end of the thread, in seconds; a write has its own deadline.
 _END_SECS: Final = 5.0
 
 
@@ -41,7 +40,6 @@ class Machine:
 
     supervisor_id: str
     hostname: str
-    #: The slots.
     ports: tuple[int, ...]
     #: Capacity of all workers together.
     memory_mb: float
@@ -165,7 +163,6 @@ class Registration:
         self._woken = threading.Event()
         self._is_closed = False
         self._is_failing = False
-        #: Set once the registration was written.
         self.done = threading.Event()
         self._thread = threading.Thread(target=self._run, name="registration", daemon=True)
 
@@ -254,7 +251,6 @@ class _Report(NamedTuple):
     text: str
     #: Start of the crashed worker, in seconds since 1970.
     began: float | None = None
-    #: Last lines of its log.
     log_end: str = ""
 
 
@@ -334,7 +330,6 @@ class ErrorReports:
                 log.warning("an error of %s is not reported: %s", storm_id, error)
 
     def _texts(self, report: _Report) -> dict[str, str]:
-        """Return the texts to report, by component."""
         if own := self._own_errors(report):
             return {
                 component: crash_with_cause(report.text, text) for component, text in own.items()

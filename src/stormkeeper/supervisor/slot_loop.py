@@ -49,10 +49,8 @@ _REST_SECS: Final = 1.0
 #: not reached, in seconds: most outages are shorter.
 _UNREAD_SECS: Final = 120.0
 
-#: Longest end of killed workers without a record, in seconds.
 _STRAYS_SECS: Final = 60.0
 
-#: Longest end of the thread, in seconds.
 _END_SECS: Final = 10.0
 
 
@@ -80,8 +78,6 @@ class SupervisorContext:
 
 @dataclass(slots=True)
 class _Worker:
-    """A worker of which processes may be left."""
-
     port: int
     #: When its main process was first seen to be missing.
     ended_at: float = inf
@@ -89,7 +85,6 @@ class _Worker:
     beat: int | None = None
     #: Whether the queries of an ended worker have ended; None before that was read.
     is_done: bool | None = None
-    #: Whether a failure of that read was logged.
     is_logged: bool = False
 
 
@@ -212,7 +207,6 @@ class SlotLoop:
         self._rest()
 
     def _assign(self) -> None:
-        """Give the slots their assignments."""
         machine, assignments = self._context.machine, self._assignments
         assert assignments is not None
         before = self._orders.foreign
@@ -226,7 +220,6 @@ class SlotLoop:
         self._update_needed()
 
     def _restart(self, storm_id: str) -> Restart:
-        """Return a topology's restart setting, as far as known."""
         found = self._context.launcher.restart(storm_id)
         if found is not None:
             return found
@@ -318,7 +311,6 @@ class SlotLoop:
         return bool(worker.is_done)
 
     def _rest(self) -> None:
-        """Wait for a message, the end of a worker's process, or the next deadline."""
         dues = [time.monotonic() + _REST_SECS]
         if self._workers:
             dues += [self._look_due, self._beats_due]
@@ -328,7 +320,6 @@ class SlotLoop:
             self._look_due = -inf
 
     def _publish(self) -> None:
-        """Publish the status of the slots."""
         used = frozenset(port for port, record in self._records.items() if record.worker)
         slots = {port: self._with_progress(slot.status()) for port, slot in self._slots.items()}
         self._context.registration.update(used, find_stopped(self._orders, self._records), slots)
@@ -344,7 +335,6 @@ class SlotLoop:
         )
 
     def _with_progress(self, slot: SlotStatus) -> SlotStatus:
-        """Add pip's progress to a slot that waits for an environment."""
         if slot.state is SlotState.WAITING_FOR_ENVIRONMENT and slot.assignment is not None:
             progress = self._preparations.progress(slot.assignment.storm_id)
             return replace(slot, reason=progress or slot.reason)
@@ -353,7 +343,6 @@ class SlotLoop:
     # --- the slots' instructions ---------------------------------------------------------------
 
     def _handle(self, port: int, event: slot_model.Event) -> None:
-        """Pass an event to a slot, and carry out the instructions."""
         if isinstance(event, slot_model.Prepared):
             # The code may have a new restart setting.
             self._reassign(port)

@@ -48,7 +48,6 @@ class CrashSeries:
     count: int
     #: Time of the first crash, in seconds since 1970.
     since_secs: int
-    #: How the last worker ended.
     error: str
 
 
@@ -59,7 +58,6 @@ class SlotAssignment:
     storm_id: str
     #: The claim of each query, as text, by query id.
     claims: dict[str, str] = field(default_factory=dict)
-    #: Version of code and configuration.
     version: str = ""
     #: Memory limit of the worker and all that it starts; None: no limit.
     memory_bytes: int | None = None
@@ -98,11 +96,9 @@ class WorkerRecord:
 class SlotRecord:
     """The state of a slot that the next supervisor needs."""
 
-    #: The slot's assignment.
     wanted: SlotAssignment | None = None
     #: The launch of which processes may be left, even of an earlier assignment.
     worker: WorkerRecord | None = None
-    #: Crashes in a row, without a long run in between.
     crashes: int = 0
     #: How `wanted` has ended, if it is not run again.
     outcome: SlotOutcome | None = None
@@ -122,7 +118,6 @@ class SlotTimeouts:
 
     #: From the launch to the first sign of life.
     start: float = 120.0
-    #: Between two signs of life.
     silence: float = 30.0
     #: From SIGTERM to SIGKILL.
     grace: float = 30.0
@@ -133,7 +128,6 @@ class SlotTimeouts:
     kill_again: float = 1.0
     #: From the first SIGKILL to the report that it has no effect, and between two reports.
     stuck: float = 120.0
-    #: For fetching the code.
     code: float = 600.0
     #: For building the environment; longer than the timeouts in `environments`.
     environment: float = 2100.0
@@ -332,7 +326,6 @@ class ReportCrash:
     assignment: SlotAssignment
     worker_id: str
     reason: str
-    #: Crashes of this work in a row.
     crashes: int
     #: None if the main process is unknown, or none was started.
     process: ProcessId | None

@@ -62,7 +62,6 @@ AGAIN = 4
 #: Exit codes that count only if the worker itself has written them.
 WRITTEN_CODES = frozenset((0, AGAIN))
 
-#: Remedy for a worker over its memory limit.
 _MORE = "give it more, or let it do less at a time"
 
 
@@ -88,7 +87,6 @@ class SlotStatus:
     assignment: SlotAssignment | None
     #: The worker of which processes may be left.
     worker_id: str | None
-    #: Crashes in a row.
     crashes: int
     #: Why the last worker crashed or is being ended, or what prevents the next start; may be empty.
     reason: str
@@ -122,12 +120,10 @@ class Preparation:
         self.step = PreparationStep.CODE
         #: Deadline of the request, or time of the next.
         self.deadline = -inf
-        #: Why the step failed last; may be empty.
         self.reason = ""
         self._times = times
         self._requests = requests
         self._failures = 0
-        #: The pending request.
         self._request: int | None = None
 
     def proceed(self, now: float) -> list[Instruction]:
@@ -172,11 +168,9 @@ class Preparation:
 
 
 class _Phase(Enum):
-    #: Before the answer to `LaunchWorker`.
     LAUNCHING = auto()
     STARTING = auto()
     RUNNING = auto()
-    #: After SIGTERM.
     ASKED = auto()
     #: The main process has ended, others may be left.
     LINGERING = auto()
@@ -190,7 +184,6 @@ _WORKING = frozenset((_Phase.LAUNCHING, _Phase.STARTING, _Phase.RUNNING))
 class _Worker:
     id: str
     assignment: SlotAssignment
-    #: Deadline of the phase.
     deadline: float
     phase: _Phase = _Phase.LAUNCHING
     process: ProcessId | None = None

@@ -9,7 +9,6 @@ from typing import Final
 from stormkeeper.daemon.http import Page
 from stormkeeper.supervisor.slots import SlotStatus
 
-#: Longest pause of the slots' thread, in seconds.
 MAX_SILENCE: Final = 10.0
 
 
@@ -26,7 +25,6 @@ class SupervisorStatus:
 
     #: Time of the thread's last turn, in seconds of a monotonic clock.
     turned_at: float
-    #: By port.
     slots: Mapping[int, SlotStatus] = field(default_factory=dict)
     #: Memory of each worker with all that it started, in bytes, by port.
     memory: Mapping[int, int] = field(default_factory=dict)

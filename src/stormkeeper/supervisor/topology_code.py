@@ -47,7 +47,6 @@ _PACKAGE, _, _CONF = keys.PARTS
 #: File with the SHA-256 of each part in a topology's folder.
 _CHECKSUMS: Final = "checksums.json"
 
-#: Digits of the checksum in the name of an unpacked package's folder.
 _DIGITS: Final = 32
 
 
@@ -188,7 +187,6 @@ class LocalTopologyCode:
             return True
 
     def _checksums(self, storm_id: str) -> dict[str, str] | None:
-        """Return the checksums in a topology's folder; None if the folder is incomplete."""
         folder = self._directories.code(storm_id)
         try:
             data = (folder / _CHECKSUMS).read_bytes()

@@ -32,7 +32,6 @@ log = logging.getLogger(__name__)
 WORKER_MARK: Final = "STORMKEEPER_WORKER"
 OWNER_MARK: Final = "STORMKEEPER_SUPERVISOR"
 
-#: Interval of repeated looks, in seconds.
 _LOOK_SECS: Final = 0.05
 
 
@@ -42,11 +41,8 @@ class WorkerCommand:
 
     #: Without secrets, as every user of the machine can read it.
     argv: Sequence[str]
-    #: Current folder.
     folder: Path
-    #: File to which stdout and stderr are appended.
     log: Path
-    #: Additions to this process's environment.
     environment: Mapping[str, str] = field(default_factory=dict)
     nice: int = 0
     #: Memory limit of the worker and all that it starts, for the kernel; None: no limit.
@@ -57,11 +53,8 @@ class WorkerCommand:
 class WorkerLook:
     """The state of a worker's processes."""
 
-    #: The main process, if known.
     process: ProcessId | None
-    #: Whether the main process runs.
     is_alive: bool
-    #: Negative after a signal; None while the worker runs, or if unknown.
     exit_code: int | None
     #: The running processes, in the order of their start.
     members: tuple[ProcessId, ...]
@@ -143,7 +136,6 @@ class WorkerProcesses:
         return found.id
 
     def _in_group(self, worker_id: str, command: WorkerCommand) -> Sequence[str]:
-        """Return the command, in a new group if the memory is limited."""
         if self._groups is None or command.memory_bytes is None:
             return command.argv
         try:
@@ -243,7 +235,6 @@ class WorkerProcesses:
         return len(strays)
 
     def _marked(self, table: Mapping[int, Process]) -> dict[str, set[int]]:
-        """Return the pids of running processes with this supervisor's mark, by worker id."""
         found: dict[str, set[int]] = {}
         for pid, process in table.items():
             if process.has_ended or pid == os.getpid():
@@ -300,7 +291,6 @@ def _send(process: ProcessId, number: signal.Signals) -> None:
 
 _ENDED_LOOK_SECS: Final = 0.1
 
-#: Longest end of killed processes, in seconds.
 _KILLED_SECS: Final = 30.0
 
 
@@ -365,7 +355,6 @@ def end_workers(directories: Directories, grace_secs: float) -> list[EndedWorker
 
 
 def _wait(processes: WorkerProcesses, worker_ids: set[str], deadline: float) -> set[str]:
-    """Wait for the end of workers; return the ids that still run at the deadline."""
     while True:
         looks = processes.look()
         left = {worker_id for worker_id in worker_ids if looks[worker_id].members}

@@ -46,11 +46,9 @@ _EXHAUSTING = (
     "Window",
 )
 
-#: The batch of a function in a plan.
 _BATCH = "Scan ExistingRDD"
 _OPERATOR = re.compile(r"^(?P<indent>[ :+-]*)(?:\* )?(?P<name>[A-Z].*?)(?: \(\d+\)|,|$)")
 
-#: A reading as an accumulator prints it.
 _READING = re.compile(
     r"rddId=(\d+),.*?lastSqlExecutionId=(?:Some\((\d+)\)|None),"
     r"\s*partitionPartialVals=\[(.*?)\],\s*stageIds",
@@ -173,7 +171,6 @@ class BatchReadings:
         self._sessions = sessions
         self._lock = threading.Lock()
         self._batches: dict[tuple[str, int], dict[str, list[BatchReading]]] = {}
-        #: Positions of a query's observations in its plan, by name.
         self._places: dict[str, dict[str, int]] = {}
         self._failed = False
 

@@ -42,7 +42,6 @@ from stormkeeper.worker.shutdown import CLAIMED, INACTIVE, LiveQueries, StopRequ
 
 log = logging.getLogger(__name__)
 
-#: Folder of claims in a checkpoint, beside Spark's own.
 _FOLDER = "claims"
 
 #: Interval at which a worker looks for newer claims, in seconds.
@@ -59,10 +58,8 @@ class Owner(msgspec.Struct, frozen=True, kw_only=True):
     """The topology and the worker that made a claim."""
 
     topology: str
-    #: Id of the query in the cluster.
     query: str
     host: str
-    #: Port of the worker's slot.
     port: int
     pid: int
     #: Address of the cluster's state.
@@ -183,7 +180,6 @@ class Claims:
         self._checkpoint = checkpoint
         self._begin = begin
         self._taken: dict[str, tuple[Checkpoint, Claim]] = {}
-        #: The greater claim of each lost query.
         self.lost: dict[str, Claim] = {}
         #: The owners of greater claims that other topologies made, by query.
         self.occupied: dict[str, Owner] = {}

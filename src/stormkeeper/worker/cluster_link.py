@@ -49,12 +49,10 @@ from stormkeeper.worker.shutdown import CLOSE_SECS, REPORT_SECS, STATUS_SECS
 
 log = logging.getLogger(__name__)
 
-#: A call that writes a report.
 Report = Callable[[StormClusterState], object]
 
 Value = TypeVar("Value")
 
-#: Pause after a failure, in seconds.
 RETRY_SECS = 2.0
 
 _LOOK_SECS = 0.1
@@ -93,7 +91,6 @@ class ClusterLink:
         self._hints: dict[str, int] = {}
         #: The topology's credentials by name, as of the first read of its base.
         self.credentials: Mapping[str, str] = {}
-        #: The credentials as of the last read.
         self._newest: Mapping[str, str] = {}
         self._known = threading.Event()
         self._changed = threading.Condition()
@@ -205,7 +202,6 @@ class ClusterLink:
             self._unread.add(what)
 
     def _log_new_credentials(self, given: Credentials | None) -> None:
-        """Log the names of new credentials, which Spark reads only at the start."""
         new = dict(given.creds) if given is not None else {}
         names = {name for name, _ in new.items() ^ self._newest.items()}
         self._newest = new

@@ -40,7 +40,6 @@ _MASTER = {"spark.master": "local[1]"}
 _SPARK_FOLDERS = tuple(str(Path(module.__file__ or "").parent) for module in (pyspark, py4j))
 
 
-#: Methods that start sessions, and queries.
 _SESSIONS = ((SparkSession.Builder, "getOrCreate"), (SparkContext, "__init__"))
 _STARTS = ((DataStreamWriter, "start"), (DataStreamWriter, "toTable"))
 
@@ -188,8 +187,6 @@ def _comes_from_spark(error: BaseException | None) -> bool:
 
 @contextlib.contextmanager
 def _ended_by(end: type[BaseException], *calls: tuple[type, str]) -> Iterator[None]:
-    """Make these methods raise `end` in this process."""
-
     def raising(*_: Any, **__: Any) -> NoReturn:
         raise end
 

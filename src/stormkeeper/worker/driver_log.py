@@ -41,7 +41,6 @@ log = logging.getLogger(__name__)
 MOST_BYTES: Final = 100 * 1024 * 1024
 KEPT: Final = 9
 
-#: Interval at which the size is checked, in seconds.
 LOOK_SECS: Final = 5.0
 
 #: Pause after a failure such as a full disk, in seconds.
@@ -50,7 +49,6 @@ RETRY_SECS: Final = 600.0
 _COLLAPSE: Final = 0x08  # <linux/falloc.h>
 _CHUNK: Final = 1024 * 1024
 
-#: Name of the root logger in a request.
 ROOT: Final = "ROOT"
 
 #: Python's levels by log4j's names.
@@ -164,7 +162,6 @@ def rotate(file: Path, kept: int, cancelled: Callable[[], bool] = lambda: False)
 def _copied(
     source: BinaryIO, target: gzip.GzipFile, size: int | None, cancelled: Callable[[], bool]
 ) -> bool:
-    """Copy so many bytes, or all; return False if cancelled."""
     left = inf if size is None else size
     while left and (chunk := source.read(int(min(_CHUNK, left)))):
         if cancelled():
@@ -309,7 +306,6 @@ class LogLevels:
         self._is_closed = False
         self._python = AppliedLevels(PythonLoggers())
         self._spark: AppliedLevels | None = None
-        #: The session of `_spark`.
         self._spark_session: SparkSession | None = None
         self._logged: dict[str, str] = {}
         self._thread = threading.Thread(target=self._run, name="worker-log-levels", daemon=True)

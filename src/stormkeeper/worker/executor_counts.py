@@ -33,7 +33,6 @@ from stormkeeper.worker.running_queries import ROWS, QueryEvents, QueryRun
 
 log = logging.getLogger(__name__)
 
-#: Lengths of Storm's windows in seconds.
 WINDOWS = (600, 10800, 86400)
 
 #: Storm's name of the unlimited window.
@@ -103,7 +102,6 @@ class WindowedSum:
 class ComponentWork:
     """Rows that an executor processed in a committed micro-batch."""
 
-    #: Rows of its output.
     emitted: int = 0
     #: Rows of its output, once for each component of the query that reads them.
     transferred: int = 0
@@ -125,7 +123,6 @@ class Figures:
     executed: Mapping[str, Mapping[str, int]]
     #: Mean duration of the micro-batches, weighted by their emitted rows; None without rows.
     complete_ms: Mapping[str, float | None]
-    #: Micro-batches whose rows were counted in part.
     partial: Mapping[str, int]
 
 

@@ -39,7 +39,6 @@ _EXIT = re.compile(r"^SystemExit(\(\)|: .*)?$(?!\n)", re.MULTILINE)
 
 #: The system's errors of a full disk, in the text of any exception of a chain.
 _DISK = re.compile(r"No space left on device|Disk quota exceeded|Read-only file system")
-#: Spark's error of a missing data source.
 _SOURCE = re.compile(r"(Failed to find (?:the )?data source: (\S+))\. [^\n]*")
 
 #: Spark's errors of a checkpoint's file that is empty, and of one that is cut off.
@@ -48,7 +47,6 @@ _EMPTY = re.compile(
 )
 _CUT_OFF = re.compile(r"Unexpected end-of-input.*Current Available Offsets: \{\}", re.DOTALL)
 
-#: py4j's prefix of an exception of the JVM.
 _CALL = re.compile(r"\A(?:py4j\.protocol\.Py4JJavaError: )?An error occurred while calling \S+\n: ")
 
 #: Folders of files whose frames are left out.
@@ -57,17 +55,14 @@ _FOREIGN_FOLDERS = (
     "<frozen",
 )
 
-#: Archives of Spark's Python code for Python workers.
 _FOREIGN_ARCHIVES = ("pyspark.zip", "py4j-")
 
 #: Most exceptions of a chain, and most characters of a line of it.
 _LONGEST_CHAIN = 20
 _LONGEST_LINE = 300
 
-#: Longest text of an exception, in characters.
 _CAUSE_CHARACTERS = 4000
 
-#: Longest message of an exception of Spark's, in lines.
 _SPARK_LINES = 6
 
 
@@ -189,7 +184,6 @@ def _with_remedy(text: str) -> str:
 
 
 def _chain(error: BaseException) -> str:
-    """Return the texts of an exception and all causes."""
     texts: list[str] = []
     following: BaseException | None = error
     while following is not None and len(texts) < _LONGEST_CHAIN:

@@ -42,7 +42,6 @@ RATE = 1.0
 #: Interval at which a new sign of life looks for the first heartbeat, in seconds.
 _FIRST_LOOK_SECS = 0.1
 
-#: Name of the file with the exit code, beside the sign of life.
 _ENDED = "ended"
 
 

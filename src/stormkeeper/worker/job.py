@@ -20,7 +20,6 @@ from stormkeeper.topology.plan import Claim
 class UnpackedPackage:
     """A topology's package in a folder, which is only read."""
 
-    #: Absolute path.
     folder: Path
     manifest: PackageManifest
     description: Description

@@ -79,7 +79,6 @@ _DYING_SECS = 2.0
 
 _LOOK_SECS = 0.2
 
-#: The descriptor of the worker's log under a supervisor.
 _STDERR = 2
 
 
@@ -276,7 +275,6 @@ class TopologyWorker:
         )
 
     def _find_loss(self) -> WorkerError | None:
-        """Return why the main thread waits in vain, if so."""
         try:
             self._session.check_executors()
         except WorkerError as error:
@@ -311,7 +309,6 @@ class TopologyWorker:
         os._exit(code)
 
     def _jvm_failure(self, error: BaseException) -> WorkerError | None:
-        """Return the end of the JVM, if that caused `error`."""
         session = self._session.session
         if session is None or not isinstance(error.__cause__ or error, (Py4JError, OSError)):
             return None
@@ -448,7 +445,6 @@ class TopologyWorker:
         return None
 
     def _stay(self) -> None:
-        """Wait for the end of a plain script's queries."""
         if not self._script_queries.any:
             raise WorkerError(faults.starts_nothing(self._job.script))
         for run in self._live.wait():

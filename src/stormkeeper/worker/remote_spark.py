@@ -31,10 +31,8 @@ from stormkeeper.worker.worker_conf import slot_cores
 
 _STANDALONE: Final = "spark://"
 
-#: A standalone master's port, where none is named.
 _PORT: Final = 7077
 
-#: How long one master may take to accept a connection, in seconds.
 _CONNECT_SECS: Final = 3.0
 
 #: Name of the archive of a package's code. Spark wants each file that it is sent to have its own.
@@ -43,7 +41,6 @@ _ARCHIVE: Final = "stormkeeper-topology-code.zip"
 #: The attributes of a folder in a zip: its mode, and what DOS calls a folder.
 _FOLDER: Final = (0o040755 << 16) | 0x10
 
-#: The setting that names the Python of executors.
 PYTHON: Final = "spark.pyspark.python"
 
 
@@ -202,7 +199,6 @@ class ExecutorAbsence:
     """
 
     def __init__(self) -> None:
-        #: Whether there ever was an executor.
         self.had_one = False
         self._since: float | None = None
 

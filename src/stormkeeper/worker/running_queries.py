@@ -29,10 +29,8 @@ from stormkeeper.worker.batch_readings import BatchReadings, BatchRows
 
 log = logging.getLogger(__name__)
 
-#: Column of an observation with the number of rows.
 ROWS = "rows"
 
-#: Interval of the poll, in seconds.
 _PERIOD_SECS = 2.0
 
 #: Longest time that one look adds to the JVM's silence, in seconds.
@@ -85,7 +83,6 @@ class QueryEvents:
     """The runs of all queries in the attached sessions."""
 
     def __init__(self, counter: Counter) -> None:
-        #: Gets the next events.
         self.counter = counter
         self._changed = threading.Condition()
         self._runs: dict[str, QueryRun] = {}

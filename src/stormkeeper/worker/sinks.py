@@ -35,13 +35,11 @@ _Options = dict[str, Any]
 _QUERY = "query name"
 #: No option of Spark's has a blank in its name.
 _FORMAT, _TABLE, _FUNCTION = "sink format", "sink table", "sink function"
-#: The checkpoint that this module chose.
 _CHOSEN = "chosen checkpoint"
 
 #: Parent folder of checkpoints that are not named, by query name.
 _CHECKPOINTS = "spark.sql.streaming.checkpointLocation"
 
-#: Methods that configure a writer, or start it.
 _METHODS = (
     *("option", "options", "queryName", "format", "foreachBatch", "foreach"),
     *("start", "toTable"),
@@ -56,9 +54,7 @@ class Sink(NamedTuple):
 
     query: str | None = None
     format: str | None = None
-    #: Table, path or topic.
     target: str | None = None
-    #: Argument of ``foreachBatch`` or ``foreach``.
     function: object = None
 
 
@@ -190,7 +186,6 @@ def _check(folder: str, options: Mapping[str, Any]) -> None:
 
 
 def _checkpoint(spark: SparkSession, options: Mapping[str, Any]) -> str | None:
-    """Return the location of a query's checkpoint; None if Spark chooses."""
     if options.get("checkpointlocation"):
         return str(options["checkpointlocation"])
     root, name = spark.conf.get(_CHECKPOINTS, None), options.get(_QUERY)
@@ -244,7 +239,6 @@ class ScriptCheckpoints:
     def __init__(self, folder: Callable[[], str]) -> None:
         self._folder = folder
         self._starts = Counter[str]()
-        #: The last query of each name, until its next start.
         self._last: dict[str, tuple[Sink, StreamingQuery]] = {}
 
     def choose(self, sink: Sink) -> str | None:

@@ -37,7 +37,6 @@ _PACKAGES = "spark.jars.packages"
 _STDERR = 2
 _STDERR_PATH = "/proc/self/fd/2"
 
-#: Most bytes that are read of Spark's output from a failed start.
 _MOST_SAID = 256 * 1024
 
 #: Loggers of Spark that fill pages with errors of the user's code, which the worker logs once and
@@ -212,7 +211,6 @@ class WorkerSession:
         return chosen
 
     def _log_master(self, asked: Mapping[str, Any]) -> None:
-        """Log the effect of a script's own ``.master(...)``."""
         wanted, runs_on = asked.get(_MASTER), self._given.get(_MASTER)
         share = self._defaults(asked).get(_MASTER)
         if wanted is None or self._package is None:
@@ -313,13 +311,11 @@ def resolver_error(said: str) -> str | None:
 
 
 def _check_classic(values: Mapping[str, Any]) -> None:
-    """Refuse a session of Spark Connect."""
     if values.get("spark.remote") or values.get("spark.api.mode") == "connect":
         raise WorkerError(faults.CONNECT)
 
 
 def _log_size() -> int | None:
-    """Return the size of stderr, shared with the JVM, if that is a file."""
     try:
         status = os.fstat(_STDERR)
     except OSError:

@@ -155,7 +155,6 @@ class _Running:
     query: StreamingQuery
     #: Spark's id of the run; the query object would have to ask the JVM.
     run_id: str
-    #: Starts since the last batch.
     starts: Starts
 
 
@@ -224,7 +223,6 @@ class TopologyRun:
             ) from error
 
     def _settle(self, running: _Running) -> None:
-        """Wait for the first batch, or until the query waits for data."""
         deadline = time.monotonic() + _SETTLE_SECS
         while time.monotonic() < deadline and not self._stopping():
             run = self._run(running)
