@@ -227,7 +227,7 @@ def test_what_it_says_of_itself(leader, supervisor, tmp_path):
         taken = other.getsockname()[1]
         supervisor.configure(storm_health_check_dir=str(checks), logviewer_port=taken)
         node = supervisor.start()
-    assert f"port {taken} (logviewer.port) is taken" in supervisor.log
+    assert f"port {taken} (logviewer.port) is in use" in supervisor.log
     reason = "the health check disk.sh failed: it ended with exit code 1: / is full"
     assert record(leader, node).refuses == reason
 

@@ -30,15 +30,10 @@ _END_SECS: Final = 5.0
 
 
 class Assignments:
-    """Follows the assignments of all topologies from `start` to `close`.
+    """Follows the assignments of all topologies; `publish` gets all of them after each change.
 
     An unreadable assignment keeps its last value, or is None: unreadable is not absent. While the
     cluster's state is not reached, all assignments keep their values.
-
-    Parameters
-    ----------
-    publish
-        Called from this class's thread with all assignments, at first and after each change.
     """
 
     def __init__(self, storm: StormReads, publish: Callable[[Assigned], None]) -> None:
@@ -173,21 +168,11 @@ def find_orders(
     restart: Callable[[str], Restart],
     before: Mapping[int, SlotAssignment] = MappingProxyType({}),
 ) -> Orders:
-    """Return the orders to a supervisor.
+    """Return the orders to the supervisor `node` with these slots.
 
-    Of two launches on one port, of which one is not yet known to be taken back, the newer counts.
-    An assignment without ``launches`` comes from another Nimbus.
-
-    Parameters
-    ----------
-    node
-        Id of the supervisor.
-    ports
-        Its slots.
-    restart
-        Returns a topology's restart setting, as far as it is known.
-    before
-        Each slot's assignment so far, kept for topologies whose assignment cannot be read.
+    Of two launches on a port the newer counts. An assignment without ``launches`` comes from
+    another Nimbus. Slots keep the assignment `before` of a topology whose assignment cannot be
+    read.
     """
     newest: dict[int, tuple[Claim, str, WorkerLaunch]] = {}
     released: dict[int, Claim] = {}

@@ -1,12 +1,11 @@
 """Memory limits by the kernel: a control group (cgroup v2) for each worker.
 
-The kernel ends a worker that exceeds its limit at once, with all that it started. Without groups
-the supervisor measures now and then, and a worker may take all memory of the machine in between.
+The kernel ends a worker over its limit at once, with all its children; the supervisor's own
+measurements may come too late.
 
-In cgroup v2 a group that delegates controllers can have no process of its own. systemd puts a
-restarted service into the group of its unit, which fails if workers are left in groups below. So
-the supervisor creates groups only if its own group is named `LEAF`; theirs are beside it. systemd
-does so with ``DelegateSubgroup=``, from version 254 on.
+In cgroup v2 a group that delegates controllers can have no process, and systemd puts a restarted
+service into its unit's group, which fails if workers are left below. So the supervisor's own group
+must be `LEAF`, with the workers' beside it (``DelegateSubgroup=`` of systemd 254).
 """
 
 from __future__ import annotations

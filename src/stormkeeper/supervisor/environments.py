@@ -1,8 +1,7 @@
 """Python environments of topologies, shared by topologies with the same requirements.
 
-An environment is a virtual environment with the required packages, over the supervisor's own, which
-has PySpark and Stormkeeper. (A virtual environment does not see the one that it was created from,
-so a ``.pth`` file adds it.) It is built under another name, and renamed when it is complete.
+An environment is a virtual environment with the requirements, and a ``.pth`` file that adds the
+supervisor's own packages (PySpark, Stormkeeper). It is built under another name and then renamed.
 """
 
 from __future__ import annotations
@@ -50,18 +49,7 @@ _LINK = "_stormkeeper_base.pth"
 
 
 class Environments:
-    """The environments of a machine. Thread-safe.
-
-    Parameters
-    ----------
-    folder
-        Parent folder of all environments, used by one process at a time; unfinished builds of an
-        earlier process are removed.
-    base
-        Python and packages of this process.
-    build_secs
-        Timeout of pip.
-    """
+    """The environments of a machine, in a folder for a single process. Thread-safe."""
 
     def __init__(self, folder: Path, base: Base, *, build_secs: float = BUILD_SECS) -> None:
         self._folder = folder
@@ -85,20 +73,9 @@ class Environments:
     def python(self, manifest: PackageManifest, unpacked: Path, *, wait_secs: float) -> Path:
         """Return the Python of a topology; build the environment if needed.
 
-        One of several callers builds, and all get the result. Without requirements, it is the
-        Python of this process.
-
-        Parameters
-        ----------
-        unpacked
-            Folder of the unpacked package. If the package has wheels, no index is asked.
-        wait_secs
-            Longest wait for another caller's build.
-
-        Raises
-        ------
-        EnvironmentBuildError
-            The build failed or is not done; the message ends with pip's last lines.
+        A single caller builds, and the others wait up to `wait_secs`. Without requirements, it is
+        the Python of this process. No index is asked for a package with wheels, which lies in
+        `unpacked`. Raises `EnvironmentBuildError` with pip's last lines.
         """
         name = self.identity(manifest)
         if name is None:

@@ -126,16 +126,9 @@ def _last_line(output: IO[bytes]) -> str:
 
 
 class HealthWatch:
-    """A thread that checks the machine's health.
+    """A thread that checks the operator's checks and these folders' disks.
 
-    Parameters
-    ----------
-    conf
-        Names the folder of the operator's checks.
-    folders
-        Folders of the supervisor's and the workers' files.
-    publish
-        Called after each round with the reason why the machine takes no new work, or None.
+    `publish` gets the reason why the machine takes no new work, or None, after each round.
     """
 
     def __init__(

@@ -171,12 +171,7 @@ _WAIT_SECS: Final = BUILD_SECS + 2 * CHECK_SECS
 class Preparations:
     """Preparations of launches, each on a thread: code and environments. Thread-safe.
 
-    There are at most as many threads as slots, beside those of abandoned requests.
-
-    Parameters
-    ----------
-    answer
-        Called with a slot's port and the answer to its request.
+    `answer` gets a slot's port and the answer to its request.
     """
 
     def __init__(

@@ -120,8 +120,8 @@ class LocalState:
     def next_start(self) -> int:
         """Return the number of a worker's start, greater than all before.
 
-        If the last number is lost or corrupt, the next is the time in seconds since 1970, which no
-        supervisor's starts reach. Raises `SupervisorError` if the number cannot be written.
+        If the last number is lost, the next is the time in seconds since 1970. Raises
+        `SupervisorError` if the number cannot be written.
         """
         path = self._folder / _STARTS
         text = (self._read(path) or b"").strip()

@@ -136,11 +136,10 @@ def is_topology(storm_id: str) -> bool:
 
 
 class LogFiles:
-    """The logs in the folder `Directories.all_artifacts`, which need not exist yet. Thread-safe.
+    """The logs in the folder `Directories.all_artifacts`. Thread-safe.
 
-    No other file can be reached: a name has three parts (a topology's id, a port, and
-    ``worker.log`` or a renamed one), each part is opened below the one before, no link is followed,
-    and only a regular file is read.
+    No other file can be reached: each of a name's three parts is checked and opened below the one
+    before, no link is followed, and only a regular file is read.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -166,7 +165,7 @@ class LogFiles:
         return found[:MOST_FILES]
 
     def read(self, name: LogName, start: int | None, length: int) -> Piece:
-        """Read `length` bytes of a file, or `MOST_BYTES` at most, from `start`, or else the last.
+        """Read up to `length` bytes, at most `MOST_BYTES`, from `start`, or else the last bytes.
 
         Raises `OSError` if the file is missing, unreadable, or no regular file.
         """

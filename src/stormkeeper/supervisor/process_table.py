@@ -1,13 +1,11 @@
 """The processes of a machine, from ``/proc`` (Linux): identity, membership in workers, ends.
 
-A process is identified by its pid and its start time, as Linux reuses pids.
-
-A worker starts Spark's JVM, which starts Python workers; they may have sessions of their own, and
-parents that are gone. A process belongs to a worker if
+Linux reuses pids, so a process is identified by pid and start time. A process belongs to a worker
+if
 
 - its environment has the worker's mark, which children inherit;
-- it is in the worker's session and was started before the worker was last seen alive (later the
-  session's number may be another's);
+- it is in the worker's session and started before the worker was last seen alive (the session's
+  number may be reused later);
 - it belonged to the worker at an earlier look; or
 - its parent belongs to the worker.
 """
@@ -183,18 +181,8 @@ def members(
 ) -> list[ProcessId]:
     """Return the running processes of a worker, in the order of start.
 
-    Parameters
-    ----------
-    table
-        All processes, by pid.
-    marked
-        Pids of processes with the worker's mark.
-    main
-        The worker's main process, its session's leader, if known.
-    main_seen
-        When the main process was last seen alive, in ticks.
-    before
-        Result of the last look.
+    `marked` are the pids with the worker's mark, `main` is the main process, last seen alive at
+    `main_seen` in ticks, and `before` is the last result.
     """
     known = frozenset(before)
     found = {

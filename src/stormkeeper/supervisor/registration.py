@@ -113,14 +113,7 @@ def slot_reports(
 ) -> dict[int, SlotReport]:
     """Build the reports of slots without a simply running worker, by port.
 
-    Parameters
-    ----------
-    slots
-        All slots.
-    before
-        The last reports.
-    now
-        Seconds since 1970.
+    `before` are the last reports; `now` is in seconds since 1970.
     """
     found = {}
     for port, slot in slots.items():
@@ -257,9 +250,8 @@ class _Report(NamedTuple):
 class ErrorReports:
     """A thread that reports errors of workers to ``/errors``, for each of their queries.
 
-    ZooKeeper keeps ten errors of a component, which end with their workers' sessions, and the last
-    one. So the report of a crash must not displace the worker's own error: it repeats that error,
-    and has the last lines of the log only if the worker reported none.
+    ZooKeeper keeps ten errors of a component. A crash must not displace the worker's own error, so
+    the report repeats that error, or else the last lines of the log.
     """
 
     def __init__(self, storm: StormClusterState, host: str) -> None:
@@ -300,15 +292,8 @@ class ErrorReports:
     ) -> None:
         """Report the crash of a worker; returns at once.
 
-        Parameters
-        ----------
-        text
-            The number of the crash and how the worker ended, in one line.
-        began
-            Start of the process, in seconds since 1970, if known. Errors that the worker has
-            reported since are repeated.
-        log_end
-            Last lines of its log, for a worker without own errors.
+        Own errors since the worker's start at `began` are repeated; without any, `log_end` is
+        reported.
         """
         self._put(_Report(assignment, port, text, began, log_end))
 

@@ -1,8 +1,7 @@
 """The thread of a supervisor's slots: feeds their state machines with events, obeys instructions.
 
 The thread waits at one place: for messages of other threads, for the ends of workers' main
-processes (by a descriptor of each, so that an end is noticed at once), and for the next deadline.
-Whatever takes long, other threads do, and answer by a message.
+processes, and for the next deadline. Other threads do whatever takes long.
 """
 
 from __future__ import annotations
@@ -279,8 +278,8 @@ class SlotLoop:
     def _judged(self, worker_id: str, look: WorkerLook, now: float) -> WorkerLook | None:
         """Add an ended worker's exit code; None if that is not yet known.
 
-        Exit code 0 alone proves nothing, as user code can end the process with any code. So a
-        worker writes that its queries have ended: to a file, or else to the cluster's state.
+        User code can end the process with any code, so a worker also writes to a file, or else to
+        the cluster's state, that its queries have ended.
         """
         written = self._context.launcher.written_exit_code(worker_id)
         if written is not None:

@@ -1,8 +1,7 @@
 """Values of a slot: assignment, records that outlive a supervisor, timeouts, events, instructions.
 
-Records are written as JSON (`local_state`), so their fields are plain. Events and instructions of a
-preparation carry the number of its request, and those of a worker its id; so a late event of an
-earlier request or worker is recognised.
+Records are stored as JSON (`local_state`). Events carry the request's number or the worker's id, so
+that late ones are recognised.
 """
 
 from collections.abc import Mapping

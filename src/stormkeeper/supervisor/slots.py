@@ -1,13 +1,9 @@
 """The state machine of a slot: events with their time go in, instructions come out.
 
-The rules:
-
-- A slot has at most one worker. A worker is forgotten only when none of its processes is left, and
-  no other is launched before.
+- A slot has at most one worker, and launches no other before none of its processes is left.
 - A launch is recorded first, so that the next supervisor looks for its worker.
-- A worker with another assignment than the slot's is ended, and so is a worker without a sign of
-  life, or over its memory limit in two measurements in a row.
-- Code and environment of the next assignment are prepared while the last worker ends.
+- A worker with an old assignment, without a sign of life, or over its memory limit twice, is ended.
+- The next assignment is prepared while the last worker ends.
 - Every wait has a timeout; `SlotMachine.deadline` is the next.
 """
 
@@ -205,16 +201,8 @@ class _Worker:
 class SlotMachine:
     """The state machine of a slot.
 
-    Parameters
-    ----------
-    new_worker_id
-        Returns a new id for each launch.
-    record
-        Record of an earlier supervisor. Its worker counts as starting until `WorkerGone`.
-    now
-        Seconds of a monotonic clock, as in all methods.
-    clock
-        Seconds since 1970, for the time of the first crash.
+    The worker of a `record` counts as starting. `now` is in seconds of a monotonic clock, as in all
+    methods; `clock` is in seconds since 1970.
     """
 
     def __init__(

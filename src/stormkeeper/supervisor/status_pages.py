@@ -42,15 +42,8 @@ def pages(
 ) -> dict[str, Callable[[str], Page]]:
     """Return the handlers of a supervisor's pages, by path.
 
-    ``/metrics`` has the metrics, ``/healthz`` whether the slots' thread runs, ``/readyz`` whether
-    the supervisor takes new work, and the status of each slot.
-
-    Parameters
-    ----------
-    unready
-        Returns why the supervisor takes no new work, if so.
-    clock
-        Seconds of the status's monotonic clock.
+    ``/healthz`` is healthy while the slots' thread runs; ``/readyz`` shows whether the supervisor
+    takes new work, and each slot. `unready` returns why not.
     """
 
     def metrics(accept: str) -> Page:

@@ -1,12 +1,8 @@
 """The code of topologies on this machine: fetched from a Nimbus, verified, and unpacked.
 
-A topology has three blobs: package, description and configuration. Before each start of a worker
-their checksums are compared with the cluster's state, so a changed configuration counts from the
-next start on. If the cluster's state cannot be read, the local blobs are used.
-
-Packages are unpacked in folders by checksum, so a running worker's package stays when a new one is
-fetched. Before each start the files are compared with the manifest, and unpacked again if one
-differs.
+Before each start of a worker the checksums of package, description and configuration are compared
+with the cluster's state, if that can be read. Packages are unpacked in folders by checksum, so a
+running worker keeps its own; before each start the files are compared with the manifest.
 """
 
 from __future__ import annotations
@@ -69,15 +65,9 @@ class LocalTopologyCode:
     def fetch(self, storm_id: str, is_wanted: Callable[[], bool]) -> None:
         """Fetch the newest version of a topology's code, if needed.
 
-        A second caller for the topology waits for the first. `is_wanted` is asked now and then
-        whether to go on.
-
-        Raises
-        ------
-        CodeError, StateError
-            The code could not be fetched.
-        SupervisorError
-            The code cannot be run, or the disk did not take it.
+        A second caller for a topology waits for the first. `is_wanted` may cancel. Raises
+        `CodeError` or `StateError` if the fetch fails, `SupervisorError` if the code cannot be run
+        or stored.
         """
         with self._lock:
             turn = self._fetching.setdefault(storm_id, threading.Lock())

@@ -88,12 +88,7 @@ class _Worker:
 class WorkerProcesses:
     """The workers of a supervisor. Not thread-safe.
 
-    Parameters
-    ----------
-    owner
-        Folder of the supervisor, which identifies it across its starts.
-    groups
-        Control groups that limit the workers' memory, if available.
+    `owner` is the supervisor's folder, which identifies it across starts.
     """
 
     def __init__(self, owner: str, groups: ControlGroups | None = None) -> None:
@@ -212,8 +207,8 @@ class WorkerProcesses:
     def end_strays(self, timeout_secs: float) -> int:
         """Kill the workers that were neither started nor adopted here; return their number.
 
-        There are some only if records were lost. To be called before the first launch, or a slot
-        may have two workers. Raises `SupervisorError` if some still run after `timeout_secs`.
+        To be called before the first launch, or a slot may have two workers. Raises
+        `SupervisorError` if some still run after `timeout_secs`.
         """
         deadline = time.monotonic() + timeout_secs
         strays = self.strays()

@@ -1,13 +1,10 @@
 """Rows that ``foreachBatch`` functions read of their batches: the fullest reading counts.
 
-Each action of such a function computes the batch again, and counts its rows again; Spark's progress
-reports only the last action: after a write and a ``show(1)``, two rows. So the counts of all
-actions are taken from Spark's accumulators when the function returns. An action may stop early, as
-``show(1)`` does, which its plan tells. If no action reads the batch to its end, the count is marked
-as partial. Plans are looked up after the commit, so that no batch waits.
-
-Spark has no public interface for this: the names are those of Spark 4.3. If they change, the
-progress counts, as it does for every other sink.
+Each action of such a function computes the batch again and counts its rows again, and Spark's
+progress reports only the last action. So the counts of all actions are taken from Spark's
+accumulators. An action such as ``show(1)`` stops early, which its plan tells; if no action reads
+the whole batch, the count is marked as partial. The names are those of Spark 4.3, without a public
+interface; if they change, the progress counts.
 """
 
 from __future__ import annotations
@@ -141,12 +138,8 @@ def _stopped(operators: Iterable[str]) -> bool:
 def parsed(text: str, batch_rdd: int, own_action: int | None) -> list[BatchReading]:
     """Parse the readings in an accumulator's text (Spark 4.3).
 
-    Parameters
-    ----------
-    batch_rdd
-        Number of the batch's RDD; older RDDs are stages in front of it, read whole.
-    own_action
-        Number of the micro-batch itself, which readings of RDDs have; such readings have no plan.
+    Readings of RDDs older than `batch_rdd` are of stages in front of the batch; readings with
+    `own_action`, the micro-batch itself, have no plan.
     """
     readings = []
     for rdd, action, partitions in _READING.findall(text):

@@ -1,18 +1,13 @@
 """Claims in checkpoints, which keep two launches of a query from running at once.
 
-A worker that is cut off from the cluster runs on while its replacement starts, and both would write
-to one checkpoint and one sink. So each launch has a claim, greater than those of earlier launches,
-and writes it into the query's checkpoint before it starts the query. A worker that sees a greater
-claim there ends the query; it looks before each batch of a ``foreachBatch`` function, and every
-second.
+A worker that is cut off from the cluster runs on while its replacement starts. So each launch
+writes a claim, greater than all earlier ones, into the query's checkpoint before it starts the
+query, and ends the query when it sees a greater claim: it looks before each batch of a
+``foreachBatch`` function, and every second. Spark refuses the commit of a batch that already runs,
+but its rows stay in the sink, which has to accept a repeated batch.
 
-A batch that already runs cannot be stopped from outside. Spark refuses its commit, as the newer
-launch has written the log of offsets; what the batch has written to its sink stays, and a sink has
-to accept a repeated batch.
-
-A claim is a file whose name decides, so no claim can be half written, and no two launches write one
-file. The content names the owner. A plain script names its checkpoints itself, so two topologies
-may share one: then the older topology waits until the other is gone.
+The name of a claim's file decides, so no claim is half written; the content names the owner. Two
+topologies may name the same checkpoint in plain scripts: the older waits until the other is gone.
 """
 
 from __future__ import annotations
@@ -155,13 +150,9 @@ class Claims:
     ----------
     claims
         By query id. A query without a claim runs without, as under `storm local`.
-    checkpoint
-        Returns a query's checkpoint, by query id.
     begin
-        Called before a checkpoint without any claim is claimed. Raises `ClaimedError` if this
-        launch must not claim it any more.
-    owner
-        Returns the owner to write with a claim, if any.
+        Called before the first claim in a checkpoint; raises `ClaimedError` if the launch was taken
+        back.
     is_gone
         Whether the topology of an owner is known to be gone.
     """
@@ -188,14 +179,8 @@ class Claims:
     def take(self, query: str, claim: Claim | None = None) -> None:
         """Claim a query before the start, with the job's claim or else with `claim`.
 
-        Raises
-        ------
-        OccupiedError
-            Another topology, not known to be gone, has claimed the checkpoint later.
-        ClaimedError
-            A later launch of this topology has claimed the checkpoint.
-        WorkerError
-            The checkpoint cannot be read or written.
+        Raises `OccupiedError` if another topology has claimed the checkpoint later, `ClaimedError`
+        if a later launch has, and `WorkerError` if the checkpoint cannot be read or written.
         """
         claim = self._claims.get(query, claim)
         if claim is None:
@@ -310,16 +295,15 @@ class Claims:
 class JobClaims:
     """The claims of a job: for each query of a topology, or for a plain script as a whole.
 
-    A script is one query to the cluster, and may have several checkpoints. Each is claimed when its
-    query starts, and the script ends when one of them is lost. A query without a fixed checkpoint
-    needs no claim.
+    A script's checkpoints are claimed when their queries start, and the script ends when a claim is
+    lost. A query without a fixed checkpoint needs no claim.
 
     Parameters
     ----------
     checkpoint
         Returns the checkpoint of a topology's query, by query id.
     begin
-        Tells the cluster that a launch claims a query's checkpoint for the first time.
+        Records that a launch is the first to claim a query's checkpoint.
     is_gone
         Whether the topology of an owner is known to be gone.
     note
@@ -358,9 +342,7 @@ class JobClaims:
     def take_for_script(self, location: str | None) -> None:
         """Claim the checkpoint of a query that a script is about to start.
 
-        Waits as long as the checkpoint belongs to another topology that has claimed it later.
-        Raises `ClaimedError` if a later launch has claimed it, and `WorkerError` if it cannot be
-        read or written.
+        Waits while another topology has a later claim; raises as `Claims.take` otherwise.
         """
         if location is None:
             return

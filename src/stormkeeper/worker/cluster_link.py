@@ -1,8 +1,7 @@
 """A worker's session with the cluster's state: the topology's status, and the worker's reports.
 
-A worker runs on without ZooKeeper. So one thread makes all calls, however long they take, and a
-report waits until it is written. Only a supervisor's worker has a session; any other worker needs
-no ZooKeeper, and its topology counts as active.
+A single thread makes all calls, however long they take, as a worker runs on without ZooKeeper. Only
+a supervisor's worker has a session; for any other the topology counts as active.
 """
 
 from __future__ import annotations
@@ -355,11 +354,10 @@ class WorkerReports:
             return False
 
     def begin_claim(self, query: str, stopping: Callable[[], bool]) -> None:
-        """Record that this launch is the first to claim a query's checkpoint.
+        """Record that this launch is the first to claim a query's checkpoint, and wait for the write.
 
-        Waits until that is written, also while ZooKeeper is not reached: a query that is not
-        recorded as begun may be moved to another machine. Raises `ClaimedError` if the launch was
-        taken back, and `WorkerError` if the record cannot be written or the worker stops.
+        A query that is not recorded as begun may be moved to another machine. Raises `ClaimedError`
+        if the launch was taken back, and `WorkerError` if the write fails or the worker stops.
         """
         if self._link is None:
             return

@@ -107,22 +107,9 @@ def describe(
 ) -> Description:
     """Run a script in this process, after `scripts.prepare`, and describe the result.
 
-    Parameters
-    ----------
-    settle
-        Returns the configuration of the script's Spark session, from the first topology if there
-        is one by then; None: no session.
-    py_files
-        Modules and archives for Spark's Python workers.
-    session_first
-        Whether the session starts before the script.
-
-    Raises
-    ------
-    NeedsSessionError
-        The script or PySpark asked for a session without there being one.
-    TopologyError, WorkerError
-        The script has a fault.
+    `settle` returns the configuration of the script's Spark session; None: no session. Raises
+    `NeedsSessionError` if the script or PySpark asks for a session without one, and `TopologyError`
+    or `WorkerError` for a fault of the script.
     """
     made: list[Topology] = []
     session = None

@@ -1,16 +1,13 @@
 """The log of a worker's Spark driver: rotation, and levels that are set at run time.
 
-Rotation: the supervisor has opened the log as the worker's stdout and stderr, and the JVM and
-Spark's Python workers have inherited both. So the file can be neither replaced nor truncated
-without a loss. Old content is copied to compressed files and then removed at the beginning
-(fallocate(2), FALLOC_FL_COLLAPSE_RANGE), which writers that append do not notice. Only whole blocks
-can be removed, so a line may be divided between two files. On a file system without this call, the
-file is copied and emptied, and lines that are written within the milliseconds between are lost.
+Rotation: the worker, the JVM and Python workers share the open file, so it can be neither replaced
+nor truncated without a loss. Old content is copied to compressed files and removed at the beginning
+in whole blocks (FALLOC_FL_COLLAPSE_RANGE of fallocate(2)), which appending writers do not notice. A
+file system without this call loses lines that are written between the copy and the truncation.
 
-Levels: ``storm set_log_level`` sets them for loggers of Python in the worker's process and for
-loggers of the driver's JVM (log4j 2), neither for Spark's Python workers nor for executors
-elsewhere. ``ROOT`` is the root logger of both. When a level is removed or expires, a logger gets
-its earlier level back, or the one of the request (``reset_log_level``).
+Levels: ``storm set_log_level`` sets them for Python in the worker's process and for the driver's
+JVM (log4j 2), not for Python workers or executors. When a level is removed or expires, a logger
+gets the earlier level back, or the request's (``reset_log_level``).
 """
 
 from __future__ import annotations
@@ -116,24 +113,8 @@ class LogRotation:
 def rotate(file: Path, kept: int, cancelled: Callable[[], bool] = lambda: False) -> bool:
     """Move all of a file but the last block to ``FILE.1.gz``; older files get the next number.
 
-    Parameters
-    ----------
-    file
-        All its writers append.
-    kept
-        Most compressed files.
-    cancelled
-        Asked now and then; if true, the file stays unchanged.
-
-    Returns
-    -------
-    bool
-        False if it was cancelled.
-
-    Raises
-    ------
-    OSError
-        The disk does not take the copy.
+    All writers have to append. Returns False, without a change, if `cancelled`. Raises `OSError` if
+    the disk does not take the copy.
     """
     first, new = _numbered(file, 1), file.with_name(f"{file.name}.new")
     with file.open("rb+") as log_file:

@@ -1,12 +1,11 @@
 """Counts of a worker's executors, from rows per micro-batch to sums over Storm's windows.
 
-Each edge of a topology's query, from a component to a reader of it, has one observation, which
-counts the rows of a micro-batch. Spark computes a component that is read twice in a query twice,
-each time on an edge of its own; so a branch that takes only some rows (``limit``) does not falsify
-the counts of another. A query of a plain script is one component, which emits the rows that reach
-the sink.
+Each edge of a query, from a component to a reader, has an observation that counts rows. Spark
+computes a component with two readers twice, each time on its own edge, so a branch with a ``limit``
+does not falsify the other. A query of a plain script is a single component, which emits the rows
+that reach the sink.
 
-As in Storm, a window consists of twenty buckets: a count stays for 19 to 20 twentieths of it.
+As in Storm, a window has twenty buckets: a count stays for 19 to 20 twentieths of it.
 """
 
 from __future__ import annotations
@@ -268,12 +267,8 @@ class TopologyCounts:
 class ScriptQueries:
     """Counts the queries of a plain script, each as a component with a single task.
 
-    A component has the query's name, or else ``query-N``, in the order of first starts.
-
-    Parameters
-    ----------
-    one
-        Id of the single component that all queries are in a cluster; None: each is its own.
+    A component has the query's name, or else ``query-N`` in the order of first starts. In a cluster
+    all queries are the component `one`.
     """
 
     def __init__(

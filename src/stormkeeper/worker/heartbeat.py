@@ -59,20 +59,9 @@ def heartbeat(
 ) -> ClusterWorkerHeartbeat:
     """Build the record of a heartbeat.
 
-    Parameters
-    ----------
-    executors
-        Executors with their statistics; none while the worker starts.
-    time_secs
-        Wall-clock time, in seconds since 1970.
-    completed
-        Whether all queries have ended by themselves, without an error.
-    inactive
-        Whether the queries wait because the topology is not active.
-    jvm_silent_ms
-        Time since the JVM stopped answering; None while the JVM answers.
-    waiting
-        Reason why the worker waits, if it does.
+    `executors` is empty while the worker starts; `inactive` means that queries wait for the
+    topology's activation; `jvm_silent_ms` is None while the JVM answers; `waiting` is the reason of
+    a wait.
     """
     return ClusterWorkerHeartbeat(
         storm_id=storm_id,
@@ -154,16 +143,7 @@ def next_due(due: float, period: float, now: float) -> float:
 class Beater:
     """A thread that sends a heartbeat at once and then every `period_secs`, until closed.
 
-    Parameters
-    ----------
-    connect
-        Connects a sender; called again after an error.
-    heartbeat
-        Returns the serialised heartbeat of now.
-    on_first
-        Called once, after the first heartbeat was accepted.
-    clock
-        Seconds of a monotonic clock.
+    `connect` is called again after an error; `on_first` once, after the first accepted heartbeat.
     """
 
     def __init__(
@@ -245,19 +225,8 @@ class Beater:
 class AliveFile:
     """A file that is touched every `period_secs` as long as the heartbeat thread makes progress.
 
-    Progress is an attempt to beat, accepted or not: a worker goes on without Pacemakers. That the
-    process exists, the supervisor sees by itself.
-
-    Parameters
-    ----------
-    file
-        Created if absent.
-    beaten_at
-        Returns the time of the last attempt to beat; None before the first.
-    stuck_secs
-        Longest time of one attempt.
-    clock
-        Seconds of the monotonic clock of `beaten_at`.
+    Progress is an attempt to beat within `stuck_secs`, accepted or not, as a worker goes on without
+    Pacemakers. `beaten_at` returns the time of the last attempt.
     """
 
     def __init__(

@@ -75,19 +75,15 @@ class Job:
     Parameters
     ----------
     script
-        Topology or plain PySpark script; relative to the package, if there is one.
+        Topology or plain script; relative to the package, if any.
     node
         Id of the supervisor.
     port
-        Port of the slot.
-    arguments
-        The script's arguments; default: those of the package.
-    py_files
-        Modules and archives of modules beside those of the package.
+        Names the slot.
     queries
         Ids of the queries to run; default: all.
     claims
-        The claim of each query, by id.
+        Of each query, by id.
     package
         Package from a supervisor. Then only queries with a claim run, and the worker follows the
         topology's status and reports to the cluster's state.

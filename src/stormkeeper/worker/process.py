@@ -85,18 +85,8 @@ _STDERR = 2
 def serve(conf: Conf, job: Job, settle: Callable[[Topology | None], Conf] | None = None) -> int:
     """Run a worker until all queries have ended, or until a signal; return the exit code.
 
-    Parameters
-    ----------
-    conf
-        Configuration of the heartbeats.
-    settle
-        Returns the configuration of the queries, once the topology is known; default: `conf` with
-        the topology's own values.
-
-    Raises
-    ------
-    ConfigError
-        The configuration of the queries is invalid.
+    `settle` returns the configuration of the queries, once the topology is known; `conf` is that of
+    the heartbeats. Raises `ConfigError`.
     """
     die_with_parent()
     worker_conf.warn_of_silent_pacemakers(conf)
@@ -244,7 +234,7 @@ class TopologyWorker:
     def stop_when(self, asked: Callable[[float], bool]) -> None:
         """Stop everything when `asked`, when the JVM is lost, or when a script is deactivated.
 
-        `asked` waits for so many seconds, and returns whether the worker is asked to stop.
+        `asked` waits for so many seconds.
         """
         while not asked(_LOOK_SECS) and not self._stop_request.is_asked:
             if self._has_finished:

@@ -1,8 +1,7 @@
 """Spark on other machines: a driver's settings, the code and errors of executors, and their loss.
 
-``spark.master`` names where a session's tasks run: with ``local[N]`` in the driver's own JVM, with
-any other master in executors, processes on other machines. The settings are for Spark's standalone
-master (``spark://HOST:PORT``), the rest for all such masters.
+With ``spark.master=local[N]`` tasks run in the driver's JVM, with any other master in executors on
+other machines. The settings here are for Spark's standalone master (``spark://HOST:PORT``).
 """
 
 from __future__ import annotations
@@ -57,11 +56,9 @@ def is_standalone(master: object) -> bool:
 def defaults(conf: Conf, cores: int) -> dict[str, str]:
     """Return the default settings of a driver for a standalone master.
 
-    - The driver takes as many cores as its slot has of this machine's `cores`, or of
-      `supervisor.cpu.capacity`. Without a limit the first driver would get all cores of the
-      cluster, and the second would wait for ever.
-    - Executors connect to the machine's name in the cluster. The driver listens on all addresses,
-      as that name may be a loopback address on the machine itself.
+    The driver takes its slot's cores (of `supervisor.cpu.capacity`, if set): without a limit the
+    first driver would get all cores of the cluster. It listens on all addresses, as its name in the
+    cluster may be a loopback address on the machine itself.
     """
     capacity = conf["supervisor.cpu.capacity"]
     of_supervisor = cores if capacity is None else int(capacity / 100)
@@ -148,9 +145,7 @@ def remedy(text: str, values: Mapping[str, Any]) -> str | None:
 def write_code(package: UnpackedPackage, folder: Path) -> Path:
     """Write the code of a package to an archive of modules in a folder; return the archive's path.
 
-    The archive holds the files of the manifest alone, without later ones such as Python's caches,
-    and is the same to the byte for the same package. Raises `OSError` if the disk does not take it
-    or a file is missing.
+    The archive has the files of the manifest alone, and always the same bytes. Raises `OSError`.
     """
     prefix = manifest.CODE
     names = sorted(
@@ -193,9 +188,8 @@ _LOOK_SECS: Final = 1.0
 class ExecutorAbsence:
     """The time since the last executor.
 
-    A driver that never had an executor may wait for cores of others. A driver that lost all of them
-    may wait in vain: it registers with a standalone master once, and a master that has restarted
-    does not know it, and ends its executors.
+    A driver that lost all executors may wait in vain, unlike one that never had any: it registers
+    with a standalone master once, and a restarted master does not know it.
     """
 
     def __init__(self) -> None:
@@ -215,14 +209,8 @@ class ExecutorAbsence:
 class ExecutorWatch:
     """Watches the executors of a session from a separate thread, as JVM calls have no deadline.
 
-    Parameters
-    ----------
-    count
-        Returns the number of executors; an error of the JVM ends the watch.
-    wanted
-        Returns the text for `waiting`, after `wait_secs` without an executor.
-    limit_secs
-        Time without executors, after there were some, until `has_lost`.
+    After `wait_secs` without an executor, `wanted` gives the text for `waiting`; after `limit_secs`
+    without those that there were, `has_lost` is true.
     """
 
     def __init__(

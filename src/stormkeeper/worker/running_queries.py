@@ -1,11 +1,8 @@
 """The streaming queries that run in this process: events from Spark, and a poll of the JVM.
 
-Spark calls listeners from one thread, event by event, and keeps each query's order: the end of a
-query follows all of its micro-batches.
-
-A call into the JVM has no deadline. So one thread polls, and another (`JvmWatch.look`) measures how
-long the poll has had no answer. The time in which this process did not run is left out: after a
-laptop or container slept, the JVM gets its time as well.
+Spark calls listeners from a single thread, and the end of a query follows all of its micro-batches.
+A call into the JVM has no deadline, so one thread polls, and another (`JvmWatch.look`) measures the
+silence, without the time in which this process did not run, as on a sleeping laptop.
 """
 
 from __future__ import annotations
@@ -200,14 +197,7 @@ class Trigger:
 class JvmWatch:
     """Polls the JVM on a thread, for the JVM's silence and the running batches.
 
-    Parameters
-    ----------
-    said_secs
-        Silence after which heartbeats report it, in seconds.
-    ask
-        Calls the JVM for the states of all runs.
-    clock
-        Seconds of a monotonic clock.
+    Heartbeats report a silence of `said_secs`. `ask` returns the states of all runs.
     """
 
     def __init__(

@@ -26,24 +26,10 @@ def prepare(
     py_files: Sequence[Path] = (),
     root: Path | None = None,
 ) -> None:
-    """Set up this process like ``python SCRIPT ARGUMENTS``.
+    """Set up this process like ``python SCRIPT ARGUMENTS``, also for Spark's Python workers.
 
-    Spark's Python workers find modules beside the script, too; they get `py_files` with the session
-    (`SparkContext.addPyFile`).
-
-    Parameters
-    ----------
-    py_files
-        Modules and archives of modules that the script can import.
-    root
-        First folder in ``sys.path``; default: the script's own.
-
-    Raises
-    ------
-    WorkerError
-        A file is missing.
-    TopologyError
-        The script's source has a fault.
+    `root` is the first folder in ``sys.path``; default: the script's own. Raises `WorkerError` for
+    a missing file, `TopologyError` for a fault in the source.
     """
     for file in (script, *py_files):
         if not file.is_file():
@@ -76,23 +62,9 @@ def run(
 ) -> dict[str, Any]:
     """Run the whole script and return the global names.
 
-    The script stays the module ``__main__``, so that PySpark sends its functions to Python workers
-    by value; the workers could not import them.
-
-    Parameters
-    ----------
-    declared
-        Called with each topology, when the script creates it.
-    root
-        As for `prepare`. A script in a folder below is a module of that package, as with
-        ``python -m``.
-
-    Raises
-    ------
-    WorkerError
-        The script exits with a status other than 0.
-    Exception
-        Any exception of the script.
+    The script stays the module ``__main__``, so that PySpark pickles its functions by value.
+    `declared` gets each topology when created. Raises `WorkerError` for an exit status other than
+    0, and all exceptions of the script.
     """
     module = types.ModuleType("__main__")
     module.__file__ = str(script)

@@ -1,8 +1,8 @@
 """The end of a worker: exit codes, the time for each step, and the stop of queries.
 
-Spark can only interrupt a query, and repeats the interrupted batch at the next start; rows that a
-``foreachBatch`` function has written by then are not counted. So a stop waits for the running
-batch, and a `BatchGate` keeps the next batch from the function.
+Spark can only interrupt a query, whose batch is repeated later; rows that a ``foreachBatch``
+function has written by then are not counted. So a stop waits for the running batch, and a
+`BatchGate` keeps the next batch from the function.
 """
 
 from __future__ import annotations
@@ -85,14 +85,8 @@ _END_LOOK_SECS = 0.2
 class StopRequest:
     """Whether the worker is asked to end early, and with which exit code. Thread-safe.
 
-    Parameters
-    ----------
-    signalled
-        Whether a signal asks the worker to end.
-    stopped_code
-        Exit code after a signal.
-    write_code
-        Writes `INACTIVE` for the supervisor, which accepts that code only if it is written.
+    `stopped_code` applies after a signal. `write_code` writes `INACTIVE`, which the supervisor
+    accepts only in writing.
     """
 
     def __init__(

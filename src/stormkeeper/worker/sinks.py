@@ -1,11 +1,9 @@
 """Sinks and checkpoints of all streaming writers of this process.
 
-A file sink (``format("parquet")`` and the like) keeps a log of its batches in ``_spark_metadata``,
-beside its files, and skips a batch whose number is in the log, as written before a crash. A query
-with a new checkpoint counts from 0 again: in the folder of an earlier run, Spark would drop its
-rows up to the last number of that run, without a word. A query's checkpoint has each batch before
-the sink does. So a log that goes beyond the query's checkpoint belongs to another run, and the
-start is refused.
+A file sink keeps a log of its batches in ``_spark_metadata`` and skips a batch whose number is in
+the log. A query with a new checkpoint counts from 0: in the folder of an earlier run Spark would
+silently drop its first rows. A checkpoint has each batch before the sink does, so a log that goes
+beyond the query's checkpoint belongs to another run, and the start is refused.
 """
 
 from __future__ import annotations
@@ -61,18 +59,14 @@ class Sink(NamedTuple):
 class FileSinks:
     """Records the options of this process's streaming writers, and refuses folders of other runs.
 
-    A writer does not reveal its options, so they are recorded as its public methods set them.
-
     Parameters
     ----------
     on_start
-        Called with the checkpoint of each writer that is about to start, None if Spark chooses
-        one; may raise to prevent the start.
+        Called with the checkpoint of each writer that starts, None if Spark chooses; may raise.
     checkpoint
         Chooses the checkpoint of a query that names none; None: Spark chooses.
     started
-        Called after the start of a query with a chosen checkpoint: with sink, checkpoint and
-        query, None if the start has failed.
+        Called after the start of a query with a chosen checkpoint; query None after a failure.
     """
 
     def __init__(
@@ -220,17 +214,11 @@ def _location(table: str) -> str | None:
 
 
 class ScriptCheckpoints:
-    """Checkpoints for a script's queries that name none: the same ones in each process.
+    """Checkpoints for a script's queries that name none: the same in each process.
 
-    Such a query is known by its name, or else its sink, and by the number of earlier starts of the
-    same name or sink in this process; so a loop over tables does not go on from the table before.
-    But if the query before ended with an error and writes to the same sink, the script starts that
-    query again: it keeps its checkpoint, and no row is written twice.
-
-    Parameters
-    ----------
-    folder
-        Returns the parent folder of all checkpoints.
+    A query is known by its name, or else its sink, and by the number of earlier starts of the same,
+    so that a loop over tables gets a checkpoint for each. A query that failed and is started again
+    with the same sink keeps its checkpoint, so that no row is written twice.
     """
 
     #: Most checkpoints of one name: a script that starts a query in a loop must not fill the disk.

@@ -1,8 +1,8 @@
 """The worker's Spark session: started when first needed, and given to scripts.
 
-Settings such as ``spark.driver.memory`` or ``spark.jars.packages`` take effect only when the JVM
-starts, and may stand in the topology's conf or in a script's ``SparkSession.builder``. So Spark
-starts when the topology is created or when the script asks for a session, whichever comes first.
+Settings such as ``spark.driver.memory`` take effect only at the JVM's start, and may stand in the
+topology's conf or in a script's ``SparkSession.builder``. So Spark starts when the topology is
+created or when the script asks for a session, whichever comes first.
 """
 
 from __future__ import annotations
@@ -61,19 +61,8 @@ _WORDY_PYTHON = ("py4j", "DataFrameQueryContextLogger", "SQLQueryContextLogger")
 class WorkerSession:
     """The single Spark session of a worker.
 
-    Parameters
-    ----------
-    conf
-        Returns the configuration, when the session starts.
-    name
-        ``spark.app.name``, unless the configuration names one.
-    py_files
-        Modules and archives of modules for Spark's Python workers.
-    package
-        Package from a supervisor: adds its jars, the slot's share of the machine, and its code for
-        executors elsewhere.
-    cancelled
-        Asked while Spark starts; if true, the start is given up.
+    `package`, from a supervisor, adds jars, the slot's share of the machine, and code for executors
+    elsewhere. `cancelled` is asked while Spark starts.
     """
 
     def __init__(

@@ -51,21 +51,8 @@ def build(
 ) -> list[BuiltQuery]:
     """Build all queries of a plan; starts none, so that a fault is found before any query runs.
 
-    Parameters
-    ----------
-    components
-        By id, with their functions.
-    spark, conf
-        Arguments of functions that ask for them.
-    checkpoint
-        Returns the location of a query's checkpoint, by query id.
-
-    Raises
-    ------
-    TopologyError
-        A function returned what its component must not return.
-    WorkerError
-        A function raised; the message has its traceback.
+    Raises `TopologyError` if a function returns what its component must not return, and
+    `WorkerError` with a traceback if a function raises.
     """
     return [
         _build_query(query, components, spark, conf, checkpoint(query.id)) for query in plan.queries
@@ -187,9 +174,8 @@ class TopologyRun:
     def run(self) -> list[str]:
         """Start the queries in order, and wait until all have ended or a stop is asked.
 
-        A query that a later launch has claimed is skipped. Returns the ids of the queries that a
-        stop has kept from their end or from their start. Raises `WorkerError` if a query failed,
-        while the others still run, or if the JVM has ended.
+        Skips queries that a later launch has claimed. Returns the ids of queries that a stop has
+        kept from their end. Raises `WorkerError` if a query failed or the JVM has ended.
         """
         for position, built in enumerate(self._built):
             if self._stopping():

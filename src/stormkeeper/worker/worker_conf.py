@@ -44,19 +44,8 @@ def merged(
 ) -> Conf:
     """Return the configuration of all layers but the credentials.
 
-    Parameters
-    ----------
-    topology
-        Its conf is a layer, and its keys count as known.
-    files, overrides, strict
-        As for `stormkeeper.conf.load`.
-    saved
-        Values that were saved when the topology was submitted.
-
-    Raises
-    ------
-    ConfigError
-        A layer is invalid, or has an unknown key and `strict` is true.
+    `files`, `overrides` and `strict` are as for `stormkeeper.conf.load`; `saved` are the values
+    that were saved when the topology was submitted. Raises `ConfigError` for an invalid layer.
     """
     saved = saved or {}
     own = {*(topology.conf if topology is not None else ()), *saved}
@@ -148,17 +137,7 @@ def warn_of_own_checkpoints(conf: Mapping[str, Any]) -> None:
 def spark_values(
     conf: Mapping[str, Any], script: Mapping[str, Any], share: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Return the ``spark.*`` settings of a session.
-
-    Parameters
-    ----------
-    conf
-        The configuration, which wins.
-    script
-        Settings of the script's ``SparkSession.builder``.
-    share
-        Settings of the slot, the lowest layer (`slot_share`).
-    """
+    """Return the ``spark.*`` settings of a session; `conf` beats `script`, which beats `share`."""
     chosen: dict[str, Any] = {
         "spark.sql.streaming.stopTimeout": _STOP_TIMEOUT,
         # Plans of finished actions tell whether they read a batch to its end.
@@ -182,9 +161,8 @@ def checkpoint(conf: Mapping[str, Any], storm_id: str, query: str) -> str:
 def slot_share(conf: Mapping[str, Any], cores: int) -> dict[str, str]:
     """Return the Spark settings for a slot of a machine with so many cores.
 
-    The JVM's heap is half of ``topology.worker.memory.mb``; the other half is for the rest of the
-    JVM, the driver's Python, and Spark's Python workers. The driver gets the slot's cores, as far
-    as that other half has memory for their Python workers.
+    Half of ``topology.worker.memory.mb`` is the JVM's heap; the rest is for the JVM besides, the
+    driver's Python, and Python workers, which limit the slot's cores.
     """
     memory_mb = int(conf["topology.worker.memory.mb"])
     heap_mb = max(LEAST_HEAP_MB, memory_mb // 2)
