@@ -18,7 +18,7 @@ def run(program, *arguments, **settings):
     return subprocess.Popen([sys.executable, path, *map(str, arguments)], **settings)
 
 
-def test_a_writer_killed_at_any_step_leaves_whole_commits_and_nothing_for_ever(tmp_path):
+def test_writer_killed_at_any_step_leaves_whole_commits(tmp_path):
     assert run("killed_writer.py", tmp_path).wait(DEADLINE_SECS) == 0
     undisturbed = None
     versions = []
@@ -46,7 +46,7 @@ def test_a_writer_killed_at_any_step_leaves_whole_commits_and_nothing_for_ever(t
 
 
 @pytest.mark.slow
-def test_readers_see_whole_commits_beside_writers_that_are_killed(tmp_path):
+def test_readers_see_whole_commits_of_killed_writers(tmp_path):
     folder, stop = tmp_path / "tables", tmp_path / "stop"
     reader = run("tables_reader.py", folder, stop, stdout=subprocess.PIPE, text=True)
     try:

@@ -111,7 +111,7 @@ def test_shares_and_spread_are_those_of_the_executors(written):
     assert bucket["restarts"] == 1, "they may all be of one worker"
 
 
-def test_what_was_counted_before_and_after_nimbus_was_reached_is_of_one_component(written):
+def test_counts_before_and_after_naming_are_joined(written):
     found = [
         tasks(1, 2, executed=1, workers=1),
         tasks(3, 4, executed=2, workers=1),
@@ -162,7 +162,7 @@ def test_rows_of_executors_are_named_one_by_one(written):
     ]
 
 
-def test_what_is_unknown_or_beyond_64_bits_is_that_of_the_component(written):
+def test_unknown_and_oversized_values_of_a_component(written):
     largest = 2**63 - 1
     found = [tasks(task, task, executed=largest, acked=None, executed_cv=0.5) for task in (1, 2)]
     with Past(written(rollup_1m=rows(ROLLUP, *found))) as past:

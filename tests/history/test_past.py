@@ -183,7 +183,7 @@ def test_the_newest_reading(written):
         assert component_stats.newest(past, "other") == []
 
 
-def test_a_component_whose_worker_was_not_read_again_is_there_once(written):
+def test_component_of_a_silent_worker_is_listed_once(written):
     """A batch has the sums of all components of a topology of which any worker was read."""
     first = [reading(0, "split", "600", executed=1), reading(0, "words", "600")]
     second = [reading(0, "split", "600", executed=1), reading(15, "words", "600")]
@@ -227,7 +227,7 @@ def test_sums_are_cut_to_64_bits(written):
     assert [row["emitted"] for row in found] == [None, None]
 
 
-def test_the_components_of_a_topology_that_was_never_counted_are_not_searched(written):
+def test_uncounted_topology_is_not_searched(written):
     def counted(secs, topology):
         row = reading(secs, "split", "600", topology=topology, storm_id=f"{topology}-1-1")
         total = {name: row[name] for name in ("read_at", "storm_id", "topology")}

@@ -45,7 +45,7 @@ def test_what_a_commit_does_not_name_stays(tmp_path):
     assert len(Tables(tmp_path).files("events")) == 1, "no rows need no file"
 
 
-def test_rows_of_a_log_may_come_in_parts_that_are_made_while_they_are_written(tmp_path):
+def test_log_rows_are_made_while_written(tmp_path):
     made = []
 
     def parts(*each):
@@ -91,7 +91,7 @@ def test_tables_are_made_part_by_part_and_published_at_once(tmp_path):
     assert len(data_files(tmp_path)) == len(Tables(tmp_path).manifest.paths) + 3
 
 
-def test_rows_that_come_in_parts_are_written_while_what_follows_is_made(tmp_path):
+def test_parts_are_written_while_the_next_is_made(tmp_path):
     is_made = threading.Event()
 
     def rows():
@@ -115,7 +115,7 @@ def test_rows_that_come_in_parts_are_written_while_what_follows_is_made(tmp_path
     assert (values(tmp_path, "state"), values(tmp_path, "events")) == ([3], [1, 2])
 
 
-def test_a_log_that_comes_again_and_again_in_a_part_is_one_file_and_waits_for_few(tmp_path):
+def test_repeated_log_in_a_part_is_one_file(tmp_path):
     made, begun = [], []
 
     def rows(number):
@@ -143,7 +143,7 @@ def test_a_log_that_comes_again_and_again_in_a_part_is_one_file_and_waits_for_fe
     assert (values(tmp_path, "state"), values(tmp_path, "events")) == ([3], [*range(1, 21)])
 
 
-def test_a_dictionary_that_has_a_value_twice_is_written_as_its_values(tmp_path):
+def test_dictionary_with_duplicates_is_written_as_values(tmp_path):
     """Two topologies of one name are two ids, and one text."""
     rows = events(1, 2, 3, 4)
     numbers = pa.array([0, 1, 2, 3], pa.int32())
@@ -454,7 +454,7 @@ def test_what_the_file_system_refuses_is_said(tmp_path, monkeypatch, place, call
     assert (values(tmp_path, "state"), values(tmp_path, "events")) == ([2], [2])
 
 
-def test_all_that_a_manifest_names_is_safe_before_the_manifest_is(tmp_path, monkeypatch):
+def test_files_are_synced_before_the_manifest(tmp_path, monkeypatch):
     """Else a power failure may leave names without files, or files without their bytes."""
     done, fsync, replace = [], os.fsync, Path.replace
 
@@ -478,7 +478,7 @@ def test_all_that_a_manifest_names_is_safe_before_the_manifest_is(tmp_path, monk
     assert after == [str(tmp_path)]
 
 
-def test_a_repeated_micro_batch_is_safe_before_it_is_said_to_be_there(tmp_path, monkeypatch):
+def test_repeated_batch_is_synced_before_the_answer(tmp_path, monkeypatch):
     store(tmp_path).publish(origin(0), {"state": state(1)})
     synced = []
     monkeypatch.setattr(os, "fsync", synced.append)

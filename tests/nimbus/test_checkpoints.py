@@ -25,7 +25,7 @@ def find(wanted, *records, own=(), bases=None):
     return checkpoints.find(wanted, dict(own), {one.folder: one for one in records}, bases or {})
 
 
-def test_a_topology_goes_on_from_one_by_its_id_or_from_the_last_one_of_a_name():
+def test_continues_from_an_id_or_the_last_of_a_name():
     first, last, other = record(), record(NEW, ended_ms=NOW_MS + 1), record("b-3-1700000000")
     assert find(OLD, first, last, other) is first
     assert find("wc", first, last, other) is last
@@ -111,7 +111,7 @@ def test_no_checkpoint_is_given_up_that_can_be_reached(query, fields, why):
         checkpoints.abandoned(kept, [query], ["b"])
 
 
-def test_the_hosts_of_those_machines_are_known_when_they_are_gone():
+def test_hosts_of_lost_machines_stay_known():
     kept = checkpoints.placed(record(nodes={}), [launch("a:6700", "q")], {"a": "m1", "c": "m3"})
     assert kept.hosts == {"a": "m1"}
     assert checkpoints.placed(kept, [launch("a:6700", "q")], {"a": "m1"}) is kept
@@ -162,7 +162,7 @@ def test_checkpoints_that_a_topology_has_stay_for_ever():
     assert due(record(), using) is None
 
 
-def test_shared_checkpoints_are_removed_by_another_one_if_need_be():
+def test_another_supervisor_removes_shared_checkpoints():
     waiting = record(shared=True, remove_on=["a"])
     assert due(waiting) is None
     assert due(waiting, there=("b", "c")).remove_on == ["b"]

@@ -46,7 +46,7 @@ def test_the_next_leader_keeps_the_first_deadline():
 
 
 @pytest.mark.parametrize(("ahead", "expected"), [(3600, 0), (-3600, 20)])
-def test_a_leader_with_another_clock_waits_no_longer_than_was_asked_for(ahead, expected):
+def test_leader_with_another_clock_waits_no_longer(ahead, expected):
     clock = NOW + ahead
     first = look({}, {"t": killed(at(20))}, clock)
     assert first["t"].at == clock + expected

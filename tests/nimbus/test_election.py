@@ -206,7 +206,7 @@ class TestOneLock:
         assert script.tell(QueueChanged()) == [Look()]
         assert script.saw(MINE) == [Check(MINE)]
 
-    def test_none_is_taken_before_it_is_known_what_became_of_the_last(self):
+    def test_no_lock_is_taken_before_the_last_ones_outcome(self):
         script = fit()
         assert script.saw(THEIRS) == [Take()]
         assert script.tell(CUT, StoreFailed()) == []
@@ -242,7 +242,7 @@ class TestOneLock:
         assert script.tell(Wrote()) == [Look()]
         assert script.saw(THEIRS) == [Take()]
 
-    def test_one_of_a_former_session_is_deleted_before_another_is_taken(self):
+    def test_lock_of_a_former_session_is_deleted_first(self):
         script = waiting()
         script.tell(CUT, CONNECTED)
         assert script.saw(THEIRS, MINE, session=8) == [GiveUp(MINE), Check(None)]
@@ -341,7 +341,7 @@ class TestAnInterruption:
         assert script.saw(BEHIND, session=8) == [Check(None)]
         assert script.tell(Checked()) == [Take()]
 
-    def test_one_that_is_over_before_the_nimbus_could_be_told_is_not_told(self):
+    def test_lead_that_ends_before_the_nimbus_knows_is_skipped(self):
         script = first()
         assert script.tell(Checked()) == [Elect(MINE)]
         assert script.tell(CUT) == []
@@ -351,7 +351,7 @@ class TestAnInterruption:
         assert script.leads
         assert script.tell(Notified()) == []
 
-    def test_one_that_lasts_longer_than_the_nimbus_took_to_lead_is_told(self):
+    def test_lead_that_outlasts_a_slow_nimbus_is_reported(self):
         script = first()
         assert script.tell(Checked()) == [Elect(MINE)]
         assert script.tell(CUT) == []
@@ -418,7 +418,7 @@ class TestTheCode:
         script.saw(lock(9))
         assert script.tell(Checked(rest)) == [GiveUp(lock(9)), Fetch(rest)]
 
-    def test_a_check_that_fails_is_made_again_and_the_lock_is_not_kept_meanwhile(self):
+    def test_failed_check_is_repeated_without_the_lock(self):
         script = first()
         assert script.tell(CheckFailed()) == [GiveUp(MINE)]
         assert script.tell(Wrote()) == [Look()]
@@ -615,7 +615,7 @@ def test_who_stands_aside_may_be_called_back_or_go():
     assert script.later(60) == []
 
 
-def test_failures_of_the_store_are_followed_by_longer_and_longer_pauses():
+def test_pauses_grow_after_failures_of_the_store():
     script = fit()
     pauses = []
     for _ in range(8):

@@ -55,9 +55,7 @@ class TestAConnectionThatIsAway:
         assert in_turn(one.told)
         assert other.told == []
 
-    def test_an_object_of_before_an_interruption_is_told_nothing_more(
-        self, memory, ensemble, nimbus
-    ):
+    def test_former_leader_object_is_disconnected(self, memory, ensemble, nimbus):
         one = nimbus(memory)
         former = one.lead()
         ensemble.suspend(one.session)
@@ -385,7 +383,7 @@ def test_code_that_cannot_be_copied_keeps_nobody_from_leading(memory, nimbus, mo
 
 
 class TestClosing:
-    def test_releases_the_lock_tells_the_nimbus_and_leaves_nothing_behind(self):
+    def test_releases_the_lock_and_deposes_the_nimbus(self):
         store = MemoryStore()
         session, other = store.open(), store.open()
         with nothing_left_behind():
@@ -401,9 +399,7 @@ class TestClosing:
         assert session.connection is ConnectionState.CONNECTED
         store.close()
 
-    def test_without_the_store_takes_no_time_and_leaves_the_lock_to_the_session(
-        self, memory, ensemble, nimbus
-    ):
+    def test_without_the_store_leaves_the_lock_to_the_session(self, memory, ensemble, nimbus):
         one, other = nimbus(memory), nimbus(memory)
         one.lead()
         other.stand()

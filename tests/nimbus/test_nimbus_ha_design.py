@@ -132,9 +132,7 @@ class TestTheCode:
         holder.stand()
         assert full.fetches == []
 
-    def test_whoever_comes_to_lead_without_it_gives_the_lock_back_and_queues_again(
-        self, store, nimbus
-    ):
+    def test_leader_without_code_gives_the_lock_back(self, store, nimbus):
         shelves = [Shelf(), Shelf(), Shelf()]
         share(*shelves)
         first, second, third = (nimbus(store, shelf) for shelf in shelves)

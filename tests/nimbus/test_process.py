@@ -173,9 +173,7 @@ def test_a_topology_is_assigned_when_it_was_submitted(start, storm, tmp_path):
 
 
 @pytest.mark.slow
-def test_nobody_is_moved_while_no_pacemaker_can_vouch_for_a_silence(
-    start, storm, tmp_path, pacemaker
-):
+def test_no_worker_moves_without_a_pacemaker_that_vouches(start, storm, tmp_path, pacemaker):
     """The worst that there is: the worker's machine is gone as well, and another one is free."""
     timeout_secs = 3
     nimbus, port = start(
@@ -232,7 +230,7 @@ def test_nobody_is_moved_while_no_pacemaker_can_vouch_for_a_silence(
 
 
 @pytest.mark.slow
-def test_another_one_leads_when_the_leader_is_killed_and_keeps_its_word(start, storm, tmp_path):
+def test_next_leader_finishes_the_commands_of_a_killed_one(start, storm, tmp_path):
     (leader, port), (_, other) = start(), start()
     storm.supervisor_heartbeat(
         "sup", SupervisorInfo(1, "host", "sup", [], [6700], stormkeeper="0.1.0")
@@ -415,7 +413,7 @@ def test_who_does_not_lead_names_the_one_that_does(start):
         asked(follower, "beginFileUpload")
 
 
-def test_it_takes_a_java_nimbus_s_topologies_over_only_when_told_to(start, storm):
+def test_takes_over_java_topologies_only_with_the_option(start, storm):
     submit_by_java(storm.state, "java-1-1700000000")
     careful, port = start()
     until(lambda: "start it with --take-over" in careful.log)

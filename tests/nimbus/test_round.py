@@ -116,7 +116,7 @@ def leader():
     return leader
 
 
-def test_a_topology_gets_a_worker_and_then_there_is_nothing_to_do(leader):
+def test_topology_gets_a_worker_then_nothing_is_left(leader):
     assert [each.queries for each in leader.assignments[ID].launches] == [["q"]]
     assert leader.look(1).actions == ()
     assert leader.memory.texts == {ID: "Fully Scheduled"}
@@ -167,7 +167,7 @@ def test_it_looks_again_when_a_kill_is_due_and_then_removes(leader):
     assert leader.look(5).next_round_at == NOW + 5 + TIMES.monitor
 
 
-def test_a_deadline_is_kept_whatever_the_clock_of_whoever_wrote_it(leader):
+def test_deadline_holds_despite_other_clocks(leader):
     leader.say(Event.KILL, wait_secs=4)
     leader.bases[ID].deadline_ms += 3_600_000
     assert leader.look(1).next_round_at == NOW + 1 + 4
@@ -184,7 +184,7 @@ def test_it_looks_again_when_a_worker_may_be_dead(leader):
     assert decision.next_round_at == next_round_at + TIMES.monitor
 
 
-def test_a_worker_is_silent_since_its_pulse_however_long_a_round_reads(leader):
+def test_silence_counts_from_the_pulse_in_a_slow_round(leader):
     leader.look(1, read_secs=20)  # it beat at 21
     for secs, status in ((29, "alive"), (50, "late"), (52, "dead")):
         leader.beats(secs - 21.0)
@@ -210,7 +210,7 @@ def test_a_rebalance_releases_and_places_again_under_a_new_claim(leader):
     assert leader.claims() > [was]
 
 
-def test_no_claim_is_given_twice_though_nothing_is_left_of_the_first(leader):
+def test_no_claim_is_given_twice_after_a_removal(leader):
     [first] = leader.claims()
     leader.say(Event.KILL)
     leader.look(1)

@@ -148,7 +148,7 @@ def test_a_topology_is_assigned_when_it_comes(start, machine):
     until(lambda: nimbus.scheduler.sched_status() == {ID: "Fully Scheduled"})
 
 
-def test_a_topology_that_waits_is_assigned_when_a_supervisor_comes(start, machine):
+def test_waiting_topology_is_assigned_when_a_supervisor_comes(start, machine):
     nimbus = start()
     nimbus.submit()
     until(lambda: "Not enough slots" in nimbus.scheduler.sched_status().get(ID, ""))
@@ -169,7 +169,7 @@ def test_a_kill_removes_a_topology_on_its_deadline(start, machine):
     until(lambda: nimbus.removed == [(ID, "somebody")])
 
 
-def test_a_rebalanced_worker_is_placed_when_its_supervisor_says_that_it_stopped(start, machine):
+def test_rebalanced_worker_is_placed_once_it_stopped(start, machine):
     nimbus = start()
     machine()
     nimbus.submit()
@@ -182,7 +182,7 @@ def test_a_rebalanced_worker_is_placed_when_its_supervisor_says_that_it_stopped(
     assert nimbus.storm.storm_base(ID).status is TopologyStatus.ACTIVE
 
 
-def test_a_slot_is_given_away_when_its_supervisor_says_that_it_is_free(start, machine):
+def test_slot_is_reused_when_its_supervisor_frees_it(start, machine):
     nimbus = start()
     machine()
     nimbus.submit()
@@ -197,9 +197,7 @@ def test_a_slot_is_given_away_when_its_supervisor_says_that_it_is_free(start, ma
     nimbus.assigned(OTHER)
 
 
-def test_the_queries_of_a_machine_that_is_gone_move_where_their_checkpoints_are_shared(
-    start, machine, memory
-):
+def test_queries_with_shared_checkpoints_leave_a_lost_machine(start, machine, memory):
     """By time alone: nothing tells that a worker does not beat."""
     nimbus = start(Timeouts(monitor=HOUR, launch=0.5, limits=Limits(0.1, 0.5), kept=HOUR))
     lost = StormClusterState(memory.open(), Codec())

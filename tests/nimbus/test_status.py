@@ -56,7 +56,7 @@ def test_what_was_done_is_counted(status):
     assert status.status.failures == 1
 
 
-def test_self_preservation_is_told_when_it_begins_and_when_it_ends(status, caplog):
+def test_self_preservation_is_logged_at_begin_and_end(status, caplog):
     caplog.set_level(logging.INFO)
     look(status)
     assert said(caplog) == []

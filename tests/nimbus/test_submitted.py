@@ -98,14 +98,14 @@ def test_bytes_that_the_disk_has_changed_count_as_lost(store, tmp_path):
     assert told
 
 
-def test_nobody_lists_more_tasks_than_there_is_memory_for_of_a_package(store, tmp_path):
+def test_too_many_tasks_in_a_package_are_refused(store, tmp_path):
     wide = {"a": ((), 1), "b": (("a",), MOST_TASKS)}
     store.upload(WC, parts(tmp_path, wide))
     with pytest.raises(CodeError, match="more than 100,000 tasks"):
         SubmittedCode(store.store).get(WC)
 
 
-def test_nobody_lists_more_tasks_than_there_is_memory_for_of_javas(store, tmp_path):
+def test_too_many_tasks_in_a_java_topology_are_refused(store, tmp_path):
     topology = topology_of(describe("wc"))
     topology.bolts["count"].common.parallelism_hint = 2**31 - 1
     given = {**parts(tmp_path, jar=b"PK a jar"), "stormcode.ser": serialize(topology)}

@@ -51,7 +51,7 @@ def conf():
     return load(files=(), overrides=["topology.message.timeout.secs=7"])
 
 
-def test_what_a_topology_says_comes_before_what_holds_in_the_cluster(conf):
+def test_topology_conf_overrides_the_clusters(conf):
     own = submitted(topology__worker__memory__mb=333, topology__checkpoint__shared=True)
     known = TopologyCache(Shelf({ID: own}), conf).topologies(there(ID), {})[ID]
     assert (known.facts.memory_mb, known.facts.is_shared, known.wait_secs) == (333.0, True, 7.0)
@@ -112,7 +112,7 @@ def test_code_that_is_not_here_is_looked_for_again(conf):
     assert list(cache.topologies(there(ID), {})) == [ID]
 
 
-def test_nothing_is_decided_by_code_that_cannot_be_read_or_is_not_ours(conf):
+def test_unreadable_or_foreign_code_blocks_a_topology(conf):
     code = Shelf({ID: BlobStorageError("the disk is gone"), "java-2-1": submitted(graph=None)})
     known = TopologyCache(code, conf).topologies(there(ID, "java-2-1"), {})
     assert known[ID].facts.blocked == "the disk is gone"
@@ -120,7 +120,7 @@ def test_nothing_is_decided_by_code_that_cannot_be_read_or_is_not_ours(conf):
 
 
 @pytest.mark.parametrize("value", ["much", [], float("inf"), float("nan"), -1])
-def test_a_conf_that_was_written_anew_keeps_no_other_topology_from_anything(conf, value):
+def test_invalid_conf_blocks_no_other_topology(conf, value):
     """Anybody may do that who reaches Nimbus."""
     code = Shelf({ID: submitted(topology__worker__memory__mb=value), "good-2-1": submitted()})
     known = TopologyCache(code, conf).topologies(there(ID, "good-2-1"), {})

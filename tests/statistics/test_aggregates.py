@@ -154,7 +154,7 @@ def report(task, component, stats=None, *, tasks=1, uptime_secs=60, port=6700):
     return ExecutorReport(task, task + tasks - 1, component, "n", "h", port, uptime_secs, stats)
 
 
-def test_there_is_no_page_of_a_component_that_the_topology_does_not_have():
+def test_unknown_component_has_no_page():
     """Storm shows an empty spout."""
     with pytest.raises(UnknownComponentError, match=r"no component 'nope'.* 'counts', 'lines'"):
         component_page("nope", COMPONENTS, [], "600", include_sys=True)
@@ -171,12 +171,12 @@ def test_a_topology_that_does_not_run_shows_what_it_declares():
     assert not any(asdict(page.topology_stats).values())
 
 
-def test_storms_own_bolts_are_shown_before_they_report_if_they_have_tasks():
+def test_silent_system_bolts_with_tasks_are_shown():
     page = topology_page(COMPONENTS, [], "600", include_sys=True)
     assert page.id_to_bolt_agg_stats.keys() == {"__acker", "words", "counts"}
 
 
-def test_once_a_bolt_has_reported_those_that_have_not_are_left_out():
+def test_silent_bolts_are_hidden_after_the_first_report():
     found = topology_page(
         COMPONENTS,
         [report(1, "words", bolt({}), tasks=2), report(3, "counts")],
@@ -189,7 +189,7 @@ def test_once_a_bolt_has_reported_those_that_have_not_are_left_out():
     assert found.num_executors == 2
 
 
-def test_a_hidden_bolt_that_has_reported_does_not_hide_those_that_have_not():
+def test_report_of_a_hidden_bolt_hides_no_other():
     executors = [report(1, "__acker", bolt({}))]
     hidden = topology_page(COMPONENTS, executors, "600", include_sys=False)
     assert hidden.id_to_bolt_agg_stats.keys() == {"words", "counts"}
@@ -199,7 +199,7 @@ def test_a_hidden_bolt_that_has_reported_does_not_hide_those_that_have_not():
     assert shown.num_workers == 1
 
 
-def test_a_topology_has_no_latency_in_a_window_in_which_nothing_was_acked():
+def test_window_without_acks_has_no_latency():
     stats = spout(7, acked=5)
     stats.specific.spout.acked["600"] = {"default": 0}
     stats.specific.spout.complete_ms_avg["10800"] = {"default": 0.0}
@@ -235,7 +235,7 @@ def test_the_capacity_of_an_executor_is_a_number(average):
     assert found.stats.capacity == 0.0
 
 
-def test_a_spouts_streams_have_what_was_acked_and_a_bolts_have_what_came_in():
+def test_streams_of_spouts_and_bolts():
     executors = [
         report(1, "lines", spout(7, acked=5)),
         report(3, "words", bolt({("lines", "default"): 9}, 4)),

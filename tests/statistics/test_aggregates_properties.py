@@ -252,9 +252,7 @@ def test_the_rows_of_executors_add_up_to_the_row_of_their_window(found):
 
 @few
 @given(executors(COUNTS, AVERAGES), WINDOWS)
-def test_a_topologys_page_and_a_components_differ_by_less_than_a_millisecond_an_executor(
-    found, window
-):
+def test_pages_differ_by_less_than_a_millisecond(found, window):
     topology = topology_page(COMPONENTS, found, window, include_sys=True)
     rows = topology.id_to_spout_agg_stats | topology.id_to_bolt_agg_stats
     for id_, page in component_pages(found, window, include_sys=True).items():
@@ -303,7 +301,7 @@ def zeros(row):
 
 @few
 @given(executors(), WINDOWS)
-def test_what_is_storms_own_is_hidden_in_what_was_emitted_and_transferred_alone(found, window):
+def test_system_parts_hide_only_emitted_and_transferred(found, window):
     hidden = component_pages(found, window)
     shown = component_pages(found, window, include_sys=True)
     assert hidden["__acker"].exec_stats == ()
@@ -324,7 +322,7 @@ def alike(row):
 
 @few
 @given(executors())
-def test_where_the_uptime_is_zero_so_is_capacity_and_nothing_else_changes(found):
+def test_zero_uptime_zeroes_only_capacity(found):
     topology, *components = pages([replace(executor, uptime_secs=0) for executor in found])
     of_known, *known = pages(found)
     assert all(row.capacity == 0 for row in topology.id_to_bolt_agg_stats.values())
@@ -339,7 +337,7 @@ def test_where_the_uptime_is_zero_so_is_capacity_and_nothing_else_changes(found)
 
 @few
 @given(executors())
-def test_an_executor_that_has_not_reported_is_counted_and_no_more(found):
+def test_silent_executor_only_counts_as_executor(found):
     silent = ExecutorReport(100, 101, "words", "n", "n.example", 6700)
     topology, *components = pages(found)
     with_silent, *of_silent = pages([*found, silent])

@@ -55,12 +55,12 @@ def test_each_executor_has_what_its_own_worker_says_of_it():
     assert [executor.slot for executor in found] == [("n", 6700), ("n", 6701)]
 
 
-def test_an_executor_that_its_worker_says_nothing_of_has_no_uptime():
+def test_executor_missing_in_a_heartbeat_has_no_uptime():
     found = reports(assignment([((1, 1), "n", 1)], {"n": "h"}), {1: "a"}, {("n", 1): beat({})})
     assert found == (ExecutorReport(1, 1, "a", "n", "h", 1, 0, None),)
 
 
-def test_an_executor_of_a_worker_without_a_heartbeat_has_no_uptime():
+def test_executor_without_heartbeat_has_no_uptime():
     found = reports(assignment([((1, 1), "n", 1)], {"n": "h"}), {1: "a"}, {})
     assert found == (ExecutorReport(1, 1, "a", "n", "h", 1, 0, None),)
 
@@ -71,7 +71,7 @@ def test_a_supervisor_without_a_host_is_named_by_its_id():
         assert found.host == "n"
 
 
-def test_an_executor_of_no_component_and_one_of_no_slot_are_left_out():
+def test_executors_without_component_or_slot_are_skipped():
     found = reports(
         assignment([((1, 1), "n", 1), ((2, 2), "n", 1), ((3, 3), "n")]), {1: "a", 3: "a"}, {}
     )

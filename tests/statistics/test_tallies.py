@@ -38,7 +38,7 @@ def of(*stats, kind="bolt", include_sys=True):
     return [measures(one, kind, include_sys=include_sys) for one in stats]
 
 
-def test_both_latencies_of_a_bolt_are_weighed_by_what_was_executed():
+def test_bolt_latencies_are_weighed_by_executed():
     found = of(
         bolt(executed={LINES: 10}, execute={LINES: 1.0}, process={LINES: 2.0}, acked={LINES: 1000}),
         bolt(executed={LINES: 30}, execute={LINES: 3.0}, process={LINES: 6.0}, acked={LINES: 0}),
@@ -62,7 +62,7 @@ def test_there_is_no_latency_of_nothing(count):
 
 
 @pytest.mark.parametrize("average", [nan, inf, -inf, 1e308])
-def test_an_average_that_is_no_number_counts_nothing_and_its_count_does(average):
+def test_average_that_is_not_finite_counts_as_zero(average):
     executed, execute = {LINES: 10, TICKS: 30}, {LINES: 2.0, TICKS: average}
     tally = Tally.of(of(bolt(executed=executed, execute=execute)), "600")
     assert tally.latency("execute", "executed") == 0.5
@@ -76,7 +76,7 @@ def test_a_sum_that_is_no_number_counts_nothing():
     assert Tally.of_truncated(found, "600").latency("execute", "executed") == 0.0
 
 
-def test_a_stream_that_was_executed_without_an_average_is_counted():
+def test_stream_without_an_average_is_counted():
     """Storm's workers always have both; those of PySpark measure no component by itself."""
     found = of(bolt(executed={LINES: 10}, emitted={"default": 3}))
     assert {
@@ -95,7 +95,7 @@ def test_a_stream_that_has_an_average_alone_counts_nothing():
     assert Tally.of(found, "600").latency("execute", "executed") == 1.0
 
 
-def test_in_a_topologys_page_each_executor_took_a_whole_number_of_milliseconds():
+def test_topology_page_has_whole_milliseconds():
     found = of(bolt(executed={LINES: 6}, execute={LINES: 0.3}))
     assert Tally.of(found, "600").latency("execute", "executed") == pytest.approx(0.3)
     assert Tally.of_truncated(found, "600").latency("execute", "executed") == 1 / 6
@@ -103,14 +103,14 @@ def test_in_a_topologys_page_each_executor_took_a_whole_number_of_milliseconds()
     assert Tally.of_truncated(found, "600").count("executed") == 6
 
 
-def test_what_an_executor_took_is_cut_after_its_streams_are_added_and_towards_zero():
+def test_total_time_is_truncated_towards_zero():
     both = bolt(executed={LINES: 1, TICKS: 1}, execute={LINES: 0.6, TICKS: 0.6})
     assert Tally.of_truncated(of(both), "600").total("execute") == 1.0
     less = bolt(executed={LINES: 1}, execute={LINES: -1.6})
     assert Tally.of_truncated(of(less), "600").total("execute") == -1.0
 
 
-def test_what_an_executor_took_is_held_within_64_bits_where_it_is_cut():
+def test_truncated_time_is_clamped_to_64_bits():
     much = bolt(executed={LINES: 1}, execute={LINES: 1e300})
     assert Tally.of_truncated(of(much), "600").total("execute") == float(2**63)
 
@@ -122,7 +122,7 @@ def test_a_count_is_held_within_64_bits():
     assert counts_by_window(found, "executed") == {"600": 2**63 - 1}
 
 
-def test_on_systems_streams_only_what_was_emitted_and_transferred_is_left_out():
+def test_system_streams_hide_emitted_and_transferred():
     stats = bolt(
         executed={LINES: 1, TICKS: 2},
         acked={TICKS: 3},

@@ -49,7 +49,7 @@ def assigned(launches=LAUNCHES):
     return deserialize(Assignment, serialize(record))
 
 
-def test_an_assignment_says_to_storm_s_tools_where_each_executor_runs():
+def test_assignment_has_executors_for_storms_tools():
     record = assigned()
     a = NodeInfo("a", {6700})
     assert record.executor_node_port == {(1, 2): a, (5, 5): a}
@@ -91,7 +91,7 @@ def test_a_topology_is_what_its_base_says():
     assert (found.workers, found.due_at, found.launched_at) == (1, 3, 0)
 
 
-def test_nothing_is_decided_about_what_another_nimbus_has_assigned():
+def test_assignment_of_storms_nimbus_blocks_its_topology():
     [theirs] = (
         vectors.build(vector["json"])
         for vector in vectors.load("pacemaker")
@@ -153,7 +153,7 @@ def test_a_supervisor_that_refuses_work_is_believed():
     ("resources", "memory_mb"),
     [(None, inf), ({}, inf), ({"supervisor.memory.capacity.mb": 9.0}, 9)],
 )
-def test_a_supervisor_of_before_says_its_memory_in_another_way_or_not(resources, memory_mb):
+def test_memory_of_older_supervisors(resources, memory_mb):
     info = SupervisorInfo(NOW, "a.example", resources_map=resources, http_port=8000)
     found = conversion.supervisor_from_record("a", info)
     of_before = Supervisor("a", "a.example", frozenset(), tells_claims=False)

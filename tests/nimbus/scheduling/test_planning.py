@@ -46,7 +46,7 @@ def test_a_topology_is_spread_over_machines():
     assert told == {"t": FIT}
 
 
-def test_a_query_is_in_one_worker_however_many_workers_are_allowed():
+def test_query_is_in_one_worker_with_many_allowed():
     where, told = planned(supervisor("a", slots=4), topology("t", "q", workers=4))
     assert where == {"t": {"a:6700": "q"}}
     assert told == {"t": FIT}
@@ -86,14 +86,14 @@ def with_one_lost():
     return topology("old", "p q r", workers=3, is_shared=True, launches=old, launched_at=1)
 
 
-def test_who_has_nothing_gets_the_last_slot_before_who_has_something():
+def test_last_slot_goes_to_a_topology_without_any():
     new = topology("new", launched_at=2)
     where, _ = planned(supervisor("a", slots=3), with_one_lost(), new, dead=[3])
     assert where["new"] == {"a:6702": "q"}
     assert where["old"] == {"a:6700": "p", "a:6701": "q", "gone:6700": "r"}
 
 
-def test_who_has_something_gets_a_slot_before_who_has_nothing_gets_two():
+def test_every_topology_gets_a_slot_before_any_gets_two():
     new = topology("new", "q r", workers=2, launched_at=2)
     where, _ = planned(supervisor("a", slots=4), with_one_lost(), new, dead=[3])
     assert where["new"] == {"a:6702": "q r"}
@@ -158,7 +158,7 @@ def test_a_topology_says_how_much_memory_is_missing():
     }
 
 
-def test_small_workers_make_room_for_a_large_one_before_they_are_launched():
+def test_small_workers_leave_memory_for_a_large_one():
     where, _ = planned(
         supervisor("a", slots=1, memory_mb=4096),
         supervisor("b", slots=1, memory_mb=1024),
@@ -210,7 +210,7 @@ def test_a_worker_of_which_nothing_is_known_yet_stays():
     assert plan(replace(cluster(old, supervisor("a")), workers={})) == ()
 
 
-def test_a_query_with_its_checkpoint_on_a_machine_waits_for_that_machine():
+def test_query_waits_for_the_machine_of_its_checkpoint():
     where, told = lost(supervisor("a"), shared=False, dead=[1])
     assert where == {"t": {"gone:6700": "q"}}
     assert told == {
@@ -252,7 +252,7 @@ def test_a_worker_without_room_elsewhere_is_not_released():
 
 
 @pytest.mark.parametrize("facts", [{}, {"claimed": frozenset({"q"})}])
-def test_a_query_that_may_have_been_claimed_waits_for_its_machine(facts):
+def test_query_with_a_possible_claim_waits_for_its_machine(facts):
     told = replace(UNCLAIMED, tells_claims=bool(facts))
     before = cluster(supervisor("b"), topology("t", launches=(told,), **facts), dead=[1])
     after = carried_out(before)
@@ -275,7 +275,7 @@ def test_queries_on_storms_own_supervisors_move_at_once():
     assert places(carried_out(cluster(java, supervisor("b"), gone_on)))["t"] == {"b:6700": "q"}
 
 
-def test_a_launch_says_whether_all_claims_of_its_queries_are_told():
+def test_launch_knows_if_all_claims_are_recorded():
     def told(*members):
         return [one.tells_claims for one in carried_out(cluster(*members)).topologies["t"].launches]
 
@@ -344,7 +344,7 @@ def test_a_worker_that_runs_as_its_supervisor_says_stays():
     }
 
 
-def test_a_supervisor_that_has_just_started_may_start_its_workers_again():
+def test_new_supervisor_may_restart_its_workers():
     old = topology("t", is_shared=True, launches=(launch("a:6700", "q"),))
     where, told = planned(old, supervisor("a", uptime_secs=119), supervisor("b"), dead=[1])
     assert where == {"t": {"a:6700": "q"}}
@@ -353,7 +353,7 @@ def test_a_supervisor_that_has_just_started_may_start_its_workers_again():
     }
 
 
-def test_a_worker_that_its_supervisor_does_not_start_moves_to_another_machine():
+def test_worker_that_does_not_start_moves():
     old = topology("t", is_shared=True, launches=(launch("a:6700", "q"),))
     stuck = supervisor("a", uptime_secs=121)
     assert planned(old, stuck, supervisor("b"), dead=[1])[0] == {"t": {"b:6700": "q"}}
@@ -375,7 +375,7 @@ def test_the_slot_of_a_worker_that_moves_is_of_use_at_once():
     assert "a:6700" not in where["t"]
 
 
-def test_a_query_whose_port_is_no_slot_any_more_stays_on_its_machine():
+def test_query_of_a_removed_slot_stays_on_its_machine():
     old = topology("t", launches=(launch("b:7000", "q"),))
     where, _ = planned(old, supervisor("a"), supervisor("b"), dead=[1])
     assert where == {"t": {"b:6700": "q"}}
@@ -397,7 +397,7 @@ def test_who_can_be_on_one_machine_alone_comes_first():
 # --- queries that have ended ----------------------------------------------------------------------
 
 
-def test_a_topology_whose_queries_have_all_ended_is_completed_and_leaves_its_slots():
+def test_completed_topology_leaves_its_slots():
     done = topology("t", "q", ended=frozenset("q"), launches=(launch("a:6700", "q"),))
     where, told = planned(done, topology("u"), supervisor("a", slots=1), dead=[1])
     assert where == {"t": {}, "u": {"a:6700": "q"}}
@@ -420,7 +420,7 @@ def test_a_query_that_has_ended_is_not_launched_again():
 # --- kills and rebalances -------------------------------------------------------------------------
 
 
-def test_a_killed_topology_is_removed_on_its_deadline_and_not_before():
+def test_killed_topology_is_removed_on_its_deadline():
     killed = topology("t", status=KILLED, launches=(launch("a:6700", "q"),), due_at=NOW + 1)
     waiting = topology("u", text="Not enough slots: 1 slot is missing, and none is free")
     before = cluster(killed, waiting, supervisor("a", slots=1))
@@ -466,7 +466,7 @@ def test_a_rebalance_stops_the_workers_first():
     assert after.topologies["t"].status is TopologyStatus.INACTIVE
 
 
-def test_the_new_workers_start_when_the_old_ones_are_known_to_have_stopped():
+def test_new_workers_start_once_the_old_stopped():
     stopping = carried_out(cluster(rebalancing(), supervisor("a"), supervisor("b")))
     for stopped, expected in (
         ({6701: Claim(EPOCH - 1, 1)}, {}),
@@ -492,18 +492,18 @@ def test_who_is_rebalanced_does_not_lose_its_slots_to_others():
 @pytest.mark.parametrize(
     ("facts", "expected"), [({}, {}), ({"dead": [1]}, {"b:6700": "q", "b:6701": "r"})]
 )
-def test_a_worker_of_a_lost_machine_has_stopped_when_it_is_proven_dead(facts, expected):
+def test_worker_of_a_lost_machine_stopped_if_proven_dead(facts, expected):
     before = cluster(rebalancing(), supervisor("b"), **facts)
     assert places(carried_out(before)) == {"t": expected}
 
 
-def test_a_query_with_its_checkpoint_on_a_machine_is_rebalanced_on_it():
+def test_rebalance_keeps_a_query_with_its_checkpoint():
     here = supervisor("a", stopped={6700: Claim(EPOCH - 1, 1)})
     before = cluster(rebalancing(is_shared=False), here, supervisor("b", slots=9))
     assert places(carried_out(before)) == {"t": {"a:6700": "q", "a:6701": "r"}}
 
 
-def test_two_machines_take_two_workers_where_checkpoints_are_not_shared():
+def test_unshared_checkpoints_on_two_machines_need_two_workers():
     before = topology(
         "t",
         "q r s",
@@ -527,7 +527,7 @@ def test_two_machines_take_two_workers_where_checkpoints_are_not_shared():
     assert told == {"t": "Waits for the machine a: its checkpoint is there and is not shared"}
 
 
-def test_of_two_machines_the_one_with_more_queries_gets_more_workers():
+def test_machine_with_more_queries_gets_more_workers():
     before = topology(
         "t",
         "p q r s t u",
@@ -576,14 +576,14 @@ def test_what_was_written_in_a_reign_counts_when_it_is_forgotten():
     assert claims(plan(before)) == [("u", 12)]
 
 
-def test_the_claim_of_a_topology_that_is_removed_is_not_given_again():
+def test_claim_of_a_removed_topology_is_not_reused():
     """What is submitted next may go on from its checkpoints."""
     old = replace(launch("a:6700", "q"), claim=Claim(EPOCH, 11))
     killed = topology("t", status=KILLED, launches=(old,), due_at=NOW)
     assert claims(plan(cluster(supervisor("a"), killed, topology("u")))) == [("u", 12)]
 
 
-def test_a_new_launch_says_when_it_was_ordered_and_what_it_may_use():
+def test_new_launch_has_its_time_and_memory():
     [assign, _] = plan(cluster(supervisor("a"), topology("t", memory_mb=512)))
     [new] = assign.launches
     assert (new.started_at, new.memory_mb, new.is_released) == (NOW, 512, False)
@@ -604,7 +604,7 @@ def test_a_dead_worker_holds_no_memory_on_a_slot_that_is_no_more(is_shared):
     assert (where, told) == ({"t": {"a:7000": "q"}}, {"t": FIT})
 
 
-def test_a_dead_worker_that_finds_no_place_takes_none_from_others():
+def test_unplaced_dead_worker_takes_no_slot_from_others():
     lost = launch("a:6700", "q", claim=1, memory_mb=1000)
     stopped = launch("b:6700", "r", claim=2, memory_mb=1000, is_released=True)
     b = supervisor("b", slots=1, refuses="ill", stopped={6700: Claim(EPOCH - 1, 2)})

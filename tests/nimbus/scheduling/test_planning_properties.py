@@ -207,7 +207,7 @@ def test_only_who_runs_again_elsewhere_loses_its_place(before):
 
 
 @given(clusters())
-def test_a_query_stays_on_its_machine_where_its_checkpoint_is_not_shared(before):
+def test_query_stays_with_its_unshared_checkpoint(before):
     after = carried_out(before)
     for id_, one in new_ones(before, after):
         topology = before.topologies[id_]
@@ -397,7 +397,7 @@ def test_each_topology_is_spread_evenly_over_machines(before):
 
 
 @given(idle_clusters())
-def test_topologies_of_one_worker_are_spread_evenly_over_machines(before):
+def test_single_workers_are_spread_evenly(before):
     alone = {id_: replace(each, workers=1) for id_, each in before.topologies.items()}
     after = carried_out(replace(before, topologies=alone))
     nodes = [one.slot.node for _, one in launches(after)]
@@ -415,7 +415,7 @@ def test_as_many_get_a_slot_as_there_is_room_for(before):
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_cluster_that_loses_machines_again_and_again_keeps_what_it_can(seed):
+def test_cluster_that_keeps_losing_machines(seed):
     """Plan after plan of one leader: all runs as long as there is room for it."""
     randomness = random.Random(seed)
     sups = {f"s{n}": Supervisor(f"s{n}", f"s{n}", frozenset(range(4))) for n in range(10)}

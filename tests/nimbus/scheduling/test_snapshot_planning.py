@@ -115,7 +115,7 @@ def cluster():
     cluster.storm.disconnect()
 
 
-def test_what_is_planned_is_written_and_then_nothing_is_left_to_do(cluster):
+def test_written_plan_leaves_nothing_to_do(cluster):
     cluster.supervise("a")
     cluster.supervise("b")
     cluster.submit("t")
@@ -173,7 +173,7 @@ def test_an_assignment_whose_base_is_gone_is_removed(cluster):
 @pytest.mark.parametrize(
     ("path", "what"), [(paths.storm("t"), "base"), (paths.assignment("t"), "assignment")]
 )
-def test_nothing_is_decided_about_a_topology_with_a_record_that_cannot_be_read(cluster, path, what):
+def test_unreadable_record_blocks_a_topology(cluster, path, what):
     cluster.supervise("a")
     cluster.submit("t", workers=1)
     cluster.plan()
@@ -185,7 +185,7 @@ def test_nothing_is_decided_about_a_topology_with_a_record_that_cannot_be_read(c
     assert cluster.places("u") == ["a:6701"]
 
 
-def test_a_supervisor_that_cannot_be_read_keeps_its_workers_and_gets_none(cluster):
+def test_unreadable_supervisor_keeps_its_workers(cluster):
     cluster.supervise("a")
     cluster.submit("t", workers=1)
     cluster.plan()

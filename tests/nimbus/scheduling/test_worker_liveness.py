@@ -76,7 +76,7 @@ def test_a_worker_that_falls_silent_is_late_and_then_dead():
     assert seen == ["alive", "late", "late", "dead"]
 
 
-def test_the_pulse_of_a_predecessor_in_its_slot_does_not_make_a_worker_dead():
+def test_pulse_of_a_predecessor_kills_no_worker():
     leader = Leader()
     old = pulse(500)
     assert leader.sees(0, old) is Status.DEAD
@@ -110,14 +110,14 @@ def test_a_new_leader_gives_a_silent_worker_the_time_again():
 
 
 @pytest.mark.parametrize("clock_ahead_secs", [3600, -3600])
-def test_whoever_beats_is_alive_whatever_the_clock_of_who_launched_it(clock_ahead_secs):
+def test_beating_worker_is_alive_despite_clocks(clock_ahead_secs):
     other = replace(OLD, started_at=NOW + clock_ahead_secs)
     leader = Leader()
     for secs in range(0, 400, 20):
         assert leader.sees(secs, pulse(1, revision=secs), of=other) is Status.ALIVE
 
 
-def test_nobody_dies_after_a_restart_of_its_pacemaker_before_pulses_could_be_back():
+def test_no_worker_dies_right_after_a_pacemaker_restart():
     leader = Leader()
     assert leader.sees(0, pulse(1)) is Status.ALIVE
     for secs in (40, 60):
@@ -139,7 +139,7 @@ def test_who_never_beat_is_not_dead_while_a_pacemaker_is_down():
     assert leader.sees(201, of=OWN) is Status.DEAD
 
 
-def test_a_machine_that_ends_with_its_pacemaker_takes_its_workers_along():
+def test_machine_lost_with_its_pacemaker():
     leader = Leader()
     assert leader.sees(0, pulse(1)) is Status.ALIVE
     # Its supervisor's session ends later than it does.
@@ -155,7 +155,7 @@ def test_so_it_is_for_a_leader_that_has_not_seen_them():
     assert seen == ["alive", "late", "dead"]
 
 
-def test_nobody_dies_whose_supervisor_is_there_or_was_a_moment_ago():
+def test_no_worker_dies_with_its_supervisor_present():
     leader = Leader()
     leader.sees(0, pulse(1))
     assert leader.sees(1000, a=DOWN) is Status.UNPROVEN
@@ -164,7 +164,7 @@ def test_nobody_dies_whose_supervisor_is_there_or_was_a_moment_ago():
     assert leader.sees(1070, a=DOWN, supervisors=()) is Status.UNPROVEN
 
 
-def test_whoever_goes_over_to_another_pacemaker_lives_without_its_supervisor():
+def test_worker_at_another_pacemaker_lives():
     leader = Leader()
     leader.sees(0, pulse(1))
     for secs in (20, 40, 80):

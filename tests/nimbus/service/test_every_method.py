@@ -151,7 +151,7 @@ def test_every_method_answers_about_what_there_is_not(client, method):
 
 
 @pytest.mark.parametrize("method", nimbus_ids.METHODS)
-def test_a_nimbus_that_does_not_lead_says_who_does_or_answers_alike(leading, other, method):
+def test_follower_names_the_leader_or_answers(leading, other, method):
     arguments, expected = UNKNOWN[method]
     if method in LED:
         assert fault(other, method, arguments) == (
@@ -171,9 +171,7 @@ def there(client, tmp_path_factory):
 
 @pytest.mark.parametrize("full", [True, False], ids=["full", "least"])
 @pytest.mark.parametrize("method", nimbus_ids.METHODS)
-def test_whatever_is_asked_no_method_fails_in_a_way_that_is_not_meant(
-    client, there, caplog, method, full
-):
+def test_no_method_fails_unexpectedly(client, there, caplog, method, full):
     samples = Samples(full=full)
     arguments = nimbus_ids.METHODS[method].arguments
     for number in range(4):

@@ -100,7 +100,7 @@ def test_a_script_goes_on_unless_it_names_its_own_checkpoints(leading):
     assert leading.storm.storm_base(begun).checkpoints.folder == begun
 
 
-def test_of_two_that_go_on_from_the_same_checkpoints_one_is_refused(leading, monkeypatch):
+def test_checkpoints_continue_in_one_topology_only(leading, monkeypatch):
     leading.leader.set_checkpoints(Checkpoints("y-1-17", "y-1-17", "y", None, False, {"q": "a"}))
     origin = '{"topology.checkpoint.from": "y"}'
     wait = submission_calls.SubmissionCalls._wait_for_copies
@@ -122,7 +122,7 @@ def test_of_two_that_go_on_from_the_same_checkpoints_one_is_refused(leading, mon
         leading.submit("second", None, origin)
 
 
-def test_checkpoints_that_are_given_up_meanwhile_are_not_gone_on_from(leading, monkeypatch):
+def test_abandoned_checkpoints_are_not_continued(leading, monkeypatch):
     leading.leader.set_checkpoints(Checkpoints("z-1-17", "z-1-17", "z", None, False, {"q": "a"}))
 
     def meanwhile(*_):
@@ -136,9 +136,7 @@ def test_checkpoints_that_are_given_up_meanwhile_are_not_gone_on_from(leading, m
     assert leading.storm.storm_id_by_name("late") is None
 
 
-def test_a_nimbus_that_does_not_lead_says_of_no_topology_that_it_is_not_alive(
-    client, other, tmp_path
-):
+def test_follower_never_reports_not_alive(client, other, tmp_path):
     submit(client, tmp_path, "runs")
     for method in ("killTopology", "activate", "deactivate"):
         assert "not a leader" in fault(other, method, {"name": "runs"})

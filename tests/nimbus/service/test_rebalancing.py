@@ -91,7 +91,7 @@ def test_a_conf_that_cannot_be_saved_is_no_rebalance(tmp_path, monkeypatch):
         assert (base.prev_status, base.deadline_ms, base.topology_action_options) == (None,) * 3
 
 
-def test_what_a_lost_leader_did_not_save_is_saved_by_the_next_one(tmp_path, monkeypatch):
+def test_next_leader_saves_the_conf_of_a_lost_one(tmp_path, monkeypatch):
     storm = StormClusterState(MemoryEnsemble().session(), Codec())
     with nimbuses(tmp_path, storm) as [nimbus]:
         storm_id = nimbus.submit("wc")
@@ -124,7 +124,7 @@ def test_what_a_lost_leader_did_not_save_is_saved_by_the_next_one(tmp_path, monk
         assert nimbus.code.store.get(f"{storm_id}-stormconf.ser").version == version
 
 
-def test_what_an_operator_allows_a_topology_is_kept_by_a_rebalance_too(tmp_path):
+def test_rebalance_keeps_the_operators_limits(tmp_path):
     storm = StormClusterState(MemoryEnsemble().session(), Codec())
     with nimbuses(tmp_path, storm, **{"nimbus.slots.perTopology": 2}) as [nimbus]:
         nimbus.submit("wc")

@@ -48,7 +48,7 @@ def nimbus(conf, tmp_path):
         yield nimbus
 
 
-def test_the_workers_of_a_topology_are_let_in_although_no_secret_is_in_its_conf(nimbus, conf):
+def test_workers_connect_without_secrets_in_the_conf(nimbus, conf):
     options = SubmitOptions(TopologyInitialStatus.ACTIVE, Credentials({"key": "value"}))
     own = "storm.zookeeper.topology.auth.payload"
     storm_id = nimbus.submit("wc", conf=f'{{"{own}": "own:secret"}}', options=options)

@@ -45,7 +45,7 @@ def waiting(shared, count):
     until(lambda: len(shared._turn._waiters) == count)
 
 
-def test_callers_share_the_next_read_and_see_what_was_written_before_they_asked(read, threads):
+def test_callers_share_the_next_read(read, threads):
     shared = SharedRead(read)
     first = threads.submit(shared)
     until(lambda: read.began)
@@ -65,7 +65,7 @@ def test_who_asks_when_nobody_reads_reads_at_once(read):
         assert shared() == read.written
 
 
-def test_an_error_is_told_to_all_who_share_the_read_and_to_nobody_after_it(read, threads):
+def test_error_reaches_all_callers_of_a_read(read, threads):
     shared = SharedRead(read)
     first = threads.submit(shared)
     until(lambda: read.began)

@@ -123,7 +123,7 @@ def test_where_a_topology_runs_and_how_it_does_is_told(leading, client, other, t
     assert of_owner["total_tasks"] == 6
 
 
-def test_what_the_worker_of_an_earlier_launch_said_is_not_the_next_ones(leading, client, tmp_path):
+def test_heartbeat_of_an_earlier_launch_is_ignored(leading, client, tmp_path):
     storm_id = submit(client, tmp_path, "moved")
     record = place(leading, storm_id, ("sup-a", 6700, ("count",)))
     tasks = [*record.executor_node_port]

@@ -146,7 +146,7 @@ def test_code_that_is_lost_while_it_is_copied_is_not_submitted(nimbus, monkeypat
     assert nimbus.storm.active_storms() == []
 
 
-def test_who_would_wait_for_copies_for_ever_is_refused_in_the_end(tmp_path, ensemble):
+def test_endless_wait_for_copies_is_refused_in_the_end(tmp_path, ensemble):
     storm = StormClusterState(ensemble.session(), Codec())
     short = {"storm.thrift.socket.timeout.ms": 10}
     conf = '{"topology.min.replication.count": 2, "topology.max.replication.wait.time.sec": -1}'
@@ -166,7 +166,7 @@ def test_a_topology_whose_conf_is_damaged_can_be_killed(nimbus, conf):
     assert base.topology_action_options.kill_options.wait_secs == 30
 
 
-def test_no_blob_is_deleted_by_whom_has_not_the_code_that_may_use_it(nimbus):
+def test_nimbus_without_code_deletes_no_blob(nimbus):
     session = nimbus.handler.beginCreateBlob("used", SettableBlobMeta([]))
     nimbus.handler.finishBlobUpload(session)
     storm_id = nimbus.submit("wc", conf='{"topology.blobstore.map": {"used": {}}}')

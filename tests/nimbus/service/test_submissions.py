@@ -36,7 +36,7 @@ def test_of_two_of_one_name_at_once_the_second_is_refused():
 
 
 @pytest.mark.parametrize(("threads", "most"), [(64, MOST), (2 * MOST, MOST), (5, 2), (1, 1)])
-def test_there_are_only_so_many_at_once_and_threads_are_left_to_others(threads, most):
+def test_number_of_submissions_is_limited(threads, most):
     submissions = Submissions(threads)
     under_way = [submissions.submitting(str(number)) for number in range(most)]
     for each in under_way:

@@ -50,7 +50,7 @@ def test_a_topologys_line_is_of_its_base_and_its_assignment():
     assert (line.requested_memonheap, line.assigned_memonheap) == (1536.0, 768.0)
 
 
-def test_one_that_is_not_assigned_and_whose_code_is_not_here_has_a_line_too():
+def test_unassigned_topology_without_code_has_a_line():
     line = views.topology_summary(
         replace(VIEW, assignment=None, submitted=None, sched_status=None, now=0.0)
     )

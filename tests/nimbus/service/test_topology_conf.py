@@ -115,7 +115,7 @@ def test_a_secret_is_refused_and_not_shown(key):
     assert read(**{key: 12}) == {key: 12}
 
 
-def test_what_storms_clients_send_along_of_the_cluster_is_left_out():
+def test_cluster_keys_of_storms_clients_are_dropped():
     sent = {
         "storm.zookeeper.topology.auth.scheme": "digest",
         "storm.zookeeper.topology.auth.payload": "user:password",
@@ -133,7 +133,7 @@ def saved(own, cluster):
     )
 
 
-def test_what_is_saved_is_the_topologys_over_what_it_needs_of_the_clusters():
+def test_saved_conf_is_the_topologys_over_defaults():
     cluster = conf.defaults().with_values(
         {"topology.workers": 3, "topology.restart": "always", "nimbus.thrift.port": 7}
     )
