@@ -29,7 +29,7 @@ import pyarrow as pa
 from stormkeeper.conf import defaults
 from stormkeeper.history import compaction, manifest, parquet
 from stormkeeper.history.manifest import DataFile, Entry, Manifest, Origin
-from stormkeeper.history.table_specs import TIME
+from stormkeeper.history.parquet import TIME
 from stormkeeper.history.table_store import TableStore
 from stormkeeper.pipeline import queries, tables
 from stormkeeper.pipeline.analyses.alerts import ALERT_ROWS, alert_tables

@@ -7,8 +7,8 @@ import pytest
 from stormkeeper.history import compaction, manifest
 from stormkeeper.history.compaction import MAX_BYTES, MAX_ROWS, files_to_keep, plan
 from stormkeeper.history.manifest import DataFile, Entry, Manifest, Origin
+from stormkeeper.history.parquet import Retention
 from stormkeeper.history.table_reader import Tables
-from stormkeeper.history.table_specs import Retention
 from support.disks import room_for
 from support.tables import EVENTS, SHORT, at, data_files, events, origin, store, values
 

@@ -4,12 +4,12 @@ import math
 
 import pyarrow as pa
 import pytest
-from stormkeeper.pipeline.statistics.rollups import ROLLUP as ROLLUP_COLUMNS
-from stormkeeper.pipeline.statistics.summaries import COMPONENT_STATS
 
 from stormkeeper.history import component_stats
-from stormkeeper.history.database import Past, named
-from stormkeeper.history.table_specs import TIME, TableSpec
+from stormkeeper.history.database import HistoryDatabase, named
+from stormkeeper.history.parquet import TIME, TableSpec
+from stormkeeper.pipeline.rollups import ROLLUP as ROLLUP_COLUMNS
+from stormkeeper.pipeline.summaries import COMPONENT_STATS
 from support.tables import at, origin, store
 
 TEXT, COUNT, NUMBER = pa.string(), pa.int64(), pa.float64()
@@ -70,7 +70,7 @@ def test_executors_become_their_component_again(written):
         tasks(5, 6, window="600", **spout),
         {"component": "named", "window": "600", "workers": 2, "executed": 1},
     )
-    with Past(written(component_stats=found)) as past:
+    with HistoryDatabase(written(component_stats=found)) as past:
         now = {(row["component"], row["window"]): row for row in component_stats.newest(past, "wc")}
         assert component_stats.newest(past, ID, "split", "600") == [now["split", "600"]]
         assert component_stats.newest(past, ID, "tasks 1-2") == []
@@ -100,8 +100,8 @@ def test_shares_and_spread_are_those_of_the_executors(written):
         )
         for task, count in enumerate(executed, 1)
     ]
-    with Past(written(rollup_1m=rows(ROLLUP, *found))) as past:
-        (row,) = past.ask(f"SELECT * FROM {past.table('rollup_1m')}")
+    with HistoryDatabase(written(rollup_1m=rows(ROLLUP, *found))) as past:
+        (row,) = past.query(f"SELECT * FROM {past.table('rollup_1m')}")
         (bucket,) = component_stats.course(past, "wc", at(0), at(60), component="split")
     mean = sum(executed) / 4
     spread = math.sqrt(sum((count - mean) ** 2 for count in executed) / 4)
@@ -117,8 +117,8 @@ def test_counts_before_and_after_naming_are_joined(written):
         tasks(3, 4, executed=2, workers=1),
         {"component": "split", "executed": 4, "workers": 2},
     ]
-    with Past(written(rollup_1m=rows(ROLLUP, *found))) as past:
-        seen = past.ask(f"SELECT component, executed FROM {past.table('rollup_1m')}")
+    with HistoryDatabase(written(rollup_1m=rows(ROLLUP, *found))) as past:
+        seen = past.query(f"SELECT component, executed FROM {past.table('rollup_1m')}")
     assert seen == [{"component": "split", "executed": 7}]
 
 
@@ -139,8 +139,8 @@ def test_tasks_that_nobody_has_named_stay(written):
         {"component": "my tasks 1-4", "window": "600", "executed": 4},
         {"component": "tasks 1-99999999999", "window": "600", "executed": 5},
     )
-    with Past(written(component_stats=found)) as past:
-        seen = past.ask(f"SELECT component, executed FROM {past.table('component_stats')}")
+    with HistoryDatabase(written(component_stats=found)) as past:
+        seen = past.query(f"SELECT component, executed FROM {past.table('component_stats')}")
     assert {row["executed"]: row["component"] for row in seen} == {
         1: "tasks 7-8",
         2: "tasks 4-5",
@@ -152,9 +152,9 @@ def test_tasks_that_nobody_has_named_stay(written):
 
 def test_rows_of_executors_are_named_one_by_one(written):
     found = [tasks(task, task, task_start=task, emitted=task) for task in (1, 2, 5)]
-    with Past(written(executor_stats=rows(EXECUTOR, *found))) as past:
-        seen = past.ask(f"SELECT * FROM {past.table('executor_stats')} ORDER BY task_start")
-        assert past.ask(f"SELECT count(*) AS n FROM {past.table('components')}") == [{"n": 2}]
+    with HistoryDatabase(written(executor_stats=rows(EXECUTOR, *found))) as past:
+        seen = past.query(f"SELECT * FROM {past.table('executor_stats')} ORDER BY task_start")
+        assert past.query(f"SELECT count(*) AS n FROM {past.table('components')}") == [{"n": 2}]
     assert [(row["component"], row["emitted"]) for row in seen] == [
         ("split", 1),
         ("split", 2),
@@ -165,7 +165,7 @@ def test_rows_of_executors_are_named_one_by_one(written):
 def test_unknown_and_oversized_values_of_a_component(written):
     largest = 2**63 - 1
     found = [tasks(task, task, executed=largest, acked=None, executed_cv=0.5) for task in (1, 2)]
-    with Past(written(rollup_1m=rows(ROLLUP, *found))) as past:
-        (row,) = past.ask(f"SELECT * FROM {past.table('rollup_1m')}")
+    with HistoryDatabase(written(rollup_1m=rows(ROLLUP, *found))) as past:
+        (row,) = past.query(f"SELECT * FROM {past.table('rollup_1m')}")
     assert (row["executed"], row["acked"]) == (largest, None)
     assert row["executed_cv"] == pytest.approx(0.5)

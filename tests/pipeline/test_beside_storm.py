@@ -10,7 +10,7 @@ import pytest
 
 from stormkeeper.errors import TableError
 from stormkeeper.history import component_stats
-from stormkeeper.history.database import Past
+from stormkeeper.history.database import HistoryDatabase
 from stormkeeper.local import ports
 from stormkeeper.pacemaker.client import PacemakerClient
 from stormkeeper.pipeline import tables
@@ -84,7 +84,7 @@ def nimbus(tmp_path):
 def components(folder, storm_id):
     """What is read of a topology's components in the last ten minutes, as executors each."""
     try:
-        with Past(folder) as past:
+        with HistoryDatabase(folder) as past:
             rows = component_stats.newest(past, storm_id, window="600")
     except TableError:  # nothing was written yet
         return {}

@@ -7,7 +7,7 @@ import pytest
 from stormkeeper.conf import defaults
 from stormkeeper.errors import StormkeeperError, TableError
 from stormkeeper.history.manifest import Origin
-from stormkeeper.history.table_specs import TableSpec
+from stormkeeper.history.parquet import TableSpec
 from stormkeeper.history.table_store import TableStore
 from stormkeeper.pacemaker.client import PacemakerClient
 from stormkeeper.pipeline import process, queries, tables

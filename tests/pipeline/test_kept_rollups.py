@@ -10,7 +10,7 @@ from stormkeeper.conf import defaults
 from stormkeeper.heartbeats.coverage import Coverage
 from stormkeeper.heartbeats.following import Position
 from stormkeeper.history.component_stats import course
-from stormkeeper.history.database import Past
+from stormkeeper.history.database import HistoryDatabase
 from stormkeeper.history.manifest import Origin
 from stormkeeper.history.table_store import TableStore
 from stormkeeper.pipeline import queries, rows, table_updates
@@ -66,7 +66,7 @@ def test_all_that_was_counted_is_read_from_each_roll_up_whatever_is_repeated(tmp
             # The source gives each pulse again.
             store.publish(Origin("again", number), dict(advance(store.read, read, (now, now))))
     began, end = (datetime.fromtimestamp(HOUR + secs, UTC) for secs in (0, 7200))
-    with Past(tmp_path) as past:
+    with HistoryDatabase(tmp_path) as past:
         for minutes, buckets in ((1, 7), (10, 3), (60, 2)):
             found = course(past, "wc", began, end, rollup=f"rollup_{minutes}m")
             assert len(found) == buckets

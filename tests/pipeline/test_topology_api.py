@@ -10,7 +10,7 @@ import pytest
 from stormkeeper.conf import defaults
 from stormkeeper.errors import ConfigError, TableError
 from stormkeeper.history import manifest
-from stormkeeper.history.folder import sole_writer
+from stormkeeper.history.manifest import sole_writer
 from stormkeeper.pacemaker.client import PacemakerClient
 from stormkeeper.pipeline import process, queries, tables, topology_api
 from support.cluster import COMMAND_SECS, RealCluster

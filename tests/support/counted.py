@@ -4,7 +4,7 @@ import time
 
 import pyarrow as pa
 
-from stormkeeper.history.table_specs import TIME, TableSpec
+from stormkeeper.history.parquet import TIME, TableSpec
 from support.tables import origin, store
 
 TEXT, COUNT, NUMBER, SMALL = pa.string(), pa.int64(), pa.float64(), pa.int32()

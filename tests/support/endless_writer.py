@@ -14,7 +14,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from stormkeeper.history import manifest
-from stormkeeper.history.folder import sole_writer
+from stormkeeper.history.manifest import sole_writer
 from support.tables import events, origin, state, store
 
 

@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 
 from stormkeeper.history import manifest
 from stormkeeper.history.manifest import Origin
+from stormkeeper.history.parquet import TIME, Retention, TableSpec
 from stormkeeper.history.table_reader import Tables
-from stormkeeper.history.table_specs import TIME, Retention, TableSpec
 from stormkeeper.history.table_store import TableStore
 
 #: Seconds since the epoch at which the tests' clocks begin.

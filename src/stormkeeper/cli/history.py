@@ -19,7 +19,7 @@ from stormkeeper.cli.output import aligned, duration, escaped, remark
 from stormkeeper.errors import TableError
 
 if TYPE_CHECKING:
-    from stormkeeper.history.database import Past
+    from stormkeeper.history.database import HistoryDatabase
 
 
 _UNITS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
@@ -80,11 +80,11 @@ def history(subject: str, since: timedelta | None, lines: int, as_json: bool) ->
     conf = load_conf()
     with faults():
         from stormkeeper.history import events
-        from stormkeeper.history.database import Past
+        from stormkeeper.history.database import HistoryDatabase
         from stormkeeper.pipeline import tables
 
         beginning = None if since is None else datetime.now(UTC) - since
-        with Past(tables.tables_folder(conf)) as past:
+        with HistoryDatabase(tables.tables_folder(conf)) as past:
             found = events.events(past, subject, beginning, limit=lines)
             if not found:
                 events.check_known(past, subject)
@@ -136,7 +136,7 @@ def age_of(written_at: datetime, interval_secs: float) -> str | None:
     )
 
 
-def remark_on_age(past: Past, name: str) -> bool:
+def remark_on_age(past: HistoryDatabase, name: str) -> bool:
     """Print a remark on stderr if a table is old; return whether it is."""
     said = age_of(past.written_at(name), past.interval_secs(name))
     if said is not None:
@@ -184,11 +184,11 @@ def alerts(*, follow: bool, ended: bool, severity: str | None, as_json: bool) ->
     conf = load_conf()
     with until_interrupted(), faults():
         from stormkeeper.history import events
-        from stormkeeper.history.database import Past
+        from stormkeeper.history.database import HistoryDatabase
         from stormkeeper.pipeline import tables
 
         folder = tables.tables_folder(conf)
-        with Past(folder) as past:
+        with HistoryDatabase(folder) as past:
             found, seen, is_old = list[dict[str, Any]](), None, False
             hosts = events.hosts(past)
             if past.has("alerts"):
@@ -222,7 +222,7 @@ def _changes(folder: Path, seen: datetime | None, *, is_old: bool) -> Iterator[M
     `seen` None: there was no table yet, so every row is new.
     """
     from stormkeeper.history import events
-    from stormkeeper.history.database import Past
+    from stormkeeper.history.database import HistoryDatabase
 
     manifest, read, complaint = folder / "alerts" / "manifest.json", None, None
     interval_secs = 0.0
@@ -237,7 +237,7 @@ def _changes(folder: Path, seen: datetime | None, *, is_old: bool) -> Iterator[M
                     remark(said)
                     is_old = True
                 continue
-            with Past(folder) as past:
+            with HistoryDatabase(folder) as past:
                 news = events.changes(past, seen or _BEGINNING)
                 seen = past.written_at("alert_history")
                 interval_secs = past.interval_secs("alert_history")

@@ -18,7 +18,7 @@ from stormkeeper.cli.output import duration, escaped
 
 if TYPE_CHECKING:
     from stormkeeper.history.component_stats import Reading
-    from stormkeeper.history.database import Past
+    from stormkeeper.history.database import HistoryDatabase
 
 
 #: The windows of Storm's pages, by the values of --window.
@@ -108,12 +108,12 @@ def stats(
     conf = load_conf()
     with faults():
         from stormkeeper import extras
-        from stormkeeper.history.database import Past
+        from stormkeeper.history.database import HistoryDatabase
         from stormkeeper.pipeline import tables
 
         if plot:
             extras.require("spark", "storm stats --plot", "plotext")
-        with Past(tables.tables_folder(conf)) as past:
+        with HistoryDatabase(tables.tables_folder(conf)) as past:
             if since is None:
                 _newest(past, topology, component, window or ":all-time", as_json=as_json)
             else:
@@ -121,7 +121,7 @@ def stats(
 
 
 def _newest(
-    past: Past, topology: str, component: str | None, window: str, *, as_json: bool
+    past: HistoryDatabase, topology: str, component: str | None, window: str, *, as_json: bool
 ) -> None:
     from stormkeeper.history import component_stats
 
@@ -139,7 +139,7 @@ def _newest(
 
 
 def _course(
-    past: Past,
+    past: HistoryDatabase,
     topology: str,
     component: str | None,
     since: timedelta,

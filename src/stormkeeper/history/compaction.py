@@ -1,8 +1,11 @@
-"""Small files become large ones, beside the writer, which names them with its next commit.
+"""Compaction and retention of logs: small files are merged beside the writer, old ones go.
 
-The files of a log have levels. Sixteen of a level are merged into one of the next, so that a row is
-written again once per level, and a log of n commits has about 16 log16 n files. What would exceed a
-limit is merged no further: `plan` says which limits.
+Files have levels. Sixteen of a level are merged into one of the next, so each row is rewritten once
+per level, and a log of n commits has about 16 log16 n files. Files at a limit are not merged
+further.
+
+Deletion is final, so a clock that is suddenly ahead is not trusted at once: it may be set right
+again.
 """
 
 from __future__ import annotations
@@ -24,40 +27,39 @@ import pyarrow as pa
 from stormkeeper.daemon.durable import sync_folder
 from stormkeeper.history import parquet
 from stormkeeper.history.manifest import DataFile, Manifest
-from stormkeeper.history.table_specs import Retention, TableSpec
+from stormkeeper.history.parquet import Retention, TableSpec
 
 log = logging.getLogger(__name__)
 
 MB: Final = 1 << 20
 
-#: How many files of a level make one of the next.
+#: Files of a level per merge.
 FAN_IN: Final = 16
 
-#: What a merged file has at most: few enough rows to be sorted in memory.
+#: Limits of a merged file: its rows are sorted in memory.
 MAX_ROWS: Final = 1 << 19
 MAX_BYTES: Final = 64 * MB
 
-#: Which part of what a log keeps is in one file at most: files go whole.
+#: Largest share of a log's retention in one file, as files go whole.
 _PARTS: Final = 8
 
-#: How much sooner than a merge everyone else gets a core, as `nice` counts it: of 500,000 rows one
-#: takes a second.
+#: Niceness of a merge, which takes a core for a second per 500,000 rows.
 _NICE: Final = 10
 
-#: How long no merge is tried after one that failed, in seconds.
+#: Pause after a failed merge, in seconds.
 _RETRY_SECS: Final = 60.0
 
 
 def plan(
     files: Sequence[DataFile], retention: Retention, fan_in: int = FAN_IN
 ) -> list[list[DataFile]]:
-    """Return which files of a log are to become one.
+    """Return the groups of a log's files to merge.
 
     A group has `fan_in` files of one level, or fewer if the next one would exceed `MAX_ROWS`,
-    `MAX_BYTES`, or an eighth of what is kept, in time or in bytes.
+    `MAX_BYTES`, or an eighth of the retention in time or bytes.
 
-    So once merged, a log has at most ``fan_in - 1`` files per level, and of larger ones two for
-    each time that its rows, bytes or hours have such a limit in them.
+    So a log has at most ``fan_in - 1`` unmerged files per level, and of larger ones two per limit
+    that its rows, bytes or hours contain.
     """
     levels: dict[int, list[DataFile]] = {}
     for file in files:
@@ -73,7 +75,7 @@ def plan(
 def _groups(
     files: Sequence[DataFile], retention: Retention, fan_in: int
 ) -> Iterator[tuple[list[DataFile], bool]]:
-    """Yield files in groups, and whether a group takes no further one."""
+    """Yield groups of files, and whether each is full."""
     group: list[DataFile] = []
     for file in files:
         if len(group) == fan_in or (group and not _fit([*group, file], retention)):
@@ -98,7 +100,7 @@ def _fit(files: Sequence[DataFile], retention: Retention) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Merge:
-    """One file that has the rows of others."""
+    """A file that has the rows of others."""
 
     table: str
     inputs: frozenset[str]
@@ -106,17 +108,7 @@ class Merge:
 
 
 class Compactor:
-    """Merges the files of one manifest after another, in a thread of its own.
-
-    Parameters
-    ----------
-    folder
-        The folder of the tables.
-    specs
-        The tables, by name.
-    fan_in
-        As `plan` takes it.
-    """
+    """Merges the files of one manifest after another, in its own thread."""
 
     def __init__(self, folder: Path, specs: Mapping[str, TableSpec], fan_in: int = FAN_IN) -> None:
         self._folder = folder
@@ -125,32 +117,32 @@ class Compactor:
         self._thread: threading.Thread | None = None
         self._stopping = threading.Event()
         self._guard = threading.Lock()
-        #: Under the guard, both.
+        #: Both under the guard.
         self._finished: list[Merge] = []
         self._outputs: set[str] = set()
-        #: By the thread, which has ended when it is read.
+        #: Set by the thread; read after its end.
         self._not_before = 0.0
 
     @property
     def finished(self) -> list[Merge]:
-        """What is merged and was not `taken`."""
+        """Finished merges that were not `taken`."""
         with self._guard:
             return list(self._finished)
 
     @property
     def outputs(self) -> set[str]:
-        """The files that were begun, and may yet be named."""
+        """Begun output files, which the manifest may still name."""
         with self._guard:
             return set(self._outputs)
 
     def taken(self, merges: Sequence[Merge]) -> None:
-        """Note that the manifest has these, or never will."""
+        """Forget merges that the manifest has, or never will."""
         with self._guard:
             self._finished = [merge for merge in self._finished if merge not in merges]
             self._outputs -= {merge.output.path for merge in merges}
 
     def begin(self, manifest: Manifest) -> None:
-        """Merge what is to be merged of a manifest, unless what was begun before goes on."""
+        """Start to merge the files of a manifest unless earlier merges are open."""
         if (self._thread is not None and self._thread.is_alive()) or self.finished:
             return
         if self._stopping.is_set() or time.monotonic() < self._not_before:
@@ -162,20 +154,20 @@ class Compactor:
             for group in plan(manifest.tables[name].files, spec.retention, self._fan_in)
         ]
         if work:
-            # A daemon: what it has not ended when the process does, nobody names.
+            # A daemon thread: unfinished merges are in no manifest.
             self._thread = threading.Thread(
                 target=self._run, args=(work, manifest.version), name="compaction", daemon=True
             )
             self._thread.start()
 
     def settle(self, deadline_secs: float) -> bool:
-        """Wait until what was begun is done; return whether it is."""
+        """Wait for running merges; returns whether they ended."""
         if self._thread is not None:
             self._thread.join(deadline_secs)
         return self._thread is None or not self._thread.is_alive()
 
     def stop(self, deadline_secs: float) -> bool:
-        """Begin no further merge, and wait for the one that runs; return whether it has ended."""
+        """Start no more merges, and wait for the running one; returns whether it ended."""
         self._stopping.set()
         return self.settle(deadline_secs)
 
@@ -197,7 +189,7 @@ class Compactor:
                 self._finished.append(merge)
 
     def _merge(self, spec: TableSpec, group: Sequence[DataFile], path: str) -> Merge:
-        # On one core: the others are for who waits.
+        # On one core: the others are for queries.
         rows = parquet.read(self._folder, group, spec.schema, use_threads=False)
         level = group[0].level + 1
         output = parquet.write(self._folder, path, spec, [spec.sorted(rows)], level)
@@ -219,44 +211,35 @@ class Compactor:
         self._not_before = time.monotonic() + _RETRY_SECS
 
 
-#: Before all rows. Who keeps them longer keeps all.
+#: Before all rows: a longer retention keeps everything.
 _FIRST = datetime.fromtimestamp(0, UTC)
 
-#: For how long a clock has to be ahead until it is believed, and what is not ahead yet, in seconds.
+#: How long a clock must be ahead to be trusted, and tolerance of a clock, in seconds.
 DOUBT_SECS: Final = 3600.0
 _SMALL_SECS: Final = 60.0
 
 
 class RetentionClock:
-    """The time by which rows are too old.
+    """The time by which rows expire.
 
-    It goes by the machine's clock, and while that is ahead of what has passed, by what has passed.
-
-    Parameters
-    ----------
-    steady
-        A clock that nobody sets, in seconds.
+    It follows the machine's clock, and elapsed time while the machine's clock is ahead of it.
+    `steady` is a monotonic clock in seconds.
     """
 
     def __init__(self, steady: Callable[[], float] = time.monotonic) -> None:
         self._steady = steady
-        #: When it was how late, by the steady clock and by the machine's.
+        #: The steady clock's and the machine's time of the last trusted moment.
         self._known: tuple[float, float] | None = None
         self._ahead_since: float | None = None
 
     def at(self, now: datetime, before: datetime | None) -> datetime:
-        """Return the time by which rows are too old.
+        """Return the time by which rows expire.
 
-        Parameters
-        ----------
-        now
-            By the machine's clock.
-        before
-            When the manifest was written that is there, if there is one.
+        `now` is by the machine's clock; `before` is when the present manifest was written.
         """
         wall, steady = now.timestamp(), self._steady()
         if self._known is None:
-            # While nobody wrote, nothing grew too old that takes more room than it did.
+            # Downtime does not age data.
             self._known = steady, min(wall, before.timestamp() if before else wall)
         then, known = self._known
         passed = known + steady - then
@@ -272,7 +255,7 @@ class RetentionClock:
 
 
 def files_to_keep(files: Sequence[DataFile], retention: Retention, now: datetime) -> list[DataFile]:
-    """Return the files that stay, in their order.
+    """Return the files to keep, in order.
 
     Files go whole: by age once their latest row is too old, by size in the order of that row.
     """

@@ -1,4 +1,9 @@
-"""``Past``: the tables of a pipeline, to be asked with SQL."""
+"""``HistoryDatabase``: a pipeline's tables, queried with SQL through DuckDB.
+
+Neither Spark nor pyarrow is loaded: an answer takes a fraction of a second, also out of a week.
+Rows of Storm's own workers have tasks instead of components; where Nimbus has named these tasks,
+they get the component's name.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +18,10 @@ import duckdb
 
 from stormkeeper.errors import TableError
 from stormkeeper.history import manifest
-from stormkeeper.history.folder import unreadable
+from stormkeeper.history.manifest import read_error
 from stormkeeper.history.table_reader import Tables
 
-#: What DuckDB calls the types of columns.
+#: DuckDB's types of columns.
 _TYPES: Final = {
     "bool": "BOOLEAN",
     "int32": "INTEGER",
@@ -27,29 +32,26 @@ _TYPES: Final = {
     "timestamp[us, tz=UTC]": "TIMESTAMPTZ",
 }
 
-#: Where below the pipeline's folder tables are published.
+#: Folders of tables below the pipeline's folder.
 _FOLDERS: Final = ("liveness", "statistics", "names", "alerts")
 
-#: The table that says which component tasks are of, if it is there.
+#: Table of the components of tasks, if any.
 _COMPONENTS: Final = "components"
 
-#: Files that are read at the same time. More cores make no answer quicker than this needs.
+#: Files read at the same time; more cores make answers no quicker.
 _THREADS: Final = 2
 
-#: What DuckDB would take for a pattern in a path.
+#: Characters of patterns in DuckDB's paths.
 _PATTERN: Final = re.compile(r"[][*?]")
 
-#: What a topology's id is made of: its name, a number, and when it was submitted.
+#: A topology's id: name, number, time of submission.
 _STORM_ID: Final = re.compile(r"(.+)-\d+-\d+")
 
 
-class Past:
-    """The tables of a pipeline as of now; closed as a context manager.
+class HistoryDatabase:
+    """The tables of a pipeline as of now; close it as a context manager.
 
-    Parameters
-    ----------
-    folder
-        Where the pipeline writes: ``pipeline.tables.dir``.
+    `folder` is ``pipeline.tables.dir``.
 
     Raises
     ------
@@ -65,7 +67,7 @@ class Past:
                 f"there are no tables in {folder} (pipeline.tables.dir); has `storm pipeline` run?"
             )
         self._database = duckdb.connect(config={"threads": _THREADS})
-        # The machine's may be one that it does not know, such as GMT+5.
+        # DuckDB may not know the machine's time zone, such as GMT+5.
         self._database.execute("SET TimeZone = 'UTC'")
 
     def __enter__(self) -> Self:
@@ -81,20 +83,14 @@ class Past:
                 if (place / manifest.NAME).exists():
                     found.append(place)
             except OSError as error:
-                raise unreadable(place, error) from error
+                raise read_error(place, error) from error
         return found
 
     def table(self, name: str, since: datetime | None = None, until: datetime | None = None) -> str:
-        """Return a table as SQL has it after FROM: all of its columns, whatever its files have.
+        """Return a table for FROM in SQL, with all columns and with named components.
 
-        Where its workers have not named a component, and Nimbus has, it is named.
-
-        Parameters
-        ----------
-        name
-            The table.
-        since, until
-            With them, only files that may have rows of this time; they have others, too.
+        With `since` or `until`, only files that may have rows of this time; they have other rows,
+        too.
         """
         rows, columns = self._rows(name, since, until)
         if "component" not in columns or name == _COMPONENTS or not self._has_names():
@@ -125,36 +121,31 @@ class Past:
         return rows, [*columns]
 
     def has(self, name: str) -> bool:
-        """Whether there is this table."""
+        """Return whether a table exists."""
         return any(name in tables.manifest.tables for tables in self._tables)
 
     def interval_secs(self, name: str) -> float:
-        """Return how often the tables are written that a table belongs to."""
+        """Return how often a table is written."""
         return self._with(name).manifest.interval_secs
 
     def latest(self, name: str) -> datetime | None:
-        """Return the time of a table's newest row, by its manifest; None if it has no row."""
+        """Return the time of a table's newest row, by its manifest; None without rows."""
         files = self._with(name).manifest.tables[name].files
         return max((file.latest for file in files if file.latest is not None), default=None)
 
     def written_at(self, name: str) -> datetime:
-        """Return when the tables were written last that a table belongs to."""
+        """Return when a table was last written."""
         return self._with(name).manifest.written_at
 
-    def ask(self, question: str, values: Sequence[Any] = ()) -> list[dict[str, Any]]:
-        """Return the rows of an answer by column; times are in UTC.
+    def query(self, question: str, values: Sequence[Any] = ()) -> list[dict[str, Any]]:
+        """Return the rows of a SELECT in DuckDB's SQL, by column; times are in UTC.
 
-        Parameters
-        ----------
-        question
-            A SELECT of DuckDB's SQL.
-        values
-            What stands for each ``?`` in it.
+        `values` stand for the ``?`` in the SELECT.
 
         Raises
         ------
         TableError
-            DuckDB refuses, as where a file cannot be read.
+            DuckDB refuses, for example because a file cannot be read.
         """
         try:
             answer = self._database.execute(question, list(values))
@@ -174,9 +165,9 @@ class Past:
 
 
 def of_topology(given: str, *, is_id: bool) -> tuple[str, list[str]]:
-    """Return the condition on rows of a topology, by its name or its id, and the values in it.
+    """Return a condition on rows of a topology, by name or id, and its values.
 
-    Files are sorted by the name, so that an id alone would have all of them read.
+    Files are sorted by name: a condition on the id alone would read all of them.
     """
     found = _STORM_ID.fullmatch(given) if is_id else None
     if found is None:
@@ -185,12 +176,12 @@ def of_topology(given: str, *, is_id: bool) -> tuple[str, list[str]]:
 
 
 def is_id(given: str) -> bool:
-    """Return whether a given word looks like a topology's id."""
+    """Return whether a word looks like a topology's id."""
     return _STORM_ID.fullmatch(given) is not None
 
 
 def names_of(given: str) -> tuple[bool, ...]:
-    """Return what a given word may be, in the order to try it: a topology's name, its id."""
+    """Return what a word may be, in the order to try: False a topology's name, True its id."""
     return (False, True) if is_id(given) else (False,)
 
 
@@ -199,23 +190,23 @@ def _in_utc(value: Any) -> Any:
 
 
 def _quoted(path: str) -> str:
-    """Return a path as a string of SQL in which nothing is a pattern."""
+    """Return a path as a string in SQL without patterns."""
     return _PATTERN.sub(lambda found: f"[{found[0]}]", path).replace("'", "''")
 
 
-#: Why there may be nothing at all.
+#: Remedy if there is no data at all.
 NO_HEARTBEATS: Final = (
     "does `storm pipeline` run, and do workers send their heartbeats to its Pacemakers?"
 )
 
-#: How many names an error has at most.
+#: Most names in an error.
 _NAMED: Final = 8
 
 
 def meant(given: str, there: Sequence[str]) -> str:
-    """Say which of the names that are there may be meant, or which there are.
+    """Return a suggestion of existing names for an unknown one.
 
-    A part of a name, as a host is of a supervisor's id, means that name.
+    A part of a name, such as the host in a supervisor's id, suggests that name.
 
     Examples
     --------
@@ -234,10 +225,10 @@ def _alike(given: str, there: Sequence[str]) -> list[str]:
     return [cases[name] for name in difflib.get_close_matches(given.casefold(), cases)]
 
 
-#: What a component is called whose tasks alone are known.
+#: Name of a component of which only the tasks are known.
 _TASKS: Final = r"tasks ([0-9]+)-([0-9]+)"
 
-#: What tells rows of one component apart.
+#: Keys of rows of one component.
 _KEYS: Final = ("read_at", "bucket", "storm_id", "topology", "kind", "window", "node", "port")
 
 _SUMS: Final = (
@@ -245,7 +236,7 @@ _SUMS: Final = (
     *("executed", "acked", "failed"),
 )
 
-#: Averages, each with what it is weighed by.
+#: Averages and their weights.
 _WEIGHTS: Final = {
     **dict.fromkeys(("complete_ms_avg", "complete_ms_page"), "acked"),
     **dict.fromkeys(("execute_ms_avg", "execute_ms_page"), "executed"),
@@ -255,13 +246,13 @@ _WEIGHTS: Final = {
 
 _LARGEST: Final = 2**63 - 1
 
-#: What a spout or a bolt has done, of which executors have shares.
+#: Tuples of which executors have shares.
 _DONE: Final = "CASE kind WHEN 'spout' THEN emitted ELSE executed END"
 
 _SQUARES: Final = "executed::DOUBLE * executed / executors * (1 + pow(coalesce(executed_cv, 0), 2))"
 _SPREAD: Final = f"sum(executors) * sum({_SQUARES}) - pow(sum(executed), 2)"
 
-#: The other columns whose value is not the largest one.
+#: Other columns whose value is not the maximum.
 _OTHERS: Final = {
     "workers": "CASE WHEN count(*) = 1 THEN max(workers) END",
     "partial": "bool_or(partial)",
@@ -269,7 +260,7 @@ _OTHERS: Final = {
     "executed_cv": f"sqrt(greatest({_SPREAD}, 0)) / nullif(sum(executed), 0)",
 }
 
-#: The columns of tables in which executors of one component can be put together.
+#: Columns of tables whose executors can be summed up.
 _SUMMED_UP: Final = {
     *(*_KEYS, *_SUMS, *_WEIGHTS, *_OTHERS),
     *("component", "capacity", "interval_secs", "restarts", "readings", "skipped"),
@@ -277,21 +268,13 @@ _SUMMED_UP: Final = {
 
 
 def named(rows: str, components: str, columns: Sequence[str]) -> str:
-    """Return a SELECT of rows in which tasks have the names of their components.
+    """Return a SELECT of rows with the names of components instead of tasks.
 
-    What executors counted becomes one row per component again: counts are added up, averages are
-    weighed by their counts, and a capacity is the largest. How many workers a component has is not
-    known then, as two of its executors may be in one; so restarts, readings and what was skipped
-    are those of the executor with the most.
+    Executors of a component become one row again: counts are added, averages are weighed by their
+    counts, a capacity is the largest. Two executors may share a worker, so the number of workers is
+    unknown, and restarts, readings and skipped ones are those of the executor with the most.
 
-    Parameters
-    ----------
-    rows
-        A table with a column ``component``, as SQL has it after FROM.
-    components
-        The table ``components``, likewise.
-    columns
-        Those of `rows`.
+    `rows` and `components` are tables for FROM; `columns` are those of `rows`.
     """
     whole = f"SELECT r.* FROM {rows} r ANTI JOIN {components} n ON n.storm_id = r.storm_id"
     first, last = (
@@ -314,13 +297,13 @@ def named(rows: str, components: str, columns: Sequence[str]) -> str:
 
 
 def held(total: str) -> str:
-    """Return a sum as SQL has it, cut to what 64 bits hold, as all counts are."""
+    """Return a sum in SQL, clamped to 64 bits as all counts are."""
     most = f"CASE WHEN {total} > 0 THEN {_LARGEST} WHEN {total} < 0 THEN -{_LARGEST} END"
     return f"coalesce(try_cast({total} AS BIGINT), {most})"
 
 
 def _of(column: str) -> str:
-    """Return the value of a column for the executors of one component."""
+    """Return a column's value for the executors of one component."""
     if column in _SUMS:
         return held(f"sum({column})")
     if column in _WEIGHTS:

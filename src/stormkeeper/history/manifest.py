@@ -1,22 +1,30 @@
-"""The manifest: which files are the tables, and which commit they are of."""
+"""A folder of tables: its manifest, its lock, and its leftover files.
+
+The manifest names the files of all tables and the commit that they belong to.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import os
+import re
+from collections.abc import Collection, Iterable, Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import Final, Literal
 
 import msgspec
 
-from stormkeeper.daemon.durable import sync_file, sync_folder
+from stormkeeper.daemon.durable import sync_file, sync_folder, try_lock
 from stormkeeper.errors import TableError
 
 NAME: Final = "manifest.json"
 
-#: How a manifest that is not whole is called: there is never more than one.
+#: The staged manifest.
 _ASIDE: Final = f".{NAME}"
 
-#: The number that every manifest begins with. One that is higher may mean what we do not know.
+#: Format number of manifests; a higher one may have another meaning.
 FORMAT: Final = 1
 
 
@@ -25,21 +33,19 @@ Kind = Literal["current", "log"]
 
 
 class Origin(msgspec.Struct, frozen=True):
-    """Which micro-batch of which streaming query a commit comes from."""
+    """The micro-batch of a streaming query that a commit comes from."""
 
     query: str
     batch: int
 
 
 class DataFile(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One Parquet file of a table.
+    """A Parquet file of a table.
 
     Attributes
     ----------
     path
-        From the folder of the tables.
-    rows, bytes
-        Its size.
+        Relative to the folder of the tables.
     earliest, latest
         Of the table's time column; None without rows or without such a column.
     level
@@ -55,15 +61,15 @@ class DataFile(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """One table.
+    """A table.
 
     Attributes
     ----------
     kind, time
         As in `TableSpec`.
     version
-        How often its columns have changed. Files of earlier versions lack columns, or have some
-        that are no more.
+        How often its columns have changed. Files of earlier versions may lack columns or have
+        others.
     columns
         Their names and types.
     files
@@ -87,9 +93,9 @@ class Manifest(msgspec.Struct, frozen=True):
     version
         The number of the commit, from 1.
     origin
-        What it comes from.
+        The micro-batch of the commit.
     written_at
-        When it was written, on the writer's clock.
+        On the writer's clock.
     interval_secs
         How often the writer commits.
     tables
@@ -105,7 +111,7 @@ class Manifest(msgspec.Struct, frozen=True):
 
     @property
     def paths(self) -> set[str]:
-        """The paths of all files that it names."""
+        """The paths of all named files."""
         return {file.path for entry in self.tables.values() for file in entry.files}
 
 
@@ -114,14 +120,14 @@ class _Format(msgspec.Struct):
 
 
 def load(folder: Path) -> Manifest | None:
-    """Return the manifest of a folder, None before the first commit.
+    """Return the manifest of a folder; None before the first commit.
 
     Raises
     ------
     TableError
-        It is of a newer release, or was damaged.
+        The manifest is damaged, or of a newer release.
     OSError
-        It cannot be read.
+        The manifest cannot be read.
     """
     path = folder / NAME
     try:
@@ -143,17 +149,147 @@ def load(folder: Path) -> Manifest | None:
 
 
 def stage(folder: Path, manifest: Manifest) -> None:
-    """Write the next manifest aside, safe from a power failure."""
+    """Write the next manifest aside and sync the file."""
     with (folder / _ASIDE).open("wb") as file:
         file.write(msgspec.json.encode(manifest))
         sync_file(file)
 
 
 def publish(folder: Path) -> None:
-    """Make what was staged the manifest, by one step."""
+    """Replace the manifest by the staged one, atomically."""
     (folder / _ASIDE).replace(folder / NAME)
 
 
-def settle(folder: Path) -> None:
-    """Have the manifest that is there survive a power failure."""
+def sync_manifest(folder: Path) -> None:
+    """Sync the folder, so that the manifest survives a power failure."""
     sync_folder(folder)
+
+
+#: Lock file of the writer.
+_LOCK: Final = ".writer"
+
+#: Configuration key of the folder, for errors.
+KEY: Final = "pipeline.tables.dir"
+
+
+class TableFolder:
+    """A folder that must stay the same one.
+
+    The first check makes a missing folder. A folder that later replaces it is refused.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._identity = _identity(folder)
+
+    def check(self) -> None:
+        """Check that the folder is still the same.
+
+        Raises
+        ------
+        TableError
+            The folder was moved or removed.
+        """
+        if self._identity is None:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self._identity = _identity(self.folder)
+        elif self._identity != _identity(self.folder):
+            raise TableError(
+                f"the folder {self.folder} was moved or removed while the pipeline wrote its "
+                "tables there: remove or rename what is there now, move the folder back to that "
+                "path, and start the pipeline again; without it new tables are begun"
+            )
+
+
+def _identity(folder: Path) -> tuple[int, int] | None:
+    """Return what a folder keeps when it is moved; None without a folder."""
+    try:
+        status = folder.stat()
+    except FileNotFoundError:
+        return None
+    return status.st_dev, status.st_ino
+
+
+@contextlib.contextmanager
+def sole_writer(folder: Path, key: str = KEY) -> Iterator[None]:
+    """Lock a folder for this process, making it if necessary.
+
+    The system releases the lock when the process ends. `key` is the configuration key in errors.
+
+    Raises
+    ------
+    TableError
+        The folder cannot be made, or another process holds the lock.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = (folder / _LOCK).open("ab")
+    except OSError as error:
+        raise TableError(f"{key} cannot be {folder}: {error}") from error
+    with lock:
+        # A file system without locks: the manifest's number must do.
+        if not try_lock(lock, if_unsupported=True):
+            raise two_writers_error(folder)
+        yield
+
+
+def two_writers_error(folder: Path) -> TableError:
+    """Return the error of a folder with two writers."""
+    return TableError(
+        f"another pipeline writes to {folder}: give each its own {KEY} and, where that is set, its "
+        "own pipeline.checkpoint.dir"
+    )
+
+
+def write_error(folder: Path, error: OSError) -> TableError:
+    """Return the error of a failed write, with a remedy."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        remedy = f"make space there, or set {KEY} to a folder where there is some"
+    else:
+        remedy = f"set {KEY} to a folder that this user may write to"
+    reason = os.strerror(error.errno) if error.errno else error  # in which Arrow says it twice
+    return TableError(f"the tables in {folder} cannot be written: {reason}; {remedy}")
+
+
+def read_error(folder: Path, error: OSError) -> TableError:
+    """Return the error of a failed read, with a remedy."""
+    reason = os.strerror(error.errno) if error.errno else error
+    remedy = ""
+    if isinstance(error, PermissionError):
+        remedy = "; run as the user of the pipeline that writes them, or as one of its group"
+    return TableError(f"the tables in {folder} cannot be read: {reason}{remedy}")
+
+
+#: Names of our files; other files are left alone.
+_OURS: Final = re.compile(r"[0-9]{12,}-[0-9a-f]{8}\.parquet")
+
+
+def mark_as_leaving(folder: Path, paths: Iterable[str], now: float) -> None:
+    """Set the times of files that leave the manifest now, in seconds since the epoch.
+
+    The file of a killed writer, which was never in a manifest, keeps the time of its write.
+    """
+    for path in paths:
+        with contextlib.suppress(FileNotFoundError):
+            os.utime(folder / path, (now, now))
+
+
+def remove_leftovers(
+    folder: Path, tables: Iterable[str], named: Collection[str], now: float, keep_secs: float
+) -> None:
+    """Remove unnamed files of these tables that left the manifest more than `keep_secs` ago."""
+    for table in tables:
+        # A failed removal does not fail the commit; the next one tries again.
+        with contextlib.suppress(OSError), os.scandir(folder / table) as entries:
+            for entry in entries:
+                if _OURS.fullmatch(entry.name) and f"{table}/{entry.name}" not in named:
+                    _remove_old(entry, now, keep_secs)
+
+
+def _remove_old(entry: os.DirEntry[str], now: float, keep_secs: float) -> None:
+    with contextlib.suppress(OSError):
+        age = now - entry.stat().st_mtime
+        if age < 0:  # the clock was set back: it counts from now on
+            os.utime(entry.path, (now, now))
+        elif age > keep_secs:
+            Path(entry.path).unlink()

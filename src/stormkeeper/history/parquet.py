@@ -1,12 +1,14 @@
-"""Rows to and from a Parquet file."""
+"""Table specifications, and their rows in Parquet files."""
 
 from __future__ import annotations
 
 import os
+import re
 import secrets
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -14,22 +16,162 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 from pyarrow import fs
 
-from stormkeeper.history.manifest import DataFile
-from stormkeeper.history.table_specs import TableSpec
+from stormkeeper.errors import TableError
+from stormkeeper.history.manifest import DataFile, Kind
+
+#: Type of all times in tables.
+TIME: Final = pa.timestamp("us", tz="UTC")
+
+#: Allowed types of columns, by their names in the manifest.
+TYPES: Final = {
+    str(kind): kind
+    for kind in (pa.bool_(), pa.int32(), pa.int64(), pa.float64(), pa.string(), pa.binary(), TIME)
+}
+
+_GROUP_ROWS: Final = 1 << 14
+
+_NAME: Final = re.compile(r"[a-z][a-z0-9_]*")
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """The bounds of a log; None: no bound.
+
+    Parameters
+    ----------
+    hours
+        A file goes once its latest row is older. Files are large, so rows may stay an eighth
+        longer.
+    mb
+        The oldest files go while the table has more MiB. The newest file stays.
+    """
+
+    hours: float | None = None
+    mb: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TableSpec:
+    """A table as its writer defines it.
+
+    Parameters
+    ----------
+    name
+        Lower-case letters, digits and ``_``; also the name of its folder.
+    schema
+        Its columns, of the types in `TYPES`.
+    kind
+        ``current`` or ``log``.
+    time
+        The column with the time of a row, never null. Required for a log.
+    sort
+        Sort columns of the rows in a file; default: by time.
+    retention
+        Bounds of a log.
+
+    Raises
+    ------
+    TableError
+        The definition is invalid.
+    """
+
+    name: str
+    schema: pa.Schema
+    kind: Kind
+    time: str | None = None
+    sort: tuple[str, ...] = ()
+    retention: Retention = field(default=Retention())
+
+    def __post_init__(self) -> None:
+        if not _NAME.fullmatch(self.name):
+            raise TableError(f"a table cannot be called {self.name!r}: use a-z, 0-9 and _")
+        for column in self.schema:
+            if str(column.type) not in TYPES:
+                known = ", ".join(TYPES)
+                raise TableError(f"{self.name}.{column.name} is {column.type}, not one of {known}")
+        if missing := [name for name in self.order if name not in self.schema.names]:
+            raise TableError(f"the table {self.name} is sorted by {missing[0]}, which it lacks")
+        if self.time is None and self.kind == "log":
+            raise TableError(f"the log {self.name} needs a column with the time of its rows")
+        if self.time is not None and self.schema.field(self.time).type != TIME:
+            raise TableError(f"{self.name}.{self.time} is to be {TIME}")
+
+    @property
+    def order(self) -> tuple[str, ...]:
+        """The sort columns of the rows in a file."""
+        return self.sort or ((self.time,) if self.time else ())
+
+    @property
+    def group_rows(self) -> int:
+        """Rows per group, the unit that readers skip by statistics.
+
+        Rows sorted by time alone are skipped as whole files, and larger groups take a fifth less
+        time to write.
+        """
+        return _GROUP_ROWS if self.sort else 4 * _GROUP_ROWS
+
+    @property
+    def columns(self) -> dict[str, str]:
+        """Columns and types as in the manifest."""
+        return {column.name: str(column.type) for column in self.schema}
+
+    def fitted(self, rows: pa.Table) -> pa.Table:
+        """Return rows with this table's columns and order.
+
+        Metadata stay, and so do dictionaries of texts.
+
+        Raises
+        ------
+        TableError
+            Columns are missing, unknown or of another type, or a time is null.
+        """
+        if set(rows.column_names) != set(self.schema.names):
+            differing = sorted(set(rows.column_names) ^ set(self.schema.names))
+            raise TableError(f"rows for {self.name} differ from it in {', '.join(differing)}")
+        try:
+            rows = rows.select(self.schema.names)
+            columns = map(self._column, rows.schema)
+            rows = rows.cast(pa.schema(columns, metadata=rows.schema.metadata))
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError) as error:
+            raise TableError(f"rows for {self.name} have other types than it: {error}") from error
+        if self.time is not None and rows[self.time].null_count:
+            raise TableError(f"rows for {self.name} have no {self.time}")
+        return self.sorted(rows)
+
+    def _column(self, given: pa.Field) -> pa.Field:
+        """Return a column as written: a dictionary if the rows have one."""
+        wanted = self.schema.field(given.name)
+        is_dictionary = pa.types.is_dictionary(given.type) and given.type.value_type == wanted.type
+        return given if is_dictionary and given.name not in self.order else wanted
+
+    def sorted(self, rows: pa.Table) -> pa.Table:
+        """Return rows in the order of a file."""
+        if not self.order or (len(self.order) == 1 and _ascends(rows[self.order[0]])):
+            return rows
+        return rows.sort_by([(name, "ascending") for name in self.order])
+
+
+def _ascends(column: pa.ChunkedArray) -> bool:
+    """Return whether a column ascends: most batches have one time for all rows."""
+    if column.null_count:
+        return False
+    return bool(pc.all(pc.less_equal(column[:-1], column[1:])).as_py() is not False)
+
+
+def schema_of(columns: dict[str, str]) -> pa.Schema:
+    """Return the schema of `TableSpec.columns`."""
+    return pa.schema([(name, TYPES[kind]) for name, kind in columns.items()])
 
 
 def new_path(name: str, version: int) -> str:
-    """Return a path that no file of a table has had, from the folder of the tables."""
+    """Return an unused path for a file of a table, relative to the folder of the tables."""
     return f"{name}/{version:012d}-{secrets.token_hex(4)}.parquet"
 
 
 def write(
     folder: Path, path: str, spec: TableSpec, parts: Iterable[pa.Table], level: int = 0
 ) -> DataFile:
-    """Write rows to a new file, as `NewFile` does, in one part or more.
-
-    `level` is how often they were merged.
-    """
+    """Write rows to a new file in one part or more; `level` counts their merges."""
     file = NewFile(folder, path, spec)
     for rows in parts:
         file.add(rows)
@@ -37,16 +179,9 @@ def write(
 
 
 class NewFile:
-    """A file that takes rows until it is finished. Whoever gives up removes it.
+    """A file that takes rows until it is finished; a caller that gives up removes it.
 
-    Parameters
-    ----------
-    folder
-        The folder of the tables.
-    path
-        The new file, from there.
-    spec
-        Its table.
+    `path` is relative to `folder`, the folder of the tables.
     """
 
     def __init__(self, folder: Path, path: str, spec: TableSpec) -> None:
@@ -61,7 +196,7 @@ class NewFile:
         self._times: list[Any] = []
 
     def add(self, rows: pa.Table) -> None:
-        """Add rows, as `TableSpec.fitted` gives them; the metadata of the first are the file's."""
+        """Add rows from `TableSpec.fitted`; the file has the first rows' metadata."""
         writer = self._writer or self._begun(rows)
         for start in range(0, rows.num_rows, self._spec.group_rows):
             writer.write_table(_encoded(rows.slice(start, self._spec.group_rows), self._names))
@@ -70,9 +205,9 @@ class NewFile:
             self._times += pc.min_max(rows[self._spec.time]).as_py().values()
 
     def finish(self, level: int = 0) -> DataFile:
-        """Have it whole, and safe from a power failure; `add` was called before.
+        """Complete and sync the file; `add` was called before.
 
-        The name itself is safe only once its folder was synced.
+        Its name survives a power failure once the caller has synced the folder.
         """
         assert self._writer is not None
         self._writer.close()
@@ -86,15 +221,15 @@ class NewFile:
     def _begun(self, rows: pa.Table) -> pq.ParquetWriter:
         spec = self._spec
         schema = _encoded(rows.slice(0, 0), self._names).schema
-        # That the file was written of dictionaries is no reader's business.
+        # Readers need not know that the rows had dictionaries.
         self._writer = pq.ParquetWriter(
             self._sink,
             schema,
-            # Each batch writes a present table anew: there CPU counts, and not the size.
+            # Every batch rewrites current tables: there CPU counts more than size.
             compression="zstd" if spec.kind == "log" else "snappy",
             use_dictionary=self._names,
             store_schema=False,
-            # What rows are not sorted by is in almost any group: no reader passes over one by it.
+            # Only sort columns and times have useful statistics.
             write_statistics=sorted({*spec.order, *([spec.time] if spec.time else [])}),
         )
         self._writer.add_key_value_metadata(schema.metadata or {})
@@ -102,18 +237,18 @@ class NewFile:
 
 
 def _repeating(spec: TableSpec) -> list[str]:
-    """Return the columns whose values are to be looked up in a dictionary.
+    """Return the columns to write with a dictionary.
 
-    Names come again and again. Counts and latencies hardly do, and are a fifth smaller without one.
+    Names repeat. Counts and latencies hardly do, and are a fifth smaller without.
     """
     kinds = (pa.string(), pa.binary())
     return [column.name for column in spec.schema if column.type in kinds]
 
 
 def _encoded(rows: pa.Table, names: Sequence[str]) -> pa.Table:
-    """Return rows with dictionaries in some columns, which are written more quickly than values.
+    """Return rows with dictionaries in some columns, which are faster to write than values.
 
-    A group of rows gets all of its dictionary: so it is to be made of few rows.
+    A group of rows writes the whole dictionary, so it should consist of few rows.
     """
     for name in names:
         place = rows.column_names.index(name)
@@ -130,26 +265,26 @@ def read(
     only: ds.Expression | None = None,
     use_threads: bool = True,
 ) -> pa.Table:
-    """Return the rows of files: null in columns that a file lacks, and without those that are gone.
+    """Return the rows of files: null for columns that a file lacks, without dropped columns.
 
     Parameters
     ----------
     folder
         The folder of the tables.
     files
-        Which of them.
+        The files to read.
     schema
-        The table's columns, or some of them; texts may be dictionaries.
+        Columns of the table; texts may be dictionaries.
     columns
-        Those that are wanted; None: all.
+        Columns to return; None: all.
     only
-        Which rows; None: all.
+        Filter of rows.
     use_threads
-        Whether it may take all cores.
+        Whether to use all cores.
     """
     if not files:
         return schema.empty_table().select(list(columns or schema.names))
-    # A path with a colon in it would be taken for a URL without its file system.
+    # Without its file system, a path with a colon would count as a URL.
     paths = [str((folder / file.path).absolute()) for file in files]
     coded = [column.name for column in schema if pa.types.is_dictionary(column.type)]
     form = ds.ParquetFileFormat(dictionary_columns=coded)
@@ -160,6 +295,6 @@ def read(
 
 
 def metadata(folder: Path, file: DataFile) -> dict[bytes, bytes] | None:
-    """Return the metadata with which the rows of a file were written."""
+    """Return the metadata of the rows of a file."""
     found: dict[bytes, bytes] | None = pq.read_schema(folder / file.path).metadata
     return found

@@ -10,15 +10,15 @@ from typing import Any, Final
 
 import plotext
 
-#: The height of each drawing in lines, and how wide it is.
+#: Height of a drawing in lines, and limits of its width.
 _HEIGHT: Final = 11
 _NARROWEST, _WIDEST = 40, 160
 
-#: How much wider a drawing is than what is above it, and of what length a title tells nothing.
+#: Width beside the title, and the shortest title that tells anything.
 _BESIDE: Final = 6
 _SHORTEST: Final = 4
 
-#: What a drawing is of: a column, whether it is a count, what is written above it.
+#: Column, whether it is a count, and label of each drawing.
 _DRAWN: Final = (
     ("emitted", True, "emitted, tuples/s"),
     ("executed", True, "executed, tuples/s"),
@@ -32,17 +32,9 @@ _DRAWN: Final = (
 def of_course(buckets: Sequence[dict[str, Any]], bucket_secs: int, title: str) -> str:
     """Return drawings of rates, latencies and capacity, one below the other, without colours.
 
-    They are as wide as the terminal, or 80 columns where there is none. What nobody counted, and
-    what stays 0, is left out.
-
-    Parameters
-    ----------
-    buckets
-        What `statistics.course` returns; at least one.
-    bucket_secs
-        The length of a bucket.
-    title
-        What it is of, printable.
+    They are as wide as the terminal, or 80 columns without one. Figures that are missing or always
+    0 are left out. `buckets` is a `component_stats.course` with at least one bucket; `title` is
+    printable.
     """
     width = max(_NARROWEST, min(shutil.get_terminal_size().columns, _WIDEST))
     drawings = []
@@ -57,7 +49,7 @@ def of_course(buckets: Sequence[dict[str, Any]], bucket_secs: int, title: str) -
 
 
 def _label(title: str, text: str, width: int) -> str:
-    """Return what is written above a drawing, which would have nothing where it is too wide."""
+    """Return the title, shortened to the width: plotext would print nothing otherwise."""
     room = width - len(text) - _BESIDE
     if len(title) > room:
         title = f"{title[: room - 1]}…" if room > _SHORTEST else ""
@@ -67,7 +59,7 @@ def _label(title: str, text: str, width: int) -> str:
 def _drawing(
     points: Sequence[tuple[datetime, float]], bucket_secs: int, label: str, width: int
 ) -> str:
-    # It would cut what is wider or higher than the terminal that it believes to see.
+    # Otherwise plotext cuts drawings to the terminal that it detects.
     plotext.terminal.limit(False, False)
     figure = plotext.figure
     figure.clear()
@@ -90,7 +82,7 @@ def _drawing(
 
 
 def _ticks(first: datetime, last: datetime) -> Iterator[datetime]:
-    """Yield the beginning, the end, and what is between them in equal steps."""
+    """Yield the beginning, the end, and equal steps between."""
     steps = 4 if last > first else 0
     yield first
     for step in range(1, steps + 1):

@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING, Final
 
 from stormkeeper.errors import TableError
 from stormkeeper.history import manifest
-from stormkeeper.history.folder import unreadable
-from stormkeeper.history.manifest import DataFile, Entry, Manifest
+from stormkeeper.history.manifest import DataFile, Entry, Manifest, read_error
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-#: What Spark calls the types of columns.
+#: Spark's types of columns.
 _SPARK_TYPES: Final = {
     "bool": "boolean",
     "int32": "int",
@@ -29,20 +28,15 @@ _SPARK_TYPES: Final = {
     "timestamp[us, tz=UTC]": "timestamp",
 }
 
-#: What Spark would take for a pattern in a path.
+#: Characters of patterns in Spark's paths.
 _PATTERN: Final = re.compile(r"[][{}*?\\]")
 
 
 class Tables:
-    """The tables of a folder as of its newest commit; make another one for newer ones.
+    """The tables of a folder as of its newest commit; make another object for newer ones.
 
-    All that it gives is of one moment. Its files stay readable for five minutes at least, however
-    much is written meanwhile; a read that takes longer may lose them.
-
-    Parameters
-    ----------
-    folder
-        Where a `TableStore` writes.
+    All results are of one moment. Files stay readable for at least five minutes after a newer
+    commit; a longer read may lose them.
 
     Raises
     ------
@@ -61,10 +55,9 @@ class Tables:
         try:
             found = manifest.load(self.folder)
         except OSError as error:
-            raise unreadable(self.folder, error) from error
+            raise read_error(self.folder, error) from error
         if found is None:
             raise self._nothing()
-        #: Which commit it is, and what is in it.
         self.manifest: Manifest = found
 
     def _nothing(self) -> TableError:
@@ -74,27 +67,27 @@ class Tables:
         return TableError(f"there are no tables in {self.folder}; has `storm pipeline` run?")
 
     def check_access(self) -> None:
-        """See to it that this user may read the tables' files.
+        """Check that this user may read the tables' files.
 
         Raises
         ------
         TableError
-            Not so.
+            A folder cannot be read.
         """
         for folder in {(self.folder / path).parent for path in self.manifest.paths}:
             try:
                 with os.scandir(folder):
                     pass
             except OSError as error:
-                raise unreadable(folder, error) from error
+                raise read_error(folder, error) from error
 
     def names(self) -> list[str]:
         """Return the tables' names."""
         return sorted(self.manifest.tables)
 
     def schema(self, name: str) -> pa.Schema:
-        """Return the columns of a table, as pyarrow has them."""
-        from stormkeeper.history.table_specs import schema_of  # noqa: PLC0415 - as with `arrow`
+        """Return the columns of a table as a pyarrow schema."""
+        from stormkeeper.history.parquet import schema_of  # noqa: PLC0415 - as with `arrow`
 
         return schema_of(self._entry(name).columns)
 
@@ -103,16 +96,9 @@ class Tables:
     ) -> list[str]:
         """Return the Parquet files of a table, as absolute paths.
 
-        A file of an earlier release may lack columns, or have some that are no more: DuckDB's
-        ``read_parquet`` needs ``union_by_name = true``.
-
-        Parameters
-        ----------
-        name
-            The table.
-        since, until
-            With them, the files that may have rows from `since` to before `until`, by the table's
-            time. A file has others, too. Both must have a time zone.
+        Files of earlier releases may differ in columns: use DuckDB's ``read_parquet`` with
+        ``union_by_name = true``. With `since` or `until` (with time zones), only files that may
+        have rows from `since` to before `until`; they have other rows, too.
         """
         return [self._path(file) for file in self._files(name, since, until)]
 
@@ -130,10 +116,9 @@ class Tables:
         name
             The table.
         since, until
-            With them, the rows from `since` to before `until`, by the table's time. Both must have
-            a time zone.
+            Only rows from `since` to before `until`, by the table's time; with time zones.
         columns
-            Those that are wanted; None: all. One that a file lacks is null.
+            Columns to return; None: all. Columns that a file lacks are null.
 
         Raises
         ------
@@ -149,9 +134,9 @@ class Tables:
         until: datetime | None = None,
         columns: Sequence[str] | None = None,
     ) -> Iterator[pa.Table]:
-        """Yield the rows of a table file by file, at least once; the rest is as with `arrow`.
+        """Yield the rows of a table file by file, at least once; parameters as `arrow`.
 
-        No more than the rows of one file need be in memory.
+        Only the rows of one file need to be in memory.
         """
         for files in [[file] for file in self._files(name, since, until)] or [[]]:
             yield self._read(name, files, since, until, columns)
@@ -164,7 +149,7 @@ class Tables:
         until: datetime | None,
         columns: Sequence[str] | None,
     ) -> pa.Table:
-        # Half a second, which those that only want the files' names do not have.
+        # Imported on demand: half a second, not needed for the names of files.
         import pyarrow as pa  # noqa: PLC0415
         import pyarrow.compute as pc  # noqa: PLC0415
 
@@ -179,7 +164,7 @@ class Tables:
         try:
             return parquet.read(self.folder, files, self.schema(name), columns=columns, only=only)
         except PermissionError as error:
-            raise unreadable(self.folder / name, error) from error
+            raise read_error(self.folder / name, error) from error
         except (OSError, pa.ArrowException) as error:
             raise TableError(
                 f"the table {name} in {self.folder} cannot be read: {error}"
@@ -192,10 +177,10 @@ class Tables:
         since: datetime | None = None,
         until: datetime | None = None,
     ) -> DataFrame:
-        """Return the rows of a table as a DataFrame; the rest is as with `arrow`."""
+        """Return the rows of a table as a DataFrame; parameters as `arrow`."""
         entry = self._entry(name)
         schema = ", ".join(f"`{name}` {_SPARK_TYPES[kind]}" for name, kind in entry.columns.items())
-        # As it is otherwise: Spark decodes no %3D.
+        # Not percent-encoded, as Spark decodes no %3D.
         paths = [
             "file://" + _PATTERN.sub(r"\\\g<0>", path) for path in self.files(name, since, until)
         ]
@@ -232,7 +217,7 @@ class Tables:
 
 
 def _may_have(file: DataFile, since: datetime | None, until: datetime | None) -> bool:
-    """Whether a file may have rows from `since` to before `until`."""
+    """Return whether a file may have rows from `since` to before `until`."""
     if file.earliest is None or file.latest is None:
         return False
     return (since is None or file.latest >= since) and (until is None or file.earliest < until)

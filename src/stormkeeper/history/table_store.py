@@ -21,56 +21,58 @@ from stormkeeper.daemon.durable import sync_folder
 from stormkeeper.errors import TableError
 from stormkeeper.history import manifest, parquet
 from stormkeeper.history.compaction import FAN_IN, Compactor, Merge, RetentionClock, files_to_keep
-from stormkeeper.history.folder import (
-    Place,
+from stormkeeper.history.manifest import (
+    DataFile,
+    Entry,
+    Manifest,
+    Origin,
+    TableFolder,
     mark_as_leaving,
-    refused,
     remove_leftovers,
-    shared,
+    two_writers_error,
+    write_error,
 )
-from stormkeeper.history.manifest import DataFile, Entry, Manifest, Origin
-from stormkeeper.history.table_specs import TableSpec
+from stormkeeper.history.parquet import TableSpec
 
 log = logging.getLogger(__name__)
 
-#: How long a file stays after it has left the manifest, in seconds: longer than a reader takes from
-#: the manifest to its last file.
+#: How long a file stays after it left the manifest, in seconds: longer than a reader takes from the
+#: manifest to its last file.
 KEEP_SECS: Final = 300.0
 
-#: Rows of a table, or some at a time, where they are too many to be in memory together.
+#: Rows of a table, in pieces if too many for memory.
 Rows: TypeAlias = pa.Table | Iterable[pa.Table]
 
-#: The tables of a part, by name. Rows that come some at a time are made and written in a thread,
-#: while what comes after them is made; a table may have such ones several times.
+#: The tables of a part, by name. Rows in pieces are made and written in a thread while the next are
+#: made; a table may come several times.
 Made: TypeAlias = Iterable[tuple[str, Rows]]
 
-#: How many of these may wait to be written.
+#: Most pieces that wait to be written.
 _AHEAD: Final = 2
 
-#: How long the end of a store waits for a merge that runs, in seconds.
+#: How long closing waits for a running merge, in seconds.
 _CLOSE_SECS: Final = 5.0
 
 
 class TableStore:
-    """The tables of a folder, for their one writer; it is closed as a context manager.
+    """Writes the tables of a folder; close it as a context manager.
 
-    Files of logs are merged and grow too old beside it, which its commits put into effect.
+    Compaction and retention run beside it; commits put them into effect.
 
     Parameters
     ----------
     folder
-        The folder of the tables; made by the first commit if it is not there. One that has come in
-        its place since is refused.
+        Made by the first commit if missing. A folder that replaces it later is refused.
     specs
-        The tables. Those that the folder has besides stay as they are.
+        The tables. Other tables in the folder stay unchanged.
     interval_secs
-        How often there is to be a commit, for the manifest to tell.
+        Time between commits, for the manifest.
     keep_secs
-        How long a file stays after it has left the manifest.
+        How long a file stays after it left the manifest.
     fan_in
-        How many files of a log are merged into one.
+        Files of a log per merge.
     clock, steady
-        The machine's clock, in seconds since the epoch, and one that nobody sets.
+        The machine's clock in seconds since the epoch, and a monotonic clock.
     """
 
     def __init__(
@@ -90,9 +92,9 @@ class TableStore:
         self._keep_secs = keep_secs
         self._clock = clock
         self._kept_by = RetentionClock(steady)
-        self._place = Place(folder)
+        self._place = TableFolder(folder)
         self._compactor = Compactor(folder, self._specs, fan_in)
-        #: The commit that we know the manifest to have; None before ours, or if we do not know.
+        #: The manifest's commit; None before our first, or if unknown.
         self._version: int | None = None
 
     def __enter__(self) -> Self:
@@ -103,35 +105,35 @@ class TableStore:
             log.warning("a merge of tables in %s goes on until the process ends", self._folder)
 
     def check_place(self) -> None:
-        """See to it that the folder is the one that was there when this object was made.
+        """Check that the folder is still the same.
 
         Raises
         ------
         TableError
-            It was moved or removed since then, or cannot be made.
+            The folder was moved or removed, or cannot be made.
         """
         try:
             self._place.check()
         except OSError as error:
-            raise refused(self._folder, error) from error
+            raise write_error(self._folder, error) from error
 
     def has(self, origin: Origin) -> bool:
-        """Whether the newest commit is of this micro-batch, which then is not to be repeated."""
+        """Return whether the newest commit is of this micro-batch: then it must not be repeated."""
         found = manifest.load(self._folder)
         if found is None or found.origin != origin:
             return False
-        # A writer may have ended before its commit was safe from a power failure.
-        manifest.settle(self._folder)
+        # The writer may have been killed before the sync.
+        manifest.sync_manifest(self._folder)
         return True
 
     def read(
         self, name: str, since: datetime | None = None, schema: pa.Schema | None = None
     ) -> pa.Table | None:
-        """Return the present rows of a table; None if it was never written.
+        """Return the rows of a table; None if it was never written.
 
-        A table of the kind ``current`` that is in one part has the metadata with which it was
-        written. Of a log, only the files are read that have rows since then; these may have earlier
-        ones, too. What is wanted of its columns may be said by a schema, as dictionaries too.
+        A ``current`` table in one part has the metadata with which it was written. Of a log, files
+        without rows since `since` are skipped; the others' earlier rows are included. `schema` may
+        choose columns and dictionaries.
         """
         spec, files = self._specs[name], self._files(name)
         if not files:
@@ -145,10 +147,7 @@ class TableStore:
     def read_parts(
         self, name: str, schema: pa.Schema | None = None
     ) -> Sequence[Callable[[], pa.Table]]:
-        """Return what reads each part of a table of the kind ``current``, its metadata included.
-
-        They are in the order in which they were published, and none if it never was.
-        """
+        """Return readers of a ``current`` table's parts with their metadata, in published order."""
         schema = schema or self._specs[name].schema
         return [partial(self._read_current, file, schema) for file in self._files(name)]
 
@@ -161,45 +160,42 @@ class TableStore:
         return rows.replace_schema_metadata(parquet.metadata(self._folder, file))
 
     def settle(self, deadline_secs: float) -> bool:
-        """Wait for the merges that were begun; return whether they are done.
-
-        The next commit puts them into effect.
-        """
+        """Wait for running merges; returns whether they ended. The next commit publishes them."""
         return self._compactor.settle(deadline_secs)
 
     def publish(self, origin: Origin, tables: Mapping[str, Rows]) -> int:
-        """Publish the tables of one micro-batch, all at once; return the number of the commit.
+        """Publish the tables of a micro-batch atomically; returns the number of the commit.
 
-        A micro-batch that the newest commit is of already changes nothing.
+        Repeating the micro-batch of the newest commit changes nothing.
 
         Parameters
         ----------
         origin
             The micro-batch.
         tables
-            By name, each as its kind is: all rows of it, or the new ones of a log. Those that are
-            not named stay. Rows that come in several tables are made while they are written: what
-            fails then is raised as it is, and nothing is published either.
+            By name: all rows of a ``current`` table, new rows of a log. Other tables stay. Rows in
+            several pieces are made while being written; their errors are raised unchanged, and
+            nothing is published.
 
         Raises
         ------
         TableError
-            The rows are not the tables', somebody else writes the same tables, the folder is not
-            there any more, or the file system refuses. Then nothing is published.
+            The rows do not fit, another process writes the same tables, the folder is gone, or the
+            file system refuses. Nothing is published.
         """
         return self.publish_in_parts(origin, [tables.items()])
 
     def publish_in_parts(self, origin: Origin, parts: Iterable[Made]) -> int:
-        """Do as `publish`, with tables that are made part by part.
+        """Publish as `publish` does, with tables that are made part by part.
 
-        A part is written before the next one is made, so that no more than one has to be in memory.
-        Each is a file of its own, and `read_parts` reads them one by one. A part of a table of the
-        kind ``current`` that is not named stays, if the table has as many parts as before.
+        A part is written before the next is made, so only one is in memory. Each part is a file of
+        its own. A part that does not name a ``current`` table keeps its file, if the number of
+        parts is unchanged.
         """
         try:
             return self._commit(origin, parts)
         except OSError as error:
-            raise refused(self._folder, error) from error
+            raise write_error(self._folder, error) from error
 
     def _spec(self, name: str) -> TableSpec:
         try:
@@ -212,10 +208,10 @@ class TableStore:
         self._place.check()
         before = manifest.load(self._folder)
         if before is not None and before.origin == origin:
-            manifest.settle(self._folder)
+            manifest.sync_manifest(self._folder)
             return before.version
         if self._version is not None and (before is None or before.version != self._version):
-            raise shared(self._folder)
+            raise two_writers_error(self._folder)
         merges = self._compactor.finished
         with self._removed_on_failure() as begun:
             version = before.version + 1 if before else 1
@@ -229,7 +225,7 @@ class TableStore:
         self._version = None  # until we know
         manifest.publish(self._folder)
         self._version = after.version
-        manifest.settle(self._folder)
+        manifest.sync_manifest(self._folder)
         self._compactor.taken(merges)
         named = after.paths | self._compactor.outputs
         remove_leftovers(self._folder, after.tables, named, now, self._keep_secs)
@@ -238,7 +234,7 @@ class TableStore:
 
     @contextlib.contextmanager
     def _removed_on_failure(self) -> Iterator[list[str]]:
-        """Take the paths of files that are begun, which are removed if the commit fails."""
+        """Collect the paths of begun files, which are removed if the commit fails."""
         begun: list[str] = []
         try:
             yield begun
@@ -256,7 +252,6 @@ class TableStore:
             sync_folder(self._folder)
 
     def _write(self, part: Made, version: int, begun: list[str]) -> dict[str, DataFile]:
-        """Write the files of one part, whose tables are let go of one by one."""
         files = _NewFiles(self._folder, version, begun)
         with ThreadPoolExecutor(1, "table-writer") as beside:
             coming = deque[Future[None]]()
@@ -302,10 +297,8 @@ class TableStore:
 
 
 class _NewFiles:
-    """The files that a part of a commit writes, which takes their paths as they are `begun`."""
-
     def __init__(self, folder: Path, version: int, begun: list[str]) -> None:
-        #: Those that are finished, by table.
+        #: Finished files by table.
         self.written: dict[str, DataFile] = {}
         self._folder = folder
         self._version = version
@@ -313,7 +306,7 @@ class _NewFiles:
         self._files: dict[str, parquet.NewFile] = {}
 
     def add(self, spec: TableSpec, given: Iterable[pa.Table]) -> None:
-        """Add rows to the file of a table. A log without rows has none."""
+        """Add rows to a table's file. A log without rows has none."""
         for rows in map(spec.fitted, given):
             if spec.name not in self._files and (rows.num_rows or spec.kind == "current"):
                 path = parquet.new_path(spec.name, self._version)
@@ -323,17 +316,17 @@ class _NewFiles:
                 self._files[spec.name].add(rows)
 
     def finish(self, name: str) -> None:
-        """Write the file of a table, if it has one."""
+        """Finish a table's file, if there is one."""
         if name in self._files:
             self.written[name] = self._files.pop(name).finish()
-            # Else a power failure may leave the manifest without what it names.
+            # Otherwise a power failure may leave the manifest without files that it names.
             sync_folder(self._folder / name)
 
 
 def _replaced(
     name: str, files: Sequence[DataFile], written: Sequence[DataFile | None]
 ) -> list[DataFile]:
-    """Return the files of a table's parts, of which those that were not written stay."""
+    """Return the files of a table's parts; parts that were not written stay."""
     if not any(written):
         return list(files)
     if not all(written) and len(files) != len(written):
@@ -345,7 +338,6 @@ def _replaced(
 
 
 def _entry(before: Entry | None, spec: TableSpec) -> Entry:
-    """Return a table's entry with the columns that it has from now on."""
     if before is None:
         return Entry(spec.kind, spec.time, 1, spec.columns, [])
     differing = [
@@ -365,10 +357,6 @@ def _entry(before: Entry | None, spec: TableSpec) -> Entry:
 
 
 def _merged(files: Sequence[DataFile], merges: Sequence[Merge]) -> list[DataFile]:
-    """Return files of which some were merged; each takes the place of its oldest input.
-
-    If one of the inputs has gone meanwhile, as it was too old, the merge is not used.
-    """
     paths = {file.path for file in files}
     place = {path: merge for merge in merges if merge.inputs <= paths for path in merge.inputs}
     result, seen = [], set[str]()

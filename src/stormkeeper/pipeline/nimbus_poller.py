@@ -27,8 +27,8 @@ from stormkeeper.errors import (
     TableError,
 )
 from stormkeeper.history.manifest import Origin
+from stormkeeper.history.parquet import TableSpec
 from stormkeeper.history.table_reader import Tables
-from stormkeeper.history.table_specs import TableSpec
 from stormkeeper.history.table_store import TableStore
 from stormkeeper.pipeline import tables
 from stormkeeper.pipeline.components import (

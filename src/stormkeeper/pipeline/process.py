@@ -28,7 +28,7 @@ from stormkeeper.daemon.logs import configure_logging
 from stormkeeper.daemon.sockets import address_of, listen
 from stormkeeper.errors import ConfigError, EngineError, ListenError, TableError
 from stormkeeper.heartbeats import coverage
-from stormkeeper.history.folder import sole_writer
+from stormkeeper.history.manifest import sole_writer
 from stormkeeper.history.table_store import TableStore
 from stormkeeper.pipeline import python_workers, queries, tables
 from stormkeeper.pipeline.analyses.alerts import alert_tables

@@ -21,8 +21,8 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from stormkeeper.conf import Conf
 from stormkeeper.heartbeats.liveness import Limits
-from stormkeeper.history.folder import refused
-from stormkeeper.history.table_specs import Retention, TableSpec
+from stormkeeper.history.manifest import write_error
+from stormkeeper.history.parquet import Retention, TableSpec
 from stormkeeper.history.table_store import TableStore
 from stormkeeper.pacemaker.client.client_settings import access_of
 from stormkeeper.pipeline import (
@@ -197,7 +197,7 @@ def _emptied(folder: Path) -> str:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise refused(folder.parent, error) from error
+        raise write_error(folder.parent, error) from error
     return str(folder.absolute())
 
 

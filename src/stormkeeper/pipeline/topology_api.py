@@ -21,7 +21,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from stormkeeper.conf import Conf
 from stormkeeper.errors import ConfigError, TableError
-from stormkeeper.history.folder import sole_writer
+from stormkeeper.history.manifest import sole_writer
 from stormkeeper.history.table_store import TableStore
 from stormkeeper.pipeline import queries, table_updates, tables
 from stormkeeper.pipeline.analyses.alerts import alert_tables

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 
 from stormkeeper.conf import defaults
+from stormkeeper.history.parquet import TableSpec
 from stormkeeper.history.table_reader import Tables
-from stormkeeper.history.table_specs import TableSpec
 from stormkeeper.pipeline import tables
 from stormkeeper.pipeline.analyses import questions
 from stormkeeper.pipeline.rollups import ROLLUP

@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 
 from stormkeeper.conf import defaults
 from stormkeeper.errors import RpcUnavailableError
-from stormkeeper.history.table_specs import TIME, TableSpec
+from stormkeeper.history.parquet import TIME, TableSpec
 from stormkeeper.history.table_store import TableStore
 from stormkeeper.pipeline import tables
 from stormkeeper.pipeline.analyses import questions, runner

@@ -14,7 +14,7 @@ from pyspark.sql.types import DoubleType, StringType, StructField, StructType, T
 from pyspark.sql.window import Window
 
 from stormkeeper.conf import Conf
-from stormkeeper.history.table_specs import TIME, Retention, TableSpec
+from stormkeeper.history.parquet import TIME, Retention, TableSpec
 from stormkeeper.pipeline import tables
 
 _TEXTS: Final = (

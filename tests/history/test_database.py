@@ -6,8 +6,8 @@ import pytest
 from stormkeeper.conf import defaults
 from stormkeeper.errors import TableError
 from stormkeeper.history import component_stats, events
-from stormkeeper.history.database import Past
-from stormkeeper.history.table_specs import TIME, TableSpec
+from stormkeeper.history.database import HistoryDatabase
+from stormkeeper.history.parquet import TIME, TableSpec
 from stormkeeper.pipeline import queries, tables
 from support.tables import BEGAN, at, origin, store
 
@@ -95,7 +95,7 @@ def test_a_topology_bucket_by_bucket(written):
     other = bucket(0, "count", executed=1, emitted=5, execute_ms_avg=6.0, capacity=0.25, restarts=2)
     other |= {"skipped": 4, "interval_secs": 15.0}
     rows = table(ROLLUP, spout, one, other, bucket(60, emitted=1), bucket(0, topology="other"))
-    with Past(written("statistics", *ROLLUPS, rollup_1m=rows)) as past:
+    with HistoryDatabase(written("statistics", *ROLLUPS, rollup_1m=rows)) as past:
         found = component_stats.course(past, "wc", at(0), at(120))
     assert found[0] == {
         "bucket": at(0),
@@ -122,7 +122,7 @@ def test_a_component_of_a_time(written):
         bucket(60 * n, executed=n, acked=n, process_ms_avg=float(n), restarts=n) for n in range(5)
     ]
     rows += [bucket(60, "words", "spout", acked=100)]
-    with Past(written("statistics", *ROLLUPS, rollup_1m=table(ROLLUP, *rows))) as past:
+    with HistoryDatabase(written("statistics", *ROLLUPS, rollup_1m=table(ROLLUP, *rows))) as past:
         found = component_stats.course(past, "wc", at(60), at(180), component="split")
         assert component_stats.course(past, "wc", at(60), at(180), component="join") == []
     assert [row["restarts"] for row in found] == [1, 2]
@@ -133,14 +133,14 @@ def test_a_component_of_a_time(written):
 def test_a_topology_by_its_name_and_by_its_id(written, given):
     rows = [bucket(0, emitted=1), bucket(0, storm_id="wc-2-1700000001", emitted=10)]
     named = {"wc": 11, ID: 1, "wc-2-1700000001": 10}
-    with Past(written("statistics", *ROLLUPS, rollup_10m=table(ROLLUP, *rows))) as past:
+    with HistoryDatabase(written("statistics", *ROLLUPS, rollup_10m=table(ROLLUP, *rows))) as past:
         (found,) = component_stats.course(past, given, at(0), at(1), rollup="rollup_10m")
     assert found["emitted"] == named[given]
 
 
 def test_a_topology_whose_name_looks_like_an_id(written):
     rows = table(ROLLUP, bucket(0, topology="a-1-2", storm_id="a-1-2-3-4", emitted=1))
-    with Past(written("statistics", *ROLLUPS, rollup_1m=rows)) as past:
+    with HistoryDatabase(written("statistics", *ROLLUPS, rollup_1m=rows)) as past:
         assert len(component_stats.course(past, "a-1-2", at(0), at(1))) == 1
         assert len(component_stats.course(past, "a-1-2-3-4", at(0), at(1))) == 1
 
@@ -174,7 +174,7 @@ def test_the_newest_reading(written):
     old = [reading(0, "split", window, executed=1) for window in windows]
     new = [reading(15, "split", window, executed=2) for window in windows]
     folder = written("statistics", READINGS, component_stats=table(READING, *old, *new))
-    with Past(folder) as past:
+    with HistoryDatabase(folder) as past:
         found = component_stats.newest(past, "wc")
         assert [row["window"] for row in found] == ["600", "10800", "86400", ":all-time"]
         assert {row["executed"] for row in found} == {2}
@@ -189,7 +189,7 @@ def test_component_of_a_silent_worker_is_listed_once(written):
     second = [reading(0, "split", "600", executed=1), reading(15, "words", "600")]
     folder = written("statistics", READINGS, component_stats=table(READING, *first))
     written("statistics", READINGS, component_stats=table(READING, *second))
-    with Past(folder) as past:
+    with HistoryDatabase(folder) as past:
         found = component_stats.newest(past, "wc")
         assert [(row["component"], row["read_at"]) for row in found] == [
             ("split", at(0)),
@@ -205,14 +205,18 @@ def test_the_topology_that_was_submitted_last(written):
         for n, secs in ((9, 30), (10, 15))
     ]
     rows += [reading(3600, "split", "600", storm_id="other-1-1", topology="other")]
-    with Past(written("statistics", READINGS, component_stats=table(READING, *rows))) as past:
+    with HistoryDatabase(
+        written("statistics", READINGS, component_stats=table(READING, *rows))
+    ) as past:
         assert [row["executed"] for row in component_stats.newest(past, "wc")] == [10]
         assert [row["executed"] for row in component_stats.newest(past, "wc-9-9")] == [9]
 
 
 def test_of_topologies_that_were_submitted_together_one_is_shown(written):
     rows = [reading(0, name, "600", storm_id=f"wc-{n}-9") for n, name in ((1, "a"), (2, "b"))]
-    with Past(written("statistics", READINGS, component_stats=table(READING, *rows))) as past:
+    with HistoryDatabase(
+        written("statistics", READINGS, component_stats=table(READING, *rows))
+    ) as past:
         assert {row["storm_id"] for row in component_stats.newest(past, "wc")} == {"wc-2-9"}
 
 
@@ -221,7 +225,7 @@ def test_sums_are_cut_to_64_bits(written):
     largest = 2**63 - 1
     rows = [bucket(0, name, executed=largest) for name in ("split", "count")]
     rows += [bucket(60, name, executed=-largest) for name in ("split", "count")]
-    with Past(written("statistics", *ROLLUPS, rollup_1m=table(ROLLUP, *rows))) as past:
+    with HistoryDatabase(written("statistics", *ROLLUPS, rollup_1m=table(ROLLUP, *rows))) as past:
         found = component_stats.course(past, "wc", at(0), at(120))
     assert [row["executed"] for row in found] == [largest, -largest]
     assert [row["emitted"] for row in found] == [None, None]
@@ -237,12 +241,12 @@ def test_uncounted_topology_is_not_searched(written):
     folder = counted(0, "old")
     old = list(folder.rglob("component_stats/*.parquet"))
     counted(20 * 3600, "new")
-    with Past(folder) as past:
+    with HistoryDatabase(folder) as past:
         assert [row["topology"] for row in component_stats.newest(past, "old")] == ["old"]
         for path in old:
             path.write_bytes(b"not one")
         assert component_stats.newest(past, "never") == []
-    with Past(folder) as past, pytest.raises(TableError, match="cannot be read"):
+    with HistoryDatabase(folder) as past, pytest.raises(TableError, match="cannot be read"):
         component_stats.newest(past, "old")
 
 
@@ -251,7 +255,7 @@ def test_only_the_newest_files_are_read_for_the_newest_reading(written):
     for path in folder.rglob("*.parquet"):
         path.write_bytes(b"not one")
     written("statistics", READINGS, component_stats=table(READING, reading(15, "b", "600")))
-    with Past(folder) as past:
+    with HistoryDatabase(folder) as past:
         assert [row["component"] for row in component_stats.newest(past, "wc")] == ["b"]
         assert component_stats.topologies(past) == (["wc"], [])
 
@@ -283,7 +287,7 @@ def test_what_happened_to_workers(written, subject, found):
         event(3, "late"),
         event(1, "started"),
     ]
-    with Past(written("liveness", EVENTS, worker_events=table(EVENT, *rows))) as past:
+    with HistoryDatabase(written("liveness", EVENTS, worker_events=table(EVENT, *rows))) as past:
         assert [row["event"] for row in events.events(past, subject)] == found
         assert [row["event"] for row in events.events(past, subject, at(2))] == found[1:]
         assert [row["event"] for row in events.events(past, subject, until=at(3))] == found[:1]
@@ -304,7 +308,7 @@ def test_alerts_the_severest_first(tmp_path):
     ]
     with store(tmp_path / "alerts", ALERTS, HISTORY) as tables:
         tables.publish(origin(1), {"alerts": table(ALERT, *rows)})
-    with Past(tmp_path) as past:
+    with HistoryDatabase(tmp_path) as past:
         assert [row["id"] for row in events.alerts(past)] == ["worst", "new", "old"]
         ended = events.alerts(past, ended=True)
         assert [row["id"] for row in ended] == ["worst", "new", "old", "ended"]
@@ -317,7 +321,7 @@ def test_what_alerts_did_since(written):
         for secs, change in ((70, "ended"), (10, "began"))
     ]
     history = table({"at": TIME, "change": TEXT, **ALERT}, *rows)
-    with Past(written("alerts", HISTORY, alert_history=history)) as past:
+    with HistoryDatabase(written("alerts", HISTORY, alert_history=history)) as past:
         assert [row["change"] for row in events.changes(past, at(0))] == ["began", "ended"]
         assert [row["change"] for row in events.changes(past, at(10))] == ["ended"]
         assert events.changes(past, at(70)) == []
@@ -328,11 +332,11 @@ def test_files_of_earlier_releases_are_read(written):
     row = {name: value for name, value in event(1, None).items() if name in early}
     folder = written("liveness", log("worker_events", early, "at"), worker_events=table(early, row))
     written("liveness", EVENTS)
-    with Past(folder) as past:
+    with HistoryDatabase(folder) as past:
         (found,) = events.events(past, "wc")
         assert (found["event"], found["node"]) == (None, "n-1")
         written("liveness", EVENTS, worker_events=table(EVENT, event(2, "late")))
-    with Past(folder) as past:
+    with HistoryDatabase(folder) as past:
         assert [row["event"] for row in events.events(past, "wc")] == [None, "late"]
 
 
@@ -341,14 +345,16 @@ def test_a_folders_name_is_taken_as_it_is(tmp_path, name):
     folder = tmp_path / name
     with store(folder / "liveness", EVENTS) as tables:
         tables.publish(origin(0), {"worker_events": table(EVENT, event(1, "late"))})
-    with Past(folder) as past:
+    with HistoryDatabase(folder) as past:
         assert len(events.events(past, "wc")) == 1
 
 
 @pytest.mark.parametrize("zone", ["Asia/Kolkata", "GMT+5"])
 def test_times_are_in_utc(written, monkeypatch, zone):
     monkeypatch.setenv("TZ", zone)
-    with Past(written("liveness", EVENTS, worker_events=table(EVENT, event(1, "late")))) as past:
+    with HistoryDatabase(
+        written("liveness", EVENTS, worker_events=table(EVENT, event(1, "late")))
+    ) as past:
         (found,) = events.events(past, "wc")
     assert found["at"] == datetime.fromtimestamp(BEGAN + 1, UTC)
     assert found["at"].tzinfo is UTC
@@ -356,9 +362,9 @@ def test_times_are_in_utc(written, monkeypatch, zone):
 
 def test_what_is_not_there_is_said(written, tmp_path):
     with pytest.raises(TableError, match=r"there are no tables in .*; has `storm pipeline` run"):
-        Past(tmp_path)
+        HistoryDatabase(tmp_path)
     folder = written("liveness", EVENTS, worker_events=table(EVENT, event(1, "late")))
-    with Past(folder) as past:
+    with HistoryDatabase(folder) as past:
         assert past.interval_secs("worker_events") == 15
         with pytest.raises(
             TableError, match=r"no table 'alerts' in .*; these are there: worker_ev"

@@ -9,9 +9,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from stormkeeper.errors import TableError
-from stormkeeper.history import folder, manifest
+from stormkeeper.history import manifest
+from stormkeeper.history.parquet import TIME, Retention, TableSpec
 from stormkeeper.history.table_reader import Tables
-from stormkeeper.history.table_specs import TIME, Retention, TableSpec
 from support.tables import (
     BEGAN,
     EVENTS,
@@ -394,17 +394,17 @@ def test_a_second_writer_is_noticed(tmp_path):
 
 def test_a_second_process_is_refused_until_the_first_has_ended(tmp_path):
     with (
-        folder.sole_writer(tmp_path / "t"),
+        manifest.sole_writer(tmp_path / "t"),
         pytest.raises(TableError, match="another pipeline writes to"),
-        folder.sole_writer(tmp_path / "t"),
+        manifest.sole_writer(tmp_path / "t"),
     ):
         pass
-    with folder.sole_writer(tmp_path / "t"):
+    with manifest.sole_writer(tmp_path / "t"):
         pass
     (tmp_path / "file").touch()
     with (
         pytest.raises(TableError, match=r"a\.key cannot be "),
-        folder.sole_writer(tmp_path / "file" / "t", "a.key"),
+        manifest.sole_writer(tmp_path / "file" / "t", "a.key"),
     ):
         pass
 
