@@ -56,7 +56,7 @@ class Groups(NamedTuple):
 
     @property
     def first(self) -> np.ndarray:
-        """The first row of each group; each group must have one."""
+        """The first row of each group; no group may be empty."""
         found = np.empty(self.size, np.int64)
         found[self.of[::-1]] = np.arange(len(self.of))[::-1]
         return found
@@ -233,7 +233,7 @@ def terms(average: pa.ChunkedArray, count: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def average(total: pa.ChunkedArray, count: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return an average from the sum of its `terms` and its total count; null if the count is 0."""
+    """Return an average from the sum of `terms` and the total count; null if the count is 0."""
     weight = doubles(count)
     weight = pc.if_else(pc.greater(weight, 0.0), weight, pa.scalar(None, pa.float64()))
     return pc.divide(pc.fill_null(finite(total), 0.0), weight)

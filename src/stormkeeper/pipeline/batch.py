@@ -91,7 +91,7 @@ def _pack(batches: Iterator[pa.RecordBatch], parts: int) -> Iterator[pa.RecordBa
 def pack_read(
     batches: Iterator[pa.RecordBatch], part: Part, reads: int, spill: str | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """Decode and pack what one read of a part returned, as rows of `PACKED_PARTS`.
+    """Decode and pack the rows of a read of a part, as rows of `PACKED_PARTS`.
 
     Parameters
     ----------
@@ -124,7 +124,7 @@ def _value(part: int, **given: Any) -> pa.RecordBatch:
 
 
 def _spill(found: Iterator[tuple[int, pa.Table]], folder: Path) -> Iterator[tuple[int, str]]:
-    """Write the rows of each part to a file of its own, which the reader removes."""
+    """Write the rows of each part to a separate file, which the reader removes."""
     files: dict[int, str] = {}
     writers: dict[int, pa.RecordBatchStreamWriter] = {}
     with contextlib.ExitStack() as open_:
@@ -167,7 +167,7 @@ def part_numbers(table: pa.Table, parts: int) -> pa.ChunkedArray:
 
 
 class Batch:
-    """The decoded rows of one part of a micro-batch.
+    """The decoded rows of a part of a micro-batch.
 
     Parameters
     ----------
@@ -233,7 +233,7 @@ class Pulses:
 
 
 def merge_server_rows(batch: pa.Table) -> pa.Table:
-    """Return a batch with one row per server, also where a server was read in several parts.
+    """Return a batch with a single row per server, also if a server was read in several parts.
 
     The server counts as read only if all of its parts were, and at the time of the first of them.
     """
@@ -254,7 +254,7 @@ def _worst_first(row: Mapping[str, Any]) -> tuple[bool, datetime]:
 
 
 def read_parts(df: DataFrame, parts: int = 1) -> Iterator[Batch]:
-    """Collect a micro-batch in the driver, and return an iterator over its parts.
+    """Collect a micro-batch in the driver, and return an iterator over the parts.
 
     A part has some topologies whole, and the rows of all servers. Rows of `PACKED_PARTS` are read
     part by part, each while the one before is used. Unpacked rows are collected at once.
@@ -280,7 +280,7 @@ def _collect(df: DataFrame) -> pa.Table:
 
 
 def _read_ahead(parts: Iterator[Batch]) -> Iterator[Batch]:
-    """Read one part ahead, in a thread, while the one before is used."""
+    """Read a part ahead, in a thread, while the part before is used."""
     with ThreadPoolExecutor(1, "batch-reader") as thread:
         coming = thread.submit(_next, parts)
         while found := coming.result():
@@ -306,7 +306,7 @@ def _in_order(read: Iterator[Row], parts: int) -> Iterator[Batch]:
 
 
 def _iterate(df: DataFrame) -> Iterator[Row]:
-    """Iterate over one partition after another, each read while the one before is used.
+    """Iterate over the partitions in order, each read while the partition before is used.
 
     Called in the query's thread: stopping the query does not cancel jobs begun in other threads.
     Spark 4.3 keeps a query's jobs and their results until the query ends, and an iterator's for
@@ -338,7 +338,7 @@ def _unpacked(values: pa.Table, parts: int) -> Iterator[Batch]:
 
 
 def _take_file(file: str) -> pa.Buffer:
-    """Map a file without reading it yet, and remove it: the mapping stays."""
+    """Map a file without reading yet, and remove the file: the mapping stays."""
     with pa.memory_map(file) as mapped:
         content = mapped.read_buffer()
     Path(file).unlink()

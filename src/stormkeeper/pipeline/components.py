@@ -1,4 +1,4 @@
-"""What Nimbus knows of topologies and Storm's workers do not tell: the components of tasks.
+"""The components of tasks, which Nimbus knows and Storm's own workers do not report.
 
 Storm's own workers name an executor by its tasks. Their components are fixed when the topology is
 submitted, and a rebalance only groups tasks anew. So one answer of Nimbus names all executors that

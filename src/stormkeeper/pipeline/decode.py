@@ -58,7 +58,7 @@ def heartbeats(df: DataFrame) -> DataFrame:
 
 
 def statistics(df: DataFrame) -> DataFrame:
-    """Lay out the executors' statistics of `heartbeats` rows, one row per window and stream.
+    """Lay out the executors' statistics of `heartbeats` rows, a row per window and stream.
 
     Returns
     -------

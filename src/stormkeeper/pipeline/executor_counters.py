@@ -79,7 +79,7 @@ _TASK_BITS: Final = 33
 
 
 def counters(tallies: pa.Table) -> pa.Table:
-    """Sum up each executor's counters since its worker's start.
+    """Sum up each executor's counters since the worker's start.
 
     Parameters
     ----------
@@ -120,7 +120,7 @@ def counters(tallies: pa.Table) -> pa.Table:
 
 
 class Increments(NamedTuple):
-    """What was counted since the readings before, and the new rows of `READINGS`."""
+    """The changes since the readings before, and the new rows of `READINGS`."""
 
     changes: pa.Table
     readings: pa.Table
@@ -129,7 +129,7 @@ class Increments(NamedTuple):
 def increments(
     readings: pa.Table, previous: pa.Table | None = None, since: datetime | None = None
 ) -> Increments:
-    """Return what each executor counted since its reading before.
+    """Return each executor's changes since the reading before.
 
     Parameters
     ----------
@@ -187,7 +187,7 @@ def increments(
 
 
 def _executor_keys(table: pa.Table) -> pa.Array:
-    """Return a text for each row that identifies its executor."""
+    """Return a text for each row that identifies the executor."""
     # A storm id is a path segment without a slash; numbers have no colon.
     numbers = [table[name].cast(pa.string()) for name in ("port", "task_start", "task_end")]
     where = pc.binary_join_element_wise(table["node"], *numbers, ":")
@@ -201,7 +201,7 @@ def _are_of_one_incarnation(
     lived: pa.ChunkedArray,
     by_receipt: pa.ChunkedArray,
 ) -> Any:
-    """Return whether readings are of the same incarnation as those before; never null."""
+    """Return whether readings are of the same incarnation as the readings before; never null."""
     is_near = pc.less_equal(pc.abs(pc.subtract(by_receipt, lived)), TOLERANCE_SECS)
     same = pc.or_(
         _have_same_start(by_worker, lived), pc.and_(pc.greater_equal(lived, 0.0), is_near)

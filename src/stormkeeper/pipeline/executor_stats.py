@@ -1,4 +1,4 @@
-"""The table ``executor_stats``: what executors counted, one row per executor, window and stream.
+"""The table ``executor_stats``: counts of executors, a row per executor, window and stream.
 
 To add a column, give its name and type in `_REPORT` (any column of `rows.TYPED`: one value per
 heartbeat), `_EXECUTOR` (a field of `decoding.layout.EXECUTOR`) or `decoding.layout.COUNTER` (per
@@ -84,7 +84,7 @@ def pieces(pulses: pa.Table) -> Iterator[pa.Table]:
 
 
 def executor_stats(pulses: pa.Table) -> pa.Table:
-    """Lay out what executors counted, one row per executor, window and stream.
+    """Lay out the counts of executors, a row per executor, window and stream.
 
     Parameters
     ----------

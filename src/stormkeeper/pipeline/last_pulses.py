@@ -80,7 +80,7 @@ class LastPulses:
         return found
 
     def _ask(self, pulses: Mapping[WorkerId, _Pulse]) -> dict[WorkerId, bytes | None]:
-        """Return the newest pulse of each worker whose server answers; None where it has none."""
+        """Return the newest pulse of each worker whose server answers; None without a pulse."""
         by_server: dict[Address, list[WorkerId]] = defaultdict(list)
         for worker, pulse in pulses.items():
             of_server = by_server[Address.parse(pulse.server, 0)]

@@ -121,7 +121,7 @@ def step(
 
 
 def worker_keys(table: pa.Table) -> pa.Array:
-    """Return a text for each row that identifies its worker."""
+    """Return a text for each row that identifies the worker."""
     port = table["port"].cast(pa.string())
     # A storm id is a path segment without a slash; a port has no dash.
     found = pc.binary_join_element_wise(table["storm_id"], "/", table["node"], "-", port, "")
@@ -296,7 +296,7 @@ def _unchanged(previous: pa.Table) -> pa.Table:
 
 
 def _in_order(found: pa.Table, where: pa.Array, is_odd: pa.Array) -> pa.Table:
-    """Return the workers, sorted, each once: its changed row if there is one.
+    """Return the workers, sorted, each once: the changed row if there is such a row.
 
     Parameters
     ----------

@@ -59,7 +59,7 @@ def pages(
 
 
 def unready(seen: PipelineStatus, intervals: Mapping[str, float], now: float) -> str | None:
-    """Return why the tables are not current; None if they are."""
+    """Return the reason why the tables are not current, or None."""
     if seen.servers and seen.sees_nothing:
         return "no Pacemaker can be read"
     for query, secs in intervals.items():

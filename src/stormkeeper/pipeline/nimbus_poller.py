@@ -1,4 +1,4 @@
-"""A thread that asks Nimbus what Storm's own workers do not tell: components and timeouts.
+"""A thread that asks Nimbus for topologies' components and timeouts.
 
 Nothing waits for the thread: queries write the names that are known, and readers of the tables join
 the others. So a Nimbus that is reached later names earlier counts. Without Storm's own workers,
@@ -82,7 +82,7 @@ _END_SECS: Final = 1.0
 
 
 class TopologyAnswer(NamedTuple):
-    """Nimbus's answer about a topology: its executors, and its own timeout, if any."""
+    """Nimbus's answer about a topology: the executors, and the topology's own timeout, if any."""
 
     executors: list[Tasks]
     timeout_secs: float | None
@@ -93,7 +93,7 @@ Ask = Callable[[str], TopologyAnswer]
 
 
 class NimbusPoller:
-    """Keeps the tables of Nimbus's answers; runs while it is entered.
+    """Keeps the tables of Nimbus's answers, in a thread that runs while entered.
 
     Parameters
     ----------
@@ -167,7 +167,7 @@ class NimbusPoller:
             self._changed.notify()
 
     def _known(self, kept_secs: float) -> Names:
-        """Return what was known when the pipeline last ran."""
+        """Return the names known when the pipeline last ran."""
         components = topologies = None
         try:
             components = self.store.read(tables.COMPONENTS)
@@ -198,7 +198,7 @@ class NimbusPoller:
             return None if self._stopped else seen
 
     def _take(self, seen: Mapping[str, tuple[int, int]]) -> None:
-        """Note the tasks, ask one question, and publish if there is something new."""
+        """Note the tasks, ask a question, and publish if there is something new."""
         now = time.monotonic()
         self._names.saw(seen, time.time())
         self._questions.saw(seen, self._is_known, now)

@@ -1,4 +1,4 @@
-"""The tables before a batch: one part of them, with their times brought to the present clock.
+"""The tables before a batch: a part's rows, with times on the present clock.
 
 All statistics of a large cluster at once would take gigabytes. A part has some topologies, each
 with all its workers, and is updated by itself; ``current`` tables have a file for each part. After
@@ -84,7 +84,7 @@ def parts_of(conf: Conf, query: str) -> int:
 
 
 class GrowthWarning:
-    """Warns once that the cluster has outgrown its parts, whose number is fixed at the start."""
+    """Warns once that the cluster has outgrown the number of parts, fixed at the start."""
 
     def __init__(self) -> None:
         self._is_said = False
@@ -101,7 +101,7 @@ class GrowthWarning:
 
 
 def before(store: TableStore, part: Part, on_time: OnTime) -> Before:
-    """Return what reads a part of a query's tables, with times on the present clock."""
+    """Return the reader of a part of a query's tables, with times on the present clock."""
 
     def read(
         name: str, since: datetime | None = None, schema: pa.Schema | None = None
@@ -155,7 +155,7 @@ class Clock:
         self._ahead: float | None = None
 
     def look(self) -> OnTime:
-        """Return what brings the tables of the batch before to the present clock.
+        """Return the function that brings the tables of the batch before to the present clock.
 
         The first call has no earlier reading to compare with. But no pulse was heard later than
         now: the clock may have been set back before the start.

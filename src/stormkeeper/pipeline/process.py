@@ -145,7 +145,7 @@ def _servers(conf: Conf) -> list[str]:
 def _prepared(
     conf: Conf, servers: list[str], status: StatusTracker
 ) -> Iterator[tuple[Start, AnalysisRunner]]:
-    """Hold the folders, and serve metrics; yield what starts the queries and the analyses."""
+    """Hold the folders, and serve metrics; yield the starter of queries and the analyses."""
     with (
         _metrics_served(conf, status),  # first, as the port may be taken
         _places(conf) as places,
@@ -208,7 +208,7 @@ def _store(conf: Conf, query: str, place: Path) -> TableStore:
 
 @contextlib.contextmanager
 def _analyses(conf: Conf, status: StatusTracker) -> Iterator[AnalysisRunner]:
-    """Yield the runner of the analyses, with a folder of its own."""
+    """Yield the runner of the analyses, with a separate folder."""
     place = tables.tables_folder(conf) / ALERTS
     with TableStore(
         place, alert_tables(conf), interval_secs=conf["pipeline.analyses.secs"]
@@ -217,7 +217,7 @@ def _analyses(conf: Conf, status: StatusTracker) -> Iterator[AnalysisRunner]:
 
 
 def _warn_of_old_tables(directory: Path) -> None:
-    """Warn about tables from before each query had its own folder."""
+    """Warn about tables from before each query had a folder."""
     if any(directory.glob("batch=*")):
         log.warning(
             "the tables %s/batch=* are of an older version and are not continued: new tables are in"
@@ -369,7 +369,7 @@ def _run(
 def _waits_for_next(
     query: StreamingQuery, starts: Mapping[str, engine.Starts], stop: StopSignals
 ) -> bool:
-    """Wait until a failed query may start again; return False if its end is final."""
+    """Wait until a failed query may start again; return False if the end is final."""
     error, name = query.exception(), query.name or ""
     if error is None:
         return False
@@ -382,7 +382,7 @@ def _waits_for_next(
 
 
 def _stop_between_batches(running: Iterable[StreamingQuery]) -> None:
-    """Stop each query after its running batch; raise why a query has ended by itself.
+    """Stop each query after the running batch; raise the error of a query that had ended.
 
     A new query finishes its first batch: a cut-off start fails with confusing errors of Spark.
     """

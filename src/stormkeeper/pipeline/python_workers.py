@@ -1,4 +1,4 @@
-"""Spark's Python processes: whether they have this package, and a daemon that starts them fast.
+"""Spark's Python processes: a check for this package, and a daemon for fast starts.
 
 Spark finds ``format("pacemaker")`` by itself if the workers' Python has this package. That Python
 is ``PYSPARK_PYTHON`` when the session starts, or any ``python3``, seldom the driver's virtual
@@ -70,7 +70,7 @@ def register(spark: SparkSession) -> None:
 
 
 def _lacking(context: Any) -> str | None:
-    """Return what the workers' Python lacks, or None."""
+    """Return the module that the workers' Python lacks, with its place, or None."""
 
     # Pickled by value for the workers, so its imports are inside.
     def look(_: Iterable[int]) -> list[str | None]:

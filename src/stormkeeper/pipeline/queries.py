@@ -150,7 +150,7 @@ def start(
     stopped: Callable[[], bool] = lambda: False,
     names: Collection[str] = NAMES,
 ) -> Iterator[StreamingQuery]:
-    """Start the queries in `names`, one after another, until `stopped`; report batches to `status`.
+    """Start the queries in `names` in order, until `stopped`; report batches to `status`.
 
     Raises `TableError` if a query's folder was moved or removed.
     """
@@ -179,7 +179,7 @@ def start(
 
 
 def _wait_for_source(query: StreamingQuery, stopped: Callable[[], bool]) -> None:
-    """Wait until a query has started its source, or until a stop.
+    """Wait until a query has started the source, or until a stop.
 
     Two sources that start at once fail in every batch: all queries of Spark 4.3 add to one map of
     what the source's Python receives, without a lock.
@@ -245,7 +245,7 @@ def keeper(
     named: Named = lambda pulses: pulses,
     timeouts: ReadTimeouts = dict,
 ) -> TableUpdater:
-    """Return what updates a query's tables, and calls `on_published` after each batch."""
+    """Return the updater of a query's tables; `on_published` is called after each batch."""
     if query == LIVENESS:
         advance = liveness_tables(
             limits(conf),

@@ -44,7 +44,7 @@ class _Entry:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """What one batch reads of one server: revisions above `after`, up to `until`.
+    """The share of a server in a batch: revisions above `after`, up to `until`.
 
     Parameters
     ----------
@@ -100,7 +100,7 @@ def advance(start: Offset, found: Mapping[str, Position | None]) -> Offset:
 
 
 def span(start: Offset, end: Offset, server: str) -> Span | None:
-    """Return what a batch between two offsets reads from a server; None if it never answered."""
+    """Return a server's span between two offsets; None if the server never answered."""
     until = _entry(end, server)
     if until is None:
         return None

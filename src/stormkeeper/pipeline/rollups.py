@@ -1,4 +1,4 @@
-"""The roll-ups: what components counted minute by minute, and in longer buckets.
+"""The roll-ups: counts of components minute by minute, and in longer buckets.
 
 An open bucket is a row of sums, `OPEN`, to which each reading is added. A reading is in the minute
 in which its heartbeat was received. A minute is closed once a batch has begun to be read after its
@@ -91,7 +91,7 @@ _MARKS: Final = b"stormkeeper.marks"
 
 
 def summed(changes: pa.Table) -> pa.Table:
-    """Sum up what executors counted by component and bucket.
+    """Sum up executors' counts by component and bucket.
 
     Parameters
     ----------

@@ -69,7 +69,7 @@ OF_SPARK: Final = pa.schema([(field.name, plain(field.type)) for field in TYPED]
 
 
 def of_pages(server: str, pages: Sequence[ChangePage]) -> pa.RecordBatch:
-    """Return one row per change of some pages: pulses and tombstones."""
+    """Return a row per change of some pages: pulses and tombstones."""
     changes = [change for page in pages for change in page.changes]
     ages = pa.array([change.age_secs for change in changes], pa.float64())
     read_at = _of_each(pages, pa.float64(), lambda page: page.read_at)
@@ -125,7 +125,7 @@ def timestamps(times: Iterable[float | None]) -> pa.Array:
 
 
 def seconds(column: pa.ChunkedArray) -> list[float | None]:
-    """Return a column's times in seconds since the epoch, whatever its time zone."""
+    """Return a column's times in seconds since the epoch, in any time zone."""
     return [None if at is None else at / 1_000_000 for at in column.cast(pa.int64()).to_pylist()]
 
 
@@ -145,7 +145,7 @@ def where(table: pa.Table, mask: pa.ChunkedArray | pa.Array) -> pa.Table:
 
 
 def one_array(column: pa.ChunkedArray | pa.Array) -> Any:
-    """Return a column as one array, without a copy if it has one chunk."""
+    """Return a column as an array, without a copy if there is a single chunk."""
     if isinstance(column, pa.Array):
         return column
     if column.num_chunks == 1:

@@ -60,7 +60,7 @@ _OF_TABLE: Final = "option."
 
 
 class PacemakerDataSource(DataSource):
-    """The pulses that Pacemakers hold, one row per change and one row per server.
+    """The pulses that Pacemakers hold, a row per change and a row per server.
 
     Spark finds the format where this package is installed, without registration.
 
@@ -155,7 +155,7 @@ class PacemakerDataSource(DataSource):
 
 @dataclass(frozen=True)
 class ServerPartition(InputPartition):
-    """A server's share of a batch, or a part of it.
+    """A server's share of a batch, or a part of the share.
 
     Parameters
     ----------
@@ -178,13 +178,13 @@ class ServerPartition(InputPartition):
 
 
 class PacemakerReader(DataSourceReader):
-    """Reads what the servers hold at this moment."""
+    """Reads the servers' present pulses."""
 
     def __init__(self, options: Options) -> None:
         self._options = options
 
     def partitions(self) -> list[InputPartition]:
-        """Return one partition per part and server."""
+        """Return a partition per part and server."""
         values = self._options.values
         if not values:
             found = (health.position for health in _ask(self._options).values())
@@ -196,7 +196,7 @@ class PacemakerReader(DataSourceReader):
         ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the server's pulses, and its row."""
+        """Yield the server's pulses, and the row of the server."""
         assert isinstance(partition, ServerPartition)
         health = _ask(self._options, partition.server)[str(partition.server)]
         span = None
@@ -233,7 +233,7 @@ class PacemakerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         self._available = _ask(self._options)
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802, ARG002
-        """Return the end of the batch that begins at `start`; asks all servers within one timeout.
+        """Return the end of the batch that begins at `start`; asks all servers within a timeout.
 
         A batch is never cut short: it has a row per path and server, and one more whenever a path
         changes between two of its pages.
@@ -247,7 +247,7 @@ class PacemakerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         return self._planned
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
-        """Return one partition per part and server, also for servers that are down."""
+        """Return a partition per part and server, also for servers that are down."""
         if start == end:
             return []
         health = self._health if end == self._planned else {}
@@ -269,7 +269,7 @@ class PacemakerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         return read_positions.begun(folder, str(server), part, span)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the server's changes, and its row."""
+        """Yield the server's changes, and the row of the server."""
         assert isinstance(partition, ServerPartition)
         found = _read(self._options, partition, self._options.aside)
         return _as_wanted(self._options, partition, found)
@@ -343,7 +343,7 @@ def _read(
 
 
 def _together(pages: Iterable[ChangePage]) -> Iterator[list[ChangePage]]:
-    """Merge small pages, one per topology where a server has parts, to save their fixed cost."""
+    """Merge small pages, as of each topology of a part, to save the fixed cost of a page."""
     held, count, size = list[ChangePage](), 0, 0
     try:
         for page in pages:
@@ -364,7 +364,7 @@ def _together(pages: Iterable[ChangePage]) -> Iterator[list[ChangePage]]:
 def _pages(
     client: PacemakerClient, options: Options, part: Part | None, span: Span, *, values: bool
 ) -> Iterator[ChangePage]:
-    """Read a server's share of a batch or a part of it; a Java Pacemaker is in the first part."""
+    """Read a part of a server's share of a batch; a Java Pacemaker is in the first part."""
     begin = Position(span.instance, span.after)
     path, size = options.path, options.page_size
     if part is None or (_is_java(begin) and part.number == 0):

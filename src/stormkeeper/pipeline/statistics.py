@@ -42,7 +42,7 @@ def newest(df: DataFrame) -> DataFrame:
 
 
 def executor_stats(df: DataFrame) -> DataFrame:
-    """Lay out what executors counted, one row per executor, window and stream.
+    """Lay out the counts of executors, a row per executor, window and stream.
 
     `df` has rows of `decode.heartbeats`; the result is as of
     `pipeline.executor_stats.executor_stats`.
@@ -52,7 +52,7 @@ def executor_stats(df: DataFrame) -> DataFrame:
 
 
 def component_stats(df: DataFrame) -> DataFrame:
-    """Sum up what executors counted, by component and window: the rows of Storm's pages.
+    """Sum up executors' counts by component and window: the rows of Storm's pages.
 
     `df` has rows of `executor_stats`, of one moment: one report per executor. The result is as of
     `summaries.component_stats`.
@@ -65,7 +65,7 @@ def component_stats(df: DataFrame) -> DataFrame:
 
 
 def topology_stats(df: DataFrame) -> DataFrame:
-    """Sum up what executors counted, by topology and window: Storm's ``TopologyStats``.
+    """Sum up executors' counts by topology and window: Storm's ``TopologyStats``.
 
     `df` is as of `component_stats`, the result as of `summaries.topology_stats`.
     """

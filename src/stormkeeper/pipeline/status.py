@@ -51,7 +51,7 @@ _TRIES: Final = re.compile(r"\(\d+ (?:try|tries) in [\d.]+ s(?:; (?P<cause>.*))?
 
 
 class ServerStatus(NamedTuple):
-    """A server's newest status; `reason` is None if it answered."""
+    """A server's newest status; `reason` is None if the server answered."""
 
     reason: str | None
     horizon_secs: float | None = None
@@ -60,7 +60,7 @@ class ServerStatus(NamedTuple):
 
 @dataclass(frozen=True)
 class PipelineStatus:
-    """The status at one moment; replaced as a whole, never changed.
+    """The status at a moment; replaced as a whole, never changed.
 
     Parameters
     ----------
@@ -129,7 +129,7 @@ class StatusTracker:
         _log_changes(self._replace(servers=found).servers, found)
 
     def record_batch(self, query: str, found: Mapping[str, pa.Table]) -> None:
-        """Record a published batch of a query, with its tables."""
+        """Record a published batch of a query, and the tables."""
         with self._lock:
             batches = {**self.current.batches, query: self.current.batches.get(query, 0) + 1}
             published = {**self.current.published_at, query: (self._clock(), time.time())}
@@ -159,7 +159,7 @@ class StatusTracker:
         )
 
     def record_alerts(self, alerts: pa.Table, at: float | None) -> None:
-        """Record the alerts of a round; `at` is None for those of an earlier process."""
+        """Record the alerts of a round; `at` is None for an earlier process's round."""
         counts = dict.fromkeys(self.current.alerts, 0)
         for row in alerts.select(["rule", "severity", "until"]).to_pylist():
             if row["until"] is None:
@@ -179,7 +179,7 @@ class StatusTracker:
         self._replace(looked_at=self._clock())
 
     def record_nimbus_answer(self, reason: str | None) -> None:
-        """Record why Nimbus did not answer a question about components; None if it did."""
+        """Record the reason why Nimbus did not answer a question, or None for an answer."""
         before = self.current.why_unanswered
         failed = self.current.unanswered + (reason is not None)
         self._replace(unanswered=failed, why_unanswered=reason)
@@ -250,7 +250,7 @@ def next_servers(previous: pa.Table | None, batch: pa.Table) -> pa.Table:
 
 
 def cause(reason: str) -> str:
-    """Return the part of a failure's reason that stays the same when it is repeated.
+    """Return the constant part of the reason of a repeated failure.
 
     >>> cause("a:1 did not answer a request to read /p (2 tries in 0.5 s; connection refused)")
     'connection refused'

@@ -137,7 +137,7 @@ def tallies(executors: pa.Table) -> pa.Table:
 
 
 def tallied(read: SplitPulses) -> pa.Table:
-    """Return the `tallies` of split pulses, one pulse per worker.
+    """Return the `tallies` of split pulses, a single pulse per worker.
 
     The result also has ``executor``, a number which identifies an executor faster than ten columns;
     the rows of an executor, one per window, are neighbours.
@@ -208,7 +208,7 @@ def worker_sums(executors: pa.Table) -> pa.Table:
 
 
 def worker_stats(executors: pa.Table) -> pa.Table:
-    """Sum up what executors counted, by worker, component and window.
+    """Sum up executors' counts by worker, component and window.
 
     Parameters
     ----------
@@ -234,7 +234,7 @@ def worker_stats(executors: pa.Table) -> pa.Table:
 
 
 def component_stats(workers: pa.Table) -> pa.Table:
-    """Sum up what workers counted, by component and window: the rows of Storm's pages.
+    """Sum up workers' counts by component and window: the rows of Storm's pages.
 
     Parameters
     ----------
@@ -282,7 +282,7 @@ def component_stats(workers: pa.Table) -> pa.Table:
 
 
 def topology_stats(workers: pa.Table) -> pa.Table:
-    """Sum up what workers counted, by topology and window: Storm's ``TopologyStats``.
+    """Sum up workers' counts by topology and window: Storm's ``TopologyStats``.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""From a micro-batch to published tables: what each query does in the driver for every batch.
+"""From a micro-batch to published tables: the driver's work for each batch.
 
 `TableUpdater` reads the batch part by part and the tables before it, computes the next tables, and
 publishes all of them in one step. A batch has new pulses of some workers only, and a topology's
@@ -79,7 +79,7 @@ class TableUpdater:
         self._clock = Clock()
 
     def __call__(self, batch: DataFrame, number: int) -> None:
-        """Publish the tables of a micro-batch, unless they are published already."""
+        """Publish the tables of a micro-batch, unless published already."""
         origin = batch_origin(batch, number)
         if self._tables.has(origin):
             return
@@ -120,7 +120,7 @@ def liveness_tables(
     reports: Callable[[], pa.Table | None] = lambda: None,
     timeouts: ReadTimeouts = dict,
 ) -> ComputeTables:
-    """Return what computes the liveness query's tables from rows without values.
+    """Return the function that computes the liveness query's tables, from rows without values.
 
     Parameters
     ----------
@@ -154,7 +154,7 @@ def liveness_tables(
 def statistics_tables(
     limits: Limits, period_secs: float, named: Named = lambda pulses: pulses
 ) -> ComputeTables:
-    """Return what computes the statistics query's tables from decoded rows.
+    """Return the function that computes the statistics query's tables, from decoded rows.
 
     Workers beat every `period_secs` seconds; `named` adds the component names they lack.
     """
@@ -200,7 +200,7 @@ class StatisticsUpdate:
         self._workers = [_WORKER.empty_table()]
 
     def add(self, split: SplitPulses) -> None:
-        """Add pulses of some workers, one of each."""
+        """Add pulses of some workers, a single pulse of each."""
         executors = tallied(split)
         self._readings.append(counters(executors))
         self._sums.append(worker_stats(executors))
@@ -208,7 +208,7 @@ class StatisticsUpdate:
         self._workers.append(workers.cast(_WORKER))
 
     def readings(self) -> pa.Table:
-        """Return the counters of all executors, as `rollups.next_rollups` takes them."""
+        """Return the counters of all executors, for `rollups.next_rollups`."""
         return pa.concat_tables(self._readings)
 
     def tables(

@@ -1,4 +1,4 @@
-"""Names and folders of the pipeline's tables, and the checkpoints that belong to them.
+"""Names and folders of the pipeline's tables, and the checkpoints beside these.
 
 A checkpoint says what was read, the tables hold the results. If tables are lost, moved or restored
 without their checkpoint, what was read before would never be in them. So the tables' newest batch
@@ -88,7 +88,7 @@ def checkpoints_folder(conf: Conf) -> Path | None:
 
 
 def query_folders(conf: Conf, query: str) -> tuple[Path, Path]:
-    """Return the folders of a query's tables and of its checkpoint."""
+    """Return the folders of a query's tables and checkpoint."""
     tables, checkpoints = tables_folder(conf) / query, checkpoints_folder(conf)
     return tables, default_checkpoint(tables) if checkpoints is None else checkpoints / query
 
@@ -176,7 +176,7 @@ def _belongs(checkpoint: Path, directory: Path) -> bool:
 
 
 def _torn(checkpoint: Path) -> str | None:
-    """Return which of the files that Spark reads first is truncated, if one is."""
+    """Return the truncated file among the files that Spark reads first, if any."""
     for name in ("offsets", "commits"):
         batches = [path for path in (checkpoint / name).glob("*") if path.name.isdecimal()]
         for path in sorted(batches, key=lambda path: int(path.name))[-_READ_FIRST:]:
@@ -212,7 +212,7 @@ def _done(checkpoint: Path) -> Origin | None:
 
 
 def _query(checkpoint: Path) -> str:
-    """Return the query's id; without one, Spark takes a new one."""
+    """Return the query's id, or "": then Spark takes a new id."""
     try:
         return str(json.loads((checkpoint / "metadata").read_text())["id"])
     except (FileNotFoundError, ValueError, KeyError, TypeError):

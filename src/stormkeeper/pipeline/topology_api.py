@@ -1,4 +1,4 @@
-"""The pipeline as a topology: functions for its spouts and sinks.
+"""The pipeline as a topology: functions for the spouts and sinks.
 
 Each query reads Pacemakers with `ages` or `pulses`, and ends in a sink, `liveness` or `statistics`.
 Checkpoints are the topology's. `pipeline.process` runs the same queries without a topology.

@@ -1,4 +1,4 @@
-"""The table ``worker_liveness`` as Arrow, and how a batch turns one into the next.
+"""The table ``worker_liveness`` as Arrow, and how a batch updates the table.
 
 The table holds the present, one row per worker, and is all that is remembered from batch to batch.
 The driver merges it in a quarter of the time and two thirds of the memory of a join in Spark, for a
@@ -68,7 +68,7 @@ _STORM_ID: Final = re.compile(r"(.+)-\d+-\d+")
 
 
 class LastPulseFacts(NamedTuple):
-    """What the last pulses of silent workers say.
+    """Facts from the last pulses of silent workers.
 
     All queries of `completed` workers had ended. The last pulse of `unread` workers could not be
     read, though the server answers: whether they are dead is unknown.
@@ -84,12 +84,12 @@ ReadLastPulses = Callable[[pa.Table, Collection[str]], LastPulseFacts]
 
 
 def no_last_pulses(_silent: pa.Table, _servers: Collection[str]) -> LastPulseFacts:
-    """Stand for `ReadLastPulses` where a batch has its pulses' values."""
+    """Stand for `ReadLastPulses` where a batch has the pulses' values."""
     return LastPulseFacts()
 
 
 class Judged(NamedTuple):
-    """The workers after a batch, its pulses (`step.taken` has positions in them), and the time."""
+    """The workers after a batch, the pulses (with positions in `step.taken`), and the time."""
 
     step: Step
     pulses: pa.Table
@@ -105,7 +105,7 @@ def judged(
     *,
     read_last_pulses: ReadLastPulses = no_last_pulses,
 ) -> Judged:
-    """Return what is known of the workers after a batch.
+    """Return the known workers after a batch.
 
     `previous` has the columns `liveness_columns.WORKERS`, `remembered` are the `forgotten` workers;
     the other arguments are those of `next_liveness`.
@@ -200,7 +200,7 @@ def liveness(
     timeout_secs: float = 30.0,
     forget_secs: float = FORGET_SECS,
 ) -> DataFrame:
-    """Judge the workers by one read of the ``pacemaker`` source.
+    """Judge the workers by a single read of the ``pacemaker`` source.
 
     Parameters
     ----------
@@ -231,7 +231,7 @@ def liveness(
 
 
 def topology_name(storm_id: str) -> str:
-    """Return the name in a topology's id, or the id itself if its form is not Storm's.
+    """Return the name in a topology's id, or the id itself if not of Storm's form.
 
     >>> topology_name("word-count-1-1700000000")
     'word-count'

@@ -1,4 +1,4 @@
-"""Findings of the analyses as rows of one shape, and the alerts that follow from them."""
+"""Findings of the analyses in a common schema, and the alerts that follow."""
 
 from __future__ import annotations
 
@@ -234,7 +234,7 @@ def next_alerts(
     now: datetime,
     clear_secs: Mapping[str, float],
 ) -> pa.Table:
-    """Return the next alerts: open ones, and those that ended lately.
+    """Return the next alerts: open alerts, and alerts that ended lately.
 
     Parameters
     ----------

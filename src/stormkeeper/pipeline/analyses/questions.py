@@ -1,4 +1,4 @@
-"""Which analysis runs when, and on which rows of its table.
+"""The schedule of the analyses, and the rows on which each analysis runs.
 
 Spark takes a third of a second to plan any question, and its JVM 100 MB for the rows of 72,000
 workers. So Arrow reads the rows, drops those that cannot lead to a finding, and counts workers that
@@ -61,7 +61,7 @@ _ROWS_AT_ONCE: Final = 25_000
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """An analysis, and the rows it runs on.
+    """An analysis, and the rows of a table on which the analysis runs.
 
     Parameters
     ----------
@@ -89,7 +89,7 @@ class Question:
     every_secs: float = 0.0
 
     def rows(self, found: Tables, now: datetime) -> pa.Table:
-        """Return the rows that it runs on; without rows, it finds nothing."""
+        """Return the rows for the analysis; without rows there is no finding."""
         since = until = None
         if self.past_secs is not None:
             since = now - timedelta(seconds=self.past_secs)
@@ -263,7 +263,7 @@ def _largest_of_growing_topologies(pieces: Pieces) -> pa.Table:
 
 
 def _grouped(pieces: Iterator[pa.Table], keys: list[str], how: dict[str, str]) -> pa.Table:
-    """Group the rows of each piece, and then those groups."""
+    """Group the rows of each piece, and then the groups of all pieces."""
 
     def grouped(rows: pa.Table) -> pa.Table:
         found = rows.group_by(keys).aggregate(list(how.items()))
@@ -284,7 +284,7 @@ def _of(rows: pa.Table, whose: pa.Table, keys: list[str]) -> pa.Table:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """When a question was asked, and of which newest row its table had then."""
+    """When a question was asked, and the time of the newest row then."""
 
     at: datetime
     latest: datetime | None
@@ -293,7 +293,7 @@ class Asked:
 def due(
     question: Question, found: Tables | None, before: Asked | None, now: datetime
 ) -> Asked | None:
-    """Return what to remember of a question if it is due, else None.
+    """Return the note of a question that is due, else None.
 
     `found` are the tables of its query, if any; `before` is when it was asked last.
     """

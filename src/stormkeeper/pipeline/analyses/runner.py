@@ -63,7 +63,7 @@ _JOBS: Final = "storm-pipeline-analyses"
 
 
 class AnalysisRunner:
-    """Runs the analyses in a thread; its failures and slowness do not reach the queries.
+    """Runs the analyses in a thread; failures and slowness do not reach the queries.
 
     Parameters
     ----------
@@ -108,7 +108,7 @@ class AnalysisRunner:
             self._thread.start()
 
     def ask_to_stop(self) -> None:
-        """Begin no further round, and cancel a running one: the next start repeats it."""
+        """Begin no further round, and cancel a running round, which the next start repeats."""
         self._stopping.set()
         self._give_up()
 
@@ -294,7 +294,7 @@ class Silence:
 
 
 def has_to_ask(known: pa.Table, supervisors: pa.Table, silence: Silence) -> bool:
-    """Return whether Nimbus must be asked for its topologies and supervisors.
+    """Return whether Nimbus must be asked for topologies and supervisors.
 
     So it is if there is a new topology or supervisor, or a topology that was not killed has no live
     worker.

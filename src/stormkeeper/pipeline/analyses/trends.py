@@ -281,7 +281,7 @@ def slopes(points: Column) -> Column:
 
 
 def significance(slopes_: Column, size: Column) -> Column:
-    """Return Mann and Kendall's z of `slopes` between `size` points; positive if they rise."""
+    """Return Mann and Kendall's z of `slopes` between `size` points; positive for a rise."""
     rising = F.aggregate(slopes_, F.lit(0.0), lambda sum_, slope: sum_ + F.signum(slope))
     spread = F.sqrt(size * (size - 1) * (2 * size + 5) / 18)
     return F.when(spread > 0, (rising - F.signum(rising)) / spread)

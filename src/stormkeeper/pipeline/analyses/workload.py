@@ -1,4 +1,4 @@
-"""Analyses of the workload: components that share it unevenly, and unusual throughput.
+"""Analyses of the workload: uneven shares within components, and unusual throughput.
 
 Of n executors with equal work each has 1/n. The busiest has more, for two harmless reasons. Counts
 scatter: Storm counts every twentieth tuple (``topology.stats.sample.rate``) as 20, so the scatter
@@ -70,7 +70,7 @@ def skewed_components(
     keys_cv: float = KEYS_CV,
     sampled: float = SAMPLED,
 ) -> DataFrame:
-    """Return components in which one executor has too much of the work, or many have hardly any.
+    """Return components in which an executor has too much of the work, or many have hardly any.
 
     ``value`` is the busiest executor's share of the work, from 0 to 1, or, if that is not too
     large, the coefficient of variation between executors; ``threshold`` is its limit. It is
@@ -161,7 +161,7 @@ def _uneven(rows: DataFrame, keys_cv: float, sampled: float) -> DataFrame:
 
 
 def _buckets(rows: DataFrame) -> DataFrame:
-    """Return one row per component and bucket, also where a clock was set back."""
+    """Return a row per component and bucket, also where a clock was set back."""
     names = [name for name in rows.columns if name not in {*_SUBJECT, "bucket"}]
     # One exchange of rows, by component, serves this grouping and the windows after it.
     grouped = rows.repartition(*_SUBJECT).groupBy(*_SUBJECT, "bucket")
@@ -184,7 +184,7 @@ def unusual_throughput(
     risen: float = RISEN,
     deviations: float = DEVIATIONS,
 ) -> DataFrame:
-    """Return topologies whose throughput is far from that of their last three hours.
+    """Return topologies with a throughput far from the last three hours'.
 
     ``value`` is the throughput in tuples per second, the median of the last buckets; ``threshold``
     the limit that it crossed. A fall below a tenth of that limit is critical. Throughput is what
@@ -239,7 +239,7 @@ def unusual_throughput(
 
 
 def _series(rollup: DataFrame, bucket_secs: int) -> DataFrame:
-    """Return what each topology did in each bucket."""
+    """Return the work of each topology in each bucket."""
     spout = F.col("kind") == "spout"
     rows = (
         rollup.repartition("storm_id")

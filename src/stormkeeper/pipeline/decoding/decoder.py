@@ -1,4 +1,4 @@
-"""Decoding of pulses' values into columns, by the compiled engine if it was built, or in Python."""
+"""Decoding of pulses' values into columns, by the compiled engine if built, or in Python."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ _MOST_BYTES: Final = 32 * 1024 * 1024
 
 
 class Builder(Protocol):
-    """The interface of both engines; `plain.Builder` documents its methods."""
+    """The interface of both engines, documented in `plain.Builder`."""
 
     @property
     def weight(self) -> int:
         """Bytes of the heartbeats added, and of the names in their rows."""
 
     def __len__(self) -> int:
-        """Return the number of heartbeats, and of rows without one."""
+        """Return the number of rows, with and without a heartbeat."""
 
     def add(self, data: bytes) -> bool:
-        """Add a heartbeat; return whether the engine took it."""
+        """Add a heartbeat; return False if the engine does not take such heartbeats."""
 
     def refuse(self, reason: str | None) -> None:
         """Add a row without a heartbeat."""
@@ -60,7 +60,7 @@ INTERPRETED: Final = Engine("interpreted", plain.Builder)
 
 
 def load() -> Engine:
-    """Return the compiled engine, or the interpreted one if it was not built."""
+    """Return the compiled engine if built, else the interpreted engine."""
     try:
         return Engine("compiled", import_module(_MODULE).Builder)
     except ImportError:
@@ -124,7 +124,7 @@ def _finished(builder: Builder) -> Iterator[tuple[int, dict[str, pa.Array]]]:
 
 
 def _add(builder: Builder, value: bytes | None) -> Builder | None:
-    """Add a value; return another builder with it if this one did not take it."""
+    """Add a value; return another builder with the value if this engine does not take it."""
     if value is None:
         builder.refuse(None)
         return None

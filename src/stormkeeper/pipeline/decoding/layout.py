@@ -53,7 +53,7 @@ _KINDS: Final = ("bolt", "spout")
 
 
 def plain(of: pa.DataType) -> pa.DataType:
-    """Return a type with texts in place of `TEXT`, as tables and Spark have it."""
+    """Return a type with texts in place of `TEXT`, as in tables and Spark."""
     if pa.types.is_list(of):
         return pa.list_(plain(of.value_type))
     if pa.types.is_struct(of):
@@ -69,7 +69,7 @@ def memory(size: int) -> pa.Buffer:
 def column(
     of: pa.DataType, count: int, values: pa.Buffer, valid: pa.Buffer | None = None
 ) -> pa.Array:
-    """Return a column from its values and a validity bit for each."""
+    """Return a column from values and a validity bit for each."""
     return pa.Array.from_buffers(of, count, [valid, values])
 
 

@@ -106,7 +106,7 @@ def _of_struct(read: Reader, *names: str) -> Reader:
 
 
 def _map_header(data: bytes, pos: int, key: int, value: int) -> tuple[int, int]:
-    """Return a map's count and the position after its header; see `thrift.reader`."""
+    """Return a map's count and the position after the header; see `thrift.reader`."""
     kind, other_kind, count = unpack_map_header(data, pos)
     if (kind != key or other_kind != value) and count:
         raise MalformedError(f"a map of types {kind}, {other_kind} instead of {key}, {value}", pos)
@@ -241,7 +241,7 @@ class Builder:
         self._end(None, reason)
 
     def __len__(self) -> int:
-        """Return the number of heartbeats, and of rows without one."""
+        """Return the number of rows, with and without a heartbeat."""
         return len(self._reasons)
 
     def finish(self) -> dict[str, pa.Array]:
