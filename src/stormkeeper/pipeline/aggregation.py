@@ -1,8 +1,7 @@
 """Aggregates of groups of rows, and the arithmetic of Storm's statistics in columns.
 
-Each row gets the number of its group, and numpy aggregates by that number, in a third of the time
-in which Arrow groups by several columns. The arithmetic (sums within 64 bits, averages, capacity)
-follows `stormkeeper.statistics.tallies`, from which Nimbus's pages are made.
+numpy aggregates by the number of each row's group, in a third of Arrow's time for several columns.
+The arithmetic follows `stormkeeper.statistics.tallies`, from which Nimbus's pages are made.
 """
 
 from __future__ import annotations
@@ -38,17 +37,7 @@ _SMALLEST, _LARGEST = -(2**63), 2**63 - 1
 
 
 class Groups(NamedTuple):
-    """The group of each row.
-
-    Parameters
-    ----------
-    of
-        The number of each row's group, as a numpy index.
-    size
-        The number of groups.
-    are_full
-        Whether each group is known to have a row.
-    """
+    """The number of each row's group, their number, and whether each is known to have a row."""
 
     of: np.ndarray
     size: int
@@ -81,10 +70,7 @@ def grouped(
     counts: Collection[str] = (),
     others: Mapping[str, str] | None = None,
 ) -> pa.Table:
-    """Aggregate rows by groups of equal `keys`; the columns keep their names.
-
-    Keys may be dictionaries of texts, and stay so. `counts` and `others` are as of `aggregated`.
-    """
+    """Aggregate rows by groups of equal `keys`, as `aggregated` does."""
     groups = groups_by(rows, keys)
     first = pa.array(groups.first)
     found = {name: rows[name].take(first) for name in keys}
@@ -98,20 +84,10 @@ def aggregated(
     counts: Collection[str] = (),
     others: Mapping[str, str] | None = None,
 ) -> dict[str, pa.Array]:
-    """Aggregate rows by their groups.
+    """Aggregate rows by their groups, into a column by name.
 
-    Parameters
-    ----------
-    counts
-        Columns that are summed up exactly, with null as 0: of 64 bits, or earlier results. A sum
-        may exceed 64 bits; `held` limits it.
-    others
-        ``sum``, ``max``, ``min`` or ``any`` for each other column of numbers, times or truth
-        values; null for a group without values.
-
-    Returns
-    -------
-    By name, a column with the value of each group.
+    `counts` are summed up exactly, with null as 0, beyond 64 bits if need be (see `held`); `others`
+    have ``sum``, ``max``, ``min`` or ``any``, null for a group without values.
     """
     found = {name: _counted(rows[name], groups) for name in counts}
     for name, function in (others or {}).items():
@@ -182,12 +158,10 @@ def _any(column: pa.ChunkedArray, groups: Groups) -> pa.Array:
 
 
 def _any_valid(values: pa.Array, groups: Groups) -> np.ndarray:
-    """Return which groups have a value."""
     return _any_of(values.is_valid(), groups)
 
 
 def _any_of(wanted: pa.BooleanArray, groups: Groups) -> np.ndarray:
-    """Return which groups have a wanted row."""
     found = np.zeros(groups.size, np.uint8)
     np.maximum.at(found, groups.of, wanted.cast(pa.uint8()).to_numpy())
     return found.view(np.bool_)

@@ -28,12 +28,12 @@ from stormkeeper.pipeline import rows
 from stormkeeper.pipeline.decode import decode_batches, typed_rows
 from stormkeeper.pipeline.rows import TYPED
 
-#: Many rows of `TYPED` in each value, compressed to a fifth. All rows of a value are of one `part`,
-#: or of `EVERY_PART`. Spark's JVM would otherwise take each row apart, twice.
+#: Many `TYPED` rows of one ``part`` (or `EVERY_PART`) per value, compressed to a fifth: Spark's JVM
+#: would take each row apart, twice.
 PACKED: Final = pa.schema([("part", pa.int32()), ("rows", pa.binary())])
 
-#: `PACKED` rows as the source returns them, part after part: the rows, or the spill ``file`` which
-#: has them. Each of the ``reads`` of a part ends with a row that has neither.
+#: `PACKED` rows in order of parts, or spill files with rows. Each of a part's ``reads`` ends with a
+#: row without either.
 PACKED_PARTS: Final = pa.schema([*PACKED, ("file", pa.string()), ("reads", pa.int32())])
 
 #: The part of rows about servers, which each part needs.
@@ -41,17 +41,16 @@ EVERY_PART: Final = -1
 
 _COMPRESSED: Final = pa.ipc.IpcWriteOptions(compression="zstd")
 
-#: Spill files are read at once, so CPU counts: pulses up to this size, in bytes, are not compressed
-#: (a twentieth of the time); of larger ones a part has gigabytes.
+#: Spill files with smaller pulses are not compressed, to save CPU; of larger ones a part has
+#: gigabytes.
 _UNCOMPRESSED_BYTES: Final = 32 << 10
 _COMPRESSED_SPILL: Final = pa.ipc.IpcWriteOptions(compression="lz4")
 
-#: Rows in one Arrow batch of Spark's JVM on the way to the driver. A packed row has megabytes: the
-#: JVM has no room for the usual ten thousand.
+#: Packed rows have megabytes: the JVM has no room for an Arrow batch of the usual ten thousand.
 _RECORDS: Final = "spark.sql.execution.arrow.maxRecordsPerBatch"
 _PACKED_AT_ONCE: Final = "8"
 
-#: The thread-local property which ties Spark's jobs to a query, `SQLExecution.EXECUTION_ID_KEY`.
+#: `SQLExecution.EXECUTION_ID_KEY`: ties a thread's jobs to a query.
 _QUERY: Final = "spark.sql.execution.id"
 
 _LARGE: Final = "executors"
@@ -60,17 +59,16 @@ _WITHOUT_LARGE: Final = pa.ipc.IpcReadOptions(
     included_fields=[place for place, name in enumerate(TYPED.names) if name != _LARGE]
 )
 
-#: Returns an iterator over pieces of the rows; can be called again.
+#: Returns pieces of the rows; can be called again.
 Chunks = Callable[[], Iterator[pa.Table]]
 
 #: Adds the component names that decoded pulses lack.
 Named = Callable[[pa.Table], pa.Table]
 
-#: glibc only; other C libraries return memory by themselves, or never.
+#: Only glibc has it, and needs it.
 _TRIM: Final = getattr(ctypes.CDLL(None), "malloc_trim", None)
 
-#: Seconds for which freed memory is kept. Returned memory has to be cleared again by the system: at
-#: once a second that took a sixth of the driver's time.
+#: Seconds between two releases of memory: at one second, they took a sixth of the driver's time.
 _KEPT_SECS: Final = 10.0
 
 
@@ -93,14 +91,7 @@ def pack_read(
 ) -> Iterator[pa.RecordBatch]:
     """Decode and pack the rows of a read of a part, as rows of `PACKED_PARTS`.
 
-    Parameters
-    ----------
-    batches
-        The source's rows; the first part may have rows of other parts, too.
-    reads
-        How many reads this part has in the batch.
-    spill
-        The folder to which rows are written; None: they are in the result itself.
+    The part has `reads` reads in the batch. `spill` is the folder for the rows, if not the result.
     """
     found = _decode_parts(batches, part)
     if spill is None:
@@ -124,7 +115,6 @@ def _value(part: int, **given: Any) -> pa.RecordBatch:
 
 
 def _spill(found: Iterator[tuple[int, pa.Table]], folder: Path) -> Iterator[tuple[int, str]]:
-    """Write the rows of each part to a separate file, which the reader removes."""
     files: dict[int, str] = {}
     writers: dict[int, pa.RecordBatchStreamWriter] = {}
     with contextlib.ExitStack() as open_:
@@ -169,17 +159,7 @@ def part_numbers(table: pa.Table, parts: int) -> pa.ChunkedArray:
 class Batch:
     """The decoded rows of a part of a micro-batch.
 
-    Parameters
-    ----------
-    light
-        The rows without the column ``executors``.
-    chunks
-        The same rows in the same order, with it.
-
-    Attributes
-    ----------
-    rows
-        All rows, with null for ``executors``. Rows of servers come last, one per server.
+    In `rows`, ``executors`` is null, and servers come last, one row each.
     """
 
     def __init__(self, light: pa.Table, chunks: Chunks) -> None:
@@ -199,7 +179,7 @@ class Batch:
 
     @classmethod
     def from_packed(cls, values: Sequence[pa.Buffer]) -> Self:
-        """Return the batch of the column ``rows`` of `PACKED`."""
+        """Return the batch of values of the column ``rows``."""
 
         def chunks() -> Iterator[pa.Table]:
             for value in values:
@@ -210,7 +190,7 @@ class Batch:
         return cls(pa.concat_tables(light or [TYPED.empty_table().drop_columns([_LARGE])]), chunks)
 
     def pulses(self, wanted: Any, named: Named = lambda pulses: pulses) -> Pulses:
-        """Return the wanted rows (a truth value each) with all columns, named by `named`."""
+        """Return the wanted rows (a mask) with all columns, named by `named`."""
         return Pulses(self._chunks, wanted, named)
 
 
@@ -235,7 +215,7 @@ class Pulses:
 def merge_server_rows(batch: pa.Table) -> pa.Table:
     """Return a batch with a single row per server, also if a server was read in several parts.
 
-    The server counts as read only if all of its parts were, and at the time of the first of them.
+    A server counts as read only if all of its parts were.
     """
     of_servers = pc.equal(batch["kind"], rows.SERVER)
     found = batch.filter(of_servers)
@@ -256,8 +236,8 @@ def _worst_first(row: Mapping[str, Any]) -> tuple[bool, datetime]:
 def read_parts(df: DataFrame, parts: int = 1) -> Iterator[Batch]:
     """Collect a micro-batch in the driver, and return an iterator over the parts.
 
-    A part has some topologies whole, and the rows of all servers. Rows of `PACKED_PARTS` are read
-    part by part, each while the one before is used. Unpacked rows are collected at once.
+    A part has some topologies whole, and the rows of all servers. Packed parts are read one by one,
+    each while the part before is used.
     """
     if df.columns == PACKED_PARTS.names and parts > 1:
         return _read_ahead(_in_order(_iterate(df), parts))
@@ -280,7 +260,6 @@ def _collect(df: DataFrame) -> pa.Table:
 
 
 def _read_ahead(parts: Iterator[Batch]) -> Iterator[Batch]:
-    """Read a part ahead, in a thread, while the part before is used."""
     with ThreadPoolExecutor(1, "batch-reader") as thread:
         coming = thread.submit(_next, parts)
         while found := coming.result():
@@ -308,9 +287,8 @@ def _in_order(read: Iterator[Row], parts: int) -> Iterator[Batch]:
 def _iterate(df: DataFrame) -> Iterator[Row]:
     """Iterate over the partitions in order, each read while the partition before is used.
 
-    Called in the query's thread: stopping the query does not cancel jobs begun in other threads.
-    Spark 4.3 keeps a query's jobs and their results until the query ends, and an iterator's for
-    ever. So these jobs belong to no query.
+    Called in the query's thread, so that a stop cancels the jobs. Spark 4.3 keeps jobs of a query,
+    and their results, until its end, and an iterator's for ever: so these jobs belong to no query.
     """
     context: Any = df.sparkSession.sparkContext
     query = context.getLocalProperty(_QUERY)

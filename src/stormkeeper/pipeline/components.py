@@ -1,8 +1,7 @@
 """The components of tasks, which Nimbus knows and Storm's own workers do not report.
 
-Storm's own workers name an executor by its tasks. Their components are fixed when the topology is
-submitted, and a rebalance only groups tasks anew. So one answer of Nimbus names all executors that
-a topology has, had and will have.
+Components are fixed when a topology is submitted; a rebalance only groups tasks anew. So one answer
+of Nimbus names all executors that a topology ever has.
 """
 
 from __future__ import annotations
@@ -153,15 +152,7 @@ class Known(NamedTuple):
 
 
 class Names:
-    """The known topologies.
-
-    Parameters
-    ----------
-    components, topologies
-        Rows of `COMPONENTS` and `TOPOLOGIES`; None at the beginning.
-    kept_secs
-        How long a topology is kept after its workers were last read.
-    """
+    """The known topologies, kept for `kept_secs` after their workers were last read."""
 
     def __init__(
         self, components: pa.Table | None, topologies: pa.Table | None, kept_secs: float
@@ -258,8 +249,6 @@ def _count(tasks: Iterable[Tasks]) -> int:
 
 
 class _Open(NamedTuple):
-    """An open question: the tasks, when to ask, and when the tasks were last read."""
-
     tasks: tuple[int, int]
     at: float
     pause_secs: float
@@ -269,8 +258,8 @@ class _Open(NamedTuple):
 class Questions:
     """Which topologies to ask Nimbus about, and when; times are on a monotonic clock.
 
-    `pauses_secs` are the first and the longest pause before a question is repeated; each is twice
-    the one before. A question whose tasks were not read for twice the longest pause is dropped.
+    The pause doubles after each insufficient answer. A question whose tasks were not read for twice
+    the longest pause is dropped.
     """
 
     def __init__(self, pauses_secs: tuple[float, float]) -> None:
@@ -285,10 +274,7 @@ class Questions:
     def saw(
         self, tasks: Mapping[str, tuple[int, int]], is_known: Callable[..., bool], now: float
     ) -> None:
-        """Record tasks that were read without a name.
-
-        `is_known` says whether a topology's tasks need no question.
-        """
+        """Record tasks that were read without a name, unless `is_known` says otherwise."""
         for storm_id, extent in tasks.items():
             if is_known(storm_id, extent):
                 self._open.pop(storm_id, None)

@@ -26,33 +26,12 @@ _AT_ONCE: Final = 512
 def heartbeats(df: DataFrame) -> DataFrame:
     """Decode the pulses among the rows of the ``pacemaker`` source, and drop all other rows.
 
-    Parameters
-    ----------
-    df
-        Rows of ``format("pacemaker")``, all columns.
-
-    Returns
-    -------
-    One row per pulse:
-
-    - ``storm_id``, ``node``, ``port``: the worker, by the pulse's path; null if the path is not
-      ``/workerbeats/<storm id>/<node>-<port>``.
-    - ``time_secs``: the worker's clock when it beat, seconds since the epoch; ``uptime_secs``.
-    - ``executors``: an array of ``task_start``, ``task_end``, ``component`` (null from Storm's own
-      workers, whose heartbeats lack it), ``kind`` (spout or bolt), ``rate``, and ``counters`` as in
-      `statistics`.
-    - ``completed``: whether all queries of the worker have ended by themselves, and this is the
-      worker's last heartbeat.
-    - ``error``: why the pulse could not be decoded, and then the heartbeat's columns are null; else
-      null.
-    - ``bytes``: the pulse's size, as sent.
-    - ``server``, ``instance``, ``path``, ``revision``, ``age_secs``, ``received_at``, ``read_at``:
-      as in the source.
-
-    Notes
-    -----
-    The field ids are those of ``ClusterWorkerHeartbeat`` in Storm's ``storm.thrift``; plain, gzip
-    and zstd values are recognised by their first bytes.
+    Adds to the source's columns those of `rows.TYPED`: ``storm_id``, ``node`` and ``port`` by the
+    path ``/workerbeats/<storm id>/<node>-<port>``; ``time_secs``, the worker's clock;
+    ``uptime_secs``; ``executors``, whose ``component`` is null from Storm's own workers;
+    ``completed``, for a worker's last heartbeat; ``bytes``. For a pulse that cannot be decoded,
+    ``error`` says why, and the heartbeat's columns are null. Plain, gzip and zstd values are
+    recognised by their first bytes.
     """
     return typed(df.where(col("kind") == rows.PULSE)).drop("kind", "health")
 
@@ -60,15 +39,9 @@ def heartbeats(df: DataFrame) -> DataFrame:
 def statistics(df: DataFrame) -> DataFrame:
     """Lay out the executors' statistics of `heartbeats` rows, a row per window and stream.
 
-    Returns
-    -------
-    ``storm_id``, ``node``, ``port``, ``server``, ``received_at``, ``time_secs`` of the heartbeat;
-    ``task_start``, ``task_end``, ``component``, ``kind`` of the executor; ``window`` (600, 10800,
-    86400 seconds or ``:all-time``, a string); ``source``, null for a stream that the executor
-    emitted on, else the component from which the stream came in; ``stream``; ``emitted``,
-    ``transferred``, ``executed``, ``acked``, ``failed``, ``complete_ms_avg``, ``execute_ms_avg``,
-    ``process_ms_avg``, null where not reported; ``partial``, whether the executor had more rows in
-    that window than were counted.
+    ``window`` is 600, 10800, 86400 (seconds) or ``:all-time``, a string. ``source`` is the
+    component from which the stream came in, or null for a stream that the executor emitted on.
+    ``partial`` is whether the executor had more rows in that window than were counted.
     """
     worker = ["storm_id", "node", "port", "server", "received_at", "time_secs"]
     executor = ["task_start", "task_end", "component", "kind"]

@@ -1,18 +1,13 @@
 """Counters of executors from reading to reading, across restarts and moves of their workers.
 
 An executor counts from 0 again when its worker restarts: a new *incarnation*. Two readings are of
-one incarnation if no count has fallen, and the worker has the same start
+one incarnation if no count has fallen, and the worker has the same start by its own clock
+(``time_secs`` less ``uptime_secs``); or by receipt, with some tolerance, as that clock may be set;
+then the uptime has not fallen either. So increments add up to the totals, whichever readings were
+missed.
 
-- by the worker's clock: ``time_secs`` less ``uptime_secs`` (both whole seconds), or,
-- as that clock may be set, by receipt: ``received_at`` less ``uptime_secs``, with some
-  tolerance for a late heartbeat; then the uptime has not fallen either.
-
-So an executor's increments add up to the totals of its incarnations, up to the last reading of
-each, whichever readings were missed.
-
-If several workers report an executor, the worker that was started last owns it: a moved worker
-leaves its last pulse behind, or still beats if its machine is cut off. Nimbus knows its
-assignments; the pipeline does not.
+Of several workers that report an executor, the one that was started last owns it: a moved worker
+leaves its last pulse behind, or beats on in a machine that is cut off.
 """
 
 from __future__ import annotations
@@ -66,7 +61,7 @@ COUNTERS: Final = pa.schema([*_EXECUTOR.items(), *_READING.items(), *_MEASURES.i
 READINGS: Final = pa.schema([*COUNTERS, *_BESIDE.items(), ("capacity", pa.float64())])
 
 
-#: The columns of readings that decide who owns an executor.
+#: The columns that decide who owns an executor.
 HELD: Final = pa.schema(
     [
         READINGS.field(name)
@@ -81,16 +76,8 @@ _TASK_BITS: Final = 33
 def counters(tallies: pa.Table) -> pa.Table:
     """Sum up each executor's counters since the worker's start.
 
-    Parameters
-    ----------
-    tallies
-        Rows of `summaries.tallies`, one reading per worker, with all columns of the reading.
-
-    Returns
-    -------
-    Rows of `READINGS`. ``at`` is when the heartbeat was received, or else read. ``emitted`` to
-    ``failed`` are at least 0, and without Storm's own streams; ``complete_ms``, ``execute_ms``,
-    ``process_ms`` are sums of average times count; ``capacity`` is a bolt's.
+    `tallies` have all columns of the reading. ``at`` is when the heartbeat was received, or else
+    read; counts are at least 0, without Storm's own streams.
     """
     window = tallies["window"].cast(pa.string())
     is_all_time, is_recent = pc.equal(window, ALL_TIME), pc.equal(window, CAPACITY_WINDOW)
@@ -131,23 +118,10 @@ def increments(
 ) -> Increments:
     """Return each executor's changes since the reading before.
 
-    Parameters
-    ----------
-    readings
-        Rows of `READINGS`, one per executor. A reading that is in `previous` already, or is an
-        earlier one of the same incarnation, gives no row.
-    previous
-        Rows of `COUNTERS` and any other columns: the newest reading of each executor so far.
-    since
-        A new executor counts from its worker's start; or from now on if the worker was started
-        before `since`, as it is unknown when it counted what it did.
-
-    Returns
-    -------
-    The new rows of `readings`. In the changes, ``emitted`` to ``process_ms`` are of the time since
-    the reading before, or since the worker's later start; as Storm rounds averages, milliseconds
-    may fall a little. ``secs``: the length of that time. ``restarted``: whether the worker started
-    in between. ``before``: the position in `previous` of the reading before, or null.
+    A reading that is in `previous`, or an earlier one of its incarnation, gives no row. A new
+    executor counts from its worker's start, or from now on if that was before `since`. ``secs`` is
+    the time since the reading before or the later start; ``before`` the position in `previous`, or
+    null. As Storm rounds averages, milliseconds may fall a little.
     """
     if previous is None:
         previous = COUNTERS.empty_table()
@@ -243,10 +217,7 @@ def _where(wanted: Any, values: pa.ChunkedArray) -> Any:
 
 
 def superseded_workers(held: pa.Table) -> pa.Array:
-    """Return the keys of workers whose tasks belong, in part, to a worker that was started later.
-
-    `held` has rows of `HELD`, one per executor of a worker; only a worker's newest reading counts.
-    """
+    """Return the keys of workers whose tasks belong, in part, to a worker started later."""
     if not len(_disputed(held)):
         return pa.array([], pa.string())
     held = _newest(held)
@@ -278,7 +249,6 @@ def superseded_workers(held: pa.Table) -> pa.Array:
 
 
 def _newest(held: pa.Table) -> pa.Table:
-    """Return the executors of each worker's newest reading."""
     workers = worker_keys(held).dictionary_encode().indices.to_numpy()
     at = held["at"].cast(pa.int64()).to_numpy()
     newest = np.full(workers.max() + 1, at.min())

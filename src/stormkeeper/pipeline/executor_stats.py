@@ -24,7 +24,6 @@ CAPACITY_WINDOW: Final = "600"
 
 ALL_TIME: Final = ":all-time"
 
-#: Storm's windows.
 WINDOWS: Final = (CAPACITY_WINDOW, "10800", "86400", ALL_TIME)
 
 #: Columns of the heartbeat, and of the executor.
@@ -86,17 +85,10 @@ def pieces(pulses: pa.Table) -> Iterator[pa.Table]:
 def executor_stats(pulses: pa.Table) -> pa.Table:
     """Lay out the counts of executors, a row per executor, window and stream.
 
-    Parameters
-    ----------
-    pulses
-        Rows of `rows.TYPED`; use `pieces` if they are many. Undecoded pulses give no rows.
-
-    Returns
-    -------
-    Rows of `EXECUTOR_STATS`, in the order of the pulses. ``topology`` is the name in the storm id.
     An unnamed component is called by the executor's tasks, ``tasks 1-3``; the executor that each of
-    Storm's workers has for itself, of task -1, is ``__system``. An executor without counts in one
-    of Storm's four windows has a row without a stream there, so every executor is in every window.
+    Storm's workers has for itself, of task -1, is ``__system``. An executor without counts in a
+    window has a row without a stream there. Undecoded pulses give no rows; cut many pulses into
+    `pieces`.
     """
     return laid_out(split_pulses(pulses)).cast(EXECUTOR_STATS)
 
@@ -117,9 +109,8 @@ def laid_out(read: SplitPulses) -> pa.Table:
 class SplitPulses(NamedTuple):
     """Decoded pulses as three tables without repetition; texts are dictionaries.
 
-    ``workers`` has a row per pulse; ``executors`` one per executor, with the number of its
-    ``worker``; ``counters`` one per count, with the number of its ``executor`` and its ``place``:
-    that number times the number of `WINDOWS`, plus the window's; null for a window that is not
+    ``executors`` have the number of their ``worker``, ``counters`` that of their ``executor``, and
+    ``place``: this number times `WINDOWS`, plus the window's; null for a window that is not
     Storm's.
     """
 
@@ -154,11 +145,7 @@ def split_pulses(pulses: pa.Table) -> SplitPulses:
 
 
 def is_workers_own(table: pa.Table) -> pa.ChunkedArray:
-    """Return whether a row is of the executor that each of Storm's workers has for itself.
-
-    A topology's tasks are numbered from 1. This executor is not assigned, and Storm's pages do not
-    count it.
-    """
+    """Return whether a row is of an executor below task 1, which each of Storm's workers has."""
     return pc.less(table["task_start"], 1)
 
 
@@ -171,7 +158,6 @@ def is_storms_own(names: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _flattened(lists: pa.Array) -> tuple[pa.Array, dict[str, pa.Array]]:
-    """Return the elements of lists of structs, by field, and the list number of each."""
     elements = pc.list_flatten(lists)
     names = [field.name for field in elements.type]
     return pc.list_parent_indices(lists), dict(zip(names, elements.flatten(), strict=True))
@@ -202,5 +188,4 @@ def _component(executors: dict[str, pa.Array]) -> pa.Array:
 
 
 def _encoded(column: pa.Array) -> pa.Array:
-    """Return texts as dictionaries, which are taken faster; other columns unchanged."""
     return column.dictionary_encode() if pa.types.is_string(column.type) else column

@@ -1,8 +1,7 @@
 """Reads the last pulse of each silent worker, once.
 
 The liveness query reads no values. But the last pulse of a worker whose queries have all ended says
-so, and such a worker is not dead. So once a worker is late, its newest pulse is read, together with
-those of the other late workers.
+so, and such a worker is not dead.
 """
 
 from __future__ import annotations
@@ -24,16 +23,13 @@ from stormkeeper.pipeline.liveness_columns import columns_of
 from stormkeeper.pipeline.source import Options
 from stormkeeper.pipeline.worker_liveness import LastPulseFacts
 
-#: Pulses requested from one server at once, longest silence first, and how often in a batch, as
-#: time permits. If all of 72,000 workers fall silent, their last pulses are read before their
-#: timeout ends.
+#: Pulses per request, longest silence first, and requests per batch: of 72,000 silent workers all
+#: last pulses are read before the timeout.
 _AT_ONCE: Final = 2000
 _ROUNDS: Final = 5
 
 
 class _Pulse(NamedTuple):
-    """A pulse of a worker, without the worker."""
-
     server: str
     instance: str | None
     revision: int
@@ -48,11 +44,7 @@ class LastPulses:
         self._read: dict[WorkerId, _Pulse] = {}
 
     def __call__(self, silent: pa.Table, servers: Collection[str]) -> LastPulseFacts:
-        """Return which silent workers have completed, and which must be asked again.
-
-        `silent` are late or dead workers as `liveness_columns.WORKERS`, `servers` those that
-        answer.
-        """
+        """Return which silent workers have completed, and which must be asked again."""
         known, asked = {}, {}
         silent = silent.sort_by("last_seen")
         for storm_id, node, port, *which in columns_of(silent, *WorkerId._fields, *_Pulse._fields):
@@ -68,7 +60,6 @@ class LastPulses:
         return LastPulseFacts(completed=_completed(found), unread=asked.keys() - found.keys())
 
     def _ask_in_rounds(self, pulses: Mapping[WorkerId, _Pulse]) -> dict[WorkerId, bytes | None]:
-        """Ask as `_ask` does, repeatedly, within the time for one answer."""
         found: dict[WorkerId, bytes | None] = {}
         deadline = time.monotonic() + self._options.timeout_secs
         for _ in range(_ROUNDS):
@@ -121,7 +112,6 @@ def _path(storm_id: str, node: str, port: int) -> str:
 
 
 def _completed(found: Mapping[WorkerId, bytes | None]) -> set[WorkerId]:
-    """Return the workers whose pulse is marked as their last."""
     columns = [heartbeats["completed"] for _, heartbeats in decode(found.values())]
     said = (is_last for column in columns for is_last in column.to_pylist())
     return {worker for worker, is_last in zip(found, said, strict=True) if is_last}

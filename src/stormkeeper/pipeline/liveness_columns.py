@@ -1,8 +1,7 @@
 """The rules of `heartbeats.liveness` as operations on whole columns of workers.
 
-Nearly every worker beats once per batch, on one of our servers: the newest pulse of all these is
-found at once. Few workers need more (pulses on several servers, a tombstone, a Java Pacemaker), and
-go through `liveness.newest` itself. Silence, and what proves it, is again judged in columns. Tests
+Nearly every worker beats once per batch, on one of our servers, and is judged in columns. The few
+others (several servers, a tombstone, a Java Pacemaker) go through `liveness.newest` itself. Tests
 compare both forms.
 """
 
@@ -50,8 +49,8 @@ WORKERS: Final = pa.schema(
 #: A pulse's columns that count.
 _OF_PULSE: Final = (*WorkerId._fields, *Beat._fields[1:])
 
-#: While a batch is judged, also: the position of the worker's newest pulse, and whether the server
-#: still has the pulse (for Java Pacemakers only).
+#: While a batch is judged: the position of the newest pulse, and whether a Java Pacemaker still has
+#: it.
 _MERGED: Final = pa.schema([*WORKERS, ("place", pa.int64()), ("held", pa.bool_())])
 
 
@@ -75,16 +74,7 @@ def step(
 ) -> Step:
     """Return the workers after a batch, as `liveness.step` does.
 
-    Parameters
-    ----------
-    previous
-        The known workers, as `WORKERS`, sorted by worker, each once.
-    forgotten
-        Forgotten workers, none of which is among `previous`.
-    pulses, tombstones
-        Decoded rows of workers.
-    servers, now, limits
-        As of `liveness.step`.
+    `previous` has the columns `WORKERS`, sorted by worker; none of the `forgotten` is in it.
     """
     pulses = pulses.select(_OF_PULSE).append_column("place", numbers(pulses.num_rows))
     keys = worker_keys(previous)
@@ -156,7 +146,7 @@ def columns_of(table: pa.Table, *names: str) -> Iterator[tuple[Any, ...]]:
 
 
 def rows_of(table: pa.Table) -> Iterator[Row]:
-    """Return workers as `liveness.Row`; `table` has the columns `WORKERS`."""
+    """Return workers as `liveness.Row`."""
     names = (*WorkerId._fields, *Row._fields[1:])
     for storm_id, node, port, *rest in columns_of(table, *names):
         row = Row(WorkerId(storm_id, node, port), *rest)
@@ -166,15 +156,8 @@ def rows_of(table: pa.Table) -> Iterator[Row]:
 def _without_older(pulses: pa.Table, server_before: pa.ChunkedArray, known: pa.Array) -> pa.Table:
     """Drop older pulses of workers that beat again while their server's pages were read.
 
-    On a busy server they are many. All pulses stay of a worker that has moved, has pulses of
-    several servers or instances, or whose newest revision is not the newest by receipt.
-
-    Parameters
-    ----------
-    pulses
-        The columns `_OF_PULSE` and ``place``.
-    server_before, known
-        The server of each known worker, and the worker's key.
+    All pulses stay of a worker that has moved, has pulses of several servers or instances, or whose
+    newest revision is not the newest by receipt.
     """
     keys = worker_keys(pulses)
     several = _repeated(keys)
@@ -202,7 +185,6 @@ def _without_older(pulses: pa.Table, server_before: pa.ChunkedArray, known: pa.A
 
 
 def _repeated(values: Any) -> pa.Array:
-    """Return the values that occur more than once."""
     counts = values.value_counts()
     return counts.field("values").filter(pc.greater(counts.field("counts"), 1))
 
@@ -298,14 +280,8 @@ def _unchanged(previous: pa.Table) -> pa.Table:
 def _in_order(found: pa.Table, where: pa.Array, is_odd: pa.Array) -> pa.Table:
     """Return the workers, sorted, each once: the changed row if there is such a row.
 
-    Parameters
-    ----------
-    found
-        The previous workers, then the changed and the new ones.
-    where
-        For each of the latter, its position in the previous, or null.
-    is_odd
-        Which of the previous are replaced.
+    `found` has the previous workers, then changed and new ones; `where` has the position of each of
+    the latter in the previous, or null; `is_odd` marks previous workers to drop.
     """
     count = len(is_odd)
     now_at = pc.add(pc.index_in(numbers(count), where.cast(pa.int64())), count)
@@ -334,7 +310,6 @@ def _judged(found: pa.Table, servers: Mapping[str, Server], now: float, limits: 
 
 
 def _timeout(found: pa.Table, limits: Limits) -> pa.Array:
-    """Return each worker's `Limits.timeout_of`."""
     if not limits.timeouts:
         return pa.repeat(limits.timeout_secs, found.num_rows)
     own = pa.array([limits.timeout_of(storm_id) for storm_id in limits.timeouts], pa.float64())

@@ -30,12 +30,10 @@ _LEAST_SECS: Final = 60.0
 def pages(
     seen: Callable[[], PipelineStatus], intervals: Mapping[str, float], clock: Callable[[], float]
 ) -> dict[str, Callable[[str], Page]]:
-    """Return the pages of a pipeline, by path.
+    """Return the pages of a pipeline, by path: ``/metrics``, ``/healthz`` and ``/readyz``.
 
-    ``/metrics`` has the figures, in the text format that the client accepts; ``/healthz`` says
-    whether the process looks after its queries; ``/readyz`` whether the tables are current and a
-    Pacemaker can be read, with the state of each Pacemaker. `intervals` are the seconds between two
-    batches of each query, `clock` is the monotonic clock of `seen`.
+    ``/readyz`` says whether the tables are current and a Pacemaker can be read, and the state of
+    each. `intervals` are the seconds between batches by query.
     """
 
     def readyz(_: str) -> Page:

@@ -1,8 +1,7 @@
 """A thread that asks Nimbus for topologies' components and timeouts.
 
-Nothing waits for the thread: queries write the names that are known, and readers of the tables join
-the others. So a Nimbus that is reached later names earlier counts. Without Storm's own workers,
-Nimbus is not asked for names.
+Nothing waits for it: queries write the names that are known, and readers join the others. Without
+Storm's own workers, Nimbus is not asked for names.
 """
 
 from __future__ import annotations
@@ -61,14 +60,13 @@ _RETENTION: Final = (
     "pipeline.retention.rollup.60m.hours",
 )
 
-#: Seconds for one question, with finding the leader.
 _ANSWER_SECS: Final = 10.0
 
 #: The longest answer, in bytes: it has the statistics of all executors, kilobytes each.
 _LONGEST_ANSWER: Final = 64 * 1024 * 1024
 
-#: First and longest pause between two questions about one topology, in seconds: Nimbus may not have
-#: assigned all executors yet, or not know the topology any more.
+#: First and longest pause between two questions about one topology, which Nimbus may not have
+#: assigned yet.
 _PAUSES_SECS: Final = (30.0, 3600.0)
 
 #: First and longest pause after Nimbus was not reached, or the disk failed, in seconds.
@@ -77,7 +75,7 @@ _OUTAGE_SECS: Final = (5.0, 300.0)
 #: Seconds between two publications while questions are pending.
 _PUBLISH_SECS: Final = 5.0
 
-#: Seconds that the pipeline's end waits for this thread; unpublished answers are asked for again.
+#: Seconds that the pipeline's end waits for this thread.
 _END_SECS: Final = 1.0
 
 
@@ -95,18 +93,8 @@ Ask = Callable[[str], TopologyAnswer]
 class NimbusPoller:
     """Keeps the tables of Nimbus's answers, in a thread that runs while entered.
 
-    Parameters
-    ----------
-    store
-        Where the tables are kept.
-    ask
-        Asks Nimbus. Raises a `StormkeeperError` or one of Nimbus's exceptions.
-    status
-        Records failures and their end.
-    kept_hours
-        How long a topology is kept after its workers were last read.
-    pauses_secs, outage_secs
-        First and longest pause between two questions about one topology, and after an outage.
+    `pauses_secs` and `outage_secs` are the first and longest pause between two questions about one
+    topology, and after an outage.
     """
 
     def __init__(
@@ -149,10 +137,7 @@ class NimbusPoller:
         self._thread.join(_END_SECS)
 
     def named(self, pulses: pa.Table) -> pa.Table:
-        """Return pulses with the component names known now, and note the unnamed; never waits.
-
-        `pulses` are decoded rows.
-        """
+        """Return pulses with the component names known now, and note the unnamed; never waits."""
         found = unnamed(pulses)
         if not found:
             return pulses
@@ -167,7 +152,6 @@ class NimbusPoller:
             self._changed.notify()
 
     def _known(self, kept_secs: float) -> Names:
-        """Return the names known when the pipeline last ran."""
         components = topologies = None
         try:
             components = self.store.read(tables.COMPONENTS)
@@ -187,7 +171,6 @@ class NimbusPoller:
                 self._rest(f"{type(error).__name__}: {error}")
 
     def _next(self) -> Mapping[str, tuple[int, int]] | None:
-        """Wait for work, and return the tasks noted; None at the end."""
         with self._changed:
             at = self._questions.next_at
             wait = None if at is None else max(at, self._resting_until) - time.monotonic()
@@ -316,10 +299,7 @@ class TopologyTimeouts:
 
 
 def timeout_in(topology_conf: str | None) -> float | None:
-    """Return the ``topology.worker.timeout.secs`` in a topology's configuration (JSON), if valid.
-
-    Nimbus has limited it to ``worker.max.timeout.secs`` when the topology was submitted.
-    """
+    """Return the valid ``topology.worker.timeout.secs`` of a topology's configuration (JSON)."""
     try:
         found = json.loads(topology_conf or "{}")[_TIMEOUT]
         secs = float(found)

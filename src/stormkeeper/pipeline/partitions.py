@@ -1,8 +1,8 @@
 """The tables before a batch: a part's rows, with times on the present clock.
 
-All statistics of a large cluster at once would take gigabytes. A part has some topologies, each
-with all its workers, and is updated by itself; ``current`` tables have a file for each part. After
-a start with another number of parts, the old files are read once more for each new part.
+All statistics of a large cluster at once would take gigabytes. A part has some topologies with all
+their workers, and a file in each ``current`` table. After a start with another number of parts, the
+old files are read once more for each new part.
 """
 
 from __future__ import annotations
@@ -28,9 +28,7 @@ from stormkeeper.pipeline.source import Options
 
 log = logging.getLogger(__name__)
 
-#: Reads a part of a table as it is before the batch. Arguments: the table's name; a time, to read
-#: only the later rows of a log (other parts' rows may be among them); a schema, to read only its
-#: columns.
+#: Reads a part of a table, by name; of a log only rows since a time; only a schema's columns.
 Before = Callable[..., pa.Table | None]
 
 #: Workers in a part, about, unless ``pipeline.statistics.parts`` is set.
@@ -46,7 +44,7 @@ _KEY: Final = "pipeline.statistics.parts"
 #: readings.
 _SMALL_SECS: Final = 2.0
 
-#: Columns that are compared with times of new pulses. ``started_at`` stays, as two tables have it.
+#: Columns that are compared with times of new pulses.
 _HEARD: Final = {
     tables.WORKER_LIVENESS: ("last_seen", "moved_at"),
     tables.WORKER_REPORTS: ("received_at",),
@@ -63,9 +61,8 @@ OnTime = Callable[[str, pa.Table | None], pa.Table | None]
 def settled(conf: Conf, options: Options, store: TableStore) -> Conf:
     """Return the configuration with the number of parts filled in.
 
-    Unless configured, it follows from the number of pulses that the Pacemakers hold, and is never
-    less than before: a Pacemaker that has just started holds few. Raises `ConfigError` if a file
-    for access to the Pacemakers is missing or wrong.
+    It follows from the number of pulses that the Pacemakers hold, and never falls: a Pacemaker that
+    has just started holds few.
     """
     if conf[_KEY] is not None:
         return conf
@@ -127,7 +124,6 @@ def _read(
 
 
 def _part_of(written: Sequence[Callable[[], pa.Table]], part: Part) -> pa.Table:
-    """Return a part of a table that was written in another number of parts."""
     found, notes = [], []
     for read in written:
         table = read()
@@ -157,8 +153,7 @@ class Clock:
     def look(self) -> OnTime:
         """Return the function that brings the tables of the batch before to the present clock.
 
-        The first call has no earlier reading to compare with. But no pulse was heard later than
-        now: the clock may have been set back before the start.
+        No pulse was heard later than now, even if the clock was set back before the start.
         """
         now = self._wall()
         before, self._ahead = self._ahead, now - self._steady()

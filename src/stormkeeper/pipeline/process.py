@@ -53,17 +53,15 @@ _POLL_SECS: Final = 0.2
 #: restarts.
 _STARTS: Final = 12
 
-#: Seconds for which running batches may go on after a stop; a cut-off batch is repeated at the next
-#: start. Together with ``stopTimeout`` below for both queries, and Spark's end, less than `storm
-#: local` allows.
+#: Seconds for running batches after a stop; a cut-off batch is repeated at the next start. With
+#: ``stopTimeout`` below for both queries, and Spark's end, less than `storm local` allows.
 _STOP_SECS: Final = 15.0
 
 #: Seconds for stopping Spark's session and its JVM.
 _END_SECS: Final = 12.0
 
-#: Spark's settings unless configured: few checkpoint files, times in UTC, a limit for cut-off
-#: batches, and a heap that is cleaned before it grows: Java lets the heap grow first, 200 MB more
-#: after ten minutes of 72,000 workers.
+#: Unless configured: few checkpoint files, UTC, a limit for cut-off batches, and a heap that is
+#: cleaned before it grows: for 72,000 workers that saves 200 MB after ten minutes.
 _SPARK_DEFAULTS: Final = {
     "spark.cleaner.periodicGC.interval": "1min",
     **engine.LOCAL_CHECKPOINTS,
@@ -72,22 +70,20 @@ _SPARK_DEFAULTS: Final = {
     "spark.sql.streaming.stopTimeout": "5s",
 }
 
-#: Without the exit, a query whose batch was too large waits for ever, as Spark's thread for its
-#: results has ended; the next start reads in more parts. The heap begins small: by default Java
-#: begins with, and keeps, a sixty-fourth of the machine's memory.
+#: A query whose batch was too large would wait for ever; the next start reads in more parts. By
+#: default Java begins with, and keeps, a sixty-fourth of the machine's memory.
 _JAVA_OPTIONS: Final = ("-XX:+ExitOnOutOfMemoryError", "-Xms128m")
 
 
 def serve(conf: Conf, stop: StopSignals) -> int:
-    """Run both queries, liveness and statistics, until a signal; return the exit code.
+    """Run both queries until a signal; return 0 after a signal, 1 if Spark or a batch failed.
 
-    Logs which Pacemakers cannot be read, before Spark starts and at every change. Prints ``pipeline
-    writing to DIR`` once the first batch of each query is in the tables. Returns 0 after SIGTERM or
-    SIGINT (running batches finish first, a starting Spark is given up), 1 if Spark or a batch
-    failed. The caller has entered `stop` before importing this module, which takes a while.
+    Logs which Pacemakers cannot be read. Prints ``pipeline writing to DIR`` once the first batch of
+    each query is in the tables. Running batches finish before the end; a starting Spark is given
+    up. The caller has entered `stop` before the slow import of this module.
 
-    Raises `ConfigError` if no Pacemaker is configured, a file for access to them is missing or
-    wrong, or a folder is a URL.
+    Raises `ConfigError` without a Pacemaker, for an unreadable file of access, or a folder that is
+    a URL.
     """
     die_with_parent()
     configure_logging()
@@ -118,11 +114,9 @@ def serve(conf: Conf, stop: StopSignals) -> int:
 def keep(spark: SparkSession, conf: Conf) -> None:
     """Keep the same tables in a running session, until SIGTERM, SIGINT or a failure.
 
-    For a Spark application, in its main thread, on any ``spark.master``. The session is left
-    running; ``spark.*`` keys of `conf` do not count. Checkpoints are where `serve` has them.
-
-    Raises `ConfigError` as `serve` does; `EngineError`, `ListenError` or `TableError` if Spark, a
-    batch, a port or a folder failed. A new call continues from the checkpoints.
+    For a Spark application, in its main thread; ``spark.*`` keys of `conf` do not count. Raises
+    `ConfigError` as `serve` does; `EngineError`, `ListenError` or `TableError` if Spark, a batch, a
+    port or a folder failed. A new call continues from the checkpoints.
     """
     servers, status = _servers(conf), StatusTracker()
     with StopSignals() as stop, _prepared(conf, servers, status) as (start, runner):
@@ -176,8 +170,7 @@ def _log_stop(stop: StopSignals, how: str) -> None:
 def _places(conf: Conf) -> Iterator[Places]:
     """Hold the tables and their checkpoints for this process alone.
 
-    The stores know their folder from here on: if it is moved while Spark starts, no other is
-    created without a lock.
+    The stores know their folder from here on, and notice if it is moved while Spark starts.
     """
     directory, given = tables.tables_folder(conf), tables.checkpoints_folder(conf)
     of_queries = {name: tables.query_folders(conf, name) for name in queries.NAMES}

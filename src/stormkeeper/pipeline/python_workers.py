@@ -1,11 +1,9 @@
 """Spark's Python processes: a check for this package, and a daemon for fast starts.
 
-Spark finds ``format("pacemaker")`` by itself if the workers' Python has this package. That Python
-is ``PYSPARK_PYTHON`` when the session starts, or any ``python3``, seldom the driver's virtual
-environment; and then Spark only reports a missing format or module below several traces.
-
-As ``spark.python.daemon.module``, this module imports once what every worker needs: otherwise each
-forked worker spends 0.6 s of CPU and its own memory on Arrow, pandas and this package.
+Spark finds ``format("pacemaker")`` by itself if the workers' Python has this package:
+``PYSPARK_PYTHON``, or any ``python3``, seldom the driver's virtual environment. As
+``spark.python.daemon.module``, this module imports once what each forked worker needs, 0.6 s of
+CPU.
 """
 
 from __future__ import annotations
@@ -33,24 +31,11 @@ def register(spark: SparkSession) -> None:
     """Register the ``pacemaker`` source with a session, after a check of the workers' Python.
 
     If ``PYSPARK_PYTHON`` is not set and ``python3`` lacks this package, the session's Python
-    functions run in the driver's Python from now on. The check is a Spark job of one task: it sees
-    one executor.
+    functions run in the driver's Python from now on. The check is a Spark job, which sees one
+    executor. Raises `EngineError` with the remedy if the workers' Python lacks this package or its
+    extra ``spark``.
 
-    Parameters
-    ----------
-    spark
-        A session of this process.
-
-    Raises
-    ------
-    EngineError
-        If the workers' Python lacks this package or its extra ``spark``; the message names the
-        Python, and the remedy.
-
-    Examples
-    --------
     >>> register(spark)  # doctest: +SKIP
-    >>> spark.read.format("pacemaker").option("servers", "a:6699").load()  # doctest: +SKIP
     """
     context: Any = spark.sparkContext
     lacking = _lacking(context)
@@ -70,8 +55,6 @@ def register(spark: SparkSession) -> None:
 
 
 def _lacking(context: Any) -> str | None:
-    """Return the module that the workers' Python lacks, with its place, or None."""
-
     # Pickled by value for the workers, so its imports are inside.
     def look(_: Iterable[int]) -> list[str | None]:
         import importlib.util  # noqa: PLC0415

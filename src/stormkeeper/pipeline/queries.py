@@ -1,8 +1,7 @@
-"""The pipeline's two streaming queries: liveness, and statistics.
+"""The pipeline's two streaming queries: liveness, from ages, often; and statistics, from pulses.
 
-Liveness follows from ages, which are cheap to read: it runs often. Statistics are cumulative
-windows, so a worker's newest pulse has all: pulses are read and decoded seldom. Each query has its
-folder of tables and its checkpoint.
+Statistics are cumulative, so only a worker's newest pulse counts, and pulses are decoded seldom.
+Each query has its folder of tables and its checkpoint.
 """
 
 from __future__ import annotations
@@ -78,8 +77,7 @@ _ROLLUPS: Final = {
 }
 
 
-#: Seconds that a query may take to start its source, a Python process, before the next query starts
-#: anyway; and the pause between two checks.
+#: Seconds for a query's source to start before the next query starts anyway.
 _SOURCE_SECS: Final = 60.0
 _POLL_SECS: Final = 0.05
 
@@ -150,10 +148,7 @@ def start(
     stopped: Callable[[], bool] = lambda: False,
     names: Collection[str] = NAMES,
 ) -> Iterator[StreamingQuery]:
-    """Start the queries in `names` in order, until `stopped`; report batches to `status`.
-
-    Raises `TableError` if a query's folder was moved or removed.
-    """
+    """Start the queries in `names` in order, until `stopped`; report batches to `status`."""
     for store in places.values():
         store.check_place()  # before Spark creates the folder again for its checkpoint
     status = status or StatusTracker()

@@ -1,18 +1,15 @@
 """Positions up to which a stream has read: the ``pacemaker`` source's offsets, and spill positions.
 
-An offset is a JSON object with an entry per server, ``{"host:port": [instance, revision]}``: the
-end of a planned batch. Whether that batch was read is unknown: the driver plans, executors read,
-and a server that fails in between fails no query. So each batch begins where the one before began
-to be unproven (the entry ``"before host:port"``) and repeats the changes of the one before, at most
-a row per path.
+An offset is a JSON object, ``{"host:port": [instance, revision]}``: the end of a planned batch.
+Executors read it later, and a server that fails then fails no query. So a batch repeats the changes
+of the batch before, from the entry ``"before host:port"``.
 
-``"tick": ["reader", n]`` grows at every trigger, so that a batch runs without changes, too: silence
-must be noticed. A Java Pacemaker has the instance ``""`` and the tick as its revision: it is read
-as a whole each time.
+``"tick": ["reader", n]`` grows at every trigger, so that a batch also runs without changes: silence
+must be noticed. A Java Pacemaker has the instance ``""`` and the tick as its revision, and is read
+as a whole.
 
-If driver and executors share a machine, a file in the spill folder says how far each part of each
-server was read, and the next batch begins there. The folder is of one query and one run: all its
-batches but the newest were published, and a failure ends the run.
+With driver and executors on one machine, files in the spill folder, which belongs to one run of one
+query, say how far each part was read: the next batch begins there.
 """
 
 from __future__ import annotations
@@ -46,15 +43,7 @@ class _Entry:
 class Span:
     """The share of a server in a batch: revisions above `after`, up to `until`.
 
-    Parameters
-    ----------
-    instance
-        The server's instance when the batch was planned; `WITHOUT_REVISIONS`: read as a whole.
-    after, until
-        The server's newest revisions when the last but one batch, and this batch, were planned.
-    reset
-        Whether the server started anew since the batch before, so that this span has everything the
-        server holds.
+    `reset` is whether the server started anew since the batch before, so that this is all it holds.
     """
 
     instance: str
@@ -74,15 +63,9 @@ def initial() -> Offset:
 
 
 def advance(start: Offset, found: Mapping[str, Position | None]) -> Offset:
-    """Return the end of the next batch.
+    """Return the end of the next batch, from each server's position, or None if it did not answer.
 
-    Parameters
-    ----------
-    start
-        The end of the batch before.
-    found
-        Each server's present position, or None if it did not answer. Such a server keeps its place;
-        servers that are not in the mapping are dropped.
+    Such a server keeps its place; servers that are not in `found` are dropped.
     """
     tick = int(start[TICK][1]) + 1
     end: Offset = {TICK: ["reader", tick]}

@@ -1,14 +1,13 @@
 """The roll-ups: counts of components minute by minute, and in longer buckets.
 
-An open bucket is a row of sums, `OPEN`, to which each reading is added. A reading is in the minute
-in which its heartbeat was received. A minute is closed once a batch has begun to be read after its
-end, and then never changes:
+An open bucket is a row of sums, to which each reading is added, in the minute of its receipt. A
+minute is closed once a batch has begun to be read after its end, and then never changes:
 
-- Late readings, as from a Pacemaker that could not be read, are in the oldest open minute. So is
-everything while the pipeline's clock is behind its earlier time.
+- Late readings are in the oldest open minute; so is everything while the clock is behind its
+  earlier time.
 - Readings from the future, by a reader's wrong clock, are in the batch's minute.
-- If the clock was wrong by more than an hour and is set back, all open buckets are closed at once,
-and the minutes go on from the clock. Minutes that occur twice have two rows.
+- If the clock was wrong by more than an hour and is set back, all open buckets are closed at once.
+  Minutes that occur twice have two rows.
 
 Longer buckets are made of the rows of shorter ones, and are closed after these.
 """
@@ -67,8 +66,7 @@ OPEN: Final = pa.schema(
 _EXACT: Final = (*_SIZES, *_COUNTS, "executor_readings", "bytes")
 
 
-#: The newest reading of each executor, and its ``work`` in that reading's ``bucket``, for its
-#: ``component``, which may have been named since.
+#: The newest reading of each executor, and its ``work`` in that reading's ``bucket``.
 EXECUTOR_COUNTERS: Final = pa.schema(
     [*COUNTERS, ("bucket", rows.TIMESTAMP), ("component", pa.string()), ("work", pa.float64())]
 )
@@ -91,19 +89,10 @@ _MARKS: Final = b"stormkeeper.marks"
 
 
 def summed(changes: pa.Table) -> pa.Table:
-    """Sum up executors' counts by component and bucket.
+    """Sum up executors' counts by component and bucket, into rows of `OPEN`.
 
-    Parameters
-    ----------
-    changes
-        The changes of `executor_counters.increments`, one per executor, with the ``bucket`` of
-        each; ``done``, the executor's work in the bucket so far, null for its first reading there;
-        ``worker``, a number; ``bytes`` and ``skipped``, the size of its worker's heartbeat and the
-        number of unread ones before.
-
-    Returns
-    -------
-    Rows of `OPEN`.
+    ``done`` is the executor's work in the bucket so far, null for its first reading there;
+    ``bytes`` and ``skipped`` are of the worker's report.
     """
     is_first = pc.is_null(changes["done"])
     done = pc.fill_null(changes["done"], 0.0)
@@ -153,7 +142,7 @@ def summed(changes: pa.Table) -> pa.Table:
 
 
 def work_of(changes: pa.Table) -> Any:
-    """Return the work that is compared between executors: a spout's emitted, a bolt's executed."""
+    """Return the work that is compared between executors."""
     is_spout = pc.fill_null(pc.equal(changes["kind"], "spout"), False)
     return doubles(pc.if_else(is_spout, changes["emitted"], changes["executed"]))
 
@@ -165,7 +154,6 @@ def together(one: pa.Table, other: pa.Table) -> pa.Table:
 
 
 def _added(parts: pa.Table, keys: list[str]) -> pa.Table:
-    """Add up the columns of `OPEN` that are there."""
     exact, added, largest = (
         [name for name in names if name in parts.column_names]
         for names in (_EXACT, _ADDED, _LARGEST)
@@ -196,21 +184,11 @@ def rollup(open_: pa.Table) -> pa.Table:
 
 
 def longer(finer: pa.Table, minutes: int) -> pa.Table:
-    """Merge the buckets of a roll-up into longer ones.
+    """Merge the buckets of a roll-up into longer ones, of `minutes`.
 
-    Parameters
-    ----------
-    finer
-        Rows of `ROLLUP`. Several rows of one bucket become one, too.
-    minutes
-        Length of the new buckets: a multiple of the old length.
-
-    Returns
-    -------
-    Rows of `ROLLUP`. Counts, ``restarts``, ``readings`` and ``skipped`` are sums; averages are
-    weighed by their counts, ``capacity_mean`` and ``heartbeat_bytes`` by readings. ``workers``,
-    ``executors``, ``tasks``, ``capacity`` and ``interval_secs`` are the largest. ``largest_share``
-    and ``executed_cv`` are means over the old buckets, weighed by what was counted.
+    Averages are weighed by their counts, ``capacity_mean`` and ``heartbeat_bytes`` by readings,
+    ``largest_share`` and ``executed_cv`` by work. ``workers``, ``executors``, ``tasks``,
+    ``capacity`` and ``interval_secs`` are the largest; everything else is a sum.
     """
     weights = {f"{name}_ms_avg": doubles(finer[weight]) for name, weight in WEIGHTS.items()}
     weights |= dict.fromkeys(("capacity_mean", "heartbeat_bytes"), doubles(finer["readings"]))
@@ -294,16 +272,8 @@ def next_rollups(
 ) -> Mapping[str, pa.Table]:
     """Return the roll-up tables that a batch changes (of logs the new rows).
 
-    Parameters
-    ----------
-    before
-        Reads one of these tables as it is.
-    counted
-        The newest pulses of this batch: rows of `executor_counters.READINGS`.
-    reports
-        The next worker reports: the workers, the size of their heartbeats, and skipped ones.
-    between
-        The earliest and latest time at which the batch was read: seconds since the epoch.
+    `counted` are the batch's readings, `reports` the next worker reports, `between` the earliest
+    and latest time of the reading, in seconds since the epoch.
     """
     began, now = (datetime.fromtimestamp(at, UTC) for at in between)
     previous, open_ = before(tables.EXECUTOR_COUNTERS), before(tables.ROLLUP_OPEN)
@@ -382,14 +352,7 @@ def _closed(
 ) -> dict[str, pa.Table]:
     """Return the rows of closed buckets, and the parts of open ones, by table.
 
-    Parameters
-    ----------
-    minutes
-        Rows of minutes that close now.
-    parts
-        The parts so far.
-    closed
-        The time up to which all minutes are closed; None: everything else is closed, too.
+    Minutes are closed up to `closed`; None closes everything.
     """
     if parts is None:
         parts = ROLLUP_PARTS.empty_table()

@@ -30,8 +30,7 @@ _HEALTH: Final = pa.struct(
 #: Spark's type of times.
 TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
 
-#: The latest time that all readers of the tables can hold, in seconds since the epoch: in 2262, as
-#: pandas counts nanoseconds.
+#: The latest time of pandas, in seconds since the epoch: in 2262.
 _LATEST: Final = 9_223_372_036.0
 
 #: The source's schema; `source.PacemakerDataSource` documents the columns.
@@ -93,7 +92,6 @@ def of_pages(server: str, pages: Sequence[ChangePage]) -> pa.RecordBatch:
 def _of_each(
     pages: Sequence[ChangePage], of: pa.DataType, value: Callable[[ChangePage], Any]
 ) -> pa.Array:
-    """Repeat a page's value for each of its changes."""
     said = [pa.repeat(pa.scalar(value(page), of), len(page.changes)) for page in pages]
     return pa.concat_arrays([pa.array([], of), *said])
 
@@ -132,8 +130,7 @@ def seconds(column: pa.ChunkedArray) -> list[float | None]:
 def where(table: pa.Table, mask: pa.ChunkedArray | pa.Array) -> pa.Table:
     """Return the rows of a table for which a mask is true.
 
-    Unlike `pyarrow.Table.filter`, batches whose rows are all wanted are not copied: decoded pulses
-    are large.
+    Batches whose rows are all wanted are not copied, unlike by `pyarrow.Table.filter`.
     """
     found, start = [], 0
     for batch in table.to_batches():

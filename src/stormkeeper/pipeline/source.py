@@ -38,8 +38,8 @@ _CLIENT_NAME: Final = "spark-pacemaker"
 _ROWS: Final = 1024
 _BYTES: Final = 2 << 20
 
-#: Servers that failed during a read in this process: their coverage when the batch was planned, and
-#: when they failed. So only one part of a batch waits for a server that hangs.
+#: Servers that failed during a read in this process: coverage when planned, and when failed. So
+#: only one part of a batch waits for a server that hangs.
 _failed: Final[dict[str, tuple[Coverage, Coverage]]] = {}
 
 
@@ -54,71 +54,27 @@ NAMES: Final = (
     *client_settings.KEYS,
 )
 
-#: The prefix of options in a table of Spark's catalog, which also passes properties of its own, and
-#: each option a second time without the prefix.
+#: The prefix of options in a table of Spark's catalog, which also has other properties, and each
+#: option a second time without the prefix.
 _OF_TABLE: Final = "option."
 
 
 class PacemakerDataSource(DataSource):
     """The pulses that Pacemakers hold, a row per change and a row per server.
 
-    Spark finds the format where this package is installed, without registration.
+    The page on reading Pacemakers documents the options (`NAMES`) and columns (`rows.SCHEMA`).
+    ``kind`` is ``pulse``, ``tombstone`` (a deleted pulse, streams only) or ``server``: one row per
+    server, batch and part, after that server's other rows.
 
-    ========================  =====================================================================
-    option                    meaning
-    ========================  =====================================================================
-    ``servers``               required: ``host`` or ``host:port``, separated by commas; the default
-                              port is 6699
-    ``path``, or ``load(…)``  this path and everything below it is read (``/workerbeats``)
-    ``timeoutSecs``           the timeout for one answer of a server (2)
-    ``pageSize``              changes per request; 0 is the server's default (0)
-    ``values``                whether pulses are read (true); false: only ages and revisions, which
-                              suffice for liveness at a fraction of the cost
-    ``parts``                 into how many parts a server's topologies are divided, each read by a
-                              task of its own (1)
-    ``packed``                whether rows come decoded, and packed into few (false): for a driver
-                              that unpacks them, `stormkeeper.pipeline.batch.read_parts`
-    ``aside``                 with ``packed``: the folder for spill files, for a driver on the same
-                              machine; only the names of the files go through Spark
-    ``pacemaker.auth.method`` and others: authentication and TLS, as in ``storm.yaml``
-                              (`client_settings.KEYS`); files are read on every machine that reads
-    ========================  =====================================================================
+    A batch has every path that changed since the batch before was planned, and repeats the changes
+    of that batch, whose read may have failed. A server that does not answer within ``timeoutSecs``
+    has its row, and fails no query; what a batch could not read is in the next one. If the server
+    answers the planning of that one, too, and fails in its read again, the first changes stay
+    unseen until their path changes.
 
-    ================  =============================================================================
-    column            meaning
-    ================  =============================================================================
-    ``kind``          ``pulse``; ``tombstone``, a path whose pulse was deleted (streams only); or
-                      ``server``, one row per server, batch and trigger, after that server's other
-                      rows (one in each of its ``parts``: the server was read if all say so)
-    ``server``        ``host:port``
-    ``instance``      the server's random id, new at each of its starts
-    ``path``          the pulse's path; null for kind ``server``
-    ``revision``      the change's place in the server's history (kind ``server``: the newest)
-    ``age_secs``      seconds since the server received the pulse, on the server's monotonic clock
-    ``received_at``   ``read_at`` less ``age_secs``
-    ``read_at``       when the answer came, on the reader's clock
-    ``details``       the pulse's bytes; null for other kinds, and without ``values``
-    ``health``        kind ``server`` only: ``reachable``; ``error``, why not; ``uptime_secs``;
-                      ``horizon_secs``, the least silence of a path without a pulse; ``keys``, the
-                      number of pulses; ``reset``, whether the server started anew or forgot
-                      tombstones since the batch before, so that this batch has everything the
-                      server holds, if ``reachable``
-    ================  =============================================================================
-
-    A server's present state is read: a value that is overwritten before it is read is never seen. A
-    batch has every path that changed since the batch before was planned. It repeats the changes of
-    the batch before that have not been overwritten, as that read may have failed, which planning
-    cannot know. ``server``, ``instance`` and ``revision`` identify a change.
-
-    A server that does not answer within ``timeoutSecs`` has its row, with ``reachable`` false, and
-    fails no query; what a batch could not read is in the next one. Changes stay unseen until their
-    path changes again only if the server answers the planning of that one, too, and fails in its
-    read again.
-
-    A Java Pacemaker has neither instance nor revision nor age (all null) and no tombstones; it is
-    read as a whole every time, one request per pulse. With one among the servers, all are read with
-    their values, whatever ``values`` says: only a pulse's content tells there whether the pulse is
-    new.
+    A Java Pacemaker has neither instance nor revision nor age, and no tombstones; it is read as a
+    whole every time, with values. With one among the servers, all are read with values: only
+    content tells there whether a pulse is new.
 
     Examples
     --------
@@ -157,17 +113,8 @@ class PacemakerDataSource(DataSource):
 class ServerPartition(InputPartition):
     """A server's share of a batch, or a part of the share.
 
-    Parameters
-    ----------
-    span
-        What to read; None for a server that has never answered.
-    health
-        The server's coverage when the batch was planned; None, as for a batch planned by an earlier
-        run: the executor asks again.
-    values
-        Whether pulses are read, or only their ages.
-    part
-        The part of the span; None: all of it.
+    `span` is None for a server that has never answered. Without `health`, as in a batch that an
+    earlier run planned, the server is asked again.
     """
 
     server: Address
@@ -235,8 +182,7 @@ class PacemakerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802, ARG002
         """Return the end of the batch that begins at `start`; asks all servers within a timeout.
 
-        A batch is never cut short: it has a row per path and server, and one more whenever a path
-        changes between two of its pages.
+        A batch is never cut short.
         """
         if self._available is not None and self._planned == start:
             return start
@@ -377,28 +323,9 @@ def _pages(
 class Options:
     """The options of ``format("pacemaker")``.
 
-    Parameters
-    ----------
-    servers
-        The Pacemakers, each once.
-    path
-        The path that is read, with everything below it.
-    page_size
-        Changes per request; 0: the server's default.
-    timeout_secs
-        Timeout for one answer.
-    values
-        Whether pulses are read, or only their ages and revisions.
-    parts
-        The number of parts of what each server holds, each a partition.
-    packed
-        Whether rows come decoded and packed, as `batch.PACKED_PARTS`.
-    aside
-        The folder for spill files of packed rows, and for a stream's positions; None: the rows
-        themselves are returned.
-    access
-        Configuration keys and values for authentication and TLS. They name files, which executors
-        read too, and hold no secret: Spark shows options in its plans.
+    `aside` is the folder for spill files and a stream's positions. `access` has the configuration
+    of authentication and TLS: names of files, which executors read too, and no secret, as Spark
+    shows options in its plans.
     """
 
     servers: tuple[Address, ...]

@@ -29,10 +29,9 @@ _AT_ONCE: Final = 1 << 18
 
 
 def newest(df: DataFrame) -> DataFrame:
-    """Keep the newest decoded heartbeat of each worker.
+    """Keep the newest decoded heartbeat of each worker, of rows of `decode.heartbeats`.
 
-    A worker that moved to another Pacemaker leaves an older heartbeat on the first; both would be
-    added up. `df` has rows of `decode.heartbeats`.
+    A worker that moved to another Pacemaker leaves an older heartbeat on the first.
     """
     received = fn.coalesce("received_at", "read_at").desc()
     newest_first = Window.partitionBy("storm_id", "node", "port").orderBy(received)
@@ -42,53 +41,30 @@ def newest(df: DataFrame) -> DataFrame:
 
 
 def executor_stats(df: DataFrame) -> DataFrame:
-    """Lay out the counts of executors, a row per executor, window and stream.
-
-    `df` has rows of `decode.heartbeats`; the result is as of
-    `pipeline.executor_stats.executor_stats`.
-    """
+    """Lay out the counts of executors, of rows of `decode.heartbeats`."""
     schema = from_arrow_schema(EXECUTOR_STATS)
     return df.select(*READ).mapInArrow(_laid_out, schema)
 
 
 def component_stats(df: DataFrame) -> DataFrame:
-    """Sum up executors' counts by component and window: the rows of Storm's pages.
+    """Sum up rows of `executor_stats` of one moment by component and window: Storm's pages.
 
-    `df` has rows of `executor_stats`, of one moment: one report per executor. The result is as of
-    `summaries.component_stats`.
-
-    Examples
-    --------
     >>> now = beats.transform(executor_stats).transform(component_stats)  # doctest: +SKIP
     """
     return _by_topology(df, of_components, COMPONENT_STATS)
 
 
 def topology_stats(df: DataFrame) -> DataFrame:
-    """Sum up executors' counts by topology and window: Storm's ``TopologyStats``.
-
-    `df` is as of `component_stats`, the result as of `summaries.topology_stats`.
-    """
+    """Sum up rows of `executor_stats` of one moment by topology and window: ``TopologyStats``."""
     return _by_topology(df, of_topologies, TOPOLOGY_STATS)
 
 
 def assigned(df: DataFrame, executors: DataFrame) -> DataFrame:
-    """Keep the executors that Nimbus has assigned, with the names of their components.
+    """Keep the rows of `executor_stats` that Nimbus has assigned, with their components' names.
 
-    Storm does not count what a worker reports of an executor that is not assigned to that worker.
-    And Storm's own workers do not name components.
-
-    Parameters
-    ----------
-    df
-        Rows of `executor_stats`.
-    executors
-        One row per executor: ``storm_id``, ``task_start``, ``task_end``, ``component``; also its
-        worker's ``node`` and ``port``, if known.
-
-    Examples
-    --------
-    >>> counted = beats.transform(executor_stats).transform(assigned, executors)  # doctest: +SKIP
+    Storm does not count what a worker reports of an executor that is not assigned to it.
+    `executors` has ``storm_id``, ``task_start``, ``task_end``, ``component``, and the worker's
+    ``node`` and ``port``, if known.
     """
     on = ["storm_id", "task_start", "task_end"]
     on += [name for name in ("node", "port") if name in executors.columns]
@@ -124,19 +100,10 @@ def _by_topology(
 
 
 def named(df: DataFrame, components: DataFrame) -> DataFrame:
-    """Name the components of executors that are known by their tasks alone.
+    """Name the components of executors that are known by their tasks alone, before summing up.
 
-    Parameters
-    ----------
-    df
-        Rows of `executor_stats` or `decode.statistics`. Name them before summing up.
-    components
-        Rows of the pipeline's table ``components``: ``storm_id``, ``component``, ``task_start``,
-        ``task_end``. Executors without such a row stay unnamed.
-
-    Examples
-    --------
-    >>> counted.transform(named, components).transform(component_stats)  # doctest: +SKIP
+    `df` has rows of `executor_stats` or `decode.statistics`, `components` those of the pipeline's
+    table ``components``.
     """
     tasks = components.select(
         col("storm_id").alias("of"),
@@ -153,10 +120,7 @@ def named(df: DataFrame, components: DataFrame) -> DataFrame:
 
 
 def coarser(df: DataFrame, minutes: int) -> DataFrame:
-    """Merge the buckets of a roll-up's rows into longer ones: `rollups.longer` on Spark.
-
-    `minutes` is the length of the new buckets: a multiple of the old length.
-    """
+    """Merge a roll-up's buckets into buckets of `minutes`, a multiple of the old length."""
 
     def longer_of(finer: pa.Table) -> pa.Table:
         columns = {name: finer[name].cast(ROLLUP.field(name).type) for name in ROLLUP.names}

@@ -1,7 +1,6 @@
 """The pipeline's present status, for log, metrics and health; and the table ``servers``.
 
-An unreadable server is logged once per reason, and again when it can be read. The table says what a
-batch's other tables are worth: without a readable server they say nothing about workers.
+An unreadable server is logged once per reason, and again when it can be read.
 """
 
 from __future__ import annotations
@@ -64,29 +63,16 @@ class PipelineStatus:
 
     Parameters
     ----------
-    servers
-        By name; empty before the first look.
-    batches
-        Batches that this process has published, by query.
     published_at
-        When the newest batch was published, by query: on the monotonic clock, and in seconds since
-        the epoch.
+        On the monotonic clock, and in seconds since the epoch, by query.
     workers
         Workers by status; stale workers are among the late ones.
-    alerts
-        Open alerts by rule and severity; empty without analyses.
-    alerted_at
-        When the newest round of analyses was published, in seconds since the epoch.
     failures
-        Failures of each analysis, and of whole rounds as `ROUND`.
+        By analysis, and of whole rounds as `ROUND`.
     looked_at
-        When the process last found its queries alive, on the monotonic clock; None before they run.
-    started_at
-        When the process started, on the monotonic clock.
+        When the queries were last found alive, on the monotonic clock; None before they run.
     unnamed
         Topologies with components that neither workers nor Nimbus have named.
-    unanswered, why_unanswered
-        Failed questions to Nimbus, and the newest reason; None if the newest question was answered.
     """
 
     servers: Mapping[str, ServerStatus] = field(default_factory=dict)
@@ -110,10 +96,7 @@ class PipelineStatus:
 
 
 class StatusTracker:
-    """Records the pipeline's status and logs changes; any thread may read `current`.
-
-    Five threads record: the two queries', the analyses', the Nimbus poller's, and the main one.
-    """
+    """Records the pipeline's status and logs changes; any thread may read `current`."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.current = PipelineStatus(started_at=clock())
@@ -199,7 +182,6 @@ class StatusTracker:
             self._replace(unnamed=topologies)
 
     def _replace(self, **changes: Any) -> PipelineStatus:
-        """Apply changes, and return the status before."""
         with self._lock:
             before, self.current = self.current, replace(self.current, **changes)
         return before
@@ -230,11 +212,7 @@ def _log_change(name: str, before: ServerStatus | None, now: ServerStatus) -> No
 
 
 def next_servers(previous: pa.Table | None, batch: pa.Table) -> pa.Table:
-    """Return the table of servers after a batch, sorted by server.
-
-    `previous` (None at the beginning) says since when a server has been in its state. Other rows of
-    the decoded `batch` are ignored.
-    """
+    """Return the table of servers after a batch, sorted by server."""
     found = batch.filter(pc.equal(batch["kind"], rows.SERVER)).sort_by("server")
     health = pa.Table.from_struct_array(rows.one_array(found["health"]))
     columns = {name: found[name] for name in ("server", "read_at", "instance", "revision")}

@@ -1,7 +1,6 @@
 """The tables ``worker_stats``, ``component_stats`` and ``topology_stats``: Storm's pages in Arrow.
 
-Executors are summed up by worker first: these sums are kept from batch to batch, as a batch has new
-readings of some workers only.
+Executors are summed up by worker first: these sums are kept from batch to batch.
 """
 
 from __future__ import annotations
@@ -49,22 +48,19 @@ _PAGE_TOTALS: Final = tuple(f"{name}_page_ms" for name in WEIGHTS)
 
 _WORKER: Final = ("storm_id", "node", "port")
 
-#: The columns of `executor_stats.EXECUTOR_STATS` that are summed up, or are keys.
+#: The columns of ``executor_stats`` that are summed up, or are keys.
 SUMMED: Final = (
     *(*_WORKER, "component", "kind", "task_start", "task_end", "window", "stream"),
     *("read_at", "uptime_secs", "partial", *COUNTED, *(f"{name}_ms_avg" for name in WEIGHTS)),
 )
 
-#: Further columns of a reading that `tallies` keeps.
 _READING: Final = ("topology", "server", "instance", "revision", "time_secs", "received_at")
 
-#: Arrow's functions for the sums over streams, besides counts.
 _OF_STREAMS: Final = dict.fromkeys(_TOTALS, "sum") | {"partial": "any"}
 
 _SIZES: Final = ("workers", "executors", "tasks")
 
 
-#: The kind of component that has each latency.
 _OF_KIND: Final = {"complete": "spout", "execute": "bolt", "process": "bolt"}
 
 _OF_COMPONENT: Final = dict.fromkeys(("component", "kind"), pa.string())
@@ -116,11 +112,9 @@ TOPOLOGY_STATS: Final = pa.schema(
 
 
 def tallies(executors: pa.Table) -> pa.Table:
-    """Sum up each executor's streams, in each of Storm's windows.
+    """Sum up each executor's streams, in each of Storm's windows; kinds become numbers.
 
-    `executors` are rows of `executor_stats.EXECUTOR_STATS`, one report per executor; or results of
-    this function, concatenated. The result has one row per executor and window: `COUNTS`, sums of
-    average times count, and ``partial``. Kinds are numbers.
+    `executors` are rows of ``executor_stats``, one report per executor, or concatenated results.
     """
     keys = [*_WORKER, "component", "task_start", "task_end", "window"]
     keys += ["kind", "read_at", "uptime_secs"]
@@ -139,8 +133,7 @@ def tallies(executors: pa.Table) -> pa.Table:
 def tallied(read: SplitPulses) -> pa.Table:
     """Return the `tallies` of split pulses, a single pulse per worker.
 
-    The result also has ``executor``, a number which identifies an executor faster than ten columns;
-    the rows of an executor, one per window, are neighbours.
+    The additional column ``executor`` identifies an executor faster than ten columns.
     """
     workers, executors, counters = read
     if counters["place"].null_count:
@@ -171,7 +164,6 @@ def tallied(read: SplitPulses) -> pa.Table:
 
 
 def _streams(counters: pa.Table) -> pa.Table:
-    """Return rows of streams with the columns that are summed up."""
     found = counters
     own = is_storms_own(found["stream"])
     columns = {name: found[name] for name in found.column_names}
@@ -236,28 +228,14 @@ def worker_stats(executors: pa.Table) -> pa.Table:
 def component_stats(workers: pa.Table) -> pa.Table:
     """Sum up workers' counts by component and window: the rows of Storm's pages.
 
-    Parameters
-    ----------
-    workers
-        Rows of `worker_stats` or `worker_sums`: one reading of each of a topology's workers.
-
-    Returns
-    -------
-    Rows of `COMPONENT_STATS`, for each component in each of Storm's four windows:
-
-    - ``read_at``: when the newest heartbeat of the topology was read.
     - ``workers``, ``executors``, ``tasks``: how many have reported, in any window.
-    - ``emitted``, ``transferred`` without Storm's own streams (``__…``), ``emitted_all``,
-      ``transferred_all`` with them; ``executed``, ``acked``, ``failed``. 0 where not reported; a
-      sum
-      beyond 64 bits is the largest number of 64 bits.
-    - ``complete_ms_avg`` of a spout, weighed by what was acked, ``execute_ms_avg`` and
-      ``process_ms_avg`` of a bolt, weighed by what was executed: exact, as on a component's page.
-      ``…_page``: as on the topology's page, where Storm cuts each executor's time to whole
-      milliseconds. Null where the count is 0.
-    - ``capacity`` of a bolt: the largest of its executors', of the last ten minutes in every
-    window;
-      null for a spout.
+    - ``emitted``, ``transferred`` are without Storm's own streams (``__…``), ``…_all`` with them.
+      Counts are 0 where not reported, and limited to 64 bits.
+    - ``…_ms_avg`` is exact, as on a component's page; ``…_ms_page`` as on the topology's page,
+    where
+      Storm cuts each executor's time to whole milliseconds. Null where the count is 0.
+    - ``capacity`` of a bolt is the largest of its executors', of the last ten minutes; null for a
+      spout.
     - ``partial``: an executor had more rows in that window than were counted.
     """
     others = dict.fromkeys((*_SIZES, *_TOTALS, *_PAGE_TOTALS), "sum")
@@ -284,19 +262,9 @@ def component_stats(workers: pa.Table) -> pa.Table:
 def topology_stats(workers: pa.Table) -> pa.Table:
     """Sum up workers' counts by topology and window: Storm's ``TopologyStats``.
 
-    Parameters
-    ----------
-    workers
-        As of `component_stats`.
-
-    Returns
-    -------
-    Rows of `TOPOLOGY_STATS`, for each topology in each of Storm's four windows: ``read_at``, when
-    the newest heartbeat was read; ``workers``, ``executors``, ``tasks``, how many have reported:
-    workers that run more than Storm's own components (``__…``), executors and tasks including
-    these; ``emitted``, ``transferred`` of all components but Storm's own, ``emitted_all``,
-    ``transferred_all`` with these and with Storm's own streams; ``acked``, ``failed`` and
-    ``complete_ms_avg``, of spouts alone.
+    ``workers`` run more than Storm's own components (``__…``), while executors and tasks include
+    these; ``emitted`` and ``transferred`` are without, ``…_all`` with them and Storm's own streams;
+    ``acked``, ``failed`` and ``complete_ms_avg`` are of spouts alone.
     """
     counts = [name for name in COUNTS if name != "executed"]
     others = dict.fromkeys(("executors", "tasks", "complete_ms"), "sum")
@@ -318,7 +286,6 @@ def together(parts: Sequence[pa.Table]) -> pa.Table:
 
 
 def _numbered(workers: pa.Table) -> pa.Table:
-    """Return rows of workers with a column ``workers`` of 1, and kinds as numbers."""
     if not pa.types.is_integer(workers["kind"].type):
         place = workers.column_names.index("kind")
         kind = pc.index_in(workers["kind"].cast(pa.string()), KINDS)
@@ -347,7 +314,6 @@ def _with_largest(found: pa.Table, column: str, keys: Sequence[str]) -> pa.Table
 
 
 def _topologies(storm_ids: pa.ChunkedArray) -> pa.Array:
-    """Return the names in topologies' ids, as a dictionary."""
     ids = rows.one_array(storm_ids.dictionary_encode())
     names = [topology_name(id_) for id_ in ids.dictionary.to_pylist()]
     return pa.DictionaryArray.from_arrays(ids.indices, pa.array(names, pa.string()))

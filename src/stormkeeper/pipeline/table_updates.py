@@ -1,8 +1,7 @@
 """From a micro-batch to published tables: the driver's work for each batch.
 
-`TableUpdater` reads the batch part by part and the tables before it, computes the next tables, and
-publishes all of them in one step. A batch has new pulses of some workers only, and a topology's
-sums are of all its workers: so the sums of each worker's newest pulse are a table of their own.
+A batch has new pulses of some workers only, but a topology's sums are of all its workers: so the
+sums of each worker's newest pulse are a table of their own.
 """
 
 from __future__ import annotations
@@ -61,8 +60,7 @@ _WORKER: Final = pa.schema([READINGS.field(name) for name in WorkerId._fields])
 class TableUpdater:
     """Updates a query's tables with each micro-batch; a repeated batch changes nothing.
 
-    A micro-batch that Spark repeats after a crash is read anew, with other content. So all tables
-    are published in one step, which is done or leaves nothing.
+    Spark repeats a batch after a crash with other content. So all tables are published in one step.
     """
 
     def __init__(
@@ -120,19 +118,7 @@ def liveness_tables(
     reports: Callable[[], pa.Table | None] = lambda: None,
     timeouts: ReadTimeouts = dict,
 ) -> ComputeTables:
-    """Return the function that computes the liveness query's tables, from rows without values.
-
-    Parameters
-    ----------
-    limits
-        Ages from which workers are late and dead.
-    read_last_pulses
-        Reads the last pulses of silent workers.
-    reports
-        Returns the newest worker reports.
-    timeouts
-        Returns the topologies' own timeouts.
-    """
+    """Return the function that computes the liveness query's tables, from rows without values."""
 
     def compute(before: Before, batch: Batch, between: tuple[float, float]) -> Made:
         previous = before(tables.WORKER_LIVENESS)
@@ -154,10 +140,7 @@ def liveness_tables(
 def statistics_tables(
     limits: Limits, period_secs: float, named: Named = lambda pulses: pulses
 ) -> ComputeTables:
-    """Return the function that computes the statistics query's tables, from decoded rows.
-
-    Workers beat every `period_secs` seconds; `named` adds the component names they lack.
-    """
+    """Return the function that computes the statistics query's tables, from decoded rows."""
     growth = partitions.GrowthWarning()
 
     def compute(before: Before, batch: Batch, between: tuple[float, float]) -> Made:
@@ -219,17 +202,8 @@ class StatisticsUpdate:
     ) -> dict[str, Rows]:
         """Return ``worker_stats``, and the new rows of ``component_stats`` and ``topology_stats``.
 
-        The logs have rows of topologies with a new reading. A worker whose new pulse is unreadable
-        keeps its sums.
-
-        Parameters
-        ----------
-        previous
-            Reads ``worker_stats`` so far, as `ENCODED`; None at the beginning.
-        executors
-            The newest readings of executors so far, as `HELD`; None at the beginning.
-        reports
-            The next worker reports; workers without a report have no sums.
+        `previous` reads ``worker_stats``, `executors` are the readings so far, `reports` the next
+        worker reports. A worker whose new pulse is unreadable keeps its sums.
         """
         read = pa.concat_tables(self._workers)
         kept, sums = _kept(previous, read, reports), self._sums
@@ -267,7 +241,6 @@ def _kept(previous: Callable[[], pa.Table | None], read: pa.Table, reports: pa.T
 
 
 def _of_workers(table: pa.Table, workers: pa.Array, *, others: bool = False) -> pa.Table:
-    """Return the rows of these workers, or of all others."""
     found = groups_by(table, WorkerId._fields)
     one_each = table.select(WorkerId._fields).take(found.first)
     is_one = pc.is_in(worker_keys(one_each.cast(_WORKER)), workers)

@@ -1,10 +1,9 @@
 """Names and folders of the pipeline's tables, and the checkpoints beside these.
 
-A checkpoint says what was read, the tables hold the results. If tables are lost, moved or restored
-without their checkpoint, what was read before would never be in them. So the tables' newest batch
-must be the newest finished batch of the checkpoint's query. Tables without a checkpoint are
-harmless: the Pacemakers are read from their beginning. The same happens when a power failure
-truncated a file of the checkpoint, which Spark does not sync and refuses at every start.
+A checkpoint says what was read, the tables hold the results. If tables were lost or restored
+without it, what was read before would never be in them: so their newest batch must match. Tables
+without a checkpoint are harmless: the Pacemakers are read from their beginning; so they are if a
+power failure truncated a file of the checkpoint, which Spark does not sync.
 """
 
 from __future__ import annotations
@@ -68,11 +67,10 @@ NAMES: Final = {
 
 log = logging.getLogger(__name__)
 
-#: The default checkpoint's folder, below the tables: both are moved and removed together. Readers
-#: of tables ignore this name.
+#: The default checkpoint's folder, below the tables, so that both are moved together.
 WITHIN_TABLES: Final = ".checkpoint"
 
-#: The number of newest batches whose files Spark reads when a query starts.
+#: The number of newest batches whose files Spark reads first.
 _READ_FIRST: Final = 2
 
 
@@ -112,9 +110,7 @@ def default_checkpoint(directory: Path) -> Path:
 def prepare_checkpoint(checkpoint: Path, directory: Path) -> None:
     """Let the next query continue from the checkpoint, or remove a checkpoint that does not match.
 
-    Only the checkpoint below the tables' folder is removed; a configured one may be someone else's.
-    Raises `TableError` if a configured checkpoint does not belong to the tables, or a folder cannot
-    be read or written.
+    A configured one may be someone else's: it is not removed, but refused with `TableError`.
     """
     try:
         torn = _torn(checkpoint)
@@ -145,8 +141,7 @@ def prepare_checkpoint(checkpoint: Path, directory: Path) -> None:
 def check_first_batch(batch: Origin, directory: Path) -> None:
     """Check that a process's first micro-batch follows the newest batch of the tables.
 
-    Works without the checkpoint's folder, which may be on any file system. Raises `TableError` if
-    the results of earlier batches are not in the tables.
+    Works without access to the checkpoint's folder. Raises `TableError`.
     """
     if batch.batch == 0:
         return
@@ -165,7 +160,6 @@ def check_first_batch(batch: Origin, directory: Path) -> None:
 
 
 def _belongs(checkpoint: Path, directory: Path) -> bool:
-    """Return whether everything that a checkpoint marks as read is in the tables of a folder."""
     done = _done(checkpoint)
     if done is None:
         return not _is_remains(checkpoint)

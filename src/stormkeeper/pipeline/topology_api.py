@@ -1,10 +1,7 @@
 """The pipeline as a topology: functions for the spouts and sinks.
 
-Each query reads Pacemakers with `ages` or `pulses`, and ends in a sink, `liveness` or `statistics`.
-Checkpoints are the topology's. `pipeline.process` runs the same queries without a topology.
-
-A worker calls these functions again when its topology is activated again. So stores and threads
-belong to the process, and are closed when the process ends.
+A worker calls them again when its topology is activated again: so stores and threads belong to the
+process. `pipeline.process` runs the same queries without a topology.
 """
 
 from __future__ import annotations
@@ -59,9 +56,8 @@ def pulses(spark: SparkSession, conf: Conf) -> DataFrame:
 def liveness(ages: DataFrame, conf: Conf) -> DataStreamWriter:
     """Return a sink that keeps the liveness tables of the stream `ages`.
 
-    ``pipeline.*`` and the limits for late workers count. Raises `ConfigError` if
-    ``pipeline.tables.dir`` is a URL, and `TableError` if another process writes these tables, or
-    none can.
+    Raises `ConfigError` if ``pipeline.tables.dir`` is a URL, and `TableError` if another process
+    writes these tables.
     """
     return _sink(ages, conf, LIVENESS)
 

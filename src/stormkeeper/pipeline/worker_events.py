@@ -1,9 +1,7 @@
 """The table ``worker_events``: events that follow from two liveness tables.
 
-All functions are pure, so a repeated batch finds the same. Events are dated by receipt: a worker is
-late from the receipt of its newest pulse plus the limit, whenever that was noticed. A batch has a
-worker's newest pulse only, which dates its start, move or return, though earlier pulses may have
-come since the batch before.
+Events are dated by receipt: a worker is late from its newest pulse's receipt plus the limit. Only a
+worker's newest pulse is known, which dates its start, move or return.
 """
 
 from __future__ import annotations
@@ -42,7 +40,6 @@ WORKER_EVENTS: Final = pa.schema(
 FLAPS: Final = 3
 FLAP_SECS: Final = 600.0
 
-#: A worker's columns that events need.
 _KNOWN: Final = (
     "storm_id",
     "node",
@@ -55,7 +52,6 @@ _KNOWN: Final = (
     "started_at",
 )
 
-#: Columns whose change is an event.
 _CHANGING: Final = ("status", "server", "started_at")
 
 
@@ -89,19 +85,9 @@ def next_events(
     limits: Limits,
     now: float,
 ) -> pa.Table:
-    """Return the events of a batch.
+    """Return the events of a batch; none before the first liveness table.
 
-    Parameters
-    ----------
-    recent
-        Reads the table's rows of the last `FLAP_SECS` at least; called if a worker has returned.
-        None at the beginning.
-    before, after
-        The liveness table before and after the batch. Without a table before there are no events.
-    limits
-        Ages from which a worker is late, and dead.
-    now
-        When the batch was read, in seconds since the epoch.
+    `recent` reads the table's rows of the last `FLAP_SECS`.
     """
     if before is None:
         return WORKER_EVENTS.empty_table()

@@ -1,8 +1,8 @@
 """The table ``worker_liveness`` as Arrow, and how a batch updates the table.
 
-The table holds the present, one row per worker, and is all that is remembered from batch to batch.
-The driver merges it in a quarter of the time and two thirds of the memory of a join in Spark, for a
-hundred workers as for ten thousand; executors do the costly part, reading and decoding.
+It has the present, one row per worker, and is all that is remembered from batch to batch. The
+driver merges it: a join in Spark takes four times as long, for a hundred workers as for ten
+thousand.
 """
 
 from __future__ import annotations
@@ -30,9 +30,8 @@ from stormkeeper.pipeline.liveness_columns import (
     worker_keys,
 )
 
-#: One row per worker: the columns of `liveness.Row` that need no value, and the name in the storm
-#: id. Unproven workers are ``late`` and ``stale``. ``time_secs``, the worker's clock, is set where
-#: a server knows no ages: it ranks pulses there.
+#: One row per worker. Unproven workers are ``late`` and ``stale``. ``time_secs``, the worker's
+#: clock, ranks pulses where a server knows no ages.
 WORKER_LIVENESS: Final = pa.schema(
     [
         ("storm_id", pa.string()),
@@ -71,7 +70,7 @@ class LastPulseFacts(NamedTuple):
     """Facts from the last pulses of silent workers.
 
     All queries of `completed` workers had ended. The last pulse of `unread` workers could not be
-    read, though the server answers: whether they are dead is unknown.
+    read, though the server answers.
     """
 
     completed: Collection[WorkerId] = ()
@@ -105,11 +104,7 @@ def judged(
     *,
     read_last_pulses: ReadLastPulses = no_last_pulses,
 ) -> Judged:
-    """Return the known workers after a batch.
-
-    `previous` has the columns `liveness_columns.WORKERS`, `remembered` are the `forgotten` workers;
-    the other arguments are those of `next_liveness`.
-    """
+    """Return the known workers after a batch; arguments are as for `next_liveness`."""
     servers = _of_kind(batch, rows.SERVER)
     pulses = _of_kind(batch, rows.PULSE)
     read_at = [at for at in rows.seconds(servers["read_at"]) if at is not None]
@@ -163,18 +158,13 @@ def next_liveness(
 
     Parameters
     ----------
-    previous
-        The liveness table so far, with its metadata; None at the beginning.
     batch
-        Decoded rows, servers' rows included; with values or without.
+        Decoded rows, servers' rows included; without values, `read_last_pulses` is needed.
     between
-        The earliest and latest time at which the batch was read: seconds since the epoch, on one
-        clock for all batches, with which the readers' clocks are compared. None for a single batch:
-        then every server counts as read at the newest ``read_at``.
-    read_last_pulses
-        Reads the last pulses of silent workers; needed if the batch has no values.
+        The earliest and latest time of the reading on the driver's clock, in seconds since the
+        epoch. None: every server counts as read at the newest ``read_at``.
     reports
-        The newest worker reports, for the workers' start times: `STARTS`.
+        The newest worker reports, for the workers' start times.
     """
     known = WORKER_LIVENESS.empty_table() if previous is None else previous
     result, _, now = judged(
@@ -258,7 +248,6 @@ def _servers(servers: pa.Table, earliest: float, now: float) -> dict[str, Server
 
 
 def _known(table: pa.Table) -> pa.Table:
-    """Return the rows of a liveness table as `liveness_columns.WORKERS`."""
     columns = {name: pa.nulls(table.num_rows, WORKERS.field(name).type) for name in WORKERS.names}
     columns |= {name: table[name] for name in table.column_names if name in columns}
     for name in ("last_seen", "moved_at"):

@@ -1,8 +1,4 @@
-"""The tables ``worker_reports`` and ``rejected``: each worker's newest pulse, and unusable pulses.
-
-The newest pulse, and when a worker is forgotten, are judged as for ``worker_liveness``. So these
-tables are all that is remembered from batch to batch.
-"""
+"""The tables ``worker_reports`` and ``rejected``: workers' newest pulses, and unusable pulses."""
 
 from __future__ import annotations
 
@@ -63,8 +59,8 @@ REJECTED: Final = pa.schema(
 #: Rows that a batch adds at most: a broken release of workers must not fill the disk.
 AT_ONCE: Final = 1000
 
-#: Seconds for which a rejected pulse is recognised when read again: longer than its batch may be
-#: repeated. A pulse of a Java Pacemaker, without a revision, is read at every trigger.
+#: Seconds for which a rejected pulse is recognised when read again, as by a repeated batch. A Java
+#: Pacemaker's pulse is read at every trigger.
 KNOWN_SECS: Final = 3600.0
 
 _STRAY: Final = "its path is not a worker's: /workerbeats/<topology id>/<node>-<port>"
@@ -82,16 +78,8 @@ def next_reports(
 ) -> tuple[pa.Table, pa.Array]:
     """Return the next ``worker_reports``, and which rows of the batch are workers' newest pulses.
 
-    Parameters
-    ----------
-    previous
-        The table so far with its metadata; None at the beginning.
-    batch
-        Decoded rows, servers' rows included; ``executors`` may be null.
-    limits, between
-        As for `worker_liveness.next_liveness`.
-    period_secs
-        The period of workers' heartbeats, to estimate how many pulses were not read.
+    `period_secs` is the period of heartbeats, to estimate skipped pulses; the other arguments are
+    as for `worker_liveness.next_liveness`.
     """
     before = WORKER_REPORTS.empty_table() if previous is None else previous
     every = numbers(batch.num_rows)
@@ -128,12 +116,7 @@ def _known(reports: pa.Table) -> pa.Table:
 
 
 def _since(was: pa.Table, now: pa.Table, period_secs: float) -> tuple[Any, Any]:
-    """Estimate how many pulses were skipped between two readings, and return workers' start times.
-
-    Two pulses are of different incarnations if the later uptime is less than the earlier one, or
-    less than the time in between (minus a period, as transmission varies). Skipped pulses are
-    limited by the periods in between, by the newer incarnation's, and by the server's revisions.
-    """
+    """Return estimates of the pulses skipped between two readings, and workers' start times."""
     uptime, last_seen = now["uptime_secs"].cast(pa.float64()), now["last_seen"]
     passed = pc.subtract(last_seen, rows.epoch_seconds(was["received_at"]))
     least = pc.max_element_wise(
@@ -153,11 +136,7 @@ def _since(was: pa.Table, now: pa.Table, period_secs: float) -> tuple[Any, Any]:
 
 
 def next_rejected(recent: Callable[[], pa.Table | None], batch: pa.Table) -> pa.Table:
-    """Return the rows that a batch adds to the log of rejected pulses.
-
-    `recent` returns the log's rows of the last `KNOWN_SECS`; it is called only if a pulse is
-    rejected.
-    """
+    """Return the rows that a batch adds to the log of rejected pulses."""
     is_stray = pc.is_null(batch["storm_id"])
     refused = pc.or_(is_stray, pc.is_valid(batch["error"]))
     refused = batch.filter(pc.and_(pc.equal(batch["kind"], rows.PULSE), refused))

@@ -22,9 +22,8 @@ _TEXTS: Final = (
     *("storm_id", "topology", "component", "node"),
 )
 
-#: One row per finding. `id` is the rule and the subject. `value` and `threshold` have the unit that
-#: the rule's function documents. The finding holds since `since`, and was last found at `seen_at`;
-#: `until` is null while it holds.
+#: One row per finding. `id` is the rule and the subject; `value` and `threshold` have the rule's
+#: unit. It was last found at `seen_at`; `until` is null while it holds.
 ALERTS: Final = StructType(
     [
         *(StructField(name, StringType()) for name in _TEXTS),
@@ -37,8 +36,7 @@ ALERTS: Final = StructType(
     ]
 )
 
-#: Seconds without a finding until its alert ends: some of its rule's buckets, or of the pipeline's
-#: triggers, so that an intermittent finding is one alert.
+#: Seconds without a finding until its alert ends.
 CLEAR_SECS: Final[Mapping[str, float]] = {
     "skew": 600,
     "throughput": 1800,
@@ -63,8 +61,8 @@ ALERT_ROWS: Final = pa.schema(
 #: One row for each beginning, change of severity, and end of an alert.
 ALERT_HISTORY: Final = pa.schema([("at", TIME), ("change", pa.string()), *ALERT_ROWS])
 
-#: One row per topology that Nimbus has listed. `killed_at` is the time of its workers' last pulse,
-#: once Nimbus lists the topology no longer; else null.
+#: One row per topology that Nimbus has listed; `killed_at` is its last pulse, once no longer
+#: listed.
 KILLED_TOPOLOGIES: Final = pa.schema(
     [("storm_id", pa.string()), ("listed_at", TIME), ("killed_at", TIME)]
 )
@@ -78,7 +76,7 @@ ENDED_SECS: Final = 86_400.0
 #: Workers late together are judged at each trigger; the alert ends after this many without.
 _TRIGGERS: Final = 12
 
-#: An alert of an analysis that runs seldom ends after this many intervals at the earliest.
+#: Rarely run analyses: an alert ends after this many intervals at the earliest.
 _LOOKS: Final = 1.5
 
 
@@ -109,16 +107,9 @@ def newest(
     fresh_secs: float,
     count: int = 1,
 ) -> DataFrame:
-    """Return each subject's newest rows, less than `fresh_secs` old; without `now`, all rows.
+    """Return each subject's newest `count` rows, less than `fresh_secs` old.
 
-    Parameters
-    ----------
-    by
-        The columns that identify a subject.
-    at
-        The time of a row.
-    count
-        Rows of each subject.
+    Without `now`, all rows are returned.
     """
     if now is None:
         return rows
@@ -129,16 +120,7 @@ def newest(
 
 
 def findings(found: DataFrame, rule: str, subject_kind: str, subject: Column) -> DataFrame:
-    """Return an analysis's findings as rows of `ALERTS`.
-
-    Parameters
-    ----------
-    found
-        Has ``severity``, ``value``, ``threshold``, ``evidence``, ``since`` and ``seen_at``, and any
-        of the columns that name the subject.
-    subject
-        Text that names the subject.
-    """
+    """Return an analysis's findings as rows of `ALERTS`; `subject` is text."""
     columns = {
         "id": F.concat_ws("/", F.lit(rule), subject),
         "rule": F.lit(rule),
@@ -165,17 +147,15 @@ def merge(
 ) -> DataFrame:
     """Return the alerts that follow from the last alerts and the present findings.
 
-    An alert that is found again keeps its ``since``. An alert that is not found stays open for its
-    rule's `clear_secs`; then its ``until`` is when it was last seen. Alerts that had ended in
-    `previous` are dropped, so each end is in exactly one result.
+    An alert that is found again keeps its ``since``. Without a finding it stays open for its rule's
+    `clear_secs`; then its ``until`` is when it was last seen. Each end is in exactly one result.
 
     Parameters
     ----------
     previous
         The result of the call before; an empty table of `ALERTS` at the beginning.
     found
-        The rows of all analyses that were called with this `now`. Of several rows with one id, the
-        newest counts. The alerts of a rule that did not run end after `clear_secs`, too.
+        The rows of all analyses that were called with this `now`; the newest of each id counts.
     now
         Later times, as after a clock was set back, are replaced by this one.
     """
@@ -236,20 +216,7 @@ def next_alerts(
 ) -> pa.Table:
     """Return the next alerts: open alerts, and alerts that ended lately.
 
-    Parameters
-    ----------
-    session
-        Merges the alerts in Spark, if there are any.
-    previous
-        The result of the round before.
-    found
-        The findings.
-    known
-        All rules; alerts of other rules end.
-    asked
-        The rules that ran; alerts of other known rules stay.
-    clear_secs
-        As of `merge`.
+    Alerts of rules that are not `known` end; alerts of known rules that were not `asked` stay.
     """
     is_open = pc.is_null(previous["until"])
     unasked = pa.array([rule for rule in known if rule not in asked], pa.string())

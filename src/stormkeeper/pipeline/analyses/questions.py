@@ -1,9 +1,8 @@
 """The schedule of the analyses, and the rows on which each analysis runs.
 
-Spark takes a third of a second to plan any question, and its JVM 100 MB for the rows of 72,000
-workers. So Arrow reads the rows, drops those that cannot lead to a finding, and counts workers that
-are alike; without rows Spark is not asked. That never changes a finding. A day of a large cluster
-would take gigabytes: so a table is read file by file.
+Spark takes a third of a second to plan any question, and 100 MB for the rows of 72,000 workers. So
+Arrow reads the rows, file by file, drops those that cannot lead to a finding, and counts workers
+that are alike; without rows Spark is not asked. That never changes a finding.
 """
 
 from __future__ import annotations
@@ -37,10 +36,10 @@ _TEN_MINUTES: Final = 600.0
 #: This many ten minutes tell which counter the newest buckets and their past have.
 _LATELY: Final = 2 * (workload.RECENT + workload.PAST) + 6
 
-#: Heartbeats whose largest is at most this many times their least show no trend that is found. At
-#: least half of the pairs of n buckets have the trend's slope, and so lie apart by no more than the
-#: whole change R divided by it; no more than n pairs are a given number of buckets apart. So for 24
-#: of 36 buckets, the slope is at most R / 5.75, and the whole growth 1.23, less than 1.25.
+#: Heartbeats whose largest is at most this many times their least show no trend that is found. Half
+#: of the pairs of n buckets have at least the trend's slope, at most the whole change R apart; no
+#: more than n pairs are a given number of buckets apart. So for 24 of 36 buckets, the slope is at
+#: most R / 5.75, and the growth 1.23, less than 1.25.
 _ALIKE: Final = 1.03
 
 #: Throughput whose least bucket is more than this part of its largest is not unusual.
@@ -63,20 +62,8 @@ _ROWS_AT_ONCE: Final = 25_000
 class Question:
     """An analysis, and the rows of a table on which the analysis runs.
 
-    Parameters
-    ----------
-    rule
-        The name of its findings.
-    ask
-        The analysis.
-    query, table, columns
-        The table that it reads, the table's query, and the columns.
-    narrowed
-        Returns the rows that can lead to a finding.
-    past_secs
-        How far back it reads, by the table's time; None: a ``current`` table.
-    every_secs
-        It runs again when the table has newer rows, or after this time; 0: in each round.
+    `narrowed` returns the rows that can lead to a finding. It reads back `past_secs` (None: a
+    ``current`` table), and runs again when there are newer rows, or after `every_secs`.
     """
 
     rule: str
@@ -230,10 +217,7 @@ def _sums_of_unsteady_topologies(pieces: Pieces) -> pa.Table:
 
 
 def _unsteady(rows: pa.Table) -> pa.Table:
-    """Return the topologies whose throughput may have fallen or risen much within `rows`.
-
-    Their throughput is that of the first counter that has counted anything.
-    """
+    """Return topologies whose throughput, the first counter with counts, may have changed much."""
     is_spout, is_bolt = (pc.equal(rows["kind"], kind) for kind in ("spout", "bolt"))
     counted = [("bucket", "count_distinct")]
     for name in ("acked", "emitted", "executed"):
@@ -332,10 +316,6 @@ def ask(session: SparkSession, question: Question, found: Tables, now: datetime)
 
 
 def _by_topologies(rows: pa.Table) -> Iterator[pa.Table]:
-    """Yield the rows of some topologies at a time: topologies are judged independently.
-
-    Rows without a topology are counts, and few.
-    """
     times = math.ceil(rows.num_rows / _ROWS_AT_ONCE)
     if times == 1 or "storm_id" not in rows.column_names:
         yield rows
@@ -347,15 +327,7 @@ def _by_topologies(rows: pa.Table) -> Iterator[pa.Table]:
 
 
 class Rounds:
-    """Runs the analyses that are due, round after round; a failing analysis is skipped.
-
-    Parameters
-    ----------
-    clear_secs
-        As of `alerts.merge`.
-    look
-        Returns the tables of a query, if any.
-    """
+    """Runs the analyses that are due, round after round; a failing analysis is skipped."""
 
     def __init__(
         self,
@@ -373,10 +345,7 @@ class Rounds:
         self.failures: dict[str, Exception] = {}
 
     def next(self, previous: pa.Table, now: datetime, killed: Mapping[str, datetime]) -> pa.Table:
-        """Return the alerts that follow from the last ones and from the present findings.
-
-        Alerts of `killed` topologies, by id, end at that time.
-        """
+        """Return the alerts that follow; those of `killed` topologies, by id, end at that time."""
         answers = dict(self._answers(now))
         found = {rule: rows for rule, rows in answers.items() if isinstance(rows, pa.Table)}
         self.failures = {

@@ -39,7 +39,7 @@ from stormkeeper.thrift.nimbus import AuthorizationException
 
 log = logging.getLogger(__name__)
 
-#: Seconds after which, and after each further such time, a round's Spark jobs are cancelled.
+#: Seconds after which a round's Spark jobs are cancelled, again and again.
 _JOB_SECS: Final = 60.0
 
 #: Seconds that the end waits for a cancelled round.
@@ -65,16 +65,7 @@ _JOBS: Final = "storm-pipeline-analyses"
 class AnalysisRunner:
     """Runs the analyses in a thread; failures and slowness do not reach the queries.
 
-    Parameters
-    ----------
-    conf
-        The configuration.
-    store
-        Where alerts are published.
-    status
-        Records alerts and failures.
-    listed
-        Returns Nimbus's lists; by default Nimbus is asked.
+    `listed` returns Nimbus's lists; by default Nimbus is asked.
     """
 
     def __init__(
@@ -97,8 +88,7 @@ class AnalysisRunner:
     def start(self, session: SparkSession) -> None:
         """Start the thread, unless ``pipeline.analyses.secs`` is 0.
 
-        The first round comes after one interval, as the queries have precedence. The analyses have
-        a session of their own, derived from the queries' `session`.
+        The first round comes after one interval: the queries have precedence.
         """
         if self._secs:
             self._session = session
@@ -170,7 +160,6 @@ class AnalysisRunner:
         self._status.record_alerts(found, now.timestamp())
 
     def _known(self, now: datetime) -> tuple[pa.Table, pa.Table]:
-        """Return the killed topologies and the supervisors; unchanged if Nimbus does not answer."""
         killed = self._read(tables.KILLED_TOPOLOGIES, KILLED_TOPOLOGIES)
         supervisors = self._read(tables.SUPERVISORS, SUPERVISORS)
         liveness = self._look(tables.LIVENESS)
@@ -204,7 +193,6 @@ class AnalysisRunner:
 
     @contextlib.contextmanager
     def _in_time(self) -> Iterator[None]:
-        """Cancel Spark's jobs every `_JOB_SECS` until the round has ended."""
         ended = threading.Event()
 
         def watch() -> None:
@@ -225,7 +213,6 @@ class AnalysisRunner:
             self._session.sparkContext.cancelJobGroup(_JOBS)
 
     def _tell(self, failures: Mapping[str, Exception]) -> None:
-        """Log each failure once per reason, and count each."""
         reasons = {rule: engine.reason(error) for rule, error in failures.items()}
         for rule, reason in reasons.items():
             if self._failing.get(rule) != reason:
@@ -265,17 +252,7 @@ class Listed(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Silence:
-    """The topologies whose workers have pulses, and which of these topologies are silent.
-
-    Parameters
-    ----------
-    last_seen
-        When a worker's last pulse came, by topology id.
-    beating
-        The topologies with a live worker.
-    nodes
-        The supervisors of the workers.
-    """
+    """The topologies whose workers have pulses, and which of these topologies are silent."""
 
     last_seen: Mapping[str, datetime]
     beating: Collection[str]
@@ -294,11 +271,7 @@ class Silence:
 
 
 def has_to_ask(known: pa.Table, supervisors: pa.Table, silence: Silence) -> bool:
-    """Return whether Nimbus must be asked for topologies and supervisors.
-
-    So it is if there is a new topology or supervisor, or a topology that was not killed has no live
-    worker.
-    """
+    """Return whether Nimbus must be asked: about a new topology or supervisor, or a silence."""
     if set(silence.nodes) - set(supervisors["node"].to_pylist()):
         return True
     rows = known.to_pylist()
@@ -310,20 +283,9 @@ def has_to_ask(known: pa.Table, supervisors: pa.Table, silence: Silence) -> bool
 def next_killed(
     known: pa.Table, silence: Silence, listed: Collection[str], now: datetime, kept_secs: float
 ) -> pa.Table:
-    """Return the next table of killed topologies, given Nimbus's list.
+    """Return the next table of killed topologies, kept for `kept_secs`, given Nimbus's list.
 
     A Nimbus that has listed none of them may be another cluster's, and proves nothing.
-
-    Parameters
-    ----------
-    known
-        The table before.
-    silence
-        The state of the topologies' workers.
-    listed
-        The ids that Nimbus lists.
-    kept_secs
-        How long a killed topology is kept.
     """
     before = {row["storm_id"]: row for row in known.to_pylist()}
     ids = {*before, *silence.last_seen}
@@ -344,7 +306,7 @@ def next_killed(
 def next_supervisors(
     known: pa.Table, listed: Mapping[str, str], now: datetime, kept_secs: float
 ) -> pa.Table:
-    """Return the next table of supervisors; `kept_secs` is as of `next_killed`."""
+    """Return the next table of supervisors."""
     rows = {row["node"]: row for row in known.to_pylist()}
     for node, host in listed.items():
         rows[node] = {"node": node, "host": host, "listed_at": now}

@@ -2,16 +2,11 @@
 
 A series is an array of structs with a time in seconds, ``t``, and a value, ``y``. Its slope is that
 of Theil and Sen, the median of the slopes between all pairs of points: a few outliers do not bend
-it. Its significance is Mann and Kendall's z: how many more pairs rise than fall, in standard
-deviations of a series without a trend.
+it. Its significance is Mann and Kendall's z, in standard deviations of a series without a trend.
 
-A worker's heartbeat has a row per stream and window of each executor. It grows a little after a
-start, and by a step when a topology is rebalanced. Growth for hours means streams that never end:
-one day no Pacemaker accepts the heartbeat.
-
-Capacity is the part of the time in which a bolt's executors execute; at 1.0 they cannot take more.
-A trend of three hours is followed three hours ahead: a daily rhythm that peaks below 0.75 does not
-seem to reach 1.0 then.
+A heartbeat grows a little after a start, and by a step at a rebalance; growth for hours means
+streams that never end, until no Pacemaker accepts the heartbeat. A daily rhythm of capacity that
+peaks below 0.75 does not seem to reach 1.0 within three hours.
 """
 
 from __future__ import annotations
@@ -87,18 +82,9 @@ def growing_heartbeats(
 ) -> DataFrame:
     """Return topologies whose heartbeats have grown for six hours, and still grow.
 
-    ``value`` is the ratio of their size to that at the beginning of the trend; ``threshold`` is
-    `grown`. It is critical if they reach `limit_bytes` within a day.
-
-    Parameters
-    ----------
-    rollup
-        ``rollup_10m``, or another with its `bucket_secs`. Columns read: bucket, storm_id, topology
-        and heartbeat_bytes, of the largest component.
-    grown
-        The least growth that is found.
-    limit_bytes
-        The longest heartbeat that is accepted: ``pacemaker.thrift.message.size.max``.
+    ``value`` is the ratio of their size to that at the beginning, ``threshold`` is `grown`. It is
+    critical if they reach `limit_bytes` within a day. `rollup` is ``rollup_10m``, or another with
+    its `bucket_secs`.
     """
     end = after(F.col("bucket"), bucket_secs)
     rows = until_now(rollup, end, now, past_secs=(GROWTH_BUCKETS + 1) * bucket_secs)
@@ -158,18 +144,8 @@ def saturating_components(
 ) -> DataFrame:
     """Return bolts whose capacity is 1.0, or reaches 1.0 within the horizon.
 
-    ``value`` is the time until then in seconds, 0 for saturated bolts; ``threshold`` is the
-    horizon. It is critical from half an hour before.
-
-    Parameters
-    ----------
-    rollup
-        ``rollup_10m``, or another with its `bucket_secs`. Columns read: bucket, storm_id, topology,
-        component and capacity_mean.
-    horizon_secs
-        How far ahead a trend is followed.
-    significant
-        Mann and Kendall's z from which on a trend counts.
+    ``value`` is the time until then in seconds, ``threshold`` the horizon. It is critical from half
+    an hour before. `rollup` is ``rollup_10m``, or another with its `bucket_secs`.
     """
     end = after(F.col("bucket"), bucket_secs)
     rows = until_now(rollup, end, now, past_secs=(SATURATION_BUCKETS + 1) * bucket_secs)
@@ -245,10 +221,9 @@ def saturating_components(
 
 
 def computed(rows: DataFrame, **columns: Column) -> DataFrame:
-    """Return the rows with further columns, each computed once, however often used.
+    """Return the rows with further columns, each computed once.
 
-    Otherwise Spark repeats a column's expression in each filter and column that uses it, and nests
-    pairs of points again and again.
+    Otherwise Spark repeats a column's expression in each filter and column that uses it.
     """
     row = F.struct(*(column.alias(name) for name, column in columns.items()))
     return rows.select("*", F.inline(F.array(row)))

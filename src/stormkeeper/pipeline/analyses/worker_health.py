@@ -1,9 +1,8 @@
 """Analyses of workers' health: workers that flap, and nodes and Pacemakers with many late workers.
 
-Workers are late together if more of them are late than of the rest of the cluster. If a worker of
-the rest is late with probability p, k of m others are late by chance with at most the probability
-of Chernoff's bound, ``exp(-m KL(k/m, p))``, never less than the exact binomial probability. So
-while the whole cluster is late, as when it cannot be read, no node is found.
+If a worker of the rest of the cluster is late with probability p, k of m others are late by chance
+with at most the probability of Chernoff's bound, ``exp(-m KL(k/m, p))``. So while the whole cluster
+is late, as when it cannot be read, no node is found.
 """
 
 from __future__ import annotations
@@ -63,14 +62,6 @@ def flapping_workers(
     ``value`` is how often, ``threshold`` how often is found. A death and the start after it count
     once. It is critical if the worker died or was restarted so often; a warning if it was only
     late.
-
-    Parameters
-    ----------
-    events
-        ``worker_events``. Columns read: at, storm_id, topology, node, port and event;
-        ``restarted``, ``dead`` and ``late`` events count.
-    within_secs, least_ends, least_silences
-        So many ends, or times that it was late, within this time.
     """
     rows = until_now(events, F.col("at"), now, past_secs=within_secs)
     rows = rows.where(F.col("event").isin("restarted", "dead", "late"))
@@ -115,19 +106,9 @@ def late_nodes(
 ) -> DataFrame:
     """Return nodes whose workers are late or dead together.
 
-    ``value`` is the part of its workers that are late or dead, ``threshold`` is `least_share`. It
-    is critical from nine tenths on.
-
-    Parameters
-    ----------
-    liveness
-        ``worker_liveness``. Columns read: updated_at, node and status. Without `now`, each reading
-        in the table is judged. A row stands for the number of workers in its column `WORKERS`, or
-        for one without that column.
-    least_late, least_share
-        How many of a node's workers have to be late or dead.
-    chance
-        Probability below which chance is no explanation, given the rest of the cluster.
+    ``value`` is their part of the node's workers, ``threshold`` is `least_share`. It is critical
+    from nine tenths on. A row of `liveness` stands for the number of workers in its column
+    `WORKERS`, or for one. `chance` is the probability below which chance is no explanation.
     """
     limits = {"least_share": least_share, "chance": chance}
     return _late(liveness, "node", now, least_late=least_late, **limits)

@@ -1,14 +1,13 @@
 """Analyses of the workload: uneven shares within components, and unusual throughput.
 
-Of n executors with equal work each has 1/n. The busiest has more, for two harmless reasons. Counts
-scatter: Storm counts every twentieth tuple (``topology.stats.sample.rate``) as 20, so the scatter
-is that of a twentieth of the tuples. And where tuples go by key, executors have different keys. The
-busiest of n executors lies about ``sqrt(2 ln n)`` standard deviations above their mean.
+Of n executors with equal work the busiest, about ``sqrt(2 ln n)`` standard deviations above the
+mean, has more than 1/n for two harmless reasons. Counts scatter, as Storm counts every twentieth
+tuple (``topology.stats.sample.rate``) as 20; and where tuples go by key, executors have different
+keys.
 
 Throughput is compared with the median of the last hours, with the median distance from it (MAD) as
-its scatter. A daily rhythm moves slowly beside that. What stops and starts at the same time each
-day is known from the second day on: the past also says by how much this time of day differs from
-the hours before.
+its scatter; a daily rhythm moves slowly beside that. From the second day on, the past also says by
+how much this time of day differs from the hours before.
 """
 
 from __future__ import annotations
@@ -72,16 +71,14 @@ def skewed_components(
 ) -> DataFrame:
     """Return components in which an executor has too much of the work, or many have hardly any.
 
-    ``value`` is the busiest executor's share of the work, from 0 to 1, or, if that is not too
-    large, the coefficient of variation between executors; ``threshold`` is its limit. It is
-    critical if the busiest executor's capacity is 0.9 or more.
+    ``value`` is the busiest executor's share of the work, or else the coefficient of variation
+    between executors, ``threshold`` its limit. It is critical if the busiest executor's capacity is
+    0.9 or more. Work is ``executed``, or ``emitted`` where that is 0 or null.
 
     Parameters
     ----------
     rollup
         ``rollup_1m``, or another with its `bucket_secs`, which suits quiet components better.
-        Columns read: bucket, storm_id, topology, component, executors, executed, emitted, capacity,
-        largest_share and executed_cv. Work is ``executed``, or ``emitted`` where that is 0 or null.
     buckets, needed
         A component is found if `needed` of the last `buckets` buckets were uneven.
     keys_cv
@@ -186,20 +183,11 @@ def unusual_throughput(
 ) -> DataFrame:
     """Return topologies with a throughput far from the last three hours'.
 
-    ``value`` is the throughput in tuples per second, the median of the last buckets; ``threshold``
-    the limit that it crossed. A fall below a tenth of that limit is critical. Throughput is what
-    the spouts acked; or emitted, if the topology acks nothing; or what its bolts executed, if no
-    spout has counted anything. A level that lasts becomes the past, and is no longer found.
-
-    Parameters
-    ----------
-    rollup
-        ``rollup_10m``, or another with its `bucket_secs`. Columns read: bucket, storm_id, topology,
-        kind, executed, emitted and acked. With at least a day of past, times of day count.
-    fallen, risen
-        Parts of the past, below and above which throughput is unusual.
-    deviations
-        Least difference in standard deviations.
+    ``value`` is the median of the last buckets in tuples per second, ``threshold`` the limit that
+    it crossed. A fall below a tenth of that limit is critical. Throughput is what the spouts acked;
+    or emitted, if nothing is acked; or what bolts executed, if no spout has counts. A level that
+    lasts becomes the past. `rollup` is ``rollup_10m``, or another with its `bucket_secs`; with a
+    day of past, times of day count.
     """
     end = after(F.col("bucket"), bucket_secs)
     past_secs = DAY_SECS + (RECENT + PAST + 1) * bucket_secs

@@ -21,8 +21,7 @@ log = logging.getLogger(__name__)
 _MODULE: Final = "stormkeeper.pipeline.decoding._compiled"
 
 
-#: Values that become columns together, and the limit for them and the names in their rows, in
-#: bytes: enough that columns cost little each, and few enough for the memory.
+#: Values that become columns together, and the limit of their bytes and names.
 _MOST: Final = 512
 
 _MOST_BYTES: Final = 32 * 1024 * 1024
@@ -86,20 +85,10 @@ def warn_if_interpreted() -> None:
 def decode(
     values: Iterable[bytes | None], engine: Engine | None = None
 ) -> Iterator[tuple[int, dict[str, pa.Array]]]:
-    """Decode the values of pulses.
+    """Decode pulses' values (None for none) into the columns `layout.HEARTBEAT`.
 
-    Parameters
-    ----------
-    values
-        Heartbeats, plain or compressed; None for a row without one.
-    engine
-        The engine; by default the compiled one, if built.
-
-    Yields
-    ------
-    For some of the values, in their order: their number, and the columns `layout.HEARTBEAT`. Never
-    raises for a value: the column ``error`` says why one could not be decoded, such as one that
-    decompresses to more than `layout.HEARTBEAT_BYTES`.
+    Yields the number of the next values, and their columns. Never raises for a value: the column
+    ``error`` has the reason.
     """
     engine = engine or _default()
     builder = engine.builder()

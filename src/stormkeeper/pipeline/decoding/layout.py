@@ -7,12 +7,11 @@ from typing import Final
 
 import pyarrow as pa
 
-#: Limit of a decompressed heartbeat, in bytes. The largest known have some hundred kilobytes. In
-#: memory a heartbeat takes up to ten times its bytes, and in plain Python forty times.
+#: Limit of a decompressed heartbeat, in bytes: the largest known have some hundred kilobytes. In
+#: memory it takes ten times its bytes, in plain Python forty times.
 HEARTBEAT_BYTES: Final = 16 * 1024 * 1024
 
-#: Limit of the window, component and stream names in a heartbeat's rows, in bytes: each row has its
-#: own, so a long name grows with the rows.
+#: Limit of the names in a heartbeat's rows, in bytes: each row has its own.
 NAME_BYTES: Final = HEARTBEAT_BYTES
 
 #: Texts recur: their numbers are decoded, sent and looked up faster.
@@ -48,7 +47,7 @@ HEARTBEAT: Final[dict[str, pa.DataType]] = {
     "error": pa.string(),
 }
 
-#: Not an Arrow array: Arrow imports pandas for its first array, which planning does not need.
+#: Not an Arrow array: the first one imports pandas, which planning does not need.
 _KINDS: Final = ("bolt", "spout")
 
 

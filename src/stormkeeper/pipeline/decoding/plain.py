@@ -1,9 +1,7 @@
 """The decoding engine in plain Python.
 
-It follows the rules of `thrift.reader`, with the same errors, without a record: a statistic is a
-dictionary, by window, of dictionaries by stream, which become the columns of `layout`. A reader
-takes the bytes, a position and the heartbeat's streams so far, and returns the value and the
-position after it. Running off the end raises `IndexError` or `struct.error`.
+It follows the rules and errors of `thrift.reader`, without records: a statistic is a dictionary of
+dictionaries, which become columns. Running off the end raises `IndexError` or `struct.error`.
 """
 
 from __future__ import annotations
@@ -106,7 +104,6 @@ def _of_struct(read: Reader, *names: str) -> Reader:
 
 
 def _map_header(data: bytes, pos: int, key: int, value: int) -> tuple[int, int]:
-    """Return a map's count and the position after the header; see `thrift.reader`."""
     kind, other_kind, count = unpack_map_header(data, pos)
     if (kind != key or other_kind != value) and count:
         raise MalformedError(f"a map of types {kind}, {other_kind} instead of {key}, {value}", pos)
@@ -212,9 +209,8 @@ class Builder:
     def add(self, data: bytes) -> bool:
         """Add an uncompressed heartbeat; bytes after the record are ignored. Returns True.
 
-        The compiled engine returns False for heartbeats that it leaves to this one. Raises
-        `SerializationError` if the bytes are no heartbeat, as in `thrift.reader.decode`, or the
-        names in its rows exceed `layout.NAME_BYTES`; nothing was added then.
+        Raises `SerializationError` if the bytes are no heartbeat, or the names in its rows exceed
+        `layout.NAME_BYTES`; nothing was added then.
         """
         heartbeat = _heartbeat(data)
         executors = heartbeat["executor_stats"]
@@ -323,7 +319,6 @@ def _streams_of(statistics: _Statistics) -> _Streams:
 
 
 def _name_bytes(streams: _Streams, component: str) -> int:
-    """Return the bytes of window, component and stream names in an executor's rows."""
     return sum(
         (len(window.encode()) + len(component.encode())) * len(keys)
         + len(
