@@ -71,7 +71,7 @@ def test_a_declared_exception_is_answered(dispatcher):
 
 
 @pytest.mark.parametrize("how", ["undeclared", "ours", "unfit", "no such key"])
-def test_other_exceptions_are_internal_errors_explained_in_the_log(dispatcher, how, caplog):
+def test_other_exceptions_are_internal_errors(dispatcher, how, caplog):
     assert told(dispatcher, "fails", text_body(how)) == (6, "Internal error processing fails")
     assert dispatcher.calls == {("fails", "failed"): 1}
     [line] = [record for record in caplog.records if record.levelno == logging.ERROR]

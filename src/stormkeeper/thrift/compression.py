@@ -1,11 +1,10 @@
-"""How Storm compresses its records: not at all, with gzip, or with zstd.
+"""Compression of records: none, gzip or zstd, as Storm's serialization delegates.
 
-Storm calls this a serialization delegate (``storm.meta.serialization.delegate``). What is read
-says itself how it is compressed, since neither magic number can begin a Thrift record; what is
-written is compressed as configured, by default as Storm 2 does, with gzip. (Storm 3: zstd.)
+Readers recognise the compression by the magic number, which cannot begin a Thrift record. Writers
+use ``storm.meta.serialization.delegate``: by default gzip, as Storm 2 (Storm 3: zstd).
 
-Reading follows Java's streams: gzip members and zstd frames may follow each other; after the last
-member of a gzip stream anything is ignored, after the last zstd frame nothing is allowed.
+As in Java's streams, gzip members and zstd frames may follow each other; after the last gzip member
+anything is ignored, after the last zstd frame nothing is allowed.
 """
 
 from __future__ import annotations
@@ -23,19 +22,18 @@ from stormkeeper.errors import ConfigError, SerializationError
 GZIP_MAGIC: Final = b"\x1f\x8b"
 ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
 
-#: What a record may decompress to by default, in bytes: Storm's own limit for both formats.
+#: Default limit of a decompressed record in bytes, as in Storm.
 DEFAULT_LIMIT: Final = 100 * 1024 * 1024
 
-# A bomb has to be seen before it has gone off. Neither library can be told to stop at a number of
-# bytes and also tell whether the stream was complete, so they are fed little by little: a byte of
-# gzip gives at most 1032 (RFC 1951's longest match, 258 bytes, in two bits), so a piece at most
-# 4 MiB; a zstd block is at least four bytes and at most 128 KiB (RFC 8878 §3.1.1.2), a piece at
-# most 8 MiB.
+# Bytes decompressed at once, against bombs: neither library can stop at a size and also tell
+# whether the stream was complete. A byte of gzip gives at most 1032 (RFC 1951's longest match, 258
+# bytes, in two bits), so a piece 4 MiB; a zstd block has at least four bytes and gives at most
+# 128 KiB (RFC 8878 §3.1.1.2), so a piece 8 MiB.
 _GZIP_PIECE: Final = 4096
 _ZSTD_PIECE: Final = 256
 
-#: Largest window of a zstd frame, as a power of two in bytes: 8 MiB. Every reader should support
-#: that (RFC 8878 §3.1.1.1.2), and level 19, the highest that Storm allows, uses it.
+#: Largest window of a zstd frame, as a power of two: 8 MiB, which every reader should support (RFC
+#: 8878 §3.1.1.1.2) and which level 19, the highest of Storm, uses.
 _ZSTD_WINDOW_LOG: Final = 23
 
 _GZIP_LEVEL: Final = 6
@@ -43,7 +41,7 @@ _ZSTD_LEVEL: Final = 3
 
 
 class Compression(Enum):
-    """How a record is compressed."""
+    """The compression of a record."""
 
     PLAIN = "plain"
     GZIP = "gzip"
@@ -60,18 +58,9 @@ _DELEGATES = {
 
 
 def compression_for(delegate_class_name: str) -> Compression:
-    """Return how a serialization delegate of Storm's compresses what it writes.
+    """Return the compression that one of Storm's Thrift serialization delegates writes.
 
-    Parameters
-    ----------
-    delegate_class_name : str
-        The value of ``storm.meta.serialization.delegate``. The "bridge" delegates read more than
-        they write; we always read everything.
-
-    Raises
-    ------
-    ConfigError
-        If it is not one of Storm's Thrift delegates.
+    Raises `ConfigError` for another class. What "bridge" delegates also read, we always read.
     """
     try:
         return _DELEGATES[delegate_class_name]
@@ -84,12 +73,7 @@ def compression_for(delegate_class_name: str) -> Compression:
 
 
 def compress(data: bytes, compression: Compression) -> bytes:
-    """Compress a record; the same bytes always give the same result.
-
-    Notes
-    -----
-    The levels are Storm's (6 for gzip, 3 for zstd), and gzip's time stamp is zero as in Java.
-    """
+    """Compress a record with Storm's levels; equal bytes give equal results."""
     if compression is Compression.GZIP:
         return zlib.compress(data, _GZIP_LEVEL, wbits=zlib.MAX_WBITS | 16)
     if compression is Compression.ZSTD:
@@ -99,20 +83,13 @@ def compress(data: bytes, compression: Compression) -> bytes:
 
 
 def decompress(data: bytes, limit: int = DEFAULT_LIMIT) -> bytes:
-    """Return what `data` holds, compressed or not.
-
-    Parameters
-    ----------
-    data : bytes
-        Bytes that may begin with gzip's or zstd's magic number; all else is not compressed.
-    limit : int, optional
-        The bytes that may come out.
+    """Return the decompressed bytes; without a magic number, the bytes themselves.
 
     Raises
     ------
     SerializationError
-        If the compressed data are damaged, truncated or, decompressed, larger than `limit`. A few
-        MiB above the limit are all that is ever allocated.
+        The data is damaged, incomplete, or larger than `limit` when decompressed; then at most a
+        few MiB more are allocated.
     """
     if data.startswith(GZIP_MAGIC):
         return _gunzip(data, limit)
@@ -124,7 +101,7 @@ def decompress(data: bytes, limit: int = DEFAULT_LIMIT) -> bytes:
 
 
 class _Stream(Protocol):
-    """One gzip member or zstd frame that is being decompressed."""
+    """A gzip member or zstd frame in decompression."""
 
     @property
     def eof(self) -> bool: ...
@@ -135,7 +112,7 @@ class _Stream(Protocol):
 
 @cache
 def zstd_library() -> Any:
-    """Return Python's module for zstd, or its backport; only clusters that use zstd load it."""
+    """Return Python's zstd module or its backport; loaded only in clusters that use zstd."""
     if sys.version_info >= (3, 14):
         return importlib.import_module("compression.zstd")
     from backports import zstd  # noqa: PLC0415
@@ -145,7 +122,7 @@ def zstd_library() -> Any:
 
 @cache
 def _zlib() -> Any:
-    """Return zlib-ng, which takes half the time, where it is installed, or else Python's zlib."""
+    """Return zlib-ng, which takes half the time, if installed, or else zlib."""
     try:
         from zlib_ng import zlib_ng  # noqa: PLC0415  (of the extra `spark`)
     except ImportError:
@@ -194,10 +171,10 @@ def _inflate(
     limit: int,
     follows: Callable[[bytes], bool],
 ) -> bytes:
-    """Decompress stream after stream, piece by piece.
+    """Decompress stream after stream, in pieces.
 
-    `follows` says of the bytes after one whether another begins there. Raises EOFError if the data
-    end within one.
+    `follows` tells from the bytes behind a stream whether another begins. Raises EOFError if the
+    data ends within a stream.
     """
     out: list[bytes] = []
     size = pos = 0

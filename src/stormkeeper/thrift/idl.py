@@ -1,10 +1,9 @@
-"""Loads our IDL files: record classes, exceptions and services, and what their fields are.
+"""Loads IDL files: record classes, exceptions and services, with schemas of their fields.
 
-thriftpy2 parses the files and makes the classes. What it leaves out is added here: enums that are
-Python enums, value semantics (a record is equal to and hashes like any other with the same values,
-as it must to be a map's key), a ``repr`` without secrets, and a normal form of the field types that
-the codec works from. An exception is a record that can be raised. The arguments and the answer of a
-service's method are records, too.
+thriftpy2 parses the files and makes the classes. Added here are Python enums, value semantics
+(equality and hash by value, as for keys of maps), a ``repr`` without secrets, and normalized field
+types for the codec. An exception is a record that can be raised; arguments and answers of methods
+are records too.
 """
 
 from __future__ import annotations
@@ -21,57 +20,54 @@ from typing import Any, NamedTuple, cast
 from thriftpy2 import load_fp
 from thriftpy2.thrift import TPayload
 
-#: Thrift's type numbers. Binary is thriftpy2's: on the wire it is a string.
+#: Thrift's type numbers. BINARY is thriftpy2's: a string on the wire.
 BOOL, BYTE, DOUBLE, I16, I32, I64 = 2, 3, 4, 6, 8, 10
 STRING, STRUCT, MAP, SET, LIST, BINARY = 11, 12, 13, 14, 15, 18
 
-#: A field's type: Thrift's type number, and what it is made of. Nothing (``None``) for a scalar,
-#: the class for an enum (I32) and for a struct, the element's `Type` for a list or set, and the
-#: pair of key's and value's for a map.
+#: A field's type: Thrift's type number, and None for a scalar, the class for an enum (I32) or
+#: struct, the element's `Type` for a list or set, or the pair of key's and value's for a map.
 Type = tuple[int, Any]
 
 
 class Field(NamedTuple):
-    """One field of a record."""
+    """A field of a record."""
 
     id: int
     name: str
     type: Type
-    #: Never absent in a valid record.
     required: bool
-    #: The type that Storm 2 declares where it is another one.
+    #: The type in Storm 2, if different.
     storm2: Type | None
 
 
 class Schema(NamedTuple):
-    """What a record class is on the wire."""
+    """The fields of a record class."""
 
     name: str
-    #: In the order of the IDL, which is the order they are written in.
+    #: In the IDL's order, in which they are written.
     fields: tuple[Field, ...]
-    #: At most one field is set; exactly one in what is written.
+    #: Whether only one field is set.
     union: bool
 
 
 class Method(NamedTuple):
-    """One method of a service."""
+    """A method of a service."""
 
     name: str
-    #: Record class of its arguments.
+    #: Record class of the arguments.
     arguments: type[TPayload]
-    #: Record class of its answer: ``success`` (id 0), where it returns something, and a field for
-    #: each exception that it may raise. At most one is set. None where nobody answers (``oneway``).
+    #: Record class of the answer: ``success`` (id 0), if any, and a field for each exception, of
+    #: which at most one is set. None for a ``oneway`` method.
     answer: type[TPayload] | None
 
 
 class Service(NamedTuple):
-    """A service, with its own methods and those of the one that it extends, by name."""
+    """A service with its methods by name, also those of the service that it extends."""
 
     name: str
     methods: Mapping[str, Method]
 
 
-#: What a ``repr`` has in place of a secret.
 _MASK = "***"
 
 _SCHEMAS: dict[type, Schema] = {}
@@ -81,18 +77,12 @@ _INCLUDE = re.compile(r'^include "(\w+)\.thrift"$', re.MULTILINE)
 
 
 def wire_kind(of: Type) -> int:
-    """Return the number by which a type shows on the wire."""
+    """Return the type number on the wire."""
     return STRING if of[0] == BINARY else of[0]
 
 
 def schema_of(cls: type) -> Schema:
-    """Return the schema of a record class.
-
-    Raises
-    ------
-    TypeError
-        If `cls` is not a class of one of our IDL files.
-    """
+    """Return the schema of a record class; raise `TypeError` for another class."""
     try:
         return _SCHEMAS[cls]
     except KeyError:
@@ -102,22 +92,15 @@ def schema_of(cls: type) -> Schema:
 def load(
     file: str, module: str, included: Mapping[str, ModuleType] = MappingProxyType({})
 ) -> dict[str, type | Service]:
-    """Load an IDL file of this package.
+    """Load an IDL file of this package; return enums, records, exceptions and services by name.
 
     Parameters
     ----------
-    file : str
-        Its name, such as ``"storm.thrift"``.
-    module : str
-        The module that will hold the classes, so that they can be pickled.
-    included : mapping of str to module, optional
-        For each file that it includes, by its name without ``.thrift``, the module that holds its
-        classes.
-
-    Returns
-    -------
-    dict of str to type or Service
-        Its enums, structs, unions, exceptions and services by name, without those included.
+    module
+        The module that will hold the classes, for pickle.
+    included
+        For each included file, by name without ``.thrift``, the module with its classes. These are
+        not in the result.
     """
     text = resources.files(__package__).joinpath(file).read_text(encoding="utf-8")
     return load_text(text, module, included)
@@ -126,12 +109,12 @@ def load(
 def load_text(
     text: str, module: str, included: Mapping[str, ModuleType] = MappingProxyType({})
 ) -> dict[str, type | Service]:
-    """Load an IDL; see `load`."""
+    """Load the text of an IDL file; see `load`."""
     text, elsewhere = _without_includes(text, included)
-    # The module name has to end this way for thriftpy2, which also keeps what it parsed by it.
+    # thriftpy2 requires this ending, and caches by the name.
     parsed = load_fp(io.StringIO(text), f"{module.replace('.', '_')}_thrift")
     meta = parsed.__thrift_meta__
-    # What stands in our records for a class of thriftpy2's.
+    # Our classes by those of thriftpy2 that they replace.
     ours: dict[type, type] = {}
     loaded: dict[str, type | Service] = {}
     for cls in (*meta["enums"], *meta["structs"]):
@@ -169,10 +152,10 @@ def load_text(
 
 
 def _without_includes(text: str, included: Mapping[str, ModuleType]) -> tuple[str, dict[str, type]]:
-    """Return an IDL that includes nothing, and the classes that names in it stand for.
+    """Return an IDL without includes, and the included classes by the names that replace theirs.
 
-    thriftpy2 would make the classes of an included file anew, and can include a file on the disk
-    alone. So each class is declared, without its fields, under a name that no other one has.
+    thriftpy2 would make the classes of an included file again, and includes only files on the disk.
+    So each class is declared, without fields, under a unique name.
     """
     declared: list[str] = []
     elsewhere: dict[str, type] = {}
@@ -191,7 +174,7 @@ def _without_includes(text: str, included: Mapping[str, ModuleType]) -> tuple[st
 
 
 def _message(exception: Any) -> str:
-    """Return what an exception says: its ``msg``, as Storm's have it, or else its fields."""
+    """Return an exception's ``msg``, as in Storm's, or else its fields."""
     message = getattr(exception, "msg", None)
     return message if isinstance(message, str) else repr(exception)
 
@@ -199,7 +182,7 @@ def _message(exception: Any) -> str:
 def _schema(cls: type[TPayload], ours: dict[type, type], *, union: bool) -> Schema:
     annotations: dict[str, dict[str, str]] = cls.__thrift_field_annotations__  # type: ignore[attr-defined]
     fields = []
-    # An answer's success comes last in thriftpy2's order, and first on the wire.
+    # An answer's success is last for thriftpy2, and first on the wire.
     spec = dict(sorted(cls.thrift_spec.items())) if 0 in cls.thrift_spec else cls.thrift_spec
     for field_id, (kind, name, *detail, required) in spec.items():
         storm2 = annotations.get(name, {}).get("storm2")
@@ -216,10 +199,7 @@ def _schema(cls: type[TPayload], ours: dict[type, type], *, union: bool) -> Sche
 
 
 def _normal(kind: int, detail: Any, ours: dict[type, type]) -> Type:
-    """Bring a type into our form: thriftpy2 writes a nested scalar as its bare number.
-
-    `ours` has the classes that stand for thriftpy2's, where they are not the same.
-    """
+    """Normalize a type, whose nested scalars thriftpy2 writes as bare numbers."""
 
     def part(of: Any) -> Type:
         kind, detail = of if isinstance(of, tuple) else (of, None)
@@ -235,10 +215,10 @@ def _normal(kind: int, detail: Any, ours: dict[type, type]) -> Type:
 
 
 def _give_value_semantics(cls: type[TPayload], schema: Schema) -> None:
-    """Make records of `cls` hash by value.
+    """Make records hash by value.
 
-    A record of scalars, as the keys of the statistics are, also compares the short way: a heartbeat
-    hashes hundreds of them.
+    A record of scalars, such as a key of statistics, also compares a faster way: a heartbeat hashes
+    hundreds.
     """
     names = [field.name for field in schema.fields]
     values: Callable[[Any], Any] = attrgetter(*names) if names else lambda _: ()
@@ -246,7 +226,7 @@ def _give_value_semantics(cls: type[TPayload], schema: Schema) -> None:
     def equal(self: Any, other: object) -> bool:
         return type(other) is cls and values(self) == values(other)
 
-    if issubclass(cls, Exception):  # which thriftpy2 leaves equal to itself alone
+    if issubclass(cls, Exception):  # thriftpy2 compares exceptions by identity
         cls.__eq__ = equal  # type: ignore[method-assign]
 
     if any(field.type[0] not in _SCALARS for field in schema.fields):
@@ -265,7 +245,7 @@ def _give_value_semantics(cls: type[TPayload], schema: Schema) -> None:
 
 
 def _hide_secrets(cls: type[TPayload]) -> None:
-    """Keep fields that are annotated ``(secret = "true")`` out of the ``repr``, but for names."""
+    """Mask the values of fields that are annotated ``(secret = "true")`` in the ``repr``."""
     annotations: dict[str, dict[str, str]] = cls.__thrift_field_annotations__  # type: ignore[attr-defined]
     secrets = {name for name, notes in annotations.items() if notes.get("secret") == "true"}
     if not secrets:
@@ -290,7 +270,7 @@ def _masked(value: Any) -> str:
 
 
 def _frozen(value: Any) -> Any:
-    # The usual ones first: an assignment hashes the place of each worker.
+    # The usual types first: an assignment hashes the slot of each worker.
     if type(value) in (str, int):
         return value
     if isinstance(value, set):

@@ -1,8 +1,7 @@
-"""Nimbus's service and its records: ``nimbus.thrift``, typed in ``nimbus.pyi``.
+"""Nimbus's service and its records, from ``nimbus.thrift``, typed in ``nimbus.pyi``.
 
-The records behave as `stormkeeper.thrift.records` says; those that it has are imported from there.
-``Nimbus`` is the service as it goes over the wire. `NimbusCalls` has the same methods in Python's
-types, for whoever serves or calls them.
+Records behave as in `stormkeeper.thrift.records`, from which shared ones are imported. ``Nimbus``
+is the service on the wire.
 """
 
 from typing import Protocol
@@ -11,7 +10,7 @@ from stormkeeper.thrift import idl, records
 
 
 class NimbusCalls(Protocol):
-    """Nimbus's methods: what a handler has and what a client offers."""
+    """Nimbus's methods in Python's types, for handlers and clients."""
 
 
 globals().update(idl.load("nimbus.thrift", __name__, {"storm": records}))

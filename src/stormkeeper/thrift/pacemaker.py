@@ -1,8 +1,7 @@
-"""Pacemaker's messages and our extensions: the classes of ``pacemaker.thrift``.
+"""Pacemaker's messages and our extensions, from ``pacemaker.thrift``, typed in ``pacemaker.pyi``.
 
-They are typed in ``pacemaker.pyi``, and behave as `stormkeeper.thrift.records` says. Of these only
-the payloads are used by the daemons; whole messages go through `stormkeeper.pacemaker.wire`, for
-which the classes here are the independent second opinion.
+The daemons use the payloads only; whole messages go through `stormkeeper.pacemaker.wire`, which
+tests compare with the classes here.
 """
 
 from stormkeeper.thrift import idl

@@ -1,9 +1,9 @@
-"""Records for people and for JSON.
+"""Text and JSON values of records, for people.
 
-Keys of maps become strings that an operator knows: an executor is ``[first task-last task]``, a
-stream ``component:stream`` (with ``%3A`` for a colon in the component's name, so that the first
-colon always separates), a slot ``node:port``. Maps are put in order: windows from the shortest to
-``:all-time``, executors by task, everything else by name.
+Keys of maps become strings: an executor ``[first task-last task]``, a stream ``component:stream``
+(with ``%3A`` for a colon in the component's name, so that the first colon separates), a slot
+``node:port``. Windows are ordered from the shortest to ``:all-time``, executors by task, everything
+else by name.
 """
 
 from __future__ import annotations
@@ -31,19 +31,10 @@ _INDENT = "  "
 
 
 def to_builtins(record: object) -> Any:
-    """Return a record as values that JSON has.
+    """Return a record, or a part of it, as values of JSON.
 
-    Parameters
-    ----------
-    record : object
-        A record, or anything that occurs in one.
-
-    Returns
-    -------
-    dict, list, str, int, float, bool or None
-        A struct or union as a dict of the fields that are set, a map as a dict with string keys
-        (see the module), a list or set as a list (a set in ascending order), an enum as its name,
-        binary as lower-case hexadecimal digits, a double that is not a number or infinite as None.
+    Structs have only the fields that are set. A set is a sorted list, an enum its name, binary
+    lower-case hexadecimal digits, and a double that is not finite None.
     """
     if isinstance(record, TPayload):
         return {name: to_builtins(value) for name, value in _set_fields(record)}
@@ -67,7 +58,7 @@ def _scalar_to_builtin(value: Any) -> Any:
 
 
 def key_text(key: object) -> str:
-    """Return the string that stands for a map's key.
+    """Return the string for a map's key.
 
     Examples
     --------
@@ -89,19 +80,12 @@ def key_text(key: object) -> str:
 
 
 def render(record: object, also: Iterable[tuple[str, str]] = ()) -> str:
-    """Return a record as text of several lines, without a newline at its end.
+    """Return a record as lines of text, without a newline at the end.
 
-    A `ClusterWorkerHeartbeat` becomes what ``storm heartbeats get`` shows: the topology and the
-    times, then for every executor a table of its statistics, one column for each window. Other
-    records become their fields, one to a line. The same record always gives the same text, and
-    characters that are not printable (heartbeats come from anywhere) are escaped.
-
-    Parameters
-    ----------
-    record : object
-        A record.
-    also : iterable of (name, text)
-        What else is known of a heartbeat, such as its age; shown with the times.
+    A `ClusterWorkerHeartbeat` becomes the output of ``storm heartbeats get``: topology and times,
+    with the pairs of `also`, such as an age, then a table of statistics for each executor. Any
+    other record becomes its fields. Equal records give equal text, and unprintable characters are
+    escaped.
     """
     if isinstance(record, ClusterWorkerHeartbeat):
         lines = _heartbeat(record, also)
@@ -113,7 +97,7 @@ def render(record: object, also: Iterable[tuple[str, str]] = ()) -> str:
 
 
 def _set_fields(record: TPayload) -> list[tuple[str, Any]]:
-    """Return the names and values of the fields that are set, in the IDL's order."""
+    """Return the fields that are set, in the IDL's order."""
     fields = [(field.name, getattr(record, field.name)) for field in schema_of(type(record)).fields]
     return [(name, value) for name, value in fields if value is not None]
 
@@ -123,7 +107,7 @@ def _in_order(entries: Mapping[Any, Any]) -> list[tuple[Any, Any]]:
 
 
 def _rank(key: object) -> tuple[Any, ...]:
-    """Return what a map's keys are sorted by: numbers by value (of any length), before names."""
+    """Return the sort key of a map's key: numbers by value before names."""
     if isinstance(key, ExecutorInfo):
         return (key.task_start, key.task_end)
     if isinstance(key, tuple):
@@ -209,7 +193,7 @@ def _activity(query: QueryActivity) -> str:
 def _date(secs: int) -> str:
     try:
         return f" ({datetime.fromtimestamp(secs, UTC):%Y-%m-%d %H:%M:%S} UTC)"
-    except (ValueError, OverflowError, OSError):  # a clock can be as wrong as it likes
+    except (ValueError, OverflowError, OSError):  # a clock may be far off
         return ""
 
 
@@ -241,7 +225,7 @@ def _executor(executor: ExecutorInfo, stats: ExecutorStats) -> Iterator[str]:
 def _statistic(
     name: str, by_window: Mapping[str, Mapping[Any, float]], windows: list[str]
 ) -> Iterator[list[str]]:
-    """Return the rows of one statistic: a row for each stream, a dash where there is no value."""
+    """Return the rows of a statistic, one for each stream, with dashes for missing values."""
     streams = dict.fromkeys(stream for by_stream in by_window.values() for stream in by_stream)
     for stream, _ in _in_order(streams):
         values = (by_window.get(window, {}).get(stream) for window in windows)
@@ -257,7 +241,7 @@ def _figure(value: float | None) -> str:
 
 
 def _table(rows: list[list[str]]) -> Iterator[str]:
-    """Return lines of columns: the first two to the left, the figures to the right."""
+    """Return lines of columns, the first two left-aligned, figures right-aligned."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         cells = zip(row, widths, strict=True)

@@ -1,27 +1,23 @@
-"""Reads records in Thrift's binary protocol, from bytes that anyone may have written.
+"""Reads records in Thrift's binary protocol, from untrusted bytes.
 
-The rules that hold here:
+- Every announced length is compared with the remaining bytes before anything is allocated or
+  repeated, so time and memory are linear in the input.
+- A field that the class does not know, or knows with another type, is skipped, as everywhere in
+  Thrift. Exception: an integer is read as i32 or i64, because Storm widened
+  ``ClusterWorkerHeartbeat.time_secs`` between 2 and 3, and so each cannot read the other's. A value
+  that does not fit the field is an error.
+- Errors are an absent required field, a second member of a union, an enum value without a name, and
+  a string that is not UTF-8.
+- As in Storm's readers, a bool is true only if its byte is 1, and bytes after the record are
+  ignored.
 
-* Nothing is allocated, and nothing repeated, by a length that a value announces: every length is
-  first held against the bytes that are there. Time and memory are linear in the input.
-* A field that the class does not know, or knows by another type, is skipped, as everywhere in
-  Thrift. The exception: an integer is read at either width, i32 or i64, because Storm widened
-  ``ClusterWorkerHeartbeat.time_secs`` between 2 and 3 and so made each unreadable to the other.
-  One that does not fit the field's own width is an error.
-* A required field that is absent, a second member of a union, an enum value without a name and a
-  string that is not UTF-8 are errors.
-* A bool is true if its byte is 1, and only then; what follows the record is ignored: both as
-  Storm's readers do.
+thriftpy2 makes the classes but does not read them: as of 0.7.1 its fast protocol returns
+uninitialised memory for a string longer than the value, accepts truncated records, iterates as
+often as a list of an unknown type announces, and cannot read lists as keys, as in an assignment.
 
-thriftpy2 makes the record classes, but does not read them. As of 0.7.1 its fast protocol returns
-uninitialised memory for a string that is longer than the value (nine bytes that announce 1 GiB keep
-it busy for a minute), takes a truncated record for a complete one, skips the elements of a list of
-an unknown type as often as the list says, and cannot read the lists that are keys in an assignment.
-
-A reader is a closure, one for each type, made from the schema at first use. It takes the bytes, a
-position and what was seen in the record so far, and returns the value and the position after it.
-Positions only grow, and every record ends with a byte that is read, so running off the end always
-shows as `IndexError` or `struct.error`; only slices, which would not complain, are checked.
+Readers are closures, made from a schema at first use. Positions only grow, and every record ends
+with a byte that is read, so running off the end always raises `IndexError` or `struct.error`; only
+slices need checks.
 """
 
 from __future__ import annotations
@@ -67,23 +63,22 @@ from stormkeeper.thrift.scalars import (
     unpack_map_header,
 )
 
-#: How deep unknown fields may nest (known ones are as deep as the schema): Apache Thrift's limit.
+#: Deepest nesting of unknown fields, as in Apache Thrift.
 MAX_DEPTH: Final = 64
 
-#: How many different keys of one type are remembered while a record is read. A bolt rarely has
-#: more streams; with more, reading gets slower, not wrong.
+#: Different keys of one type that are cached. A bolt rarely has more streams; more are read slower.
 MAX_SEEN: Final = 64
 
-#: How many different structs of one type are, of how many different lengths, and of what length at
-#: most. Few topologies have more workers.
+#: Different structs of one type that are cached, their different lengths, and the longest. Few
+#: topologies have more workers.
 _MAX_SHARED: Final = 1024
 _MAX_LENGTHS: Final = 4
 _MAX_LENGTH: Final = 512
 
-#: How `struct` writes the numbers that are read many at a time.
+#: Formats of numbers that are read many at once.
 _PACKED = {(DOUBLE, None): "d", (I16, None): "h", (I32, None): "i", (I64, None): "q"}
 
-#: Places at which the end of a record is looked for.
+#: Positions tried for the end of a record.
 _MOST_ENDS: Final = 8
 
 _field_header = Struct(">bh")
@@ -93,25 +88,14 @@ _STRUCT_READERS: dict[type, Reader] = {}
 
 
 def decode(cls: type[Record], data: bytes) -> Record:
-    """Read a record.
+    """Read an uncompressed record; bytes after it are ignored.
 
-    Parameters
-    ----------
-    cls : type
-        A class of `stormkeeper.thrift.records` or `stormkeeper.thrift.pacemaker`.
-    data : bytes
-        The record, uncompressed; what follows it is ignored.
-
-    Returns
-    -------
-    Record
-        An instance of `cls`. Equal keys in it may be one object, and so may equal structs of
-        scalars: copy such a part before you change it.
+    Equal keys, and equal structs of scalars, may be one object: copy a part before changing it.
 
     Raises
     ------
     SerializationError
-        If the bytes are not such a record.
+        The bytes are not such a record.
     """
     read = _struct_reader(cls)
     try:
@@ -126,19 +110,11 @@ def decode(cls: type[Record], data: bytes) -> Record:
 
 
 def decode_end(cls: type[Record], data: bytes, field_id: int) -> Record | None:
-    """Read the end of a larger record, from its i32 field of that id on; None: it is not found.
+    """Read the end of a larger record, from its i32 field `field_id` on; None if it is not found.
 
-    A heartbeat's statistics take most of the time of its decoding. What follows them is found from
-    the end: it counts only where it ends exactly where the data do.
-
-    Parameters
-    ----------
-    cls : type
-        A class that has the last fields of the larger one, by the same ids.
-    data : bytes
-        The larger record, uncompressed, its fields in the order of their ids.
-    field_id : int
-        The first of these fields.
+    Statistics take most of the decoding time of a heartbeat. The fields after them are searched
+    from the end, and must end exactly with the data. `cls` has the last fields of the larger class,
+    with the same ids, and the data has its fields in the order of their ids.
     """
     read, header = _struct_reader(cls), _field_header.pack(I32, field_id)
     at = data.rfind(header)
@@ -158,15 +134,7 @@ def decode_end(cls: type[Record], data: bytes, field_id: int) -> Record | None:
 
 
 def field_kind(data: bytes, field_id: int) -> int | None:
-    """Return the wire type that a record's field was written with, None where it has none.
-
-    Parameters
-    ----------
-    data : bytes
-        A record that `decode` reads, uncompressed.
-    field_id : int
-        The field's.
-    """
+    """Return the wire type of a field in an uncompressed record, None if it is absent."""
     pos = 0
     while kind := data[pos]:
         if _field_header.unpack_from(data, pos)[1] == field_id:
@@ -176,7 +144,7 @@ def field_kind(data: bytes, field_id: int) -> int | None:
 
 
 def with_article(cls: type[TPayload]) -> str:
-    """Return what a record is called in a sentence: ``an Assignment``, ``a StormBase``."""
+    """Return a class's name with an article: ``an Assignment``, ``a StormBase``."""
     return f"{'an' if cls.__name__[0] in 'AEIOU' else 'a'} {cls.__name__}"
 
 
@@ -239,12 +207,11 @@ def _list_reader(element: Type, collect: Callable[[Iterable[Any]], Any]) -> Read
 
 @cache
 def _map_reader(of: tuple[Type, Type]) -> Reader:
-    """Return the reader of a map, which takes most of the time when heartbeats are read.
+    """Return the reader of a map, in which a heartbeat's decoding spends most of its time.
 
-    The keys of a record's statistics are few, and the same again in every window and in the same
-    order. A struct's encoding is never the beginning of another one's, so where the bytes of a
-    known key stand, that key is what they say. The known keys are tried in the order they were met,
-    each once for each map, which also bounds what trying them in vain can cost.
+    A record's statistics have few keys, equal in every window and in the same order. No struct's
+    encoding is the beginning of another's, so bytes of a known key mean that key. Known keys are
+    tried in the order in which they were met, once for each map, which limits the cost of misses.
     """
     key_kind, value_kind = (wire_kind(part) for part in of)
     least = LEAST[key_kind] + LEAST[value_kind]
@@ -267,7 +234,7 @@ def _map_reader(of: tuple[Type, Type]) -> Reader:
         if pair:
             last_pair = len(data) - pair.size
             for _ in range(count):
-                # Two numbers, as an executor's first and last task; all else goes the long way.
+                # An executor's first and last task; all else takes the general way.
                 found = pair.unpack_from(data, pos) if pos <= last_pair else ()
                 if found[:2] == pair_header:
                     key, pos = found[2:], pos + pair.size
@@ -281,7 +248,7 @@ def _map_reader(of: tuple[Type, Type]) -> Reader:
         candidates = iter(known)
         startswith = data.startswith
         for _ in range(count):
-            for encoded, key in candidates:  # noqa: B007  (goes on from the last key's place)
+            for encoded, key in candidates:  # noqa: B007  (continues after the last key)
                 if startswith(encoded, pos):
                     pos += len(encoded)
                     break
@@ -298,10 +265,9 @@ def _map_reader(of: tuple[Type, Type]) -> Reader:
 
 @cache
 def _shared_reader(cls: type) -> Reader:
-    """Return the reader of a struct that a record may have many times, always with the same values.
+    """Return the reader of a struct that occurs often with equal values, such as a slot.
 
-    Such is the place of a worker, which is named for each of its executors. It is read once, and
-    found again by its bytes, as no struct's encoding is the beginning of another one's.
+    After the first time it is found by its bytes, as no struct's encoding begins another's.
     """
     read_anew = _struct_reader(cls)
     this_type = object()
@@ -328,7 +294,7 @@ def _shared_reader(cls: type) -> Reader:
 
 
 def _is_flat(cls: type) -> bool:
-    """Whether a struct is made of scalars, and of containers of such, and of no long values."""
+    """Return whether a struct has only scalars and containers of scalars, and no binary."""
     return all(_is_short(field.type) for field in schema_of(cls).fields)
 
 
@@ -380,7 +346,7 @@ def _new_struct_reader(cls: type) -> Reader:
 
 
 def accepted(of: Type) -> Iterable[tuple[int, Reader]]:
-    """Return the wire types that a field is read from."""
+    """Return the wire types that a field is read from, with their readers."""
     kind, detail = of
     if kind in (I32, I64) and detail is None:
         return ((I32, read_i32), (I64, read_i64 if kind == I64 else read_narrow))
@@ -388,7 +354,7 @@ def accepted(of: Type) -> Iterable[tuple[int, Reader]]:
 
 
 def skip(data: bytes, pos: int, kind: int, depth: int) -> int:
-    """Return the position after a value of an unknown type."""
+    """Return the position after a value of any type."""
     if kind in FIXED:
         return pos + FIXED[kind]
     if kind == STRING:

@@ -1,4 +1,4 @@
-"""Reads scalars in Thrift's binary protocol, and says what is wrong with bytes; for `reader`."""
+"""Readers of scalars in Thrift's binary protocol, and the errors of malformed bytes."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from stormkeeper.thrift.idl import (
     STRUCT,
 )
 
-#: The bytes that a value of a type has, where they are always as many.
+#: Bytes of a value, for types of fixed size.
 FIXED = {BOOL: 1, BYTE: 1, DOUBLE: 8, I16: 2, I32: 4, I64: 8}
-#: The bytes that a value of a type has at least: what a container's count is held against.
+#: Fewest bytes of a value, which limit the count of a container.
 LEAST = {**FIXED, STRING: 4, STRUCT: 1, MAP: 6, SET: 5, LIST: 5}
 
 _unpack_i16 = Struct(">h").unpack_from
@@ -33,28 +33,28 @@ _unpack_double = Struct(">d").unpack_from
 unpack_list_header = Struct(">bi").unpack_from
 unpack_map_header = Struct(">bbi").unpack_from
 
-#: What was met so far: for every type of map the keys, with the bytes of each; for every struct
-#: that is shared, its records by their bytes, and the lengths of these.
+#: A cache for one record: for each map type its keys with their bytes; for each shared struct its
+#: records by bytes, and the lengths of these.
 Seen = dict[object, Any]
-#: Reads one value: returns it and the position after it.
+#: Reads a value: bytes, position and cache to the value and the position after it.
 Reader = Callable[[bytes, int, Seen], tuple[Any, int]]
 
 
 class MalformedError(Exception):
-    """The bytes at a position are not what they should be."""
+    """The bytes at a position are invalid."""
 
     def __init__(self, reason: str, pos: int) -> None:
         super().__init__(f"{reason} (at byte {pos})")
 
 
 def bad_length(data: bytes, pos: int) -> MalformedError:
-    """Return the error that a value is longer than what is left."""
+    """Return the error for a value longer than the remaining bytes."""
     (length,) = unpack_i32(data, pos)
     return MalformedError(f"a length of {length} with {len(data) - pos - 4} bytes left", pos)
 
 
 def bad_count(data: bytes, pos: int, count: int) -> MalformedError:
-    """Return the error that a container has more elements than what is left can be."""
+    """Return the error for more elements than the remaining bytes can hold."""
     return MalformedError(f"a count of {count} with {len(data) - pos} bytes left", pos)
 
 
@@ -77,7 +77,7 @@ def read_i64(data: bytes, pos: int, _seen: Seen) -> tuple[int, int]:
 
 
 def read_narrow(data: bytes, pos: int, _seen: Seen) -> tuple[int, int]:
-    """Read an i64 where an i32 belongs."""
+    """Read an i64 as an i32."""
     (value,) = _unpack_i64(data, pos)
     if not -(2**31) <= value < 2**31:
         raise MalformedError(f"{value} where an i32 belongs", pos)
@@ -89,7 +89,7 @@ def _read_double(data: bytes, pos: int, _seen: Seen) -> tuple[float, int]:
 
 
 def read_binary(data: bytes, pos: int, _seen: Seen) -> tuple[bytes, int]:
-    """Read bytes, as long as the four bytes before them say."""
+    """Read bytes, with their length in four bytes before them."""
     start = pos + 4
     end = start + unpack_i32(data, pos)[0]
     if not start <= end <= len(data):
@@ -108,7 +108,6 @@ def _read_string(data: bytes, pos: int, _seen: Seen) -> tuple[str, int]:
         raise MalformedError("a string that is not UTF-8", start + error.start) from None
 
 
-#: How each type of scalar is read.
 SCALAR_READERS: dict[int, Reader] = {
     BOOL: _read_bool,
     I16: _read_i16,

@@ -1,4 +1,4 @@
-"""Records to and from the bytes of a znode's value or a pulse's details.
+"""Encodes and decodes the bytes of a znode's value or a pulse's details.
 
 ::
 
@@ -38,10 +38,10 @@ __all__ = [
     "uncompressed",
 ]
 
-#: What Storm stores in a znode that is only a directory.
+#: Storm's value of a znode that is only a directory.
 _DIRECTORY = b"\x07"
 
-#: The first field of a heartbeat behind its statistics that every release writes as i32.
+#: The first field of a heartbeat after the statistics that every release writes as i32.
 _UPTIME: Final = 4
 
 Record = TypeVar("Record", bound=TPayload)
@@ -55,44 +55,29 @@ def serialize(
 ) -> bytes:
     """Return a record as Storm stores it.
 
-    Parameters
-    ----------
-    record : object
-        An instance of a class of `stormkeeper.thrift.records` or `stormkeeper.thrift.pacemaker`.
-    compression : Compression, optional
-        What `compression_for` says of the configured delegate; Storm 2's default, gzip, if left
-        out.
-    release : Release, optional
-        Which Storm is to read it, by `release_for` if left out. It matters to
-        `ClusterWorkerHeartbeat` alone, whose ``time_secs`` Storm 2 wants as i32 and Storm 3 as
-        i64, however it is compressed; everything of ours reads both.
+    `release` is the Storm that reads it, by default that of `release_for`; it matters only for
+    ``ClusterWorkerHeartbeat.time_secs``, i32 in Storm 2 and i64 in Storm 3. Our readers accept
+    both.
 
     Raises
     ------
     SerializationError
-        If the record does not fit its schema: a required field that is None, a value of a wrong
-        type or out of range, a union without exactly one member.
+        The record does not fit its schema: a required field is None, a value has a wrong type or
+        range, or a union does not have exactly one member.
     """
     return compress(encode(record, release or release_for(compression)), compression)
 
 
 def release_for(compression: Compression) -> Release:
-    """Return the release of Storm that usually writes records with this compression.
+    """Return the release of Storm that usually writes this compression.
 
-    Only Storm 3 reads zstd. Gzip and plain records it reads as well, but they are what Storm 2
-    writes: a cluster of Storm 3 that is set to them must say so.
+    Only Storm 3 reads zstd. A cluster of Storm 3 configured for gzip or plain records must say so.
     """
     return Release.STORM_3 if compression is Compression.ZSTD else Release.STORM_2
 
 
 def heartbeat_release(data: bytes) -> Release:
-    """Return the release of Storm that a heartbeat was written for.
-
-    Parameters
-    ----------
-    data : bytes
-        What `deserialize` reads as a `ClusterWorkerHeartbeat`.
-    """
+    """Return the release of Storm that a serialized `ClusterWorkerHeartbeat` was written for."""
     field = next(f for f in schema_of(ClusterWorkerHeartbeat).fields if f.name == "time_secs")
     narrow = field_kind(decompress(data), field.id) == I32
     return Release.STORM_2 if narrow else Release.STORM_3
@@ -101,40 +86,22 @@ def heartbeat_release(data: bytes) -> Release:
 def deserialize(
     cls: type[Record], data: bytes | bytearray | memoryview, *, limit: int = DEFAULT_LIMIT
 ) -> Record:
-    """Read a record that any release of Storm, or we, stored, compressed or not.
+    """Read a record that any release of Storm, or Stormkeeper, has stored, compressed or not.
 
-    Parameters
-    ----------
-    cls : type
-        The record's class.
-    data : bytes
-        A znode's value, or a pulse's details.
-    limit : int, optional
-        The bytes that the record may decompress to, 100 MiB as in Storm if left out. A record in
-        memory can be some forty times as large as its bytes: where anyone may write, ask for less.
-
-    Returns
-    -------
-    Record
-        An instance of `cls`. Optional fields that are absent are None.
+    Absent optional fields are None. `limit` is for the decompressed bytes; a record in memory can
+    take forty times as much, so use a lower limit for bytes of untrusted writers.
 
     Raises
     ------
     SerializationError
-        If the bytes are not such a record, or decompress to more than `limit`. Nothing else is
-        raised whatever the bytes are, and the time is linear in what they decompress to.
+        The bytes are not such a record, or decompress to more than `limit`. No other error is
+        raised, and the time is linear in the decompressed size.
     """
     return decode(cls, uncompressed(cls, bytes(data), limit))
 
 
 def activity_of(data: bytes) -> WorkerActivity:
-    """Return what a heartbeat says beside its statistics, as `deserialize` reads it.
-
-    Raises
-    ------
-    SerializationError
-        If the bytes are not a heartbeat.
-    """
+    """Return a heartbeat's fields after the statistics; raise `SerializationError`."""
     plain = uncompressed(ClusterWorkerHeartbeat, data)
     found = decode_end(WorkerActivity, plain, _UPTIME)
     if found is not None:
@@ -151,13 +118,9 @@ def activity_of(data: bytes) -> WorkerActivity:
 
 
 def uncompressed(cls: type[TPayload], data: bytes, limit: int = DEFAULT_LIMIT) -> bytes:
-    """Return the bytes of a record that was stored as one of `cls`, decompressed.
+    """Return the decompressed bytes of a record that was stored as one of `cls`.
 
-    Raises
-    ------
-    SerializationError
-        If there is no record, or it decompresses to more than `limit` bytes, or the compressed data
-        are damaged.
+    Raises `SerializationError` if there is no record, or as `decompress`.
     """
     if data == _DIRECTORY:
         raise SerializationError(

@@ -1,9 +1,8 @@
-"""Writes records in Thrift's binary protocol, as the release of Storm that reads them wants it.
+"""Writes records in Thrift's binary protocol, for a release of Storm.
 
-What does not fit its field is refused, with the path to it: bytes that a reader would refuse, or
-would take for something else, are never written. Fields go out in the order of the IDL, maps in
-their own order and sets in ascending order, so that equal records that were built alike give equal
-bytes.
+A value that does not fit its field raises an error with its path, so no reader gets bytes that it
+would refuse or misread. Fields are written in the IDL's order, maps in their own order and sets
+sorted, so that records built alike give equal bytes.
 """
 
 from __future__ import annotations
@@ -43,10 +42,10 @@ Writer = Callable[[Any, list[bytes]], None]
 
 
 class Release(Enum):
-    """Which release of Storm is to read what is written.
+    """The release of Storm that reads a record.
 
-    The two differ in one field: Storm 2 declares ``ClusterWorkerHeartbeat.time_secs`` as i32,
-    Storm 3 as i64, and each refuses a heartbeat that has the other. Our own readers take both.
+    The two differ in ``ClusterWorkerHeartbeat.time_secs``, i32 in Storm 2 and i64 in Storm 3, and
+    each refuses the other's heartbeats. Our readers accept both.
     """
 
     STORM_2 = 2
@@ -57,7 +56,7 @@ _STRUCT_WRITERS: dict[tuple[type, Release], Writer] = {}
 
 
 class _UnfitError(Exception):
-    """A record holds a value that its schema does not allow."""
+    """A value does not fit its schema."""
 
     def __init__(self, reason: str, *, path: str = "") -> None:
         super().__init__(f"{path}: {reason}" if path else reason)
@@ -66,23 +65,15 @@ class _UnfitError(Exception):
 
 
 def encode(record: TPayload, release: Release = Release.STORM_2) -> bytes:
-    """Write a record.
-
-    Parameters
-    ----------
-    record : object
-        An instance of a record class. Fields that are None are left out; maps are written in their
-        own order, sets in ascending order.
-    release : Release, optional
-        Which Storm is to read it.
+    """Encode a record; fields that are None are left out.
 
     Raises
     ------
     SerializationError
-        If a value does not have its field's type or range, a required field is None, or a union
-        does not have exactly one member.
+        A value does not have its field's type or range, a required field is None, or a union does
+        not have exactly one member.
     TypeError
-        If `record` is not of a record class.
+        The class is not a record class.
     """
     out: list[bytes] = []
     try:
@@ -240,7 +231,7 @@ def _map_writer(of: tuple[Type, Type], release: Release) -> Writer:
 
 def _key_writer(of: Type, release: Release) -> Writer:
     if of[0] == LIST:
-        # No list of Python's can be a dict's key.
+        # A Python list cannot be a dict's key.
         return _list_writer(of[1], release, expected="a tuple, as a key")
     return _writer(of, release)
 
