@@ -160,8 +160,8 @@ class Talk:
         store = PulseStore(self._rig.index, "instance", lambda: self._rig.now, limits)
         status = ServerStatus("instance", 1, 1, "0", 0, 0, 0, 0)
         self._events = EventCounts()
-        answerer = RequestHandler(store, lambda: status, max_size=max_size)
-        sessions = ClientSessions(answerer, Policy(), self._events, lambda: self._rig.now)
+        handler = RequestHandler(store, lambda: status, max_size=max_size)
+        sessions = ClientSessions(handler, Policy(), self._events, lambda: self._rig.now)
         self._max_size = max_size
         self._sizes = client_sizes
         self._clients: list[Client] = []

@@ -112,7 +112,7 @@ class Rig:
     """Channels of one engine on the running loop, and their clients."""
 
     def __init__(self, name: str, make_session: Any = None, **limits: Any) -> None:
-        chosen = pacemaker_server.load(name)
+        chosen = pacemaker_server.load_engine(name)
         self.index = chosen.pulse_index()
         self.now = 1_000.0
         #: What the channels told: (session, cause, reason) each.

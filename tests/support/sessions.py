@@ -60,10 +60,10 @@ def new_sessions(policy=None, index=None, **limits):
     """Return sessions, the store that they work on, and the clock of both."""
     clock = Clock()
     store = PulseStore(PulseIndex() if index is None else index, "instance", clock)
-    answerer = RequestHandler(
+    handler = RequestHandler(
         store, lambda: ServerStatus("instance", 1, 1, "0", 0, 0, 0, 0), **limits
     )
-    return ClientSessions(answerer, policy or Policy(), EventCounts(), clock), store, clock
+    return ClientSessions(handler, policy or Policy(), EventCounts(), clock), store, clock
 
 
 #: What a reader is after, and where it is.

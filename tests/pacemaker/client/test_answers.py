@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from stormkeeper.pacemaker.client.calls import fault_of, is_request, refusal, subject, type_name
+from stormkeeper.pacemaker.client.calls import fault_of, is_request, path_of, refusal, type_name
 from stormkeeper.pacemaker.wire import (
     Changes,
     ChangesRequest,
@@ -84,9 +84,9 @@ def test_a_response_and_a_control_message_are_no_requests():
 
 
 def test_the_subject_is_the_path_wherever_it_stands():
-    assert subject(Message(10, path="/a")) == "/a"
-    assert subject(Message(4, pulse=Pulse("/b", b""))) == "/b"
-    assert subject(Message(100, changes_request=ChangesRequest("/c", 0, 0, None))) == "/c"
+    assert path_of(Message(10, path="/a")) == "/a"
+    assert path_of(Message(4, pulse=Pulse("/b", b""))) == "/b"
+    assert path_of(Message(100, changes_request=ChangesRequest("/c", 0, 0, None))) == "/c"
 
 
 def test_a_refusal_says_who_what_and_the_remedy():

@@ -411,7 +411,7 @@ def test_a_step_for_which_there_is_no_thread_is_neither_a_refusal_nor_a_defect(m
         ScriptedPacemaker(Digest()) as peer,
         PacemakerClient(peer.address, identity=identity()) as client,
     ):
-        background = client._thread._background
+        background = client._thread._steps
         run = background.run
         monkeypatch.setattr(background, "run", lack)
         assert client.get_pulse("/a") == b"1"

@@ -2,7 +2,7 @@ import threading
 
 import pytest
 
-from stormkeeper.pacemaker.client.authentication import Background
+from stormkeeper.pacemaker.client.authentication import StepRunner
 from support.waiting import DEADLINE_SECS, until
 
 
@@ -11,7 +11,7 @@ def threads():
 
 
 def test_work_that_hangs_holds_up_one_thread_and_only_the_newest_piece_follows():
-    background, go_on, done = Background("background-test"), threading.Event(), []
+    background, go_on, done = StepRunner("background-test"), threading.Event(), []
     began = threading.Event()
     background.run(lambda: (began.set(), go_on.wait(DEADLINE_SECS)))
     assert began.wait(DEADLINE_SECS)
@@ -30,7 +30,7 @@ def test_a_piece_that_fails_keeps_no_later_one_from_being_done(caplog, kind):
     def fail():
         raise kind("on purpose")
 
-    background, done = Background("background-test"), []
+    background, done = StepRunner("background-test"), []
     background.run(fail)
     until(lambda: not threads())
     background.run(lambda: done.append("later"))
@@ -42,7 +42,7 @@ def test_a_piece_for_which_there_is_no_thread_keeps_no_later_one_from_being_done
     def refuse(_thread):
         raise RuntimeError("can't start new thread")
 
-    background, done = Background("background-test"), []
+    background, done = StepRunner("background-test"), []
     with monkeypatch.context() as shortage:
         shortage.setattr(threading.Thread, "start", refuse)
         with pytest.raises(RuntimeError):

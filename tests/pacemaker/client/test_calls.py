@@ -83,7 +83,7 @@ class Table(RuleBasedStateMachine):
     @invariant()
     def it_knows_its_size_and_its_oldest(self):
         assert len(self.table) == len(self.model)
-        assert self.table.exhausted == (len(self.given) > self.LAST_ID)
+        assert self.table.is_exhausted == (len(self.given) > self.LAST_ID)
         assert self.table.has_room == (
             len(self.model) < self.LIMIT and len(self.given) <= self.LAST_ID
         )

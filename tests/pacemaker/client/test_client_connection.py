@@ -9,7 +9,7 @@ from stormkeeper.errors import (
     RemoteProtocolError,
     UntrustedServerError,
 )
-from stormkeeper.pacemaker.client.socket_thread import PacemakerConnection, in_words
+from stormkeeper.pacemaker.client.client_connection import PacemakerConnection, describe_error
 from stormkeeper.pacemaker.wire import Message, MessageType, encode
 
 
@@ -55,7 +55,7 @@ def test_messages_come_whole_however_they_are_cut(pair):
     got = []
     for place in range(0, len(frames), 5):
         theirs.sendall(frames[place : place + 5])
-        messages, fault = connection.messages(connection.opened(connection.receive()))
+        messages, fault = connection.read_messages(connection.decrypt(connection.receive()))
         got += messages
         assert fault is None
     assert [message.message_id for message in got] == [7, 7, 7]
@@ -68,7 +68,7 @@ def test_messages_before_a_fault_are_not_lost(pair):
         other = PacemakerConnection(
             connection.socket, peer="p:1", max_message_size=1000, stream=None
         )
-        messages, fault = other.messages(whole + nonsense)
+        messages, fault = other.read_messages(whole + nonsense)
         assert [message.message_id for message in messages] == [7]
         assert isinstance(fault, RemoteProtocolError)
 
@@ -97,6 +97,6 @@ def test_an_alert_of_tls_is_known(pair):
 
 def test_a_name_that_cannot_be_looked_up_is_said_to_be_one():
     for number in (socket.EAI_NONAME, socket.EAI_AGAIN):
-        told = in_words(socket.gaierror(number, "so it is"))
+        told = describe_error(socket.gaierror(number, "so it is"))
         assert told == "the host's name could not be looked up: so it is"
-    assert in_words(ConnectionRefusedError(111, "x")).startswith("connection refused")
+    assert describe_error(ConnectionRefusedError(111, "x")).startswith("connection refused")

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from stormkeeper.pacemaker.client.dialer import Dialer
+from stormkeeper.pacemaker.client.client_connection import Dialer
 from support.pacemaker import nobody
 from support.waiting import DEADLINE_SECS, until
 

@@ -5,7 +5,7 @@ from stormkeeper.pacemaker.client.calls import (
     ClientCall,
     ServerExtensions,
     Verdict,
-    question,
+    make_question,
     unsupported,
 )
 from stormkeeper.pacemaker.wire import Message, MessageType, Pulse
@@ -23,64 +23,64 @@ def told(details):
 
 def test_storms_own_requests_pass_and_ask_nothing():
     gate = ServerExtensions()
-    assert gate.verdict(call(MessageType.SEND_PULSE)) is Verdict.SEND
+    assert gate.judge(call(MessageType.SEND_PULSE)) is Verdict.SEND
     assert gate.release() == []
 
 
 def test_the_first_of_an_extension_asks_and_all_wait():
     gate, calls = ServerExtensions(), [call(MessageType.CHANGES), call(MessageType.HELD)]
-    assert [gate.verdict(one) for one in calls] == [Verdict.ASK, Verdict.HOLD]
-    gate.told(told(TOLD_CHANGES))
+    assert [gate.judge(one) for one in calls] == [Verdict.ASK, Verdict.HOLD]
+    gate.take_answer(told(TOLD_CHANGES))
     assert gate.release() == calls
-    assert [gate.verdict(one) for one in calls] == [Verdict.SEND, Verdict.REFUSE]
+    assert [gate.judge(one) for one in calls] == [Verdict.SEND, Verdict.REFUSE]
 
 
 def test_a_java_pacemaker_tells_nothing_and_is_sent_none():
     gate = ServerExtensions()
-    gate.verdict(call(MessageType.CHANGES))
-    gate.told(told(None))
-    assert gate.verdict(call(MessageType.CHANGES)) is Verdict.REFUSE
+    gate.judge(call(MessageType.CHANGES))
+    gate.take_answer(told(None))
+    assert gate.judge(call(MessageType.CHANGES)) is Verdict.REFUSE
 
 
 def test_what_is_not_told_is_asked_for_again():
     gate = ServerExtensions()
-    gate.verdict(call(MessageType.CHANGES))
-    gate.refused()
-    assert gate.verdict(call(MessageType.CHANGES)) is Verdict.ASK
+    gate.judge(call(MessageType.CHANGES))
+    gate.take_refusal()
+    assert gate.judge(call(MessageType.CHANGES)) is Verdict.ASK
 
 
 @pytest.mark.parametrize("name", ["a(", "a[b", "*", "c++", "a|b", "{1", "a\\", "$x"])
 def test_a_listing_that_may_end_a_java_pacemaker_waits_for_the_word_of_the_server(name):
     listing = ClientCall(int(MessageType.GET_ALL_NODES_FOR_PATH), f"/w/{name}", b"", 1.0, 0.0)
     ours, java = ServerExtensions(), ServerExtensions()
-    assert ours.verdict(listing) is java.verdict(listing) is Verdict.ASK
-    ours.told(told(TOLD_CHANGES))
-    java.told(told(None))
-    assert ours.verdict(listing) is Verdict.SEND
-    assert java.verdict(listing) is Verdict.REFUSE
+    assert ours.judge(listing) is java.judge(listing) is Verdict.ASK
+    ours.take_answer(told(TOLD_CHANGES))
+    java.take_answer(told(None))
+    assert ours.judge(listing) is Verdict.SEND
+    assert java.judge(listing) is Verdict.REFUSE
     assert "p:1 is a Java Pacemaker" in str(unsupported("p:1", listing))
 
 
 @pytest.mark.parametrize("name", ["wc-1-1700000000", "host.example.com-6700", "a]b}", "Ünï code"])
 def test_any_other_listing_asks_nothing(name):
     listing = ClientCall(int(MessageType.GET_ALL_NODES_FOR_PATH), f"/w/{name}", b"", 1.0, 0.0)
-    assert ServerExtensions().verdict(listing) is Verdict.SEND
+    assert ServerExtensions().judge(listing) is Verdict.SEND
 
 
 def test_nonsense_is_the_servers_fault():
     with pytest.raises(RemoteProtocolError):
-        ServerExtensions().told(told(b"\x0f\x00"))
+        ServerExtensions().take_answer(told(b"\x0f\x00"))
 
 
 def test_calls_that_ended_meanwhile_are_not_held():
     gate, ended = ServerExtensions(), call(MessageType.CHANGES)
-    gate.verdict(ended)
+    gate.judge(ended)
     ended.settled = True
     gate.forget_settled()
     assert gate.release() == []
 
 
 def test_the_question_and_the_error():
-    assert question(1.0).path == "/.stormkeeper"
+    assert make_question(1.0).path == "/.stormkeeper"
     assert "p:1 has not told" in str(unsupported("p:1", call(MessageType.HELD)))
     assert "'held'" in str(unsupported("p:1", call(MessageType.HELD)))

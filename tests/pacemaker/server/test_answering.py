@@ -30,15 +30,15 @@ STATUS = ServerStatus("instance", 1, 2, "0.1.0", 3, 4, 5, 6)
 
 
 class Desk:
-    """An answerer with a store and a hand-driven clock."""
+    """An handler with a store and a hand-driven clock."""
 
     def __init__(self, **limits):
         self.now = 0.0
         self.store = PulseStore(PulseIndex(), "instance", lambda: self.now)
-        self.answerer = RequestHandler(self.store, lambda: STATUS, **limits)
+        self.handler = RequestHandler(self.store, lambda: STATUS, **limits)
 
     def ask(self, kind, message_id=1, **data):
-        frame = self.answerer.answer(encode(Message(kind, message_id, **data))[4:])
+        frame = self.handler.answer(encode(Message(kind, message_id, **data))[4:])
         assert int.from_bytes(frame[:4]) == len(frame) - 4
         return decode(frame[4:])
 
@@ -71,7 +71,7 @@ def test_storms_conversation_gets_storms_answers(desk):
     for name, request in golden.items():
         if not name.startswith("request."):
             continue
-        answer = desk.answerer.answer(request.frame[4:])
+        answer = desk.handler.answer(request.frame[4:])
         verb = name.removeprefix("request.")
         expected = golden[f"response.{verb}"]
         if verb == "get_all_pulse_for_path":
@@ -281,7 +281,7 @@ def test_a_path_of_no_text_is_refused_and_the_connection_goes_on(desk, path, wra
 
     for kind in REQUESTS:
         with pytest.raises(RequestRefusedError) as refused:
-            desk.answerer.answer(as_sent(kind))
+            desk.handler.answer(as_sent(kind))
         assert refused.value.cause == "path"
         assert decode(refused.value.answer[4:]) == Message(MessageType.NOT_AUTHORIZED, 5)
     assert desk.store.keys == 0
@@ -341,7 +341,7 @@ def test_an_answer_that_does_not_fit_a_frame_is_refused():
     # A request without a message id may be as large as a frame; its answer has one.
     path = field(STRING, 1, string("/p"))
     pulse = path + field(STRING, 2, string(bytes(120))) + b"\0"
-    desk.answerer.answer(
+    desk.handler.answer(
         b"\x08\0\1\0\0\0\4" + field(STRUCT, 2, field(STRUCT, 2, pulse) + b"\0") + b"\0"
     )
     desk.store.put(b"/p", bytes(170))
@@ -359,7 +359,7 @@ def test_what_goes_the_general_way_is_answered_alike(desk):
         Message(MessageType.GET_PULSE, 5, path=RESERVED_PATH),
     ]:
         payload = encode(message)[4:]
-        assert desk.answerer.answer(unknown + payload) == desk.answerer.answer(payload)
+        assert desk.handler.answer(unknown + payload) == desk.handler.answer(payload)
     assert desk.store.pulses_received == 2
 
 
@@ -368,11 +368,11 @@ def test_many_pulses_are_deleted_in_several_turns(desk):
         desk.send(f"/t/{n % 7}/{n}")
     desk.send("/other")
     payload = encode(Message(MessageType.DELETE_PATH, 8, path="/t"))[4:]
-    assert desk.answerer.answer(payload) is None
+    assert desk.handler.answer(payload) is None
     assert desk.store.keys == 151
-    assert desk.answerer.answer(payload) is None
-    assert desk.answerer.asked[MessageType.DELETE_PATH] == 0
-    answer = desk.answerer.answer(payload)
+    assert desk.handler.answer(payload) is None
+    assert desk.handler.asked[MessageType.DELETE_PATH] == 0
+    answer = desk.handler.answer(payload)
     assert decode(answer[4:]) == Message(MessageType.DELETE_PATH_RESPONSE, 8)
-    assert desk.answerer.asked[MessageType.DELETE_PATH] == 1
+    assert desk.handler.asked[MessageType.DELETE_PATH] == 1
     assert [entry.path for entry in desk.store.pulses(b"/")] == [b"/other"]

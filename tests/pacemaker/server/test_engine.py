@@ -10,7 +10,7 @@ import pytest
 import stormkeeper.pacemaker.server as package
 from stormkeeper.errors import ConfigError
 from stormkeeper.pacemaker.server.asyncio_channels import AsyncioChannels
-from stormkeeper.pacemaker.server.pacemaker_server import load
+from stormkeeper.pacemaker.server.pacemaker_server import load_engine
 from stormkeeper.pacemaker.server.pulse_index import PulseIndex
 from support.engines import ENGINES
 
@@ -18,7 +18,7 @@ MODULE = "stormkeeper.pacemaker.server._compiled"
 
 
 def test_the_interpreted_one_is_always_there():
-    engine = load("interpreted")
+    engine = load_engine("interpreted")
     assert engine[2:] == (PulseIndex, AsyncioChannels)
     assert engine.description == "interpreted (as pacemaker.engine says)"
 
@@ -34,16 +34,16 @@ def test_the_compiled_one_is_built_where_it_can_be():
 @pytest.mark.skipif("compiled" not in ENGINES, reason="no compiled engine was built here")
 @pytest.mark.parametrize("choice", ["auto", "compiled"])
 def test_the_compiled_one_where_it_was_built(choice):
-    engine = load(choice)
+    engine = load_engine(choice)
     assert engine.name == engine.description == "compiled"
     assert engine.pulse_index is sys.modules[MODULE].PulseIndex
 
 
 @pytest.mark.parametrize("choice", ENGINES)
 def test_over_tls_it_is_asyncio_and_says_so(choice):
-    engine = load(choice).over_tls()
+    engine = load_engine(choice).over_tls()
     assert engine.channels is AsyncioChannels
-    assert engine.pulse_index is load(choice).pulse_index
+    assert engine.pulse_index is load_engine(choice).pulse_index
     assert engine.name.startswith("interpreted")
     assert engine.description.startswith("interpreted (")
     if choice == "compiled":
@@ -57,7 +57,7 @@ def without_the_module(monkeypatch):
 
 def test_without_it_automatic_is_interpreted(monkeypatch):
     without_the_module(monkeypatch)
-    engine = load("auto")
+    engine = load_engine("auto")
     assert engine.name == "interpreted"
     assert "no C compiler was there when stormkeeper was installed" in engine.description
 
@@ -65,7 +65,7 @@ def test_without_it_automatic_is_interpreted(monkeypatch):
 def test_without_it_compiled_is_refused_with_a_remedy(monkeypatch):
     without_the_module(monkeypatch)
     with pytest.raises(ConfigError, match=r"pacemaker\.engine: .*install a C compiler.*set auto"):
-        load("compiled")
+        load_engine("compiled")
 
 
 def test_one_that_cannot_be_loaded_is_told_from_none(monkeypatch, tmp_path):
@@ -73,4 +73,4 @@ def test_one_that_cannot_be_loaded_is_told_from_none(monkeypatch, tmp_path):
     monkeypatch.delitem(sys.modules, MODULE)
     (tmp_path / "_compiled.py").write_text("raise ImportError('undefined symbol: x')")
     monkeypatch.setattr(package, "__path__", [str(tmp_path)])
-    assert "cannot be loaded: undefined symbol" in load("auto").description
+    assert "cannot be loaded: undefined symbol" in load_engine("auto").description

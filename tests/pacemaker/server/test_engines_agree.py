@@ -103,8 +103,8 @@ async def converse(name, stream, sizes, limits):
     store = PulseStore(rig.index, "instance", lambda: clock[0], limits)
     describe = ServerStatus("instance", 1, 1, "0", 0, 0, 0, 0)
     events = EventCounts()
-    answerer = RequestHandler(store, lambda: describe, max_size=MAX_SIZE)
-    sessions = ClientSessions(answerer, Policy(), events, lambda: clock[0])
+    handler = RequestHandler(store, lambda: describe, max_size=MAX_SIZE)
+    sessions = ClientSessions(handler, Policy(), events, lambda: clock[0])
     rig.now = clock[0]
     async with rig:
         client = rig.connect()

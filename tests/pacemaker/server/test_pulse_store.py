@@ -218,7 +218,7 @@ class StoreMachine(RuleBasedStateMachine):
             directory = stack.pop()
             assert directory.census is self.store._root.census
             if directory.parent is not None:
-                census.born(directory.name)
+                census.add(directory.name)
             assert directory.pulses == len(list(directory.walk()))
             assert directory.pulses > 0 or directory.parent is None
             for entry in directory._leaves:

@@ -37,7 +37,7 @@ def test_what_can_change_changes_and_the_rest_is_told():
         "pacemaker.tls.ca.file": "/ca.pem",
         "ui.port": 1,
     }
-    found = pacemaker_server.compare(defaults(), defaults().with_values(new))
+    found = pacemaker_server.compare_confs(defaults(), defaults().with_values(new))
     assert found.changes == (
         "pacemaker.auth.writes = true (was false)",
         "pacemaker.childopts",
@@ -49,14 +49,16 @@ def test_what_can_change_changes_and_the_rest_is_told():
     assert found.conf["pacemaker.port"] == 6699
     assert found.conf["pacemaker.max.connections"] == 7
     # What waits is told again the next time.
-    assert pacemaker_server.compare(found.conf, defaults().with_values(new)).later == found.later
-    assert pacemaker_server.compare(defaults(), defaults()).changes == ()
+    assert (
+        pacemaker_server.compare_confs(found.conf, defaults().with_values(new)).later == found.later
+    )
+    assert pacemaker_server.compare_confs(defaults(), defaults()).changes == ()
 
 
 def test_what_is_told_of_a_reload_is_one_truth():
     def told(**new):
         new = {f"pacemaker.{key.replace('_', '.')}": value for key, value in new.items()}
-        return pacemaker_server.compare(defaults(), defaults().with_values(new)).describe()
+        return pacemaker_server.compare_confs(defaults(), defaults().with_values(new)).describe()
 
     now, later = "pacemaker.max.connections = 7 (was 0)", "pacemaker.port = 1 (was 6699)"
     assert told() == "nothing has changed"
@@ -96,13 +98,13 @@ def test_a_fingerprint_tells_contents_apart(tmp_path):
     first.write_text("ab")
     second.write_text("c")
     conf = {"x": str(first), "y": str(second), "z": None}
-    before = pacemaker_server.fingerprint(conf, ("x", "y", "z"))
-    assert pacemaker_server.fingerprint(conf, ("x", "y", "z")) == before
+    before = pacemaker_server.hash_files(conf, ("x", "y", "z"))
+    assert pacemaker_server.hash_files(conf, ("x", "y", "z")) == before
     first.write_text("a")
     second.write_text("bc")
-    assert pacemaker_server.fingerprint(conf, ("x", "y", "z")) != before
+    assert pacemaker_server.hash_files(conf, ("x", "y", "z")) != before
     second.unlink()
-    assert pacemaker_server.fingerprint(conf, ("x", "y", "z")) != before
+    assert pacemaker_server.hash_files(conf, ("x", "y", "z")) != before
 
 
 def test_what_is_wrong_changes_nothing():

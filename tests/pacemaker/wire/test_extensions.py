@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from thriftpy2.transport import TMemoryBuffer
 
 from stormkeeper.errors import RemoteProtocolError
-from stormkeeper.pacemaker.wire.messages import extensions_told
+from stormkeeper.pacemaker.wire.messages import read_extensions
 from stormkeeper.thrift.pacemaker import ServerInfo
 
 
@@ -30,26 +30,26 @@ def written(names):
 
 @given(st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=10), max_size=5))
 def test_it_reads_what_thrift_writes(names):
-    assert extensions_told(written(names)) == set(names)
+    assert read_extensions(written(names)) == set(names)
 
 
 def test_a_server_that_says_nothing_has_no_extension():
-    assert extensions_told(None) == frozenset()
-    assert extensions_told(b"\x00") == frozenset()
+    assert read_extensions(None) == frozenset()
+    assert read_extensions(b"\x00") == frozenset()
 
 
 @pytest.mark.parametrize("garbage", [b"", b"hello", b"\x0f\x00\x04\x0b\x00\x00\x00\x02", b"\x7f"])
 def test_garbage_is_the_servers_fault(garbage):
     with pytest.raises(RemoteProtocolError):
-        extensions_told(garbage)
+        read_extensions(garbage)
 
 
 def test_a_list_of_something_else_is_passed_over():
     numbers = b"\x0f\x00\x04\x08\x00\x00\x00\x02" + b"\x00\x00\x00\x01" * 2 + b"\x00"
-    assert extensions_told(numbers) == frozenset()
+    assert read_extensions(numbers) == frozenset()
 
 
 @given(st.binary(max_size=200))
 def test_any_bytes_are_read_or_refused(data):
     with contextlib.suppress(RemoteProtocolError):
-        assert isinstance(extensions_told(data), frozenset)
+        assert isinstance(read_extensions(data), frozenset)

@@ -1,4 +1,4 @@
-"""Proving to a server who we are before anything else leaves on a new connection; without I/O.
+"""The client's half of an authentication, before anything else on a connection; without I/O.
 
 ::
 
@@ -9,25 +9,20 @@
     KERBEROS  client: token …                         server: token …
               client: token                           server: control SASL_COMPLETE, twice
 
-SCRAM goes like DIGEST. The rules that hold here:
+SCRAM goes like DIGEST. The rules:
 
-- **Nothing harms a Java Pacemaker.** One that wants no authentication ends, the whole daemon, at a
-  control message or a token. So a request that every Pacemaker knows comes first: who answers it
-  wants no authentication, and is sent nothing more. One that does want it ends at a control message
-  or a token that follows a plain message on the same connection. So the question has a connection
-  of its own, and the authentication begins another.
-- **The question is EXISTS.** Who only wants to know what a server of ours is, asks it with
-  GET_PULSE. So the server can tell a client that is about to authenticate from one that does not
-  know that it has to.
-- **The question is asked each time.** Another server may have taken the place of the one that
-  answered it before. Both connections go to the same address, of a host that has several, and the
-  second is made within the patience of one try, in which no Java Pacemaker starts.
-- **One case is left**: a Java Pacemaker of the method KERBEROS ends at the control message with
-  which DIGEST and SCRAM begin, and refuses the question in the same words as one of DIGEST.
-- **Both sides prove themselves.** The server's word that we are authenticated counts only once the
-  mechanism is complete: with DIGEST, SCRAM and KERBEROS the server proves that it knows the secret.
-- **Steps may block**, as Kerberos asks its own servers for tickets. They are given out as work to
-  be done elsewhere; what comes meanwhile waits.
+- A Java Pacemaker without authentication ends, the whole daemon, at a control message or token, so
+  a harmless request comes first; an answer means that the server wants no authentication. A Java
+  Pacemaker with authentication ends at a control message or token after a plain request on the same
+  connection, so the authentication uses another connection.
+- The request is EXISTS, as clients ask what a server is with GET_PULSE: so a server can tell a
+  client about to authenticate from one that lacks the method.
+- The request precedes every authentication, as another server may have taken over the address. Both
+  connections go to the same address within the time of one try, in which no Java Pacemaker starts.
+- One case is left: a Java Pacemaker with KERBEROS ends at the control message of DIGEST and SCRAM,
+  and refuses EXISTS like one with DIGEST.
+- SASL_COMPLETE counts only once the mechanism is complete, as the server must prove itself too.
+- Steps may block, as Kerberos asks its own servers; they are effects, done by a `StepRunner`.
 """
 
 import logging
@@ -50,26 +45,19 @@ from stormkeeper.pacemaker.wire.message_codec import (
 from stormkeeper.sasl import Mechanism
 from stormkeeper.sasl.mechanism import SAME_METHOD
 
-#: Tokens that are taken from a server: the longest mechanism, Kerberos with its layers, has two.
+#: Tokens accepted from a server; the longest mechanism, Kerberos, has two.
 _MAX_TOKENS: Final = 8
 
-#: Seconds that a step of an authentication may take on our side: Kerberos asks one after another of
-#: its servers, a second each.
+#: Seconds for a step of the client: Kerberos asks its servers one by one, a second each.
 STEP_TIMEOUT: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who we are to one server.
+    """Credentials for one server.
 
-    Parameters
-    ----------
-    method
-        The value of ``pacemaker.auth.method``, for messages.
-    mechanism
-        Makes the client's half of one authentication.
-    remedy
-        What to check when the server does not take us for who we say we are: keys and files.
+    `mechanism` makes the client's half of one authentication. `method`, the value of
+    ``pacemaker.auth.method``, and `remedy`, advice on keys and files, appear in errors.
     """
 
     method: str
@@ -81,15 +69,7 @@ Todo = list[Send | Reconnect | Compute]
 
 
 class ClientAuthentication:
-    """The authentication with a server: the connection of the question, and the one that follows.
-
-    Parameters
-    ----------
-    peer
-        Name of the server in messages.
-    identity
-        Who we are.
-    """
+    """One authentication with the server `peer`, over two connections."""
 
     __slots__ = (
         "_has_said",
@@ -107,38 +87,34 @@ class ClientAuthentication:
     def __init__(self, peer: str, identity: Identity) -> None:
         self._peer = peer
         self._identity = identity
-        #: Made with the first step, as that may block too.
+        #: Made with the first step, as making it may block.
         self._mechanism: Mechanism | None = None
-        #: Whether the server has said, on the first connection, that it wants authentication.
+        #: Whether the first connection has shown that the server wants authentication.
         self._is_wanted = False
         self._tokens = 0
-        #: Whether anything has left that has to do with who we are: a token.
+        #: Whether the client has sent a token.
         self._has_said = False
-        #: Messages that came while a step was being computed.
+        #: Messages received during a step.
         self._unread: deque[Message] = deque()
-        #: The step that is being computed.
+        #: The running step.
         self.work: Compute | None = None
-        #: Whether we have begun to prove ourselves: a connection that ends now ends because of it,
-        #: as the password is wrong, or the method another.
+        #: Whether the first step is done: from then on the end of the connection means a wrong
+        #: password or method.
         self.has_begun = False
         self.is_done = False
 
     def connected(self) -> Todo:
-        """Note that a connection is made, the first or the second; return what to do."""
+        """Handle the first or second connection."""
         if not self._is_wanted:
             return [Send(encode(Message(MessageType.EXISTS, 0, path=RESERVED_PATH)))]
         self.work = Compute(self._start)
         return [self.work]
 
     def received(self, message: Message) -> Todo:
-        """Take the server's next message; return what to do.
+        """Handle a message of the server.
 
-        Raises
-        ------
-        NotAuthorizedError
-            If server and client cannot agree. Another try would not help.
-        RemoteProtocolError
-            If the message has no place here.
+        Raises `NotAuthorizedError` if a retry would not help, and `RemoteProtocolError` for a
+        message out of order.
         """
         if not self._is_wanted:
             self._take_first(message)
@@ -148,7 +124,7 @@ class ClientAuthentication:
         return self._go_on()
 
     def computed(self, token: bytes | None) -> Todo:
-        """Take what `work` returned; return what to do. Raises as `received`."""
+        """Handle the result of a step; raises as `received` does."""
         self.work = None
         answer: Todo = []
         self.has_begun = True
@@ -160,9 +136,9 @@ class ClientAuthentication:
         return answer + self._go_on()
 
     def refusal(self, reason: str) -> NotAuthorizedError:
-        """Make the error that says that the authentication failed, and what to check."""
+        """Make the error of a failed authentication, with advice."""
         identity = self._identity
-        # Only if a token was sent can keys or passwords be wrong.
+        # Keys or passwords can only be wrong if a token was sent.
         is_of_method = reason.endswith(SAME_METHOD) and not self._has_said
         remedy = "" if is_of_method else f"; {identity.remedy}"
         return NotAuthorizedError(
@@ -171,25 +147,25 @@ class ClientAuthentication:
         )
 
     def ended(self, reason: str) -> NotAuthorizedError:
-        """Make the error that says that the connection ended meanwhile, and what to check.
+        """Make the error of a connection that ended during the authentication.
 
-        So a Pacemaker tells that a password is wrong; and, when it has sent no token yet, that it
-        knows nothing of the method.
+        A Pacemaker ends the connection for a wrong password, or, before its first token, for an
+        unknown method.
         """
         return self.refusal(reason + self._doubt())
 
     def patience(self, try_timeout: float) -> float:
-        """Return the seconds that the next step may take, the server's or our own."""
+        """Return the seconds for the next step of either side."""
         return try_timeout if self.work is None else STEP_TIMEOUT
 
     def overdue(self, try_timeout: float) -> str:
-        """Say what was waited for in vain, and how long."""
+        """Describe a timeout."""
         if self.work is not None:
             return f"no credentials from our own side within {STEP_TIMEOUT:g} s"
         return f"no answer within {try_timeout:g} s in the authentication{self._doubt()}"
 
     def is_repetition(self, message: Message) -> bool:
-        """Whether `message` says once more that we are authenticated, as with KERBEROS."""
+        """Return whether `message` is a second SASL_COMPLETE, as with KERBEROS."""
         return (
             self.is_done
             and message.type == MessageType.CONTROL_MESSAGE
@@ -197,7 +173,7 @@ class ClientAuthentication:
         )
 
     def _doubt(self) -> str:
-        """Ask, in a message, about the method if the server has gone into nothing so far."""
+        """Suggest another method if the server has sent no token."""
         if not self.has_begun or self._tokens:
             return ""
         return f" before its first token; {SAME_METHOD}"
@@ -219,7 +195,7 @@ class ClientAuthentication:
         return [] if self.work is None or self.work is under_way else [self.work]
 
     def _take_first(self, message: Message) -> None:
-        """See from the answer to the first request whether the server wants authentication."""
+        """Check from the answer to EXISTS that the server wants authentication."""
         if message.type == MessageType.EXISTS_RESPONSE:
             raise NotAuthorizedError(
                 f"{self._peer} asks nobody to authenticate, and this client is to do so with"
@@ -230,7 +206,7 @@ class ClientAuthentication:
             raise _out_of_place(message)
 
     def _take_end(self, message: Message) -> None:
-        """Take a message that ends the authentication, well or not."""
+        """Handle a message that ends the authentication."""
         if message.type == MessageType.NOT_AUTHORIZED:
             raise self.refusal("the server refused")
         if message.type != MessageType.CONTROL_MESSAGE:
@@ -263,13 +239,11 @@ log = logging.getLogger(__name__)
 Work = Callable[[], None]
 
 
-class Background:
-    """Does work elsewhere; safe for many threads.
+class StepRunner:
+    """Runs blocking steps in a thread that ends with the last step; thread-safe.
 
-    Parameters
-    ----------
-    name
-        Of the thread.
+    A step cannot be stopped: the next one waits for its end, and of several waiting steps only the
+    newest runs.
     """
 
     def __init__(self, name: str) -> None:
@@ -279,12 +253,12 @@ class Background:
         self._is_running = False
 
     def run(self, work: Work) -> None:
-        """Do `work`; it takes the place of work that was not begun yet. Its errors are logged."""
+        """Run `work` in place of waiting work; errors are logged."""
         with self._lock:
             self._next = work
             if self._is_running:
                 return
-            # Only now, as there may be no more threads; it waits for the lock.
+            # Set `_is_running` afterwards, as the start may fail.
             threading.Thread(target=self._run, name=self._name, daemon=True).start()
             self._is_running = True
 
@@ -298,5 +272,5 @@ class Background:
             try:
                 work()
             except BaseException:
-                # Else no later piece would ever be begun.
+                # Without this no later step would run.
                 log.exception("%s failed: this is a defect of Stormkeeper", self._name)

@@ -1,15 +1,16 @@
-"""Calls of a client, the effects that follow from them, and the requests under way.
+"""Calls of a client: requests under way on a connection, their effects, and their answers.
 
-A `ClientCall` goes into a `ClientProtocol`, effects come out, in order. `InFlight` has
-the requests that were sent on one connection and are not answered yet. Its rules:
+A `ClientCall` enters a `ClientProtocol`, effects leave it in order. `InFlight` holds the unanswered
+requests of one connection:
 
-- Each request on a connection has its own message id, counting up from 0. Storm's client has a
-  hundred slots and frees a slot before it has read the answer, so that under load one thread gets
-  the answer of another.
-- A Pacemaker answers in the order of the requests, and copies the id. The next answer must
-  therefore have the id of the oldest request. Any other id is a fault that ends the connection.
-- A slot is free again when its answer has come or the connection has ended, even if nobody waits
-  for the answer any longer.
+- Message ids count up from 0. Storm's client has a hundred slots and frees a slot before it reads
+  the answer, so that under load one thread gets another's answer.
+- A Pacemaker answers in order and copies the id, so the next answer must have the id of the oldest
+  request. Any other id ends the connection.
+- A slot is free when its answer has come or the connection has ended, even if the caller gave up.
+
+The type of an answer is the request's plus one, or NOT_AUTHORIZED. `ServerExtensions` holds back
+the first request that would end a Java Pacemaker until the server has described itself.
 """
 
 from collections import deque
@@ -25,36 +26,30 @@ from stormkeeper.errors import (
     UnsupportedExtensionError,
 )
 from stormkeeper.pacemaker.wire import RESERVED_PATH, VERBS, Message, MessageType, encode
-from stormkeeper.pacemaker.wire.messages import extensions_told, listing_ends_java
+from stormkeeper.pacemaker.wire.messages import listing_ends_java, read_extensions
 
 #: Bytes at the end of a request's frame: the i32 message id and the stop of the struct.
 _ID_AND_STOP: Final = 5
 
-#: Requests under way on one connection at most, as in Storm's own client.
+#: Requests under way on one connection, as in Storm's client.
 MAX_IN_FLIGHT: Final = 100
 
-#: The largest id that fits the i32 of ``HBMessage.message_id``.
+#: The largest i32.
 MAX_MESSAGE_ID: Final = 0x7FFFFFFF
+
+_NEVER: Final = float("inf")
+
+
+class WrongAnswerError(RemoteProtocolError):
+    """The server sent no valid answer to the request; a retry would not help."""
 
 
 @dataclass(eq=False, slots=True)
 class ClientCall:
-    """One try of a request that somebody waits for.
+    """One try of a request.
 
-    Parameters
-    ----------
-    kind
-        Its message type.
-    path
-        What it is about; names it in messages.
-    frame
-        The whole frame, with any message id.
-    deadline
-        The time by which it is settled at the latest.
-    started
-        The time of the first try; for messages.
-    tries
-        How many tries this makes; for messages.
+    `frame` holds any message id. `deadline` and `started` (of the first try) are times of the
+    client's clock. `path`, `started` and `tries` appear in errors.
     """
 
     kind: int
@@ -68,38 +63,38 @@ class ClientCall:
 
 @dataclass(frozen=True, slots=True)
 class Connect:
-    """Make a connection, then tell `ClientProtocol.connected` or `ClientProtocol.failed`."""
+    """Connect, then call `ClientProtocol.connected` or `ClientProtocol.failed`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reconnect:
-    """Close the connection and make another to the same address; otherwise as `Connect`."""
+    """Close the connection and connect to the same address; then as `Connect`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Send `data` on the connection, after whatever is not sent yet."""
+    """Send `data` after all unsent bytes."""
 
     data: bytes
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Compute:
-    """Do `work`, where it may block, then tell `ClientProtocol.computed` what came of it."""
+    """Do `work`, which may block, then call `ClientProtocol.computed` with the result."""
 
     work: Callable[[], bytes | None]
 
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """Close the connection, or give up making it."""
+    """Close the connection, or stop connecting."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Settle:
-    """Tell who made `call` how it ended."""
+    """Complete the future of `call`."""
 
     call: ClientCall
     outcome: Message | StormkeeperError
@@ -108,21 +103,8 @@ class Settle:
 Effect = Connect | Reconnect | Send | Compute | Drop | Settle
 
 
-def with_message_id(frame: bytes, message_id: int) -> bytes:
-    """Put another message id into a request's frame, which ends with it and a stop byte."""
-    return b"".join((frame[:-_ID_AND_STOP], message_id.to_bytes(4, "big"), b"\x00"))
-
-
 class InFlight:
-    """The in-flight table of one connection.
-
-    Parameters
-    ----------
-    limit
-        Requests under way at most.
-    last_id
-        The last id that is given; after it the connection has to be replaced.
-    """
+    """Unanswered requests of one connection; after message id `last_id` it must be replaced."""
 
     __slots__ = ("_entries", "_last_answer", "_last_id", "_last_life", "_limit", "_next_id")
 
@@ -140,15 +122,15 @@ class InFlight:
     @property
     def has_room(self) -> bool:
         """Whether another request may be sent now."""
-        return len(self._entries) < self._limit and not self.exhausted
+        return len(self._entries) < self._limit and not self.is_exhausted
 
     @property
-    def exhausted(self) -> bool:
-        """Whether every id was given: this connection can send no more."""
+    def is_exhausted(self) -> bool:
+        """Whether all message ids of the connection are used."""
         return self._next_id > self._last_id
 
     def add(self, call: ClientCall, now: float) -> int:
-        """Take a slot for `call`, whose request leaves at time `now`; return its message id."""
+        """Add a call whose request is sent at `now`; return the message id."""
         if not self.has_room:
             raise AssertionError("a request was sent without asking has_room")
         message_id = self._next_id
@@ -157,12 +139,9 @@ class InFlight:
         return message_id
 
     def answer(self, message_id: int | None, now: float) -> ClientCall:
-        """Free the slot that an answer is for and return the call.
+        """Remove and return the call of an answer.
 
-        Raises
-        ------
-        RemoteProtocolError
-            If the answer is not for the oldest request.
+        Raises `RemoteProtocolError` if the answer is not for the oldest request.
         """
         if not self._entries:
             raise RemoteProtocolError(
@@ -179,154 +158,125 @@ class InFlight:
         return call
 
     def alive(self, now: float) -> None:
-        """Note that the peer took or sent some bytes at time `now`."""
+        """Record that the server took or sent bytes at `now`."""
         self._last_life = now
 
     def oldest(self) -> ClientCall | None:
-        """Return the call that has waited longest; None if nothing is open."""
+        """Return the oldest call, or None."""
         return self._entries[0][1] if self._entries else None
 
     def quiet_since(self) -> float | None:
-        """Return since when the peer owes an answer and shows no life; None if it owes nothing.
+        """Return since when the server owes an answer without sending bytes, or None.
 
-        An answer of 10 MB takes longer than a try on a slow line, so each piece of it counts.
+        Each piece of a large answer counts, as 10 MB may take longer than a try.
         """
         return max(self._entries[0][2], self._last_life) if self._entries else None
 
     def unanswered_since(self) -> float | None:
-        """Return since when the oldest request is the next to be answered; None if there is none.
+        """Return since when the oldest request is the next to be answered, or None.
 
-        Unlike `quiet_since` this does not move with every byte: it bounds what a peer can gain by
-        sending an answer that never ends.
+        Pieces of an answer do not count, which bounds an answer without end.
         """
         return max(self._entries[0][2], self._last_answer) if self._entries else None
 
     def drain(self) -> list[ClientCall]:
-        """Empty the table of a connection that is gone; return its calls, oldest first."""
+        """Remove and return all calls, oldest first."""
         calls = [call for _, call, _ in self._entries]
         self._entries.clear()
         return calls
 
 
-_NEVER: Final = float("inf")
-
-
 class Verdict(Enum):
-    """What becomes of a call."""
+    """What to do with a call that needs an extension."""
 
     SEND = "send"
-    #: Keep it: the server is being asked.
+    #: Keep the call until the server has described itself.
     HOLD = "hold"
-    #: Keep it, and send `question`.
+    #: Keep the call, and send `make_question`.
     ASK = "ask"
-    #: The server does not have it.
+    #: The server lacks the extension.
     REFUSE = "refuse"
 
 
 class ServerExtensions:
-    """What one connection's server has, and the calls that wait to hear of it."""
+    """Extensions of one connection's server, and the calls held until they are known."""
 
-    __slots__ = ("_asking", "_held", "_told", "may_read")
+    __slots__ = ("_extensions", "_held", "_is_asking", "may_read")
 
     def __init__(self) -> None:
         self._held: list[ClientCall] = []
-        #: Extensions that the server told of; None before it was asked.
-        self._told: frozenset[str] | None = None
-        self._asking = False
-        #: Whether the server answers this client when it is asked who it is; None before.
+        #: None until the server has described itself.
+        self._extensions: frozenset[str] | None = None
+        self._is_asking = False
+        #: Whether the server describes itself to this client; None before the question.
         self.may_read: bool | None = None
 
-    def verdict(self, call: ClientCall) -> Verdict:
-        """Decide on a call; one that is to wait is held from now on."""
+    def judge(self, call: ClientCall) -> Verdict:
+        """Decide on a call, and hold the call for HOLD and ASK."""
         extension = VERBS[call.kind].extension
-        if extension is None and not _lists_what_ends_java(call):
+        if extension is None and not _ends_java(call):
             return Verdict.SEND
-        if self._told is not None:
-            # Every server of ours has some extension.
-            is_there = bool(self._told) if extension is None else extension in self._told
-            return Verdict.SEND if is_there else Verdict.REFUSE
+        if self._extensions is not None:
+            # Every Stormkeeper server has some extension.
+            has_it = bool(self._extensions) if extension is None else extension in self._extensions
+            return Verdict.SEND if has_it else Verdict.REFUSE
         self._held.append(call)
-        if self._asking:
+        if self._is_asking:
             return Verdict.HOLD
-        self._asking = True
+        self._is_asking = True
         return Verdict.ASK
 
-    def told(self, answer: Message) -> None:
-        """Take the server's answer about itself.
-
-        Raises
-        ------
-        RemoteProtocolError
-            If it is not readable.
-        """
-        self._told = extensions_told(answer.pulse.details if answer.pulse else None)
+    def take_answer(self, answer: Message) -> None:
+        """Read the server's description of itself; raises `RemoteProtocolError`."""
+        self._extensions = read_extensions(answer.pulse.details if answer.pulse else None)
         self.may_read = True
 
-    def refused(self) -> None:
-        """Note that the server does not say what it is. The next call asks again."""
-        self._asking = False
+    def take_refusal(self) -> None:
+        """Record that the server refused the question; the next call asks again."""
+        self._is_asking = False
         self.may_read = False
 
     def release(self) -> list[ClientCall]:
-        """Return the calls that wait, oldest first, and hold them no longer."""
+        """Return the held calls, oldest first, and hold them no longer."""
         held, self._held = self._held, []
         return held
 
     def forget_settled(self) -> None:
-        """Hold no calls that have ended meanwhile."""
+        """Drop settled calls."""
         self._held = [call for call in self._held if not call.settled]
 
 
-def question(now: float) -> ClientCall:
-    """Make the client's own call that asks a server what it is.
+def with_message_id(frame: bytes, message_id: int) -> bytes:
+    """Replace the message id of a request's frame, which ends with the id and a stop byte."""
+    return b"".join((frame[:-_ID_AND_STOP], message_id.to_bytes(4, "big"), b"\x00"))
 
-    It has no deadline: it lives as long as the connection, whose patience bounds it.
-    """
+
+def make_question(now: float) -> ClientCall:
+    """Make the client's own call for the server's description; the connection bounds its time."""
     frame = encode(Message(MessageType.GET_PULSE, 0, path=RESERVED_PATH))
     return ClientCall(MessageType.GET_PULSE, RESERVED_PATH, frame, _NEVER, now)
 
 
-def unsupported(peer: str, call: ClientCall) -> UnsupportedExtensionError:
-    """Make the error of a call that may not be sent to the server `peer`."""
-    if _lists_what_ends_java(call):
-        return UnsupportedExtensionError(
-            f"{peer} is a Java Pacemaker, and what lies below {call.path} was not asked for: it"
-            " takes a path for a regular expression, and ends at one that is none"
-        )
-    return UnsupportedExtensionError(
-        f"{peer} has not told that it has the extension {VERBS[call.kind].extension!r}, so"
-        f" {type_name(call.kind)} {call.path} was not sent (it would end a Java Pacemaker)"
-    )
-
-
-def _lists_what_ends_java(call: ClientCall) -> bool:
-    return call.kind == MessageType.GET_ALL_NODES_FOR_PATH and listing_ends_java(call.path)
-
-
-class WrongAnswerError(RemoteProtocolError):
-    """A server answered a request with what is no answer to it; another try would not help."""
-
-
 def is_request(kind: int | None) -> bool:
-    """Whether a message of type `kind` is a question with exactly one answer."""
+    """Return whether messages of type `kind` have exactly one answer."""
     return kind in VERBS
 
 
 def type_name(kind: int | None) -> str:
-    """Name a message type for people: ``GET_PULSE``, or its number if it is unknown."""
+    """Name a message type for people: ``GET_PULSE``, or the number of an unknown type."""
     try:
         return MessageType(-1 if kind is None else kind).name
     except ValueError:
         return f"type {kind}"
 
 
-def asked(kind: int, path: str) -> str:
-    """Return what a request of a type asks for, as in ``a request to read /a``."""
+def describe_request(kind: int, path: str) -> str:
+    """Describe a request for people: ``a request to read /a``."""
     return f"a request to {VERBS[kind].deed} {path}"
 
 
-def subject(message: Message) -> str:
-    """Return the path that a request is about."""
+def path_of(message: Message) -> str:
+    """Return the path of a request."""
     if message.pulse is not None:
         return message.pulse.id
     if message.changes_request is not None:
@@ -335,7 +285,7 @@ def subject(message: Message) -> str:
 
 
 def fault_of(kind: int, answer: Message) -> str | None:
-    """Say what is wrong with `answer` to a request of type `kind`; None if nothing is."""
+    """Return what is wrong with an answer to a request of type `kind`, or None."""
     if answer.type == MessageType.NOT_AUTHORIZED:
         return None
     if answer.type != kind + 1:
@@ -346,20 +296,28 @@ def fault_of(kind: int, answer: Message) -> str | None:
     return None
 
 
+def unsupported(peer: str, call: ClientCall) -> UnsupportedExtensionError:
+    """Make the error of a call that would end the server `peer`."""
+    if _ends_java(call):
+        return UnsupportedExtensionError(
+            f"{peer} is a Java Pacemaker, and what lies below {call.path} was not asked for: it"
+            " takes a path for a regular expression, and ends at one that is none"
+        )
+    return UnsupportedExtensionError(
+        f"{peer} has not told that it has the extension {VERBS[call.kind].extension!r}, so"
+        f" {type_name(call.kind)} {call.path} was not sent (it would end a Java Pacemaker)"
+    )
+
+
 def refusal(
     peer: str, kind: int, path: str, method: str | None, *, reads: bool | None = None
 ) -> NotAuthorizedError:
-    """Make the error for a NOT_AUTHORIZED answer of the server `peer`.
+    """Make the error for a NOT_AUTHORIZED answer, with advice.
 
-    Parameters
-    ----------
-    method
-        By which this client has authenticated; None if it has not.
-    reads
-        Whether the server has let this client read on the same connection, or refused to say even
-        who it is, which is no question of paths and sizes; None if it was not asked.
+    `method` is the client's method if it has authenticated. `reads` says whether the server let
+    this client read on the connection; None if unknown.
     """
-    what = f"{peer} refused {asked(kind, path)}"
+    what = f"{peer} refused {describe_request(kind, path)}"
     is_written = VERBS[kind].writes
     limit = (
         "the path is reserved or a limit of the server is reached"
@@ -387,3 +345,7 @@ def refusal(
     if reads:
         return NotAuthorizedError(f"{what}: {limit}; {log}")
     return NotAuthorizedError(f"{what}: it wants readers to authenticate: {remedy}")
+
+
+def _ends_java(call: ClientCall) -> bool:
+    return call.kind == MessageType.GET_ALL_NODES_FOR_PATH and listing_ends_java(call.path)

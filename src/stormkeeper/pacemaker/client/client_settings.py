@@ -1,8 +1,7 @@
-"""From the configuration to clients: how they authenticate, speak TLS, and how much they take.
+"""Settings of clients from the configuration: authentication, TLS, and the largest message.
 
-Everything that talks to Pacemakers uses this module, so that one configuration works everywhere.
-Workers only beat. Like Storm's workers they hold no secrets and do not authenticate, unless the
-Pacemakers demand it of writers too (``pacemaker.auth.writes``).
+All clients use these settings, so one configuration works everywhere. Like Storm's workers, writers
+hold no secrets and do not authenticate, unless ``pacemaker.auth.writes`` is true.
 """
 
 from collections.abc import Callable, Mapping
@@ -20,29 +19,22 @@ from stormkeeper.tls_files import Contexts
 if TYPE_CHECKING:
     from stormkeeper.sasl import Mechanism
 
-#: What a client is for: a writer sends pulses and nothing else.
+#: A writer sends pulses and nothing else.
 Role = Literal["reader", "writer"]
 
 _METHOD: Final = "pacemaker.auth.method"
 _LOGIN_FILE: Final = "java.security.auth.login.config"
 _MAX_SIZE: Final = "pacemaker.thrift.message.size.max"
 
-#: The keys that say how to come to a Pacemaker. None holds a secret: some name files that do.
+#: Keys of a client's settings. None holds a secret; some name files that do.
 KEYS: Final = (_METHOD, _LOGIN_FILE, _MAX_SIZE, *client_tls.KEYS)
 
 
 @dataclass(frozen=True, slots=True)
 class ClientSettings:
-    """How to talk to Pacemakers, whichever.
+    """Settings for clients of any Pacemaker.
 
-    Parameters
-    ----------
-    max_message_size
-        Largest frame either way, in bytes.
-    tls
-        Gives how TLS is spoken on a new connection; None for plain TCP.
-    identify
-        Returns who we are to the server of a host; None where we authenticate to none.
+    `tls` returns the TLS context of a new connection, `identify` the credentials for a host.
     """
 
     max_message_size: int = DEFAULT_MAX_SIZE
@@ -51,20 +43,10 @@ class ClientSettings:
 
     @classmethod
     def of(cls, conf: Conf, role: Role = "reader") -> "ClientSettings":
-        """Return what the configuration says.
+        """Read the settings from the configuration.
 
-        Parameters
-        ----------
-        conf
-            Gives the values of `KEYS` and ``pacemaker.auth.writes``.
-        role
-            A writer authenticates only where ``pacemaker.auth.writes`` is true.
-
-        Raises
-        ------
-        ConfigError
-            When a file that TLS needs is missing or wrong. What authentication needs is read for
-            each server: `client` raises for that.
+        Raises `ConfigError` if a file of TLS is missing or wrong; `client` raises it for the files
+        of authentication, which depend on the server.
         """
         demanded = role == "reader" or conf["pacemaker.auth.writes"]
         authenticates = demanded and conf[_METHOD] != "NONE"
@@ -75,19 +57,9 @@ class ClientSettings:
         )
 
     def client(self, address: Address, **options: Any) -> PacemakerClient:
-        """Return a client of one server; nothing is connected yet.
+        """Make a client, not yet connected, with further options of `PacemakerClient`.
 
-        Parameters
-        ----------
-        address
-            Where the server listens.
-        options
-            Further arguments of `PacemakerClient`: its name, patience and the like.
-
-        Raises
-        ------
-        ConfigError
-            When the JAAS file, or what must stand in it, is missing or wrong.
+        Raises `ConfigError` if the JAAS file or an entry in it is missing or wrong.
         """
         return PacemakerClient(
             address,
@@ -99,10 +71,10 @@ class ClientSettings:
 
 
 def access_of(conf: Conf) -> dict[str, str]:
-    """Return what leads another process to the same settings: values of `KEYS`, as texts.
+    """Return the values of `KEYS` that differ from the defaults, as texts for another process.
 
-    Only what is not as in the defaults. ``java.security.auth.login.config`` has the file that
-    counts, also where ``pacemaker.childopts`` names it; given with ``-c``, it counts there too.
+    ``java.security.auth.login.config`` names the effective file, also if ``pacemaker.childopts``
+    set it.
     """
     from stormkeeper.sasl.jaas import login_file  # noqa: PLC0415 - with NONE not needed
 
@@ -116,14 +88,9 @@ def access_of(conf: Conf) -> dict[str, str]:
 
 
 def for_a_file(conf: Conf) -> Conf:
-    """Return a configuration that leads to the same settings when another process reads it.
+    """Return a configuration that gives the same settings when read from a file, without ``-c``.
 
-    From a file that it was written to, in which nothing is given with ``-c`` any more.
-
-    Raises
-    ------
-    ConfigError
-        When ``pacemaker.childopts`` has a quote without its second one.
+    Raises `ConfigError` for an unbalanced quote in ``pacemaker.childopts``.
     """
     from stormkeeper.sasl.jaas import in_one_layer  # noqa: PLC0415 - as above
 
@@ -131,13 +98,7 @@ def for_a_file(conf: Conf) -> Conf:
 
 
 def of_texts(given: Mapping[str, str]) -> ClientSettings:
-    """Return the settings of a reader that values of `KEYS`, as texts, describe.
-
-    Raises
-    ------
-    ConfigError
-        When a value is not what its key may be, or a file is missing or wrong.
-    """
+    """Return a reader's settings from values of `KEYS` as texts; raises `ConfigError`."""
     from stormkeeper.conf import load  # noqa: PLC0415 - YAML, for those who come from elsewhere
 
     overrides = [f"{key}={value}" for key, value in given.items()]
@@ -149,18 +110,18 @@ def _text(value: Any) -> str:
 
 
 def _identity(conf: Conf, host: str) -> Identity:
-    # Most processes authenticate to nobody and need none of this.
+    # Imported here, as most processes do not authenticate.
     from stormkeeper.sasl import methods  # noqa: PLC0415
     from stormkeeper.sasl.jaas import login, login_file  # noqa: PLC0415
 
     method = conf[_METHOD]
     sections = _SECTIONS.get(method)
-    # Once now, so that a file that is missing or wrong is told before anything is connected.
+    # Also checks the files before any connection is made.
     if sections is None or methods.client_mechanism(conf, host) is None:
         raise ConfigError(f"{_METHOD} {method} is none that a client has")
 
     def mechanism() -> "Mechanism":
-        # Read anew for each connection: passwords are changed while clients live.
+        # Read anew for each connection, as passwords change while clients run.
         make = methods.client_mechanism(conf, host)
         assert make is not None
         return make()

@@ -1,10 +1,7 @@
-"""TLS as a client speaks it: what the configuration says of it, and one connection's bytes.
+"""TLS of clients: contexts from ``pacemaker.tls.*``, and the bytes of one connection.
 
-`client_contexts` makes of ``pacemaker.tls.*`` what connections are made with. A `TlsStream` is one
-of them, without I/O: what the peer sends goes into `received`, and the plain bytes in it come out;
-what is to be sent goes through `sealed`. Python's ssl does the work, over buffers in memory, so
-that the socket stays with who has it: one TLS connection may not be used by two threads at once,
-and here whoever makes a call also sends it.
+`TlsStream` does no I/O: Python's ssl works on buffers in memory, since two threads must not use one
+TLS connection at once, and each calling thread sends its own request.
 """
 
 import ssl
@@ -28,12 +25,12 @@ _KEY: Final = "pacemaker.tls.client.key.file"
 _CHECK_HOSTNAME: Final = "pacemaker.tls.check.hostname"
 _MINIMUM: Final = "pacemaker.tls.minimum.version"
 
-#: The keys that a client's context is made of, and of which some name files.
+#: Keys of a client's TLS context.
 KEYS: Final = (_ENABLE, _AUTHORITIES, _CERTIFICATE, _KEY, _CHECK_HOSTNAME, _MINIMUM)
 
 _VERSIONS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
 
-#: Plain bytes taken out at once: the size of a TLS record.
+#: Plain bytes read at once: a TLS record.
 _RECORD: Final = 16_384
 
 _CLIENT_CERTIFICATE: Final = (
@@ -54,7 +51,7 @@ _UNKNOWN_CA: Final = (
 _NO_VERSION: Final = (
     "the two have no version of TLS in common: see pacemaker.tls.minimum.version at both"
 )
-#: What else it may mean that a server ends a connection before it has said anything.
+#: Another reason for the end of a connection before any answer.
 NO_ROOM: Final = (
     "takes no more connections (pacemaker.max.connections, pacemaker.max.connections.per.address):"
     " its log has the reason"
@@ -62,7 +59,7 @@ NO_ROOM: Final = (
 _NOT_TLS: Final = "it does not speak TLS: set pacemaker.tls.enable to true there, or to false here"
 _NOT_TRUSTED: Final = f"it does not trust our certificate: {_CLIENT_CERTIFICATE}"
 
-#: What OpenSSL's codes for an unacceptable certificate mean here (X509_V_ERR_…).
+#: Texts for OpenSSL's codes of certificate errors (X509_V_ERR_…).
 _CERTIFICATE_FAULTS: Final = {
     9: "its certificate is not valid yet: see its dates and this machine's clock",
     10: "its certificate has expired: renew it",
@@ -75,8 +72,8 @@ _CERTIFICATE_FAULTS: Final = {
     ),
 }
 
-#: What OpenSSL's reasons mean here, by their names. With TLS 1.3 a server's "no" to our certificate
-#: comes when the handshake has ended for us.
+#: Texts for OpenSSL's reasons. With TLS 1.3 a server rejects the client's certificate after the end
+#: of the client's handshake.
 _FAULTS: Final = {
     "WRONG_VERSION_NUMBER": _NOT_TLS,
     "RECORD_LAYER_FAILURE": _NOT_TLS,
@@ -95,23 +92,17 @@ _FAULTS: Final = {
 
 
 class ClientContext(ssl.SSLContext):
-    """How a client speaks TLS."""
+    """A client's TLS context, with data of the client's certificate."""
 
-    #: Whether it has a certificate of its own to show, and when that expires, if it can be read.
     has_certificate = False
     expires: datetime | None = None
 
 
 def client_contexts(conf: Conf) -> Contexts | None:
-    """Return what gives the context for each connection; None without TLS.
+    """Return a function that returns the context of a new connection; None without TLS.
 
-    A file that was renewed and cannot be used is logged, and what held before holds on.
-
-    Raises
-    ------
-    ConfigError
-        When a file cannot be read or is not what it should be; with key and file. Later, what it
-        returns raises nothing.
+    The function loads renewed files; if that fails, it logs the error and keeps the old context.
+    Raises `ConfigError` if a file is unreadable or wrong now.
     """
     if not conf[_ENABLE]:
         return None
@@ -156,21 +147,14 @@ def _readable(conf: Conf, key: str) -> Path:
 
 
 def says_tls(data: bytes) -> bool:
-    """Whether what a server sent first, in the clear, is a TLS alert: it expects TLS."""
+    """Return whether the first plain bytes of a server are a TLS alert."""
     return data[:2] == b"\x15\x03"
 
 
 class TlsStream:
-    """The client's end of one TLS connection. Not safe for threads.
+    """The client's end of one TLS connection; not thread-safe.
 
-    Parameters
-    ----------
-    context
-        How TLS is spoken, and who is trusted.
-    host
-        The server's name, which must be in its certificate.
-    peer
-        The server's name in messages.
+    The server's certificate must be for `host`; `peer` names the server in errors.
     """
 
     __slots__ = (
@@ -192,37 +176,26 @@ class TlsStream:
         self._incoming = ssl.MemoryBIO()
         self._outgoing = ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._incoming, self._outgoing, server_hostname=host)
-        #: Whether the handshake is over: `sealed` may be used.
+        #: Whether the handshake is complete, so that `sealed` works.
         self.is_up = False
-        #: Whether the peer has said that it sends nothing more. The connection's own end may be
-        #: long in coming: the peer may wait for ours.
+        #: Whether the server closed TLS. The TCP connection may stay open, as the server may wait
+        #: for the client.
         self.is_ended = False
         self._has_read = False
         ours = context if isinstance(context, ClientContext) else None
         self._has_certificate = ours is not None and ours.has_certificate
-        #: When our certificate expires, where that is known.
         self._expires = None if ours is None else ours.expires
 
     def begin(self) -> bytes:
-        """Return what is sent first."""
+        """Return the first bytes to send."""
         self._shake_hands()
         return self._outgoing.read()
 
     def received(self, data: bytes) -> tuple[bytes, bytes]:
-        """Take what the peer sent.
+        """Decrypt received bytes; return the plain bytes and the bytes to send for TLS itself.
 
-        Returns
-        -------
-        tuple of (plain, answer)
-            The plain bytes in it, and what TLS itself has to send, such as the rest of the
-            handshake.
-
-        Raises
-        ------
-        UntrustedServerError
-            If the two do not trust each other, or cannot speak TLS with each other.
-        PacemakerUnavailableError
-            If the connection broke.
+        Raises `UntrustedServerError` without trust or a common version of TLS, and
+        `PacemakerUnavailableError` if the connection broke.
         """
         self._incoming.write(data)
         if not self.is_up:
@@ -233,7 +206,7 @@ class TlsStream:
         return plain, self._outgoing.read()
 
     def sealed(self, data: bytes) -> bytes:
-        """Return the bytes that carry `data` to the peer. Raises as `received`."""
+        """Encrypt `data`; raises as `received` does."""
         try:
             self._tls.write(data)
         except ssl.SSLError as error:
@@ -241,24 +214,23 @@ class TlsStream:
         return self._outgoing.read()
 
     def farewell(self) -> bytes:
-        """Return what is to be sent after `received` raised, which tells the peer why."""
+        """Return the alert to send after `received` raised."""
         return self._outgoing.read()
 
     def ended(self, how: str) -> str:
-        """Say what it may mean that the peer ended the connection as `how` says."""
+        """Describe possible reasons for the end of the connection."""
         if not self.is_up:
             doubts = [f"perhaps {_NOT_TLS}", f"or it {NO_ROOM}"]
-            # With TLS 1.2 it looks at our certificate within the handshake.
+            # With TLS 1.2 the server checks the client's certificate within the handshake.
             if self._has_certificate:
                 doubts.append(self._doubt())
             return f"{how} in the TLS handshake; {'; '.join(doubts)}"
         if self._has_read:
             return how
-        # With TLS 1.3 it looks at our certificate when the handshake is over for us.
+        # With TLS 1.3 the server checks it after the end of the client's handshake.
         return f"{how} before it answered; {self._doubt()}"
 
     def _doubt(self) -> str:
-        """Say what may be wrong with our certificate."""
         if not self._has_certificate:
             return _WANTS_CERTIFICATE
         if self._expires is not None and self._expires <= datetime.now(UTC):
@@ -301,7 +273,7 @@ class TlsStream:
             if words is None:
                 words = f"its certificate is not acceptable: {error.verify_message}"
             else:
-                # OpenSSL does not give out the names in a certificate that it has refused.
+                # OpenSSL hides the names in a rejected certificate.
                 words = words.format(host=self._host, peer=self._peer)
             return UntrustedServerError(f"{self._peer} is not to be trusted: {words}")
         reason = str(error.reason or error.strerror or error)

@@ -1,10 +1,8 @@
-"""A blocking client of one Pacemaker, safe for many threads.
+"""Blocking, thread-safe client of one Pacemaker.
 
-The work is done elsewhere: `protocol` decides (order, patience, deadlines), `socket_thread` carries
-it out. Here are the verbs, and the tries after the first.
-
-A client cannot be used in a fork of its process: its thread is not there. It then raises an error
-that says so. Make a new client after the fork.
+Requests go through `SocketThread` (I/O) and `ClientProtocol` (order, timeouts, back-off); this
+module has the requests and their retries. A client does not work in a fork of its process, which
+lacks the client's thread, and raises an error there.
 """
 
 import dataclasses
@@ -28,7 +26,7 @@ from stormkeeper.pacemaker.client.calls import (
     ClientCall,
     WrongAnswerError,
     is_request,
-    subject,
+    path_of,
     type_name,
 )
 from stormkeeper.pacemaker.client.protocol import Backoff, ClientProtocol
@@ -52,62 +50,59 @@ if TYPE_CHECKING:
 #: ``pacemaker.port``
 DEFAULT_PORT: Final = 6699
 
-#: Seconds without a sign of life after which a try is over, as in Storm's own client.
+#: Seconds without a byte from the server after which a try fails, as in Storm's client.
 TRY_TIMEOUT: Final = 1.0
 
-#: Tries after the first, as in Storm's own client.
+#: Tries after the first, as in Storm's client.
 RETRIES: Final = 10
 
-#: Seconds after which a call is over, however many tries are left. The eleven tries of a frozen
-#: server take 11 s, and the delays between them 3.3 s on average (6.6 s at most).
+#: Seconds after which a call fails. Eleven tries at a frozen server take 11 s, the back-off between
+#: them 3.3 s on average and 6.6 s at most.
 DEADLINE: Final = 15.0
 
-#: Seconds beyond its deadline after which a call is not waited for: only a defect or a callback
-#: that blocks the client's thread lets it come to that.
+#: Seconds beyond a deadline after which a call fails even if a callback blocks the client's thread.
 _GRACE: Final = 5.0
 
 
 class PacemakerClient:
-    """Speaks with one Pacemaker, ours or Storm's.
+    """Client of one Pacemaker, Stormkeeper's or Storm's.
 
-    Every verb blocks until it is answered, refused, or has failed for good, and may be used from
-    any number of threads; at most 100 requests are under way at once. The connection is made by
-    the first verb, and made again when it breaks.
+    Every request blocks until it is answered, is refused or fails, and any number of threads may
+    make requests; at most 100 are under way. The first request connects.
 
     Parameters
     ----------
     address
-        Where the server listens, or ``"host[:port]"``.
+        Address of the server, or ``"host[:port]"``.
     name
-        Names the client's thread.
+        Prefix of the name of the client's thread.
     try_timeout
-        Seconds without a sign of life from the server after which a try is over.
+        Seconds without a byte from the server after which a try fails.
     retries
         Tries after the first.
     deadline
-        Seconds after which a call is over, whatever tries are left.
+        Seconds after which a request fails, whatever tries are left.
     max_message_size
-        Largest frame either way, in bytes: ``pacemaker.thrift.message.size.max``.
+        Largest frame in bytes: ``pacemaker.thrift.message.size.max``.
     identity
-        Who we are; None if the server's method is NONE, and for clients that only write.
+        Credentials; None with the method NONE, and for clients that only write.
     tls
-        Gives how TLS is spoken on a new connection (see `client_tls`); None for plain TCP.
+        Returns the TLS context of each new connection; None for plain TCP.
     random
-        Source of the jitter between tries.
+        Source of the jitter of the back-off.
 
     Notes
     -----
-    Every verb raises
+    Requests raise
 
     - `PacemakerUnavailableError` if the server did not answer (`PacemakerClosedError` if the client
-      is closed, before or meanwhile),
-    - `NotAuthorizedError` if it refused, or the authentication failed,
-    - `RemoteProtocolError` if it broke the protocol, in the last try,
-    - `LocalProtocolError` if the request does not fit a frame.
+      was closed),
+    - `NotAuthorizedError` if the server refused the request or the authentication,
+    - `RemoteProtocolError` if the server broke the protocol in the last try,
+    - `LocalProtocolError` if the request exceeds a frame.
 
-    A write that failed may have been done nevertheless, as may one that is tried again; doing it
-    twice is harmless. A write that is tried again may come after one that another thread has made
-    meanwhile: what one thread writes is done in its order.
+    A failed write may have been carried out, and a retried write may be carried out twice or after
+    another thread's later write. Each thread's own writes keep their order.
     """
 
     def __init__(
@@ -146,7 +141,7 @@ class PacemakerClient:
 
     @property
     def address(self) -> Address:
-        """Where the server listens."""
+        """Address of the server."""
         return self._address
 
     @property
@@ -156,16 +151,16 @@ class PacemakerClient:
 
     @property
     def last_failure(self) -> str:
-        """Why the server failed the last time; empty if it never did."""
+        """Reason of the server's last failure; empty before the first."""
         return self._thread.last_failure
 
     @property
     def defects(self) -> int:
-        """How often its thread met a defect of Stormkeeper, and connected anew."""
+        """Number of internal errors in the client's thread, after which the thread reconnected."""
         return self._thread.defects
 
     def retry_in(self) -> float:
-        """Return the seconds until the server is tried again; 0 unless it failed just now."""
+        """Return the seconds of back-off left; 0 without a recent failure."""
         return self._thread.retry_in()
 
     def __enter__(self) -> Self:
@@ -178,14 +173,11 @@ class PacemakerClient:
         return f"<PacemakerClient of {self._address}>"
 
     def rest(self) -> None:
-        """Close the connection if nothing is under way on it. The next verb makes another."""
+        """Close an idle connection; the next request connects again."""
         self._thread.rest()
 
     def close(self) -> None:
-        """End the connection and the thread. Calls that wait end with `PacemakerClosedError`.
-
-        Closing again does nothing.
-        """
+        """Close connection and thread; open calls raise `PacemakerClosedError`. Idempotent."""
         self._thread.close()
 
     def submit(
@@ -196,29 +188,12 @@ class PacemakerClient:
         started: float | None = None,
         tries: int = 1,
     ) -> Future[Message]:
-        """Send a request once, without waiting for the answer.
+        """Send a request once and return the future of the answer.
 
-        Parameters
-        ----------
-        message
-            The request; its message id does not matter.
-        deadline
-            In place of the client's own.
-        started, tries
-            When it was tried first (monotonic seconds), and how many tries this makes: an error
-            tells them.
-
-        Returns
-        -------
-        Future of the answer, or of an error. It cannot be cancelled. Its callbacks run in the
-        client's thread, where they must not block and may `submit`.
-
-        Raises
-        ------
-        LocalProtocolError
-            If this is no request or does not fit a frame.
-        PacemakerClosedError
-            If the client is closed.
+        The message id does not matter. `deadline` (seconds) replaces the client's; `started`
+        (monotonic) and `tries` appear in errors. The future cannot be cancelled. Callbacks run in
+        the client's thread and must not block. Raises `LocalProtocolError` for no valid request,
+        and `PacemakerClosedError`.
         """
         kind = message.type
         if kind is None or not is_request(kind):
@@ -227,7 +202,7 @@ class PacemakerClient:
         now = time.monotonic()
         call = ClientCall(
             kind=int(kind),
-            path=subject(message),
+            path=path_of(message),
             frame=frame,
             deadline=now + (self._deadline if deadline is None else deadline),
             started=now if started is None else started,
@@ -236,7 +211,7 @@ class PacemakerClient:
         return self._thread.submit(call)
 
     def ask(self, message: Message) -> Message:
-        """Send a request, again where that fails, and wait for its answer."""
+        """Send a request, with retries, and return the answer."""
         started = time.monotonic()
         end = started + self._deadline
         tries = 0
@@ -258,20 +233,10 @@ class PacemakerClient:
         ahead: int | None = None,
         clock: Callable[[], float] = time.time,
     ) -> Iterator[tuple[Message, float]]:
-        """Do as `ask` for many, of which some are sent before the one before them is answered.
+        """Send many requests and yield each answer, in order, with the time of its arrival.
 
-        Parameters
-        ----------
-        messages
-            The requests.
-        ahead
-            How many are under way beside the one that is waited for; None: all.
-        clock
-            Gives the time.
-
-        Yields
-        ------
-        The answer to each, in their order, and when it was here.
+        `ahead` requests (None: all) are under way beside the one whose answer is awaited. A failed
+        request is retried as by `ask`.
         """
         waiting = deque[tuple[Message, Future[Message], list[float]]]()
         for message in messages:
@@ -287,7 +252,7 @@ class PacemakerClient:
         self, message: Message, future: Future[Message], at: list[float], clock: Callable[[], float]
     ) -> tuple[Message, float]:
         try:
-            # Whoever waits may be told before the callback has been called.
+            # The future may wake the waiting thread before its callbacks run.
             return self.answer(future), at[0] if at else clock()
         except (PacemakerClosedError, WrongAnswerError):
             raise
@@ -295,7 +260,7 @@ class PacemakerClient:
             return self.ask(message), clock()
 
     def answer(self, future: Future[Message], deadline: float | None = None) -> Message:
-        """Wait for the answer to what was sent with `submit`, with the same deadline."""
+        """Wait for a future of `submit`, with the same deadline."""
         if self._thread.is_current:
             raise LocalProtocolError(
                 f"the client of {self._address} cannot wait in a callback of its own futures;"
@@ -309,30 +274,28 @@ class PacemakerClient:
                 " callback that waits or a defect"
             ) from None
 
-    # --- the verbs -------------------------------------------------------------------------------
-
     def send_pulse(self, path: str, details: bytes) -> None:
         """Store `details` as the newest pulse of `path`."""
         self.ask(Message(MessageType.SEND_PULSE, pulse=Pulse(path, details)))
 
     def get_pulse(self, path: str) -> bytes | None:
-        """Return the newest pulse of `path`; None if it has none."""
+        """Return the newest pulse of `path`, or None."""
         pulse = self.ask(Message(MessageType.GET_PULSE, path=path)).pulse
         return pulse.details if pulse else None
 
     def exists(self, path: str) -> bool:
-        """Whether exactly `path` has a pulse."""
+        """Return whether exactly `path` has a pulse."""
         return bool(self.ask(Message(MessageType.EXISTS, path=path)).boolval)
 
     def children(self, path: str) -> list[str]:
-        """Return the names directly below `path`, sorted; none if there is no such path."""
+        """Return the sorted names directly below `path`."""
         return sorted(self.ask(Message(MessageType.GET_ALL_NODES_FOR_PATH, path=path)).nodes or [])
 
     def walk(self, path: str) -> Iterator[list[Pulse]]:
-        """Yield the pulses at and below `path`, some at a time, in Storm's own verbs.
+        """Yield batches of the pulses at and below `path`, with Storm's requests only.
 
-        It is for Java Pacemakers, which have none that gives many: one request per pulse, and what
-        lies below a pulse is looked for only at `path` itself.
+        For Java Pacemakers, which have no bulk request: one request per pulse. Pulses below another
+        pulse than `path` itself are not found.
         """
         reader = JavaReader(path)
         while requests := reader.requests():
@@ -349,7 +312,7 @@ class PacemakerClient:
         self.ask(Message(MessageType.DELETE_PULSE_ID, path=path))
 
     def server_info(self) -> "ServerInfo | None":
-        """Ask the server who it is; None if it is not one of ours."""
+        """Return the server's description of itself; None from a Java Pacemaker."""
         pulse = self.ask(Message(MessageType.GET_PULSE, path=RESERVED_PATH)).pulse
         return server_info_of(self._address, pulse)
 
@@ -362,30 +325,15 @@ class PacemakerClient:
         *,
         values: bool = True,
     ) -> Changes:
-        """Return a page of what changed at and below `path`.
+        """Return a page of the changes at and below `path`.
 
-        Parameters
-        ----------
-        path
-            Root of what is read.
-        after
-            Revision after which to begin: 0, or `Changes.next` of the page before.
-        limit
-            Changes at most; 0 leaves it to the server.
-        instance
-            The server instance that `after` came from.
-        values
-            Whether the changes are to have their values, or only their sizes. An older server
-            sends the values in any case.
-
-        Raises
-        ------
-        UnsupportedExtensionError
-            If the server has not told that it can do this; a Java Pacemaker cannot.
+        `after` is 0, or `Changes.next` of the last page, which `instance` sent. A `limit` of 0
+        leaves the size to the server. Without `values` only sizes are returned, except by older
+        servers. Raises `UnsupportedExtensionError` for a Java Pacemaker.
         """
         request = ChangesRequest(path, after, limit, instance, values)
         changes = self.ask(Message(MessageType.CHANGES, changes_request=request)).changes
-        assert changes is not None  # the protocol lets no other answer through
+        assert changes is not None  # guaranteed by `fault_of`
         return changes
 
 

@@ -1,14 +1,12 @@
 """Several Pacemakers as one.
 
-Pacemakers share nothing. A pulse is written to one of them, chosen at random, and to another while
-that one fails (`pulse_writer`). A read asks all servers at once, and of several copies the newest
-counts (`readings`). A delete goes to all. Storm's own clients do the same, so both can share the
-servers.
+Pacemakers share nothing. A pulse goes to one server (`pool_writes`), a read asks all servers at
+once (`pool_reads`), and the newest of several copies counts. A delete goes to all. Storm's clients
+work the same way, so both can share the servers.
 
-- A read takes as long as the slowest healthy server; `fanout` says what the others cost. If some
-  servers do not answer, the read returns what the others hold, and a warning is logged. If none
-  answers, that is an error; if one of them refuses, it is a refusal.
-- A delete that a server missed is sent again when the server is back (`missed_deletes`).
+If some servers do not answer, a read returns the pulses of the others and a warning is logged. If
+none answers, a read raises an error, and a refusal if one server refused. A delete that a server
+missed is repeated when the server is back.
 """
 
 import logging
@@ -68,42 +66,41 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Seconds that a write takes at most. A worker that beats every three seconds then knows in time
-#: that no server took its pulse.
+#: Seconds of a write, so that a worker with a pulse every three seconds learns of a failure in
+#: time.
 WRITE_DEADLINE: Final = 5.0
 
-#: Without authentication and TLS.
+#: No authentication, no TLS.
 _PLAIN: Final = ClientSettings()
 
 T = TypeVar("T")
 
 
 class PacemakerPool:
-    """Speaks with all Pacemakers of a cluster; safe for many threads.
+    """Client of all Pacemakers of a cluster; thread-safe.
 
     Parameters
     ----------
     servers
-        Where they listen; at least one.
+        Addresses, at least one.
     name
-        ListedNames the clients' threads.
+        Prefix of the threads' names.
     settings
-        How to talk to the servers.
+        Authentication, TLS and the largest message.
     try_timeout, retries, deadline
-        As for `PacemakerClient`; `retries` and `deadline` are those of a whole read.
+        As for `PacemakerClient`; `retries` and `deadline` apply to a whole read.
     write_deadline
-        Seconds after which a write has failed.
+        Seconds after which a write fails.
     write_to
-        The server that is written to; None for one chosen at random.
+        The home of writes (see `Placement`); None for a random one.
     look_secs
-        Seconds, on average, between two checks whether the usual server is back.
+        Seconds, on average, between checks whether the home is back.
     random
-        Source of that choice, and of the jitter between tries.
+        Source of the random home and of jitter.
 
     Notes
     -----
-    The errors are those of `PacemakerClient`. `clients` has the client of each server, for
-    requests to one server, such as changes since a revision.
+    Errors are those of `PacemakerClient`. `clients` gives access to single servers.
     """
 
     def __init__(
@@ -153,27 +150,27 @@ class PacemakerPool:
 
     @property
     def clients(self) -> Mapping[Address, PacemakerClient]:
-        """The client of each server, in the order of the configuration."""
+        """Clients by server, in the order of the configuration."""
         return MappingProxyType(self._clients)
 
     @property
     def write_server(self) -> Address:
-        """The server that writes go to at present."""
+        """Server that gets the pulses now."""
         return self._writer.server
 
     @property
     def repair_defects(self) -> int:
-        """How often a defect of Stormkeeper kept a missed delete from being made good."""
+        """Number of internal errors while missed deletes were repeated."""
         return self._repair.defects
 
     @property
     def silent(self) -> frozenset[Address]:
-        """The servers that did not answer the last read, or refused it."""
+        """Servers that did not answer the last read, or refused it."""
         return frozenset(self._missing.failures)
 
     @property
     def failures(self) -> Mapping[Address, str]:
-        """The servers of `silent`, each with the reason."""
+        """Reasons by server of `silent`."""
         return self._missing.failures
 
     def __enter__(self) -> Self:
@@ -186,39 +183,34 @@ class PacemakerPool:
         return f"<PacemakerPool of {', '.join(map(str, self._order))}>"
 
     def close(self) -> None:
-        """Close every client. Calls that wait end with `PacemakerClosedError`."""
+        """Close all clients; open calls raise `PacemakerClosedError`."""
         self._repair.close()
         for client in self._clients.values():
             client.close()
 
-    # --- writing to one --------------------------------------------------------------------------
-
     def send_pulse(self, path: str, details: bytes) -> None:
-        """Store `details` as the newest pulse of `path` on one server."""
+        """Store a pulse on one server; see `PulseWriter.send_pulse`."""
         try:
             self._writer.send_pulse(path, details)
         except PacemakerClosedError:
             raise PacemakerClosedError(f"{self!r} is closed") from None
 
-    # --- asking all ------------------------------------------------------------------------------
-
     def get_pulse(self, path: str) -> bytes | None:
-        """Return the newest pulse of `path` on any server; None if it has none, or was deleted."""
+        """Return the newest pulse of `path` on any server, or None."""
         best = self.reading(path)
         return None if best is None else best.value
 
     def reading(self, path: str) -> Heartbeat | None:
-        """Return what `get_pulse` does, with its age and where it is; None if there is none."""
+        """Return the newest pulse of `path` with age and server, or None."""
         elapsed = stopwatch()
         answers = self._ask_all(lambda client: copy_of(path, client.address, elapsed))
         return newest_of_each({path: copy} for copy in answers if copy is not None).get(path)
 
     def children(self, path: str) -> list[str]:
-        """Return the names directly below `path` on any server, sorted, each once.
+        """Return the sorted names directly below `path` on any server, as `read` would find them.
 
-        `read` has pulses at or below exactly these names. A listing costs two small requests to
-        each server, and two more for each name that one server lists and below which another
-        server has deletions. Pulses are read only if that does not settle it.
+        Costs two small requests per server, and two more per name that one server lists and another
+        has deleted. Pulses are read only if that is not enough.
         """
         if len(self._clients) == 1:
             request = Message(MessageType.GET_ALL_NODES_FOR_PATH, path=path)
@@ -241,21 +233,11 @@ class PacemakerPool:
         return sorted(found)
 
     def read(self, path: str, *, values: bool = True, hurried: bool = False) -> Readings:
-        """Return the newest pulse of every path at and below `path`, and which servers answered.
+        """Read the newest pulse of every path at and below `path`, in bulk.
 
-        This is how to read many: our servers give them by the thousand.
-
-        Parameters
-        ----------
-        path
-            Root of the read.
-        values
-            Whether to read the values, too. Ages are enough to see who is alive. If a Java
-            Pacemaker and one of ours both hold pulses, the values are read in any case: the Java
-            Pacemaker tells no ages, so pulses are compared by the time in their values.
-        hurried
-            Whether it fails where no server answers at the first try, and at once where all have
-            failed just before: for who asks again soon, and has other things to do.
+        Without `values` only ages and sizes are read, unless both a Java Pacemaker and a
+        Stormkeeper server hold pulses: these are compared by the time in their values. With
+        `hurried` there are no retries, and no try at all if every server failed just before.
         """
         elapsed = stopwatch()
 
@@ -281,13 +263,7 @@ class PacemakerPool:
         return Readings(found, servers)
 
     def server_infos(self) -> "dict[Address, ServerInfo | StormkeeperError | None]":
-        """Ask every server who it is.
-
-        Returns
-        -------
-        By server, what it tells of itself: None if it is not one of ours, or the error that came
-        instead of an answer.
-        """
+        """Return each server's description of itself, None from Java Pacemakers, or an error."""
         request = Message(MessageType.GET_PULSE, path=RESERVED_PATH)
         outcomes = self._ask_until_answered(lambda _: one_request(request), self._clients.values())
         infos: dict[Address, ServerInfo | StormkeeperError | None] = {}
@@ -301,18 +277,12 @@ class PacemakerPool:
                 infos[address] = error
         return infos
 
-    # --- deleting from all -----------------------------------------------------------------------
-
     def delete_path(self, path: str) -> None:
-        """Delete every pulse at and below `path` on every server.
+        """Delete all pulses at and below `path` on all servers.
 
-        If a server does not answer, the delete is remembered, and made good when it does. This
-        holds also after a `PacemakerUnavailableError`, which says that no server answered.
-
-        Raises
-        ------
-        NotAuthorizedError
-            If any server refused. Its pulses stay.
+        A server that does not answer gets the delete later, also after a
+        `PacemakerUnavailableError`. Raises `NotAuthorizedError` if a server refused: its pulses
+        stay.
         """
         request = Message(MessageType.DELETE_PATH, path=path)
         outcomes = self._ask_until_answered(lambda _: one_request(request), self._clients.values())
@@ -327,10 +297,8 @@ class PacemakerPool:
             raise together(refusals)
         self._check(outcomes)
 
-    # --- asking ----------------------------------------------------------------------------------
-
     def _ask_all(self, question_for: Callable[[PacemakerClient], Question[T]]) -> list[T]:
-        """Return the answers of the servers that answer, in their order; at least one."""
+        """Return the answers, at least one, in the order of the servers."""
         answers = self._outcomes_of_all(question_for).answered
         return [answers[server] for server in self._order if server in answers]
 
@@ -349,17 +317,14 @@ class PacemakerPool:
         *,
         hurried: bool = False,
     ) -> Outcomes[T]:
-        """Ask all, again and again until one answers or refuses, or tries or time are used up.
-
-        Who is in a hurry asks once.
-        """
+        """Ask all servers, with retries until one answers or refuses; once if `hurried`."""
         clients = list(clients)
         started = time.monotonic()
         end = started + self._deadline
         tries: Counter[Address] = Counter()
 
         def begin(client: PacemakerClient) -> Question[T]:
-            # Each time, as what went ahead of a try has failed with it.
+            # For each try, as deletes sent ahead of a failed try have failed too.
             self._repair.make_good(client)
             return question_for(client)
 
@@ -383,13 +348,13 @@ class PacemakerPool:
         return outcomes
 
     def _check(self, outcomes: Outcomes[T]) -> None:
-        """Raise an error if no server answered, or the pool is closed."""
+        """Raise an error if no server answered or the pool is closed."""
         if any(isinstance(error, PacemakerClosedError) for error in outcomes.failed.values()):
             raise PacemakerClosedError(f"{self!r} is closed")
         if outcomes.answered:
             return
         failures = [outcomes.failed[server] for server in self._order if server in outcomes.failed]
-        # Refusals come first: they say what to configure.
+        # Refusals first, as they say what to configure.
         failures.sort(key=lambda error: not isinstance(error, NotAuthorizedError))
         if isinstance(failures[0], NotAuthorizedError):
             raise together(failures)
@@ -397,12 +362,12 @@ class PacemakerPool:
 
 
 def _is_mixed(contents: Iterable[ServerContents]) -> bool:
-    """Whether servers of ours and of Storm's both hold something."""
+    """Return whether both Stormkeeper's and Storm's servers hold pulses."""
     return len({some.info is None for some in contents if some.copies}) > 1
 
 
 def together(failures: Sequence[StormkeeperError]) -> StormkeeperError:
-    """Return an error of the first one's type that names every server that failed."""
+    """Join errors into one of the first error's type."""
     first, *others = failures
     if not others:
         return first
@@ -414,24 +379,11 @@ def together(failures: Sequence[StormkeeperError]) -> StormkeeperError:
 def connect(
     conf: "Conf", *, name: str = "pacemaker-client", role: Role = "reader", **options: Any
 ) -> PacemakerPool:
-    """Return the pool that the configuration describes; nothing is connected yet.
+    """Make the pool of ``pacemaker.servers``, not yet connected, with options of `PacemakerPool`.
 
-    Parameters
-    ----------
-    conf
-        Gives ``pacemaker.servers``, and how to talk to them (`settings.KEYS`).
-    name
-        ListedNames the threads.
-    role
-        A "writer", such as a worker, authenticates only where ``pacemaker.auth.writes`` is true.
-    options
-        Further arguments of `PacemakerPool`.
-
-    Raises
-    ------
-    ConfigError
-        If no Pacemaker is configured, or a file that authentication or TLS needs is missing or
-        wrong.
+    A "writer", such as a worker, authenticates only if ``pacemaker.auth.writes`` is true. Raises
+    `ConfigError` if no Pacemaker is configured, or a file of authentication or TLS is missing or
+    wrong.
     """
     settings = ClientSettings.of(conf, role)
     return PacemakerPool(conf.pacemaker_servers(), name=name, settings=settings, **options)

@@ -1,12 +1,23 @@
-"""Asks several servers at once and waits no longer than it has to.
+"""Reads of several Pacemakers: all are asked at once, and the newest copy of each pulse counts.
 
-- A read takes as long as the slowest healthy server. A server that fails costs one try. From then
-  on it is a suspect, until it answers again: it is still asked, but nobody waits for it longer than
-  `GRACE` beyond the others.
-- A server that fails at once (its connection was cut, it is being restarted) is asked a second
-  time, which costs one more try at most.
-- If every server is a suspect, the read waits for all of them. A caller in a hurry does not wait
-  for those that have failed just now, and are left alone for a moment.
+A read takes as long as the slowest healthy server. A server that fails costs one try and is then a
+suspect until it answers: it is asked, but awaited only `GRACE` beyond the others. A server that
+fails quickly, as during a restart, gets a second try. If all servers are suspects, the read waits
+for all, unless the caller is in a hurry.
+
+A worker moves to another Pacemaker when its own fails, so older copies of its pulse, or deleted
+ones, may lie elsewhere:
+
+- Copies and tombstones on Stormkeeper's servers are ranked by the time of receipt. A tombstone
+  newer than every copy hides them all.
+- A Java Pacemaker sends no ages. Its copies are ranked by ``time_secs`` of the heartbeat, the
+  worker's clock; a value that is no heartbeat is the oldest.
+- The newest by age and the newest by ``time_secs`` are compared by ``time_secs``; in a tie the copy
+  with an age wins. A tombstone hides nothing on a Java Pacemaker.
+
+A listing finds the names that the bulk read would find. A name is certain if a server lists it and
+no other server has tombstones there. A name in doubt counts if a name below it is certain, which
+takes two more small requests; the pulses of names still in doubt are read.
 """
 
 import logging
@@ -46,33 +57,35 @@ if TYPE_CHECKING:
     from stormkeeper.thrift.pacemaker import ServerInfo
 
 
+#: Part of the pool, and logs in its name.
+log = logging.getLogger("stormkeeper.pacemaker.client.pool")
+
 T = TypeVar("T")
 
-#: Seconds to wait for a suspect when all others are done: many times what a connection and an
-#: answer take in a data centre.
+#: Seconds to wait for suspects: many times a connection and an answer in a data centre.
 GRACE: Final = 0.1
 
-#: Share of a try's timeout within which a failure is quick enough for a second try.
+#: Share of a try's timeout within which a failure gets a second try.
 _QUICK: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class Outcomes(Generic[T]):
-    """What came of asking several servers; every server is in one of the two."""
+    """Answers and errors by server."""
 
     answered: dict[Address, T] = field(default_factory=dict)
     failed: dict[Address, StormkeeperError] = field(default_factory=dict)
 
 
 class _Asked(Generic[T]):
-    """A question to one server, and where it stands."""
+    """State of a question to one server."""
 
     def __init__(self, client: PacemakerClient) -> None:
         self.client = client
         self.question: Question[T]
         self.answers: list[Message | None] = []
         self.missing = 0
-        #: Tells answers of this round from those of rounds before.
+        #: Number of the round, to ignore answers of earlier rounds.
         self.round = 0
         self.is_patient = not client.suspect
         self.has_second_chance = self.is_patient
@@ -95,7 +108,7 @@ class _Fanout(Generic[T]):
         self._started = started
         self._quick_until = time.monotonic() + quick
         self._end = end
-        #: Whom, its round, which request of the round, and the future of the answer.
+        #: (question, round, index of the request, future of the answer)
         self._events: queue.SimpleQueue[tuple[_Asked[T], int, int, Future[Message]]]
         self._events = queue.SimpleQueue()
         self._open: list[_Asked[T]] = []
@@ -142,7 +155,7 @@ class _Fanout(Generic[T]):
         self._step(asked, lambda: next(question))
 
     def _step(self, asked: _Asked[T], go_on: Callable[[], Round]) -> None:
-        """Let a question go on until it waits for answers or is over."""
+        """Run a question until its next requests or its end."""
         try:
             requests, meanwhile = go_on()
             asked.round += 1
@@ -169,7 +182,7 @@ class _Fanout(Generic[T]):
 
     def _take(self, asked: _Asked[T], round_: int, place: int, future: Future[Message]) -> None:
         if asked.round != round_:
-            return  # of a round that has failed already
+            return  # an answer of a failed round
         error = future.exception()
         if isinstance(error, UnsupportedExtensionError):
             unsupported = error
@@ -177,7 +190,7 @@ class _Fanout(Generic[T]):
         elif isinstance(error, StormkeeperError):
             self._failed(asked, error)
         else:
-            asked.is_patient = True  # it answers, so it is waited for
+            asked.is_patient = True  # the server answers, so wait for it
             asked.answers[place] = future.result()
             asked.missing -= 1
             if asked.missing == 0:
@@ -214,24 +227,11 @@ def ask_all(
     started: float,
     hurried: bool = False,
 ) -> Outcomes[T]:
-    """Put a question to each server, all at once.
+    """Put a question to all servers at once.
 
-    Parameters
-    ----------
-    clients
-        The servers.
-    question_for
-        Makes the question to one of them.
-    try_timeout
-        The clients' patience, in seconds.
-    deadline
-        Seconds after which whatever came is returned.
-    tries
-        How often each server was tried for the same; counts on.
-    started
-        When it was tried first, in monotonic seconds.
-    hurried
-        Whether a server that has failed just now is not tried again, also where all have.
+    A failure within half of `try_timeout` gets a second try. `deadline` is in seconds, `started`
+    (monotonic) and `tries`, which is updated, appear in errors. With `hurried` a server that failed
+    just before is not tried.
     """
     end, quick = time.monotonic() + deadline, _QUICK * try_timeout
     fanout: _Fanout[T] = _Fanout(
@@ -241,42 +241,30 @@ def ask_all(
     return fanout.outcomes
 
 
-#: This is a part of the pool, and logs in its name.
-log = logging.getLogger("stormkeeper.pacemaker.client.pool")
-
-#: Seconds after which a server that still does not answer is logged again.
+#: Seconds after which a missing server is logged again.
 _REMIND_SECS: Final = 60.0
 
-#: What is said when no server is missing any more.
 ALL_ANSWER: Final = "Every Pacemaker answers again"
 
 
 class MissingServers:
-    """The servers that do not answer readers; safe for many threads.
-
-    Parameters
-    ----------
-    servers
-        How many there are in all.
-    clock
-        Monotonic seconds.
-    """
+    """Logs which servers reads miss, on changes and every minute; thread-safe."""
 
     def __init__(self, servers: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._servers = servers
         self._clock = clock
         self._lock = threading.Lock()
-        #: Why the last read missed servers, and when that was logged.
+        # Reasons of the last read, and the time of the last log line.
         self._failures: Mapping[Address, str] = MappingProxyType({})
         self._logged = 0.0
 
     @property
     def failures(self) -> Mapping[Address, str]:
-        """The servers that the last read missed, and why."""
+        """Servers that the last read missed, with reasons."""
         return self._failures
 
     def note(self, failed: Mapping[Address, StormkeeperError]) -> None:
-        """Note which servers a read missed, and why."""
+        """Record the servers that a read missed, and log changes."""
         failures = MappingProxyType({server: str(error) for server, error in failed.items()})
         now = self._clock()
         with self._lock:
@@ -292,7 +280,7 @@ class MissingServers:
 
 
 def missing(failures: Mapping[Address, str], servers: int) -> str:
-    """Say which of so many servers a read missed."""
+    """Describe the servers that a read missed."""
     are = "is" if len(failures) == 1 else "are"
     of = f"{servers} Pacemaker{'' if servers == 1 else 's'}"
     return f"{len(failures)} of {of} {are} missing in what is read: {'; '.join(failures.values())}"
@@ -303,23 +291,17 @@ _SIZE = attrgetter("size")
 
 
 def stopwatch() -> Callable[[], float]:
-    """Return what gives the seconds since now."""
+    """Return a function that returns the seconds since now."""
     began = time.monotonic()
     return lambda: time.monotonic() - began
 
 
 @dataclass(frozen=True, slots=True)
 class Readings:
-    """What all servers hold at and below a path, and which servers have answered.
+    """Newest pulse of each path, and each server's description of itself after the read.
 
-    Parameters
-    ----------
-    by_path
-        The newest pulse of each path that has one.
-    servers
-        What each server told of itself after it was read: its instance, and since when it can
-        vouch for a worker's silence. None from a Java Pacemaker. The error of a server that did
-        not answer or refused: what it holds is missing in `by_path`.
+    A Java Pacemaker has None, and a server that did not answer or refused has an error: its pulses
+    are missing.
     """
 
     by_path: dict[str, Heartbeat]
@@ -327,13 +309,7 @@ class Readings:
 
 
 def newest(copies: Iterable[Heartbeat]) -> Heartbeat | None:
-    """Return the copy that counts; None where there is none or it was deleted.
-
-    Parameters
-    ----------
-    copies
-        All copies and tombstones of one path; of equals the first one wins.
-    """
+    """Return the newest copy of one path, the first of equals; None if deleted."""
     ours: Heartbeat | None = None
     ours_rank = (float("-inf"), False)
     theirs: list[Heartbeat] = []
@@ -341,8 +317,7 @@ def newest(copies: Iterable[Heartbeat]) -> Heartbeat | None:
         if copy.age_secs is None:
             theirs.append(copy)
             continue
-        # Received and deleted in the same instant: a pulse too many does less harm than one too
-        # few.
+        # At equal ages the pulse wins: one too many does less harm than one too few.
         rank = (-copy.age_secs, copy.size != TOMBSTONE)
         if rank > ours_rank:
             ours, ours_rank = copy, rank
@@ -355,10 +330,9 @@ def newest(copies: Iterable[Heartbeat]) -> Heartbeat | None:
 
 
 def in_doubt(servers: Mapping[Address, ListedNames]) -> set[str]:
-    """Return the names whose pulses must be read to know whether any of them counts.
+    """Return the names whose pulses may all be deleted.
 
-    Only tombstones of other servers can hide what a server lists. So a name is in doubt if, for
-    each server that lists it, another server has tombstones there.
+    A name is in doubt if, for each server that lists it, another server has tombstones there.
     """
     graves: dict[str, set[Address]] = {}
     for server, names in servers.items():
@@ -374,15 +348,9 @@ def in_doubt(servers: Mapping[Address, ListedNames]) -> set[str]:
 
 
 def newest_of_each(servers: Iterable[Mapping[str, Heartbeat]]) -> dict[str, Heartbeat]:
-    """Return the newest pulse of every path that has one.
-
-    Parameters
-    ----------
-    servers
-        What each server holds, by path, in the order that decides between equals.
-    """
+    """Return the newest pulse of every path; of equals the first server's wins."""
     merged: dict[str, Heartbeat] = {}
-    # Only paths with several copies are in it: most have one, and there are many paths.
+    # Paths with several copies, which are few of many.
     rivals: dict[str, list[Heartbeat]] = {}
     for held in servers:
         for path in merged.keys() & held.keys():
@@ -394,23 +362,23 @@ def newest_of_each(servers: Iterable[Mapping[str, Heartbeat]]) -> dict[str, Hear
             del merged[path]
         else:
             merged[path] = best
-    # There may be 100,000, and few are either of these: first whether there are any.
+    # A quick check first, as there may be 100,000 paths and usually neither case.
     if TOMBSTONE in map(_SIZE, merged.values()):
         merged = {path: one for path, one in merged.items() if one.size != TOMBSTONE}
     if min(filter(None, map(_AGE, merged.values())), default=0.0) < 0:
-        # They came after the read had begun.
+        # Pulses received after the start of the read.
         for path in [path for path, one in merged.items() if (one.age_secs or 0) < 0]:
             merged[path] = merged[path]._replace(age_secs=0.0)
     return merged
 
 
 def without_values(found: Mapping[str, Heartbeat]) -> dict[str, Heartbeat]:
-    """Leave out the values, of which a Java Pacemaker gives the sizes only with them."""
+    """Remove the values, without which a Java Pacemaker sends no sizes."""
     return {path: one._replace(value=None) for path, one in found.items()}
 
 
 def _payload_time(copy: Heartbeat) -> float:
-    """Return the time that a worker put into its heartbeat; what is no heartbeat is the oldest."""
+    """Return ``time_secs`` of a heartbeat, or minus infinity."""
     from stormkeeper.thrift.records import ClusterWorkerHeartbeat  # noqa: PLC0415 - seldom needed
     from stormkeeper.thrift.serialization import deserialize  # noqa: PLC0415
 
@@ -422,41 +390,32 @@ def _payload_time(copy: Heartbeat) -> float:
         return float("-inf")
 
 
-class Ask(Protocol):
-    """Puts a question to each of some servers, all at once."""
+class _Ask(Protocol):
+    """Puts a question to some servers."""
 
     def __call__(
         self,
         question_for: Callable[[PacemakerClient], Question[T]],
         clients: Sequence[PacemakerClient],
     ) -> Outcomes[T]:
-        """Return what came of it."""
+        """Return the outcomes."""
 
 
 def names_that_count(
     path: str,
     names: Mapping[Address, ListedNames],
     clients: Mapping[Address, PacemakerClient],
-    ask: Ask,
+    ask: _Ask,
 ) -> set[str]:
-    """Return the names directly below `path` with a pulse that counts.
+    """Return the names directly below `path` with pulses that are not deleted.
 
-    Parameters
-    ----------
-    path
-        Whose names.
-    names
-        What each server listed.
-    clients
-        The client of each server, in the order that decides between equals.
-    ask
-        How to ask them. What a server listed that does not answer now counts.
+    `names` are the listings by server. The names of a server that does not answer now all count.
     """
     doubtful = in_doubt(names)
     alive = {name for some in names.values() for name in some.listed} - doubtful
     if not doubtful:
         return alive
-    # A Java Pacemaker lists none of them: what it lists is in no doubt.
+    # Names on a Java Pacemaker are never in doubt.
     ours = [
         client
         for server, client in clients.items()

@@ -1,19 +1,22 @@
-"""Sends each pulse to one of several servers, and to another when that one fails.
+"""Writes to several Pacemakers: each pulse to one server, missed deletes later.
 
-Pacemakers share nothing, and nobody tells a writer where to write. These rules keep the writers of
-a cluster evenly spread:
+Rules that keep the writers of a cluster evenly spread:
 
-- Each writer draws a *home* at random, and also the order of the other servers. When a server dies,
-  its writers therefore spread over all that are left.
-- A pulse goes to the current server. If that one fails, the next servers in the order are tried.
-  The server that takes the pulse becomes the current one. All this takes the deadline at most.
-- A writer that is away from home checks now and then whether home answers, and goes back when it
-  does. Pulses do not wait for this. After an outage each server has the writers that it had before.
-- The delay before each check is random. The writers of a server that is back therefore return one
-  by one, over one and a half times `LOOK_SECS`.
-- If home fails again soon after the return, the delay is twice as long each time.
+- Each writer draws a random home and a random order of the other servers, so that the writers of a
+  dead server spread over all others.
+- A pulse goes to the current server; if that fails, to the next ones in the order, until the
+  deadline. The server that takes the pulse becomes the current one.
+- A writer away from home checks at random intervals whether the home answers, and then returns, so
+  writers return one by one over one and a half `LOOK_SECS`. Pulses do not wait for the check. If
+  the home soon fails again, the interval doubles.
 
-Moving harms nothing: of a path's pulses on two servers the one received last counts.
+Moving is harmless: of a path's pulses on two servers the one received last counts.
+
+A delete that a server missed is sent again, ahead of the next request to the server on the same
+connection, so that no read shows deleted pulses. If there is no request, a thread sends it from
+time to time. A pulse cancels the missed deletes that would delete it; other paths below stay until
+they expire (``pacemaker.pulse.ttl.secs``), as after too many missed deletes or the end of the
+process.
 """
 
 import logging
@@ -38,58 +41,50 @@ from stormkeeper.errors import (
 from stormkeeper.pacemaker.client.pacemaker_client import PacemakerClient
 from stormkeeper.pacemaker.wire import Message, MessageType, Pulse
 
-#: Deletes that are remembered of one server: more topologies than are killed during any outage.
+#: Missed deletes per server: more topologies than are killed during an outage.
 LIMIT: Final = 1_000
 
 
-#: Seconds before the first attempt of the thread, and between two attempts at most.
+# First and longest pause between attempts of the thread, in seconds.
 FIRST_SECS: Final = 1.0
 
 
 LONGEST_SECS: Final = 30.0
 
 
-#: How much longer the thread waits each time.
 _GROWTH: Final = 1.5
 
 
-#: Seconds that `close` waits for the thread, which does nothing that takes long.
+#: Seconds that `close` waits for the thread.
 _JOIN_SECS: Final = 5.0
 
 
 @dataclass(eq=False, slots=True)
 class MissedDelete:
-    """A delete of a path, with all below it, that a server did not get."""
+    """Delete of a path and all below, which a server did not get."""
 
     path: str
-    #: Whether it is being sent now.
     under_way: bool = False
 
 
 class MissedDeletes:
-    """What each server missed, oldest first. Safe for many threads.
-
-    Parameters
-    ----------
-    limit
-        Deletes that are remembered of one server.
-    """
+    """Missed deletes by server, oldest first; thread-safe."""
 
     def __init__(self, limit: int = LIMIT) -> None:
         self._limit = limit
         self._lock = threading.Lock()
-        #: Servers that missed nothing are not in it.
+        #: Without servers that missed nothing.
         self._missed: dict[Address, list[MissedDelete]] = {}
 
     def servers(self) -> list[Address]:
-        """Return the servers that missed something."""
+        """Return the servers with missed deletes."""
         with self._lock:
             return list(self._missed)
 
     def remember(self, server: Address, path: str) -> MissedDelete | None:
-        """Note that `server` missed a delete; return the oldest one if that had to give way."""
+        """Remember a missed delete; return the oldest one if it was dropped for lack of room."""
         with self._lock:
-            # A delete of what lies above leaves nothing of an older one.
+            # The delete of a path includes older deletes below.
             kept = [
                 missed
                 for missed in self._missed.get(server, [])
@@ -101,13 +96,13 @@ class MissedDeletes:
             return forgotten
 
     def pulse_sent(self, server: Address, path: str) -> None:
-        """Note that a pulse of `path` is on its way to `server`."""
+        """Cancel the deletes that would delete a pulse on its way to `server`."""
         if self._missed:
             with self._lock:
                 self._keep(server, lambda missed: not _at_or_below(path, missed.path))
 
     def take(self, server: Address) -> list[MissedDelete]:
-        """Return the deletes to be sent to `server` now; they are marked as under way."""
+        """Return the deletes to send now, marked as under way."""
         if not self._missed:
             return []
         with self._lock:
@@ -117,7 +112,7 @@ class MissedDeletes:
             return taken
 
     def settle(self, server: Address, missed: MissedDelete, *, done: bool) -> None:
-        """Note how an attempt ended: forget the delete, or leave it for another attempt."""
+        """Forget a delete that is done, or keep it for another attempt."""
         with self._lock:
             missed.under_way = False
             if done:
@@ -132,17 +127,7 @@ class MissedDeletes:
 
 
 class DeleteRepair:
-    """Remembers missed deletes and makes them good. Safe for many threads.
-
-    Parameters
-    ----------
-    clients
-        The client of each server.
-    name
-        Of the thread.
-    first_secs
-        Seconds before the thread's first attempt.
-    """
+    """Remembers missed deletes and repeats them; thread-safe."""
 
     def __init__(
         self,
@@ -158,13 +143,13 @@ class DeleteRepair:
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._closed = False
-        #: How often the thread met a defect of Stormkeeper.
+        #: Number of internal errors in the thread.
         self.defects = 0
-        #: Set when there is a reason not to sleep on.
+        #: Set when the thread must wake up.
         self._news = threading.Event()
 
     def remember(self, address: Address, path: str) -> None:
-        """Note that a server missed a delete."""
+        """Remember that a server missed a delete, and start the thread."""
         forgotten = self._missed.remember(address, path)
         if forgotten is not None:
             log.warning(
@@ -181,17 +166,17 @@ class DeleteRepair:
                 try:
                     thread.start()
                 except RuntimeError as error:
-                    # No more threads, for now: the next delete that is missed asks again.
+                    # The next missed delete tries again.
                     log.warning("no deletes are made good yet, but ahead of reads: %s", error)
                 else:
                     self._thread = thread
 
     def pulse_sent(self, address: Address, path: str) -> None:
-        """Note that a pulse of `path` is about to be sent to a server."""
+        """Cancel the deletes that would delete a pulse about to be sent."""
         self._missed.pulse_sent(address, path)
 
     def make_good(self, client: PacemakerClient) -> None:
-        """Send a server the deletes that it missed, without waiting for the answers."""
+        """Send the missed deletes of a server, without waiting for answers."""
         left = deque(self._missed.take(client.address))
         try:
             while left:
@@ -202,12 +187,12 @@ class DeleteRepair:
         except StormkeeperError:  # the client was closed
             pass
         finally:
-            # These were not sent, whatever the reason: they are tried again later.
+            # Not sent: kept for later.
             for missed in left:
                 self._missed.settle(client.address, missed, done=False)
 
     def close(self) -> None:
-        """End the thread. What is missed still stays so."""
+        """End the thread; unsent deletes are lost."""
         with self._lock:
             self._closed = True
             self._news.set()
@@ -243,7 +228,7 @@ class DeleteRepair:
                     if client.retry_in() == 0.0:
                         self.make_good(client)
                 except Exception:
-                    # The thread must not end: servers that nobody asks have no other.
+                    # The thread must go on, for servers without other requests.
                     self.defects += 1
                     if self.defects & (self.defects - 1) == 0:
                         log.exception(
@@ -257,34 +242,22 @@ class DeleteRepair:
 #: The writer is a part of the pool, and logs in its name.
 log = logging.getLogger("stormkeeper.pacemaker.client.pool")
 
-#: Seconds between two looks, on average: some beats, so that a server that only restarts has its
-#: writers back within half a minute, and a dead one is asked for by each of them seldom.
+#: Seconds between checks of the home, on average: a restarted server has its writers back within
+#: half a minute, and a dead one gets few checks.
 LOOK_SECS: Final = 15.0
 
-#: How much longer the looks at a home that fails again and again are apart, at most.
+#: Factor of the longest interval between checks.
 MOST_PATIENCE: Final = 16.0
 
-#: A failure within that many `look_secs` after a return counts as one soon after it.
+#: A failure within so many `look_secs` after a return doubles the interval.
 _SOON: Final = 4.0
 
-#: Checks whether a server takes writes. It stores nothing, and needs the same rights as a pulse.
+#: Checks whether a server accepts writes: needs the same permission as a pulse and stores nothing.
 _LOOK: Final = Message(MessageType.CREATE_PATH, path="/")
 
 
 class Placement:
-    """Decides where one client writes to, without I/O. Not safe for threads.
-
-    Parameters
-    ----------
-    servers
-        All of them.
-    random
-        Source of the choice, and of the delays.
-    home
-        In place of a home drawn at random.
-    look_secs
-        Seconds between two looks whether home is back, on average.
-    """
+    """Chooses the server of one writer, by default with a random home; no I/O, not thread-safe."""
 
     def __init__(
         self,
@@ -304,28 +277,26 @@ class Placement:
         self._patience = 1.0
         self._look_at = float("inf")
         self._returned_at = float("-inf")
-        #: Where writes go to at present.
+        #: The server that gets the pulses now.
         self.current = self.home
 
     @property
     def home(self) -> Address:
-        """Where writes go to when nothing is wrong."""
+        """The preferred server."""
         return self._order[0]
 
     def order(self) -> list[Address]:
-        """Return all servers in the order in which a write is offered to them."""
+        """Return all servers, beginning with the current one."""
         first = self._order.index(self.current)
         return self._order[first:] + self._order[:first]
 
     def took(self, server: Address, instead_of: Address, now: float) -> bool:
-        """Note that `server` took a pulse that was offered to `instead_of` first.
+        """Record that `server` took a pulse first offered to `instead_of`.
 
-        Returns
-        -------
-        Whether this changes the current server.
+        Returns whether the current server changed.
         """
         if server == self.current or instead_of != self.current:
-            return False  # another thread has noted it already
+            return False  # another thread changed it before
         self.current = server
         if instead_of == self.home:
             soon = now < self._returned_at + _SOON * self._look_secs
@@ -334,14 +305,14 @@ class Placement:
         return True
 
     def look_due(self, now: float) -> Address | None:
-        """Return home if it is time to check it, and plan the next check; else None."""
+        """Return the home if a check is due, and plan the next check; else None."""
         if self.current == self.home or now < self._look_at:
             return None
         self._plan_look(now)
         return self.home
 
     def answered(self, now: float) -> Address | None:
-        """Note that home answered; return the server that was current if that changes it."""
+        """Return to the home, which answered; return the server that was left, if any."""
         if self.current == self.home:
             return None
         left, self.current = self.current, self.home
@@ -353,23 +324,7 @@ class Placement:
 
 
 class PulseWriter:
-    """Writes each pulse to one server; safe for many threads.
-
-    Parameters
-    ----------
-    clients
-        The client of each server.
-    placement
-        Decides which. It belongs to the writer from now on.
-    repair
-        Hears of every pulse before it is sent, and sends missed deletes ahead of it.
-    deadline
-        Seconds after which a write has failed.
-    retries
-        Tries of a write after the first.
-    clock
-        Monotonic seconds.
-    """
+    """Sends each pulse to one server, after missed deletes; thread-safe."""
 
     def __init__(
         self,
@@ -388,24 +343,20 @@ class PulseWriter:
         self._retries = retries
         self._clock = clock
         self._lock = threading.Lock()
-        #: The server that was left for home. Its connection is closed with the next pulse: a pulse
-        #: may have been under way on it when home answered.
+        #: The server left for home. Its connection is closed with the next pulse, as a pulse may
+        #: have been under way on it.
         self._left: Address | None = None
 
     @property
     def server(self) -> Address:
-        """The server that writes go to at present."""
+        """The server that gets the pulses now."""
         return self._placement.current
 
     def send_pulse(self, path: str, details: bytes) -> None:
-        """Store `details` as the newest pulse of `path` on one server.
+        """Store a pulse on one server.
 
-        Raises
-        ------
-        NotAuthorizedError
-            If a server refused it and no other took it.
-        PacemakerUnavailableError
-            If none took it in time.
+        Raises `NotAuthorizedError` if a server refused and no other took the pulse, and
+        `PacemakerUnavailableError` if no server took the pulse in time.
         """
         message = Message(MessageType.SEND_PULSE, pulse=Pulse(path, details))
         started = self._clock()
@@ -453,10 +404,9 @@ class PulseWriter:
         )
 
     def _next(self, refused: Mapping[Address, object], tries: Counter[Address]) -> Address | None:
-        """Choose the server that may be tried soonest.
+        """Choose the server with the shortest back-off, then with the fewest tries of this pulse.
 
-        Of several, choose the one that was tried least for this pulse, so that a server that hangs
-        comes after the others: each of its tries is a long one. Then the order decides.
+        The fewest tries, as each try of a server that hangs is long. Then the order decides.
         """
         with self._lock:
             order = self._placement.order()
@@ -477,7 +427,7 @@ class PulseWriter:
         log.warning("Pulses go to %s now, not to %s: %s", server, begun_with, reason)
 
     def _look(self, now: float) -> None:
-        """Check whether home is back, if it is time. This does not wait for the answer."""
+        """Check whether the home is back, if due, without waiting for the answer."""
         with self._lock:
             home = self._placement.look_due(now)
             left, self._left = self._left, None
@@ -488,11 +438,11 @@ class PulseWriter:
         try:
             future = self._clients[home].submit(_LOOK)
         except PacemakerUnavailableError:
-            return  # it is closed, and the pulse will fail; or the system has no thread for it now
+            return  # closed, or no thread is available now
         future.add_done_callback(self._looked)
 
     def _looked(self, future: Future[Message]) -> None:
-        # This runs in the client's thread, which must not wait.
+        # Runs in the client's thread, which must not wait.
         if future.exception() is not None:
             return
         with self._lock:
@@ -504,5 +454,5 @@ class PulseWriter:
 
 
 def _at_or_below(path: str, root: str) -> bool:
-    """Whether `path` is `root` or lies below it, by whole segments."""
+    """Return whether `path` is `root` or lies below, by whole segments."""
     return path == root or path.startswith(root if root.endswith("/") else root + "/")

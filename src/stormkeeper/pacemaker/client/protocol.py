@@ -1,26 +1,19 @@
-"""The client's half of the Pacemaker protocol: order, patience and deadlines, without I/O.
+"""The client's half of the Pacemaker protocol: order, timeouts and back-off, without I/O.
 
-A `ClientProtocol` is told what happens (a call was made, the connection is up, answers came, time
-passed) and says what to do: connect, send, drop the connection, settle a call. It knows no
-socket, no thread and no clock, so everything below is tested with bytes and numbers.
+`ClientProtocol` takes events (a call, a connection, answers, the time) and returns effects:
+connect, send, drop, settle. The rules:
 
-The rules that hold here:
-
-- **There is one connection.** It is made when a call needs it, and all calls wait for it together.
-- **Calls are sent in the order in which they were made**, at most `MAX_IN_FLIGHT` of them
-  unanswered. Each is sent once at most: another try is another call.
-- **A connection is stuck** if the peer owes an answer and shows no life for `try_timeout`. Answers
-  come in order, so it is dropped, and all calls under way on it have failed. Making a connection
-  may take as long.
-- **A call ends at its deadline** at the latest. Its slot stays taken until the peer has answered it
-  or the connection ends.
-- **Back-off** lies between two attempts to connect. A call that is made meanwhile waits for its
-  end. The first answer resets it, not the first connection: a frozen server accepts connections.
-- **Authentication**, where it is configured, comes first on every connection (`authentication`).
-  A connection of its own finds out before whether it would harm the server. If it fails, all calls
-  that wait fail; the next call tries again, after the back-off.
-- **A request of an extension** is sent only if the server has said, on the same connection, that it
-  has the extension (`server_extensions`).
+- There is one connection, made when a call needs one. All calls wait for it.
+- Calls are sent in order, each once, at most `MAX_IN_FLIGHT` unanswered. A retry is another call.
+- A connection is stuck if the server owes an answer and sends no byte for `try_timeout`. The
+  connection is dropped and all calls on it fail. Connecting may take as long.
+- A call ends at its deadline at the latest. Its slot stays taken until the answer comes or the
+  connection ends.
+- Between attempts to connect there is a back-off, which the first answer resets, not the first
+  connection: a frozen server accepts connections. New calls wait for its end.
+- Authentication comes first on a connection (`authentication`), after a separate connection that
+  checks whether it would harm the server. If it fails, all waiting calls fail.
+- A request of an extension is sent only to a server that has it (`calls.ServerExtensions`).
 """
 
 from collections import deque
@@ -52,9 +45,9 @@ from stormkeeper.pacemaker.client.calls import (
     Settle,
     Verdict,
     WrongAnswerError,
-    asked,
+    describe_request,
     fault_of,
-    question,
+    make_question,
     refusal,
     type_name,
     unsupported,
@@ -62,23 +55,18 @@ from stormkeeper.pacemaker.client.calls import (
 )
 from stormkeeper.pacemaker.wire import RESERVED_PATH, Message, MessageType
 
-#: Upper end of the first delay, in seconds: a connection that was merely cut is back at once.
+#: Longest first delay in seconds: a cut connection is back at once.
 BASE_SECS: Final = 0.05
-
-
-#: Upper end of every later delay, in seconds.
+#: Longest delay in seconds: a worker must find a revived server with its next pulse.
 CAP_SECS: Final = 1.0
+
+NEVER: Final = float("inf")
 
 
 class Backoff:
-    """Counts failures in a row and draws the delay after each.
+    """Exponential back-off with full jitter, which spreads the clients of a revived server.
 
-    Parameters
-    ----------
-    random
-        Source of the jitter.
-    base, cap
-        Upper ends of the first and of the longest delay, in seconds.
+    The n-th delay is uniform between 0 and ``min(cap, base * 2**(n-1))`` seconds.
     """
 
     __slots__ = ("_base", "_cap", "_random", "failures")
@@ -91,22 +79,19 @@ class Backoff:
         self.failures = 0
 
     def failed(self) -> float:
-        """Count a failure and return the seconds to wait before the next attempt."""
+        """Count a failure and return the delay in seconds."""
         self.failures += 1
-        # 2.0 ** 1024 is no float any more; the cap is reached long before 30 doublings.
+        # 2.0 ** 1024 overflows; the cap is reached long before 30 doublings.
         ceiling = min(self._cap, self._base * 2.0 ** min(self.failures - 1, 30))
         return self._random.uniform(0.0, ceiling)
 
     def succeeded(self) -> None:
-        """Forget the failures: the server answered."""
+        """Reset the count after an answer."""
         self.failures = 0
 
 
-NEVER: Final = float("inf")
-
-
 class LinkState(Enum):
-    """States of the one connection."""
+    """States of the connection."""
 
     DOWN = "down"
     CONNECTING = "connecting"
@@ -116,21 +101,7 @@ class LinkState(Enum):
 
 
 class ClientProtocol:
-    """The state machine of a client of one server.
-
-    Parameters
-    ----------
-    peer
-        Name of the server in messages, ``host:port``.
-    backoff
-        Delays between attempts.
-    try_timeout
-        Seconds without a sign of life after which a connection is given up.
-    identity
-        Who we are; None with the method NONE.
-    max_in_flight, last_message_id
-        Limits of the in-flight table.
-    """
+    """State machine of a client of one server, named `peer` in errors."""
 
     def __init__(
         self,
@@ -146,27 +117,25 @@ class ClientProtocol:
         self._backoff = backoff
         self._try_timeout = try_timeout
         self._identity = identity
-        #: The authentication of this connection, or of the one that is made next.
+        #: The authentication of this or the next connection.
         self._authentication: ClientAuthentication | None = None
         self._max_in_flight = max_in_flight
         self._last_message_id = last_message_id
         self._state = LinkState.DOWN
-        #: Calls to be sent, in the order in which they were made.
+        #: Calls to send, in order.
         self._waiting: deque[ClientCall] = deque()
         self._in_flight = self._new_table()
-        #: What this connection's server has of extensions.
         self._extensions = ServerExtensions()
-        #: Why the connection failed the last time; empty if it never did.
+        #: Reason of the last failure; empty before the first.
         self.last_failure = ""
         self._retry_at = float("-inf")
-        #: When a connection that is not up yet is given up.
+        #: When connecting or authenticating times out.
         self._connect_by = NEVER
-        #: When `passed` is due: never too late, but possibly too early.
+        #: When `passed` is due; possibly too early, never too late.
         self.alarm = NEVER
-        #: What is to be done, in order. Who does it removes it.
+        #: Effects in order; the caller removes them.
         self.effects: deque[Effect] = deque()
-        #: Every call that is not settled yet, in the order in which they were made. The client's
-        #: own question, which nobody waits for, is not in it.
+        #: Unsettled calls in order, without the client's own `make_question`.
         self._open: dict[ClientCall, None] = {}
 
     @property
@@ -180,19 +149,11 @@ class ClientProtocol:
         return self._backoff.failures > 0
 
     def retry_in(self, now: float) -> float:
-        """Return the seconds until this server may be tried again; 0 when it may be now."""
+        """Return the seconds of back-off left."""
         return max(0.0, self._retry_at - now) if self._state is LinkState.DOWN else 0.0
 
-    # --- what happens ----------------------------------------------------------------------------
-
     def submit(self, call: ClientCall, now: float) -> None:
-        """Take a call; it is settled at its deadline at the latest.
-
-        Raises
-        ------
-        PacemakerClosedError
-            If the client is closed.
-        """
+        """Take a call, to be settled by its deadline; raises `PacemakerClosedError`."""
         if self._state is LinkState.CLOSED:
             raise PacemakerClosedError(f"the client of {self._peer} is closed")
         self._open[call] = None
@@ -201,7 +162,7 @@ class ClientProtocol:
         self._advance(now)
 
     def connected(self, now: float) -> None:
-        """Note that the connection is made."""
+        """Handle a new connection."""
         if self._state is not LinkState.CONNECTING:
             return
         if self._identity is None:
@@ -213,30 +174,30 @@ class ClientProtocol:
         self._go_on(self._authentication.connected(), now)
 
     def computed(self, step: Compute, outcome: bytes | StormkeeperError | None, now: float) -> None:
-        """Take what the work of a `Compute` returned or raised."""
+        """Handle the result or error of a `Compute`."""
         authentication = self._authentication
         if self._state is not LinkState.AUTHENTICATING or authentication is None:
             return
         if authentication.work is not step:
-            return  # it is a step of a connection that is gone
+            return  # a step of an earlier connection
         if isinstance(outcome, StormkeeperError):
             self._lost(str(outcome), now, refusal=authentication.refusal(str(outcome)))
         else:
             self._authenticate(lambda: authentication.computed(outcome), now)
 
     def failed(self, reason: str, now: float, *, peer_at_fault: bool = False) -> None:
-        """Note that the connection is lost, or could not be made."""
+        """Handle a lost or refused connection."""
         authentication, refusal = self._authentication, None
         if self._state is LinkState.AUTHENTICATING and authentication and authentication.has_begun:
             refusal = None if peer_at_fault else authentication.ended(reason)
         self._lost(reason, now, peer_at_fault=peer_at_fault, refusal=refusal)
 
     def abandoned(self, reason: str, now: float) -> None:
-        """Note that we gave up the connection, and not because of the peer."""
+        """Handle a connection that the client gave up for its own reasons."""
         self._lost(reason, now)
 
     def refused(self, refusal: StormkeeperError, now: float) -> None:
-        """Note that no connection can be used, as peer and client do not accept each other."""
+        """Handle a server and client that reject each other: all waiting calls fail."""
         self._lost(str(refusal), now, refusal=refusal)
 
     def _lost(
@@ -258,7 +219,7 @@ class ClientProtocol:
         self.effects.append(Drop(reason))
         self._forget_connection()
         if was_used or peer_at_fault:
-            # If an idle connection ends, that is no failure: the next call will find out.
+            # The end of an idle connection is no failure.
             self._retry_at = now + self._backoff.failed()
             self.last_failure = reason
         for call in touched:
@@ -269,10 +230,10 @@ class ClientProtocol:
         self._advance(now)
 
     def received(self, answers: Iterable[Message], now: float) -> None:
-        """Take the answers in the bytes that came, if any was complete."""
+        """Handle received answers; no answer means part of one."""
         if self._state is LinkState.AUTHENTICATING:
             for answer in answers:
-                self._heard(answer, now)
+                self._authenticate_with(answer, now)
             return
         if self._state is not LinkState.UP:
             return
@@ -292,12 +253,12 @@ class ClientProtocol:
         self._advance(now)
 
     def taken(self, now: float) -> None:
-        """Note that the peer took bytes for which there was no room before."""
+        """Handle that the server took bytes that were waiting."""
         if self._state is LinkState.UP:
             self._in_flight.alive(now)
 
     def passed(self, now: float) -> None:
-        """Note that it is `now`, and end what is due."""
+        """Handle the passing of time: timeouts, deadlines, the end of a back-off."""
         if now < self.alarm:
             return
         if now >= self._connect_by:
@@ -317,13 +278,13 @@ class ClientProtocol:
         )
 
     def rest(self) -> None:
-        """Close the connection if nothing is under way on it. The next call makes another."""
+        """Close an idle connection; the next call connects again."""
         if self._state is LinkState.UP and not self._in_flight and not self._open:
             self.effects.append(Drop("the connection is not needed at present"))
             self._forget_connection()
 
     def close(self) -> None:
-        """End: every open call fails, and no call is taken any more."""
+        """Fail all open calls and accept no more."""
         if self._state is LinkState.CLOSED:
             return
         if self._state is not LinkState.DOWN:
@@ -340,10 +301,8 @@ class ClientProtocol:
         self._in_flight.drain()
         self.alarm = self._connect_by = NEVER
 
-    # --- what follows ----------------------------------------------------------------------------
-
     def _settle(self, call: ClientCall, outcome: Message | StormkeeperError) -> None:
-        """End a call; one that has ended already stays as it is."""
+        """Settle a call once."""
         if call.settled:
             return
         call.settled = True
@@ -354,29 +313,28 @@ class ClientProtocol:
     def _give_up(
         self, call: ClientCall, reason: str, now: float, *, peer_at_fault: bool = False
     ) -> None:
-        """End a call that was not answered."""
+        """Fail an unanswered call."""
         tries = "1 try" if call.tries == 1 else f"{call.tries} tries"
         kind = RemoteProtocolError if peer_at_fault else PacemakerUnavailableError
         error = kind(
-            f"{self._peer} did not answer {asked(call.kind, call.path)}"
+            f"{self._peer} did not answer {describe_request(call.kind, call.path)}"
             f" ({tries} in {now - call.started:.1f} s; {reason})"
         )
         self._settle(call, error)
 
     def _begin(self, now: float) -> None:
-        """Use the connection, which is made and, where that is needed, authenticated."""
+        """Use the connected and authenticated connection."""
         self._state = LinkState.UP
         self._connect_by = NEVER
         self._in_flight = self._new_table()
         self._advance(now)
 
-    def _heard(self, message: Message, now: float) -> None:
+    def _authenticate_with(self, message: Message, now: float) -> None:
         authentication = self._authentication
         if self._state is LinkState.AUTHENTICATING and authentication is not None:
             self._authenticate(lambda: authentication.received(message), now)
 
     def _authenticate(self, take: Callable[[], Todo], now: float) -> None:
-        """Let the authentication take something, and do what it says."""
         try:
             todo = take()
         except NotAuthorizedError as error:
@@ -398,7 +356,7 @@ class ClientProtocol:
             self._arm(self._connect_by)
 
     def _unready(self) -> str:
-        """Say what a connection that is not up was waited for, and how long."""
+        """Describe the timeout of a connection that is not up."""
         if self._state is LinkState.CONNECTING or self._authentication is None:
             return f"no connection within {self._try_timeout:g} s"
         return self._authentication.overdue(self._try_timeout)
@@ -410,7 +368,7 @@ class ClientProtocol:
         self.alarm = min(self.alarm, time)
 
     def _stuck_at(self) -> float:
-        """Return when the connection is to be given up if nothing comes until then."""
+        """Return when the connection times out."""
         if self._state is not LinkState.UP:
             return NEVER
         oldest = self._in_flight.oldest()
@@ -422,7 +380,7 @@ class ClientProtocol:
         return NEVER if since is None else since + self._try_timeout
 
     def _advance(self, now: float) -> None:
-        """Do what can be done for the calls that wait."""
+        """Send waiting calls, or connect for them."""
         if self._state is LinkState.UP:
             self._dispatch(now)
         elif self._state is LinkState.DOWN and self._waiting:
@@ -444,26 +402,26 @@ class ClientProtocol:
         if frames:
             self.effects.append(Send(b"".join(frames)))
             self._arm(self._stuck_at())
-        if self._in_flight.exhausted and not self._in_flight:
+        if self._in_flight.is_exhausted and not self._in_flight:
             self.effects.append(Drop("every message id was used"))
             self._forget_connection()
             self._advance(now)
 
     def _permitted(self, call: ClientCall, now: float) -> bool:
-        """Whether `call` may be sent on this connection; if not, see to it."""
-        verdict = self._extensions.verdict(call)
+        """Return whether `call` may be sent now; hold, ask or refuse otherwise."""
+        verdict = self._extensions.judge(call)
         if verdict is Verdict.ASK:
-            self._waiting.appendleft(question(now))
+            self._waiting.appendleft(make_question(now))
         elif verdict is Verdict.REFUSE:
             self._settle(call, unsupported(self._peer, call))
         return verdict is Verdict.SEND
 
     def _answered(self, call: ClientCall, answer: Message) -> str | None:
-        """Settle `call` with its answer; return what is wrong with it, if anything."""
+        """Settle `call` with its answer; return the fault of the answer, if any."""
         self._backoff.succeeded()
         fault = fault_of(call.kind, answer)
         if fault is None and call.kind == MessageType.GET_PULSE and call.path == RESERVED_PATH:
-            fault = self._told_of_itself(call, answer)
+            fault = self._read_description(call, answer)
         if fault is not None:
             self._backoff.failed()
             self._settle(call, WrongAnswerError(f"{self._peer} broke the protocol: {fault}"))
@@ -473,16 +431,16 @@ class ClientProtocol:
             self._settle(call, answer)
         return fault
 
-    def _told_of_itself(self, call: ClientCall, answer: Message) -> str | None:
-        """Learn the server's extensions from its answer; return what is wrong with that."""
+    def _read_description(self, call: ClientCall, answer: Message) -> str | None:
+        """Read the server's extensions; return the fault of the answer, if any."""
         if answer.type == MessageType.NOT_AUTHORIZED:
             if call not in self._open:
-                self._extensions.refused()
+                self._extensions.take_refusal()
                 for held in self._extensions.release():
                     self._settle(held, self._refusal(held))
             return None
         try:
-            self._extensions.told(answer)
+            self._extensions.take_answer(answer)
         except RemoteProtocolError as error:
             return f"what the server tells of itself is not readable: {error}"
         self._waiting.extendleft(reversed(self._extensions.release()))
@@ -490,8 +448,8 @@ class ClientProtocol:
 
     def _refusal(self, call: ClientCall) -> NotAuthorizedError:
         method = self._identity.method if self._identity else None
-        asked_who = call.kind == MessageType.GET_PULSE and call.path == RESERVED_PATH
-        reads = False if asked_who else self._extensions.may_read
+        is_question = call.kind == MessageType.GET_PULSE and call.path == RESERVED_PATH
+        reads = False if is_question else self._extensions.may_read
         return refusal(self._peer, call.kind, call.path, method, reads=reads)
 
     def _forget_connection(self) -> None:

@@ -1,16 +1,14 @@
-"""What is asked of one server to find something out, in several steps where it takes that; no I/O.
+"""Reads of one Pacemaker in one or several rounds of requests, without I/O.
 
-A question is a generator: it yields a round of requests to be made at once, is sent their answers
-in the same order, and returns what it found. An `UnsupportedExtensionError` is thrown into it, so
-that it can go on with what a Java Pacemaker understands; any other error ends it.
+A `Question` is a generator: it yields rounds of requests, gets their answers in order, and returns
+the result. `UnsupportedExtensionError` is thrown into the generator, which then continues with
+Storm's requests; any other error ends it.
 
-A Java Pacemaker has no request for all pulses below a path. It is asked for the pulse of each path,
-and for the names below each path without a pulse. Storm stores nothing below a pulse, and each such
-request makes a Java Pacemaker look at every key that it holds.
-
-It takes a path for a regular expression. Asked for the children of ``/wc-1-17`` it also lists what
-follows that text in ``/wc-1-1700000000``. Such a name has neither a pulse nor names below it. What
-lies below a name that is no regular expression cannot be listed: the request would end the server.
+A Java Pacemaker has no bulk request. The pulse of each path is read, and the names below each path
+without a pulse; Storm stores nothing below a pulse, and each listing checks every key. A Java
+Pacemaker takes a path for a regular expression: the children of ``/wc-1-17`` include the rest of
+``/wc-1-1700000000``, a name without pulses. A name that is no valid expression is not listed, as
+the request would end the server.
 """
 
 from collections import deque
@@ -37,24 +35,16 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: Requests that are made at once: as many as may be under way on a connection.
+#: Requests at once: as many as may be under way on a connection.
 _WIDTH: Final = 100
 
-#: Levels that are followed below a path of a Java Pacemaker. Storm has two below ``/workerbeats``,
-#: and ours take no path of more segments. The bound is for servers that list a path below itself.
+#: Levels below a path of a Java Pacemaker, in case a server lists a path below itself. Storm has
+#: two below ``/workerbeats``.
 _DEPTH: Final = 16
 
 
 class Round(NamedTuple):
-    """Requests that are made at once.
-
-    Parameters
-    ----------
-    requests
-        They, at least one.
-    meanwhile
-        What is to be done while they are under way; done before the answers are sent.
-    """
+    """Requests sent at once; `meanwhile` runs before their answers are used."""
 
     requests: Sequence[Message]
     meanwhile: Callable[[], object] | None = None
@@ -64,22 +54,10 @@ Question = Generator[Round, list[Message], T]
 
 
 class Heartbeat(NamedTuple):
-    """A pulse as a server holds it. A read of all makes one for each path, and nothing else.
+    """A pulse as a server holds it.
 
-    Parameters
-    ----------
-    server
-        Which server holds it, as ``host:port``.
-    age_secs
-        Seconds since the server received it, at the moment when the read began; None from a Java
-        Pacemaker, which does not tell.
-    size
-        Length of the value, in bytes; `wire.TOMBSTONE`, as long as servers are compared, for a
-        pulse that was deleted.
-    revision
-        The server's, one more with each pulse; None from a Java Pacemaker.
-    value
-        What the worker said; None where values were not asked for.
+    `age_secs` counts from the receipt to the start of the read. `size` is in bytes, `TOMBSTONE` for
+    a deleted pulse. A Java Pacemaker sends neither age nor revision. `value` is None if not read.
     """
 
     server: str
@@ -91,15 +69,9 @@ class Heartbeat(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ListedNames:
-    """The names directly below a path on one server.
+    """Names directly below a path on one server, with pulses or tombstones at or below them.
 
-    Parameters
-    ----------
-    listed
-        Those at or below which it holds pulses.
-    deleted
-        Those at or below which it holds tombstones; None from a Java Pacemaker, which has none,
-        and from whose pulses no tombstone takes anything away.
+    `deleted` is None from a Java Pacemaker, which has no tombstones and ignores those of others.
     """
 
     listed: frozenset[str]
@@ -107,21 +79,13 @@ class ListedNames:
 
 
 def one_request(message: Message) -> Question[Message]:
-    """Make one request and return its answer."""
+    """Send one request and return the answer."""
     (answer,) = yield Round([message])
     return answer
 
 
 class ServerContents(NamedTuple):
-    """What one server holds at and below a path, and what it tells of itself.
-
-    Parameters
-    ----------
-    copies
-        By path, with tombstones where the server has any.
-    info
-        None from a Java Pacemaker.
-    """
+    """Pulses and tombstones by path, and the server's description (None from a Java Pacemaker)."""
 
     copies: dict[str, Heartbeat]
     info: "ServerInfo | None"
@@ -130,19 +94,10 @@ class ServerContents(NamedTuple):
 def contents_below(
     path: str, server: Address, elapsed: Callable[[], float], *, values: bool = True
 ) -> Question[ServerContents]:
-    """Read every pulse at and below `path`, and who the server is.
+    """Read all pulses at and below `path`, and the server's description of itself.
 
-    Parameters
-    ----------
-    path
-        Where to begin.
-    server
-        The server that is asked.
-    elapsed
-        Gives the seconds since the read began. So ages that several servers tell can be compared.
-    values
-        Whether to read the values, too. A Java Pacemaker gives no sizes without them: its values
-        are read in any case.
+    `elapsed` returns the seconds since the start of the read, which makes ages of several servers
+    comparable. A Java Pacemaker sends values even without `values`.
     """
     try:
         return (yield from _scan(path, server, elapsed, values=values))
@@ -153,7 +108,7 @@ def contents_below(
 
 
 def server_info_of(server: Address, pulse: Pulse | None) -> "ServerInfo | None":
-    """Read what a server tells of itself in its pulse at `RESERVED_PATH`."""
+    """Decode a server's description, its pulse at `RESERVED_PATH`."""
     if pulse is None or pulse.details is None:
         return None
     from stormkeeper.thrift.pacemaker import ServerInfo  # noqa: PLC0415  # listing needs no Thrift
@@ -168,11 +123,7 @@ def server_info_of(server: Address, pulse: Pulse | None) -> "ServerInfo | None":
 
 
 def copy_of(path: str, server: Address, elapsed: Callable[[], float]) -> Question[Heartbeat | None]:
-    """Read what a server holds for exactly `path`, pulse or tombstone, with its age.
-
-    One request, at the cost of GET_PULSE. A Java Pacemaker, which tells no ages, is asked with
-    that.
-    """
+    """Read the pulse or tombstone of exactly `path` (HELD; GET_PULSE from a Java Pacemaker)."""
     try:
         answer = yield from one_request(Message(MessageType.HELD, path=path))
     except UnsupportedExtensionError:
@@ -185,7 +136,7 @@ def copy_of(path: str, server: Address, elapsed: Callable[[], float]) -> Questio
 
 
 def pulses_of(paths: Sequence[str]) -> Question[dict[str, bytes | None]]:
-    """Read what a server holds for each of some paths, None for none, in Storm's own verb."""
+    """Read the pulses of some paths with Storm's GET_PULSE."""
     found: dict[str, bytes | None] = {}
     for first in range(0, len(paths), _WIDTH):
         some = paths[first : first + _WIDTH]
@@ -196,14 +147,14 @@ def pulses_of(paths: Sequence[str]) -> Question[dict[str, bytes | None]]:
 
 
 def names_below(paths: Sequence[str]) -> Question[dict[str, ListedNames]]:
-    """Read, of each path, the names directly below it, and those that deletions were below."""
+    """List the names directly below each path, with pulses or tombstones."""
     deleted = yield from _nodes(MessageType.DELETED, paths)
     listed = yield from _nodes(MessageType.GET_ALL_NODES_FOR_PATH, paths)
     return {path: ListedNames(listed[path] or frozenset(), deleted[path]) for path in paths}
 
 
 def _nodes(kind: MessageType, paths: Sequence[str]) -> Question[dict[str, frozenset[str] | None]]:
-    """Ask for names; None where the server cannot tell."""
+    """List names; None if the server lacks the extension."""
     nodes: dict[str, frozenset[str] | None] = dict.fromkeys(paths)
     try:
         for first in range(0, len(paths), _WIDTH):
@@ -222,7 +173,7 @@ def _nodes(kind: MessageType, paths: Sequence[str]) -> Question[dict[str, frozen
 def copies_below_each(
     paths: Iterable[str], server: Address, elapsed: Callable[[], float]
 ) -> Question[dict[str, Heartbeat]]:
-    """Read every pulse at and below one path after another; see `contents_below`."""
+    """Read all pulses at and below some paths; see `contents_below`."""
     found: dict[str, Heartbeat] = {}
     for path in paths:
         found |= (yield from contents_below(path, server, elapsed)).copies
@@ -232,15 +183,13 @@ def copies_below_each(
 def _scan(
     path: str, server: Address, elapsed: Callable[[], float], *, values: bool
 ) -> Question[ServerContents]:
-    """Read all pages of changes, and then who the server is.
+    """Read all pages of changes, then the server's description.
 
-    A path that changes while we read goes to the end, so nothing but the last page is the end. A
-    server reads changes out far faster than workers make them.
-
-    Who the server is must not be older than the last page: of a server that was started again
-    between the two, it then vouches for too little, and not for what it does not know. A
-    connection answers in order, so the first page and this are asked for at once: most reads have
-    no other. Where there are more, the server makes the next page while we take up this one.
+    A path that changes meanwhile moves to the end, so only the last page is the end; a server reads
+    changes faster than workers write them. The description must not be older than the last page: a
+    server restarted in between must not vouch for lost pulses. Answers come in order, so the first
+    page, usually the only one, and the description are requested at once. The next page is
+    requested before the current one is unpacked.
     """
     found: dict[str, Heartbeat] = {}
     who = Message(MessageType.GET_PULSE, path=RESERVED_PATH)
@@ -256,7 +205,7 @@ def _scan(
                 f"there are more changes after revision {after}, and they go on at {page.next}"
             )
         if page.reset:
-            found.clear()  # the server was started again; it answered from the beginning
+            found.clear()  # the server was restarted and began again
         take_up = partial(_take_up, page, found, server, elapsed(), values=values)
         after, instance, more = page.next, page.instance, page.more
     if rest:
@@ -275,13 +224,13 @@ def _changes_of(answer: Message) -> Changes:
 def _take_up(
     page: Changes, found: dict[str, Heartbeat], server: Address, elapsed: float, *, values: bool
 ) -> None:
-    """Add the copies of a page to those that were found. There may be 100,000 in all."""
+    """Add the pulses of a page, of up to 100,000 in all."""
     paths, revisions, ages_ms, sizes, details = page.columns
     ages = [age_ms / 1000 - elapsed for age_ms in ages_ms]
-    # An older server sends values though none were asked for.
+    # An older server always sends values.
     given = repeat(None) if details is None or not values else details
     rows = zip(repeat(str(server)), ages, sizes, revisions, given, strict=False)
-    # What Heartbeat(*row) does, without a call of Python code for each row.
+    # Heartbeat(*row), without running Python code per row.
     found.update(zip(paths, map(tuple.__new__, repeat(Heartbeat), rows), strict=False))
 
 
@@ -290,7 +239,7 @@ def _java_copy(server: Address, value: bytes) -> Heartbeat:
 
 
 def java_pulses(path: str) -> Question[dict[str, bytes]]:
-    """Read every pulse at and below `path` of a Java Pacemaker."""
+    """Read all pulses at and below `path` of a Java Pacemaker."""
     found: dict[str, bytes] = {}
     reader = JavaReader(path)
     while requests := reader.requests():
@@ -300,26 +249,20 @@ def java_pulses(path: str) -> Question[dict[str, bytes]]:
 
 
 class JavaReader:
-    """Reads the pulses at and below a path of a Java Pacemaker, level by level.
-
-    Parameters
-    ----------
-    path
-        Where it begins; its own pulse is read too, and what lies below it in any case.
-    """
+    """Reads the pulses at and below a path of a Java Pacemaker, level by level."""
 
     def __init__(self, path: str) -> None:
         self._root = path
         self._seen = {path}
-        #: Paths whose pulses are to be asked for, with their depth below the root.
+        #: Paths whose pulses are to be read, with the depth below the root.
         self._paths: deque[tuple[str, int]] = deque([(path, 0)])
-        #: Those without one, whose children are to be asked for.
+        #: Paths without a pulse, whose children are to be listed.
         self._parents: deque[tuple[str, int]] = deque()
         self._asked: list[tuple[str, int]] = []
         self._asks_for_pulses = True
 
     def requests(self) -> list[Message]:
-        """Return what is to be asked now, all at once; nothing at the end."""
+        """Return the next round of requests; empty at the end."""
         self._asks_for_pulses = bool(self._paths)
         waiting = self._paths or self._parents
         self._asked = [waiting.popleft() for _ in range(min(_WIDTH, len(waiting)))]
@@ -329,7 +272,7 @@ class JavaReader:
         return [Message(kind, path=path) for path, _ in self._asked]
 
     def answered(self, answers: Sequence[Message]) -> list[Pulse]:
-        """Take the answers to the requests, in their order; return the pulses among them."""
+        """Take the answers in order; return the pulses."""
         found: list[Pulse] = []
         for (path, depth), answer in zip(self._asked, answers, strict=True):
             if not self._asks_for_pulses:

@@ -1,12 +1,11 @@
-"""The thread and the socket behind a client: carries out what a `ClientProtocol` says.
+"""The thread and socket of a client, which carry out the effects of a `ClientProtocol`.
 
-One daemon thread, named after the client and its server, makes the connection, reads from it,
-keeps the deadlines and settles the futures. The caller's own thread sends its call, as far as the
-kernel takes the bytes at once; the client's thread sends the rest. Only the client's thread opens
-and closes sockets, so that no other thread writes to a descriptor that was closed and used again.
+One daemon thread per client connects, reads, keeps deadlines and completes futures. A calling
+thread sends its own request as far as the kernel takes the bytes; the client's thread sends the
+rest. Only the client's thread opens and closes sockets, so no other thread writes to a reused
+descriptor.
 """
 
-import errno
 import logging
 import os
 import selectors
@@ -27,193 +26,24 @@ from stormkeeper.errors import (
     UntrustedServerError,
 )
 from stormkeeper.names import host_port
-from stormkeeper.pacemaker.client.authentication import Background
+from stormkeeper.pacemaker.client.authentication import StepRunner
 from stormkeeper.pacemaker.client.calls import ClientCall, Compute, Connect, Drop, Reconnect, Send
-from stormkeeper.pacemaker.client.client_tls import NO_ROOM, TlsStream, says_tls
-from stormkeeper.pacemaker.client.dialer import Dialer
+from stormkeeper.pacemaker.client.client_connection import (
+    Dialer,
+    PacemakerConnection,
+    describe_error,
+)
+from stormkeeper.pacemaker.client.client_tls import TlsStream
 from stormkeeper.pacemaker.client.protocol import NEVER, ClientProtocol, LinkState
-from stormkeeper.pacemaker.wire import Message, PacemakerFrameSplitter, decode
+from stormkeeper.pacemaker.wire import Message
 from stormkeeper.tls_files import Contexts
-
-#: Bytes read at once: many small answers, and small enough that malloc asks no system call for it.
-_READ_SIZE: Final = 65_536
-
-
-#: Bytes offered to the kernel at once from what it had no room for.
-_WRITE_SIZE: Final = 1_048_576
-
-
-_CLOSED: Final = "the server closed the connection"
-
-
-_IN_WORDS: Final = {
-    errno.ECONNREFUSED: "connection refused: nothing listens there",
-    errno.ECONNRESET: "the server cut the connection",
-    errno.EPIPE: _CLOSED,
-    errno.ETIMEDOUT: "the network timed out",
-}
-
-
-#: The errors by which a socket tells that the peer has ended the connection.
-_BY_PEER: Final = (errno.ECONNRESET, errno.EPIPE)
-
-
-def in_words(error: OSError) -> str:
-    """Say what a socket's error means."""
-    if isinstance(error, socket.gaierror):  # whose numbers are others
-        return f"the host's name could not be looked up: {error.strerror}"
-    if error.errno in _IN_WORDS:
-        return _IN_WORDS[error.errno]
-    return error.strerror or str(error)
-
-
-class PacemakerConnection:
-    """A connection.
-
-    Parameters
-    ----------
-    connected
-        Its socket, connected and non-blocking; stays the caller's, who closes it.
-    peer
-        The server's name in messages.
-    max_message_size
-        Largest payload that is accepted, in bytes.
-    stream
-        TLS on it; None for plain TCP.
-    """
-
-    __slots__ = ("_has_heard", "_peer", "_splitter", "_stream", "_unsent", "socket")
-
-    def __init__(
-        self,
-        connected: socket.socket,
-        *,
-        peer: str,
-        max_message_size: int,
-        stream: TlsStream | None,
-    ) -> None:
-        self.socket = connected
-        self._peer = peer
-        self._stream = stream
-        self._splitter = PacemakerFrameSplitter(max_message_size)
-        #: Bytes that the kernel had no room for.
-        self._unsent = bytearray()
-        #: Whether anything came.
-        self._has_heard = False
-
-    @property
-    def is_up(self) -> bool:
-        """Whether messages may be sent: TLS, if it is spoken, has made sure of the server."""
-        return self._stream is None or self._stream.is_up
-
-    @property
-    def has_unsent(self) -> bool:
-        """Whether `flush` has something to do."""
-        return bool(self._unsent)
-
-    def begin(self) -> None:
-        """Begin with TLS, if it is spoken."""
-        if self._stream is not None:
-            self._put(self._stream.begin())
-
-    def send(self, data: bytes) -> None:
-        """Send frames, as far as the kernel takes them at once."""
-        self._put(data if self._stream is None else self._stream.sealed(data))
-
-    def flush(self) -> bool:
-        """Send what is left; return whether the peer took any of it."""
-        try:
-            with memoryview(self._unsent) as unsent:
-                sent = self.socket.send(unsent[:_WRITE_SIZE])
-        except BlockingIOError:
-            return False
-        except OSError as error:
-            raise PacemakerUnavailableError(self._broken(error)) from error
-        del self._unsent[:sent]
-        return True
-
-    def receive(self) -> bytes | None:
-        """Return what came; None if nothing did."""
-        try:
-            data = self.socket.recv(_READ_SIZE)
-        except BlockingIOError:
-            return None
-        except OSError as error:
-            raise PacemakerUnavailableError(self._broken(error)) from error
-        if not data:
-            raise PacemakerUnavailableError(self._ended(_CLOSED))
-        if self._stream is None and not self._has_heard and says_tls(data):
-            raise UntrustedServerError(
-                f"{self._peer} speaks TLS, and this client does not: set pacemaker.tls.enable to"
-                " true"
-            )
-        self._has_heard = True
-        return data
-
-    def opened(self, data: bytes) -> bytes:
-        """Return the plain bytes in what came; send what TLS itself has to answer."""
-        stream = self._stream
-        if stream is None:
-            return data
-        try:
-            plain, answer = stream.received(data)
-        except StormkeeperError:
-            self._put(stream.farewell())
-            raise
-        self._put(answer)
-        return plain
-
-    def messages(self, plain: bytes) -> tuple[list[Message], StormkeeperError | None]:
-        """Return the messages that plain bytes complete, and what is wrong with what follows.
-
-        That nothing follows, as the peer has said over TLS, is such a fault too.
-        """
-        messages: list[Message] = []
-        try:
-            for payload in self._splitter.feed(plain):
-                messages.append(decode(payload))
-        except StormkeeperError as error:
-            return messages, error
-        fault: StormkeeperError | None = self._splitter.fault
-        if fault is None and self._stream is not None and self._stream.is_ended:
-            fault = PacemakerUnavailableError(self._ended(_CLOSED))
-        return messages, fault
-
-    def _put(self, data: bytes) -> None:
-        sent = 0
-        if data and not self._unsent:
-            try:
-                sent = self.socket.send(data)
-            except BlockingIOError:
-                pass
-            except OSError as error:
-                raise PacemakerUnavailableError(self._broken(error)) from error
-        if sent < len(data):
-            self._unsent += memoryview(data)[sent:]
-
-    def _broken(self, error: OSError) -> str:
-        """Say what it means that the socket failed."""
-        reason = in_words(error)
-        return self._ended(reason) if error.errno in _BY_PEER else reason
-
-    def _ended(self, reason: str) -> str:
-        """Say that the peer ended the connection, and what it may mean that nothing came on it."""
-        if self._stream is not None:
-            return self._stream.ended(reason)
-        if self._has_heard:
-            return reason
-        return (
-            f"{reason} before it answered; if it speaks TLS, set pacemaker.tls.enable to true; or"
-            f" it {NO_ROOM}"
-        )
-
 
 log = logging.getLogger(__name__)
 
-#: Seconds that `close` waits for the thread, which only a callback of a future can delay.
+#: Seconds that `close` waits for the thread, which a callback may delay.
 _JOIN_SECS: Final = 5.0
 
-#: Seconds that the thread rests after a defect; twice as long each time, and at most.
+# First and longest pause after an internal error, in seconds.
 _DEFECT_SECS: Final = 0.05
 _LONGEST_DEFECT_SECS: Final = 1.0
 
@@ -221,23 +51,7 @@ _Settled = list[tuple[Future[Message], Message | StormkeeperError]]
 
 
 class SocketThread:
-    """Runs a `ClientProtocol` over TCP; safe for many threads.
-
-    Parameters
-    ----------
-    protocol
-        The state machine. It belongs to this thread from now on.
-    host, port
-        Where the server listens.
-    name
-        Of the thread.
-    max_message_size
-        Largest payload that is accepted, in bytes.
-    tls
-        Gives how TLS is spoken on a new connection; None for plain TCP.
-    clock
-        Monotonic seconds.
-    """
+    """Runs a `ClientProtocol` over TCP, with TLS if `tls` is given; thread-safe."""
 
     def __init__(
         self,
@@ -259,26 +73,25 @@ class SocketThread:
         self._clock = clock
         self._pid = os.getpid()
 
-        #: Guards what follows and the protocol, and keeps the bytes on the socket in its order.
+        #: Guards the protocol and the attributes below, and orders the bytes on the socket.
         self._lock = threading.Lock()
         self._futures: dict[ClientCall, Future[Message]] = {}
         self._thread: threading.Thread | None = None
-        #: The connection, once it is made and until it is dropped.
         self._connection: PacemakerConnection | None = None
         self._dropped: list[socket.socket] = []
-        #: Number of the attempt to connect that is wanted; None when none is.
+        #: Number of the wanted attempt to connect, if any.
         self._attempt_wanted: int | None = None
         self._attempts = 0
-        #: Whether that attempt is for the address of the last connection.
+        #: Whether the attempt is for the last connection's address.
         self._to_the_same = False
-        #: Whether the thread will look at all this again before it sleeps.
+        #: Whether the thread will check these attributes again before it sleeps.
         self._awake = True
         self._complained = False
-        self._background = Background(f"{name} authentication")
-        #: How often the thread met a defect of Stormkeeper.
+        self._steps = StepRunner(f"{name} authentication")
+        #: Number of internal errors in the thread.
         self.defects = 0
 
-        # Of the thread alone, once it runs.
+        # Used by the thread only, once it runs.
         self._selector: selectors.BaseSelector
         self._waker: socket.socket
         self._sleeper: socket.socket
@@ -286,26 +99,18 @@ class SocketThread:
         self._attempt: int | None = None
         self._watched = 0
         self._in_a_row = 0
-        #: When the thread began to look for what happened on its sockets.
+        #: When the thread last began to poll its sockets.
         self._looked_at = clock()
 
-    # --- for any thread --------------------------------------------------------------------------
-
     def submit(self, call: ClientCall) -> Future[Message]:
-        """Make a call; the future is settled at the call's deadline at the latest.
+        """Make a call; its future is complete by the call's deadline.
 
-        It cannot be cancelled. Its callbacks run in the client's thread and must not block.
-
-        Raises
-        ------
-        PacemakerClosedError
-            If the client is closed.
-        PacemakerUnavailableError
-            If the process is a fork of the one in which the client was made, or can have no more
-            threads or files.
+        The future cannot be cancelled; callbacks run in the client's thread and must not block.
+        Raises `PacemakerClosedError`, and `PacemakerUnavailableError` in a fork of the process or
+        without threads or files.
         """
         if os.getpid() != self._pid:
-            # Threads do not survive a fork, and the lock may be held by one that is gone.
+            # Threads do not survive a fork, and a lost thread may hold the lock.
             raise PacemakerUnavailableError(
                 f"{self._name} was made in process {self._pid} and cannot be used in its fork"
                 f" {os.getpid()}; make a new one there"
@@ -314,7 +119,7 @@ class SocketThread:
         future.set_running_or_notify_cancel()
         with self._lock:
             if self._thread is None and self._protocol.state is not LinkState.CLOSED:
-                # Before there is a call that nobody would ever settle.
+                # Before the call, which no thread would settle if this fails.
                 self._start()
             alarm = self._protocol.alarm
             self._protocol.submit(call, self._clock())
@@ -326,9 +131,9 @@ class SocketThread:
         return future
 
     def retry_in(self) -> float:
-        """Return the seconds until the server may be tried again; 0 when it may be now."""
+        """Return the seconds of back-off left."""
         if os.getpid() != self._pid:
-            return 0.0  # `submit` says what is wrong
+            return 0.0  # `submit` raises
         with self._lock:
             return self._protocol.retry_in(self._clock())
 
@@ -339,16 +144,16 @@ class SocketThread:
 
     @property
     def last_failure(self) -> str:
-        """Why the server failed the last time; empty if it never did."""
+        """Reason of the server's last failure; empty before the first."""
         return self._protocol.last_failure
 
     @property
     def is_current(self) -> bool:
-        """Whether it is this very thread that asks."""
+        """Whether the caller is the client's thread."""
         return threading.current_thread() is self._thread
 
     def rest(self) -> None:
-        """Close the connection if nothing is under way on it."""
+        """Close an idle connection."""
         if os.getpid() == self._pid:
             with self._lock:
                 self._protocol.rest()
@@ -356,7 +161,7 @@ class SocketThread:
             _settle(settled)
 
     def close(self) -> None:
-        """Fail every open call and end the thread; doing it again does nothing."""
+        """Fail all open calls and end the thread. Idempotent."""
         if os.getpid() != self._pid:
             return
         with self._lock:
@@ -370,7 +175,7 @@ class SocketThread:
             if thread.is_alive():
                 log.warning("Thread %s did not end within %g s", thread.name, _JOIN_SECS)
 
-    # --- with the lock held ----------------------------------------------------------------------
+    # --- with the lock held
 
     def _start(self) -> None:
         with ExitStack() as undoing:
@@ -449,7 +254,7 @@ class SocketThread:
 
     def _begin_to(self, step: Compute) -> None:
         try:
-            self._background.run(partial(self._compute, step))
+            self._steps.run(partial(self._compute, step))
         except RuntimeError as error:
             # No more threads, for now.
             self._protocol.abandoned(f"no thread to authenticate in: {error}", self._clock())
@@ -476,11 +281,11 @@ class SocketThread:
         else:
             log.debug("%s: %s", self._name, reason)
 
-    # --- the thread ------------------------------------------------------------------------------
+    # --- in the client's thread
 
     def _run(self) -> None:
         try:
-            while self._goes_on():
+            while self._take_safe_turn():
                 pass
         except BaseException:
             log.exception("%s ends: this is a defect of Stormkeeper", self._name)
@@ -492,14 +297,14 @@ class SocketThread:
             self._dialer.cancel()
             self._selector.close()
             with self._lock:
-                self._awake = True  # nobody to wake any more
+                self._awake = True  # no thread is left to wake
                 for ours in (self._waker, self._sleeper, *self._dropped):
                     ours.close()
                 if self._connection is not None:
                     self._connection.socket.close()
 
-    def _goes_on(self) -> bool:
-        """Take a turn; a defect costs the connection, and neither the thread nor the client."""
+    def _take_safe_turn(self) -> bool:
+        """Take a turn; an internal error costs only the connection. False at the end."""
         try:
             goes_on = self._turn()
         except BaseException as error:
@@ -511,14 +316,14 @@ class SocketThread:
                     self._name,
                     self.defects,
                 )
-            # Before the lock is taken: others go on meanwhile.
+            # Without the lock, so that other threads continue.
             time.sleep(min(_DEFECT_SECS * 2.0 ** min(self._in_a_row, 30), _LONGEST_DEFECT_SECS))
-            return self._begin_anew(f"a defect of Stormkeeper: {error!r}")
+            return self._reset(f"a defect of Stormkeeper: {error!r}")
         self._in_a_row = 0
         return goes_on
 
-    def _begin_anew(self, reason: str) -> bool:
-        """Let go of the connection and of all that is known of sockets; False at the end."""
+    def _reset(self, reason: str) -> bool:
+        """Drop the connection and all sockets; False at the end."""
         with self._lock:
             self._dialer.cancel()
             self._selector.close()
@@ -536,10 +341,10 @@ class SocketThread:
         return not closed
 
     def _turn(self) -> bool:
-        """Do what is due, then sleep until something happens; return False at the end."""
+        """Do what is due, then sleep until the next event; False at the end."""
         with self._lock:
-            # Not the time that it is: a peer is given up only when a look after its time had passed
-            # found nothing from it, however long this thread has not had the processor.
+            # Not the current time: a server times out only if a poll after the timeout found no
+            # bytes, however long this thread was not scheduled.
             self._protocol.passed(self._looked_at)
             settled = self._perform()
             dropped, self._dropped = self._dropped, []
@@ -588,14 +393,14 @@ class SocketThread:
             self._watched = mask
 
     def _dial(self) -> bool:
-        """Go on connecting; return whether that came to an end."""
+        """Continue connecting; return whether that ended."""
         try:
             made = self._dialer.poll()
         except OSError as error:
             attempt, self._attempt = self._attempt, None
             with self._lock:
                 if attempt == self._attempt_wanted:
-                    self._protocol.failed(in_words(error), self._clock())
+                    self._protocol.failed(describe_error(error), self._clock())
                 settled = self._perform()
             _settle(settled)
             return True
@@ -615,7 +420,7 @@ class SocketThread:
         return True
 
     def _greet(self, made: socket.socket) -> None:
-        """Begin to use a connection, with TLS if it is spoken."""
+        """Start to use a new connection."""
         peer = host_port(self._host, self._port)
         stream = None if self._tls is None else TlsStream(self._tls(), self._host, peer)
         self._connection = connection = PacemakerConnection(
@@ -649,7 +454,7 @@ class SocketThread:
             plain = None if data is None else self._open(current, data)
             if plain is None:
                 return
-            answers, fault = current.messages(plain)
+            answers, fault = current.read_messages(plain)
         except StormkeeperError as error:
             fault = error
         with self._lock:
@@ -657,7 +462,7 @@ class SocketThread:
                 return
             now, before = self._clock(), self._protocol.state
             self._protocol.received(answers, now)
-            # Unless what was received has ended this connection already.
+            # Unless the answers have ended this connection already.
             if fault is not None and self._protocol.state in (before, LinkState.UP):
                 self._fail(fault, now)
             settled = self._perform()
@@ -667,14 +472,14 @@ class SocketThread:
         _settle(settled)
 
     def _open(self, current: PacemakerConnection, data: bytes) -> bytes | None:
-        """Return what came, decrypted; None if the connection is not ours any more."""
+        """Decrypt received bytes; None if the connection was dropped."""
         if self._tls is None:
             return data
         with self._lock:
             if self._connection is not current:
                 return None
             was_up = current.is_up
-            plain = current.opened(data)
+            plain = current.decrypt(data)
             if current.is_up and not was_up:
                 self._protocol.connected(self._clock())
             settled = self._perform()
@@ -682,7 +487,7 @@ class SocketThread:
         return plain
 
     def _compute(self, step: Compute) -> None:
-        """Do what may block, in a thread of its own, and tell the protocol."""
+        """Do blocking work in its own thread, and pass the result to the protocol."""
         outcome: bytes | StormkeeperError | None
         try:
             outcome = step.work()

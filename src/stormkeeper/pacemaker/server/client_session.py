@@ -1,19 +1,24 @@
-"""What one client may do, and how it comes to be allowed more; without I/O.
+"""Sessions of clients: authentication, permissions, and log lines per client; without I/O.
 
-The rules that hold here:
+`ClientSession.answer` decides on every request of a client without `may_read` or `may_write`;
+the compiled engine answers frequent requests of clients with both permissions itself. A rule by
+client or address therefore clears one of the two, and is checked in `_authorise`.
 
-- A request that is not known to be a write is a read. Reads need permission: Storm's verbs, ours,
-  and the reserved path, which would tell an unauthenticated client what this server is.
-- The decision is made on the very bytes that are then carried out.
-- A client that has authenticated (`access`) may read and write. One that fails loses its
-  connection. One that leaves half-way has failed too: it may have found in the first token that
-  the server has another method, and then it tells only its own user.
-- The first refusal of a client is logged; the others are counted. The log takes only so many lines
-  about one address in a span of time, so nobody can fill it.
-- Our own clients ask EXISTS of the reserved path before they authenticate, on a separate
-  connection, as authenticating might end a Java Pacemaker. That refusal is not logged. Other
-  clients ask with GET_PULSE who this server is. One that leaves after the refusal, and has done
-  nothing else, may lack the method: that is logged.
+- A request that is not a known write is a read. Reads need permission, also of the reserved path.
+- An authenticated client may read and write. A client that fails to authenticate loses the
+  connection. Leaving half-way counts as a failure: the client may have noticed another method in
+  the first token, and then informs only its own user.
+- Only the first refusal of a client is logged, and the lines per address are limited.
+- Stormkeeper's clients send EXISTS of the reserved path on a separate connection before they
+  authenticate, since authenticating may end a Java Pacemaker; that refusal is not logged. Other
+  clients send GET_PULSE. A client that only did that and left may lack the method: that is logged.
+
+An authentication (Storm's; SCRAM, Stormkeeper's own, goes like DIGEST)::
+
+    DIGEST    client: control SASL_TOKEN_REQUEST    server: token
+              client: token                         server: token, control SASL_COMPLETE
+    KERBEROS  client: token …                       server: token …
+              client: token                         server: control SASL_COMPLETE, twice
 """
 
 import hashlib
@@ -54,45 +59,35 @@ from stormkeeper.sasl import Mechanism, credentials, methods
 from stormkeeper.sasl.jaas import login
 from stormkeeper.sasl.mechanism import SAME_METHOD
 
-#: Methods for which the JAAS file holds passwords; for KERBEROS it names a keytab.
+_log = logging.getLogger(__name__)
+
+#: Methods with passwords in the JAAS file; for KERBEROS the file names a keytab.
 _WITH_PASSWORDS: Final = ("DIGEST", "SCRAM")
-
-
 _COMPLETE: Final = control_frame(Control.SASL_COMPLETE)
+_RESERVED: Final = RESERVED_PATH.encode()
+
+#: Log lines per address (or network of IPv6) within `_LINES_SECONDS`.
+_LINES: Final = 50
+_LINES_SECONDS: Final = 10.0
 
 
-def _nobody(authorization_id: str) -> bool:  # noqa: ARG001
+def _refuse_everyone(authorization_id: str) -> bool:  # noqa: ARG001
     return False
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What a client may do before it has authenticated, and how it does that.
+    """Permissions by configuration, and the mechanism of authentication.
 
-    Parameters
-    ----------
-    method
-        ``pacemaker.auth.method``. With NONE everyone may do everything; with any other, reading
-        is for those who have authenticated.
-    mechanism
-        Makes the server's half of one authentication; None with NONE.
-    is_authorised
-        Whether somebody who has proved who they are may read.
-    authenticates_writers
-        Whether writing and deleting, too, are for those who have authenticated.
-    handshake_timeout
-        Seconds that a client has to authenticate, once it has begun to.
-    fingerprint
-        A hash of the JAAS file, which does not show the passwords in it. When it changes, clients
-        must authenticate anew.
-    keytab
-        A hash of the keytab that the JAAS file names. When it changes, clients stay authenticated:
-        a service's key is renewed as a matter of course, and has nothing to do with theirs.
+    With the method NONE every client may read and write. With another one, reading needs an
+    authenticated and authorised user, writing only with `authenticates_writers`. After a change of
+    `fingerprint`, a hash of the JAAS file, clients must authenticate anew; after a change of
+    `keytab`, a hash of the server's own key, they stay authenticated.
     """
 
     method: str = "NONE"
     mechanism: Callable[[], Mechanism] | None = None
-    is_authorised: Callable[[str], bool] = _nobody
+    is_authorised: Callable[[str], bool] = _refuse_everyone
     authenticates_writers: bool = False
     handshake_timeout: float = 10.0
     fingerprint: bytes = field(default=b"", repr=False)
@@ -110,14 +105,7 @@ class Policy:
 
     @classmethod
     def from_conf(cls, conf: Conf) -> Self:
-        """Read the policy of a configuration, and the files that this names.
-
-        Raises
-        ------
-        ConfigError
-            When the JAAS file or something in it is missing or wrong, or writers shall
-            authenticate and there is no method by which they could.
-        """
+        """Read the configuration and its JAAS file; raise `ConfigError` if either is wrong."""
         method: str = conf["pacemaker.auth.method"]
         authenticates_writers: bool = conf["pacemaker.auth.writes"]
         mechanism = methods.server_mechanism(conf)
@@ -139,7 +127,7 @@ class Policy:
 
 
 def _fingerprint(conf: Conf) -> bytes:
-    """Return a hash of the JAAS file; warn if others can read passwords in it."""
+    """Hash the JAAS file; warn if other users can read passwords."""
     file, method = methods.login_file(conf), conf["pacemaker.auth.method"]
     if file is None or method == "NONE":
         return b""
@@ -155,45 +143,35 @@ def _fingerprint(conf: Conf) -> bytes:
 
 
 def _keytab(conf: Conf) -> bytes:
-    """Return a hash of the server's keytab, if the JAAS file names one."""
+    """Hash the server's keytab, if the JAAS file names a keytab."""
     if conf["pacemaker.auth.method"] != "KERBEROS":
         return b""
     path = login(conf, methods.SERVER_SECTION).options.get("keyTab", "").removeprefix("FILE:")
     try:
         return hashlib.sha256(Path(path).read_bytes()).digest() if path else b""
     except OSError:
-        return b""  # who takes the key out of it says what is wrong
+        return b""  # the mechanism reports a missing key
 
 
 class ServerAuthentication:
-    """The conversation with one client, from its first message about that.
-
-    Parameters
-    ----------
-    policy
-        Has the method and its mechanism.
-    """
+    """The server's half of one authentication. Tokens appear in no log."""
 
     __slots__ = ("_mechanism", "_policy", "authorization_id", "user")
 
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
-        #: None before it has begun and after its end.
+        #: None before the start and after the end.
         self._mechanism: Mechanism | None = None
-        #: Who the client is, at the end.
+        #: The authenticated user, at the end.
         self.authorization_id: str | None = None
-        #: The same for people.
+        #: The same, for log lines.
         self.user = ""
 
     def received(self, message: Message) -> bytes:
-        """Take a client's message; return the frames of the answer, of which there may be none.
+        """Handle a client's message and return the frames of the answer, if any.
 
-        Raises
-        ------
-        AuthenticationError
-            If the client failed to authenticate, or is set to another method.
-        RemoteProtocolError
-            If the message is malformed or out of order.
+        Raises `AuthenticationError` for wrong credentials or another method, and
+        `RemoteProtocolError` for a message that is malformed or out of order.
         """
         mechanism = self._mechanism
         if message.type == MessageType.CONTROL_MESSAGE:
@@ -224,7 +202,7 @@ class ServerAuthentication:
         self.authorization_id = mechanism.authorization_id or ""
         self.user = credentials.shown(mechanism)
         self._mechanism = None
-        # With Storm's KERBEROS there is no token left to send, and the end is told twice.
+        # Storm's KERBEROS has no last token and sends SASL_COMPLETE twice.
         return frames + _COMPLETE if frames else _COMPLETE + _COMPLETE
 
     def _begin(self) -> Mechanism:
@@ -233,28 +211,8 @@ class ServerAuthentication:
         return mechanism
 
 
-_log = logging.getLogger(__name__)
-
-_RESERVED: Final = RESERVED_PATH.encode()
-
-#: Lines about what one address, or a network of IPv6, did wrong, in so many seconds: enough to see
-#: what it is.
-_LINES: Final = 50
-_LINES_SECONDS: Final = 10.0
-
-
 class ClientSession:
-    """One client's standing; made by `ClientSessions.open`.
-
-    Parameters
-    ----------
-    sessions
-        What all sessions of a server share.
-    address
-        The address that it comes from.
-    port
-        And the port.
-    """
+    """Permissions and authentication of one client; made by `ClientSessions.open`."""
 
     __slots__ = (
         "_authentication",
@@ -277,57 +235,44 @@ class ClientSession:
 
     def __init__(self, sessions: "ClientSessions", address: str, port: int) -> None:
         self.address = address
-        #: Where it comes from, with the port.
+        #: Address with port.
         self.origin = host_port(address, port)
-        #: The client's name in the log: where it comes from and, when that is known, who it is.
+        #: Name in the log: address, port and authenticated user.
         self.peer = self.origin
-        #: Who it is, for the log; empty until it has authenticated.
+        #: Authenticated user for the log, else empty.
         self.user = ""
-        #: Who it is, once it has authenticated.
         self.authorization_id: str | None = None
-        #: Why the connection must be closed, once it must.
+        #: Reason for closing the connection, and the cause for counters.
         self.fault: str | None = None
-        #: The same as one of the words by which ends are counted.
         self.cause = ""
         self._sessions = sessions
         self._channel = "plain TCP"
-        #: Once it has begun.
         self._authentication: ServerAuthentication | None = None
         self._refusals = 0
-        #: Whether it asked who this server is and was refused that; and whether it did more, or
-        #: was refused more.
+        # Whether the client was refused the reserved path, and whether it did anything else.
         self._has_asked = self._has_done_more = False
         policy = sessions.policy
-        #: Whether requests that read, and that write or delete, are carried out.
+        #: Permissions to read, and to write and delete.
         self.may_read = policy.everyone_may_read
         self.may_write = policy.everyone_may_write
-        #: The clock at which the connection is closed if nothing changes; infinite if never.
+        #: Clock seconds at which the connection is closed without authentication.
         self.deadline = math.inf
         if not self.may_read and not self.may_write:
-            # Of no use to anyone before it has authenticated.
             self.deadline = sessions.clock() + policy.handshake_timeout
 
     def answer(self, payload: bytes) -> bytes | None:
-        """Carry out the request in a frame's payload, if the client may ask for it.
+        """Carry out the request in a payload, if permitted, and return the frames of the answer.
 
-        Returns
-        -------
-        bytes or None
-            The frames of the answer: one, or two at the end of an authentication, or none. None
-            while the request is not finished: the caller gives it again.
-
-        Raises
-        ------
-        RemoteProtocolError
-            If the payload is no request, or the client failed to authenticate, or did so out of
-            order. The caller sends the earlier answers, then closes the connection.
+        None if the request needs another turn with the same payload. Raises `RemoteProtocolError`
+        for an invalid request or a failed authentication: the caller sends the earlier answers and
+        closes the connection.
         """
         try:
             if not self._is_open_to_everyone():
                 answer = self._authorise(payload)
                 if answer is not None:
                     return answer
-            return self._sessions.answerer.answer(payload)
+            return self._sessions.handler.answer(payload)
         except RequestRefusedError as refusal:
             self._refuse(refusal.cause, refusal.wanted, str(refusal))
             return refusal.answer
@@ -340,7 +285,7 @@ class ClientSession:
             raise
 
     def handshake_due(self, now: float) -> str | None:
-        """Return why the connection must be closed now, as its `deadline` is past; else None."""
+        """Return the reason for closing a connection past its `deadline`, else None."""
         if now < self.deadline:
             return None
         if self.fault is None:
@@ -354,7 +299,7 @@ class ClientSession:
         return self.fault
 
     def revoke(self, fault: str) -> None:
-        """Take back the permissions of this client; its connection is closed at the next sweep."""
+        """Revoke all permissions; the next sweep closes the connection."""
         self.may_read = self.may_write = False
         if self._is_authenticating:
             self._authentication = None
@@ -362,14 +307,9 @@ class ClientSession:
         self.deadline = -math.inf
 
     def is_within(self, policy: Policy, *, same_secrets: bool) -> bool:
-        """Whether `policy` gives this client all that it has now.
+        """Return whether a new `policy` grants all permissions that this client has now.
 
-        Parameters
-        ----------
-        policy
-            Another than the one under which it came.
-        same_secrets
-            Whether clients authenticate under it with the same passwords and keys.
+        `same_secrets` says whether passwords and keys are unchanged.
         """
         if self.authorization_id is not None:
             try:
@@ -378,11 +318,10 @@ class ClientSession:
                 return False
         if self._is_authenticating and not same_secrets:
             return False
-        # Who is about to authenticate has not done so yet.
         return policy.everyone_may_write or not self.may_write
 
     def secured(self, connection: ssl.SSLObject) -> None:
-        """Take note that the connection is encrypted, when the handshake of TLS is over."""
+        """Record the TLS version and certificate after the handshake."""
         self._channel, certificate = server_tls.describe(connection)
         if certificate:
             self._channel += f" with the certificate of {certificate}"
@@ -390,22 +329,16 @@ class ClientSession:
 
     @property
     def refusals(self) -> int:
-        """Requests of this client that were refused."""
+        """Number of refused requests."""
         return self._refusals
 
     @property
     def fields(self) -> dict[str, str]:
-        """The fields of log lines about this client."""
+        """Fields of log lines about this client."""
         return {"peer": self.origin} | ({"user": self.user} if self.user else {})
 
     def left(self) -> tuple[int, str, str] | None:
-        """Take note that the client has closed the connection.
-
-        Returns
-        -------
-        tuple of int, str and str, or None
-            What the log is to say: the level, the cause as a word to count by, and the line.
-        """
+        """Handle the end of the connection; return level, cause and text of a log line, if any."""
         if self._is_authenticating and self.fault is None:
             self._count_authentication("failed")
             line = f"{self.peer} left in the middle of authenticating ({self._method})"
@@ -432,7 +365,7 @@ class ClientSession:
         return self._sessions.policy.mechanism is None and self.may_read and self.may_write
 
     def _authorise(self, payload: bytes) -> bytes | None:
-        """Return the refusal, or what comes next in the authentication; None to go on."""
+        """Return a refusal or the answer of an authentication; None to carry out the request."""
         exact = match_exact_shape(payload)
         if exact is not None:
             kind, message_id, path = exact[:3]
@@ -447,7 +380,7 @@ class ClientSession:
         if self.may_write if writes else self.may_read:
             self._has_done_more = True
             return None
-        # An exact shape may have any type, and only a request deserves an answer.
+        # Raises if the exact shape has a type that is no request.
         decode_request(payload)
         if path == _RESERVED and kind in (MessageType.GET_PULSE, MessageType.EXISTS):
             self._has_asked |= kind == MessageType.GET_PULSE
@@ -504,31 +437,18 @@ class ClientSession:
 
 
 class ClientSessions:
-    """The sessions of one server, and what they share.
+    """All sessions of a server, with the policy, counters and log budget that they share."""
 
-    Parameters
-    ----------
-    answerer
-        Carries out the requests of all.
-    policy
-        Who may do what.
-    events
-        Where refusals and authentications are counted.
-    clock
-        Returns seconds, by which deadlines are set.
-    """
-
-    __slots__ = ("_lines", "_open", "answerer", "clock", "events", "policy")
+    __slots__ = ("_lines", "_open", "clock", "events", "handler", "policy")
 
     def __init__(
         self,
-        answerer: RequestHandler,
+        handler: RequestHandler,
         policy: Policy,
         events: EventCounts,
         clock: Callable[[], float],
     ) -> None:
-        self.answerer = answerer
-        #: Holds for sessions from now on.
+        self.handler = handler
         self.policy = policy
         self.events = events
         self.clock = clock
@@ -539,22 +459,15 @@ class ClientSessions:
         return len(self._open)
 
     def open(self, address: str, port: int) -> ClientSession:
-        """Begin the session of a new connection; it lasts until it is `ended`."""
+        """Start the session of a new connection; `ended` ends the session."""
         session = ClientSession(self, address, port)
         self._open.add(session)
         return session
 
     def ended(self, session: ClientSession, cause: str, reason: str) -> None:
-        """Take note, once, that the connection of a session has ended.
+        """Count and log the end of a connection; called once per session.
 
-        Parameters
-        ----------
-        session
-            Whose connection it was.
-        cause
-            Why this server ended it, as a word to count by; empty if the client did.
-        reason
-            The same for the log.
+        `cause` is empty if the client closed the connection.
         """
         self._open.discard(session)
         if session.refusals > 1:
@@ -568,19 +481,19 @@ class ClientSessions:
             return
         cause = session.cause or cause
         self.events.closed[cause] += 1
-        # A server that stops tells so once, not of each.
+        # A stopping server logs its stop once.
         if cause != "drain":
             self.warn(session, cause, f"closing {session.peer}: {reason}")
 
     def warn(self, session: ClientSession, cause: str, line: str) -> None:
-        """Log what a client did wrong, unless its address had many lines lately."""
+        """Log a client's fault, within the budget of its address."""
         self._log(logging.WARNING, session, line, session.fields | {"cause": cause})
 
     def replace_policy(self, policy: Policy) -> int:
-        """Let `policy` hold from now on; return how many clients lose their connections by it.
+        """Apply a new policy; return the number of clients that lose their connections.
 
-        They are those whose password or key is no longer valid, those who may no longer read, and
-        those who write without having authenticated where that is needed now.
+        These are clients with outdated secrets, without permission to read any more, or writing
+        without the authentication that is required now.
         """
         same_secrets = policy.fingerprint == self.policy.fingerprint
         self.policy = policy

@@ -1,16 +1,14 @@
-"""The Pacemaker daemon: a process around a `PacemakerServer`, its signals and its exit codes.
+"""The Pacemaker daemon: a `PacemakerServer` with signals, systemd, and a metrics endpoint.
 
-The rules that hold here:
+- All configured files are read before the port is bound; an error in them gives exit code 2.
+- SIGHUP reloads configuration and files; an error changes nothing. The command holds back a SIGHUP
+  during the start.
+- SIGTERM and SIGINT drain: no new connections, received requests are answered, and the process ends
+  soon after `pacemaker_server.DRAIN` seconds. Another signal, a second or more later, ends it at
+  once.
 
-- All files that the configuration names are read before the port is bound; what is wrong with them
-  ends the command with exit code 2.
-- SIGHUP reads configuration and files again. What is wrong then changes nothing.
-  One that comes while the daemon starts is held back by the command until it is up.
-- SIGTERM and SIGINT drain: no new connections, what has come is answered, and the process ends
-  within `serving.DRAIN` seconds and a little. One more, a second or more later, ends it at once.
-
-Exit codes: 0 after SIGTERM or SIGINT; 1 if it could not start, as when the port is taken; 2 for bad
-configuration; 128 and the signal's number when one more of them ended it.
+Exit codes: 0 after SIGTERM or SIGINT; 1 if the start failed, for example with the port in use; 2
+for a wrong configuration; 128 plus the number of a second signal.
 """
 
 import asyncio
@@ -40,47 +38,27 @@ from stormkeeper.pacemaker.server.pacemaker_server import PacemakerServer
 from stormkeeper.pacemaker.server.server_status import ServerSnapshot
 from stormkeeper.sasl import methods
 
-#: The name under which systemd passes the socket of the metrics.
+_log = logging.getLogger(__name__)
+
+#: FileDescriptorName of the metrics socket that systemd passes.
 METRICS_SOCKET: Final = "metrics"
-
-
-#: For errors: what to set where an address cannot be bound.
+#: Advice in errors about an address.
 AN_ADDRESS: Final = (
     "an address of this machine (`ip address` lists them), or to 0.0.0.0 for all of them"
 )
-
-
-#: For errors: what to do where a port needs a privilege.
+#: Advice in errors about a privileged port.
 PRIVILEGE: Final = "have systemd open it (ListenStream= of a socket unit)"
 
-
 _BACKLOG: Final = 16
-
-
-#: Seconds between two lines of status for systemd.
+#: Seconds between status lines for systemd.
 _STATUS_SECS: Final = 10.0
 
 
 class Monitoring:
-    """Serves the pages of one server, and reports on it, from `start` to `close`.
+    """Serves metrics and health over HTTP, and reports to systemd, in the running event loop.
 
-    It works in the running event loop.
-
-    Parameters
-    ----------
-    conf
-        ``pacemaker.metrics.port`` (None: no endpoint; 0: any free one),
-        ``pacemaker.metrics.bind.host`` and ``pacemaker.bind.host`` are read.
-    snapshot
-        Returns what is to be seen of the server now.
-    manager
-        Whoever started the daemon. A socket that it passed as `METRICS_SOCKET` takes the place of
-        the port; it is taken at once, the others are left.
-
-    Raises
-    ------
-    ListenError
-        If such a socket does not listen.
+    ``pacemaker.metrics.port`` null means no endpoint, 0 any free port. A socket that `manager`
+    passes as `METRICS_SOCKET` replaces the port; `ListenError` if the socket does not listen.
     """
 
     def __init__(
@@ -98,17 +76,11 @@ class Monitoring:
 
     @property
     def address(self) -> str | None:
-        """``HOST:PORT`` of the endpoint; None if there is none."""
+        """``HOST:PORT`` of the endpoint, if any."""
         return None if self._endpoint is None else self._endpoint.address
 
     def start(self) -> None:
-        """Open the endpoint, and say that the server is ready.
-
-        Raises
-        ------
-        ListenError
-            If the endpoint's address cannot be listened on.
-        """
+        """Open the endpoint and report readiness; raises `ListenError`."""
         self._open_endpoint()
         self.ready()
         if self._manager.watchdog is not None:
@@ -116,15 +88,15 @@ class Monitoring:
         self._repeat("status", _STATUS_SECS, lambda: self._manager.status(self._status()))
 
     def ready(self) -> None:
-        """Say that the server serves, as at the end of a reload."""
+        """Report that the server serves, also at the end of a reload."""
         self._manager.ready(self._status())
 
     def reloading(self) -> None:
-        """Say that the server reads its configuration again."""
+        """Report a reload."""
         self._manager.reloading()
 
     def stopping(self) -> None:
-        """Say that the server is about to end; the endpoint goes on until `close`."""
+        """Report the stop; the endpoint stays open until `close`."""
         timer = self._timers.pop("status", None)
         if timer is not None:
             timer.cancel()
@@ -163,7 +135,7 @@ class Monitoring:
                 if_elsewhere=f"set pacemaker.metrics.bind.host to {AN_ADDRESS}",
                 if_forbidden=f"set pacemaker.metrics.port to 1024 or more, or {PRIVILEGE}",
             )
-        # 0.3 s and 5 MB, which a daemon without metrics needs not.
+        # Takes 0.3 s and 5 MB, which a daemon without metrics saves.
         from stormkeeper.pacemaker.server.server_metrics import pages  # noqa: PLC0415
 
         self._endpoint = HttpEndpoint(listener, pages(self._snapshot))
@@ -175,36 +147,23 @@ class Monitoring:
         return f"{counted(connections, 'connection')}, {counted(pulses, 'pulse')} held"
 
     def _repeat(self, name: str, secs: float, action: Callable[[], None]) -> None:
-        # First of all, as what fails once is to be done the next time all the same.
+        # Before the action, so that a failure does not end the repetition.
         self._timers[name] = asyncio.get_running_loop().call_later(
             secs, self._repeat, name, secs, action
         )
         action()
 
 
-_log = logging.getLogger(__name__)
-
-#: Keys of a Pacemaker's that count only with TLS.
+#: Keys that have an effect only with TLS.
 _OF_TLS: Final = (*server_tls.FILES, "pacemaker.tls.client.auth", "pacemaker.tls.minimum.version")
 
 
 def serve(conf: Conf, read_again: Callable[[Conf], Conf] | None = None) -> int:
-    """Run a Pacemaker until SIGTERM or SIGINT; return the exit code (0, or 1 if it cannot start).
+    """Run a Pacemaker until SIGTERM or SIGINT; return the exit code (0, or 1 if the start failed).
 
-    Announces ``pacemaker listening on HOST:PORT`` when clients can connect.
-
-    Parameters
-    ----------
-    conf
-        Its configuration.
-    read_again
-        Reads that anew, for SIGHUP, given the one that holds; raises `ConfigError`. None: only the
-        files that `conf` names are read anew.
-
-    Raises
-    ------
-    ConfigError
-        When something in the configuration or the files that it names is wrong.
+    Prints ``pacemaker listening on HOST:PORT`` when clients can connect. On SIGHUP `read_again`
+    gets the current configuration and returns the new one, or raises `ConfigError`; without it,
+    only the files that `conf` names are read again. Raises `ConfigError` if `conf` is wrong.
     """
     configure_logging()
     die_with_parent()
@@ -222,12 +181,9 @@ def serve(conf: Conf, read_again: Callable[[Conf], Conf] | None = None) -> int:
 
 
 def without_effect(conf: Conf) -> list[str]:
-    """Tell of what is configured and counts only with something that is not; a line for each.
+    """Return a line for each configured key without effect.
 
-    Raises
-    ------
-    ConfigError
-        When ``pacemaker.childopts`` has a quote without its second one.
+    Raises `ConfigError` for an unbalanced quote in ``pacemaker.childopts``.
     """
     lines = []
     login = methods.unused_login(conf)
@@ -289,7 +245,7 @@ def _version_and_files(conf: Conf) -> str:
 
 
 def _listener(conf: Conf, manager: ServiceManager) -> socket.socket:
-    """Return the socket that the service manager passed, or open one."""
+    """Return the socket passed by systemd, or open one."""
     passed = manager.take_listeners("")
     if len(passed) > 1:
         raise ListenError(

@@ -1,17 +1,10 @@
-"""Which paths are below which: a tree of directories, with the pulses that stand in each.
+"""A tree of directories with their pulses, for listings and for requests on subtrees.
 
-The rules that hold here:
-
-- A path is its segments, split at every ``/`` and nothing else: ``/a//b`` and ``/a/b`` are two
-  paths, and so are ``/a`` and ``a``. The last segment names the pulse, those before it the
-  directories above it. One name may be a pulse's and a directory's.
-- Pulses and directories are kept in the order of their names, so a walk is in path order: a pulse
-  comes before what is below its path, and that before the next name.
-- A directory has pulses below it; whoever takes the last one away removes it.
-- No recursion: a path may have as many segments as its limit allows.
-
-A pulse is found in its directory by halving, and put there by moving the pointers behind it: in a
-directory of 100,000 pulses that is some 20 microseconds.
+A path is split at every ``/``: ``/a//b`` and ``/a/b`` are different paths, and so are ``/a`` and
+``a``. The last segment names the pulse; a pulse and a directory may have the same name. Pulses and
+directories are sorted by name, so a walk yields a pulse before the pulses below its path. Adding a
+pulse to a directory of 100,000 takes some 20 microseconds. A directory without pulses is removed.
+Nothing recurses, as a path may have many segments.
 """
 
 from bisect import bisect_left, bisect_right, insort
@@ -21,49 +14,40 @@ from typing import Final
 
 from stormkeeper.pacemaker.server.pulse_index import PulseEntry
 
-# Pulses of one directory differ in their last segment only, so whole paths are in its order.
+# Pulses of a directory differ in the last segment only, so sorting by path sorts by name.
 _PATH: Final = attrgetter("path")
 _NAME: Final = attrgetter("name")
 
-#: Bytes that a directory takes beside its name: itself, its two lists, its place in another's.
+#: Bytes of a directory beside its name: object, two lists, a place in the parent's list.
 _DIRECTORY_BYTES: Final = 256
 
 
 class Census:
-    """What all directories of a tree take together; kept by them."""
+    """Memory of all directories of a tree, in bytes; the directories keep the count."""
 
     __slots__ = ("bytes",)
 
     def __init__(self) -> None:
-        #: About so many bytes of memory; the root is not counted.
+        #: Without the root.
         self.bytes = 0
 
-    def born(self, name: bytes) -> None:
-        """Count a directory."""
+    def add(self, name: bytes) -> None:
+        """Count a new directory."""
         self.bytes += _DIRECTORY_BYTES + len(name)
 
-    def gone(self, name: bytes) -> None:
-        """Count a directory no longer."""
+    def remove(self, name: bytes) -> None:
+        """Subtract a removed directory."""
         self.bytes -= _DIRECTORY_BYTES + len(name)
 
 
 class Directory:
-    """Everything below one path.
-
-    Parameters
-    ----------
-    parent
-        The directory above; None for the root.
-    name
-        The last segment of the path; nothing for the root.
-    """
+    """The pulses and directories below one path; the root has no parent and an empty name."""
 
     __slots__ = ("_directories", "_leaves", "census", "name", "parent", "pulses")
 
     def __init__(self, parent: "Directory | None" = None, name: bytes = b"") -> None:
         self.parent = parent
         self.name = name
-        #: That of the whole tree.
         self.census: Census = Census() if parent is None else parent.census
         #: Pulses here and below.
         self.pulses = 0
@@ -71,7 +55,7 @@ class Directory:
         self._directories: list[Directory] = []
 
     def find(self, segments: Sequence[bytes]) -> "Directory | None":
-        """Return the directory at `segments` below this one; None if there is none."""
+        """Return the directory at `segments` below this one, or None."""
         directory = self
         for name in segments:
             below = directory._child(name)
@@ -81,9 +65,9 @@ class Directory:
         return directory
 
     def make(self, segments: Sequence[bytes]) -> "Directory":
-        """Return the directory at `segments` below this one, new where it is not there yet.
+        """Return the directory at `segments` below this one, created as needed.
 
-        The caller adds a pulse to it.
+        The caller must add a pulse to the directory.
         """
         directory = self
         for name in segments:
@@ -91,22 +75,22 @@ class Directory:
             if below is None:
                 below = Directory(directory, name)
                 insort(directory._directories, below, key=_NAME)
-                self.census.born(name)
+                self.census.add(name)
             directory = below
         return directory
 
     def add(self, entry: PulseEntry) -> None:
-        """List a pulse, whose path is this directory's and one more segment."""
+        """Add a pulse whose path is this directory's plus one segment."""
         insort(self._leaves, entry, key=_PATH)
         self._count(1)
 
     def remove(self, entry: PulseEntry) -> None:
-        """Take a pulse of this directory out of the list."""
+        """Remove a pulse of this directory."""
         del self._leaves[bisect_left(self._leaves, entry.path, key=_PATH)]
         self._count(-1)
 
     def detach(self, limit: int) -> list[PulseEntry]:
-        """Take pulses here and below out of the tree, at most `limit`, and return them."""
+        """Remove at most `limit` pulses here and below, and return them."""
         entries: list[PulseEntry] = []
         while self.pulses and len(entries) < limit:
             room = limit - len(entries)
@@ -124,8 +108,7 @@ class Directory:
     def _detach_all(self) -> list[PulseEntry]:
         entries = list(self.walk())
         stack = [self]
-        # Taken apart by hand: parent and child hold each other, and the garbage collector would
-        # find them only later.
+        # Parent and child refer to each other: without this only the garbage collector frees them.
         while stack:
             directory = stack.pop()
             stack.extend(directory._directories)
@@ -133,20 +116,19 @@ class Directory:
             directory._directories.clear()
             if directory is not self:
                 directory.parent = None
-                self.census.gone(directory.name)
+                self.census.remove(directory.name)
         self._count(-len(entries))
         return entries
 
     def names(self) -> list[bytes]:
-        """Return the names of the pulses and directories right here, each once.
+        """Return the names of the pulses and directories directly here, each once.
 
-        An empty name (``/a//b`` makes one of ``/a``) is left out: there is no path by which its
-        own children could be asked for.
+        Empty names (of ``/a//b`` in ``/a``) are left out: no path would list their children.
         """
         leaves, directories = self._leaves, self._directories
         start = leaves[0].path.rfind(b"/") + 1 if leaves else 0
         names = [leaf.path[start:] for leaf in leaves]
-        if names and not names[0]:  # nothing comes before it
+        if names and not names[0]:  # an empty name sorts first
             del names[0]
         if directories:
             known = {b"", *names}
@@ -154,7 +136,7 @@ class Directory:
         return names
 
     def walk(self) -> Iterator[PulseEntry]:
-        """Iterate over the pulses here and below, in order; the tree must not change meanwhile."""
+        """Iterate over the pulses here and below, sorted; the tree must not change meanwhile."""
         stack = [self._in_order()]
         while stack:
             for item in stack[-1]:
@@ -166,7 +148,7 @@ class Directory:
                 stack.pop()
 
     def _in_order(self) -> Iterator["PulseEntry | Directory"]:
-        """Iterate over the pulses and directories right here by their names."""
+        """Iterate over the pulses and directories directly here, sorted by name."""
         leaves = self._leaves
         prefix = leaves[0].path[: leaves[0].path.rfind(b"/") + 1] if leaves else b""
         leaf = 0
@@ -187,7 +169,7 @@ class Directory:
         return None
 
     def _count(self, added: int) -> None:
-        """Count pulses here and above; remove the directories that have none any more."""
+        """Add to the counts here and above, and remove empty directories."""
         directory: Directory | None = self
         while directory is not None:
             directory.pulses += added
@@ -196,5 +178,5 @@ class Directory:
                 at = bisect_left(parent._directories, directory.name, key=_NAME)
                 del parent._directories[at]
                 directory.parent = None
-                self.census.gone(directory.name)
+                self.census.remove(directory.name)
             directory = parent

@@ -1,15 +1,13 @@
-"""Drops pulses that are too old, and tombstones that nobody needs any more.
+"""Expiry of old pulses and old tombstones.
 
-The rules that hold here:
+A deletion leaves a tombstone for readers of changes. Tombstones are bounded in number, bytes and
+age; the oldest go first, and `floor` is the revision of the last dropped one. No entry is older
+than the floor: a pulse that would be gets the next revision, so a reader that starts from nothing
+always gets a revision above the floor. Every deletion moves a few pulses early, so that no single
+deletion has to move them all.
 
-- A deletion leaves a tombstone for those who read changes. Tombstones are bounded in number, in
-  bytes and in age; the oldest go first, and `floor` rises to the last that went.
-- No change is older than the floor. A pulse that would be is given the next revision, as if it had
-  been sent again. So a reader that begins from nothing always gets a revision above the floor to go
-  on from. A few pulses are moved at every deletion, before it is urgent, so that no single deletion
-  has to move them all.
-- Expiry looks at the oldest changes, up to the first pulse that is young enough, and stops when
-  its time is over. The next time it goes on from there.
+Expiry checks the oldest changes up to the first young pulse, or until its time budget is spent, and
+continues there the next time.
 """
 
 from bisect import bisect_left, insort
@@ -20,9 +18,9 @@ from stormkeeper.pacemaker.server.directory import Directory
 from stormkeeper.pacemaker.server.pulse_index import PulseEntry, PulseIndex
 from stormkeeper.pacemaker.server.store_limits import StoreLimits
 
-#: Old pulses that every deletion moves at least, so that older tombstones can be forgotten.
+#: Old pulses that every deletion moves at least.
 _MOVES: Final = 8
-#: Entries between two looks at the clock: some 20 microseconds.
+#: Entries between two readings of the clock: some 20 microseconds.
 _STRIDE: Final = 16
 
 #: The byte that comes after ``/``.
@@ -30,17 +28,7 @@ _BEHIND_SLASH: Final = b"0"
 
 
 class Expiry:
-    """Turns pulses into tombstones, and forgets tombstones.
-
-    Parameters
-    ----------
-    index
-        What is kept.
-    clock
-        Returns seconds; monotonic.
-    limits
-        How many tombstones are kept, and for how long; may be set at any time.
-    """
+    """Turns pulses into tombstones and drops tombstones; `limits` may be set at any time."""
 
     __slots__ = (
         "_bytes",
@@ -57,51 +45,51 @@ class Expiry:
 
     def __init__(self, index: PulseIndex, clock: Callable[[], float], limits: StoreLimits) -> None:
         self.limits = limits
-        #: Deletions up to this revision may have been forgotten.
+        #: Tombstones up to this revision may have been dropped.
         self.floor = 0
         #: Pulses deleted because of their age.
         self.expired = 0
         self._index = index
         self._clock = clock
-        #: In the order of their revisions.
+        #: Sorted by revision.
         self._tombstones: dict[PulseEntry, None] = {}
-        #: Their paths, sorted.
+        #: Paths of the tombstones, sorted.
         self._paths: list[bytes] = []
         self._bytes = 0
-        #: Pulses that were last received before that have been found too old.
+        #: Pulses received before this clock reading are too old.
         self._doomed_before = float("-inf")
-        #: Up to here expiry has found tombstones only: an entry, and its revision then.
+        #: Only tombstones stand up to this entry, which had this revision.
         self._passed: tuple[PulseEntry, int] | None = None
 
     def bury(self, entry: PulseEntry) -> None:
-        """Delete a pulse: its directory no longer lists it, a tombstone takes its place."""
+        """Replace a pulse by a tombstone, and remove the pulse from its directory."""
         _home(entry).remove(entry)
         self._add_tombstone(entry)
         self._keep_bounds(1)
 
     def bury_detached(self, entries: Sequence[PulseEntry]) -> None:
-        """Delete pulses that no directory lists any more."""
+        """Replace pulses, already removed from their directories, by tombstones."""
         for entry in entries:
             self._add_tombstone(entry)
         self._keep_bounds(len(entries))
 
     def revive(self, entry: PulseEntry) -> None:
-        """Count a tombstone no longer: its path is about to hold a pulse."""
+        """Stop counting a tombstone whose path is about to get a pulse."""
         del self._tombstones[entry]
         self._bytes -= len(entry.path)
         del self._paths[bisect_left(self._paths, entry.path)]
 
     def newer_tombstones(self, revision: int) -> Iterator[PulseEntry]:
-        """Iterate over the tombstones newer than `revision`, the newest first."""
+        """Iterate over the tombstones newer than `revision`, newest first."""
         for entry in reversed(self._tombstones):
             if entry.revision <= revision:
                 break
             yield entry
 
     def names_below(self, top: bytes) -> list[bytes]:
-        """Return the names directly below `top` at or below which there are tombstones, each once.
+        """Return the nonempty names directly below `top` with tombstones at or below them.
 
-        It costs the names, not the tombstones. Empty ones are left out, as in a listing.
+        The cost grows with the names, not with the tombstones.
         """
         below, paths = top + b"/", self._paths
         names: set[bytes] = set()
@@ -109,25 +97,15 @@ class Expiry:
         while at < len(paths) and paths[at].startswith(below):
             name, slash, _ = paths[at][len(below) :].partition(b"/")
             names.add(name)
-            # What is below a name lies together; not so the name itself: ``/a``, ``/a!``, ``/a/b``.
+            # Paths below a name are adjacent, the name itself is not: ``/a``, ``/a!``, ``/a/b``.
             at = bisect_left(paths, below + name + _BEHIND_SLASH, at) if slash else at + 1
         return list(names - {b""})
 
     def expire(self, max_age: float, budget: float) -> int:
-        """Delete pulses received more than `max_age` seconds ago, and forget old tombstones.
+        """Delete pulses older than `max_age` seconds (0: none) and old tombstones.
 
-        Parameters
-        ----------
-        max_age
-            In seconds; 0: no pulse is too old.
-        budget
-            Seconds of work after which it stops, to go on when it is called again.
-
-        Returns
-        -------
-        int
-            How many pulses were deleted. After 0 nothing more is due, or all the time went into
-            passing tombstones by, once: in either case it is time enough to ask in a second.
+        Stops after `budget` seconds, to continue with the next call. Returns the number of deleted
+        pulses; after 0 the next call may wait for a second.
         """
         now = self._clock()
         deadline = now + budget
@@ -156,13 +134,13 @@ class Expiry:
                 self.expired += 1
                 self.bury(entry)
                 if following is not None and following.revision != revision:
-                    return  # moved, to make room for the tombstone: what follows is elsewhere
+                    return  # `following` was moved to make room for the tombstone
             else:
                 return
             entry = following
 
     def _forget_before(self, changed: float, deadline: float) -> None:
-        """Forget the tombstones of deletions before `changed`."""
+        """Drop the tombstones of deletions before `changed`."""
         oldest = next(iter(self._tombstones), None)
         if oldest is None or oldest.changed >= changed:
             return
@@ -177,10 +155,10 @@ class Expiry:
                 self._give_up_oldest()
 
     def _keep_bounds(self, deleted: int) -> None:
-        """Make room, after so many deletions, and for those to come."""
+        """Keep the bounds after `deleted` deletions, and move pulses for the next ones."""
         limits, tombstones = self.limits, self._tombstones
         if len(tombstones) > limits.tombstones // 2 or self._bytes > limits.tombstone_bytes // 2:
-            # All pulses are moved by the time that there are twice as many tombstones.
+            # All pulses are moved before the number of tombstones doubles.
             each = max(_MOVES, 1 + 2 * self._index.keys // max(1, limits.tombstones))
             for _ in range(each * deleted):
                 oldest = self._index.oldest()
@@ -191,7 +169,7 @@ class Expiry:
             self._give_up_oldest()
 
     def _give_up_oldest(self) -> None:
-        """Take the oldest entry out of the way: forget a tombstone, move or bury a pulse."""
+        """Drop the oldest entry if it is a tombstone; move or bury a pulse."""
         index = self._index
         entry = index.oldest()
         if entry is None:

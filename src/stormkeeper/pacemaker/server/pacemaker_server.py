@@ -1,6 +1,6 @@
-"""A Pacemaker in an event loop: what it is made of, its timers, and what a reload changes.
+"""A Pacemaker in an event loop: parts, timers, engine, and reloads of the configuration.
 
-Whatever a client does wrong, it costs that client its connection and nothing more.
+A client's fault costs that client the connection and nothing more.
 """
 
 import asyncio
@@ -41,43 +41,34 @@ from stormkeeper.pacemaker.server.store_limits import StoreLimits, memory_allowe
 from stormkeeper.sasl import methods
 from stormkeeper.tls_files import Certificate
 
+_log = logging.getLogger(__name__)
+
 _MODULE: Final = "stormkeeper.pacemaker.server._compiled"
 
 
 class PacemakerEngine(NamedTuple):
-    """A pulse index and channels that belong together.
+    """A pulse index and channels that work together; TLS always uses `AsyncioChannels`."""
 
-    Connections that need asyncio (TLS) are served by `AsyncioChannels` whatever the engine.
-    """
-
-    #: For the metrics: ``compiled`` or ``interpreted``; over TLS the `description`.
+    #: Label of the metrics: ``compiled`` or ``interpreted``, over TLS the `description`.
     name: str
-    #: For the log: the name, and why it is not the other one.
+    #: Name and reason, for the log.
     description: str
     pulse_index: Callable[[], PulseIndex]
-    #: Takes what every kind of `Channels` takes.
+    #: Constructor of `Channels`.
     channels: Callable[..., Channels]
 
     def over_tls(self) -> "PacemakerEngine":
-        """Return what runs where all connections need TLS: channels on asyncio, and so named."""
+        """Return the engine for TLS: the same index, with channels on asyncio."""
         if self.name == "interpreted":
             return self
         told = "interpreted (TLS is served in plain Python)"
         return self._replace(name=told, description=told, channels=AsyncioChannels)
 
 
-def load(choice: str) -> PacemakerEngine:
-    """Return the engine that ``pacemaker.engine`` asks for.
+def load_engine(choice: str) -> PacemakerEngine:
+    """Load the engine of ``pacemaker.engine``: ``compiled``, ``interpreted`` or ``auto``.
 
-    Parameters
-    ----------
-    choice
-        ``compiled``, ``interpreted``, or ``auto``: the compiled one where it was built.
-
-    Raises
-    ------
-    ConfigError
-        If the compiled one is asked for, and is not there or cannot be loaded.
+    ``auto`` prefers the compiled engine. Raises `ConfigError` if ``compiled`` cannot be loaded.
     """
     if choice == "interpreted":
         return _interpreted("as pacemaker.engine says")
@@ -104,7 +95,7 @@ def _interpreted(reason: str) -> PacemakerEngine:
     return PacemakerEngine("interpreted", f"interpreted ({reason})", PulseIndex, AsyncioChannels)
 
 
-#: Keys whose new values hold from a reload on.
+#: Keys that a reload applies.
 RELOADED: Final = frozenset(
     {
         "java.security.auth.login.config",
@@ -131,7 +122,7 @@ RELOADED: Final = frozenset(
 )
 
 
-#: Keys of a Pacemaker's that are read once, at its start.
+#: Keys that only a restart applies.
 AT_START: Final = frozenset(
     {
         "pacemaker.auth.method",
@@ -146,22 +137,15 @@ AT_START: Final = frozenset(
 )
 
 
-#: Keys whose values are not shown: JVM options may hold anything.
+#: Keys with hidden values: JVM options may hold secrets.
 _HIDDEN: Final = frozenset({"pacemaker.childopts"})
 
 
 @dataclass(frozen=True, slots=True)
 class Reload:
-    """A configuration that was read anew, beside the one that holds.
+    """A reloaded configuration: new values, but the old ones of the keys `AT_START`.
 
-    Parameters
-    ----------
-    conf
-        What is to hold from now on: the new values, but the old ones of the keys `AT_START`.
-    changes
-        What is new in it, in words.
-    later
-        What is new and waits for the next start, in words.
+    `changes` and `later` describe the changes that apply now and at the next start.
     """
 
     conf: Conf
@@ -169,23 +153,15 @@ class Reload:
     later: tuple[str, ...]
 
     def describe(self) -> str:
-        """Return in a line what holds from now on, and what does not yet."""
+        """Describe all changes in a line."""
         if not self.later:
             return "; ".join(self.changes) or "nothing has changed"
         now = "; ".join(self.changes) or "nothing is new that can hold at once"
         return f"{now}; for a restart only: {'; '.join(self.later)}"
 
 
-def compare(old: Conf, new: Conf) -> Reload:
-    """Tell what a reload changes.
-
-    Parameters
-    ----------
-    old
-        What holds.
-    new
-        What was read.
-    """
+def compare_confs(old: Conf, new: Conf) -> Reload:
+    """Return the changes between two configurations."""
     return Reload(
         new.with_values({key: old[key] for key in AT_START}),
         tuple(_change(key, old, new) for key in sorted(RELOADED) if old[key] != new[key]),
@@ -193,11 +169,8 @@ def compare(old: Conf, new: Conf) -> Reload:
     )
 
 
-def fingerprint(conf: Mapping[str, Any], keys: tuple[str, ...]) -> bytes:
-    """Return a hash of the files that some keys name.
-
-    A file that cannot be read counts as empty: whoever needs it reports the error.
-    """
+def hash_files(conf: Mapping[str, Any], keys: tuple[str, ...]) -> bytes:
+    """Hash the files that some keys name; an unreadable file counts as empty."""
     digest = hashlib.sha256()
     for key in keys:
         try:
@@ -220,54 +193,43 @@ def _shown(value: object) -> str:
     return "null" if value is None else str(value)
 
 
-_log = logging.getLogger(__name__)
-
-#: Seconds between two looks at what is due.
+#: Seconds between sweeps.
 _TICK: Final = 1.0
-#: Seconds between two stretches of expiry while there is more to expire: a fifth of a core.
+#: Pause in seconds between stretches of expiry: a fifth of a core.
 _EXPIRY_REST: Final = 0.01
-#: Seconds that clients have to read their answers when the daemon stops.
+#: Seconds for clients to read their answers when the server stops.
 DRAIN: Final = 2.0
-#: The part of the memory that this process may have that unanswered requests and unread answers of
-#: all connections may take: an eighth.
+#: Unanswered requests and unread answers of all connections may take an eighth of the memory.
 _BUFFERED_SHARE: Final = 8
-#: Descriptors that are kept from clients: our own, and a file that is read at a reload.
+#: Descriptors kept for the server, for example to read files at a reload.
 _OWN_DESCRIPTORS: Final = 64
-#: Fewer open files than these are not meant for a daemon that serves a cluster.
+#: Fewer open files are too few for a daemon that serves a cluster.
 _FEW_DESCRIPTORS: Final = 1_000
-#: What sets how many connections are let in, in all and from one address.
+#: Keys of the limits of connections: in all, and per address.
 _LIMITS: Final = ("pacemaker.max.connections", "pacemaker.max.connections.per.address")
-#: One line about connections that are turned away, for each cause, in so many seconds.
+#: Seconds per log line about refused connections, for each cause.
 _TURNED_AWAY_SECONDS: Final = 10.0
 
 
 class PacemakerServer:
     """A Pacemaker in an asyncio loop, from `start` to `stop`.
 
-    Parameters
-    ----------
-    conf
-        Its configuration, of which the files are read at once.
-
-    Raises
-    ------
-    ConfigError
-        When something in the configuration or the files that it names is wrong.
+    Reads all configured files at once; raises `ConfigError` if configuration or files are wrong.
     """
 
     def __init__(self, conf: Conf) -> None:
         self.conf = conf
-        engine = load(conf["pacemaker.engine"])
+        engine = load_engine(conf["pacemaker.engine"])
         self.events = EventCounts()
         policy = Policy.from_conf(conf)
         self._tls = server_tls.server_context(conf)
         self.engine: PacemakerEngine = engine if self._tls is None else engine.over_tls()
-        self._tls_files = fingerprint(conf, server_tls.FILES)
+        self._tls_files = hash_files(conf, server_tls.FILES)
         index = self.engine.pulse_index()
         self.store = PulseStore(index, uuid.uuid4().hex, clock, StoreLimits.of(conf))
         max_size: int = conf["pacemaker.thrift.message.size.max"]
-        answerer = RequestHandler(self.store, self._status, max_size=max_size)
-        self.sessions = ClientSessions(answerer, policy, self.events, clock)
+        handler = RequestHandler(self.store, self._status, max_size=max_size)
+        self.sessions = ClientSessions(handler, policy, self.events, clock)
         self.admission = Admission(*_admitted(conf), _LIMITS)
         self.channels: Channels = self.engine.channels(
             index,
@@ -287,24 +249,21 @@ class PacemakerServer:
         self._turned_away = LineBudget(1, _TURNED_AWAY_SECONDS)
 
     def start(self, listener: socket.socket) -> None:
-        """Serve the clients of a socket that listens; in a running loop, and once."""
+        """Serve the clients of a listening socket in the running loop."""
         self._loop = asyncio.get_running_loop()
         at_once = AT_ONCE if self._tls is None else AT_ONCE_OVER_TLS
         self._acceptor = Acceptor(listener, self._welcome, self._on_shortage, at_once)
         self.channels.attach(self._loop)
         self._acceptor.start()
-        self.horizon.restart()  # until now nobody was heard
+        self.horizon.restart()  # no pulse was received until now
         self.is_serving = True
         self._tick()
 
     async def stop(self) -> int:
-        """Accept no more, answer what has come, and close all connections.
+        """Stop accepting, answer received requests, and close all connections.
 
-        Returns
-        -------
-        int
-            The clients that had not taken their answers in time. Those are not counted whose
-            answers the system took and could not deliver.
+        Returns the number of clients that did not read their answers in time, as far as the kernel
+        had not taken the answers.
         """
         self.is_serving = False
         self._acceptor.stop()
@@ -320,11 +279,11 @@ class PacemakerServer:
 
     @property
     def certificate(self) -> Certificate | None:
-        """The certificate that clients are shown; None without TLS, or if it cannot be read."""
+        """The server's certificate; None without TLS, or if the file cannot be parsed."""
         return None if self._tls is None else self._tls.certificate
 
     def snapshot(self) -> ServerSnapshot:
-        """Return what is to be seen now; some tenths of a millisecond, however much is held."""
+        """Return the server's state; takes some tenths of a millisecond."""
         vouched = self.vouched()
         index, conf, now = self.store.index, self.conf, clock()
         uptime = now - self.started
@@ -351,7 +310,7 @@ class PacemakerServer:
             max_bytes=index.max_bytes,
             oldest_pulse=oldest_pulse(index, now),
             recent_sizes=recent_sizes(index),
-            requests=requests_by_verb(counts, self.sessions.answerer.asked),
+            requests=requests_by_verb(counts, self.sessions.handler.asked),
             bytes_in=counts["bytes_in"],
             bytes_out=counts["bytes_out"],
             latency_bounds=bounds,
@@ -364,7 +323,7 @@ class PacemakerServer:
         )
 
     def describe(self) -> str:
-        """Return in a line what this server runs on and whom it serves."""
+        """Describe engine, permissions, TLS and limit of connections in a line."""
         policy, conf = self.sessions.policy, self.conf
         reads = "all may read" if policy.everyone_may_read else f"{policy.method} to read"
         writes = "all may write" if policy.everyone_may_write else f"{policy.method} to write"
@@ -380,7 +339,7 @@ class PacemakerServer:
         )
 
     def shortage(self) -> str | None:
-        """Say whether open files limit the connections to fewer than are configured or usual."""
+        """Return a warning if open files limit the connections, else None."""
         allowed = _descriptors()
         wanted = self.conf["pacemaker.max.connections"]
         if wanted:
@@ -398,23 +357,20 @@ class PacemakerServer:
         )
 
     def reload(self, new: Conf) -> Reload:
-        """Let another configuration hold, as far as it can; return what that changes.
+        """Apply another configuration, except the keys `AT_START`; return the changes.
 
-        Raises
-        ------
-        ConfigError
-            When something in it or in the files that it names is wrong; nothing is changed then.
+        Raises `ConfigError`, and changes nothing, if configuration or files are wrong.
         """
-        change = compare(self.conf, new)
+        change = compare_confs(self.conf, new)
         conf, changes = change.conf, list(change.changes)
         policy = Policy.from_conf(conf)
         context = server_tls.server_context(conf)
-        tls_files = fingerprint(conf, server_tls.FILES)
+        tls_files = hash_files(conf, server_tls.FILES)
         limits = StoreLimits.of(conf)
         file = methods.login_file(conf)
         if policy.method != "NONE" and file != methods.login_file(self.conf):
             changes.append(f"the JAAS file is {file}")
-        # From here on nothing fails.
+        # Nothing below fails.
         kept = self.conf["pacemaker.pulse.ttl.secs"]
         if kept and not 0 < conf["pacemaker.pulse.ttl.secs"] <= kept:
             self.horizon.dropped(kept)
@@ -428,7 +384,7 @@ class PacemakerServer:
         losers = self.sessions.replace_policy(policy)
         if losers:
             changes.append(f"{counted(losers, 'connection')} to begin anew")
-            self.channels.sweep(clock())  # at once: they may hold what they were given
+            self.channels.sweep(clock())  # at once, while they still have permissions
         self.conf, self._tls, self._tls_files = conf, context, tls_files
         self.store.limits = limits
         self.admission.most, self.admission.most_per_address = _admitted(conf)
@@ -453,7 +409,7 @@ class PacemakerServer:
         self.events.accepted += 1
 
     def _on_shortage(self) -> None:
-        # Who cannot connect cannot beat.
+        # Clients that cannot connect cannot beat.
         self.horizon.restart()
         self.events.turned_away["descriptors"] += 1
 
@@ -485,10 +441,10 @@ class PacemakerServer:
             self._expire(0)
 
     def _expire(self, expired: int) -> None:
-        """Expire for a moment, and go on soon if there may be more."""
-        # Not under way any more, should this fail: the next tick begins anew.
+        """Expire pulses within the time budget, and continue soon if more are due."""
+        # Before the work, so that a failure does not stop expiry.
         self._is_expiring = False
-        # While the horizon is nearer, a pulse may be old because its next could not come.
+        # Within the horizon a pulse may be old because the next one could not arrive.
         ttl: float = self.conf["pacemaker.pulse.ttl.secs"]
         now = self.store.expire(ttl if ttl <= self.horizon.seconds() else 0)
         self._is_expiring = now > 0
@@ -498,7 +454,7 @@ class PacemakerServer:
             _log.info("%s expired, %d held", counted(expired, "pulse"), self.store.keys)
 
     def observe(self) -> None:
-        """Note that the process runs and what it lost; before `horizon` is read."""
+        """Update the horizon with stops of the process and lost pulses."""
         silence = self.horizon.observe()
         if silence is not None:
             _log.warning("was stopped for %.1f s: pulses sent meanwhile may be lost", silence)
@@ -508,8 +464,8 @@ class PacemakerServer:
             self.horizon.lost()
 
     def vouched(self) -> float:
-        """Return for how many seconds a path without a pulse has been silent at least."""
-        # After a suspension it may be asked before the timer comes due.
+        """Return the seconds for which a path without a pulse has been silent at least."""
+        # After a suspension a request may come before the timer.
         self.observe()
         return self.horizon.vouched(self.conf["pacemaker.pulse.ttl.secs"])
 
@@ -527,19 +483,17 @@ class PacemakerServer:
 
 
 def _ending(certificate: Certificate | None) -> str:
-    """Say when a certificate ends, to be put behind other words; nothing if there is none."""
     return (
         "" if certificate is None else f", certificate until {server_tls.shown(certificate.ends)}"
     )
 
 
 def _descriptors() -> int:
-    """Return how many files this process may have open."""
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
 
 def _admitted(conf: Conf) -> tuple[int, int]:
-    """Return the connections that are let in, in all and from one address."""
+    """Return the limits of connections: in all, and per address."""
     possible = max(1, _descriptors() - _OWN_DESCRIPTORS)
     most = conf["pacemaker.max.connections"] or possible
     return min(most, possible), conf["pacemaker.max.connections.per.address"]

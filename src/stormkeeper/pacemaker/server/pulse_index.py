@@ -1,41 +1,34 @@
-"""Pulses and tombstones by path, and in the order of their revisions: the store's hot core.
+"""Pulses and tombstones by path, and sorted by revision: the core of the pulse store.
 
-The rules that hold here:
+Every change gets the next revision, and a path stands in the order once, at its newest change. The
+order is a doubly linked list through the entries, so a change costs constant time. A buried pulse
+becomes a tombstone, and a tombstone that gets a pulse becomes a pulse again.
 
-- Every change gets the next revision; a path counts once, at its newest change.
-- The order is a doubly linked list that runs through the entries themselves, so that a change
-  costs constant time, always: nothing is ever compacted.
-- An entry that was in the order has left it for good, or stands there once: a pulse that is
-  buried becomes the tombstone, and a tombstone that is given a pulse becomes the pulse.
-
-Paths are the bytes of the wire. Nothing is validated here, and directories are not known: `home`
-is kept for those who know them.
-
-There may be a compiled module with classes of the same names and meaning; the tests run with both.
+Paths are the bytes of the wire, and the store validates them. `_compiled` has twins of both
+classes; the tests run with both.
 """
 
 
 class PulseEntry:
-    """A path that holds a pulse, or the tombstone of one; read by all, written by its index."""
+    """A path with its pulse or tombstone; only the index writes its attributes."""
 
     __slots__ = ("_newer", "_older", "changed", "details", "home", "path", "revision")
 
     def __init__(self, path: bytes, details: bytes | None, changed: float, home: object) -> None:
-        #: The key itself: one object, which the index shares.
         self.path = path
-        #: The newest value; None for a tombstone.
+        #: None for a tombstone.
         self.details = details
-        #: The revision of the newest change; 0 once the entry is forgotten.
+        #: 0 once the entry is forgotten.
         self.revision = 0
-        #: The clock, in seconds, when the pulse was received or deleted.
+        #: Clock seconds of the receipt or deletion.
         self.changed = changed
-        #: What `PulseIndex.add` was given; None for a tombstone.
+        #: The `Directory` of the path; None for a tombstone.
         self.home = home
         self._older = self._newer = self
 
 
 class PulseIndex:
-    """Entries by path, and from the oldest change to the newest."""
+    """Entries by path, and sorted from the oldest change to the newest."""
 
     __slots__ = (
         "_ends",
@@ -49,39 +42,35 @@ class PulseIndex:
     )
 
     def __init__(self) -> None:
-        #: The newest revision given; the first is 1.
+        #: The newest revision; the first is 1.
         self.revision = 0
-        #: Paths that hold a pulse.
+        #: Paths with a pulse.
         self.keys = 0
-        #: Paths that hold the tombstone of one.
+        #: Paths with a tombstone.
         self.tombstones = 0
         #: Pulses stored since the start.
         self.pulses_received = 0
         #: Bytes of all pulses and their paths.
         self.bytes_held = 0
-        #: What `replace` lets pulses and paths grow to; 0: no limit. May be set at any time.
+        #: Limit of `bytes_held` for `replace`; 0: none.
         self.max_bytes = 0
         self._entries: dict[bytes, PulseEntry] = {}
-        #: Closes the order to a ring: its `_newer` is the oldest entry, its `_older` the newest.
+        #: Closes the order to a ring: `_newer` is the oldest entry, `_older` the newest.
         self._ends = PulseEntry(b"", None, 0.0, None)
 
     def get(self, path: bytes) -> bytes | None:
-        """Return the pulse of exactly `path`; None if there is none."""
+        """Return the pulse of exactly `path`, or None."""
         entry = self._entries.get(path)
         return None if entry is None else entry.details
 
     def entry(self, path: bytes) -> PulseEntry | None:
-        """Return the pulse or the tombstone of exactly `path`; None if there is neither."""
+        """Return the entry of exactly `path`, or None."""
         return self._entries.get(path)
 
     def replace(self, path: bytes, details: bytes, now: float) -> bool:
-        """Put `details` in the place of the pulse of `path`, received at `now`.
+        """Overwrite the pulse of `path` with one received at `now`; return whether that was done.
 
-        Returns
-        -------
-        bool
-            False, and nothing is changed, if the path holds no pulse, or if the new one is larger
-            than the old one and `max_bytes` does not allow that.
+        False if the path holds no pulse, or if the store would grow beyond `max_bytes`.
         """
         entry = self._entries.get(path)
         if entry is None or entry.details is None:
@@ -97,13 +86,7 @@ class PulseIndex:
         return True
 
     def add(self, path: bytes, details: bytes, now: float, home: object) -> PulseEntry:
-        """Store the pulse of a path that holds none, whatever `max_bytes` is.
-
-        Raises
-        ------
-        ValueError
-            If the path holds a pulse.
-        """
+        """Store the first pulse of a path, whatever `max_bytes` is."""
         entry = self._entries.get(path)
         if entry is None:
             entry = self._entries[path] = PulseEntry(path, details, now, home)
@@ -119,13 +102,7 @@ class PulseIndex:
         return entry
 
     def bury(self, entry: PulseEntry, now: float) -> None:
-        """Make a tombstone, the newest change, of a pulse.
-
-        Raises
-        ------
-        ValueError
-            If `entry` is no pulse.
-        """
+        """Turn a pulse into a tombstone, the newest change."""
         if entry.details is None:
             raise ValueError(f"{entry.path[:200]!r} holds no pulse")
         self.keys -= 1
@@ -136,13 +113,7 @@ class PulseIndex:
         self.renew(entry)
 
     def forget(self, entry: PulseEntry) -> None:
-        """Take a tombstone out of the index.
-
-        Raises
-        ------
-        ValueError
-            If `entry` is no tombstone of this index.
-        """
+        """Remove a tombstone."""
         if entry.details is not None or entry.revision == 0:
             raise ValueError(f"{entry.path[:200]!r} holds no tombstone")
         self.tombstones -= 1
@@ -153,7 +124,7 @@ class PulseIndex:
         entry.revision = 0
 
     def renew(self, entry: PulseEntry) -> None:
-        """Give `entry` the next revision, and the newest place; `changed` stays."""
+        """Give `entry` the next revision; `changed` stays."""
         entry._older._newer = entry._newer
         entry._newer._older = entry._older
         ends = self._ends
@@ -164,9 +135,9 @@ class PulseIndex:
         self.revision = entry.revision = self.revision + 1
 
     def since(self, revision: int, limit: int) -> list[PulseEntry]:
-        """Return the oldest `limit` entries newer than `revision`, the oldest first.
+        """Return the oldest `limit` entries newer than `revision`, oldest first.
 
-        Their first is looked for from both ends at once: the cost is the distance from the nearer.
+        The search runs from both ends, so the cost is the distance from the nearer one.
         """
         ends = self._ends
         forward, backward = ends._newer, ends
@@ -179,7 +150,7 @@ class PulseIndex:
         return self._from(forward, limit)
 
     def newer(self, entry: PulseEntry, limit: int) -> list[PulseEntry]:
-        """Return the `limit` entries next newer than `entry`; none for a forgotten one."""
+        """Return the next `limit` entries after `entry`; none for a forgotten entry."""
         return [] if entry._newer is entry else self._from(entry._newer, limit)
 
     def _from(self, entry: PulseEntry, limit: int) -> list[PulseEntry]:
@@ -190,11 +161,11 @@ class PulseIndex:
         return found
 
     def oldest(self) -> PulseEntry | None:
-        """Return the entry with the lowest revision; None if there are no entries."""
+        """Return the entry with the lowest revision, or None."""
         entry = self._ends._newer
         return None if entry is self._ends else entry
 
     def after(self, entry: PulseEntry) -> PulseEntry | None:
-        """Return the entry next newer than `entry`; None for the newest and for a forgotten one."""
+        """Return the entry after `entry`; None for the newest and for a forgotten entry."""
         newer = entry._newer
         return None if newer is self._ends or newer is entry else newer

@@ -1,15 +1,13 @@
-"""The pulses that a Pacemaker holds, and everything that readers and writers may ask for.
+"""The pulses that a Pacemaker holds, and all reads and writes of them.
 
-The rules that hold here:
+Overwriting and reading a pulse cost the same whatever is stored; a listing costs the children, a
+deletion the subtree, a page of changes the page. A path is validated with its first pulse only.
+`PulseIndex` finds paths and orders changes, `Directory` knows subtrees, `Expiry` drops old entries.
 
-- A path is its segments, split at every ``/`` and nothing else: ``/a//b`` and ``/a/b`` are two
-  paths, and so are ``/a`` and ``a``. Paths are the bytes of the wire.
-- Overwriting a pulse and reading one cost the same whatever is stored; listing children costs the
-  children, deleting a subtree costs the subtree, a page costs the page.
-- A path is checked when its first pulse comes, and not again while it holds one.
-
-The parts: `PulseIndex` finds a path and keeps the order of changes; `Directory` knows what is below
-a path; `Expiry` drops what is old; `Pager` reads many pulses at a time.
+A page of changes has about `PAGE_BYTES`, so that writers never wait long. A larger pulse is a page
+of its own, or is left out if it exceeds a frame. Changes of a small subtree of a large store are
+searched in the subtree or among all changes, whichever is less work; a page may end before it is
+full if few of many checked entries matched.
 """
 
 from collections.abc import Callable, Iterator
@@ -31,24 +29,23 @@ from stormkeeper.pacemaker.wire import (
     Columns,
 )
 
-#: Bytes of one page: a millisecond's work, some 340 pulses of 3 KiB.
+#: Bytes of a page: a millisecond's work, some 340 pulses of 3 KiB.
 PAGE_BYTES: Final = 1_048_576
 
 
-#: Changes in one page, at most: without their values, two milliseconds' work.
+#: Changes of a page: two milliseconds' work without values.
 MAX_CHANGES: Final = 4_000
 
 
-#: Entries that one page may look at: 5 ms.
+#: Entries checked for a page: 5 ms.
 MAX_LOOKED_AT: Final = 25_000
 
 
-#: Ends of pages that are remembered, so that the next page need not look for its beginning: as
-#: many as readers who are likely to read pages at one time.
+#: Remembered ends of pages, where the next page begins: about as many as concurrent readers.
 _ENDS: Final = 64
 
 
-#: Entries that are taken from the index at once: as many as a page with values has.
+#: Entries taken from the index at once: as many as a page with values has.
 _BATCH: Final = 400
 
 
@@ -59,10 +56,7 @@ _PATH: Final = attrgetter("path")
 
 
 class ChangesPage(NamedTuple):
-    """The entries of one answer; their ages count back from `now` (s).
-
-    `revision`, `more`, `reset` and `next` are those of `stormkeeper.pacemaker.wire.Changes`.
-    """
+    """Entries of one answer, whose ages count back from `now`; the rest as in `wire.Changes`."""
 
     entries: list[PulseEntry]
     revision: int
@@ -72,7 +66,7 @@ class ChangesPage(NamedTuple):
     next: int
 
     def columns(self, *, values: bool) -> Columns[bytes]:
-        """Return what is to be written of the entries, with their values or with their sizes."""
+        """Return the entries as columns, with values or with sizes only."""
         entries, now = self.entries, self.now
         paths = [entry.path for entry in entries]
         revisions = [entry.revision for entry in entries]
@@ -83,17 +77,7 @@ class ChangesPage(NamedTuple):
 
 
 class Pager:
-    """Reads pages.
-
-    Parameters
-    ----------
-    index, root, expiry
-        The store's.
-    clock
-        Returns seconds; monotonic.
-    overhead
-        Bytes of the instance id, which is in every page.
-    """
+    """Reads pages of changes; `overhead` is the length of the instance id in every page."""
 
     __slots__ = ("_clock", "_ends", "_expiry", "_index", "_overhead", "_root")
 
@@ -110,13 +94,13 @@ class Pager:
         self._expiry = expiry
         self._clock = clock
         self._overhead = overhead
-        #: The last entry of a page, by its revision.
+        #: Last entries of pages, by revision.
         self._ends: dict[int, PulseEntry] = {}
 
     def changes(
         self, path: bytes, after: int, limit: int, max_bytes: int, *, reset: bool, values: bool
     ) -> ChangesPage:
-        """Read what changed at and below `path` since revision `after`; see `PulseStore`."""
+        """Read a page of changes; see `PulseStore.changes`."""
         index = self._index
         reset = reset or (after > 0 and not self._expiry.floor <= after <= index.revision)
         after = 0 if reset else max(after, 0)
@@ -129,7 +113,7 @@ class Pager:
         if self._is_everything(top):
             top = b""
         part = self._part(top, after, self._to_fill(limit, room, each, values)) if top else None
-        # What of the newer entries is not asked for has to be left out.
+        # Among all entries, those outside of `top` must be left out.
         within = top if part is None else b""
         cut = None if values else _cut_by_number(self._newer(after, part), within, limit, room)
         if cut is None:
@@ -149,7 +133,7 @@ class Pager:
         )
 
     def pulses(self, path: bytes) -> Iterator[PulseEntry]:
-        """Iterate over the pulses at and below `path`, in order."""
+        """Iterate over the pulses at and below `path`, sorted."""
         top = path.rstrip(b"/")
         if top:
             entry = self._index.entry(top)
@@ -163,7 +147,6 @@ class Pager:
         return self._in_order(after) if part is None else iter(part)
 
     def _in_order(self, after: int) -> Iterator[PulseEntry]:
-        """Iterate over all entries newer than revision `after`."""
         return chain.from_iterable(self._batches(after))
 
     def _batches(self, after: int) -> Iterator[list[PulseEntry]]:
@@ -178,22 +161,22 @@ class Pager:
             batch = index.newer(batch[-1], _BATCH)
 
     def _is_everything(self, top: bytes) -> bool:
-        """Whether all entries are below `top`, as heartbeats are below one path."""
+        """Whether all entries are below `top`, as usual with heartbeats."""
         directory = self._root.find(top.split(b"/"))
         keys = 0 if directory is None else directory.pulses
         return keys == self._index.keys and not self._index.tombstones
 
     def _to_fill(self, limit: int, room: int, each: int, values: bool) -> int:
-        """Return how many changes of a usual size fill a page."""
+        """Return how many changes of average size fill a page."""
         index = self._index
         usual = index.bytes_held // index.keys if values and index.keys else 0
         return min(limit, 1 + room // (each + usual))
 
     def _part(self, top: bytes, after: int, to_fill: int) -> list[PulseEntry] | None:
-        """Return the entries at and below `top` newer than revision `after`, in their order.
+        """Return the entries at and below `top` newer than `after`, sorted by revision.
 
-        None if it is less work to look for them among all: there one entry after another is
-        looked at until a page is full, here all below `top` and all newer tombstones.
+        None if searching all changes is less work: that checks entries until a page is full, this
+        all entries below `top` and all newer tombstones.
         """
         index = self._index
         directory = self._root.find(top.split(b"/"))
@@ -226,15 +209,9 @@ class Pager:
 def _cut_by_number(
     newer: Iterator[PulseEntry], within: bytes, limit: int, room: int
 ) -> tuple[list[PulseEntry], int | None] | None:
-    """Take the entries of a page without values, which is small unless its paths are long.
+    """Return the entries of a page without values, and the revision to continue after, if any.
 
-    They are taken many at a time: a page has thousands of them.
-
-    Returns
-    -------
-    tuple of (entries, revision), or None
-        With the revision after which to go on, if there may be more. None if they need more than
-        `room` bytes, and the page has to be cut by its size.
+    None if long paths exceed `room`: then the page must be cut by size.
     """
     below = within + b"/"
     entries: list[PulseEntry] = []
@@ -260,12 +237,9 @@ def _cut_by_number(
 def _cut_by_size(
     newer: Iterator[PulseEntry], within: bytes, limit: int, room: int, largest: int, *, values: bool
 ) -> tuple[list[PulseEntry], int | None]:
-    """Take entries until a page of `room` bytes is full; one larger than `largest` is left out.
+    """Return entries of `room` bytes, and the revision to continue after, if any.
 
-    Returns
-    -------
-    tuple of (entries, revision)
-        With the revision after which to go on, if there is more.
+    Entries larger than `largest` are left out.
     """
     each = CHANGE_OVERHEAD if values else SIZE_OVERHEAD
     below = within + b"/"
@@ -290,25 +264,16 @@ def _cut_by_size(
     return entries, None
 
 
-#: Bytes that a pulse takes beside its path and its value: entry, objects, its place in the index.
+#: Bytes of a pulse beside path and value: entry, objects, place in the index.
 _PULSE_BYTES: Final = 288
-#: Seconds that expiry may take at a time, so that no beat waits for it.
+#: Seconds of expiry at a time, so that no pulse waits long.
 EXPIRY_BUDGET: Final = 0.002
 
 
 class PulseStore:
-    """Holds the newest pulse of every path, in memory.
+    """The newest pulse of every path, in memory.
 
-    Parameters
-    ----------
-    index
-        An empty index.
-    instance
-        Identifies this store and its revisions; another one after every start.
-    clock
-        Returns seconds; monotonic.
-    limits
-        What is held at most.
+    `index` must be empty. `instance` identifies the store's revisions and is new with every start.
     """
 
     def __init__(
@@ -329,7 +294,7 @@ class PulseStore:
 
     @property
     def limits(self) -> StoreLimits:
-        """What is held at most; may be set. What exceeds a lowered limit stays."""
+        """Limits of the store; pulses beyond a lowered limit stay."""
         return self._limits
 
     @limits.setter
@@ -339,12 +304,12 @@ class PulseStore:
 
     @property
     def revision(self) -> int:
-        """The revision of the newest change; 0 while there was none."""
+        """Revision of the newest change; 0 before the first."""
         return self.index.revision
 
     @property
     def keys(self) -> int:
-        """Paths that hold a pulse."""
+        """Number of paths with a pulse."""
         return self.index.keys
 
     @property
@@ -354,17 +319,14 @@ class PulseStore:
 
     @property
     def expired(self) -> int:
-        """Pulses deleted because of their age since the start."""
+        """Pulses expired since the start."""
         return self._expiry.expired
 
     def put(self, path: bytes, details: bytes) -> None:
-        """Store the pulse of `path` in place of any earlier one.
+        """Store a pulse, in place of any earlier one of `path`.
 
-        Raises
-        ------
-        LimitError
-            If the path is not one that a pulse may have, or the store would hold too much. An
-            overwrite that needs no more than what it replaces is always taken.
+        Raises `LimitError` for an invalid path or a full store. An overwrite by a value that is not
+        larger always succeeds.
         """
         index, now = self.index, self.clock()
         if index.replace(path, details, now):
@@ -394,34 +356,30 @@ class PulseStore:
         home.add(index.add(path, details, now, home))
 
     def get(self, path: bytes) -> bytes | None:
-        """Return the value stored for exactly `path`; None if there is none."""
+        """Return the value of exactly `path`, or None."""
         return self.index.get(path)
 
     def children(self, path: bytes) -> list[bytes]:
-        """Return the names of the direct children of `path`, whose trailing slashes do not count.
+        """Return the names directly below `path`, whose trailing slashes do not count.
 
-        A child with an empty name (``/a//b`` makes one of ``/a``) is not listed: there is no path
-        by which its own children could be asked for.
+        Empty names (of ``/a//b`` in ``/a``) are left out: no path would list their children.
         """
         directory = self._root.find(path.rstrip(b"/").split(b"/"))
         return [] if directory is None else directory.names()
 
     def deleted(self, path: bytes) -> list[bytes]:
-        """Return the names directly below `path` at or below which there are tombstones.
-
-        Otherwise as `children`; a name may be in both.
-        """
+        """Return the names directly below `path` with tombstones at or below them."""
         return self._expiry.names_below(path.rstrip(b"/"))
 
     def pulses(self, path: bytes) -> Iterator[PulseEntry]:
-        """Iterate over the pulses at and below `path`, whose trailing slashes do not count.
+        """Iterate over the pulses at and below `path`, sorted by path segments.
 
-        In the order of their paths, segment by segment; the store must not change meanwhile.
+        Trailing slashes do not count. The store must not change meanwhile.
         """
         return self._pager.pulses(path)
 
     def delete(self, path: bytes) -> bool:
-        """Delete the pulse of exactly `path`; return whether there was one."""
+        """Delete the pulse of exactly `path`; return whether the path had a pulse."""
         entry = self.index.entry(path)
         if entry is None or entry.details is None:
             return False
@@ -429,18 +387,10 @@ class PulseStore:
         return True
 
     def delete_path(self, path: bytes, limit: int = 0) -> int:
-        """Delete all pulses at and below `path`; return their number.
+        """Delete at most `limit` (0: all) pulses at and below `path`; return their number.
 
-        Trailing slashes do not count, so ``/`` is everything. A pulse that is too old may make room
-        for the tombstone of another; it counts as expired then, and not as deleted.
-
-        Parameters
-        ----------
-        path
-            What to delete.
-        limit
-            How many pulses at most, so that nobody waits; 0: all. If so many are deleted, there
-            may be more.
+        If the result is `limit`, more pulses may be left. Trailing slashes do not count, so ``/``
+        is everything. A pulse that expires to make room for a tombstone does not count.
         """
         top = path.rstrip(b"/")
         directory = self._root.find(top.split(b"/")) if top else self._root
@@ -452,29 +402,14 @@ class PulseStore:
         return deleted
 
     def expire(self, max_age: float, budget: float = EXPIRY_BUDGET) -> int:
-        """Delete pulses received more than `max_age` seconds ago, and forget old tombstones.
+        """Delete old pulses and tombstones, as `Expiry.expire` does.
 
-        It stops after `budget` seconds of work. A pulse that was moved among the newest changes
-        (see `Expiry`) is found when what was changed before it is gone or has changed again:
-        within another `max_age`.
-
-        Parameters
-        ----------
-        max_age
-            In seconds; 0: no pulse is too old.
-        budget
-            In seconds.
-
-        Returns
-        -------
-        int
-            How many pulses were deleted. After 0 nothing more is due, or all the time went into
-            passing tombstones by, once: in either case it is time enough to ask in a second.
+        A pulse that was moved among the newest changes expires up to another `max_age` later.
         """
         return self._expiry.expire(max_age, budget)
 
     def held(self, path: bytes) -> ChangesPage:
-        """Return the pulse of exactly `path`, or its tombstone, as a page of one or none."""
+        """Return the pulse or tombstone of exactly `path` as a page of one entry or none."""
         entry = self.index.entry(path)
         found = [] if entry is None else [entry]
         return ChangesPage(
@@ -491,25 +426,12 @@ class PulseStore:
         instance: str | None = None,
         values: bool = True,
     ) -> ChangesPage:
-        """Return what changed at and below `path` since revision `after`, the oldest first.
+        """Return changes at and below `path` since revision `after`, oldest first.
 
-        Parameters
-        ----------
-        path
-            Trailing slashes do not count; ``/`` is everything.
-        after
-            `ChangesPage.next` of the answer before, or 0.
-        limit
-            How many changes at most; 0 or less leaves it to the store.
-        max_bytes
-            The largest payload that the answer may make. A single pulse that could never fit is
-            left out.
-        instance
-            The instance that gave `after`. Another than this one's, an `after` that is from the
-            future, or from before deletions that are forgotten, is answered from the beginning,
-            with `ChangesPage.reset`.
-        values
-            Whether the answer is to have them; without, a page has many more changes.
+        `after` is `ChangesPage.next` of the last answer, or 0, and `instance` the server instance
+        of that answer. For another instance, or an `after` that lies in the future or before the
+        floor of the tombstones, the page begins at the start and has `reset`. A `limit` of 0 or
+        less leaves the number to the store; pulses that exceed `max_bytes` alone are left out.
         """
         reset = instance not in (None, self.instance)
         return self._pager.changes(path, after, limit, max_bytes, reset=reset, values=values)

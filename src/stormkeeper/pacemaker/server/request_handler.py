@@ -1,7 +1,8 @@
-"""Answers one request after another out of the pulse store, without I/O.
+"""Handler of requests on the pulse store, without I/O.
 
-Storm's verbs are answered as Storm's Pacemaker does (``org.apache.storm.pacemaker.Pacemaker``),
-except that listing children goes by path segments, and that GET_ALL_PULSE_FOR_PATH is implemented.
+Storm's requests are answered as by Storm's Pacemaker (``org.apache.storm.pacemaker.Pacemaker``),
+except that listings go by path segments and GET_ALL_PULSE_FOR_PATH is implemented. Requests beyond
+a limit of `store_limits` are refused here.
 """
 
 from collections import Counter
@@ -34,7 +35,7 @@ from stormkeeper.pacemaker.wire.message_codec import (
 )
 from stormkeeper.pacemaker.wire.messages import SIZES
 
-#: What this server can do beyond Storm's verbs, by the names that `ServerStatus` gives.
+#: Extensions of this server, listed in `ServerStatus`.
 EXTENSIONS: Final = ("changes", "held", "deleted", SIZES)
 
 _RESERVED: Final = RESERVED_PATH.encode()
@@ -43,18 +44,16 @@ _SEND_PULSE: Final = int(MessageType.SEND_PULSE)
 _SEND_PULSE_RESPONSE: Final = int(MessageType.SEND_PULSE_RESPONSE)
 _GET_PULSE: Final = int(MessageType.GET_PULSE)
 
-#: Pulses that are deleted at a time: a millisecond's work, where older ones have to make room for
-#: their tombstones.
+#: Pulses deleted at a time: a millisecond's work, if older entries must make room for tombstones.
 _PIECE: Final = 100
-#: For an answer whose size is checked when it is written.
+#: The size of the answer is checked afterwards.
 _ANY_SIZE: Final = 0x7FFFFFFF
 
 
 class RequestRefusedError(NotAuthorizedError):
-    """A request that is not carried out; `answer` is the frame that tells the client so.
+    """A refused request; `answer` is the frame for the client.
 
-    `cause` and `wanted`, which is `snapshot.READ` or `snapshot.WRITE`, are a pair of
-    `snapshot.REFUSED`.
+    `cause` and `wanted` (`READ` or `WRITE`) are a pair of `server_status.REFUSED`.
     """
 
     def __init__(self, cause: str, wanted: str, reason: str, answer: bytes) -> None:
@@ -65,10 +64,10 @@ class RequestRefusedError(NotAuthorizedError):
 
 
 class ServerStatus(NamedTuple):
-    """Who a server is and what it holds: the value of the reserved path.
+    """A server's description of itself, the value of the reserved path.
 
-    Times are in milliseconds. `horizon_ms` tells for how long the server has received every pulse
-    that was sent to it, and kept it: a path without a pulse has been silent at least that long.
+    For `horizon_ms` milliseconds the server has received and kept every pulse: a path without a
+    pulse has been silent at least that long.
     """
 
     instance: str
@@ -103,17 +102,7 @@ class ServerStatus(NamedTuple):
 
 
 class RequestHandler:
-    """Carries out requests and writes the frames that answer them.
-
-    Parameters
-    ----------
-    store
-        What is read and written.
-    describe
-        Returns the server's status now.
-    max_size
-        The largest payload of an answer, in bytes.
-    """
+    """Carries out requests and encodes the answers, of at most `max_size` bytes."""
 
     __slots__ = ("_describe", "_max_size", "_store", "asked")
 
@@ -127,25 +116,19 @@ class RequestHandler:
         self._store = store
         self._describe = describe
         self._max_size = max_size
-        #: Requests by type, as far as they are not of the two that are answered at once.
+        #: Requests by type, without those of an exact shape that are answered at once.
         self.asked: Counter[MessageType] = Counter()
 
     def answer(self, payload: bytes) -> bytes | None:
-        """Carry out the request in a frame's payload and return the frame of the answer.
+        """Carry out the request in a payload and return the frame of the answer.
 
-        None while the request is not finished, as with the deletion of many pulses: the caller
-        gives it again.
-
-        Raises
-        ------
-        RemoteProtocolError
-            If the payload is no request that can be answered; the connection cannot go on.
-        RequestRefusedError
-            If the request is not allowed or exceeds a limit.
+        None if the request needs another turn, as the deletion of many pulses does: the caller
+        passes the same payload again. Raises `RequestRefusedError` for a request beyond a limit,
+        and `RemoteProtocolError` for an invalid payload, which ends the connection.
         """
         exact = match_exact_shape(payload)
         if exact is not None:
-            # The path of a stored pulse has been checked, and is not reserved.
+            # The path of a stored pulse is valid and not reserved.
             kind, message_id, path, details = exact
             store = self._store
             if details is None:
@@ -170,7 +153,7 @@ class RequestHandler:
             path = _raw(_path_of(request))
             self._check(kind, path)
             if kind is MessageType.DELETE_PATH and self._store.delete_path(path, _PIECE) == _PIECE:
-                self.asked[kind] -= 1  # it is counted when it is done
+                self.asked[kind] -= 1  # counted with its last turn
                 return None
             return self._fitting(self._carry_out(kind, path, request, message_id))
         except LimitError as error:
@@ -182,7 +165,7 @@ class RequestHandler:
             ) from error
 
     def _fitting(self, answer: bytes) -> bytes:
-        """Return `answer`; `LimitError` if it is larger than a frame may be."""
+        """Return `answer`; raise `LimitError` if `answer` exceeds a frame."""
         size = len(answer) - 4
         if size > self._max_size:
             raise LimitError(
@@ -193,11 +176,10 @@ class RequestHandler:
         return answer
 
     def _check(self, kind: MessageType, path: bytes) -> None:
-        """Raise `LimitError` if a request of this `kind` may not name this `path`."""
+        """Raise `LimitError` if requests of `kind` may not name `path`."""
         if VERBS[kind].writes and (path == _RESERVED or path.startswith(_BELOW_RESERVED)):
             raise LimitError("reserved", f"{shown(path)}: {RESERVED_PATH} is reserved")
-        # A stored pulse can be read and deleted whatever the limits are now. The store checks the
-        # path of a new one.
+        # Stored pulses stay readable if limits are lowered. The store checks paths of new pulses.
         if kind is not MessageType.SEND_PULSE and self._store.index.entry(path) is None:
             self._store.limits.check_size(path.rstrip(b"/"))
             self._store.limits.check_text(path)
@@ -247,7 +229,7 @@ class RequestHandler:
         )
 
     def _all_pulses(self, path: bytes) -> list[Pulse] | None:
-        """Return all pulses at and below `path`; None if they do not fit a frame."""
+        """Return all pulses at and below `path`; None if they exceed a frame."""
         pulses = []
         room = self._max_size - RECORDS_OVERHEAD
         for entry in self._store.pulses(path):
@@ -267,5 +249,4 @@ def _path_of(request: Message) -> str:
 
 
 def _raw(path: str) -> bytes:
-    """Return the bytes as they came, UTF-8 or not."""
     return path.encode("utf-8", "surrogateescape")

@@ -1,7 +1,7 @@
-"""A Pacemaker's metrics as Prometheus reads them, and its health, as pages.
+"""A Pacemaker's Prometheus metrics and health checks as HTTP pages.
 
-Nothing is counted for the metrics' sake: they are made out of a snapshot when they are asked for.
-Names follow Prometheus's conventions: base units, ``_total`` for what only grows.
+The metrics are made from a snapshot at scrape time, so the hot path does not pay for them. The
+module is imported only if the daemon has an endpoint: `prometheus_client` takes 0.3 s and 5 MB.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,7 +27,7 @@ from stormkeeper.pacemaker.server.server_status import (
     ServerSnapshot,
 )
 
-#: What all names begin with.
+#: Prefix of all names.
 PREFIX: Final = "stormkeeper_pacemaker_"
 
 #: Seconds without a sweep, which is due every second, after which the event loop counts as stuck.
@@ -38,15 +38,9 @@ _QUANTILES: Final = (0.5, 0.9, 0.99, 1.0)
 
 
 def pages(snapshot: Callable[[], ServerSnapshot]) -> dict[str, Callable[[str], Page]]:
-    """Return the pages of a Pacemaker, by path.
+    """Return the pages of a Pacemaker by path.
 
-    ``/metrics`` are the metrics, in the text format that the client accepts; ``/healthz`` says
-    whether the event loop does its regular work; ``/readyz`` whether new clients are taken.
-
-    Parameters
-    ----------
-    snapshot
-        Returns what is to be seen of the server now.
+    ``/healthz`` checks that the event loop works, ``/readyz`` that the server accepts clients.
     """
 
     def find_silence() -> str | None:
@@ -201,7 +195,7 @@ def _none_yet(method: str) -> dict[tuple[str, str], int]:
 
 
 def _with(causes: Sequence[str], counts: Mapping[str, int]) -> dict[str, int]:
-    """Put the known causes in, with 0, so that the first of a kind is seen as an increase."""
+    """Add known causes with 0, so that the first event shows as an increase."""
     return {**dict.fromkeys(causes, 0), **counts}
 
 

@@ -1,9 +1,7 @@
-"""What can be seen of a Pacemaker: the events that it counts, and everything at one moment.
+"""The state of a Pacemaker for metrics and clients: event counts, horizon, and a snapshot of all.
 
-Events are what happened to connections and requests since the start; they are counted where they
-happen. Only what is rare is among them: requests that succeed are counted by whoever moves their
-bytes. A cause is one of a few fixed words in lower case, joined by dashes. It never has anything in
-it that a client sent: every word becomes a label of a metric, and these must stay few.
+Rare events are counted where they happen; the channels count the requests that succeed. Causes are
+a few fixed words, never text of a client, as each becomes a label of a metric.
 """
 
 import time
@@ -16,38 +14,31 @@ from typing import Final
 from stormkeeper.pacemaker.server.pulse_index import PulseIndex
 from stormkeeper.pacemaker.wire import VERBS, MessageType
 
-#: Why a connection is closed before it is served; "descriptors": why none is accepted for a moment.
+#: Causes of connections closed before service; with "descriptors", accepting paused for a moment.
 TURNED_AWAY: Final = ("address", "connections", "descriptors")
-#: Why one that was served is ended by this server.
+#: Causes of connections that the server ended.
 CLOSED: Final = (
     *("authentication", "drain", "error", "frame-timeout", "handshake-timeout"),
     *("memory", "output-timeout", "protocol", "revoked", "tls"),
 )
-#: What a refused request asked for: to write or delete, or only to read.
+# The permission that a refused request needed.
 READ: Final = "read"
 WRITE: Final = "write"
-#: Why a request is answered with NOT_AUTHORIZED, and what can be refused for that.
+#: Causes of NOT_AUTHORIZED, with the permission.
 REFUSED: Final = (
     *(("path", READ), ("path", WRITE), ("reserved", WRITE), ("store-full", WRITE)),
     *(("too-large", READ), ("unauthenticated", READ), ("unauthenticated", WRITE)),
 )
-#: How an attempt to authenticate ends.
+#: Outcomes of authentications.
 OUTCOMES: Final = ("failed", "ok", "timeout")
-#: Requests that the channels count themselves.
+#: Requests counted by the channels.
 _COUNTED_BY_CHANNELS: Final = (MessageType.SEND_PULSE, MessageType.GET_PULSE)
-#: Entries of the index that one snapshot looks at: a tenth of a millisecond.
+#: Entries of the index checked by a snapshot: a tenth of a millisecond.
 _LOOKED_AT: Final = 1_000
 
 
 class EventCounts:
-    """Counts since the start of one Pacemaker; add to them directly.
-
-    Examples
-    --------
-    >>> events = EventCounts()
-    >>> events.refusals["store-full", WRITE] += 1
-    >>> events.authentications["DIGEST", "ok"] += 1
-    """
+    """Counts of events since the start of a Pacemaker; callers increment them directly."""
 
     __slots__ = (
         "accepted",
@@ -58,20 +49,19 @@ class EventCounts:
     )
 
     def __init__(self) -> None:
-        #: Connections that were served.
+        #: Served connections.
         self.accepted = 0
-        #: Connections that were closed before they were served, by cause; of "descriptors" the
-        #: times that accepting rested, as nobody counts who waits then.
+        #: Connections closed before service, by cause; "descriptors" counts pauses of accepting.
         self.turned_away: Counter[str] = Counter()
-        #: Connections that were served and then ended by this server, by cause.
+        #: Served connections that the server ended, by cause.
         self.closed: Counter[str] = Counter()
-        #: Requests that were answered with NOT_AUTHORIZED, by cause and by `READ` or `WRITE`.
+        #: Requests answered with NOT_AUTHORIZED, by cause and by `READ` or `WRITE`.
         self.refusals: Counter[tuple[str, str]] = Counter()
-        #: Attempts to authenticate, by method and outcome.
+        #: Authentications by method and outcome.
         self.authentications: Counter[tuple[str, str]] = Counter()
 
     def lost_pulses(self) -> int:
-        """Return how often a pulse may have been lost for want of room, or by an error of ours."""
+        """Return how often a pulse may have been lost to a limit or an error of the server."""
         return (
             sum(self.turned_away.values())
             + self.closed["memory"]
@@ -82,46 +72,12 @@ class EventCounts:
 
 @dataclass(frozen=True, kw_only=True)
 class ServerSnapshot:
-    """What a Pacemaker is and holds at one moment.
+    """A Pacemaker at one moment: seconds, bytes, and counts since the start.
 
-    Times are in seconds, sizes in bytes; counts begin with its start.
-
-    Parameters
-    ----------
-    instance, version, engine, auth_method
-        Who it is and what it runs.
-    is_serving
-        Whether it takes new clients: false while it drains.
-    swept_ago
-        Time since the event loop last came to its regular work.
-    uptime, horizon
-        As in ``ServerInfo``: since its start, and for how long a path without a pulse has been
-        silent at least.
-    heartbeat_period
-        ``task.heartbeat.frequency.secs``: how often a worker beats.
-    pulse_ttl
-        Age at which a pulse is dropped; 0: never.
-    revision, keys, tombstones, pulses_received, bytes_held, max_bytes
-        Of the pulse index; `max_bytes` 0 means no limit.
-    pulses_expired
-        Pulses dropped because of their age.
-    oldest_pulse
-        Age of the pulse that was received longest ago; None where there is none.
-    recent_sizes
-        Sizes of the pulses that were received last.
-    requests
-        By verb.
-    bytes_in, bytes_out
-        Of the protocol, frames' lengths included.
-    latency_bounds, latency_counts, latency_sum
-        Requests by the time that their answers took: upper bounds of the buckets, the requests in
-        each (one more than bounds: those above them all), and the sum of the times.
-    connections, max_connections
-        Open, and allowed (0: no limit).
-    certificate_ends
-        When the certificate that clients are shown ends, in seconds since 1970; None without TLS.
-    events
-        What is counted by cause.
+    `swept_ago` is the time since the event loop did its regular work. `horizon` is how long a path
+    without a pulse has been silent at least. `pulse_ttl`, `max_bytes` and `max_connections` are 0
+    without a limit. `latency_counts` has one bucket more than `latency_bounds`, for the requests
+    above all bounds. `certificate_ends` counts from 1970 and is None without TLS.
     """
 
     instance: str
@@ -156,19 +112,15 @@ class ServerSnapshot:
 
     @property
     def has_seen_a_period(self) -> bool:
-        """Whether every worker that is alive has had the time to beat here.
+        """Whether every living worker has had the time to beat here.
 
-        Until then an absent pulse says nothing: it is not yet reported. Afterwards a worker that
-        has none beats elsewhere, or not at all.
+        Until then the absence of a pulse proves nothing.
         """
         return self.horizon >= self.heartbeat_period
 
 
 def requests_by_verb(counts: Mapping[str, int], asked: Mapping[MessageType, int]) -> dict[str, int]:
-    """Return the requests by type: those that channels count, and those that come to be looked at.
-
-    The others are refused before, or belong to an authentication.
-    """
+    """Return the number of requests by type; "other" are refused and authenticating ones."""
     others = [verb for verb in map(MessageType, VERBS) if verb not in _COUNTED_BY_CHANNELS]
     by_verb = {verb.name.lower(): asked.get(verb, 0) for verb in others}
     other = max(0, counts["others"] - sum(by_verb.values()))
@@ -176,10 +128,7 @@ def requests_by_verb(counts: Mapping[str, int], asked: Mapping[MessageType, int]
 
 
 def oldest_pulse(index: PulseIndex, now: float) -> float | None:
-    """Return the age of the pulse that was stored longest ago; None where that is not to be seen.
-
-    Tombstones may stand before it; some are passed over, but not all that there can be.
-    """
+    """Return the age of the oldest pulse; None if too many tombstones precede the pulse."""
     entry = index.oldest()
     for _ in range(_LOOKED_AT):
         if entry is None or entry.details is not None:
@@ -189,34 +138,28 @@ def oldest_pulse(index: PulseIndex, now: float) -> float | None:
 
 
 def recent_sizes(index: PulseIndex) -> list[int]:
-    """Return the sizes of the pulses that were received last, some hundreds of them."""
+    """Return the sizes of some hundreds of the newest pulses."""
     newest = index.since(max(0, index.revision - _LOOKED_AT), _LOOKED_AT)
     return [len(entry.details) for entry in newest if entry.details is not None]
 
 
-#: Monotonic seconds, which go on while the machine sleeps where the system can tell (Linux): by
-#: them pulses have their ages.
+#: Monotonic seconds for the ages of pulses; on Linux including the time of a suspension.
 clock: Callable[[], float] = (
     partial(time.clock_gettime, time.CLOCK_BOOTTIME)
     if hasattr(time, "CLOCK_BOOTTIME")
     else time.monotonic
 )
 
-#: A server that has not looked at the clock for this long (s) was stopped or suspended: it looks
-#: every second, and what is sent meanwhile waits in the sockets only for so long.
+#: Seconds without `Horizon.observe`, called every second, that count as a stop of the process:
+#: pulses wait in the sockets only for so long.
 MAX_SILENCE: Final = 3.0
 
 
 class Horizon:
-    """Measures an unbroken stretch of service on a monotonic clock.
+    """How long the server has received and kept every pulse.
 
-    `observe` must be called about every second; whenever `MAX_SILENCE` passes without a call, the
-    process did not run, pulses may have been lost, and the stretch begins anew.
-
-    Parameters
-    ----------
-    clock
-        Returns seconds; monotonic, and best one that goes on while the machine sleeps.
+    Three events limit the time: the process was stopped, a pulse may have been lost, or old pulses
+    were dropped. Only the first also delays expiry.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -224,7 +167,7 @@ class Horizon:
         self._began = self._observed = self._took_all = clock()
 
     def observe(self) -> float | None:
-        """Note that the process runs; return the seconds for which it did not, if it did not."""
+        """Record that the process runs; return the seconds of a stop, if any."""
         now = self._clock()
         silence = now - self._observed
         self._observed = now
@@ -234,28 +177,25 @@ class Horizon:
         return silence
 
     def restart(self) -> None:
-        """Begin anew, because pulses could not be received until now."""
+        """Begin anew after a time without service."""
         self._began = self._observed = self._clock()
 
     def lost(self) -> None:
-        """Note that a pulse may have been lost: what is missing now may have been that one."""
+        """Record that a pulse may have been lost."""
         self._took_all = self._clock()
 
     def dropped(self, kept: float) -> None:
-        """Note that until now pulses older than `kept` seconds were dropped, and no longer are."""
+        """Record that pulses older than `kept` seconds were dropped until now."""
         self._took_all = max(self._took_all, self._clock() - kept)
 
     def seconds(self) -> float:
-        """Return the length of the stretch until now; the caller observes first."""
+        """Return the seconds without a stop; call `observe` before."""
         return self._clock() - self._began
 
     def vouched(self, kept: float) -> float:
-        """Return for how long a path without a pulse has been silent at least.
+        """Return the seconds for which a path without a pulse has been silent at least.
 
-        Parameters
-        ----------
-        kept
-            Seconds after which pulses are dropped; 0: never.
+        `kept` is the age at which pulses are dropped; 0: never.
         """
         span = self._clock() - max(self._began, self._took_all)
         return min(span, kept) if kept else span

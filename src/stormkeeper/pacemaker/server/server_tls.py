@@ -1,14 +1,12 @@
-"""The TLS side of a Pacemaker's port: the context, words for the log, and the transport.
+"""TLS of a Pacemaker's port: context, texts for the log, and transport.
 
-Python's own choice of ciphers stands. Client certificates are asked for only together with a file
-of who may have signed them: what the system trusts signs for anybody.
+Python's default ciphers apply. Client certificates require a file of certificate authorities: the
+system's authorities sign for anybody.
 
-The transport does what ``loop.start_tls`` does, with a small buffer for each connection. asyncio
-makes one of 256 KiB for every connection, all of it touched, and a Pacemaker has thousands. It has
-no word for the size, so its protocol is used here by name, which the documentation of asyncio does
-not mention. Nothing of it is changed for others in the process, and no underscore of it is used.
-Its attribute `max_size`, its arguments and what every `asyncio.BufferedProtocol` has are used, and
-the tests of this module fail if they change.
+The transport does what ``loop.start_tls`` does, with a small buffer per connection: asyncio would
+allocate and touch 256 KiB for each of thousands of connections. `asyncio.sslproto.SSLProtocol` is
+not documented; the attribute `max_size`, the arguments of the constructor and the methods of
+`asyncio.BufferedProtocol` are used, no private names, and the tests fail if they change.
 """
 
 import asyncio
@@ -33,10 +31,10 @@ _AUTHORITIES: Final = "pacemaker.tls.ca.file"
 _CLIENT_AUTH: Final = "pacemaker.tls.client.auth"
 _MINIMUM: Final = "pacemaker.tls.minimum.version"
 
-#: The keys that name files, whose contents may change while their names stay.
+#: Keys that name files.
 FILES: Final = (_CERTIFICATE, _KEY, _AUTHORITIES)
 
-#: How long before a certificate ends that is told: time to notice, and to have another one made.
+#: How long before its end a certificate is warned of.
 _SOON: Final = timedelta(days=14)
 
 _VERSIONS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
@@ -46,7 +44,7 @@ _CLIENT_CERTIFICATES: Final = {
     "required": ssl.CERT_REQUIRED,
 }
 
-#: What OpenSSL's reasons mean here, by their names.
+#: Texts for OpenSSL's reasons.
 _FAULTS: Final = {
     "HTTP_REQUEST": "plain HTTP on a port with TLS",
     "WRONG_VERSION_NUMBER": f"no TLS on a port with TLS; set {_ENABLE}: true for this client too",
@@ -63,35 +61,29 @@ _FAULTS: Final = {
     "UNEXPECTED_EOF_WHILE_READING": "the client went away within the TLS handshake",
 }
 
-#: Bytes that are decrypted at a time: a record has no more.
+#: Bytes decrypted at a time: a record has no more.
 TLS_BYTES: Final = 16_384
 
-#: A fatal alert, protocol_version (RFC 8446 §6): what a client that speaks no TLS is told, since
-#: OpenSSL tells it nothing. One of ours knows by it that another try is in vain.
+#: A fatal alert, protocol_version (RFC 8446 §6), for clients without TLS, as OpenSSL sends nothing.
+#: Stormkeeper's client then knows that another try is useless.
 _ALERT: Final = b"\x15\x03\x03\x00\x02\x02\x46"
 
-#: How TLS begins: with a record of the type handshake, or, in the form of SSL 2, a length with this
-#: bit.
+# TLS begins with a handshake record or, in the format of SSL 2, with a length that has this bit.
 _HANDSHAKE: Final = 0x16
 _SSL_2: Final = 0x80
 
 
 class ServerContext(ssl.SSLContext):
-    """What a server speaks TLS with; knows the certificate that it shows."""
+    """The server's TLS context, with its certificate (None if the file cannot be parsed)."""
 
-    #: None if it cannot be read.
     certificate: Certificate | None = None
 
 
 def server_context(conf: Conf) -> ServerContext | None:
-    """Return what a Pacemaker's port speaks TLS with; None without TLS.
+    """Make the TLS context of a Pacemaker's port; None without TLS.
 
-    A certificate that clients do not accept, or soon will not, is warned of.
-
-    Raises
-    ------
-    ConfigError
-        When a file is not named, cannot be read or is not what it should be; with key and file.
+    Warns of a certificate that has expired or soon will. Raises `ConfigError` if a file is missing
+    or invalid.
     """
     if not conf[_ENABLE]:
         return None
@@ -119,7 +111,7 @@ def server_context(conf: Conf) -> ServerContext | None:
 
 
 def what_is_wrong(certificate: Certificate | None, now: datetime) -> str:
-    """Say why clients do not accept a server's certificate, or soon will not; empty if they do."""
+    """Explain why clients reject the certificate, now or soon; empty if the certificate is good."""
     if certificate is None:
         return "when the certificate ends cannot be read"
     whose = f"the certificate of {certificate.subject!r}"
@@ -134,7 +126,7 @@ def what_is_wrong(certificate: Certificate | None, now: datetime) -> str:
 
 
 def shown(moment: datetime) -> str:
-    """Return a moment for the log."""
+    """Format a time for the log."""
     return f"{moment:%Y-%m-%dT%H:%M:%SZ}"
 
 
@@ -164,18 +156,9 @@ def _load_authorities(context: ssl.SSLContext, path: Path) -> None:
 
 
 def describe(connection: Any) -> tuple[str, str]:
-    """Return how a connection is encrypted, and whose its certificate is.
+    """Return the TLS version and the quoted name in the client's certificate.
 
-    Parameters
-    ----------
-    connection
-        An `ssl.SSLObject` or `ssl.SSLSocket` after its handshake.
-
-    Returns
-    -------
-    tuple of (version, name)
-        ``TLSv1.3``; and, where the client gave a certificate, its common name or the first of its
-        alternative names, quoted. Empty without one.
+    The name is the common name or the first alternative name, empty without a certificate.
     """
     certificate = connection.getpeercert() or {}
     names = [
@@ -191,10 +174,10 @@ def describe(connection: Any) -> tuple[str, str]:
 
 
 def fault_of(error: BaseException) -> str:
-    """Say why a TLS handshake failed, in a line for the operator."""
+    """Explain a failed TLS handshake to the operator."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"the client's certificate is not accepted: {error.verify_message}"
-    # asyncio aborts a handshake that takes too long, without an error of the system's.
+    # asyncio aborts a slow handshake with an error without errno.
     if isinstance(error, TimeoutError | ConnectionAbortedError) and not getattr(error, "errno", 0):
         return "TLS handshake not finished in time (pacemaker.handshake.timeout.secs)"
     reason = getattr(error, "reason", None) or getattr(error, "strerror", None)
@@ -208,9 +191,8 @@ def fault_of(error: BaseException) -> str:
 
 class _SmallTls(sslproto.SSLProtocol):
     max_size = TLS_BYTES
-    #: The connection, until the client has sent something.
+    #: The TCP transport, until the client's first bytes.
     below: asyncio.Transport | None = None
-    #: Where that is put.
     taken: memoryview
 
     def get_buffer(self, n: int) -> memoryview:
@@ -233,23 +215,10 @@ async def secure(
     handshake_timeout: float,
     shutdown_timeout: float,
 ) -> None:
-    """Speak TLS on a connection, as its server; return when the client has done its part.
+    """Run a TLS handshake on a paused TCP transport; return when the handshake is complete.
 
-    Parameters
-    ----------
-    below
-        The connection, which is not read from; it is from now on.
-    protocol
-        Is given, by then, a transport with the extra information ``ssl_object``.
-    context
-        How TLS is spoken.
-    handshake_timeout, shutdown_timeout
-        Seconds for TLS to begin, and to end.
-
-    Raises
-    ------
-    OSError
-        If it did not come to that; the connection is closed.
+    By then `protocol` has got a transport with the extra information ``ssl_object``. Raises
+    `OSError`, with the connection closed, if the handshake fails.
     """
     loop = asyncio.get_running_loop()
     done: asyncio.Future[None] = loop.create_future()

@@ -1,7 +1,10 @@
-"""What a Pacemaker holds at most, and which paths a pulse may have.
+"""Limits of the pulse store: bytes held, lengths of paths, number of tombstones.
 
-Each limit is there so that no client can take what the others need. A request that exceeds one is
-refused, and what is stored stays.
+A request beyond a limit raises `LimitError`: the client gets NOT_AUTHORIZED and the store stays as
+it is. `RequestHandler` and `PulseStore.put` check the limits of every request; rules by client
+belong to `client_session`. The compiled engine overwrites an existing pulse without either, so a
+limit on the size of a pulse must also hold in `PulseIndex.replace` of both engines, as `max_bytes`
+does.
 """
 
 import os
@@ -14,21 +17,21 @@ from typing import Any, Final, Self
 
 from stormkeeper.errors import NotAuthorizedError
 
-#: Deleted paths that are remembered: twice the workers of the largest clusters we know of.
+#: Tombstones: twice the workers of the largest known clusters.
 MAX_TOMBSTONES: Final = 16_384
-#: Bytes of the paths in all tombstones, should somebody delete very long paths.
+#: Bytes of the paths of all tombstones.
 MAX_TOMBSTONE_BYTES: Final = 4_194_304
-#: Seconds for which deletions are remembered: a reader that was away for longer reads anew.
+#: Age in seconds after which tombstones are dropped. A reader that was away longer reads anew.
 TOMBSTONE_SECONDS: Final = 3_600.0
 
-#: C0, DEL, and C1 as UTF-8: nothing that a terminal or a log would act upon.
+#: C0, DEL, and C1 as UTF-8, on which a terminal would act.
 _CONTROL: Final = re.compile(rb"[\x00-\x1f\x7f]|\xc2[\x80-\x9f]")
-#: How much of a path is shown when it is refused.
+#: Bytes of a refused path in log lines.
 _SHOWN: Final = 200
 
 
 class LimitError(NotAuthorizedError):
-    """What was asked for exceeds a limit; `cause` is a short word for metrics."""
+    """A request exceeds a limit; `cause` is a label of the metrics."""
 
     def __init__(self, cause: str, reason: str) -> None:
         super().__init__(reason)
@@ -37,10 +40,10 @@ class LimitError(NotAuthorizedError):
 
 @dataclass(frozen=True, slots=True)
 class StoreLimits:
-    """What one store holds; sizes in bytes.
+    """Limits of one store, in bytes unless the name says otherwise.
 
-    For `store_bytes`, which are those of pulses and their paths, and for `index_bytes`, which are
-    those that it takes to find them, 0 is no limit.
+    `store_bytes` bounds pulses with their paths, `index_bytes` the memory of index and directories;
+    0 means no limit.
     """
 
     store_bytes: int = 0
@@ -53,12 +56,10 @@ class StoreLimits:
 
     @classmethod
     def of(cls, conf: Mapping[str, Any]) -> Self:
-        """Take the limits from the configuration.
+        """Read ``pacemaker.store.max.bytes`` and ``pacemaker.path.max.*``.
 
-        ``pacemaker.store.max.bytes`` (null: half of the memory that this process may have),
-        ``pacemaker.path.max.bytes`` and ``pacemaker.path.max.segments`` are read. Unless the first
-        is 0, index and directories may take a quarter of the memory: many pulses of few bytes
-        would otherwise take a hundred times of what is stored.
+        By default a store takes half of the allowed memory, and index and directories a quarter:
+        many tiny pulses would otherwise take a hundred times their own size.
         """
         store_bytes, memory = conf["pacemaker.store.max.bytes"], memory_allowed()
         return cls(
@@ -69,9 +70,9 @@ class StoreLimits:
         )
 
     def check_size(self, path: bytes) -> None:
-        """Raise `LimitError` if `path` is too long, or has too many segments.
+        """Raise `LimitError` if `path` has too many bytes or segments.
 
-        The empty one before a leading slash is not counted.
+        The empty segment before a leading slash does not count.
         """
         if len(path) > self.path_bytes:
             raise LimitError(
@@ -88,7 +89,7 @@ class StoreLimits:
             )
 
     def check_text(self, path: bytes) -> None:
-        """Raise `LimitError` if `path` is not UTF-8, or has control characters."""
+        """Raise `LimitError` if `path` is not UTF-8 or has control characters."""
         try:
             path.decode()
         except UnicodeDecodeError as error:
@@ -104,15 +105,10 @@ class StoreLimits:
 
 
 def memory_allowed(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> int:
-    """Return how many bytes of memory this process may have.
+    """Return the bytes of memory that this process may use.
 
-    That is the machine's memory, or what the process's control groups (version 2 or 1) or its
-    limit of address space leave of it.
-
-    Parameters
-    ----------
-    proc, cgroups
-        Where the system tells of processes and control groups.
+    The smallest of the machine's memory, the limits of its control groups (version 1 or 2), and the
+    limit of address space.
     """
     machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     address_space = resource.getrlimit(resource.RLIMIT_AS)[0]
@@ -123,7 +119,7 @@ def memory_allowed(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgr
 
 
 def _group_limits(proc: Path, cgroups: Path) -> Iterator[int]:
-    """Read the memory limits of this process's control groups and of those above them."""
+    """Read the memory limits of this process's control groups and their parents."""
     try:
         lines = (proc / "self" / "cgroup").read_text().splitlines()
     except OSError:
@@ -149,5 +145,5 @@ def _group_limits(proc: Path, cgroups: Path) -> Iterator[int]:
 
 
 def shown(path: bytes) -> str:
-    """Return the beginning of a path as the log quotes it: without control characters."""
+    """Quote the beginning of a path for the log, without control characters."""
     return repr(path[:_SHOWN])[1:]

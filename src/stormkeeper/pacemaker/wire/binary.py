@@ -1,13 +1,9 @@
-"""Thrift's binary protocol: fields to write, and a strict reader of one frame.
+"""Thrift's binary protocol: writers of fields, and a strict reader of one frame.
 
-The rules that hold in the reader:
-
-- No read passes the end of the frame; a length that announces more is the sender's fault.
-- Nothing is allocated by a length or a count that the sender announced, only by bytes that came.
-- What we do not know is skipped, but not without end: nesting is limited, and a reader can be
-  given a budget of values, since a frame of ten million one-byte values is ten seconds of work.
-
-Source: the Apache Thrift specification, "Thrift Binary protocol encoding".
+The reader never reads past the frame and allocates only for received bytes, never for an announced
+length. Unknown fields are skipped within limits on nesting and on the number of values: a frame of
+ten million one-byte values would take ten seconds. Source: the Apache Thrift specification,
+"Thrift Binary protocol encoding".
 """
 
 from struct import Struct, unpack_from
@@ -29,7 +25,7 @@ SET: Final = 14
 LIST: Final = 15
 UUID: Final = 16
 
-#: Size in bytes of each type whose values all have one size.
+#: Bytes of a value, for the types with a fixed size.
 _FIXED_SIZES: Final[dict[int, int]] = {
     BOOL: 1,
     BYTE: 1,
@@ -40,13 +36,13 @@ _FIXED_SIZES: Final[dict[int, int]] = {
     UUID: 16,
 }
 
-#: What `struct` calls the numbers that are read by the list.
+#: Format characters of `struct`.
 _LETTERS: Final = {I32: "i", I64: "q"}
 
-#: Structs and containers within each other that are followed; Thrift's own readers stop at 64.
+#: Nesting of structs and containers; Thrift's own readers stop at 64 too.
 MAX_NESTING: Final = 64
 
-#: Stands for "as many values as fit": a frame of the largest i32 length has no more.
+#: No frame has more values: a length is an i32.
 UNLIMITED_VALUES: Final = 0x7FFFFFFF
 
 _pack_boolean: Final = Struct(">Bh?").pack
@@ -64,12 +60,12 @@ def boolean_field(field_id: int, value: bool) -> bytes:
 
 
 def i32_field(field_id: int, value: int) -> bytes:
-    """Write a field of type i32; `struct.error` if `value` is not one."""
+    """Write a field of type i32; raises `struct.error` on overflow."""
     return _pack_i32(I32, field_id, value)
 
 
 def i64_field(field_id: int, value: int) -> bytes:
-    """Write a field of type i64; `struct.error` if `value` is not one."""
+    """Write a field of type i64; raises `struct.error` on overflow."""
     return _pack_i64(I64, field_id, value)
 
 
@@ -79,28 +75,21 @@ def binary_field(field_id: int, value: bytes) -> bytes:
 
 
 def text_field(field_id: int, value: str) -> bytes:
-    """Write a field of type string; `UnicodeEncodeError` if `value` has lone surrogates."""
+    """Write a field of type string; raises `UnicodeEncodeError` for lone surrogates."""
     return binary_field(field_id, value.encode())
 
 
 def list_header(field_id: int, element: int, count: int) -> bytes:
-    """Write the header of a list field: `count` elements of type `element` must follow."""
+    """Write the header of a list field; `count` elements of type `element` must follow."""
     return _pack_list(LIST, field_id, element, count)
 
 
 class BinaryReader:
-    """Reads Thrift values one after another.
+    """Reads the Thrift values of a frame (without its length) in their order.
 
-    Parameters
-    ----------
-    data
-        The frame's bytes, without its length.
-    max_values
-        Fields and skipped elements that may be read in all.
-    text_errors
-        What becomes of a text that is not UTF-8, as `bytes.decode` has it.
-
-    Every method raises `RemoteProtocolError` when the bytes are not what Thrift writes.
+    Every method raises `RemoteProtocolError` if the bytes are not valid Thrift or if more than
+    `max_values` fields and skipped elements are read. `text_errors` is the error handler of
+    `bytes.decode`.
     """
 
     __slots__ = ("_data", "_end", "_pos", "_text_errors", "_values_left")
@@ -115,7 +104,7 @@ class BinaryReader:
         self._values_left = max_values
 
     def field(self) -> tuple[int, int]:
-        """Read a field's header: its type and id, or ``(STOP, 0)`` at the end of the struct."""
+        """Read a field's type and id, or ``(STOP, 0)`` at the end of the struct."""
         kind = self._byte()
         if kind == STOP:
             return STOP, 0
@@ -142,7 +131,7 @@ class BinaryReader:
         return self._data[start : self._pos]
 
     def text(self, what: str) -> str:
-        """Read a string; `what` names it should it not be UTF-8."""
+        """Read a string; `what` names the string in errors."""
         raw = self.binary()
         try:
             return raw.decode("utf-8", self._text_errors)
@@ -150,33 +139,33 @@ class BinaryReader:
             raise RemoteProtocolError(f"{what} is not UTF-8: {error}") from error
 
     def sequence(self) -> tuple[int, int]:
-        """Read the header of a list or set: the type of its elements and their number."""
+        """Read the header of a list or set: element type and count."""
         kind = self._byte()
         return kind, self._length("list")
 
     def elements(self, wanted: int, what: str) -> int:
-        """Read the header of a list of `wanted` elements, called `what`; return their number."""
+        """Read the header of a list of type `wanted` and return its length."""
         kind, count = self.sequence()
         if kind != wanted and count:
             raise RemoteProtocolError(f"{what} of Thrift type {kind} where {wanted} is due")
         return count
 
     def numbers(self, wanted: int, what: str) -> tuple[int, ...]:
-        """Read a list of numbers of type `wanted`, `I32` or `I64`, called `what`."""
+        """Read a list of `I32` or `I64`."""
         count = self.elements(wanted, what)
         start = self._advance(count * _FIXED_SIZES[wanted])
         return unpack_from(f">{count}{_LETTERS[wanted]}", self._data, start)
 
     def rest(self) -> tuple[bytes, int]:
-        """Return the whole frame and where in it the next value begins, for who reads at once."""
+        """Return the frame and the position of the next value."""
         return self._data, self._pos
 
     def seek(self, position: int) -> None:
-        """Go on at `position`, up to which somebody has read what `rest` gave."""
+        """Continue at `position` of the frame."""
         self._pos = position
 
     def skip(self, kind: int, depth: int = MAX_NESTING) -> None:
-        """Pass over a value of type `kind`, nested no deeper than `depth`."""
+        """Skip a value of type `kind` with at most `depth` levels of nesting."""
         size = _FIXED_SIZES.get(kind)
         if size is not None:
             self._advance(size)

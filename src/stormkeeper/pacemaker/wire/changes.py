@@ -1,9 +1,8 @@
-"""Writes and reads requests for changes, and the pages that answer them.
+"""Encoding and decoding of requests for changes, and of the pages that answer them.
 
-A page with values is a list of changes. Our servers write each in one exact shape, which is read
-without walking the fields; any other order of fields takes the general way. A page without values
-has its columns instead: the paths as one text, and a list of each number. What is read by the ten
-thousand is cut and counted at once.
+A page with values is a list of changes. Stormkeeper's servers write each change in one exact shape,
+which is decoded without walking the fields. A page without values has columns: the paths as one
+text, and a list per number, so tens of thousands of rows are decoded at once.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -29,33 +28,32 @@ from stormkeeper.pacemaker.wire.binary import (
 )
 from stormkeeper.pacemaker.wire.messages import TOMBSTONE, Changes, ChangesRequest, Columns
 
-# Headers of the fields of a change.
 _PATH_FIELD: Final = b"\x0b\x00\x01"
 _DETAILS_FIELD: Final = b"\x0b\x00\x02"
 _REVISION_FIELD: Final = b"\x0a\x00\x03"
 _AGE_FIELD: Final = b"\x0a\x00\x04"
-#: Bytes of such a header with a length; and of a change behind its path and its value.
+# Bytes of a header with a length, and of a change after its path and value.
 _HEADER: Final = 7
 _TAIL: Final = 23
 _header: Final = Struct(">3si")
 _tail: Final = Struct(">3sq3sqB")
 
-#: Path, value, revision and age of a change.
+#: Path, value, revision, age.
 _Row = tuple[str, bytes | None, int, int]
 
-#: The fields of a page without values, in the order of `Columns`: type, id, and what reads each.
+#: Fields of a page without values, in the order of `Columns`.
 _COLUMNS: Final[dict[tuple[int, int], Callable[[BinaryReader], Any]]] = {
     (STRING, 7): lambda reader: reader.text("paths of changes"),
     (LIST, 8): lambda reader: reader.numbers(I64, "revisions of changes"),
     (LIST, 9): lambda reader: reader.numbers(I64, "ages of changes"),
     (LIST, 10): lambda reader: reader.numbers(I32, "sizes of changes"),
 }
-#: What stands between the paths of such a page. A server takes no path with a control character.
+#: Separator of paths: servers refuse paths with control characters.
 _BETWEEN_PATHS: Final = "\0"
 
 
 def write_changes_request(request: ChangesRequest) -> list[bytes]:
-    """Write the fields of a ``ChangesRequest``; `struct.error` for a number that does not fit."""
+    """Write the fields of a ``ChangesRequest``; raises `struct.error` on overflow."""
     parts = [
         text_field(1, request.path),
         i64_field(2, request.after),
@@ -77,7 +75,7 @@ def write_changes(
     reset: bool,
     next_after: int,
 ) -> list[bytes]:
-    """Write the fields of a ``Changes``; `struct.error` for a number that does not fit."""
+    """Write the fields of a ``Changes``; raises `struct.error` on overflow."""
     details = columns.details
     parts = [
         text_field(1, instance),
@@ -119,7 +117,7 @@ def _append_columns(parts: list[bytes], columns: Columns[bytes]) -> None:
 
 
 def read_changes_request(reader: BinaryReader) -> ChangesRequest:
-    """Read a ``ChangesRequest``; `RemoteProtocolError` if it has no path."""
+    """Read a ``ChangesRequest``; raises `RemoteProtocolError` without a path."""
     path: str | None = None
     instance: str | None = None
     after = limit = 0
@@ -146,7 +144,7 @@ def read_changes_request(reader: BinaryReader) -> ChangesRequest:
 
 
 def read_changes(reader: BinaryReader) -> Changes:
-    """Read a ``Changes``; `RemoteProtocolError` if it, or one of its changes, is not whole."""
+    """Read a ``Changes``; raises `RemoteProtocolError` if a required field is missing."""
     instance: str | None = None
     columns = Columns[str]([], [], [], [], [])
     fields: dict[tuple[int, int], Any] = {}
@@ -210,7 +208,7 @@ def _read_list(reader: BinaryReader) -> Columns[str]:
 
 
 def _match_change(data: bytes, position: int) -> tuple[_Row, int] | None:
-    """Read the change at `position` in the one shape that our servers write, and where it ends."""
+    """Read the change at `position` in the exact shape; return the row and its end."""
     last = len(data) - _TAIL
     if position + _HEADER > last:
         return None
@@ -222,7 +220,7 @@ def _match_change(data: bytes, position: int) -> tuple[_Row, int] | None:
     try:
         path = data[position:end].decode()
     except UnicodeDecodeError:
-        return None  # the general way says what is wrong
+        return None  # the general way raises with a reason
     details: bytes | None = None
     if data[end] == STRING:
         field, length = _header.unpack_from(data, end)

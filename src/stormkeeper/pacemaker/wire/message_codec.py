@@ -1,7 +1,10 @@
-"""Writes Pacemaker messages as frames: byte for byte what Storm writes, where Storm writes it.
+"""Pacemaker messages as frames: encoding, decoding, and the blobs of an authentication.
 
-`encode` writes any message. The answers that a server gives most have ways of their own, which
-write the same bytes and make no message first. There paths are bytes, as a server keeps them.
+`encode` writes the bytes that Storm writes. Frequent answers have encoders of their own, which
+write the same bytes without a `Message`, with paths as bytes. Paths and pulses, as Storm and
+Stormkeeper write them, have one of two exact shapes, which are decoded without walking the fields;
+any other order of fields takes the general way. Unknown fields and bytes after the message are
+ignored, and the last of a repeated field counts, as in every Thrift reader.
 """
 
 from collections.abc import Callable, Sequence
@@ -39,7 +42,7 @@ from stormkeeper.pacemaker.wire.messages import (
 )
 from stormkeeper.rpc import message_frames
 
-# Headers of fields that follow each other in every message: (Thrift type, field id i16) each.
+# Field headers: Thrift type and i16 id.
 TYPE_FIELD: Final = b"\x08\x00\x01"
 ID_FIELD: Final = b"\x08\x00\x03"
 DATA_FIELD: Final = b"\x0c\x00\x02"
@@ -64,26 +67,21 @@ _PULSE_SENT: Final = (
 )
 _pack_length: Final = Struct(">i").pack
 
-# What an answer needs besides the texts and values in it, in bytes of payload, for those who fill
-# a frame up to its limit; a message id is counted in.
+# Bytes of an answer's payload beside texts and values, with a message id.
 PULSE_OVERHEAD: Final = 15
 RECORDS_OVERHEAD: Final = 31
 CHANGE_OVERHEAD: Final = 37
 CHANGES_OVERHEAD: Final = 68
-#: The same of a page without values: its paths begin with seven bytes, its three lists with eight.
-#: The byte between two paths is counted with each.
+# The same for a page without values, with the byte between two paths.
 SIZE_OVERHEAD: Final = 21
 SIZES_OVERHEAD: Final = CHANGES_OVERHEAD + 31
 
 
 def encode(message: Message, *, max_size: int = DEFAULT_MAX_SIZE) -> bytes:
-    """Write a whole frame, its length included.
+    """Write a frame with its length.
 
-    Raises
-    ------
-    LocalProtocolError
-        If the message has no type, more than one member, a value that Thrift cannot carry, or
-        makes a payload of more than `max_size` bytes.
+    Raises `LocalProtocolError` for a message without type, with several members, with a value that
+    Thrift cannot carry, or with a payload of more than `max_size` bytes.
     """
     kind, message_id = message.type, message.message_id
     if kind is None:
@@ -107,15 +105,12 @@ def encode(message: Message, *, max_size: int = DEFAULT_MAX_SIZE) -> bytes:
 
 
 def encode_acknowledgement(kind: int, message_id: int) -> bytes:
-    """Write the frame of an answer without data: `encode` of type and message id alone."""
+    """Write the frame of an answer without data."""
     return _pack_without_data(15, TYPE_FIELD, kind, ID_FIELD, message_id, 0)
 
 
 def encode_pulse_answer(message_id: int, path: bytes, details: bytes | None) -> bytes:
-    """Write the frame of a GET_PULSE_RESPONSE: `encode` of that message, in half the time.
-
-    `path` is written as it is, UTF-8 or not.
-    """
+    """Write the frame of a GET_PULSE_RESPONSE, in half the time of `encode`."""
     if details is None:
         head = _pack_pulse_head(30 + len(path), _PULSE_ANSWER, len(path))
         return head + path + _pack_pulse_tail(0, ID_FIELD, message_id, 0)
@@ -133,10 +128,7 @@ def encode_pulse_answer(message_id: int, path: bytes, details: bytes | None) -> 
 
 
 def encode_pulse_around(message_id: int, path: bytes, size: int) -> tuple[bytes, bytes]:
-    """Write what stands before and after the details in the frame of a SEND_PULSE.
-
-    Between the two, `size` bytes of details make it what `encode` writes.
-    """
+    """Write the bytes before and after `size` bytes of details in the frame of a SEND_PULSE."""
     length = len(path)
     before = (
         _pack_pulse_head(37 + length + size, _PULSE_SENT, length)
@@ -158,7 +150,7 @@ def encode_changes(
     next_after: int,
     kind: MessageType = MessageType.CHANGES_RESPONSE,
 ) -> bytes:
-    """Write the frame of a CHANGES_RESPONSE or HELD_RESPONSE; see `messages.Changes`."""
+    """Write the frame of a CHANGES_RESPONSE or HELD_RESPONSE (see `messages.Changes`)."""
     page = write_changes(instance, revision, columns, more=more, reset=reset, next_after=next_after)
     size = 23 + sum(map(len, page))
     head = _pack_head(size, TYPE_FIELD, kind)
@@ -167,7 +159,7 @@ def encode_changes(
 
 
 def _encode_data(message: Message) -> Sequence[bytes]:
-    """Encode field 2 with the member that is set; nothing if none is."""
+    """Encode field 2, the union; empty if no member is set."""
     path, pulse = message.path, message.pulse
     others = (
         message.boolval,
@@ -235,11 +227,11 @@ def _encode_pulse(pulse: Pulse) -> tuple[bytes, ...]:
     )
 
 
-#: Thrift values in one request. Ours have ten; ten thousand are some milliseconds of work, and
-#: a frame made of nothing but tiny unknown values would otherwise be seconds.
+#: Thrift values of a request: a usual one has ten, ten thousand take some milliseconds, and a frame
+#: full of tiny unknown values would take seconds.
 MAX_REQUEST_VALUES: Final = 10_000
 
-# The two exact shapes: everything before the path or the id, and everything after the value.
+# The exact shapes: bytes before the path or id, and after the value.
 _TO_PATH: Final = DATA_FIELD + PATH_FIELD
 _TO_PULSE_ID: Final = DATA_FIELD + PULSE_FIELD + PULSE_ID_FIELD
 _AFTER_PATH: Final = b"\x00" + ID_FIELD
@@ -251,19 +243,11 @@ _unpack_i32: Final = Struct(">i").unpack_from
 
 
 def decode(payload: bytes) -> Message:
-    """Read the message of one frame.
+    """Read the message of a frame without its length.
 
-    Parameters
-    ----------
-    payload
-        The frame without its length.
-
-    Raises
-    ------
-    RemoteProtocolError
-        If the bytes are not Thrift, are cut short, hold text that is not UTF-8, or a struct in
-        them lacks what it cannot be without (a pulse its id). A type that is absent or unknown
-        and a member that does not fit the type are no faults here.
+    Raises `RemoteProtocolError` for invalid or truncated Thrift, text that is not UTF-8, and
+    structs without a required field. The type may be absent or unknown, and the member another
+    type's.
     """
     exact = match_exact_shape(payload)
     if exact is None:
@@ -271,21 +255,15 @@ def decode(payload: bytes) -> Message:
     try:
         return _message_of(exact, "strict")
     except UnicodeDecodeError:
-        return _read_message(payload, is_request=False)  # which says what is wrong
+        return _read_message(payload, is_request=False)  # raises with a reason
 
 
 def decode_request(payload: bytes) -> Message:
-    """Read the message of one frame, which must be a request that a server can answer.
+    """Read the request of a frame without its length.
 
-    Bytes of a path that are not UTF-8 become lone surrogates, as ``surrogateescape`` has it: a
-    server refuses such a path, and keeps the connection.
-
-    Raises
-    ------
-    RemoteProtocolError
-        As `decode`, and if the type is absent, unknown or a response's, the data absent or not
-        that of the type, a sent pulse without details, or the frame made of more than
-        `MAX_REQUEST_VALUES` Thrift values.
+    A path that is not UTF-8 is decoded with ``surrogateescape``: the server refuses the path but
+    keeps the connection. Raises `RemoteProtocolError` as `decode` does, and also for messages that
+    are no valid requests or have more than `MAX_REQUEST_VALUES` Thrift values.
     """
     exact = match_exact_shape(payload)
     if exact is None:
@@ -297,14 +275,9 @@ def decode_request(payload: bytes) -> Message:
 
 
 def match_exact_shape(payload: bytes) -> tuple[int, int, bytes, bytes | None] | None:
-    """Read a path or a pulse in the one shape that Storm and we write, with a message id.
+    """Return (type, message id, path, details) of a payload in an exact shape, else None.
 
-    Returns
-    -------
-    tuple of (type, message id, path, details), or None
-        With `details` the message carries a pulse, without them a path, as bytes that may not be
-        UTF-8. None if the payload has any other shape, which `decode` and `decode_request` then
-        judge.
+    A message with a path has `details` None. The path may not be UTF-8.
     """
     size = len(payload)
     if size < 26:  # the shortest: an empty path
@@ -372,7 +345,7 @@ def _read_message(payload: bytes, *, is_request: bool) -> Message:
 
 
 def _read_data(reader: BinaryReader, *, is_request: bool) -> Message:
-    """Read the union; a second member takes the place of the first."""
+    """Read the union; the last member counts."""
     message = Message(None)
     while True:
         kind, field_id = reader.field()
@@ -383,7 +356,7 @@ def _read_data(reader: BinaryReader, *, is_request: bool) -> Message:
             reader.skip(kind)
             continue
         if is_request and field_id in _ANSWER_MEMBERS:
-            # Refused before it is read: a long list is work that no request is worth.
+            # Before the member is read, as a long list is much work.
             raise RemoteProtocolError(f"request with data of an answer (union member {field_id})")
         message = Message(None)
         setattr(message, name, read(reader))
@@ -431,7 +404,7 @@ def _read_nodes(reader: BinaryReader) -> list[str]:
             reader.skip(kind)
 
 
-#: Of each member of the union: its Thrift type, its name in `Message`, and what reads it.
+#: Members of the union: Thrift type, name in `Message`, reader.
 _MEMBERS: Final[dict[int, tuple[int, str, Callable[[BinaryReader], object]]]] = {
     1: (STRING, "path", lambda reader: reader.text("path")),
     2: (STRUCT, "pulse", _read_pulse),
@@ -446,22 +419,15 @@ _UNKNOWN_MEMBER: Final = (STOP, "", BinaryReader.boolean)
 _ANSWER_MEMBERS: Final = frozenset({4, 5, 101})
 
 
-#: A TLS record of the handshake, of whichever version.
+#: A handshake record of any version of TLS.
 _TLS_HANDSHAKE: Final = b"\x16\x03"
-#: How requests to a web server begin, as somebody sends them who looks for the metrics; and how its
-#: answers do, as they come to a client that was told the metrics' port.
+# HTTP comes to a Pacemaker's port by mistake for the metrics' port, and the other way round.
 _HTTP: Final = (b"GET ", b"HEAD", b"POST")
 _HTTP_ANSWER: Final = b"HTTP"
 
 
 class PacemakerFrameSplitter(message_frames.FrameSplitter):
-    """Cuts a stream of bytes, however it is chopped, into the payloads of Pacemaker's frames.
-
-    Parameters
-    ----------
-    max_size
-        The largest payload that is accepted, in bytes.
-    """
+    """Splits a stream of bytes into payloads of at most `max_size` bytes."""
 
     __slots__ = ()
 
@@ -470,7 +436,7 @@ class PacemakerFrameSplitter(message_frames.FrameSplitter):
 
 
 def bad_length(length: int, max_size: int) -> RemoteProtocolError:
-    """Return the fault of a frame whose length is negative or above `max_size`."""
+    """Make the error for a frame length below 0 or above `max_size`."""
     raw = length.to_bytes(4, "big", signed=True)
     hint = ""
     if raw.startswith(_TLS_HANDSHAKE):
@@ -485,8 +451,8 @@ def bad_length(length: int, max_size: int) -> RemoteProtocolError:
     )
 
 
-#: The longest token that is sent or taken, in bytes: the buffer that the JDK's mechanisms announce
-#: (``maxbuf=65536``). A Kerberos ticket with a large authorisation record stays below it.
+#: Bytes of a SASL token: the buffer of the JDK's mechanisms (``maxbuf=65536``), enough for
+#: a Kerberos ticket with a large authorisation record.
 MAX_TOKEN: Final = 65_536
 
 _TOKEN_CODE: Final = -500
@@ -495,14 +461,12 @@ _token_head: Final = Struct(">hi")
 
 
 class Control(IntEnum):
-    """The codes of control messages."""
+    """Codes of control messages (Storm's ``ControlMessage``)."""
 
     CLOSE = -100
     OK = -200
     END_OF_BATCH = -201
-    #: The client asks for the server's first token.
     SASL_TOKEN_REQUEST = -202
-    #: The server says that the client is authenticated.
     SASL_COMPLETE = -203
     FAILURE = -400
 
@@ -513,12 +477,9 @@ def control_frame(code: Control) -> bytes:
 
 
 def token_frame(token: bytes) -> bytes:
-    """Write a SASL token as a frame.
+    """Write a SASL token of at most `MAX_TOKEN` bytes as a frame (Storm's ``SaslMessageToken``).
 
-    Raises
-    ------
-    LocalProtocolError
-        If the token has more than `MAX_TOKEN` bytes.
+    The blob is the i16 -500, the token's length as i32, and the token.
     """
     if len(token) > MAX_TOKEN:
         raise LocalProtocolError(f"a SASL token of {len(token)} bytes; {MAX_TOKEN} is the most")
@@ -527,13 +488,7 @@ def token_frame(token: bytes) -> bytes:
 
 
 def read_control(message: Message) -> Control:
-    """Return the code of a CONTROL_MESSAGE.
-
-    Raises
-    ------
-    RemoteProtocolError
-        If it carries no code, or one that nobody knows.
-    """
+    """Return the code of a CONTROL_MESSAGE, an i16."""
     blob = message.blob
     if blob is None or len(blob) != _code.size:
         raise RemoteProtocolError(f"control message without a code (its data: {_shown(blob)})")
@@ -545,13 +500,7 @@ def read_control(message: Message) -> Control:
 
 
 def read_token(message: Message) -> bytes:
-    """Return the token of a SASL_MESSAGE_TOKEN; it is a secret in parts, so no error shows it.
-
-    Raises
-    ------
-    RemoteProtocolError
-        If it is no token, is not as long as it says, or has more than `MAX_TOKEN` bytes.
-    """
+    """Return the token of a SASL_MESSAGE_TOKEN; errors do not show the token, a secret in parts."""
     blob = message.blob
     if blob is None or len(blob) < _token_head.size:
         raise RemoteProtocolError("SASL token without its length")

@@ -1,6 +1,16 @@
-"""What a Pacemaker and its clients say to each other: types, members, and which go together.
+"""Pacemaker's message types, their members, and the rules which members belong to which type.
 
-Names, numbers and limits are Storm's (``storm.thrift``); from 100 up they are our own.
+Names, numbers and limits are Storm's (``storm.thrift``). Types from 100 up are Stormkeeper's
+extensions, which end a Java Pacemaker (the whole daemon). A client sends one only if the server has
+listed the extension, on the same connection, in field 4 of the ``ServerInfo`` at `RESERVED_PATH`; a
+Java Pacemaker answers that GET_PULSE without details. The extensions:
+
+- ``changes``: changes at and below a path since a revision, with tombstones of deleted and expired
+  paths. A reader whose revision precedes the oldest tombstone, or comes from another instance,
+  starts again at revision 0.
+- ``sizes``: changes without values; ages suffice to see which workers are alive.
+- ``held``: the pulse or tombstone of one path, with its age.
+- ``deleted``: the names directly below a path with tombstones at or below them.
 """
 
 from collections.abc import Sequence
@@ -11,15 +21,27 @@ from typing import Final, Generic, NamedTuple, TypeVar
 from stormkeeper.errors import RemoteProtocolError
 from stormkeeper.pacemaker.wire.binary import LIST, STOP, STRING, BinaryReader
 
-#: Bytes of a frame without its length; the default of ``pacemaker.thrift.message.size.max``.
+#: Bytes of a frame without its length; default of ``pacemaker.thrift.message.size.max``.
 DEFAULT_MAX_SIZE: Final = 10_485_760
 
-#: A path that our servers answer themselves (who they are) and at which nothing is ever stored.
+#: At this path a Stormkeeper server describes itself (``ServerInfo``); no pulse is stored there.
 RESERVED_PATH: Final = "/.stormkeeper"
+
+#: The extension of servers that can leave out the values of changes.
+SIZES: Final = "sizes"
+
+#: Size of a deleted pulse.
+TOMBSTONE: Final = -1
+
+#: Characters with which a regular expression can be invalid. ``.``, ``]`` and ``}`` alone cannot.
+_SPECIAL: Final = frozenset("\\^$|?*+()[{")
+
+#: A path: bytes when written, text when read.
+P = TypeVar("P", str, bytes)
 
 
 class MessageType(IntEnum):
-    """``HBServerMessageType`` of Storm, and our own from 100 up."""
+    """Storm's ``HBServerMessageType`` and Stormkeeper's extensions."""
 
     CREATE_PATH = 0
     CREATE_PATH_RESPONSE = 1
@@ -49,36 +71,18 @@ class MessageType(IntEnum):
 
 
 class Pulse(NamedTuple):
-    """A path and the value last sent for it; no `details` in an answer means: nothing stored."""
+    """A path and its newest value; in an answer, `details` None means that none is stored."""
 
     id: str
     details: bytes | None
 
 
-#: Stands for the size of a pulse that was deleted.
-TOMBSTONE: Final = -1
-
-#: A path: the bytes of the wire where it is written, a text where it is read.
-P = TypeVar("P", str, bytes)
-
-
 class Columns(NamedTuple, Generic[P]):
-    """The newest pulse of each path, or the tombstone of a deleted one, column by column.
+    """Newest pulse or tombstone of each path, as columns sorted by revision.
 
-    A page has hundreds of them with their values, or thousands without.
-
-    Parameters
-    ----------
-    paths
-        Each once.
-    revisions
-        The server's, in ascending order.
-    ages_ms
-        Milliseconds since the server received the pulse, or the deletion, on its monotonic clock.
-    sizes
-        Lengths of the values in bytes; `TOMBSTONE` for a deleted one.
-    details
-        The values, None for a deleted one; None in place of all where values were not asked for.
+    `ages_ms` counts from the receipt of the pulse or deletion on the server's monotonic clock.
+    `sizes` are bytes of the values, `TOMBSTONE` for deletions. `details` holds None for a deletion,
+    and is None if values were not requested.
     """
 
     paths: Sequence[P]
@@ -89,10 +93,10 @@ class Columns(NamedTuple, Generic[P]):
 
 
 class ChangesRequest(NamedTuple):
-    """Asks for what changed at or below `path` since revision `after` of server `instance`.
+    """Request for changes at and below `path` since revision `after` of server `instance`.
 
-    A `limit` of 0 or less leaves the number of changes to the server. Without `values` the answer
-    has their sizes only; a server without the extension "sizes" sends the values nevertheless.
+    With a `limit` of 0 or less the server chooses the number of changes. A server without the
+    extension "sizes" sends values even if `values` is false.
     """
 
     path: str
@@ -105,8 +109,8 @@ class ChangesRequest(NamedTuple):
 class Changes(NamedTuple):
     """One page of changes.
 
-    `revision` is the server's newest; `next` is the `after` to ask with the next time, at once if
-    there is `more`. With `reset` the answer starts from nothing: forget what is known of the paths.
+    `revision` is the server's newest. `next` is the `after` of the next request, which may follow
+    at once if `more` is true. With `reset` the reader must forget earlier pages of the path.
     """
 
     instance: str
@@ -119,9 +123,9 @@ class Changes(NamedTuple):
 
 @dataclass(slots=True)
 class Message:
-    """One ``HBMessage``; at most one of the members after `message_id` is set.
+    """Storm's ``HBMessage``, with at most one member after `message_id`.
 
-    `message_id` None means that the field is absent, which Storm's server answers with -1.
+    Storm's server answers a request without `message_id` with -1.
     """
 
     type: int | None
@@ -131,31 +135,31 @@ class Message:
     boolval: bool | None = None
     records: list[Pulse] | None = None
     nodes: list[str] | None = None
-    #: What authenticating is done with: not in a `repr`, and so in no log.
+    #: Control codes and SASL tokens; absent from `repr`, and so from logs.
     blob: bytes | None = field(default=None, repr=False)
     changes_request: ChangesRequest | None = None
     changes: Changes | None = None
 
 
 class Verb(NamedTuple):
-    """What there is to know of one type of request."""
+    """Properties of a request type."""
 
-    #: The member of `Message` that it carries.
+    #: Member of the request.
     asks_with: str
-    #: The member that its answer must have. GET_ALL_PULSE_FOR_PATH is answered without data by
-    #: Storm always, and by us when the pulses would not fit a frame.
+    #: Member that the answer must have. GET_ALL_PULSE_FOR_PATH has none: Storm always answers it
+    #: without data, a Stormkeeper server does if the pulses exceed a frame.
     answered_with: str | None
-    #: What it asks for, for people who know no types: ``a request to ... /path``.
+    #: Verb for messages to people: ``a request to <deed> /path``.
     deed: str
-    #: Whether it is a writer's: it changes what is held, or says that it will.
+    #: Whether the request needs permission to write.
     writes: bool = False
-    #: Whether its work is small whatever is stored.
+    #: Whether the work is small whatever is stored.
     is_short: bool = False
-    #: The extension that it belongs to; None for Storm's own.
+    #: Extension that the server must have; None for Storm's own requests.
     extension: str | None = None
 
 
-#: Every request that is answered out of what a Pacemaker holds.
+#: All requests on the pulse store.
 VERBS: Final[dict[int, Verb]] = {
     MessageType.CREATE_PATH: Verb("path", None, "create", writes=True, is_short=True),
     MessageType.EXISTS: Verb("path", "boolval", "look for", is_short=True),
@@ -172,7 +176,7 @@ VERBS: Final[dict[int, Verb]] = {
     MessageType.DELETED: Verb("path", "nodes", "list deletions below", extension="deleted"),
 }
 
-#: The messages that a client authenticates with; both carry a blob.
+#: Messages of an authentication; both carry a blob.
 AUTHENTICATING: Final = (MessageType.CONTROL_MESSAGE, MessageType.SASL_MESSAGE_TOKEN)
 
 _MEMBERS: Final = (
@@ -208,38 +212,19 @@ def check_request(message: Message) -> None:
         raise RemoteProtocolError(f"{kind.name} of a pulse without details")
 
 
-#: Told by a server that leaves the values out of changes where they are not wanted.
-SIZES: Final = "sizes"
-
-#: Not ``.``, which stands for itself too, nor ``]`` and ``}``, which alone mean nothing.
-_SPECIAL: Final = frozenset("\\^$|?*+()[{")
-
-
 def listing_ends_java(path: str) -> bool:
-    """Whether a Java Pacemaker may end at GET_ALL_NODES_FOR_PATH of `path`.
+    """Return whether GET_ALL_NODES_FOR_PATH of `path` may end a Java Pacemaker.
 
-    It takes the path for a regular expression, and ends at one that is none. What is certain to be
-    one, and to stand for itself, has none of the characters with which that can go wrong: names of
-    hosts and of nearly all topologies are such.
+    A Java Pacemaker compiles the path as a regular expression, and an invalid one ends the daemon.
     """
     return not _SPECIAL.isdisjoint(path)
 
 
-def extensions_told(details: bytes | None) -> frozenset[str]:
-    """Read the names of a server's extensions out of its ``ServerInfo``.
+def read_extensions(details: bytes | None) -> frozenset[str]:
+    """Read the extensions of a server from the pulse at `RESERVED_PATH`.
 
-    Only field 4 is read, by hand, so that a client that wants nothing but this need not load a
-    Thrift library.
-
-    Parameters
-    ----------
-    details
-        The details of the pulse at `RESERVED_PATH`; None, as a Java Pacemaker answers, means none.
-
-    Raises
-    ------
-    RemoteProtocolError
-        If the bytes are not a Thrift struct.
+    A Java Pacemaker answers None: no extensions. Only field 4 of the ``ServerInfo`` is read, so
+    clients need no Thrift library. Raises `RemoteProtocolError` if the bytes are not Thrift.
     """
     names: set[str] = set()
     if details is None:
