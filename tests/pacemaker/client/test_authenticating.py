@@ -59,7 +59,7 @@ class Talk:
             self.do(self.handshake.received(message))
 
 
-def test_nothing_leaves_but_a_question_that_every_pacemaker_knows():
+def test_first_request_is_known_to_every_pacemaker():
     (only,) = Talk().sent
     assert (only.type, only.path) == (MessageType.EXISTS, "/.stormkeeper")
 
@@ -72,7 +72,7 @@ def test_the_question_has_a_connection_of_its_own():
     assert [message.type for message in proving] == [MessageType.CONTROL_MESSAGE]
 
 
-def test_digest_asks_for_the_challenge_answers_it_and_checks_the_proof():
+def test_digest_requests_challenge_and_checks_proof():
     talk = Talk()
     assert not talk.handshake.has_begun
     talk.hear(REFUSED)
@@ -115,14 +115,14 @@ def test_what_comes_during_a_step_waits_for_its_end():
 
 
 @pytest.mark.parametrize("there", [False, True])
-def test_a_server_that_asks_nobody_to_authenticate_is_sent_nothing_more(there):
+def test_server_with_method_none_gets_nothing_more(there):
     talk = Talk()
     with pytest.raises(NotAuthorizedError, match=r"p:1 asks nobody .* pacemaker.auth.method to NO"):
         talk.hear(Message(MessageType.EXISTS_RESPONSE, 0, boolval=there))
     assert len(talk.sent) == 1
 
 
-def test_a_server_that_only_claims_that_all_is_well_is_not_believed():
+def test_unproven_completion_is_rejected():
     talk = Talk()
     talk.hear(REFUSED, token(b"challenge"))
     with pytest.raises(NotAuthorizedError, match="without having proved"):
@@ -165,7 +165,7 @@ def test_a_server_that_never_comes_to_an_end_is_left():
     assert len(talk.sent) < 20
 
 
-def test_an_end_before_the_first_token_raises_doubts_about_the_method():
+def test_end_before_first_token_hints_at_method():
     talk = Talk()
     waiting = "no answer within 1 s in the authentication"
     assert talk.handshake.overdue(1.0) == waiting
@@ -179,7 +179,7 @@ def test_an_end_before_the_first_token_raises_doubts_about_the_method():
     assert "first token" not in str(talk.handshake.ended("the server closed the connection"))
 
 
-def test_who_has_said_nothing_of_a_password_is_not_told_to_check_it():
+def test_no_password_advice_before_a_token():
     reason = f"the server does not speak DIGEST-MD5; {SAME_METHOD}"
     talk = Talk()
     talk.hear(REFUSED)

@@ -25,7 +25,7 @@ from stormkeeper.pacemaker.client.calls import (
     Send,
     Settle,
 )
-from stormkeeper.pacemaker.client.protocol import Backoff, ClientProtocol, Link
+from stormkeeper.pacemaker.client.protocol import Backoff, ClientProtocol, LinkState
 from stormkeeper.pacemaker.wire import Message, MessageType, Pulse, encode
 from support.leaks import nothing_left_behind
 from support.mechanisms import REMEDY, Digest, Fake, identity
@@ -135,7 +135,7 @@ def world():
     return World()
 
 
-def test_calls_leave_once_the_connection_is_authenticated_and_not_before(world):
+def test_calls_are_sent_after_authentication(world):
     call = world.ask("/a")
     world.connect()
     assert len(world.sent) == 1
@@ -146,16 +146,16 @@ def test_calls_leave_once_the_connection_is_authenticated_and_not_before(world):
     world.hear(token(b"proof"))
     assert len(world.sent) == 3
     world.hear(COMPLETE)
-    assert world.protocol.state is Link.AUTHENTICATING, "the proof is not checked yet"
+    assert world.protocol.state is LinkState.AUTHENTICATING, "the proof is not checked yet"
     world.compute()
-    assert world.protocol.state is Link.UP
+    assert world.protocol.state is LinkState.UP
     assert len(world.sent) == 4
     assert world.sent[-1] == call.frame
     world.hear(COMPLETE, Message(MessageType.GET_PULSE_RESPONSE, 0, pulse=Pulse("/a", b"1")))
     assert world.outcomes[call].pulse.details == b"1"
 
 
-def test_a_wrong_password_is_final_for_who_waits_and_the_next_call_tries_again(world):
+def test_wrong_password_fails_waiting_calls_only(world):
     first, second = world.ask("/a"), world.ask("/b")
     world.connect()
     world.be_asked()
@@ -190,7 +190,7 @@ def test_failed_authentications_are_further_and_further_apart(world):
     assert delays[-1] > 4 * delays[0]
 
 
-def test_a_connection_that_ends_before_we_proved_anything_is_no_refusal(world):
+def test_end_before_any_proof_is_no_refusal(world):
     call = world.ask("/a")
     world.connect()
     world.be_asked()
@@ -252,22 +252,22 @@ def test_a_step_that_hangs_is_given_up(world):
     world.wait(0.02)
     assert "our own side" in str(world.outcomes[call])
     world.compute()
-    assert world.protocol.state is Link.DOWN, "what it says afterwards counts for nothing"
+    assert world.protocol.state is LinkState.DOWN, "what it says afterwards counts for nothing"
 
 
-def test_a_call_ends_at_its_deadline_whatever_the_authentication_does(world):
+def test_call_ends_at_deadline_during_authentication(world):
     call = world.ask("/a", deadline=0.5)
     world.connect()
     world.wait(0.5)
     assert isinstance(world.outcomes[call], PacemakerUnavailableError)
 
 
-def test_a_second_connection_that_cannot_be_made_begins_with_the_question_again(world):
+def test_failed_second_connection_asks_again(world):
     world.ask("/a")
     world.connect()
     world.hear(REFUSED)
     assert (world.connects, world.reconnects) == (1, 1)
-    assert world.protocol.state is Link.CONNECTING
+    assert world.protocol.state is LinkState.CONNECTING
     world.wait(1.0)
     assert world.drops == ["no connection within 1 s"]
     call = world.ask("/a")
@@ -284,7 +284,7 @@ def test_nothing_that_follows_the_answer_to_the_question_counts(world):
     world.connect()
     world.hear(REFUSED, COMPLETE, token(b"challenge"))
     assert world.reconnects == 1
-    assert world.protocol.state is Link.CONNECTING
+    assert world.protocol.state is LinkState.CONNECTING
     assert not world.steps
 
 
@@ -311,12 +311,12 @@ class AnyCourse(RuleBasedStateMachine):
         path = f"/{len(self.calls)}"
         self.calls.append(self.world.ask(path, deadline=deadline))
 
-    @precondition(lambda self: self.world.protocol.state is Link.CONNECTING)
+    @precondition(lambda self: self.world.protocol.state is LinkState.CONNECTING)
     @rule()
     def connection_is_made(self):
         self.world.connect()
 
-    @precondition(lambda self: self.world.protocol.state is Link.AUTHENTICATING)
+    @precondition(lambda self: self.world.protocol.state is LinkState.AUTHENTICATING)
     @rule()
     def all_goes_well(self):
         self.world.authenticate()
@@ -349,7 +349,7 @@ class AnyCourse(RuleBasedStateMachine):
             self.world.protocol.computed(step, outcome, self.world.now)
             self.world.carried_out()
 
-    @precondition(lambda self: self.world.protocol.state is not Link.DOWN)
+    @precondition(lambda self: self.world.protocol.state is not LinkState.DOWN)
     @rule()
     def connection_ends(self):
         self.world.protocol.failed("cut", self.world.now)
@@ -372,7 +372,7 @@ class AnyCourse(RuleBasedStateMachine):
     @invariant()
     def nothing_of_a_call_leaves_before_the_server_is_known(self):
         frames = {call.frame for call in self.calls}
-        if self.world.protocol.state is Link.AUTHENTICATING:
+        if self.world.protocol.state is LinkState.AUTHENTICATING:
             assert not frames & set(self.world.sent[self.world.begun :])
 
     def teardown(self):
@@ -399,7 +399,7 @@ def test_a_client_authenticates_and_reads():
 
 
 @pytest.mark.parametrize("step", [1, 2])
-def test_a_step_for_which_there_is_no_thread_is_neither_a_refusal_nor_a_defect(monkeypatch, step):
+def test_step_without_thread_is_no_refusal_or_defect(monkeypatch, step):
     def lack(work):
         steps.append(work)
         if len(steps) == step:
@@ -419,7 +419,7 @@ def test_a_step_for_which_there_is_no_thread_is_neither_a_refusal_nor_a_defect(m
     assert peer.connections == 4
 
 
-def test_a_wrong_password_is_an_error_at_once_and_not_eleven_tries():
+def test_wrong_password_is_an_error_without_retries():
     with (
         ScriptedPacemaker(Digest(b"another")) as peer,
         PacemakerClient(peer.address, identity=identity()) as client,
@@ -429,7 +429,7 @@ def test_a_wrong_password_is_an_error_at_once_and_not_eleven_tries():
     assert peer.connections == 2
 
 
-def test_a_java_pacemaker_that_asks_nobody_to_authenticate_is_unharmed():
+def test_java_pacemaker_with_method_none_is_unharmed():
     java = JavaPacemaker()
     with (
         ScriptedPacemaker(java) as peer,
@@ -440,7 +440,7 @@ def test_a_java_pacemaker_that_asks_nobody_to_authenticate_is_unharmed():
     assert java.asked == [MessageType.EXISTS]
 
 
-def test_a_step_that_hangs_holds_up_neither_the_deadline_nor_other_servers():
+def test_hanging_step_delays_no_deadline_or_other_server():
     go_on = threading.Event()
 
     class Hanging(Fake):

@@ -10,7 +10,7 @@ def threads():
     return [thread for thread in threading.enumerate() if thread.name == "background-test"]
 
 
-def test_work_that_hangs_holds_up_one_thread_and_only_the_newest_piece_follows():
+def test_hanging_work_is_followed_by_newest_only():
     background, go_on, done = StepRunner("background-test"), threading.Event(), []
     began = threading.Event()
     background.run(lambda: (began.set(), go_on.wait(DEADLINE_SECS)))
@@ -38,7 +38,7 @@ def test_a_piece_that_fails_keeps_no_later_one_from_being_done(caplog, kind):
     assert [str(record.exc_info[1]) for record in caplog.records] == ["on purpose"]
 
 
-def test_a_piece_for_which_there_is_no_thread_keeps_no_later_one_from_being_done(monkeypatch):
+def test_work_without_thread_does_not_block_later_work(monkeypatch):
     def refuse(_thread):
         raise RuntimeError("can't start new thread")
 

@@ -111,7 +111,7 @@ def test_the_stand_in_ends_where_the_java_daemon_does(storms, method, frames):
             Client(storm)
 
 
-def test_the_stand_in_only_closes_the_connection_where_the_java_daemon_does(storms):
+def test_stand_in_closes_where_the_java_daemon_does(storms):
     with storms("DIGEST") as storm:
         for frames in ([EMPTY_FRAME], [token_frame(b"AP-REQ")], [REQUEST, token_frame(b"no")]):
             assert sent(storm, *frames) is None
@@ -141,7 +141,7 @@ def test_every_verb_of_a_client_leaves_it_unharmed(storms, values, method):
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_a_path_that_is_no_regular_expression_is_listed_nowhere_but_at_ours(storms, values, method):
+def test_path_not_regex_is_not_listed_at_java(storms, values, method):
     with (
         storms(method) as storm,
         PacemakerProcess(conf=values(method)) as daemon,
@@ -171,7 +171,7 @@ def test_a_path_that_is_no_regular_expression_is_listed_nowhere_but_at_ours(stor
         ("KERBEROS", "NONE"),  # nothing tells it from one of DIGEST, before it ends
     ],
 )
-def test_a_client_of_another_method_is_told_and_leaves_it_unharmed(storms, values, its, ours):
+def test_other_method_leaves_java_pacemaker_unharmed(storms, values, its, ours):
     with storms(its) as storm, client_of(storm, values(ours), retries=0) as client:
         for _ in range(2):
             with pytest.raises((NotAuthorizedError, PacemakerUnavailableError), match=r"auth\.me"):

@@ -102,7 +102,7 @@ def test_an_id_is_not_free_again_after_its_answer():
         table.answer(0, 0.0)
 
 
-def test_the_peer_is_quiet_since_the_oldest_request_or_the_last_byte():
+def test_peer_is_quiet_since_oldest_request_or_last_byte():
     table = InFlight()
     assert table.quiet_since() is None
     table.add("a", 10.0)

@@ -22,7 +22,7 @@ def pair():
         yield PacemakerConnection(ours, peer="p:1", max_message_size=1000, stream=None), theirs
 
 
-def test_what_the_kernel_has_no_room_for_is_sent_later_and_in_order(pair):
+def test_unsent_bytes_are_sent_later_in_order(pair):
     connection, theirs = pair
     pieces = [bytes([number]) * 300_000 for number in range(10)]
     connection.begin()

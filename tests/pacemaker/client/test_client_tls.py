@@ -21,8 +21,8 @@ from stormkeeper.errors import (
     UntrustedServerError,
 )
 from stormkeeper.pacemaker.client import PacemakerClient
+from stormkeeper.pacemaker.client.client_connection import PacemakerConnection
 from stormkeeper.pacemaker.client.client_tls import TlsStream, client_contexts
-from stormkeeper.pacemaker.client.socket_thread import Connection
 from stormkeeper.pacemaker.wire import Message, MessageType, encode
 from support.certificates import certificates, tls_conf
 from support.leaks import nothing_left_behind
@@ -144,14 +144,14 @@ def test_answers_that_come_with_the_announced_end_are_not_lost(place, maximum):
         ours.setblocking(False)
         wire.settimeout(DEADLINE_SECS)
         stream = TlsStream(place.client()(), "localhost", "p:1")
-        channel = Connection(ours, peer="p:1", max_message_size=1000, stream=stream)
+        channel = PacemakerConnection(ours, peer="p:1", max_message_size=1000, stream=stream)
         channel.begin()
         while not channel.is_up:
             incoming.write(wire.recv(65_536))
             with contextlib.suppress(ssl.SSLWantReadError):
                 theirs.do_handshake()
             wire.sendall(outgoing.read())
-            channel.opened(channel.receive())
+            channel.decrypt(channel.receive())
         if maximum is ssl.TLSVersion.TLSv1_3:
             incoming.write(wire.recv(65_536))
             theirs.do_handshake()
@@ -159,13 +159,13 @@ def test_answers_that_come_with_the_announced_end_are_not_lost(place, maximum):
         with pytest.raises(ssl.SSLWantReadError):
             theirs.unwrap()
         wire.sendall(outgoing.read())
-        messages, fault = channel.messages(channel.opened(channel.receive()))
+        messages, fault = channel.read_messages(channel.decrypt(channel.receive()))
     assert [message.message_id for message in messages] == [7]
     assert isinstance(fault, PacemakerUnavailableError)
     assert str(fault) == "the server closed the connection"
 
 
-def test_a_client_shows_its_certificate_where_it_is_asked_for_one(place):
+def test_client_shows_its_certificate_if_requested(place):
     pair = {"client_certificate_file": "client.pem", "client_key_file": "client.key"}
     with ScriptedPacemaker(honest, tls=place.server(asks=True)) as peer:
         with PacemakerClient(peer.address, tls=place.client(**pair)) as client:
@@ -183,7 +183,7 @@ def cut_at_the_request(connection):
 
 
 @pytest.mark.parametrize("cut", [cut_at_once, cut_at_the_request])
-def test_a_cut_before_any_answer_may_be_for_the_certificate_that_is_missing_or_wrong(place, cut):
+def test_cut_before_answer_hints_at_certificate(place, cut):
     pair = {"client_certificate_file": "client.pem", "client_key_file": "client.key"}
     expired = {"client_certificate_file": "expired.pem", "client_key_file": "expired.key"}
     missing = (
@@ -294,7 +294,7 @@ def test_a_server_that_speaks_tls_to_a_client_that_does_not(place):
         assert "pacemaker.tls.enable" in refused(peer, None)
 
 
-def test_a_server_that_hangs_in_the_handshake_has_the_patience_of_a_try(place):
+def test_hanging_handshake_times_out_like_a_try(place):
     with (
         ScriptedPacemaker(ScriptedConnection.wait) as peer,
         PacemakerClient(peer.address, tls=place.client(), try_timeout=0.2, retries=1) as client,
@@ -324,7 +324,7 @@ def test_a_renewed_file_holds_from_the_next_connection_on(place, caplog):
     assert "pacemaker.tls.ca.file" in caplog.text
 
 
-def test_what_the_system_trusts_is_trusted_where_no_file_is_named(place):
+def test_system_authorities_apply_without_a_file(place):
     context = client_contexts(place.conf())()
     assert context.verify_mode is ssl.CERT_REQUIRED
     assert context.check_hostname
@@ -353,6 +353,6 @@ def test_what_the_system_trusts_is_trusted_where_no_file_is_named(place):
         ),
     ],
 )
-def test_a_file_that_is_not_as_it_should_be_is_named_with_its_key(place, values, words):
+def test_wrong_file_is_named_with_its_key(place, values, words):
     with pytest.raises(ConfigError, match=words):
         client_contexts(place.conf(**values))

@@ -86,7 +86,7 @@ def test_they_are_asked_at_the_same_time(clients):
     assert len(outcomes.answered) == 8, "no one answers before all were asked"
 
 
-def test_what_is_to_be_done_meanwhile_is_done_while_the_request_is_under_way(clients):
+def test_meanwhile_runs_during_the_request(clients):
     arrived, done = threading.Event(), threading.Event()
 
     def waits_for_it(connection):
@@ -182,7 +182,7 @@ def test_where_every_server_is_a_suspect_all_are_waited_for(clients):
     assert outcomes.answered[client.address].boolval is True
 
 
-def test_who_is_in_a_hurry_leaves_those_alone_that_have_all_failed_just_now(dead):
+def test_hurried_read_skips_servers_in_back_off(dead):
     def hurried():
         outcomes = ask_all(
             [dead],
@@ -231,7 +231,7 @@ def test_a_closed_client_says_so(clients):
     assert isinstance(outcomes.failed[closed.address], PacemakerClosedError)
 
 
-def test_a_question_of_many_rounds_goes_on_with_each_server_at_its_own_pace(clients):
+def test_servers_answer_rounds_independently(clients):
     def count(_client):
         total = 0
         for size in (3, 1, 5):
@@ -244,7 +244,7 @@ def test_a_question_of_many_rounds_goes_on_with_each_server_at_its_own_pace(clie
     assert list(outcomes.answered.values()) == [9, 9]
 
 
-def test_a_question_can_turn_to_what_a_java_pacemaker_understands(clients):
+def test_question_can_turn_to_requests_of_storm(clients):
     def question_for(_client):
         request = ChangesRequest("/", 0, 0, None)
         try:

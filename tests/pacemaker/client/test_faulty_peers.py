@@ -109,7 +109,7 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_broken_rule_ends_the_connection_and_the_next_one_serves(fault):
+def test_protocol_fault_ends_connection_and_next_one_works(fault):
     with (
         ScriptedPacemaker(misbehaving(FAULTS[fault]), honest) as peer,
         PacemakerClient(peer.address) as client,
@@ -121,7 +121,7 @@ def test_a_broken_rule_ends_the_connection_and_the_next_one_serves(fault):
 
 
 @pytest.mark.parametrize("fault", ["garbage", "empty frame", "no such id"])
-def test_a_peer_that_always_breaks_the_rules_is_called_by_its_name(fault):
+def test_peer_that_always_fails_is_named(fault):
     with (
         ScriptedPacemaker(misbehaving(FAULTS[fault])) as peer,
         PacemakerClient(peer.address, retries=2) as client,

@@ -38,7 +38,7 @@ def test_a_delete_that_covers_an_older_one_replaces_it():
     assert taken(missed, A) == ["/c", "/a"]
 
 
-def test_a_delete_that_is_missed_again_while_it_is_made_good_is_owed_still():
+def test_delete_missed_again_during_repeat_is_kept():
     missed = MissedDeletes()
     missed.remember(A, "/a")
     (first,) = missed.take(A)
@@ -54,7 +54,7 @@ def test_the_newest_are_kept():
     assert taken(missed, A) == ["/2", "/3", "/4"]
 
 
-def test_a_pulse_ends_the_deletes_that_would_hit_it_on_that_server_alone():
+def test_pulse_cancels_deletes_on_its_server_only():
     missed = MissedDeletes()
     for server in (A, B):
         missed.remember(server, "/a")

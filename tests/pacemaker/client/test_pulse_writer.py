@@ -49,7 +49,7 @@ def test_a_thread_that_is_late_moves_nobody(placement):
     assert placement.current == B
 
 
-def test_home_is_looked_for_now_and_then_and_returned_to_when_it_answers(placement):
+def test_writer_returns_home_when_it_answers(placement):
     assert placement.look_due(1000.0) is None, "nobody is away"
     placement.took(B, A, 1000.0)
     assert placement.look_due(1000.0 + 0.9 * LOOK_SECS) is None
@@ -62,7 +62,7 @@ def test_home_is_looked_for_now_and_then_and_returned_to_when_it_answers(placeme
     assert placement.look_due(9999.0) is None
 
 
-def test_home_that_fails_soon_after_each_return_is_left_alone_for_longer(placement):
+def test_unstable_home_is_checked_less_often(placement):
     now, waits = 0.0, []
     for _ in range(7):
         placement.took(B, A, now)

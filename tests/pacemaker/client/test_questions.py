@@ -85,7 +85,7 @@ def test_a_path_that_changes_while_it_is_read_is_not_missed(clock):
     assert found["/7"].value == b"new"
 
 
-def test_a_server_that_starts_again_in_the_middle_is_read_from_the_beginning(clock):
+def test_restarted_server_is_read_from_the_beginning(clock):
     server = Ours(clock, limit=2)
     for number in range(6):
         server.store.put(b"/old/%d" % number, b"old")
@@ -104,7 +104,7 @@ def test_a_server_that_starts_again_in_the_middle_is_read_from_the_beginning(clo
 
 
 @pytest.mark.parametrize(("limit", "rounds"), [(0, 1), (3, 5)])
-def test_who_the_server_is_comes_with_the_only_page_or_after_the_last(clock, limit, rounds):
+def test_description_comes_with_only_page_or_after_last(clock, limit, rounds):
     server = Ours(clock, limit)
     for number in range(10):
         server.store.put(b"/%d" % number, b"")
@@ -132,7 +132,7 @@ def test_a_java_pacemaker_is_walked(clock):
     assert all(copy.age_secs is None for copy in found.values())
 
 
-def test_the_copy_of_a_path_takes_one_request_whatever_is_below_it(clock):
+def test_copy_of_a_path_takes_one_request(clock):
     server = Ours(clock)
     for number in range(40):
         server.store.put(b"/a/%d" % number, b"below")
@@ -176,7 +176,7 @@ def java(store):
     return lambda request: answered(store, request)
 
 
-def test_every_pulse_is_found_and_none_is_asked_for_what_lies_below_it():
+def test_pulses_of_java_are_found_and_not_listed_below():
     store = {f"/workerbeats/wc-{n % 3}/{n}": b"%d" % n for n in range(9)}
     found, rounds = read("/workerbeats", java(store))
     assert dict(found) == store
@@ -184,7 +184,7 @@ def test_every_pulse_is_found_and_none_is_asked_for_what_lies_below_it():
     assert sorted(asked) == ["/workerbeats", *(f"/workerbeats/wc-{n}" for n in range(3))]
 
 
-def test_what_lies_below_the_path_is_found_though_it_is_a_pulse_itself():
+def test_pulses_below_a_root_with_a_pulse_are_found():
     store = {"/a": b"1", "/a/b": b"2", "/ab": b"3"}
     assert dict(read("/a", java(store))[0]) == {"/a": b"1", "/a/b": b"2"}
 

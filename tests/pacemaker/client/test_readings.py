@@ -92,7 +92,7 @@ def test_what_counts_is_one_of_the_copies_and_no_tombstone(copies):
         assert best.size != TOMBSTONE
 
 
-def test_of_each_path_the_newest_is_told_with_its_age_and_its_server():
+def test_newest_copy_has_age_and_server():
     here = {
         "/one": copy(A, b"1", 7.0),
         "/both": copy(A, b"2", 6.0),
@@ -139,7 +139,7 @@ def names(listed, deleted=""):
         ({A: names("x"), C: names("x", None), B: names("", "x")}, ""),
     ],
 )
-def test_a_name_is_in_doubt_if_tombstones_beside_may_hide_it_everywhere(servers, doubtful):
+def test_name_is_in_doubt_if_tombstones_may_hide_it(servers, doubtful):
     assert in_doubt(servers) == set(doubtful.split())
 
 

@@ -52,7 +52,7 @@ def test_what_was_missed_goes_ahead_of_what_is_asked_next(repair_of):
     assert java.asked.count(DELETE) == 2
 
 
-def test_a_thread_does_it_where_nobody_asks_and_ends_when_all_is_done(repair_of):
+def test_thread_repeats_deletes_and_ends_when_done(repair_of):
     java, other = JavaPacemaker(), JavaPacemaker()
     java.store = other.store = {"/w": b""}
     repair, (client, _) = repair_of(java, other)

@@ -61,7 +61,7 @@ def passworded(request, folder):
         yield daemon, values
 
 
-def test_who_has_the_password_reads_and_who_only_beats_needs_none(passworded):
+def test_reader_needs_password_and_writer_needs_none(passworded):
     daemon, values = passworded
     worker = by(values["pacemaker.auth.method"])
     with pool(daemon, worker, "writer") as beating, pool(daemon, values) as reading:
@@ -84,7 +84,7 @@ def test_who_has_none_is_told_how_to_say_it(passworded):
         assert "-c" not in text, "an option of the command line, and not of Spark's source"
 
 
-def test_a_wrong_password_is_told_with_the_file_in_which_it_stands(passworded, folder):
+def test_wrong_password_names_the_file(passworded, folder):
     daemon, values = passworded
     wrong = jaas(folder, "wrong.conf", "another")
     text = refused(daemon, {**values, "java.security.auth.login.config": wrong})
@@ -111,7 +111,7 @@ def test_a_server_that_asks_nobody(folder):
             assert client.children("/") == []
 
 
-def test_where_writers_have_to_authenticate_they_do_and_others_are_told(folder):
+def test_writers_authenticate_where_required(folder):
     values = by("SCRAM", jaas(folder), pacemaker__auth__writes=True)
     with PacemakerProcess(conf=values) as daemon:
         with pool(daemon, values, "writer") as worker:
@@ -124,7 +124,7 @@ def test_where_writers_have_to_authenticate_they_do_and_others_are_told(folder):
             assert reader.get_pulse(PULSE) == b"1"
 
 
-def test_a_client_comes_back_to_a_server_that_was_restarted_with_the_right_password(folder):
+def test_client_returns_after_password_is_corrected(folder):
     values = by("DIGEST", jaas(folder))
     with PacemakerProcess(conf=values) as daemon, pool(daemon, values) as client:
         assert client.children("/") == []
@@ -215,7 +215,7 @@ def test_with_kerberos(kerberos_realm, tmp_path):
         assert re.search(told, daemon.log)
 
 
-def test_a_kdc_that_is_gone_costs_a_reader_no_more_than_its_deadline(kerberos_realm, tmp_path):
+def test_missing_kdc_costs_a_reader_only_its_deadline(kerberos_realm, tmp_path):
     # One of whom no ticket is known yet.
     values = {
         **by("KERBEROS", str(kerberos_realm.jaas(tmp_path, "ticketless"))),

@@ -50,7 +50,7 @@ def test_what_is_not_told_is_asked_for_again():
 
 
 @pytest.mark.parametrize("name", ["a(", "a[b", "*", "c++", "a|b", "{1", "a\\", "$x"])
-def test_a_listing_that_may_end_a_java_pacemaker_waits_for_the_word_of_the_server(name):
+def test_dangerous_listing_waits_for_the_servers_extensions(name):
     listing = ClientCall(int(MessageType.GET_ALL_NODES_FOR_PATH), f"/w/{name}", b"", 1.0, 0.0)
     ours, java = ServerExtensions(), ServerExtensions()
     assert ours.judge(listing) is java.judge(listing) is Verdict.ASK

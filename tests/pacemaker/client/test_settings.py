@@ -66,7 +66,7 @@ def test_a_writer_needs_no_file():
     ClientSettings.of(secured(None), "writer")
 
 
-def test_a_file_that_is_missing_is_told_before_anything_is_connected(tmp_path):
+def test_missing_file_is_reported_before_connecting(tmp_path):
     for path, words in ((None, "needs a JAAS file"), (tmp_path / "absent", "absent")):
         with pytest.raises(ConfigError, match=words):
             connect(secured(path, pacemaker__servers=["a"]))

@@ -99,7 +99,7 @@ def test_a_pulse_of_megabytes_goes_both_ways(client):
     assert client.get_pulse("/large") == details
 
 
-def test_what_is_asked_ahead_is_answered_in_order_and_again_where_the_connection_was_cut(daemon):
+def test_ask_ahead_keeps_order_across_cut_connection(daemon):
     ticks = iter(range(1000))
     with (
         Proxy(Address(daemon.host, daemon.port)) as proxy,
@@ -127,7 +127,7 @@ def test_what_is_asked_ahead_is_answered_in_order_and_again_where_the_connection
     assert len(set(times)) == 30
 
 
-def test_64_threads_on_one_connection_get_the_answers_to_their_own_questions(client):
+def test_64_threads_get_their_own_answers(client):
     keys = 200
     for key in range(keys):
         client.send_pulse(f"/threads/{key}", b"value of %d" % key)
@@ -152,7 +152,7 @@ def test_64_threads_on_one_connection_get_the_answers_to_their_own_questions(cli
     assert client.server_info().connections == connections
 
 
-def test_64_threads_get_their_own_answers_while_the_connection_is_cut_again_and_again(daemon):
+def test_64_threads_get_their_own_answers_across_cuts(daemon):
     over = threading.Event()
     cuts, turns = [], []
 
@@ -267,7 +267,7 @@ def test_a_frozen_daemon_costs_tries_until_it_goes_on():
             assert [read.result(DEADLINE_SECS) for read in reads] == [b"1"] * 10
 
 
-def test_all_calls_of_a_dead_daemon_end_and_the_first_after_its_return_succeeds():
+def test_calls_to_dead_daemon_end_and_first_after_succeeds():
     with (
         PacemakerProcess() as daemon,
         PacemakerClient(daemon.address, retries=3) as client,
@@ -325,7 +325,7 @@ def test_closing_wakes_everybody_who_waits():
             client.get_pulse("/a")
 
 
-def test_closing_during_the_back_off_and_while_connecting_ends_the_calls():
+def test_close_in_back_off_or_connecting_ends_calls():
     with ThreadPoolExecutor(1) as thread:
         with PacemakerClient(nobody(), retries=1000) as client:
             refused = thread.submit(client.exists, "/a")

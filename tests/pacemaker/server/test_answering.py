@@ -145,7 +145,7 @@ def test_all_pulses_that_do_not_fit_a_frame_are_no_data():
     assert desk.ask(MessageType.GET_ALL_PULSE_FOR_PATH, path="/") == Message(7, 1)
 
 
-def test_what_is_held_for_a_path_is_its_pulse_or_its_tombstone_or_nothing(desk):
+def test_held_returns_pulse_tombstone_or_nothing(desk):
     def held(path):
         answer = desk.ask(MessageType.HELD, path=path)
         assert answer.type == MessageType.HELD_RESPONSE
@@ -201,7 +201,7 @@ def test_nothing_is_written_at_or_below_the_reserved_path(desk, path, verb):
     assert desk.store.revision == 0
 
 
-def test_a_path_beside_the_reserved_one_is_free_and_everything_can_be_deleted(desk):
+def test_path_beside_reserved_path_is_free(desk):
     desk.send(f"{RESERVED_PATH}s")
     assert desk.ask(MessageType.DELETE_PATH, path="/") == Message(13, 1)
     assert desk.store.keys == 0
@@ -264,7 +264,7 @@ def test_a_path_that_exceeds_a_limit_is_refused(desk, kind):
 
 
 @pytest.mark.parametrize("kind", REQUESTS)
-def test_what_was_stored_under_larger_limits_can_be_asked_for_and_deleted(desk, kind):
+def test_pulse_of_larger_limits_can_be_read_and_deleted(desk, kind):
     desk.store.limits = StoreLimits(path_segments=20)
     desk.send("/a" * 20)
     desk.store.limits = StoreLimits()
@@ -287,7 +287,7 @@ def test_a_path_of_no_text_is_refused_and_the_connection_goes_on(desk, path, wra
     assert desk.store.keys == 0
 
 
-def test_a_full_store_refuses_what_is_new_or_grows_and_keeps_the_rest():
+def test_full_store_refuses_new_and_growing_pulses():
     desk = Desk()
     desk.store.limits = StoreLimits(store_bytes=1_000)
     desk.send("/a", bytes(498))
@@ -303,7 +303,7 @@ def test_a_full_store_refuses_what_is_new_or_grows_and_keeps_the_rest():
     assert desk.ask(MessageType.GET_PULSE, path="/b").pulse.details == bytes(498)
 
 
-def test_many_small_pulses_in_many_directories_fill_the_store_too():
+def test_many_small_directories_fill_the_store():
     desk = Desk()
     desk.store.limits = StoreLimits(store_bytes=1_000_000, index_bytes=90_000)
     paths = [f"/{number}" + "/a" * 14 for number in range(21)]

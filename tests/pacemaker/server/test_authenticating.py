@@ -28,7 +28,7 @@ def test_the_conversation_is_storms():
     assert "nimbus" in session.peer
 
 
-def test_the_conversation_of_kerberos_begins_with_the_client_and_ends_twice():
+def test_kerberos_begins_with_client_and_ends_twice():
     session, _ = opened(KERBEROS)
     assert session.answer(token_frame(b"not yet")[4:]) == token_frame(b"go on")
     assert session.answer(RIGHT[4:]) == control_frame(Control.SASL_COMPLETE) * 2
@@ -111,7 +111,7 @@ def test_out_of_order_the_connection_ends(case):
     ],
     ids=["of the server's", "of its own"],
 )
-def test_a_client_of_another_method_fails_and_the_log_asks_about_it(policy, frame, words):
+def test_other_method_fails_with_hint_in_log(policy, frame, words):
     sessions, _, _ = new_sessions(policy)
     session = sessions.open(*ADDRESS)
     with pytest.raises(RemoteProtocolError) as raised:
@@ -124,7 +124,7 @@ def test_a_client_of_another_method_fails_and_the_log_asks_about_it(policy, fram
     assert sessions.events.authentications == {(policy.method, "failed"): 1}
 
 
-def test_a_client_that_wants_to_authenticate_to_none_is_told_the_remedy():
+def test_authentication_to_method_none_has_advice():
     session, _ = opened(None)
     with pytest.raises(RemoteProtocolError, match=r"pacemaker\.auth\.method"):
         session.answer(HELLO[4:])

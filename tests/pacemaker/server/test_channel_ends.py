@@ -241,7 +241,7 @@ async def test_aborting_ends_all(engine):
 
 
 @on_each
-async def test_channels_may_be_ended_by_the_end_of_another_in_the_same_batch(engine):
+async def test_end_of_a_channel_may_end_others_of_the_batch(engine):
     rig = Rig(engine, on_closed=lambda *_: rig.channels.abort())
     async with rig:
         clients = [rig.connect() for _ in range(50)]

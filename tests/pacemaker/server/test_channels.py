@@ -113,7 +113,7 @@ async def test_a_pulse_for_which_there_is_no_room_is_the_sessions(engine):
 
 
 @on_each
-async def test_a_session_may_answer_with_nothing_and_with_several_frames(engine):
+async def test_session_may_answer_with_no_or_several_frames(engine):
     class ClientSession(OpenSession):
         def answer(self, payload):
             return super().answer(payload) * (2, 0, 1, 0)[len(self.payloads) - 1]

@@ -119,7 +119,7 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_fault_costs_its_sender_the_connection_and_nobody_else_anything(server, fault):
+def test_fault_ends_only_the_senders_connection(server, fault):
     frame, reason = FAULTS[fault]
     with Client(server) as other, Client(server) as sender:
         other.send("/other", fault.encode())
@@ -146,7 +146,7 @@ def test_a_path_that_is_no_regular_expression_is_only_a_path(server):
         ]
 
 
-def test_a_path_that_is_not_utf8_is_refused_and_the_client_goes_on(server):
+def test_path_not_utf8_is_refused_and_connection_stays(server):
     with Client(server) as client:
         frame = encode(Message(MessageType.SEND_PULSE, 5, pulse=Pulse("/ab", b"x")))
         client.socket.sendall(frame.replace(b"/ab", b"/\xff\xfe"))
@@ -269,7 +269,7 @@ def test_without_descriptors_it_waits_and_goes_on(start_pacemaker):
         assert first.info().horizon_ms < first.info().uptime_ms
 
 
-def test_who_refuses_a_pulse_for_want_of_room_vouches_for_nothing_before(start_pacemaker):
+def test_refused_pulse_of_full_store_resets_horizon(start_pacemaker):
     server = start_pacemaker(
         conf={"pacemaker.store.max.bytes": 2000, "pacemaker.max.connections": 1}
     )

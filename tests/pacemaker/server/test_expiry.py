@@ -60,7 +60,7 @@ def test_tombstones_are_bounded_in_number_and_in_size(make):
         assert store._expiry.floor == followed(store)[0][0] - 2  # a pulse and its tombstone
 
 
-def test_what_is_older_than_a_forgotten_tombstone_moves_to_the_end(make):
+def test_pulse_older_than_dropped_tombstone_moves_to_the_end(make):
     store = make(tombstones=4)
     store.put(b"/old/1", b"")
     store.put(b"/old/2", b"")
@@ -72,7 +72,7 @@ def test_what_is_older_than_a_forgotten_tombstone_moves_to_the_end(make):
     assert all(revision > store._expiry.floor for revision, _, _ in followed(store))
 
 
-def test_old_pulses_are_moved_little_by_little_before_it_is_urgent(make):
+def test_old_pulses_move_gradually_before_the_limit(make):
     store = make(tombstones=1_000)
     for n in range(3_000):
         store.put(b"/silent/%d" % n, b"")
@@ -126,7 +126,7 @@ def test_a_ttl_of_0_lets_everything_stay(make, clock):
     assert store.keys == 1
 
 
-def test_expiry_stops_when_its_time_is_over_and_goes_on_the_next_time(make, clock):
+def test_expiry_stops_at_its_budget_and_continues_later(make, clock):
     store = make()
     for n in range(200):
         store.put(b"/%d" % n, b"")
@@ -143,7 +143,7 @@ def test_expiry_stops_when_its_time_is_over_and_goes_on_the_next_time(make, cloc
     assert [entry.path for entry in store.pulses(b"/")] == [b"/young"]
 
 
-def test_tombstones_that_are_older_do_not_keep_expiry_from_the_pulses_behind(make, clock):
+def test_expiry_passes_older_tombstones(make, clock):
     store = make()
     for n in range(500):
         store.put(b"/gone/%d" % n, b"")
@@ -157,7 +157,7 @@ def test_tombstones_that_are_older_do_not_keep_expiry_from_the_pulses_behind(mak
     assert store.get(b"/silent") is None
 
 
-def test_a_pulse_that_is_moved_again_and_again_expires_all_the_same(make, clock):
+def test_repeatedly_moved_pulse_still_expires(make, clock):
     store = make(tombstones=8)
     store.put(b"/silent", b"")
     n = 0
@@ -173,7 +173,7 @@ def test_a_pulse_that_is_moved_again_and_again_expires_all_the_same(make, clock)
             assert [entry.path for entry in store.pulses(b"/")] == [b"/beating"]
 
 
-def test_what_expires_while_room_is_made_is_counted_and_leaves_its_directory(make, clock):
+def test_expiry_while_making_room_is_counted(make, clock):
     store = make(tombstones=4)
     for n in range(50):
         store.put(b"/d/%d" % n, b"")

@@ -50,7 +50,7 @@ def test_the_parts_of_a_frame_are_so_long():
 
 
 @on_each
-async def test_what_was_foreseen_is_stored_and_what_was_there_stays_with_its_readers(engine):
+async def test_foreseen_value_replaces_while_readers_keep_old_one(engine):
     async with Rig(engine) as rig:
         client = rig.connect()
         await foresee(rig, client)
@@ -97,7 +97,7 @@ async def test_nobody_else_holds_what_is_stored(engine):
 
 
 @on_each
-async def test_a_value_for_which_there_is_no_room_any_more_is_refused_whole(engine):
+async def test_foreseen_value_beyond_store_limit_is_refused(engine):
     async with Rig(engine) as rig:
         client, other = rig.connect(), rig.connect()
         await foresee(rig, client)

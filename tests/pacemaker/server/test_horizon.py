@@ -55,7 +55,7 @@ def test_it_vouches_no_further_back_than_pulses_are_kept():
     assert horizon.vouched(0) == 100
 
 
-def test_a_lost_pulse_ends_what_it_vouches_for_and_puts_off_no_expiry():
+def test_lost_pulse_shortens_horizon_but_not_expiry():
     time = Clock()
     horizon = Horizon(time)
     time.now += 100
@@ -65,7 +65,7 @@ def test_a_lost_pulse_ends_what_it_vouches_for_and_puts_off_no_expiry():
     assert horizon.seconds() == 105
 
 
-def test_pulses_that_were_dropped_are_not_known_because_others_are_kept_for_longer():
+def test_longer_ttl_does_not_extend_the_horizon_backwards():
     time = Clock()
     horizon = Horizon(time)
     time.now += 100

@@ -121,7 +121,7 @@ def test_causes_are_labels_and_the_known_ones_begin_at_zero():
     assert {key: samples.get(key) for key in expected} == expected
 
 
-def test_what_is_unlimited_is_infinite_and_what_is_not_there_is_left_out():
+def test_metrics_show_no_limit_as_infinite():
     samples, _ = scrape(
         dataclasses.replace(
             SNAPSHOT,

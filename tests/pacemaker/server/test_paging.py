@@ -26,7 +26,7 @@ def test_a_pulse_too_large_for_any_answer_is_left_out(store):
 
 
 @pytest.mark.parametrize("path", [b"/", b"/a"])
-def test_pages_have_about_a_mebibyte_and_a_larger_pulse_is_one_of_its_own(store, path):
+def test_page_is_a_mebibyte_and_a_larger_pulse_stands_alone(store, path):
     sizes = [400_000, 400_000, 400_000, 3_000_000, 10, 3_000_000, 3_000_000, 1_000_000, 10]
     for n, size in enumerate(sizes):
         store.put(b"/a/%d" % n, bytes(size))

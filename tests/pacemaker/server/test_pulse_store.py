@@ -254,7 +254,7 @@ def store(index):
     return PulseStore(index, "instance", time.monotonic)
 
 
-def test_what_makes_room_for_a_deletion_as_it_is_too_old_is_not_deleted(index):
+def test_expiry_for_a_tombstone_does_not_count_as_deletion(index):
     clock = Clock()
     store = PulseStore(index, "i", clock, StoreLimits(tombstones=1))
     store.put(b"/a/old", b"")
@@ -323,7 +323,7 @@ def test_a_path_is_checked_when_its_first_pulse_comes(store):
         store.put(b"/a/b", b"3")
 
 
-def test_other_instances_and_other_times_are_answered_from_the_beginning(store):
+def test_other_instance_or_revision_resets_the_page(store):
     for n in range(4):
         store.put(b"/%d" % n, b"")
     whole = [entry.path for entry in store.changes(b"/").entries]

@@ -151,7 +151,7 @@ def kerberos(monkeypatch, tmp_path):
         ),
     ],
 )
-def test_a_principal_that_is_no_longer_named_loses_its_connections(kerberos, change, losers):
+def test_removed_principal_loses_its_connections(kerberos, change, losers):
     _, conf = kerberos
     server = PacemakerServer(defaults().with_values(conf))
     users = {}
@@ -289,9 +289,7 @@ def test_limits_change_under_the_clients(start_pacemaker, settings):
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_over_a_lowered_limit_pulses_are_renewed_that_do_not_grow(
-    start_pacemaker, settings, engine
-):
+def test_lowered_limit_allows_overwrites_that_do_not_grow(start_pacemaker, settings, engine):
     settings.write(pacemaker_engine=engine)
     server = start_pacemaker(options=settings.options)
     with Client(server) as client:

@@ -104,7 +104,7 @@ def test_what_is_held_is_what_is_not_answered():
     assert stream.held_bytes == 0
 
 
-def test_when_nobody_is_there_any_more_what_writes_is_done_and_what_reads_is_not():
+def test_last_writes_are_done_and_reads_dropped():
     class ClientSession(OpenSession):
         def answer(self, payload):
             self.payloads.append(payload)

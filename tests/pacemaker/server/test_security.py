@@ -161,7 +161,7 @@ def client_jaas(server):
         [control_frame(Control.SASL_COMPLETE)],
     ],
 )
-def test_nonsense_ends_the_connection_and_a_get_behind_it_gets_nothing(digest_server, frames):
+def test_bad_frame_ends_connection_before_later_requests(digest_server, frames):
     get = encode(Message(MessageType.GET_PULSE, 2, path=PATH))
     with Client(digest_server) as other, Client(digest_server) as client:
         other.send(PATH, b"hidden")
@@ -184,7 +184,7 @@ def test_a_wrong_password_closes_the_connection(digest_server):
         assert hashlib.sha512(f"nimbus:{secret}".encode()).hexdigest() not in digest_server.log
 
 
-def test_an_answer_to_another_connections_challenge_is_worth_nothing(digest_server, jaas):
+def test_answer_to_another_connections_challenge_fails(digest_server, jaas):
     mechanism = half(jaas)
     with Client(digest_server) as first, Client(digest_server) as second:
         for client in (first, second):
@@ -245,7 +245,7 @@ def test_writers_authenticate_where_that_is_asked_for_and_soon(start_pacemaker, 
     assert "did not authenticate (DIGEST) within 4 s" in server.log
 
 
-def test_a_client_that_wants_to_authenticate_to_none_is_closed_and_nobody_else(start_pacemaker):
+def test_authenticating_client_is_closed_with_method_none(start_pacemaker):
     server = start_pacemaker()
     with Client(server) as other, Client(server) as client:
         assert not client.authenticate(Independent())
@@ -351,7 +351,7 @@ def test_pulses_before_an_immediate_end_are_stored(tls_server):
     client.socket.close()
 
 
-def test_an_old_version_and_an_untrusted_server_are_told_in_a_line(start_pacemaker):
+def test_old_tls_and_untrusted_server_are_logged_in_a_line(start_pacemaker):
     conf = tls_conf(pacemaker_tls_minimum_version="TLSv1.3")
     server = start_pacemaker(conf=conf)
     with pytest.raises(ssl.SSLError):
@@ -447,7 +447,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("named", BROKEN)
-def test_what_is_wrong_in_the_configuration_is_a_line_and_exit_code_2(named):
+def test_wrong_configuration_is_a_line_and_exit_code_2(named):
     options = [part for k, v in BROKEN[named].items() for part in ("-c", f"{k}={v}")]
     ended = subprocess.run(
         [sys.executable, "-m", "stormkeeper", "pacemaker", "-c", "pacemaker.port=0", *options],
@@ -462,7 +462,7 @@ def test_what_is_wrong_in_the_configuration_is_a_line_and_exit_code_2(named):
     assert "Traceback" not in ended.stderr
 
 
-def test_a_login_file_among_the_jvms_options_counts_and_others_are_named(start_pacemaker, jaas):
+def test_login_file_in_childopts_counts_and_rest_is_logged(start_pacemaker, jaas):
     conf = authenticating(jaas)
     del conf["java.security.auth.login.config"]
     options = (
@@ -477,9 +477,7 @@ def test_a_login_file_among_the_jvms_options_counts_and_others_are_named(start_p
     assert "hush" not in server.log
 
 
-def test_the_log_says_which_login_file_is_used_and_which_is_used_from_a_reload_on(
-    start_pacemaker, jaas, tmp_path
-):
+def test_login_file_is_logged_at_start_and_reload(start_pacemaker, jaas, tmp_path):
     storm_yaml = tmp_path / "storm.yaml"
     key, option = (f"{KEY}: {jaas}\n", f"pacemaker.childopts: -D{KEY}={tmp_path / 'other.conf'}\n")
     (tmp_path / "other.conf").write_text(JAAS)

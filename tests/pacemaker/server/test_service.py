@@ -157,7 +157,7 @@ def test_who_asks_all_the_time_takes_little_of_the_daemon(server):
     ("port_too", "by_whom"),
     [(False, "another Pacemaker's metrics"), (True, "the Pacemaker itself has it")],
 )
-def test_a_metrics_port_that_is_taken_is_one_line_and_exit_code_1(server, port_too, by_whom):
+def test_metrics_port_in_use_is_one_line_and_exit_code_1(server, port_too, by_whom):
     port = metrics_address(server).rpartition(":")[2]
     if port_too:
         port = ports.reserve()
@@ -279,7 +279,7 @@ def test_a_daemon_that_drains_is_not_ready(tmp_path):
             assert service.process.wait(SECS) == 0
 
 
-def test_the_watchdog_hears_nothing_from_a_daemon_that_stands_still(tmp_path):
+def test_stopped_daemon_does_not_notify_the_watchdog(tmp_path):
     with Service(tmp_path, WATCHDOG_USEC="200000") as service:
         service.told("WATCHDOG=1")
         service.process.send_signal(signal.SIGSTOP)

@@ -22,7 +22,7 @@ def test_it_vouches_from_when_it_can_be_heard():
     asyncio.run(asyncio.wait_for(serve(), 20))
 
 
-def test_a_connection_counts_for_its_address_until_its_descriptor_is_closed(engine, monkeypatch):
+def test_connection_counts_until_its_descriptor_is_closed(engine, monkeypatch):
     monkeypatch.setattr(pacemaker_server, "_TICK", 600.0)
     monkeypatch.setattr(asyncio_channels, "LINGER", 600.0)
 

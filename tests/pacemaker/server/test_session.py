@@ -352,7 +352,7 @@ def test_who_failed_before_it_left_is_counted_once(caplog):
     assert not caplog.records
 
 
-def test_a_connection_that_says_nothing_of_who_it_is_leaves_no_trace(caplog):
+def test_silent_connection_is_not_logged(caplog):
     sessions, _, _ = new_sessions(POLICY)
     with caplog.at_level(logging.INFO):
         sessions.ended(sessions.open(*ADDRESS), "", "closed by the client")
@@ -360,7 +360,7 @@ def test_a_connection_that_says_nothing_of_who_it_is_leaves_no_trace(caplog):
     assert not sessions.events.authentications
 
 
-def test_who_asks_on_many_connections_is_a_bounded_number_of_lines(caplog):
+def test_questions_on_many_connections_have_bounded_lines(caplog):
     sessions, _, _ = new_sessions(POLICY)
     with caplog.at_level(logging.INFO):
         for _ in range(100):
@@ -371,7 +371,7 @@ def test_who_asks_on_many_connections_is_a_bounded_number_of_lines(caplog):
     assert sessions.events.refusals == {("unauthenticated", "read"): 100}
 
 
-def test_of_a_user_the_address_and_the_name_are_fields_of_their_own(caplog):
+def test_address_and_user_are_separate_log_fields(caplog):
     sessions, _, _ = new_sessions(POLICY)
     session = sessions.open(*ADDRESS)
     authenticate(session)
@@ -390,7 +390,7 @@ def test_of_a_drain_each_is_counted_and_none_has_a_line(caplog):
     assert not caplog.records
 
 
-def test_many_ends_from_one_address_are_a_bounded_number_of_lines(caplog):
+def test_many_ends_from_one_address_have_bounded_lines(caplog):
     sessions, _, clock = new_sessions()
     for _ in range(1_000):
         sessions.ended(sessions.open(*ADDRESS), "protocol", "garbage")
@@ -403,7 +403,7 @@ def test_many_ends_from_one_address_are_a_bounded_number_of_lines(caplog):
     assert sessions.events.closed == {"protocol": 1_002}
 
 
-def test_many_refusals_on_many_connections_are_a_bounded_number_of_lines(caplog):
+def test_refusals_on_many_connections_have_bounded_lines(caplog):
     sessions, _, _ = new_sessions(POLICY)
     with caplog.at_level(logging.INFO):
         for _ in range(100):
@@ -466,7 +466,7 @@ def test_another_policy_takes_back_what_it_would_not_give():
     assert ask(writer, WRITES["SEND_PULSE"]) == REFUSED
 
 
-def test_who_has_only_begun_to_authenticate_writes_no_longer_than_others():
+def test_unfinished_authentication_keeps_no_write_permission():
     sessions, _, clock = new_sessions(POLICY)
     beginner = sessions.open(*ADDRESS)
     ask(beginner, HELLO)

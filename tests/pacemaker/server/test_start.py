@@ -47,7 +47,7 @@ def shortages(server):
 
 
 @pytest.mark.parametrize("wanted", [0, 5_000])
-def test_too_few_open_files_are_a_warning_that_says_what_to_raise(wanted):
+def test_too_few_open_files_warn_with_advice(wanted):
     beside = ", and not the 5000 of pacemaker.max.connections" if wanted else ""
     with Limited(conf={"pacemaker.max.connections": wanted}) as server:
         assert server.stop() == 0
@@ -70,7 +70,7 @@ def test_open_files_that_suffice_are_no_warning(tmp_path):
         assert "and not the 40 of pacemaker.max.connections" in line
 
 
-def test_the_log_says_what_runs_with_which_files_and_who_ended_it(start_pacemaker, tmp_path):
+def test_log_has_version_files_and_end(start_pacemaker, tmp_path):
     files = [tmp_path / "a.yaml", tmp_path / "b.yaml"]
     for file in files:
         file.touch()
@@ -96,7 +96,7 @@ def cannot_listen(key, value, *launcher):
 
 
 @pytest.mark.parametrize("value", ["nosuch.invalid", "192.0.2.1"])
-def test_an_address_that_is_not_this_machines_is_told_with_what_to_set(value):
+def test_foreign_bind_address_is_an_error_with_advice(value):
     line = cannot_listen("pacemaker.bind.host", value)
     assert line.endswith(
         ": set pacemaker.bind.host to an address of this machine (`ip address` lists them), or to"
@@ -160,14 +160,14 @@ def test_what_has_no_effect_is_a_warning_at_the_start(start_pacemaker):
     assert re.search(r" WARNING \S+ pacemaker\.tls\.ca\.file has no effect, ", server.log)
 
 
-def test_a_store_that_is_none_of_ours_is_refused_by_who_connects_to_it():
+def test_foreign_store_is_refused_by_connecting_commands():
     conf = defaults().with_values({"storm.cluster.state.store": "com.my.Store"})
     for connect in (factory.connect, factory.heartbeat_sender):
         with pytest.raises(ConfigError, match=r"com\.my\.Store.*ZKStateStorageFactory, .*PaceM"):
             connect(conf)
 
 
-def test_a_delegate_that_is_none_of_ours_is_refused_by_who_writes():
+def test_foreign_delegate_is_refused_by_writing_commands():
     name = "org.apache.storm.serialization.DefaultSerializationDelegate"
     conf = defaults().with_values({"storm.meta.serialization.delegate": name})
     with pytest.raises(ConfigError, match=rf"{name}.*must be one of .*GzipThriftSerialization"):

@@ -68,7 +68,7 @@ def ends():
         yield one, other
 
 
-def test_a_connection_has_a_buffer_of_one_record_and_others_of_asyncio_have_theirs(ends):
+def test_tls_buffer_is_one_record_only_here(ends):
     async def talk():
         echo = Echo()
         serving = asyncio.create_task(secured(ends[0], echo))
@@ -94,7 +94,7 @@ def test_a_connection_has_a_buffer_of_one_record_and_others_of_asyncio_have_thei
     asyncio.run(talk())
 
 
-def test_a_channel_over_tls_changes_nothing_of_asyncio_for_others():
+def test_tls_channel_leaves_asyncio_unchanged():
     async def talk():
         index = PulseIndex()
         told = []
@@ -130,7 +130,7 @@ def test_a_channel_over_tls_changes_nothing_of_asyncio_for_others():
 
 
 @pytest.mark.parametrize("said", [b"", b"GET / HTTP/1.1\r\n\r\n", b"\x00\x00\x00\x00"])
-def test_who_does_not_speak_tls_is_told_of_as_an_error_and_not_made_a_connection(ends, said):
+def test_plain_client_of_tls_port_is_an_error(ends, said):
     async def talk():
         echo = Echo()
         ends[1].sendall(said)

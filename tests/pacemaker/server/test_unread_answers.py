@@ -91,7 +91,7 @@ async def test_the_system_keeps_nothing_for_who_is_given_up(engine, over_tls):
 
 
 @each_way
-async def test_the_last_of_an_answer_is_waited_for_no_longer_than_the_rest(engine, over_tls):
+async def test_end_of_an_answer_has_the_same_timeout_as_the_rest(engine, over_tls):
     with TcpPair() as pair:
         pair.theirs.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4_096)
         async with Rig(engine) as rig:
@@ -164,7 +164,7 @@ def test_what_was_sent_over_tls_before_the_end_is_carried_out():
     assert done == [MessageType.DELETE_PATH] * 3 + [MessageType.SEND_PULSE]
 
 
-def test_a_connection_over_tls_that_has_just_ended_is_given_up_like_any_other():
+def test_just_ended_tls_connection_is_aborted():
     async def run():
         with TcpPair() as pair:
             async with Rig("interpreted") as rig:

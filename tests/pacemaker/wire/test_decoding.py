@@ -162,7 +162,7 @@ NOT_UTF8 = {
 
 
 @pytest.mark.parametrize("what", NOT_UTF8)
-def test_text_that_is_not_utf8_is_a_fault_of_an_answer_and_kept_in_a_request(what):
+def test_text_not_utf8_fails_in_answers_only(what):
     with pytest.raises(RemoteProtocolError, match=f"{what} is not UTF-8"):
         decode(NOT_UTF8[what])
     request = decode_request(NOT_UTF8[what])

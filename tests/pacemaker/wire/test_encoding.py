@@ -34,7 +34,7 @@ from support.messages import (
 
 
 @given(messages)
-def test_a_frame_announces_its_own_length_and_may_be_just_as_long(message):
+def test_frame_may_have_the_largest_length(message):
     frame = encode(message)
     size = len(frame) - 4
     assert int.from_bytes(frame[:4]) == size

@@ -38,7 +38,7 @@ def test_random_chunks_give_the_same_payloads(payloads, data):
     assert got == payloads
 
 
-def test_a_frame_of_the_maximum_is_accepted_and_one_byte_more_is_not():
+def test_frame_of_maximum_size_passes_and_larger_fails():
     splitter = PacemakerFrameSplitter(max_size=8)
     assert splitter.feed(frame(b"12345678")) == [b"12345678"]
     with pytest.raises(RemoteProtocolError, match="9 bytes announced"):
@@ -67,7 +67,7 @@ def test_a_client_that_asks_a_web_server_is_told_so():
         PacemakerFrameSplitter().feed(b"HTTP/1.0 400 Bad Request\r\n")
 
 
-def test_frames_before_a_bad_length_are_given_and_the_fault_stays():
+def test_frames_before_a_bad_length_pass_and_fault_stays():
     for cut in range(8):
         splitter = PacemakerFrameSplitter()
         stream = frame(b"good") + b"\xff\xff\xff\xff" + frame(b"never")
@@ -78,7 +78,7 @@ def test_frames_before_a_bad_length_are_given_and_the_fault_stays():
                 splitter.feed(frame(b"never"))
 
 
-def test_memory_is_taken_for_bytes_that_came_not_for_the_length_announced():
+def test_memory_grows_with_received_bytes_only():
     splitters = [PacemakerFrameSplitter() for _ in range(100)]
     tracemalloc.start()
     try:

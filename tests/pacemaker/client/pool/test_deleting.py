@@ -35,9 +35,7 @@ def test_a_delete_that_any_server_refuses_is_refused(stack, daemons, pool_of, di
     assert not direct(daemons[0]).exists("/w"), "the others have done it"
 
 
-def test_a_delete_that_a_frozen_server_missed_is_made_good_when_it_goes_on(
-    own_daemons, pool_of, direct
-):
+def test_delete_reaches_a_frozen_server_later(own_daemons, pool_of, direct):
     first, second = own_daemons
     held = direct(second)
     pool = pool_of(first, second, write_to=address(first))
@@ -50,9 +48,7 @@ def test_a_delete_that_a_frozen_server_missed_is_made_good_when_it_goes_on(
     until(lambda: held.children("/") == [])
 
 
-def test_a_server_that_is_back_gives_readers_nothing_that_was_deleted(
-    stack, daemons, pool_of, direct
-):
+def test_revived_server_shows_no_deleted_pulses(stack, daemons, pool_of, direct):
     first, second = daemons
     way = stack.enter_context(Proxy(address(second)))
     pool = pool_of(first, way, write_to=address(first))
@@ -70,7 +66,7 @@ def test_a_server_that_is_back_gives_readers_nothing_that_was_deleted(
 
 
 @pytest.mark.slow
-def test_a_server_that_is_back_at_a_later_try_gives_nothing_either(
+def test_server_revived_during_retries_shows_no_deleted_pulses(
     stack, daemons, pool_of, direct, monkeypatch
 ):
     way = stack.enter_context(Proxy(address(daemons[0])))
@@ -97,7 +93,7 @@ def test_a_server_that_is_back_at_a_later_try_gives_nothing_either(
 
 
 @pytest.mark.slow
-def test_a_delete_that_nobody_remembers_any_more_is_made_good_by_expiry(stack, direct):
+def test_forgotten_delete_is_completed_by_expiry(stack, direct):
     """The pool that deleted is gone; the server that missed it forgets the pulse by its age."""
     first = stack.enter_context(PacemakerProcess())
     second = stack.enter_context(PacemakerProcess(conf={"pacemaker.pulse.ttl.secs": 5}))
@@ -125,7 +121,7 @@ def test_a_newer_pulse_is_not_deleted_by_what_is_made_good(own_daemons, pool_of,
     assert direct(second).children("/w") == ["new"]
 
 
-def test_a_delete_that_nobody_gets_is_an_error_and_made_good_nevertheless(own_daemons, pool_of):
+def test_delete_missed_by_all_is_an_error_and_repeated(own_daemons, pool_of):
     daemon = own_daemons[0]
     pool = pool_of(daemon, retries=1)
     pool.send_pulse("/w", b"1")

@@ -44,9 +44,7 @@ def test_children_are_those_of_all_servers(daemons, pool_of, direct):
     assert pool.children("/nowhere") == []
 
 
-def test_of_two_copies_the_one_received_last_counts_whatever_the_workers_clock_says(
-    daemons, pool_of, direct
-):
+def test_copy_received_last_counts_despite_workers_clock(daemons, pool_of, direct):
     older, newer = heartbeat(2_000_000_000), heartbeat(1_000_000_000)
     one, other = map(direct, daemons)
     pool = pool_of(*daemons)
@@ -60,7 +58,7 @@ def test_of_two_copies_the_one_received_last_counts_whatever_the_workers_clock_s
         assert 0.0 <= reading.age_secs < 10.0
 
 
-def test_a_copy_that_is_older_than_its_deletion_elsewhere_does_not_count(daemons, pool_of, direct):
+def test_copy_older_than_deletion_elsewhere_is_hidden(daemons, pool_of, direct):
     one, other = map(direct, daemons)
     one.send_pulse("/w/zombie", b"old")
     one.send_pulse("/w/alive", b"old")
@@ -140,9 +138,7 @@ def children_by(readings, path):
     return sorted({rest.split("/")[0] for rest in found})
 
 
-def test_what_was_deleted_where_it_was_newer_comes_back_by_no_way_of_reading(
-    stack, daemons, pool_of, direct
-):
+def test_newer_deletion_hides_copy_in_every_read(stack, daemons, pool_of, direct):
     one, other = map(direct, daemons)
     java = JavaPacemaker()
     peer = stack.enter_context(ScriptedPacemaker(java))
@@ -248,9 +244,7 @@ def test_java_pacemakers_are_ranked_by_the_time_in_the_pulse(stack, pool_of):
     assert pool.children("/w") == ["x", "y"]
 
 
-def test_ours_and_a_java_pacemaker_are_ranked_by_the_time_in_the_pulse(
-    stack, daemons, pool_of, direct
-):
+def test_copies_of_java_are_ranked_by_time_in_pulse(stack, daemons, pool_of, direct):
     java = JavaPacemaker()
     peer = stack.enter_context(ScriptedPacemaker(java))
     client = direct(daemons[0])
@@ -283,7 +277,7 @@ def test_readings_are_all_pulses_at_and_below_a_path(daemons, pool_of, direct):
     assert pool.read("/nowhere").by_path == {}
 
 
-def test_a_dead_server_is_missing_in_what_is_read_and_that_is_said(own_daemons, pool_of, caplog):
+def test_dead_server_is_logged_as_missing(own_daemons, pool_of, caplog):
     caplog.set_level(logging.INFO, "stormkeeper.pacemaker.client.pool")
     first, second = own_daemons
     pool = pool_of(first, second, write_to=address(first))
@@ -301,7 +295,7 @@ def test_a_dead_server_is_missing_in_what_is_read_and_that_is_said(own_daemons, 
     until(lambda: pool.children("/w") and "Every Pacemaker answers again" in caplog.text)
 
 
-def test_a_frozen_server_costs_readers_one_try_and_then_next_to_nothing(own_daemons, pool_of):
+def test_frozen_server_costs_readers_one_try_once(own_daemons, pool_of):
     first, second = own_daemons
     pool = pool_of(first, second, write_to=address(first))
     pool.send_pulse("/w/a", b"1")

@@ -38,9 +38,7 @@ def test_the_server_to_write_to_is_chosen_at_random():
 
 
 @pytest.mark.parametrize("how", ["kill", "suspend"])
-def test_a_worker_whose_server_dies_beats_at_the_other_within_a_try_or_two(
-    how, own_daemons, pool_of, direct
-):
+def test_pulse_moves_from_dead_server_within_two_tries(how, own_daemons, pool_of, direct):
     first, second = own_daemons
     pool = pool_of(first, second, write_to=address(first))
     pool.send_pulse("/w", b"1")
@@ -80,7 +78,7 @@ def test_a_worker_goes_back_to_its_server_when_that_is_back(how, own_daemons, po
     assert pool.get_pulse("/w") == b"4"
 
 
-def test_the_writers_of_a_server_come_back_to_it_and_the_spread_is_as_before(stack):
+def test_writers_return_to_a_revived_server(stack):
     daemons = [stack.enter_context(PacemakerProcess()) for _ in range(3)]
     servers = [address(daemon) for daemon in daemons]
     writers = [
@@ -105,9 +103,7 @@ def test_the_writers_of_a_server_come_back_to_it_and_the_spread_is_as_before(sta
     until(lambda: beat() == at_first)
 
 
-def test_a_look_for_a_server_whose_client_can_have_no_thread_costs_no_write(
-    stack, pool_of, monkeypatch
-):
+def test_check_of_home_without_thread_costs_no_write(stack, pool_of, monkeypatch):
     def lack(message, **_):
         asked.append(message.type)
         raise PacemakerUnavailableError("no thread")
@@ -125,9 +121,7 @@ def test_a_look_for_a_server_whose_client_can_have_no_thread_costs_no_write(
     assert pool.write_server == other
 
 
-def test_with_the_patience_of_a_real_worker_a_pulse_is_elsewhere_within_two_seconds(
-    own_daemons, stack
-):
+def test_real_workers_pulse_moves_within_two_seconds(own_daemons, stack):
     first, second = map(address, own_daemons)
 
     def is_soon_elsewhere():
@@ -160,9 +154,7 @@ def test_a_server_that_hangs_is_tried_once_while_another_is_left(own_daemons, po
     assert f"{first.address} did not answer a request to store /w (1 try in " in caplog.text
 
 
-def test_all_down_is_an_error_in_bounded_time_and_the_first_beat_after_a_return_succeeds(
-    own_daemons, pool_of
-):
+def test_all_down_is_a_bounded_error_until_one_returns(own_daemons, pool_of):
     first, second = own_daemons
     pool = pool_of(first, second, write_to=address(first), write_deadline=5.0)
     pool.send_pulse("/w", b"1")

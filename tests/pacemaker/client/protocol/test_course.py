@@ -40,7 +40,7 @@ def test_an_idle_protocol_asks_for_no_wake_up(connected):
     assert connected.protocol.alarm == float("inf")
 
 
-def test_a_connection_whose_ids_are_used_up_is_replaced_without_loss():
+def test_connection_without_ids_is_replaced_without_loss():
     world = World(last_message_id=4)
     calls = [world.ask(f"/{number}") for number in range(12)]
     for _ in range(3):
@@ -51,7 +51,7 @@ def test_a_connection_whose_ids_are_used_up_is_replaced_without_loss():
     assert not world.protocol.suspect
 
 
-def test_a_connection_that_is_not_needed_is_let_go_and_the_next_call_makes_another(connected):
+def test_rest_closes_and_next_call_connects(connected):
     connected.ask("/a")
     connected.protocol.rest()
     connected.carried_out()

@@ -52,7 +52,7 @@ def test_a_new_connection_is_asked_again(connected):
     connected.error(call, UnsupportedExtensionError)
 
 
-def test_a_connection_that_fails_while_it_is_asked_fails_who_waits(connected):
+def test_held_calls_fail_with_the_connection(connected):
     call = connected.changes()
     connected.wait(1.0)
     assert connected.drops == ["no answer within 1 s"]
@@ -113,7 +113,7 @@ def test_an_unreadable_word_of_the_server_is_its_fault(connected):
     assert len(connected.drops) == 1
 
 
-def test_a_user_who_asks_for_the_reserved_path_spares_the_question(connected):
+def test_users_own_question_replaces_the_clients(connected):
     connected.ask(RESERVED_PATH)
     told(connected, TOLD_CHANGES)
     connected.changes()

@@ -21,7 +21,7 @@ def test_a_stuck_connection_is_dropped_and_its_calls_have_failed(connected):
     assert connected.connects == 1, "nobody waits, nobody connects"
 
 
-def test_calls_for_which_there_was_no_room_wait_for_the_next_connection(connected):
+def test_calls_without_slot_wait_for_next_connection(connected):
     calls = [connected.ask(f"/{number}") for number in range(105)]
     connected.fail()
     connected.wait(0.25)
@@ -33,7 +33,7 @@ def test_calls_for_which_there_was_no_room_wait_for_the_next_connection(connecte
     assert all(isinstance(connected.outcome(call), Message) for call in calls[100:])
 
 
-def test_a_connection_that_was_idle_for_long_has_no_more_patience(connected):
+def test_long_idle_connection_has_the_usual_timeout(connected):
     connected.wait(60.0)
     connected.ask("/a")
     connected.wait(1.0)
@@ -50,7 +50,7 @@ def test_pieces_of_a_large_answer_keep_the_connection(connected):
     assert isinstance(connected.outcome(call), Message)
 
 
-def test_an_answer_that_never_ends_keeps_nobody_beyond_the_deadline(connected):
+def test_endless_answer_ends_at_the_deadline(connected):
     call = connected.ask("/endless", deadline=5.0)
     for _ in range(11):
         connected.wait(0.5)
@@ -151,7 +151,7 @@ def test_an_idle_connection_may_end_without_any_suspicion(connected):
     assert isinstance(connected.outcome(call), Message)
 
 
-def test_a_call_that_gave_up_keeps_its_slot_until_the_answer_came(connected):
+def test_expired_call_keeps_its_slot_until_answered(connected):
     impatient = connected.ask("/a", deadline=0.2)
     patient = connected.ask("/b")
     connected.wait(0.3)
