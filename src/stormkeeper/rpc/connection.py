@@ -32,7 +32,6 @@ from stormkeeper.rpc.dispatcher import Caller
 from stormkeeper.rpc.message_frames import (
     SASL,
     FaultKind,
-    FrameSplitter,
     Kind,
     ThriftMessage,
     bad_length,
@@ -40,6 +39,7 @@ from stormkeeper.rpc.message_frames import (
     read_message,
     sasl_refusal,
 )
+from stormkeeper.thrift.framing import FrameSplitter
 from stormkeeper.thrift.idl import Method
 
 #: Bytes read from a client at once.

@@ -6,7 +6,6 @@ form, as by Storm's daemons.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from enum import IntEnum
 from struct import Struct
 from struct import error as struct_error
@@ -183,101 +182,3 @@ def bad_length(length: int, max_size: int) -> RemoteProtocolError:
         f"a frame of {length} bytes announced; a length is 0 to {max_size},"
         " nimbus.thrift.max_buffer_size"
     )
-
-
-class FrameSplitter:
-    """Cuts a byte stream into the payloads of its frames, without I/O.
-
-    Each byte is copied a bounded number of times, and memory is allocated for received bytes, never
-    for an announced length. `bad_length` makes the error for a length and `max_size`.
-    """
-
-    __slots__ = ("_bad_length", "_max_size", "_missing", "_partial", "fault")
-
-    def __init__(
-        self, max_size: int, bad_length: Callable[[int, int], RemoteProtocolError]
-    ) -> None:
-        self._max_size = max_size
-        self._bad_length = bad_length
-        #: The beginning of a frame, with the length; empty between frames.
-        self._partial = bytearray()
-        #: Missing bytes of the partial frame's length or, after that, of its payload.
-        self._missing = _HEADER
-        #: The error that ended the stream.
-        self.fault: RemoteProtocolError | None = None
-
-    @property
-    def has_partial(self) -> bool:
-        """Whether a frame is incomplete."""
-        return bool(self._partial)
-
-    @property
-    def partial_bytes(self) -> int:
-        """Received bytes of an incomplete frame."""
-        return len(self._partial)
-
-    def feed(self, data: bytes) -> list[bytes]:
-        """Return the payloads that the next bytes complete.
-
-        Frames before a bad length are returned; `fault` is set, and the next call raises it.
-
-        Raises
-        ------
-        RemoteProtocolError
-            A length is negative or above `max_size`; on every later call too.
-        """
-        payloads: list[bytes] = []
-        if self.fault is None:
-            pos = self._complete_partial(data, payloads) if self._partial else 0
-            self._cut(data, pos, payloads)
-        if self.fault is not None and not payloads:
-            raise self.fault
-        return payloads
-
-    def _cut(self, data: bytes, pos: int, payloads: list[bytes]) -> None:
-        """Cut complete frames out of `data` from `pos`, and keep the rest."""
-        size = len(data)
-        missing = _HEADER
-        while size - pos >= _HEADER:
-            length = _unpack_length(data, pos)[0]
-            if not self._is_allowed(length):
-                return
-            end = pos + _HEADER + length
-            if end > size:
-                missing = end - pos
-                break
-            payloads.append(data[pos + _HEADER : end])
-            pos = end
-        if pos < size:
-            self._partial += memoryview(data)[pos:]
-            self._missing = missing - (size - pos)
-
-    def _complete_partial(self, data: bytes, payloads: list[bytes]) -> int:
-        """Continue the partial frame; return the bytes used."""
-        pos = 0
-        partial = self._partial
-        while True:
-            had_length = len(partial) >= _HEADER
-            piece = memoryview(data)[pos : pos + self._missing]
-            partial += piece
-            pos += len(piece)
-            self._missing -= len(piece)
-            if self._missing:
-                return pos
-            if not had_length:
-                length = _unpack_length(partial)[0]
-                if not self._is_allowed(length):
-                    return len(data)
-                self._missing = length
-                if length:
-                    continue
-            payloads.append(bytes(memoryview(partial)[_HEADER:]))
-            self._partial = bytearray()
-            self._missing = _HEADER
-            return pos
-
-    def _is_allowed(self, length: int) -> bool:
-        if 0 <= length <= self._max_size:
-            return True
-        self.fault = self._bad_length(length, self._max_size)
-        return False

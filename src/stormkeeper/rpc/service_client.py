@@ -29,7 +29,6 @@ from stormkeeper.errors import (
 )
 from stormkeeper.rpc.message_frames import (
     FaultKind,
-    FrameSplitter,
     Kind,
     ThriftMessage,
     bad_length,
@@ -38,6 +37,7 @@ from stormkeeper.rpc.message_frames import (
     read_message,
     record_frame,
 )
+from stormkeeper.thrift.framing import FrameSplitter
 from stormkeeper.thrift.idl import Method, Service, schema_of
 from stormkeeper.thrift.reader import decode
 

@@ -40,7 +40,7 @@ from stormkeeper.pacemaker.wire.messages import (
     Pulse,
     check_request,
 )
-from stormkeeper.rpc import message_frames
+from stormkeeper.thrift import framing
 
 # Field headers: Thrift type and i16 id.
 TYPE_FIELD: Final = b"\x08\x00\x01"
@@ -426,7 +426,7 @@ _HTTP: Final = (b"GET ", b"HEAD", b"POST")
 _HTTP_ANSWER: Final = b"HTTP"
 
 
-class PacemakerFrameSplitter(message_frames.FrameSplitter):
+class PacemakerFrameSplitter(framing.FrameSplitter):
     """Splits a stream of bytes into payloads of at most `max_size` bytes."""
 
     __slots__ = ()
