@@ -22,8 +22,6 @@ _unpack_i32: Final = Struct(">i").unpack_from
 _unpack_old_end: Final = Struct(">bi").unpack_from
 _i32: Final = Struct(">i")
 _head: Final = Struct(">Hxbi")
-_HEADER: Final = 4
-_unpack_length: Final = Struct(">i").unpack_from
 
 #: The first two bytes of a message in the strict form.
 _VERSION: Final = 0x8001

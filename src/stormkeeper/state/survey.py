@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 class Pacemaker(Protocol):
-    """Lists heartbeats; `stormkeeper.pacemaker.client.single.PacemakerClient` is one."""
+    """Lists heartbeats; `stormkeeper.pacemaker.client.pacemaker_client.PacemakerClient` is one."""
 
     def children(self, path: str) -> list[str]:
         """Return the names of the children of a path."""
