@@ -42,7 +42,7 @@ _file_option = click.option(
 )
 @conf_options
 def blobstore() -> None:
-    """Show and change the blobs of the cluster: named files, among them topologies' code.
+    """Show and change the blobs of the cluster: named files, including topologies' code.
 
     A key consists of letters, digits, spaces, and any of . _ -
     """
@@ -60,7 +60,7 @@ def blobstore() -> None:
 @json_option
 @conf_options
 def list_blobs(keys: tuple[str, ...], as_json: bool) -> None:
-    """List all blobs, or those named: key, version and access list, as Storm does.
+    """List all blobs, or the blobs KEY: key, version and access list, as Storm does.
 
     Exit code 1: a blob is missing; the others are listed.
     """
@@ -98,7 +98,7 @@ def list_blobs(keys: tuple[str, ...], as_json: bool) -> None:
 )
 @conf_options
 def cat(key: str, file: Path | None) -> None:
-    """Print the blob KEY, or write it to a file."""
+    """Print the blob KEY, or write the blob to a file."""
     with connected() as connection:
         from stormkeeper.client import blob_transfer
 
@@ -181,7 +181,7 @@ def delete(key: str) -> None:
 def replication(
     *, key: str, is_read: bool, is_update: bool, replication: int | None, as_json: bool
 ) -> None:
-    """Print the number of Nimbuses with the blob KEY, or change it with -r."""
+    """Print the number of Nimbuses with the blob KEY, or change the number with -r."""
     if is_read and (is_update or replication is not None):
         raise click.UsageError("--read changes nothing: leave it out with --update or -r")
     if is_update and replication is None:
@@ -206,7 +206,7 @@ def _sending() -> Iterator[tuple[NimbusConnection, int]]:
 
 @contextmanager
 def _replacing(path: Path) -> Iterator[BinaryIO]:
-    """Yield a file that replaces the one at `path` unless an error is raised."""
+    """Yield a file that replaces the file at `path` unless an error is raised."""
     try:
         with replace_file(path) as file:
             yield file

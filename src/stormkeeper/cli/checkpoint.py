@@ -48,7 +48,7 @@ def checkpoint() -> None:
 @json_option
 @conf_options
 def check(name: str, offline: bool, as_json: bool) -> None:
-    """Report faults in the checkpoints of topology NAME, or in folder DIR, and what a repair loses.
+    """Report faults in the checkpoints of topology NAME or in folder DIR, and a repair's losses.
 
     If NAME is gone, its last checkpoints on this machine are checked. Nothing is changed.
 
@@ -145,7 +145,7 @@ def _as_values(found: dict[Path, list[Defect]]) -> list[dict[str, Any]]:
 
 
 def _find(name: str, *, offline: bool) -> tuple[Path, str]:
-    """Return a folder of checkpoints, and the topologies whose workers may use it, or ''."""
+    """Return a folder of checkpoints, and the topologies with workers that may use the folder."""
     conf = load_conf(unknown="keep")
     place = Path(name)
     is_folder = "/" in name or place.is_dir()
@@ -176,7 +176,7 @@ def _find(name: str, *, offline: bool) -> tuple[Path, str]:
 
 
 class _User(NamedTuple):
-    """A topology, and the folder of its checkpoints below a root."""
+    """A topology, and the folder of the topology's checkpoints below a root."""
 
     name: str
     storm_id: str

@@ -168,7 +168,7 @@ def _print_value(key: str, conf: Mapping[str, Any], *, as_json: bool) -> None:
 
 
 def as_java(value: Any) -> str:
-    """Return a value in the form of Java's ``toString``, as Storm prints it."""
+    """Return a value in the form of Java's ``toString``, which Storm prints."""
     if value is None:
         return "null"
     if isinstance(value, bool):

@@ -229,7 +229,7 @@ def kill_workers(as_json: bool) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @conf_options
 def node_health_check(as_json: bool) -> None:
-    """Run the health checks of this machine once, as its supervisor does every 30 s.
+    """Run the health checks of this machine once, as a supervisor does every 30 s.
 
     The checks are the executables in storm.health.check.dir. A check fails if its exit code is not
     0, or if it takes longer than storm.health.check.timeout.ms.

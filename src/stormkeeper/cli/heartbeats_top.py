@@ -80,7 +80,7 @@ _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
 def run(conf: "Conf", *, interval: float, once: bool, as_json: bool) -> None:
-    """Show a summary every `interval` seconds until interrupted; with `once`, only one.
+    """Show a summary every `interval` seconds until interrupted; with `once`, a single summary.
 
     Raises `ConfigError` if authentication or TLS is configured wrong, and `StormkeeperError` if the
     first read fails on all servers.
@@ -131,7 +131,7 @@ def _check(reads: Sequence[ServerRead]) -> None:
 
 
 class _ChangesReader(ExitStack):
-    """Reads all servers' changes at once, each from its position; closes the clients."""
+    """Reads all servers' changes at once, each from the position before; closes the clients."""
 
     def __init__(
         self, clients: Iterable[PacemakerClient], clock: Callable[[], float] = time.monotonic
@@ -187,7 +187,7 @@ class _ChangesReader(ExitStack):
 
 
 class _JsonScreen(ExitStack):
-    """Prints one object a line."""
+    """Prints a JSON object a line."""
 
     def __call__(self, statistics: PulseStatistics) -> None:
         summary = statistics.summary(time.monotonic(), _OLDEST_IN_JSON)
@@ -197,7 +197,7 @@ class _JsonScreen(ExitStack):
 
 
 class _Screen(ExitStack):
-    """Draws tables: in place on a terminal, one below the other elsewhere."""
+    """Draws tables: in place on a terminal, below each other elsewhere."""
 
     def __init__(self, timeout_secs: float, *, once: bool) -> None:
         super().__init__()
@@ -359,7 +359,7 @@ def _problem(row: ServerRow) -> Text:
 
 
 def _table(columns: Sequence[str]) -> Table:
-    """Make a table whose names are cut off on a narrow terminal, and whose figures are not."""
+    """Make a table that cuts off names, but no figures, on a narrow terminal."""
     names = {"Pacemaker", "topology", "oldest pulses", "at"}
     table = Table(box=None, pad_edge=False, header_style="dim", expand=False)
     for column in columns:

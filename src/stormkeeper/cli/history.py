@@ -137,7 +137,7 @@ def age_of(written_at: datetime, interval_secs: float) -> str | None:
 
 
 def remark_on_age(past: HistoryDatabase, name: str) -> bool:
-    """Print a remark on stderr if a table is old; return whether it is."""
+    """Print a remark on stderr if a table is old, and return whether there was a remark."""
     said = age_of(past.written_at(name), past.interval_secs(name))
     if said is not None:
         click.echo(f"storm: {said}", err=True)

@@ -1,4 +1,4 @@
-"""``storm local``: runs one topology on a whole cluster on this machine."""
+"""``storm local``: runs a topology on a whole cluster on this machine."""
 
 import json
 from pathlib import Path
@@ -20,7 +20,7 @@ _TABLES = "pipeline.tables.dir"
 
 
 class _Local(click.Command):
-    """Adds a hint to the error for an unknown option: it may be the script's."""
+    """Adds a hint to the error for an unknown option, which may be the script's."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Read the command line."""
@@ -91,7 +91,7 @@ def local(
     keep: Path | None,
     no_pipeline: bool,
 ) -> None:
-    """Run TOPOLOGY on a cluster of its own, on this machine.
+    """Run TOPOLOGY on a whole cluster on this machine.
 
     The command starts ZooKeeper, two Nimbuses, two supervisors, two Pacemakers and the heartbeat
     pipeline, as processes on free ports of the loopback interface, submits TOPOLOGY, and shows them

@@ -157,7 +157,7 @@ def logs(
 
 
 class _Source:
-    """A machine, and the reader of its logs."""
+    """A machine, and the reader of the machine's logs."""
 
     def __init__(self, machine: LogMachine) -> None:
         self.machine = machine
@@ -273,7 +273,7 @@ class LogPrinter:
             remark(f"no logs of {workers or source.name}: {fault}")
 
     def _print_new(self, source: _Source) -> str | None:
-        """Print new lines of a machine; return the fault that prevents it, if any."""
+        """Print new lines of a machine; return the fault, if any."""
         if source.logs is None:
             return source.machine.fault
         try:

@@ -155,7 +155,7 @@ def monitor(
 
 @dataclass(frozen=True, slots=True)
 class ComponentCounts:
-    """One read of a component: executors, counts since the start of their workers, and streams."""
+    """A read of a component: executors, counts since the start of the workers, and streams."""
 
     executors: int
     counts: Mapping[_Executor, int]
@@ -172,14 +172,14 @@ class CountRow:
 
     @property
     def per_ms(self) -> float:
-        """Tuples a millisecond, as Storm prints them."""
+        """Tuples a millisecond, Storm's unit."""
         return self.count / self.ms if self.ms else 0.0
 
 
 def component_counts(
     info: TopologyInfo, component: str, stream: str, watched: str
 ) -> ComponentCounts:
-    """Return what a component has emitted or transferred; raises `UnknownComponentError`."""
+    """Return a component's emitted or transferred tuples; raises `UnknownComponentError`."""
     executors = [each for each in info.executors if each.component_id == component]
     if not executors:
         from stormkeeper.client.topology_view import unknown_component
@@ -194,7 +194,7 @@ def component_counts(
 
 
 class EmitCounter:
-    """Counts tuples from one read to the next.
+    """Counts the tuples between two reads.
 
     A restarted executor begins at 0. An executor that reports nothing, as while another Nimbus
     takes over, keeps its last count.
@@ -276,7 +276,7 @@ def _counts(summary: ExecutorSummary, watched: str) -> Mapping[str, int]:
 def _read_again(
     read: Callable[[], dict[str, ComponentCounts]], interval: int
 ) -> dict[str, ComponentCounts]:
-    """Read until a Nimbus answers: another one may lead soon."""
+    """Read until a Nimbus answers: another Nimbus may lead soon."""
     is_told = False
     while True:
         try:

@@ -1,4 +1,4 @@
-"""What commands that call Nimbus share: the connection, the options to wait, and the result."""
+"""Parts of commands that call Nimbus: the connection, the options to wait, and the result."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON."
 
 
 class NotYetFault(Fault):
-    """Ends the command with one line on stderr: accepted by Nimbus, without the effect."""
+    """Ends the command with an error line: accepted by Nimbus, without the effect."""
 
     exit_code = NOT_YET
 
@@ -67,7 +67,7 @@ def connected(conf: Conf | None = None) -> Iterator[NimbusConnection]:
 
 
 def waiting(progress: Progress, what: str, secs: float, wait_secs: float = 0.0) -> Wait:
-    """Return a `Wait` of up to `secs` that prints its progress after the prefix `what`.
+    """Return a `Wait` of up to `secs` that prints progress after the prefix `what`.
 
     `wait_secs` is the known length of the wait, if any.
     """
@@ -124,5 +124,5 @@ def status_values(status: WaitStatus | None) -> dict[str, Any]:
 
 
 def print_json(**values: Any) -> None:
-    """Print one JSON object."""
+    """Print a JSON object."""
     click.echo(json.dumps(values))

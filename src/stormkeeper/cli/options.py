@@ -1,4 +1,4 @@
-"""What all commands share: options for the configuration and files, groups, errors, exit codes.
+"""Parts of all commands: options for configuration and files, groups, errors, exit codes.
 
 ``-c``, ``--config`` and ``--strict`` stand before or after a command's name; all values are merged
 in their order, and the configuration is read before the command does anything.
@@ -30,7 +30,7 @@ _SUMMARY_WIDTH: Final = 1_000
 
 
 class Fault(click.ClickException):
-    """Ends the command with one line on stderr: not found, refused or failed."""
+    """Ends the command with an error line: not found, refused or failed."""
 
     exit_code = 1
 
@@ -39,7 +39,7 @@ class Fault(click.ClickException):
         self._is_logged = _logs_json()
 
     def show(self, file: Any = None) -> None:
-        """Print the line, or log it with ``--log-json``."""
+        """Print the line, or write a log record with ``--log-json``."""
         if self._is_logged:
             logging.getLogger("storm").error("%s", self.format_message())
         else:
@@ -49,19 +49,19 @@ class Fault(click.ClickException):
 
 
 class ConfigFault(Fault):
-    """Ends the command with one line on stderr: the configuration is wrong."""
+    """Ends the command with an error line: the configuration is wrong."""
 
     exit_code = 2
 
 
 class UnansweredFault(Fault):
-    """Ends the command with one line on stderr: a server did not answer, or refused."""
+    """Ends the command with an error line: a server did not answer, or refused."""
 
     exit_code = 3
 
 
 class MissingExtraFault(Fault):
-    """Ends the command with one line on stderr: an extra is not installed."""
+    """Ends the command with an error line: an extra is not installed."""
 
     exit_code = 69
 
@@ -80,7 +80,7 @@ class Group(click.Group):
 
 
 class LazyGroup(Group):
-    """A group that imports a command when it is used; `commands_at` has ``module:attribute``."""
+    """A group that imports commands on demand; `commands_at` has ``module:attribute``."""
 
     def __init__(self, *args: Any, commands_at: Mapping[str, str], **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -231,7 +231,7 @@ py_files = files_of(".py", ".zip", ".egg")
 
 
 def normal_path(path: str) -> str:
-    """Return a path with one slash before each part and none at the end."""
+    """Return a path with a slash before each part and none at the end."""
     return "/" + "/".join(part for part in path.split("/") if part)
 
 
@@ -267,7 +267,7 @@ def read_conf(
     warn: Callable[[str], None] | None = None,
     instead_of: "Conf | None" = None,
 ) -> "Conf":
-    """Read the configuration as `load_conf` does, but raise `ConfigError` if it is wrong.
+    """Read the configuration as `load_conf` does, but raise `ConfigError` for a fault.
 
     `warn` takes each warning, by default for stderr. `instead_of` is the configuration in force
     when a daemon reads it again.

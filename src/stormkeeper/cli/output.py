@@ -1,4 +1,4 @@
-"""What commands print: aligned columns, durations, followed lists of names, and progress.
+"""Output of commands: aligned columns, durations, followed lists of names, and progress.
 
 Only light modules are imported here, because quick commands use this module.
 """
@@ -107,7 +107,7 @@ class Listing:
 
 
 class Progress:
-    """Prints on stderr what a command waits for: one changing line on a terminal, else a log."""
+    """Prints progress on stderr: as a changing line on a terminal, else as a log."""
 
     def __init__(self, stream: TextIO | None = None) -> None:
         self._stream = sys.stderr if stream is None else stream
@@ -131,7 +131,7 @@ class Progress:
             self.say(text, moment)
 
     def say(self, text: str, moment: str = "") -> None:
-        """Show what the command does or waits for.
+        """Show the present step or wait.
 
         `moment` is what changes all the time, such as seconds: it is shown on a terminal only.
         """

@@ -35,7 +35,7 @@ class ServerState(StrEnum):
 
 
 class PulseChange(NamedTuple):
-    """A pulse of `size` bytes and when the server received it; size None: deleted."""
+    """A pulse of `size` bytes, or None if deleted, and the time of receipt."""
 
     path: str
     size: int | None
@@ -43,7 +43,7 @@ class PulseChange(NamedTuple):
 
 
 class ServerStatus(NamedTuple):
-    """What a server reports of itself; times in seconds."""
+    """A server's report; times in seconds."""
 
     instance: str
     version: str
@@ -56,7 +56,7 @@ class ServerStatus(NamedTuple):
 
 @dataclass(frozen=True)
 class ServerRead:
-    """One read of one server: its changes since the read before, the oldest first.
+    """A read of a server: the changes since the read before, the oldest first.
 
     `is_anew` means that `changes` are all pulses of the server. A failed read has a `problem`, and
     no `status`.
@@ -91,7 +91,7 @@ class ServerRow:
 
 @dataclass(frozen=True)
 class TopologyRow:
-    """A topology: workers, rates, mean size, and the age of its oldest worker's newest pulse."""
+    """A topology: workers, rates, mean size, and the age of the oldest worker's newest pulse."""
 
     topology: str
     workers: int
@@ -104,7 +104,7 @@ class TopologyRow:
 
 @dataclass(frozen=True)
 class WorkerRow:
-    """A worker: age and size of its newest pulse, and the server that holds the pulse."""
+    """A worker: age and size of the newest pulse, and the server that holds the pulse."""
 
     topology: str
     worker: str
@@ -115,7 +115,7 @@ class WorkerRow:
 
 @dataclass(frozen=True)
 class Summary:
-    """All statistics at one moment: topologies with the most bytes first, oldest workers first.
+    """All statistics at a moment: topologies with the most bytes first, oldest workers first.
 
     `pulses_per_s` comes from the servers' counts, `bytes_per_s` from the pulses read.
     """
@@ -130,7 +130,7 @@ class Summary:
 
 
 class _Sample(NamedTuple):
-    """New pulses of one round of reads, by topology."""
+    """New pulses of a round of reads, by topology."""
 
     at: float
     pulses: Counter[str]
@@ -151,7 +151,7 @@ class _Server:
 
 
 class PulseStatistics:
-    """Collects reads, and returns a summary of them.
+    """Collects reads, and returns a summary.
 
     `period_secs` is ``task.heartbeat.frequency.secs``; a worker is silent after `timeout_secs`,
     ``nimbus.task.timeout.secs``.
@@ -226,7 +226,7 @@ class PulseStatistics:
         )
 
     def _record(self, server: _Server, read: ServerRead) -> list[tuple[str, int]]:
-        """Record one read, and return the paths and sizes of new pulses."""
+        """Record a read, and return the paths and sizes of new pulses."""
         server.read = read
         if read.status is None:
             return []

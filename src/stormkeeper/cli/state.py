@@ -321,7 +321,7 @@ def tree_lines(nodes: Mapping[str, NodeData], top: str) -> Iterator[str]:
 
 
 def node_summary(path: str, node: NodeData) -> dict[str, Any]:
-    """Return a node without its value, as `tree --json` prints it."""
+    """Return a node without the value, for `tree --json`."""
     from stormkeeper.state.node_values import outline
 
     found = outline(path, node.data)
@@ -337,7 +337,7 @@ def node_summary(path: str, node: NodeData) -> dict[str, Any]:
 
 
 def node_detail(path: str, node: NodeData, found: Decoded) -> dict[str, Any]:
-    """Return a node with its value, as `get --json` prints it; without an epoch: None."""
+    """Return a node with the value, for `get --json`; a missing epoch is None."""
     return {
         "path": path,
         "kind": found.kind,
@@ -391,7 +391,7 @@ def _unread_is_unanswered() -> Iterator[None]:
 
 @contextmanager
 def _pacemakers(conf: Conf) -> Iterator[Mapping[str, Pacemaker]]:
-    """Yield a client of each Pacemaker by its address; none if heartbeats are in ZooKeeper."""
+    """Yield a client of each Pacemaker by address; none if heartbeats are in ZooKeeper."""
     from stormkeeper.pacemaker.client import pool
     from stormkeeper.state.factory import in_pacemaker
 

@@ -157,7 +157,7 @@ class _ChangeReader:
         self.pending |= dict.fromkeys((self._top, *self.known))
 
     def read_pending(self) -> Iterator[NodeChange | NodeDenied]:
-        """Yield what changed at the pending paths; after an error the rest stays pending."""
+        """Yield the changes at the pending paths; after an error the rest stays pending."""
         while self.pending:
             path = next(iter(self.pending))
             try:

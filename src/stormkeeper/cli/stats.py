@@ -448,7 +448,7 @@ def _many(number: int, name: str) -> str:
 
 
 def _table(columns: Sequence[tuple[Any, ...]], rows: Sequence[dict[str, Any]]) -> Iterator[str]:
-    """Yield a table; columns are aligned right, except those with a third item."""
+    """Yield a table; columns are aligned right, except columns with a third item."""
     cells = [[each[1](row) for each in columns] for row in rows]
     lines = [[each[0] for each in columns], *cells]
     widths = [

@@ -135,7 +135,7 @@ def submit(
     timeout: float | None,
     as_json: bool,
 ) -> None:
-    """Submit a topology to the cluster, where it runs until it is killed.
+    """Submit a topology to the cluster, to run until it is killed.
 
     FILE defines a Topology, or is any PySpark streaming script. In a folder (DIR) the command runs
     __main__.py or topology.py; in a WHEEL, the __main__.py of its package. requirements.txt beside

@@ -80,7 +80,7 @@ def list_all(as_json: bool) -> None:
 @json_option
 @conf_options
 def status(name: str | None, as_json: bool) -> None:
-    """Show the cluster, or topology NAME with its components, workers and health.
+    """Show the cluster, or topology NAME with components, workers and health.
 
     The page of the cluster lists the Nimbuses, the supervisors with free slots and memory, those
     that refuse new work, and topologies that wait. Lost supervisors are missing.
@@ -180,7 +180,7 @@ def kill(
 
 
 class _Kills:
-    """Kills topologies one by one, and keeps the result of each."""
+    """Kills topologies in turn, and keeps the results."""
 
     def __init__(
         self, connection: NimbusConnection, progress: Progress, names: Mapping[str, None]

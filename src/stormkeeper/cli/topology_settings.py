@@ -90,7 +90,7 @@ def upload_credentials(
 
 
 def read_credentials(file: TextIO) -> dict[str, str]:
-    """Return the credentials in a file; raises `ConfigError` if it is unreadable or invalid."""
+    """Return the credentials in a file; raises `ConfigError` for a fault."""
     where = "standard input" if file.name == "<stdin>" else file.name
     try:
         return credentials_of_text(file.read(), where)
@@ -101,7 +101,7 @@ def read_credentials(file: TextIO) -> dict[str, str]:
 
 
 def credentials_of_text(text: str, where: str) -> dict[str, str]:
-    r"""Return the credentials in a text: one JSON object, or a line ``KEY=VALUE`` for each.
+    r"""Return the credentials in a text: a JSON object, or a line ``KEY=VALUE`` for each.
 
     Empty lines and lines that begin with ``#`` are skipped. A value of several lines needs JSON.
     Raises `ConfigError` with the name `where` of the text.

@@ -40,7 +40,7 @@ _IN_PLACE: Final = ("Fully Scheduled", "Completed")
 
 
 def storm_table(found: Sequence[TopologySummary]) -> Iterator[str]:
-    """Yield the lines of Storm's table of topologies, with our column for health at its end."""
+    """Yield the lines of Storm's table of topologies, with our column for health at the end."""
     if not found:
         yield "No topologies running."
         return
@@ -74,7 +74,7 @@ def storm_table(found: Sequence[TopologySummary]) -> Iterator[str]:
 
 
 def fitting_table(found: Sequence[TopologySummary], width: int) -> Iterator[str]:
-    """Yield the lines of Storm's table, or of a shorter one if `width` is too small for it."""
+    """Yield the lines of Storm's table, or of a shorter table for a small `width`."""
     lines = [*storm_table(found)]
     if not found or max(map(len, lines)) <= width:
         yield from lines

@@ -1,1 +1,1 @@
-"""What the commands of a user do with a cluster: submit, show, change and end topologies."""
+"""Operations behind the commands of a user: submit, show, change and end topologies."""

@@ -40,7 +40,7 @@ def upload_package(
     max_frame: int,
     report: Callable[[int], None] = lambda _sent: None,
 ) -> str:
-    """Send a whole file, and return its location at Nimbus, which deletes unfinished uploads.
+    """Send a whole file, and return the location at Nimbus, which deletes unfinished uploads.
 
     `max_frame` is ``nimbus.thrift.max_buffer_size``; `report` gets the bytes sent so far. Raises
     `RpcError` if a chunk is lost, and `RefusedError` if Nimbus refuses the file.
@@ -68,7 +68,7 @@ def list_keys(connection: NimbusConnection) -> list[str]:
 
 
 def describe_blob(connection: NimbusConnection, key: str) -> Blob:
-    """Return a blob's metadata; raises `RefusedError` if it is missing or not readable."""
+    """Return a blob's metadata; raises `RefusedError` for a missing or unreadable blob."""
     meta = connection.nimbus.getBlobMeta(key)
     settable = meta.settable
     acl = tuple(_entry(each) for each in settable.acl)
@@ -76,7 +76,7 @@ def describe_blob(connection: NimbusConnection, key: str) -> Blob:
 
 
 def all_blobs(connection: NimbusConnection) -> Iterator[Blob]:
-    """Yield every blob, except those deleted meanwhile."""
+    """Yield every blob, without blobs deleted meanwhile."""
     for key in list_keys(connection):
         with suppress(RefusedError):
             yield describe_blob(connection, key)
@@ -108,7 +108,7 @@ def create_blob(
     replication: int | None,
     max_frame: int,
 ) -> int:
-    """Create a blob from the rest of a file, and return its size in bytes.
+    """Create a blob from the rest of a file, and return the size in bytes.
 
     `replication` None: as Nimbus's configuration says. Raises `RefusedError` if the key exists or
     is not allowed.
@@ -122,7 +122,7 @@ def create_blob(
 
 
 def update_blob(connection: NimbusConnection, key: str, file: BinaryIO, *, max_frame: int) -> int:
-    """Replace a blob by the rest of a file, and return its size in bytes."""
+    """Replace a blob by the rest of a file, and return the size in bytes."""
     return _send(connection, connection.nimbus.beginUpdateBlob(key), file, max_frame)
 
 

@@ -1,4 +1,4 @@
-"""Reads the logs of a topology's workers from one machine: their end, or since a time, and on.
+"""Reads the logs of a topology's workers from a machine: the end, or since a time, and on.
 
 A log grows, is renamed for a new one to begin (``worker.log.1``), or is emptied. The reader
 identifies a file by its identity and continues at its offset: through a renamed file, then through
@@ -62,7 +62,7 @@ class LogPosition(NamedTuple):
 
 
 class LogPart(NamedTuple):
-    """The next part to read; `goes_on`: it continues the last part, maybe inside a line."""
+    """The next part to read; `goes_on` if it continues the last part, maybe inside a line."""
 
     file: RemoteLog
     start: int
@@ -212,7 +212,7 @@ class _Reader(NamedTuple):
 
 
 class MachineLogs:
-    """Reads one machine's logs of a topology; each `read` continues the one before.
+    """Reads a machine's logs of a topology; each `read` continues the last.
 
     `ports` None means all workers. Without `since`, in seconds since 1970, the last `END_BYTES` of
     each log are read. `server` may be replaced, as by one with another address.

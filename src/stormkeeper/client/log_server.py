@@ -1,4 +1,4 @@
-"""Which supervisors serve the logs of a topology's workers, and the HTTP client for one."""
+"""The supervisors with the logs of a topology's workers, and their HTTP client."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _CHANGED: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class LogMachine:
-    """A supervisor with logs; `http_port` None: it has no HTTP; `ports` None: all its workers."""
+    """A supervisor with logs; `http_port` None: no HTTP; `ports` None: all workers."""
 
     host: str
     http_port: int | None
@@ -120,7 +120,7 @@ def _machine(host: str, info: SupervisorInfo | None, ports: Collection[int]) -> 
 
 
 class RemoteLog(msgspec.Struct, frozen=True):
-    """A log file when it was listed; `identity` stays the same when the file is renamed."""
+    """A listed log file; `identity` stays the same when the file is renamed."""
 
     #: ``ID/PORT/NAME``.
     file: str
@@ -133,7 +133,7 @@ class RemoteLog(msgspec.Struct, frozen=True):
 
 
 class LogServer:
-    """HTTP client for the logs of one supervisor, with a connection for each request."""
+    """HTTP client for the logs of a supervisor, with a connection for each request."""
 
     def __init__(self, address: Address) -> None:
         self.address = address

@@ -69,7 +69,7 @@ _TEXTS: Final[dict[type[Exception], str]] = {
 
 
 class NimbusConnection:
-    """Calls the leading Nimbus; `connect` returns it.
+    """Calls the leading Nimbus; see `connect`.
 
     A Nimbus must be found within `finding_secs`, and a leader within `electing_secs` if one
     answers. `call_secs` overrides the timeouts of calls. `say` gets what the connection waits for.
@@ -101,7 +101,7 @@ class NimbusConnection:
         return self._client.address
 
     def find(self) -> None:
-        """Find the leader, unless it is known.
+        """Find the leader, if still unknown.
 
         Raises `LeaderNotFoundError`, with the answer of each of ``nimbus.seeds``.
         """
@@ -167,7 +167,7 @@ def _with_remedy(error: LeaderNotFoundError) -> str:
 
 
 def _may_be_repeated(name: str, error: RpcRefusedError | RpcOutcomeUnknownError) -> bool:
-    """Return whether a call that failed so at one leader may be repeated at the next."""
+    """Return whether a call that failed so may be repeated at the next leader."""
     if isinstance(error, RpcRefusedError):
         return error.kind == FaultKind.INTERNAL_ERROR
     return name.startswith(_READ_PREFIXES)

@@ -27,7 +27,7 @@ from stormkeeper.topology.topology import unheard
 
 @dataclass(frozen=True, kw_only=True)
 class SubmissionRequest:
-    """What a user submits: `code` (a script, folder or wheel), and what comes with it.
+    """A user's submission: `code` (a script, folder or wheel), and additions.
 
     `name` None means the topology's own name, or that of the code. `requirements` replace the
     ``requirements.txt`` beside the code. `files` and `overrides` are the configuration of a Spark
@@ -50,7 +50,7 @@ class SubmissionRequest:
 
 @dataclass(frozen=True)
 class BuiltPackage:
-    """A package: an open zip file at its beginning, its size in bytes, and its contents."""
+    """A package: an open zip file at the beginning, size in bytes, and contents."""
 
     file: BinaryIO
     size: int
@@ -60,7 +60,7 @@ class BuiltPackage:
 
 @contextmanager
 def collect_code(request: SubmissionRequest) -> Iterator[SubmittedCode]:
-    """Yield the code of a request, with its source checked, in a temporary folder.
+    """Yield the checked code of a request in a temporary folder.
 
     Raises `TopologyError` for code that cannot be sent (a fault is reported with file and line),
     and `MissingExtraError` if the script has to be run, or requires something, without PySpark.
@@ -78,7 +78,7 @@ def collect_code(request: SubmissionRequest) -> Iterator[SubmittedCode]:
 
 
 def describe_code(request: SubmissionRequest, code: SubmittedCode) -> Description:
-    """Return the description of what a script defines; runs the script if necessary.
+    """Return the description of a script's topology; runs the script if necessary.
 
     Raises `TopologyError` for a fault in the script, `MissingExtraError` without PySpark, and
     `ChildError` if the process that runs the script does not start.
@@ -131,7 +131,7 @@ def build_package(
 
 
 def _root(code: SubmittedCode) -> Path | None:
-    """Return the folder of the script's modules, if it is not the script's own."""
+    """Return the folder of the script's modules, if not the script's own."""
     return None if code.script.parent == code.root else code.root
 
 

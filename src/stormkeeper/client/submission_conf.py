@@ -1,4 +1,4 @@
-"""The conf that a topology is submitted with: its own, overridden by ``-c``; pure.
+"""The conf for a submission: the topology's own conf, overridden by ``-c``; pure.
 
 Keys of ``-c`` for the connection to the cluster are not sent, because another machine may reach
 Nimbus by other addresses.
@@ -74,7 +74,7 @@ def command_line_warnings(conf: Conf) -> Iterator[str]:
 
 
 def as_json(values: Mapping[str, Any]) -> str:
-    """Return a topology's conf as Nimbus takes it."""
+    """Return a topology's conf for Nimbus."""
     return json.dumps(values)
 
 

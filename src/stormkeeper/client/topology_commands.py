@@ -50,7 +50,7 @@ class RebalanceChange:
 def kill(
     connection: NimbusConnection, name: str, wait_secs: int | None, *, purge: bool = False
 ) -> str:
-    """Kill a topology, with `purge` including its checkpoints, and return its id.
+    """Kill a topology, with `purge` including the checkpoints, and return the id.
 
     `wait_secs` None means ``topology.message.timeout.secs``. Raises `NotAliveError` for an unknown
     name, and `RefusedError` if the topology's status does not allow the command.
@@ -61,14 +61,14 @@ def kill(
 
 
 def set_active(connection: NimbusConnection, name: str, *, active: bool) -> str:
-    """Activate or deactivate a topology, and return its id; errors are those of `kill`."""
+    """Activate or deactivate a topology, and return the id; raises the errors of `kill`."""
     found = connection.nimbus.getTopologySummaryByName(name)
     _call(connection, found, "activate" if active else "deactivate", name)
     return found.id
 
 
 def rebalance(connection: NimbusConnection, name: str, change: RebalanceChange) -> str:
-    """Rebalance a topology, and return its id; errors are those of `kill`.
+    """Rebalance a topology, and return the id; raises the errors of `kill`.
 
     Raises `RefusedError` for an unknown component or an invalid conf, too.
     """
@@ -98,7 +98,7 @@ def wait_for_status(connection: NimbusConnection, name: str, status: str, wait: 
 def wait_for_workers(
     connection: NimbusConnection, name: str, wait: Wait, workers: int | None = None
 ) -> WaitStatus:
-    """Wait until a rebalanced topology has its workers, of which `workers` were requested."""
+    """Wait until all workers of a rebalanced topology run; `workers` were requested."""
     check = PlacementCheck(workers)
     return wait.until(lambda: check(topology_view.get_topology(connection, name)))
 
@@ -132,7 +132,7 @@ def wait_for_first_batches(connection: NimbusConnection, name: str, wait: Wait) 
 
 
 def gone_status(found: TopologySummary | None, storm_id: str) -> WaitStatus:
-    """Return whether a killed topology is gone; `found` is the topology of its name, if any.
+    """Return whether a killed topology is gone; `found` is the topology of that name, if any.
 
     A topology with another id has taken the name over.
     """
@@ -163,7 +163,7 @@ def newest_crash(errors: Mapping[str, Sequence[ErrorInfo]]) -> str | None:
 
 
 class PlacementCheck:
-    """Checks whether a topology has its workers; call it with each view.
+    """Checks whether all workers of a topology run; call the object with each view.
 
     Nimbus shows the last heartbeat of a slot's previous worker until the next worker beats. So a
     worker counts when its uptime has changed since the schedule was complete. A query that fails in
@@ -177,7 +177,7 @@ class PlacementCheck:
         self._queries: dict[str, int] = {}
 
     def __call__(self, topology: TopologyView) -> WaitStatus:
-        """Return what is missing, or that all workers run."""
+        """Return the missing step, or that all workers run."""
         status = running_status(topology)
         if not _is_planned(topology):
             self._first = None
@@ -230,7 +230,7 @@ def running_status(topology: TopologyView) -> WaitStatus:
 
 
 def _missing(topology: TopologyView) -> str:
-    """Return what a topology waits for; empty: nothing."""
+    """Return the reason why a topology waits, or an empty text."""
     if not _is_planned(topology):
         schedule = topology.sched_status
         hint = "; `storm status` shows the slots of all supervisors"
@@ -248,7 +248,7 @@ def _missing(topology: TopologyView) -> str:
 
 
 def _missing_start(topology: TopologyView) -> str:
-    """Return what a topology whose workers all beat waits for; empty: nothing."""
+    """Return the reason why a topology with beating workers waits, or an empty text."""
     health, workers = topology.health, topology.workers
     # Storm's own Nimbus reports no schedule, and counts system components as executors.
     is_ours = bool(topology.sched_status)
@@ -277,7 +277,7 @@ def _is_planned(topology: TopologyView) -> bool:
 
 
 def _surplus(topology: TopologyView, requested: int | None) -> str:
-    """Return that a topology has fewer queries than requested workers; empty: it has enough."""
+    """Return a note if a topology has fewer queries than requested workers."""
     most = len(topology.workers)
     is_whole = topology.sched_status.startswith(_PLACED[0])
     if requested is None or requested <= most or not is_whole:

@@ -100,7 +100,7 @@ def submit(
     going_on_from: str | None = None,
     abandon: Sequence[str] = (),
 ) -> SubmittedTopology:
-    """Submit a topology with its collected code.
+    """Submit a topology with the collected code.
 
     `going_on_from` is the id or name of a killed topology whose checkpoints the new one continues,
     except those of the queries in `abandon`; without them, the conf decides.
@@ -154,7 +154,7 @@ def send_package(
     *,
     credentials: Mapping[str, str] | None = None,
 ) -> SubmittedTopology:
-    """Upload a package, and submit it with the topology's conf `values`.
+    """Upload and submit a package with the topology's conf `values`.
 
     Raises `RefusedError` if Nimbus refuses, and `RpcError` if Nimbus does not answer.
     """
@@ -216,7 +216,7 @@ def checkpoint_notes(
 
 
 def storm_topology(description: Description, script: str) -> StormTopology:
-    """Return the topology as Storm's clients see it: components, inputs and parallelism.
+    """Return the topology for Storm's clients: components, inputs and parallelism.
 
     A component's code is the name of the script in the package. A plain script is one spout.
     """

@@ -1,4 +1,4 @@
-"""Views of the cluster and its topologies as Nimbus reports them."""
+"""Views of the cluster and the topologies, from Nimbus's reports."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _KILL_WAIT_SECS: Final = 30.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComponentView:
-    """A spout or bolt; counts are rows since the start of its workers, None if unknown.
+    """A spout or bolt; counts are rows since the start of the workers, None if unknown.
 
     `error` is the newest error in one line, at `error_time_secs` since 1970.
     """
@@ -56,7 +56,7 @@ class ComponentView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerView:
-    """A worker; `uptime_secs` is 0 before its first heartbeat, `health` None if it runs well.
+    """A worker; `uptime_secs` is 0 before the first heartbeat, `health` None if all is well.
 
     `supervisor` is the host, or the supervisor's name if host and port do not identify the worker.
     """
@@ -89,13 +89,13 @@ class HealthView:
     error: str | None = None
 
     def __str__(self) -> str:
-        """Return the health in one line."""
+        """Return the health in a line."""
         return f"{self.state}: {self.text}" if self.text else self.state
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueryView:
-    """A query's last completed batch and its running batch; None: none."""
+    """A query's last completed batch and running batch; None: no batch."""
 
     name: str
     last_batch: int | None = None
@@ -106,7 +106,7 @@ class QueryView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopologyView:
-    """A topology with its components and workers.
+    """A topology with components and workers.
 
     `reporting_workers` is the number of workers whose heartbeats report executors. Before the first
     of them, Nimbus shows the planned components.
@@ -142,7 +142,7 @@ def get_cluster(connection: NimbusConnection) -> ClusterSummary:
 
 
 def find_topology(connection: NimbusConnection, name: str) -> TopologySummary | None:
-    """Return a topology by its name, or None."""
+    """Return a topology by name, or None."""
     try:
         return connection.nimbus.getTopologySummaryByName(name)
     except NotAliveError:
@@ -228,7 +228,7 @@ def view_of_page(page: TopologyPageInfo) -> TopologyView:
 
 
 def health_of(found: TopologyHealth | None) -> HealthView | None:
-    """Return a topology's health; None if it should not run, or Nimbus does not report it."""
+    """Return a topology's health; None if the topology should not run, or without a report."""
     if found is None:
         return None
     if found.crashes is None:
@@ -268,7 +268,7 @@ def shown_status(status: str | None, sched_status: str | None) -> str:
 
 
 def kill_wait_secs(connection: NimbusConnection, name: str) -> float:
-    """Return Nimbus's default wait before it kills or rebalances a topology, in seconds.
+    """Return Nimbus's default wait before a kill or rebalance, in seconds.
 
     Raises `NotAliveError` if the name is unknown.
     """

@@ -33,7 +33,7 @@ def says_more(text: str, before: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ComponentError:
-    """The newest error of a component in one line, and its time in seconds since 1970."""
+    """The newest error of a component in a line, and the time in seconds since 1970."""
 
     component: str
     time_secs: int
@@ -42,7 +42,7 @@ class ComponentError:
 
 @dataclass(frozen=True, slots=True)
 class WaitStatus:
-    """The result of one check: done, failed, or not yet.
+    """The result of a check: done, failed, or not yet.
 
     `text` says what has been reached, or what is missing; `error` is the newest error meanwhile.
     """
@@ -55,7 +55,7 @@ class WaitStatus:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Waits up to `secs` seconds; 0 means one check.
+    """Waits up to `secs` seconds; 0 means a single check.
 
     `say` gets the text of each check and the seconds passed; `tell` gets each new error.
     """
@@ -71,16 +71,16 @@ class Wait:
 
         Raises what `check` raises, except `RpcError`.
         """
-        began, told = self.clock(), None
+        began, reported = self.clock(), None
         while True:
             try:
                 status = check()
             except RpcError as error:
                 status = WaitStatus(False, f"Nimbus does not answer: {error}")
             passed = self.clock() - began
-            if status.error is not None and status.error != told and not status.has_failed:
-                told = status.error
-                self.tell(told)
+            if status.error is not None and status.error != reported and not status.has_failed:
+                reported = status.error
+                self.tell(reported)
             if status.is_done or status.has_failed or passed >= self.secs:
                 return status
             self.say(status.text, passed)
