@@ -38,7 +38,7 @@ class RemoteProtocolError(ProtocolError):
 
 
 class AuthenticationError(StormkeeperError):
-    """A peer did not authenticate, or violated its mechanism; safe to log."""
+    """A peer did not authenticate, or violated the mechanism; safe to log."""
 
 
 class PacemakerError(StormkeeperError):
@@ -58,7 +58,7 @@ class NotAuthorizedError(PacemakerError):
 
 
 class UntrustedServerError(NotAuthorizedError):
-    """Client and Pacemaker reject each other's certificates, or only one speaks TLS."""
+    """Client and Pacemaker reject each other's certificates, or do not both speak TLS."""
 
 
 class RpcError(StormkeeperError):
@@ -70,7 +70,7 @@ class RpcUnavailableError(RpcError):
 
 
 class RpcOutcomeUnknownError(RpcUnavailableError):
-    """The call was sent and not answered; check its effect before a retry."""
+    """The call was sent and not answered; check the effect before a retry."""
 
 
 class LeaderNotFoundError(RpcUnavailableError):
@@ -88,7 +88,7 @@ class LeaderNotFoundError(RpcUnavailableError):
 
 
 class RpcRefusedError(RpcError):
-    """The service answered that it could not carry out the call.
+    """The service answered with an error.
 
     Parameters
     ----------
@@ -112,7 +112,7 @@ class NotAliveError(RefusedError):
 
 
 class LogsError(StormkeeperError):
-    """A machine does not serve its workers' logs."""
+    """A machine does not serve workers' logs."""
 
 
 class CallRefusedError(RpcError):
@@ -120,7 +120,7 @@ class CallRefusedError(RpcError):
 
 
 class CallerError(CallRefusedError):
-    """A call is wrong in itself: every server would refuse it."""
+    """A call is wrong in itself: every server would refuse."""
 
 
 class SimulationError(StormkeeperError):
@@ -196,11 +196,11 @@ class TransactionError(StateError):
 
 
 class TopologyError(StormkeeperError):
-    """A topology is malformed, by a mistake of its author."""
+    """A topology is malformed, by a mistake of the author."""
 
 
 class UnknownComponentError(StormkeeperError):
-    """A topology has no component of that name; the message lists its components."""
+    """A topology has no component of that name; the message lists the components."""
 
 
 class StatusError(StormkeeperError):
@@ -208,7 +208,7 @@ class StatusError(StormkeeperError):
 
 
 class CheckpointsError(StormkeeperError):
-    """A topology cannot continue from its checkpoints, or these cannot be removed."""
+    """A topology cannot continue from checkpoints, or these cannot be removed."""
 
 
 class WorkerError(StormkeeperError):
@@ -232,7 +232,7 @@ class OccupiedError(ClaimedError):
 
 
 class SupervisorError(StormkeeperError):
-    """A supervisor cannot use its folders, or cannot start or end a worker."""
+    """A supervisor cannot use a folder, or start or end a worker."""
 
 
 class ChildError(StormkeeperError):
@@ -252,7 +252,7 @@ class BlobNotFoundError(CodeError):
 
 
 class BlobExistsError(CodeError):
-    """A blob has that key, or a newer version than the expected one."""
+    """A blob has that key, or a newer version than expected."""
 
 
 class BlobInUseError(CodeError):
@@ -276,11 +276,11 @@ class PeerUnavailableError(PeerError):
 
 
 class LocalClusterError(StormkeeperError):
-    """A process of a local cluster did not start or ended on its own."""
+    """A process of a local cluster did not start or ended early."""
 
 
 class ListenError(StormkeeperError):
-    """A daemon cannot listen on its configured address."""
+    """A daemon cannot listen on the configured address."""
 
 
 class EngineError(StormkeeperError):

@@ -11,7 +11,7 @@ MODULES: Final = {"spark": ("pyspark", "pandas", "pyarrow")}
 
 
 def require(extra: str, user: str, *modules: str) -> None:
-    """Check that the modules of an extra are installed, without importing them.
+    """Check that the modules of an extra are installed, without an import.
 
     Raises `MissingExtraError` if a module is not installed.
 

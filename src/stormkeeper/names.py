@@ -1,4 +1,4 @@
-"""Names that users choose, which of them are valid, and how foreign text is shown. Pure.
+"""Rules for the names that users choose, and the display of foreign text. Pure.
 
 Every name is encodable text without invisible characters or those that control a terminal; each
 kind of name has further rules. A function ``…_fault`` returns what is wrong with a name, or None.
@@ -57,7 +57,7 @@ _PLACEHOLDER: Final = re.compile(r"\$\{?\w|%\w+%|\{\{|<[^<>]*>|@\w+@")
 
 
 def printable(text: str, keep: str = "") -> str:
-    r"""Return a text with unprintable characters, except those in `keep`, escaped.
+    r"""Return a text with unprintable characters escaped, except `keep`.
 
     The result cannot control a terminal, or pass for a further line of a log.
 
@@ -77,7 +77,7 @@ def printable(text: str, keep: str = "") -> str:
 
 
 def name_fault(name: str) -> str | None:
-    """Return what is wrong with any name."""
+    """Return the fault of a name of any kind."""
     try:
         name.encode()
     except UnicodeEncodeError:
@@ -88,7 +88,7 @@ def name_fault(name: str) -> str | None:
 
 
 def topology_fault(name: str) -> str | None:
-    """Return what is wrong with a topology's name, in Storm's words where Storm refuses it."""
+    """Return the fault of a topology's name, in Storm's words if Storm refuses the name."""
     begin = f"Topology name '{printable(name)}' is not valid"
     if not _TOPOLOGY.fullmatch(name):
         return f"{begin}. It can't be null and it must match ^[^/.:\\\\]+$"
@@ -101,7 +101,7 @@ def topology_fault(name: str) -> str | None:
 
 
 def blob_key_fault(key: str) -> str | None:
-    """Return what is wrong with a blob's key, which names a file and a ZooKeeper node."""
+    """Return the fault of a blob's key, which names a file and a ZooKeeper node."""
     if not isinstance(key, str) or not _BLOB_KEY.fullmatch(key) or not key.strip():
         return f"{key!r} is no key of a blob: use letters, digits, spaces, and any of . _ -"
     if len(key.encode()) > MAX_KEY_BYTES:
@@ -114,7 +114,7 @@ def blob_key_fault(key: str) -> str | None:
 
 
 def path_fault(path: str) -> str | None:
-    """Return what is wrong with a path of ZooKeeper.
+    """Return the fault of a path of ZooKeeper.
 
     A path is ``/``, or names that each follow a ``/``. A name is not empty, ``.`` or ``..``, and
     has no control characters, private characters or emoji.
@@ -137,14 +137,14 @@ def path_fault(path: str) -> str | None:
 
 
 def root_fault(path: str) -> str | None:
-    """Return what is wrong with ``storm.zookeeper.root``, which people type and read."""
+    """Return the fault of ``storm.zookeeper.root``, which people type and read."""
     if any(char.isspace() for char in path):
         return f"the path {path!r} has a blank in it"
     return path_fault(path) or name_fault(path)
 
 
 def host_fault(host: str) -> str | None:
-    """Return what is wrong with a host name, or an IP address without brackets."""
+    """Return the fault of a host name, or an IP address without brackets."""
     if is_ipv6(host):
         return None
     if _PLACEHOLDER.search(host):
@@ -166,7 +166,7 @@ def host_port(host: str, port: int | str) -> str:
 
 
 def bracketed(host: str) -> str:
-    """Return a host as it stands before a colon: an IPv6 address in brackets."""
+    """Return a host for use before a colon: an IPv6 address in brackets."""
     return f"[{host}]" if ":" in host else host
 
 
@@ -194,7 +194,7 @@ def _is_ipv4(text: str) -> bool:
 
 
 def file_fault(name: str) -> str | None:
-    """Return what is wrong with the name of a file in a package.
+    """Return the fault of the name of a file in a package.
 
     The name is a relative path with slashes, which means one file inside the package's folder on
     every file system.
@@ -226,7 +226,7 @@ def _file_faults(name: str) -> Iterator[str]:
 
 
 def files_fault(files: Collection[str]) -> str | None:
-    """Return what is wrong with the names of a package's files, alone or together."""
+    """Return the fault of the names of a package's files, alone or together."""
     return next(filter(None, map(file_fault, files)), None) or clash(files)
 
 

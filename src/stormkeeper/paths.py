@@ -152,7 +152,7 @@ def workerbeats(storm_id: str) -> str:
 
 
 def workerbeat(storm_id: str, node: str, port: int) -> str:
-    """Return the path of a worker's heartbeat; `node` is its supervisor's id."""
+    """Return the path of a worker's heartbeat; `node` is the supervisor's id."""
     return _join(WORKERBEATS, storm_id, f"{node}-{port}")
 
 
@@ -171,7 +171,7 @@ def parse_slot(name: str) -> Slot | None:
 
 
 class WorkerId(NamedTuple):
-    """A worker: its topology's id and its slot."""
+    """A worker: the topology's id and the slot."""
 
     storm_id: str
     node: str
@@ -179,7 +179,7 @@ class WorkerId(NamedTuple):
 
 
 def parse_workerbeat(path: str) -> WorkerId | None:
-    """Return the worker whose heartbeat is at `path`; None for other paths.
+    """Return the worker of the heartbeat at `path`; None for other paths.
 
     Examples
     --------
@@ -219,7 +219,7 @@ def component_errors(storm_id: str, component: str) -> str:
 
 
 def error_prefix(storm_id: str, component: str) -> str:
-    """Return the path of a component's next error, to which `create_sequential` adds its number."""
+    """Return the path of a component's next error, to which `create_sequential` adds a number."""
     return _join(component_errors(storm_id, component), "e")
 
 
@@ -280,12 +280,12 @@ def blob(key: str) -> str:
 
 
 def blob_holder(key: str, nimbus_id: str, version: int) -> str:
-    """Return the path of a Nimbus's record that it holds a version of a blob."""
+    """Return the path of a Nimbus's record of holding a version of a blob."""
     return _join(BLOBSTORE, key, f"{nimbus_id}-{version}")
 
 
 class BlobHolder(NamedTuple):
-    """A Nimbus, by its id, and the version of a blob that it holds."""
+    """The id of a Nimbus, and the version of a blob there."""
 
     nimbus: str
     version: int
@@ -378,7 +378,7 @@ def task_errors(storm_id: str, task_id: int) -> str:
 
 
 def task_error_prefix(storm_id: str, task_id: int) -> str:
-    """Return the path of a task's next error, to which `create_sequential` adds its number."""
+    """Return the path of a task's next error, to which `create_sequential` adds a number."""
     return _join(task_errors(storm_id, task_id), "e")
 
 

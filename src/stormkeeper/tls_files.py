@@ -39,7 +39,7 @@ _ATTRIBUTES: Final = {
 
 
 class Certificate(NamedTuple):
-    """A certificate's subject, as ``O=Example, CN=a.example`` or empty, and its validity."""
+    """A certificate's subject, as ``O=Example, CN=a.example`` or empty, and validity."""
 
     subject: str
     begins: datetime
@@ -47,7 +47,7 @@ class Certificate(NamedTuple):
 
 
 class PassphraseError(ValueError):
-    """A key has a passphrase, and the given one is missing or wrong."""
+    """A key has a passphrase, which is missing or wrong."""
 
 
 def renewed(files: Iterable[str | None], make: Contexts) -> Contexts:
@@ -62,7 +62,7 @@ def renewed(files: Iterable[str | None], make: Contexts) -> Contexts:
 def load_pair(
     context: ssl.SSLContext, certificate: Path, key: Path | None = None, passphrase: str = ""
 ) -> None:
-    """Load a certificate with its chain, and its key, from PEM files.
+    """Load a certificate with chain and key from PEM files.
 
     Raises `PassphraseError` if the key has another passphrase and `OSError` or `ValueError` if the
     files cannot be read, or hold something else.
@@ -91,7 +91,7 @@ def load_pair(
 def load_named_pair(
     context: ssl.SSLContext, certificate: tuple[str, Path], key: tuple[str, Path]
 ) -> None:
-    """Load a certificate with its chain, and its key, from two configured PEM files.
+    """Load a certificate with chain, and the key, from two configured PEM files.
 
     Raises `ConfigError` if a file holds something else, or the key is another certificate's or has
     a passphrase.

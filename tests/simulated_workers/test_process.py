@@ -92,7 +92,7 @@ def run(servers, *, truth=None, keys=(), **options):
     addresses = ", ".join(str(server) for server in servers)
     conf = load(files=(), overrides=[f"pacemaker.servers=[{addresses}]", *keys])
     said = []
-    wanted = process.Options(
+    wanted = process.SimulationOptions(
         PROFILES["small"].sized(2, 1, 1),
         seed=7,
         period_secs=0.05,

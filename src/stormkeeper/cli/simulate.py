@@ -128,7 +128,7 @@ def simulate(
 
         sized = PROFILES[profile].sized(nodes, workers_per_node, topologies)
         period = sized.workers / rate if rate else float(conf["task.heartbeat.frequency.secs"])
-        options = process.Options(
+        options = process.SimulationOptions(
             sized,
             seed=seed,
             period_secs=period,

@@ -219,7 +219,7 @@ def _is_password(key: str, value: Any) -> bool:
 
 
 def _named(conf: Conf, key: str) -> str:
-    """Return a key with its place, such as ``ui.filter (storm.yaml, line 3)``."""
+    """Return a key with file and line, such as ``ui.filter (storm.yaml, line 3)``."""
     where = "-c" if conf.is_override(key) else _line(conf, key)
     return f"{key} ({where})" if where else key
 

@@ -73,7 +73,7 @@ def _split(text: str) -> tuple[str, str | None]:
 
 
 def check_host(text: str) -> str:
-    """Return `text` if it is a valid host name, or an IP address without brackets.
+    """Return a valid host name, or IP address without brackets, unchanged.
 
     Raises `ConfigError` if no machine can have that name; for example, it is a placeholder of a
     template.
@@ -102,7 +102,7 @@ def host_of_supervisor(supervisor_id: str) -> str:
 
 
 def supervisor_names(hosts: Mapping[str, str]) -> dict[str, str]:
-    """Return each supervisor's display name: its host, with a short id if others share the host.
+    """Return each supervisor's display name: the host, with a short id on a shared host.
 
     Examples
     --------

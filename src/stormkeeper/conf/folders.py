@@ -8,7 +8,7 @@ from stormkeeper.errors import ConfigError
 
 
 def folder(key: str, value: str) -> Path:
-    """Return the folder in a key's value; ``~`` at its beginning is a user's home.
+    """Return the folder in a key's value; a leading ``~`` is a user's home.
 
     A shell does not expand the ``~`` of ``-c key=~/folder``. Raises `ConfigError` if there is no
     such user, or the user has no home.
@@ -46,7 +46,7 @@ def is_local(location: str) -> bool:
 
 
 def on_disk(location: str) -> Path | None:
-    """Return the absolute path of a folder or URL; None if it is relative or not local."""
+    """Return the absolute path of a folder or URL; None for relative and remote locations."""
     if not is_local(location):
         return None
     if location.startswith("file:"):

@@ -210,7 +210,7 @@ def host_or_null(name: str, meaning: str, *, unset: tuple[Any, ...] = ()) -> Key
 
 
 def one_server_or_null(name: str, meaning: str) -> Key:
-    """Return a key of one address, or null; an empty text is null, as in Storm."""
+    """Return a key of an address or null; an empty text is null, as in Storm."""
     allowed = "host or host:port, or null"
     return Key(name, Text | None, allowed, meaning, check=check_address, unset=("",))
 

@@ -83,12 +83,12 @@ def is_known(key: str) -> bool:
 
 
 def is_secret(key: str) -> bool:
-    """Return whether the value of `key` may be a password or the like, by its name."""
+    """Return whether the value of `key` may be a password or the like, by the key's name."""
     return _SECRET.search(key) is not None
 
 
 def flattened(key: str, value: Any, also: Collection[str] = ()) -> tuple[str, Any] | None:
-    """Return the first dotted key, with its value, that a nested mapping stands for.
+    """Return the first dotted key, with value, that a nested mapping stands for.
 
     None if no known key begins with `key` and a dot, or the mapping is empty. `also` are further
     known names.

@@ -57,7 +57,7 @@ _Loader.yaml_implicit_resolvers = {
 
 
 class _OneLineDumper(yaml.SafeDumper):
-    """Writes every text on one line, and mappings in their own order."""
+    """Writes texts on a single line, and mappings in order."""
 
 
 def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
@@ -69,7 +69,7 @@ _OneLineDumper.add_representer(str, _represent_text)
 
 
 def read(text: str | bytes) -> Any:
-    """Return the one document in `text`.
+    """Return the single document in `text`.
 
     Raises `ConfigError` if `text` is not YAML; names line and column, and quotes nothing, as it may
     be a secret.
@@ -84,7 +84,7 @@ def read(text: str | bytes) -> Any:
 
 
 def key_lines(text: str | bytes) -> dict[str, int]:
-    """Return the line, from 1, of each key of the mapping in `text`; empty if it is no YAML."""
+    """Return the line, from 1, of each key of the mapping in `text`; empty without YAML."""
     try:
         node = yaml.compose(text, _SafeLoader)
     except (yaml.YAMLError, RecursionError):
@@ -102,7 +102,7 @@ def write(values: Mapping[str, Any]) -> str:
 
 
 def write_value(value: Any) -> str:
-    """Return `value` as YAML on one line, which `read` reads back.
+    """Return `value` as a line of YAML, which `read` reads back.
 
     Raises `ConfigError` if the value has no YAML form.
     """

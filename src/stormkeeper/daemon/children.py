@@ -55,7 +55,7 @@ _NEVER = re.compile(r"(?!)")
 
 
 def how_it_ended(exit_code: int) -> str:
-    """Return in words how a process ended; the exit code is negative if a signal ended it."""
+    """Return in words how a process ended; a negative exit code is a signal."""
     if exit_code >= 0:
         return f"ended with exit code {exit_code}"
     try:
@@ -65,7 +65,7 @@ def how_it_ended(exit_code: int) -> str:
 
 
 def memory_mib(pid: int, *, without: Collection[int] = ()) -> float:
-    """Return the memory of a process and its descendants, in MiB; 0 if there is none.
+    """Return the memory of a process with descendants, in MiB; 0 without a process.
 
     Shared pages count once: Spark forks its Python workers. Processes `without` and their
     descendants do not count.
@@ -141,7 +141,7 @@ class Child:
 
     @property
     def returncode(self) -> int | None:
-        """Exit code, negative if a signal ended the process; None while it runs."""
+        """Exit code, negative after a signal; None while the process runs."""
         return self._process.poll()
 
     def state(self) -> str:
@@ -192,18 +192,18 @@ class Child:
         return new.decode(errors="replace").splitlines()
 
     def memory_mib(self, *, without: Collection[int] = ()) -> float:
-        """Return the memory of the process and its descendants, in MiB; 0 after its end."""
+        """Return the memory of the process with descendants, in MiB; 0 after the end."""
         return memory_mib(self.pid, without=without) if self.returncode is None else 0.0
 
     def request_stop(self) -> None:
-        """Send SIGTERM, and SIGCONT so that a suspended process can act on it."""
+        """Send SIGTERM, and SIGCONT so that a suspended process can react."""
         if self.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 self._process.terminate()
                 self._process.send_signal(signal.SIGCONT)
 
     def wait_stopped(self, grace_secs: float) -> bool:
-        """Wait for the end, then kill all of the session; returns whether it ended by itself."""
+        """Wait for the end, then kill the session; returns whether the process ended by itself."""
         by_itself = True
         try:
             self._process.wait(timeout=grace_secs)
@@ -264,7 +264,7 @@ class Children:
         )
 
     def memory_mib(self, *, without: Collection[int] = ()) -> dict[str, float]:
-        """Return the memory of each child and its descendants, in MiB."""
+        """Return the memory of each child with descendants, in MiB."""
         return {name: child.memory_mib(without=without) for name, child in self.by_name.items()}
 
     def note_ends(self) -> None:
@@ -294,7 +294,7 @@ def run(
     cancelled: Callable[[], bool] = lambda: False,
     progress: Callable[[str], None] = lambda _: None,
 ) -> None:
-    """Run a program to its end; it and its session also end with the calling thread.
+    """Run a program to the end; the program and its session end with the calling thread, too.
 
     Raises `ChildError` if the program cannot be started, fails, is cancelled, or exceeds the limit;
     the message includes its last lines.
@@ -337,7 +337,7 @@ def _pass_on(child: Child, heard: int, progress: Callable[[str], None]) -> int:
 
 
 def _last_words(child: Child) -> str:
-    """Return the last lines of output and log, either of which may say why it failed."""
+    """Return the last lines of output and log, either of which may have the reason."""
     if not child.log.stat().st_size:
         return child.log_tail()  # which is the output then
     return "\n".join([*child.output()[0][-OUTPUT_LINES:], child.log_tail()])

@@ -52,7 +52,7 @@ def write_file(path: Path, content: bytes, mode: int = 0o666) -> None:
 
 
 def sync_file(file: IO[Any]) -> None:
-    """Bring what was written to a file to the disk."""
+    """Flush a file to the disk."""
     file.flush()
     os.fsync(file.fileno())
 
@@ -70,7 +70,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def try_lock(file: IO[Any] | int, *, if_unsupported: bool) -> bool:
-    """Lock an open file for this process; returns whether it now holds the lock.
+    """Lock an open file for this process; returns whether the process now holds the lock.
 
     The system releases the lock when the file is closed, or the process ends.
 
@@ -114,7 +114,7 @@ _REMEDIES: Final = {
 
 
 def find_fault(folder: Path, *, had_fault: bool = False, is_written: bool = True) -> str | None:
-    """Return why a folder does not take files: the folder, cause and remedy; None if it does.
+    """Return why a folder does not take files, with the remedy; None without a fault.
 
     Does not create the folder. A disk that hangs blocks the calling thread.
 

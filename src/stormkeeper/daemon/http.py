@@ -59,7 +59,7 @@ Pages = Mapping[str, Callable[[str], Page]]
 
 
 class HttpEndpoint:
-    """Serves pages on one socket, from the running event loop, until closed.
+    """Serves pages on a socket, in the running event loop, until closed.
 
     Parameters
     ----------
@@ -126,7 +126,7 @@ class HttpEndpoint:
             return refusal(HTTPStatus.INTERNAL_SERVER_ERROR, "see this server's log")
 
     def add(self, connection: "_Connection") -> None:
-        """Record a connection, which replaces an old one at a limit."""
+        """Record a connection, which replaces an old connection at a limit."""
         address = connection.address
         while self._places.refuses(address, len(self._connections)):
             oldest = self._places.given_up(
@@ -146,7 +146,7 @@ class HttpEndpoint:
             self._places.leave(connection, connection.address)
 
     def ask(self, connection: "_Connection", request: h11.Request) -> None:
-        """Queue a request until its address has its turn."""
+        """Queue a request until the turn of the address."""
         self._waiting.setdefault(network_of(connection.address), deque()).append(
             (connection, request)
         )
@@ -203,7 +203,7 @@ class HttpEndpoint:
 
 
 class _Connection(asyncio.Protocol):
-    """A connection, with one request and its answer."""
+    """A connection with a single request."""
 
     transport: asyncio.Transport
 
@@ -250,7 +250,7 @@ class _Connection(asyncio.Protocol):
         self._timer = asyncio.get_running_loop().call_later(DEADLINE, self.transport.abort)
 
     def send(self, page: Page) -> None:
-        """Write the answer and half-close; drops what the client still sends."""
+        """Write the answer and half-close; further input is dropped."""
         self._has_asked, self.is_waiting = True, False
         self._timer.cancel()
         self._limit_time()
@@ -288,7 +288,7 @@ _PATIENCE: Final = 5.0
 
 
 class HttpThread:
-    """Serves pages as `HttpEndpoint` does, in a thread of its own, while entered.
+    """Serves pages as `HttpEndpoint` does, in a separate thread, while entered.
 
     For daemons without an event loop. Pages are made in that thread. Parameters as there.
     """

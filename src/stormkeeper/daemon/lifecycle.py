@@ -112,7 +112,7 @@ class StopSignals:
         return self._asked_by
 
     def wait(self, timeout: float) -> bool:
-        """Wait for a signal, `timeout` seconds at most; returns whether one has arrived."""
+        """Wait for a signal, `timeout` seconds at most; returns whether a signal has arrived."""
         if not self._stopped:
             # Never read, so that every waiting thread wakes.
             with selectors.DefaultSelector() as selector:
@@ -253,7 +253,7 @@ class ServiceManager:
         self._tell("STOPPING=1", f"STATUS={status}")
 
     def status(self, status: str) -> None:
-        """Report the state of the daemon in one line."""
+        """Report the state of the daemon."""
         self._tell(f"STATUS={status}")
 
     def alive(self) -> None:

@@ -1,4 +1,4 @@
-"""The log of a daemon: stderr, one line per record, as text or as JSON.
+"""The log of a daemon: lines of text or JSON on stderr.
 
 A record's fields, given with ``extra=``, appear in JSON only: ``log.warning("closing %s", peer,
 extra={"peer": peer})``.
@@ -77,12 +77,12 @@ def configure_logging(level: str = "INFO", *, as_json: bool = False) -> None:
 
 
 def counted(number: int, noun: str) -> str:
-    """Return a number with its noun, such as ``1 connection`` or ``2 connections``."""
+    """Return a number with a noun, such as ``1 connection`` or ``2 connections``."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def is_json() -> bool:
-    """Return whether this process logs JSON, so that its children can do the same."""
+    """Return whether this process logs JSON; children should do the same."""
     handlers = logging.getLogger().handlers
     return any(isinstance(handler, _StderrHandler) and handler.is_json for handler in handlers)
 
@@ -102,7 +102,7 @@ def _json_formatter() -> logging.Formatter:
 
 
 def _in_order(_: object, __: str, event: MutableMapping[str, Any]) -> Mapping[str, Any]:
-    """Put the standard fields first; a field of the same name does not replace them."""
+    """Put the standard fields first; fields of the same name do not replace these."""
     record: logging.LogRecord = event["_record"]
     first = {
         "time": _TIME.formatTime(record),
@@ -115,7 +115,7 @@ def _in_order(_: object, __: str, event: MutableMapping[str, Any]) -> Mapping[st
 
 
 def _line(fields: Mapping[str, Any], **_: object) -> str:
-    """Write one line of ASCII: control characters and lone surrogates are escaped."""
+    """Write a line of ASCII: control characters and lone surrogates are escaped."""
     # JSON does not escape DEL.
     return json.dumps(fields, default=str, ensure_ascii=True).replace("\x7f", "\\u007f")
 
@@ -145,7 +145,7 @@ _REMEMBERED: Final = 1_024
 
 
 class LineBudget:
-    """Limits log lines about one subject to a number per time span, and counts the others.
+    """Limits log lines about a subject to a number per time span, and counts further lines.
 
     Examples
     --------
@@ -163,7 +163,7 @@ class LineBudget:
         self._spans: dict[Hashable, tuple[float, int]] = {}
 
     def spend(self, subject: Hashable, now: float) -> int | None:
-        """Return the lines suppressed since the last one; None: this line is suppressed too.
+        """Return the number of suppressed lines before this line; None: suppress this line too.
 
         `now` is in seconds of any clock.
         """

@@ -21,7 +21,7 @@ _FILES: Final = "/proc/self/fd"
 
 
 def metrics_page(*collectors: Collector) -> Callable[[str], Page]:
-    """Return a page of metrics, with those of this process, in the format that a client accepts."""
+    """Return a page of metrics, also of this process, in the format that a client accepts."""
     # A registry of our own adds no exemplars and no creation times.
     registry = CollectorRegistry(auto_describe=False)
     for collector in (*collectors, ProcessMetrics()):

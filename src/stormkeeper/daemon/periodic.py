@@ -1,4 +1,4 @@
-"""Threads that repeat one step, and the back-off and log of steps that fail.
+"""Threads that repeat a step, and the back-off and log of failing steps.
 
 A failing step is retried for ever. Its first failure is logged, then each power of two, so that a
 long outage does not fill the log.
@@ -123,11 +123,11 @@ class PeriodicThread:
         self._thread.start()
 
     def wake(self) -> None:
-        """Begin a step as soon as possible; calls during a step cause one further step."""
+        """Begin a step as soon as possible; calls during a step cause a single further step."""
         self._woken.set()
 
     def close(self, timeout_secs: float | None = None) -> bool:
-        """End the thread after its present step; returns whether it ended within the time.
+        """End the thread after the present step; returns whether the thread ended in time.
 
         Does not wait if the step itself calls it.
         """

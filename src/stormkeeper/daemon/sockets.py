@@ -97,7 +97,7 @@ def is_loopback(listener: socket.socket) -> bool:
 
 
 def plain_address(address: str) -> str:
-    """Return an address in its usual form: IPv4 over IPv6 as IPv4, no zone."""
+    """Return an address in the usual form: IPv4 over IPv6 as IPv4, no zone."""
     mapped = address.removeprefix("::ffff:")
     return mapped if "." in mapped else address.partition("%")[0]
 
@@ -176,7 +176,7 @@ class Acceptor:
 
 
 class Admission:
-    """Counts connections, and refuses those beyond a limit.
+    """Counts connections, and refuses further connections at a limit.
 
     Parameters
     ----------
@@ -219,7 +219,7 @@ class Admission:
 
 
 class Places(Admission, Generic[_C]):
-    """The connections of a server that closes an idle connection to make place for a new one.
+    """The connections of a server that closes an idle connection to admit a new client.
 
     So a client with many connections locks no other client out. Parameters as of `Admission`.
     """
@@ -254,7 +254,7 @@ class Places(Admission, Generic[_C]):
     def given_up(
         self, address: str, already: int, is_idle: Callable[[_C], bool] = lambda _: True
     ) -> _C | None:
-        """Return the connection to close so that `address` can have a new one.
+        """Return the connection to close for a new connection of `address`.
 
         That is the least recently used idle connection of the same address if the address is at its
         limit; else of the address with the most connections. None: no connection has to be closed,

@@ -154,7 +154,7 @@ def session(
     cancelled: Callable[[], bool] = lambda: False,
     java_options: Sequence[str] = (),
 ) -> SparkSession:
-    """Start a Spark session, or adapt the one of this process.
+    """Start a Spark session, or adapt this process's session.
 
     Python workers use this Python, unless ``PYSPARK_PYTHON`` is set. Signal handlers stay: Spark's
     own for SIGINT is suppressed. The JVM ends with this process, however it ends. Raises
@@ -207,7 +207,7 @@ def _log_in(gateway: Any) -> None:
 
 
 def end(session: SparkSession, timeout_secs: float = 15.0) -> None:
-    """Stop a session, and end the JVM with Spark's Python workers; returns when they are gone.
+    """Stop a session, the JVM and Spark's Python workers; returns when all are gone.
 
     Closing its standard input ends the JVM. After `timeout_secs` in all, the JVM is killed.
     """
@@ -231,14 +231,14 @@ def end(session: SparkSession, timeout_secs: float = 15.0) -> None:
 
 
 def kill_jvm() -> None:
-    """Kill the JVM of this process, if there is one."""
+    """Kill this process's JVM, if any."""
     process = getattr(SparkContext._gateway, "proc", None)
     if process is not None:
         process.kill()
 
 
 def jvm_exit(session: SparkSession, timeout_secs: float = 0.0) -> int | None:
-    """Return the exit status of a session's JVM, negative if a signal ended it.
+    """Return the exit status of a session's JVM, negative after a signal.
 
     None if the JVM has not ended within `timeout_secs`, or is not a child of this process.
     """
@@ -258,7 +258,7 @@ def _left(deadline: float) -> float:
 
 
 def _within(timeout_secs: float, call: Callable[[], None]) -> bool:
-    """Return whether a call to the JVM, which has no time limit of its own, ended in time."""
+    """Return whether a call to the JVM ended in time; py4j has no time limits."""
 
     def run() -> None:
         with contextlib.suppress(PySparkException, Py4JError, OSError):
@@ -271,7 +271,7 @@ def _within(timeout_secs: float, call: Callable[[], None]) -> bool:
 
 
 def reason(error: BaseException) -> str:
-    """Return in one line why Spark failed, from a message with traces in several languages.
+    """Return the reason of Spark's failure as a line, from a message with several traces.
 
     That is the last line of a Python traceback, or Java's message in it, or else the first line.
     Call it while the JVM runs, which holds the text of some errors.
@@ -285,14 +285,14 @@ def reason(error: BaseException) -> str:
 
 
 class Starts:
-    """Decides about restarts of a streaming query whose Python worker was slow to start."""
+    """Restart policy of a streaming query with a Python worker that was slow to start."""
 
     def __init__(self, most: int = _STARTS) -> None:
         self._most = most
         self._count = 1
 
     def next_pause(self, error: str, *, has_batch: bool) -> float | None:
-        """Return the seconds before the next start of a failed query; None if it stays failed."""
+        """Return the seconds before the next start of a failed query; None: no more starts."""
         if has_batch:
             self._count = 0
         if not any(text in error for text in _SLOW_PYTHON) or self._count >= self._most:
@@ -375,7 +375,7 @@ def _ended_when(cancelled: Callable[[], bool]) -> Iterator[None]:
 
 
 def _kill(program: psutil.Process) -> None:
-    """Kill a program and its descendants."""
+    """Kill a program with descendants."""
     with contextlib.suppress(psutil.Error):
         # The program first: the script `spark-class` would log the end of its child.
         for process in (program, *program.children(recursive=True)):
@@ -417,7 +417,7 @@ _PLAIN = frozenset(string.ascii_letters + string.digits + "._-/")
 def settings_file(
     launched: Callable[[Any], None] = lambda _: None,
 ) -> Iterator[None]:
-    """Have a JVM that PySpark starts in this block read its settings from a private file.
+    """Have a JVM that PySpark starts in this block read settings from a private file.
 
     PySpark puts settings, passwords among them, on the JVM's command line, which every user of the
     machine can read. PySpark waits until the JVM answers, which has then read the file; the file is

@@ -24,7 +24,7 @@ WRITING_SECS = 240.0
 
 
 def make() -> Path:
-    """Make the archive anew and return its path; the old archive serves until then.
+    """Make the archive anew and return the path; the old archive serves until then.
 
     Raises `EngineError` if there is no Java, Spark does not start, or the JVM writes nothing.
     """

@@ -88,7 +88,7 @@ def prepare(chosen: Mapping[str, object] | None = None, *, home: Path | None = N
 
 
 def clean(environ: MutableMapping[str, str]) -> list[str]:
-    """Remove `FOREIGN_VARIABLES`, and return the names of those that were set."""
+    """Remove `FOREIGN_VARIABLES`, and return the names of removed variables."""
     return [name for name in FOREIGN_VARIABLES if environ.pop(name, None) is not None]
 
 
@@ -102,7 +102,7 @@ def removal_text(names: list[str]) -> str:
 
 
 def complete(environ: MutableMapping[str, str], *, home: Path | None = None) -> None:
-    """Add a home, the user's name and a UTF-8 locale if they are missing.
+    """Add a missing home, user's name and UTF-8 locale.
 
     Other variables stay, except ``PYTHONOPTIMIZE=2``, which becomes 1. Idempotent. Raises
     `EngineError` if there is no home, and no place for one.
@@ -158,7 +158,7 @@ def login_name(environ: Mapping[str, str]) -> str | None:
 
 
 def is_home_writable(environ: Mapping[str, str]) -> bool:
-    """Return whether the JVM can write to its user's home, such as downloaded packages."""
+    """Return whether the JVM can write to the user's home, such as downloaded packages."""
     account = _account()
     home = account.pw_dir if account is not None else ""
     return os.access(home if _is_folder(home) else environ.get("HOME", ""), os.W_OK | os.X_OK)
@@ -208,7 +208,7 @@ def find_java(environ: Mapping[str, str] = os.environ) -> Path:
 
 
 def java_version(executable: Path) -> int | None:
-    """Return the feature version of a ``java`` (8, 11, 17…); None if it does not run."""
+    """Return the feature version of a ``java`` (8, 11, 17…); None for a broken executable."""
     # A file of the JDK or JRE has the version, which saves the start of a JVM.
     release = executable.resolve().parent.parent / "release"
     try:

@@ -1,4 +1,4 @@
-"""Users and passwords of a JAAS section, and Storm's form of them for DIGEST-MD5."""
+"""Users and passwords of a JAAS section, and Storm's form for DIGEST-MD5."""
 
 import base64
 import binascii
@@ -91,7 +91,7 @@ def printable(text: str, limit: int = _SHOWN) -> str:
 
 
 def shown(mechanism: Mechanism) -> str:
-    """Return the printable name of an authenticated client: its own name, principal or user."""
+    """Return the printable name, principal or user of an authenticated client."""
     name = mechanism.authorization_id
     if name is None:
         return "nobody"

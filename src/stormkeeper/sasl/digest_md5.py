@@ -78,7 +78,7 @@ class DigestServer:
 
     @property
     def complete(self) -> bool:
-        """Whether the client has proved that it knows the password."""
+        """Whether the client has proved knowledge of the password."""
         return self._authorization_id is not None
 
     @property
@@ -200,7 +200,7 @@ class DigestClient:
 
     @property
     def complete(self) -> bool:
-        """Whether the server has proved that it knows the password."""
+        """Whether the server has proved knowledge of the password."""
         return self._complete
 
     def start(self) -> None:

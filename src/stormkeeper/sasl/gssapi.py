@@ -45,7 +45,7 @@ _BAD_KEY_VERSION = (-1765328384 + 44) % 2**32
 
 
 class Keytab:
-    """The server's key for its service, from a keytab.
+    """The server's key, from a keytab.
 
     Raises `ConfigError` if the keytab cannot be read, or has no key for the principal.
 
@@ -82,14 +82,14 @@ class GssapiServer:
 
     @property
     def authorization_id(self) -> str | None:
-        """The client's principal with its realm, once `complete`."""
+        """The client's principal with realm, once `complete`."""
         return self._authorization_id
 
     def start(self) -> None:
         """Return None: the client begins."""
 
     def step(self, token: bytes) -> bytes | None:
-        """Process the client's next token; returns the next one for it, None at the end.
+        """Process the client's next token; returns the answer, None at the end.
 
         Takes well under a millisecond. Raises `AuthenticationError` if the ticket is invalid,
         expired or replayed, or the client wants a security layer or another identity.
@@ -173,7 +173,7 @@ class GssapiClient:
 
     @property
     def complete(self) -> bool:
-        """Whether the server has authenticated; it may still refuse this client."""
+        """Whether the server has authenticated, which may still refuse this client."""
         return self._complete
 
     def start(self) -> bytes:
@@ -208,7 +208,7 @@ class GssapiClient:
             ) from error
 
     def step(self, token: bytes) -> bytes:
-        """Process the server's next token; returns the next one for it.
+        """Process the server's next token; returns the answer.
 
         Raises `AuthenticationError` if the server lacks the service's key, or demands a security
         layer.
@@ -316,7 +316,7 @@ def _client_store(login: Login) -> dict[str, str]:
 
 
 def _remedy(error: Any) -> str:
-    """Return what to do about a server's error, if known."""
+    """Return the remedy of a server's error, if known."""
     if error.min_code != _BAD_KEY_VERSION:
         return ""
     return (
@@ -326,7 +326,7 @@ def _remedy(error: Any) -> str:
 
 
 def _reason(error: Any) -> str:
-    """Return the mechanism's message, or GSSAPI's own if it has none."""
+    """Return the mechanism's message, or else GSSAPI's."""
     texts = error.get_all_statuses(error.min_code, False) if error.min_code else []
     # A damaged token has no code of the mechanism.
     texts = [text for text in texts if text != "Success"]

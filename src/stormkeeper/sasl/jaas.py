@@ -181,7 +181,7 @@ def _unescape(quoted: str) -> str:
 
 
 class _Reader:
-    """Takes token after token; its errors name their place."""
+    """Takes token after token; errors name the line."""
 
     def __init__(self, source: str, tokens: list[_Token]) -> None:
         self.source = source
@@ -250,7 +250,7 @@ def _read_section(reader: _Reader, name: str, line: int) -> Login:
 
 
 def _read_options(reader: _Reader) -> dict[str, str]:
-    """Return the options of one module, up to and with its semicolon."""
+    """Return the options of a module, up to and with the semicolon."""
     options: dict[str, str] = {}
     while reader.sees_word() and reader.sees("=", 1):
         place = f"{reader.source}:{reader.line}"
@@ -279,7 +279,7 @@ _JVM_OPTION = f"-D{KEY}="
 
 @dataclass(frozen=True, slots=True)
 class LoginFile:
-    """A JAAS file, and the configuration key with its path: `KEY` or `CHILDOPTS`."""
+    """A JAAS file, and the configuration key of the path: `KEY` or `CHILDOPTS`."""
 
     path: Path
     named_by: str

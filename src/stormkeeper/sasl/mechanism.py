@@ -7,7 +7,7 @@ SAME_METHOD: Final = "is pacemaker.auth.method the same at both ends?"
 
 
 class Mechanism(Protocol):
-    """One half, client's or server's, of one authentication, for a single use.
+    """The client's or the server's half of a single authentication.
 
     Does no I/O, except that GSSAPI's client half may ask Kerberos servers for a ticket.
     """

@@ -1,4 +1,4 @@
-"""From ``pacemaker.auth.method`` to a mechanism with its secrets, and which clients may read."""
+"""The mechanism of ``pacemaker.auth.method``, with secrets, and the authorised clients."""
 
 import re
 from collections.abc import Callable, Iterable
@@ -186,7 +186,7 @@ class Principal:
 
     @classmethod
     def parse(cls, text: str) -> "Principal":
-        """Parse a principal with its realm, as Kerberos writes it.
+        """Parse a principal with realm in Kerberos's form.
 
         Raises `AuthenticationError` if there is no realm, nothing before it, or something behind
         it.
@@ -204,7 +204,7 @@ class Principal:
         return cls(tuple(components), _unescaped_part(realm[1]))
 
     def short_name(self, default_realm: str) -> str | None:
-        """Return the first of one or two components, if the realm is the default one; else None.
+        """Return the first of at most two components in the default realm, else None.
 
         That is the rule ``DEFAULT`` of Java's ``auth_to_local``. The same name in another realm is
         another user.
@@ -215,7 +215,7 @@ class Principal:
 
 
 def admits(users: Iterable[str], principal: str, default_realm: str) -> bool:
-    """Return whether one of `users` is `principal`.
+    """Return whether `principal` is among `users`.
 
     Raises `AuthenticationError` if `principal` is none.
 

@@ -96,7 +96,7 @@ class ScramServer:
 
     @property
     def complete(self) -> bool:
-        """Whether the client has proved that it knows the password."""
+        """Whether the client has proved knowledge of the password."""
         return self._complete
 
     @property
@@ -165,7 +165,7 @@ class ScramClient:
 
     @property
     def complete(self) -> bool:
-        """Whether the server has proved that it knows the password's verifier."""
+        """Whether the server has proved knowledge of the password's verifier."""
         return self._complete
 
     def start(self) -> None:

@@ -35,7 +35,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Activity:
-    """A rate that swings around 1, and its integral.
+    """A rate that swings around 1, with the integral.
 
     Parameters
     ----------
@@ -105,5 +105,5 @@ def spans(
 
 
 def wavering(now: float, task: int) -> list[float]:
-    """Return the latency of an executor in each window, relative to its usual latency."""
+    """Return the latency of an executor in each window, relative to the usual latency."""
     return [1.0 + 0.03 * math.sin(now / slowly + task) for slowly in _WAVES]

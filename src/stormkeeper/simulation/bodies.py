@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 from stormkeeper.simulation.activity import WINDOWS
-from stormkeeper.simulation.cluster import Component
+from stormkeeper.simulation.cluster import SimulatedComponent
 from stormkeeper.thrift.compression import GZIP_MAGIC, Compression, zstd_library
 from stormkeeper.thrift.records import (
     BoltStats,
@@ -56,8 +56,10 @@ _GZIP_HEAD: Final = GZIP_MAGIC + b"\x08\x00\x00\x00\x00\x00\x00\xff"
 Numbers = Iterator[Any]
 
 
-def stats(component: Component, numbers: Numbers, *, names_component: bool) -> ExecutorStats:
-    """Return an executor's record, with the next `numbers` in the order of `Component.groups`."""
+def stats(
+    component: SimulatedComponent, numbers: Numbers, *, names_component: bool
+) -> ExecutorStats:
+    """Return an executor's record, with the next `numbers` in the order of a component's groups."""
     outputs = [o.stream for o in component.outputs]
     emitted, transferred = _by_window(outputs, numbers), _by_window(outputs, numbers)
     if component.kind == "spout":
@@ -82,9 +84,9 @@ def _by_window(streams: Sequence[Any], numbers: Numbers) -> dict[str, dict[Any, 
 
 
 def values(
-    component: Component, share: float, work: Sequence[float], slowness: Sequence[float]
+    component: SimulatedComponent, share: float, work: Sequence[float], slowness: Sequence[float]
 ) -> list[float]:
-    """Return the numbers of an executor, in the order of `Component.groups`.
+    """Return the numbers of an executor, in the order of `SimulatedComponent.groups`.
 
     Parameters
     ----------
@@ -102,7 +104,7 @@ def values(
 
 
 def head(storm_id: str, executors: int) -> bytes:
-    """Return the beginning of a heartbeat, before its first executor."""
+    """Return the beginning of a heartbeat, before the first executor."""
     return _record(storm_id, {})[:-4] + executors.to_bytes(4, "big")
 
 
@@ -112,7 +114,7 @@ def _record(storm_id: str, executors: dict[ExecutorInfo, ExecutorStats]) -> byte
 
 
 class Template:
-    """The bytes of one executor in a heartbeat, without its task and numbers.
+    """The bytes of an executor in a heartbeat, without task and numbers.
 
     Parameters
     ----------
@@ -122,7 +124,7 @@ class Template:
 
     __slots__ = ("_cut", "_pack", "_pieces")
 
-    def __init__(self, component: Component, *, names_component: bool) -> None:
+    def __init__(self, component: SimulatedComponent, *, names_component: bool) -> None:
         latencies: list[bool] = []
         marks = _marks(component, latencies)
         record = stats(component, marks, names_component=names_component)
@@ -156,7 +158,7 @@ def _cutter(slots: int) -> Callable[[bytes], tuple[bytes, ...]]:
     return struct.Struct("8s" * slots).unpack
 
 
-def _marks(component: Component, latencies: list[bool]) -> Numbers:
+def _marks(component: SimulatedComponent, latencies: list[bool]) -> Numbers:
     """Yield a mark for each number of an executor, and note whether the number is a latency."""
     for is_latency, rates in component.groups:
         for _ in range(len(rates) * len(WINDOWS)):
@@ -166,14 +168,14 @@ def _marks(component: Component, latencies: list[bool]) -> Numbers:
 
 
 def times(release: Release, time_secs: int, uptime_secs: int) -> bytes:
-    """Return the end of a heartbeat: its last two fields, in that release's encoding."""
+    """Return the end of a heartbeat: the last two fields, in that release's encoding."""
     if release is Release.STORM_2:
         return _TIMES_2.pack(8, 3, time_secs, 8, 4, uptime_secs, 0)
     return _TIMES_3.pack(10, 3, time_secs, 8, 4, uptime_secs, 0)
 
 
 class Opened:
-    """A compressed heartbeat without its times."""
+    """A compressed heartbeat without times."""
 
     __slots__ = ("_compression", "_crc", "_release", "_size", "start")
 
@@ -193,7 +195,7 @@ class Opened:
             self.start = _zstd_start(body, len(body) + len(times(release, 0, 0)))
 
     def end(self, time_secs: int, uptime_secs: int) -> bytes:
-        """Return the end of the heartbeat, with its times."""
+        """Return the end of the heartbeat, with the times."""
         end = times(self._release, time_secs, uptime_secs)
         size = len(end)
         if self._compression is Compression.GZIP:
@@ -207,7 +209,7 @@ class Opened:
 
 
 def _zstd_start(body: bytes, size: int) -> bytes:
-    """Return a frame of `size` bytes without its last block."""
+    """Return a frame of `size` bytes without the last block."""
     frame = zstd_library().ZstdCompressor(level=_LEVEL)
     frame.set_pledged_input_size(size)
     start: bytes = frame.compress(body, frame.FLUSH_BLOCK)

@@ -1,4 +1,4 @@
-"""The simulated cluster, from a seed: its size, nodes, topologies, their components and workers."""
+"""The simulated cluster, from a seed: size, nodes, topologies, components and workers."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ class Output:
 
 
 @dataclass(frozen=True, slots=True)
-class Component:
-    """A spout or a bolt, all of its executors together.
+class SimulatedComponent:
+    """A spout or a bolt, all executors together.
 
     Parameters
     ----------
@@ -120,19 +120,19 @@ class Component:
         busy_ms = sum(i.rate * i.slow for i in self.inputs) * self.execute_ms
         return busy_ms * max(self.shares) / 1000.0
 
-    def grown(self, streams: int) -> Component:
+    def grown(self, streams: int) -> SimulatedComponent:
         """Return the component with further streams, which have no tuples yet."""
         more = (Output(f"grown-{number:03d}", 0.0, 1) for number in range(streams))
         return replace(self, outputs=(*self.outputs, *more))
 
 
 #: Part of every worker; counts nothing.
-SYSTEM_BOLT: Final = Component(SYSTEM, "bolt", (), (), (1.0,))
+SYSTEM_BOLT: Final = SimulatedComponent(SYSTEM, "bolt", (), (), (1.0,))
 
 
 def make_components(
     random: Random, *, workers: int, bolts: int, executors: float, streams: int
-) -> list[Component]:
+) -> list[SimulatedComponent]:
     """Return the components of a topology, sorted by id, with tasks from 1."""
     spouts = random.choice((1, 1, 2)) if bolts > 1 else 1
     ids = [_named(_SPOUTS, number) for number in range(spouts)]
@@ -179,7 +179,7 @@ class _Flow:
         self._open += [(id_, stream) for stream in outputs]
 
     def _take(self) -> list[Input]:
-        """Choose the inputs of a bolt: a stream without a taker, and perhaps another one."""
+        """Choose the inputs of a bolt: a stream without a taker, and perhaps another stream."""
         random = self._random
         chosen = [self._open.pop(0)] if self._open else []
         known = [(id_, stream) for id_, made in self._outputs.items() for stream in made]
@@ -194,10 +194,10 @@ class _Flow:
             for id_, stream in chosen
         ]
 
-    def components(self) -> list[Component]:
+    def components(self) -> list[SimulatedComponent]:
         return [self._component(id_) for id_ in self._inputs]
 
-    def _component(self, id_: str) -> Component:
+    def _component(self, id_: str) -> SimulatedComponent:
         random, inputs = self._random, self._inputs[id_]
         shares = _shares(random, self._executors[id_])
         outputs = [
@@ -207,14 +207,14 @@ class _Flow:
         if not inputs:
             outputs.append(Output(_ACK_INIT, sum(o.rate for o in outputs), 1))
             complete_ms = random.uniform(5.0, 200.0)
-            return Component(
+            return SimulatedComponent(
                 id_, "spout", (), tuple(outputs), shares, complete_ms=complete_ms, failing=0.001
             )
         executed = sum(i.rate for i in inputs)
         outputs.append(Output(_ACK_ACK, executed, 1))
         busiest = sum(i.rate * i.slow for i in inputs) * max(shares)
         execute_ms = min(random.uniform(0.05, 0.5) * 1000.0 / busiest, 200.0)
-        return Component(
+        return SimulatedComponent(
             id_,
             "bolt",
             tuple(inputs),
@@ -226,7 +226,7 @@ class _Flow:
         )
 
 
-def _acker(components: list[Component], workers: int) -> Component:
+def _acker(components: list[SimulatedComponent], workers: int) -> SimulatedComponent:
     inputs = [
         Input(c.id, o.stream, o.rate, 1.0 + number / 100.0)
         for number, c in enumerate(components)
@@ -236,7 +236,7 @@ def _acker(components: list[Component], workers: int) -> Component:
     roots = sum(i.rate for i in inputs if i.stream == _ACK_INIT)
     shares = (1.0 / workers,) * workers
     outputs = (Output(_ACK_ACK, roots, 1),)
-    return Component(
+    return SimulatedComponent(
         ACKER, "bolt", tuple(inputs), outputs, shares, execute_ms=0.01, process_ms=0.01
     )
 
@@ -338,10 +338,10 @@ _FIRST_PORT: Final = 6700
 
 
 @dataclass(frozen=True, slots=True)
-class Executor:
-    """An executor: its component, task, and share of the component's work."""
+class SimulatedExecutor:
+    """An executor: component, task, and share of the component's work."""
 
-    component: Component
+    component: SimulatedComponent
     task: int
     share: float
 
@@ -362,11 +362,11 @@ class Growth:
 
 
 @dataclass(slots=True)
-class Topology:
-    """A topology, with its planted troubles."""
+class SimulatedTopology:
+    """A topology with planted troubles."""
 
     storm_id: str
-    components: list[Component]
+    components: list[SimulatedComponent]
     activity: Activity
     #: First slots of the workers.
     slots: list[paths.Slot]
@@ -381,10 +381,10 @@ class Topology:
         """The topology's name, without number and time."""
         return self.storm_id.rsplit("-", 2)[0]
 
-    def workers(self) -> list[tuple[Executor, ...]]:
+    def workers(self) -> list[tuple[SimulatedExecutor, ...]]:
         """Return the executors of each worker: every n-th, as Storm spreads them."""
         every = [
-            Executor(component, component.first_task + number, share)
+            SimulatedExecutor(component, component.first_task + number, share)
             for component in self.components
             for number, share in enumerate(component.shares)
         ]
@@ -392,18 +392,18 @@ class Topology:
         return [(_SYSTEM, *every[worker::count]) for worker in range(count)]
 
 
-_SYSTEM: Final = Executor(SYSTEM_BOLT, -1, 1.0)
+_SYSTEM: Final = SimulatedExecutor(SYSTEM_BOLT, -1, 1.0)
 
 
 @dataclass(frozen=True, slots=True)
-class Cluster:
+class SimulatedCluster:
     """Node ids and topologies."""
 
     nodes: list[str]
-    topologies: list[Topology]
+    topologies: list[SimulatedTopology]
 
 
-def plan(profile: Profile, *, seed: int, now: float) -> Cluster:
+def plan(profile: Profile, *, seed: int, now: float) -> SimulatedCluster:
     """Return a cluster, which depends only on `seed` except for the time in topologies' ids.
 
     `now` is the time of submission, in seconds since 1970.
@@ -427,9 +427,11 @@ def plan(profile: Profile, *, seed: int, now: float) -> Cluster:
             phase=random.uniform(0.0, 6.28),
         )
         storm_id = f"{PREFIX}{seed}-{number:03d}-{number}-{int(now)}"
-        topologies.append(Topology(storm_id, made, activity, slots[taken : taken + workers]))
+        topologies.append(
+            SimulatedTopology(storm_id, made, activity, slots[taken : taken + workers])
+        )
         taken += workers
-    return Cluster(nodes, topologies)
+    return SimulatedCluster(nodes, topologies)
 
 
 def _node(random: Random, number: int) -> str:

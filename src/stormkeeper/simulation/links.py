@@ -21,7 +21,7 @@ from stormkeeper.pacemaker.client.pool_writes import Placement
 from stormkeeper.pacemaker.client.protocol import Backoff
 from stormkeeper.pacemaker.wire import MessageType, PacemakerFrameSplitter, decode
 from stormkeeper.pacemaker.wire.message_codec import encode_acknowledgement, encode_pulse_around
-from stormkeeper.simulation.model import Beat
+from stormkeeper.simulation.model import SimulatedBeat
 
 #: Message ids go from 0 to 99, as in Storm's client.
 _IDS: Final = 100
@@ -31,7 +31,7 @@ _TAKEN: Final = [
 
 
 class Link:
-    """A choice of a server, and the connection to it."""
+    """A connection to a chosen server."""
 
     def __init__(
         self,
@@ -39,8 +39,8 @@ class Link:
         random: Random,
         *,
         clock: Callable[[], float],
-        taken: Callable[[Beat, str], None],
-        failed: Callable[[Beat, str], None],
+        taken: Callable[[SimulatedBeat, str], None],
+        failed: Callable[[SimulatedBeat, str], None],
     ) -> None:
         self.clock = clock
         self.failed = failed
@@ -52,13 +52,13 @@ class Link:
         self._left: set[_Wire] = set()
         self._connecting: asyncio.Task[None] | None = None
         self._looking: asyncio.Task[None] | None = None
-        self._waiting: deque[Beat] = deque()
+        self._waiting: deque[SimulatedBeat] = deque()
         self._retry_at = 0.0
         #: Failures since the last acknowledgement.
         self._failures = 0
         self._reason = "no connection was made"
 
-    def send(self, beat: Beat) -> None:
+    def send(self, beat: SimulatedBeat) -> None:
         """Queue a heartbeat for the next `flush`, or until there is a connection."""
         if self._wire is None:
             self._waiting.append(beat)
@@ -71,7 +71,7 @@ class Link:
             self._wire.flush()
 
     def look(self, now: float) -> None:
-        """Connect, time out, or return to the home server: call it several times a second.
+        """Connect, time out, or return to the home server; to be called several times a second.
 
         All answers that arrived by `now` must have been read.
         """
@@ -141,7 +141,7 @@ class Link:
         self._failures += 1
         self._retry_at = self.clock() + self._backoff.failed()
 
-    def took(self, beat: Beat, wire: _Wire) -> None:
+    def took(self, beat: SimulatedBeat, wire: _Wire) -> None:
         """Record an acknowledgement."""
         if self._failures and wire is self._wire:
             self._failures = 0
@@ -149,8 +149,8 @@ class Link:
             self._placement.took(wire.address, self._placement.current, self.clock())
         self._taken(beat, wire.server)
 
-    def lost(self, wire: _Wire, beats: list[Beat], reason: str) -> None:
-        """Record the end of a connection; its heartbeats go to another server."""
+    def lost(self, wire: _Wire, beats: list[SimulatedBeat], reason: str) -> None:
+        """Record the end of a connection, and send unanswered heartbeats to another server."""
         self._left.discard(wire)
         if wire is self._wire:
             self._wire = None
@@ -161,7 +161,7 @@ class Link:
 
 
 class _Wire(asyncio.Protocol):
-    """A connection to one server."""
+    """A connection to a server."""
 
     def __init__(self, link: Link, server: str, address: Address) -> None:
         self.server = server
@@ -169,7 +169,7 @@ class _Wire(asyncio.Protocol):
         self._link = link
         self._transport: asyncio.Transport | None = None
         self._splitter = PacemakerFrameSplitter()
-        self._unanswered: deque[tuple[int, Beat]] = deque()
+        self._unanswered: deque[tuple[int, SimulatedBeat]] = deque()
         self._unsent: list[bytes] = []
         self._next_id = 0
         self._alive_at = 0.0
@@ -180,7 +180,7 @@ class _Wire(asyncio.Protocol):
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
 
-    def send(self, beat: Beat) -> None:
+    def send(self, beat: SimulatedBeat) -> None:
         id_, self._next_id = self._next_id, (self._next_id + 1) % _IDS
         start, end = beat.start, beat.end
         before, after = encode_pulse_around(id_, beat.path.encode(), len(start) + len(end))
@@ -205,7 +205,7 @@ class _Wire(asyncio.Protocol):
         if self._unanswered and now - self._alive_at >= TRY_TIMEOUT:
             self._give_up(f"no answer within {TRY_TIMEOUT:g} s")
 
-    def abandon(self) -> list[Beat]:
+    def abandon(self) -> list[SimulatedBeat]:
         """Abort the connection; returns the unanswered heartbeats."""
         beats = [beat for _, beat in self._unanswered]
         self._unanswered.clear()

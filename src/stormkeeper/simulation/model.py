@@ -17,7 +17,12 @@ from typing import Any, Final
 from stormkeeper import paths
 from stormkeeper.simulation.activity import begins, spans, wavering
 from stormkeeper.simulation.bodies import Opened, Template, head, stats, values
-from stormkeeper.simulation.cluster import Cluster, Component, Executor, Topology
+from stormkeeper.simulation.cluster import (
+    SimulatedCluster,
+    SimulatedComponent,
+    SimulatedExecutor,
+    SimulatedTopology,
+)
 from stormkeeper.thrift.compression import Compression
 from stormkeeper.thrift.serialization import Release
 
@@ -44,8 +49,8 @@ _OF_BOLTS: Final = ("acked", "failed", "process_ms_avg", "executed", "execute_ms
 
 
 @dataclass(slots=True)
-class Beat:
-    """A heartbeat, from when it is due until the acknowledgement of another one of its worker.
+class SimulatedBeat:
+    """A heartbeat, from the due time until the acknowledgement of the worker's next heartbeat.
 
     `start` and `end` are its bytes: the part that changes with the counters, and the times.
     `counted_at` is the time of its counters, `sent_at` the send time by a correct clock.
@@ -75,7 +80,7 @@ class Beat:
 
 
 class Worker:
-    """One life of a worker, from its start to its end.
+    """A life of a worker, from start to end.
 
     Parameters
     ----------
@@ -102,9 +107,9 @@ class Worker:
 
     def __init__(
         self,
-        topology: Topology,
+        topology: SimulatedTopology,
         slot: paths.Slot,
-        executors: tuple[Executor, ...],
+        executors: tuple[SimulatedExecutor, ...],
         started: float,
     ) -> None:
         self.topology = topology
@@ -120,16 +125,18 @@ class Worker:
         self.opened: Opened | None = None
         self.counted_at = 0.0
         #: The unanswered heartbeat.
-        self.under_way: Beat | None = None
+        self.under_way: SimulatedBeat | None = None
         #: The last acknowledged heartbeat.
-        self.taken: Beat | None = None
+        self.taken: SimulatedBeat | None = None
         self.taken_beats = 0
         self.failed = 0
         #: Why it ended, while its last heartbeat is unanswered.
         self.ending = ""
 
-    def numbers(self, at: float) -> Iterator[tuple[Executor, Component, list[float]]]:
-        """Yield each executor with its component and its numbers as `values` has them."""
+    def numbers(
+        self, at: float
+    ) -> Iterator[tuple[SimulatedExecutor, SimulatedComponent, list[float]]]:
+        """Yield each executor with component and numbers, as of `values`."""
         topology = self.topology
         since = begins(self.started, at)
         usual = spans(topology.activity, since, at)
@@ -219,7 +226,7 @@ def _by_source(by_window: dict[str, dict[Any, Any]]) -> dict[str, list[list[Any]
 
 @dataclass(slots=True)
 class Seat:
-    """A place in the period, and its worker; None after the worker's end."""
+    """A place in the period with a worker; None after the worker's end."""
 
     phase: float
     worker: Worker | None
@@ -228,7 +235,7 @@ class Seat:
 
 
 @dataclass(slots=True)
-class Tally:
+class HeartbeatCounts:
     """Counts of heartbeats.
 
     `left_out` were due and not sent: the one before was unanswered, or they were long overdue.
@@ -254,7 +261,7 @@ class Simulation:
 
     def __init__(
         self,
-        cluster: Cluster,
+        cluster: SimulatedCluster,
         writer: Writer,
         *,
         period_secs: float,
@@ -265,7 +272,7 @@ class Simulation:
         tells_counters: bool = True,
     ) -> None:
         self.cluster = cluster
-        self.tally = Tally()
+        self.tally = HeartbeatCounts()
         self._writer = writer
         self._period = period_secs
         self._count_every = count_every
@@ -290,9 +297,9 @@ class Simulation:
     def _first(
         self,
         random: Random,
-        topology: Topology,
+        topology: SimulatedTopology,
         slot: paths.Slot,
-        executors: tuple[Executor, ...],
+        executors: tuple[SimulatedExecutor, ...],
         now: float,
     ) -> Seat:
         worker = self._new(topology, slot, executors, now - random.uniform(60.0, _OLDEST_SECS))
@@ -300,7 +307,11 @@ class Simulation:
         return Seat(random.uniform(0.0, self._period), worker)
 
     def _new(
-        self, topology: Topology, slot: paths.Slot, executors: tuple[Executor, ...], at: float
+        self,
+        topology: SimulatedTopology,
+        slot: paths.Slot,
+        executors: tuple[SimulatedExecutor, ...],
+        at: float,
     ) -> Worker:
         worker = Worker(topology, slot, executors, at)
         worker.fast_secs = self._fast[slot.node]
@@ -309,7 +320,7 @@ class Simulation:
     # --- the schedule ----------------------------------------------------------------------------
 
     def prepare(self, now: float) -> Iterator[None]:
-        """Make every worker's first body, one per step."""
+        """Make a worker's first body per step."""
         for seat in self.seats:
             if seat.worker is not None:
                 self._writer.count(seat.worker, now)
@@ -323,7 +334,7 @@ class Simulation:
         """Schedule a call of `act`, which gets the time."""
         heapq.heappush(self._agenda, (when, next(self._numbers), act))
 
-    def due(self, now: float) -> Iterator[Beat]:
+    def due(self, now: float) -> Iterator[SimulatedBeat]:
         """Yield the heartbeats due by `now`, after scheduled calls.
 
         A heartbeat that is overdue by more than a period is left out, so that there are no bursts.
@@ -350,18 +361,20 @@ class Simulation:
                 self._writer.count(worker, now)
             yield self._beat(worker, due, now)
 
-    def _beat(self, worker: Worker, due: float, now: float) -> Beat:
+    def _beat(self, worker: Worker, due: float, now: float) -> SimulatedBeat:
         assert worker.opened is not None
         time_secs = int(now) + worker.fast_secs
         uptime_secs = int(now - worker.started)
         start, end = worker.opened.start, worker.opened.end(time_secs, uptime_secs)
-        beat = Beat(worker, start, end, due, now, worker.counted_at, time_secs, uptime_secs)
+        beat = SimulatedBeat(
+            worker, start, end, due, now, worker.counted_at, time_secs, uptime_secs
+        )
         worker.under_way = beat
         self.tally.sent += 1
         self.tally.bytes += len(start) + len(end)
         return beat
 
-    def acknowledged(self, beat: Beat, server: str, now: float) -> None:
+    def acknowledged(self, beat: SimulatedBeat, server: str, now: float) -> None:
         """Record the acknowledgement of a heartbeat by a server."""
         self.tally.acknowledged += 1
         worker = beat.worker
@@ -377,8 +390,8 @@ class Simulation:
                 self._tell({"event": "server_changed", "at": now, **named(worker), **moved})
         self._settled(worker, now)
 
-    def failed(self, beat: Beat, now: float) -> None:
-        """Record a heartbeat without an acknowledgement; a server may have it nevertheless."""
+    def failed(self, beat: SimulatedBeat, now: float) -> None:
+        """Record a heartbeat without an acknowledgement, which a server may have nevertheless."""
         self.tally.failed += 1
         beat.worker.failed += 1
         self._settled(beat.worker, now)
@@ -400,7 +413,7 @@ class Simulation:
         return self._new(worker.topology, slot, worker.executors, now)
 
     def stop(self, seat: Seat, why: str, now: float) -> Worker | None:
-        """End the worker of a seat, and return it; None if the seat is empty."""
+        """End and return the worker of a seat; None for an empty seat."""
         worker, seat.worker = seat.worker, None
         if worker is not None:
             worker.ending = why
@@ -462,8 +475,8 @@ def named(worker: Worker) -> dict[str, Any]:
 
 
 def _each(
-    cluster: Cluster,
-) -> Iterator[tuple[Topology, tuple[paths.Slot, tuple[Executor, ...]]]]:
+    cluster: SimulatedCluster,
+) -> Iterator[tuple[SimulatedTopology, tuple[paths.Slot, tuple[SimulatedExecutor, ...]]]]:
     for topology in cluster.topologies:
         for worker in zip(topology.slots, topology.workers(), strict=True):
             yield topology, worker

@@ -22,9 +22,9 @@ from stormkeeper.daemon.logs import counted
 from stormkeeper.errors import ConfigError, PacemakerUnavailableError, SimulationError
 from stormkeeper.pacemaker.client.pool import PacemakerPool, connect
 from stormkeeper.simulation import cluster
-from stormkeeper.simulation.cluster import Profile, Topology
+from stormkeeper.simulation.cluster import Profile, SimulatedTopology
 from stormkeeper.simulation.links import Link
-from stormkeeper.simulation.model import Beat, Simulation, Writer
+from stormkeeper.simulation.model import SimulatedBeat, Simulation, Writer
 from stormkeeper.simulation.troubles import ROUND_SECS, Troubles
 from stormkeeper.thrift.serialization import Release, compression_for, release_for
 
@@ -46,7 +46,7 @@ _NAMES_SHOWN: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class SimulationOptions:
     """Options of a simulation.
 
     Parameters
@@ -73,7 +73,7 @@ class Options:
 
 def run(
     conf: Conf,
-    options: Options,
+    options: SimulationOptions,
     truth_at: Path | None,
     stop: StopSignals,
     say: Callable[[str], None],
@@ -161,7 +161,7 @@ class _Run:
     def __init__(
         self,
         conf: Conf,
-        options: Options,
+        options: SimulationOptions,
         pool: PacemakerPool,
         truth: Truth,
         say: Callable[[str], None],
@@ -308,10 +308,10 @@ class _Run:
             await self._look(self._clock())
             await asyncio.sleep(_TICK_SECS)
 
-    def _taken(self, beat: Beat, server: str) -> None:
+    def _taken(self, beat: SimulatedBeat, server: str) -> None:
         self._simulation.acknowledged(beat, server, self._clock())
 
-    def _failed(self, beat: Beat, reason: str) -> None:
+    def _failed(self, beat: SimulatedBeat, reason: str) -> None:
         self._reason = reason
         self._simulation.failed(beat, self._clock())
 
@@ -343,7 +343,7 @@ class _Run:
 
 
 class Truth:
-    """A file of events, one JSON object per line; without a path, events are dropped.
+    """A file of events as JSON lines; without a path, events are dropped.
 
     Raises `SimulationError` if the file cannot be made.
     """
@@ -406,8 +406,8 @@ class Truth:
         )
 
 
-def of_topologies(topologies: list[Topology], at: float) -> Iterator[dict[str, Any]]:
-    """Yield an event per topology, with its components."""
+def of_topologies(topologies: list[SimulatedTopology], at: float) -> Iterator[dict[str, Any]]:
+    """Yield an event per topology, with components."""
     for topology in topologies:
         yield {
             "event": "topology",

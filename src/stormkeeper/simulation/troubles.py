@@ -1,4 +1,4 @@
-"""Troubles of a simulated cluster, one of each kind per round, from a seed.
+"""Troubles of a simulated cluster from a seed, each kind once per round.
 
 ========================  ==========================================================================
 ``worker_died``           a worker beats no more; its last pulse stays
@@ -23,7 +23,7 @@ from typing import Any, Final
 
 from stormkeeper import paths
 from stormkeeper.simulation.activity import Change, Ramp
-from stormkeeper.simulation.cluster import Component, Growth, Topology
+from stormkeeper.simulation.cluster import Growth, SimulatedComponent, SimulatedTopology
 from stormkeeper.simulation.model import Seat, Simulation, Tell, Worker, named
 
 #: Length of a round of an endless simulation.
@@ -101,8 +101,8 @@ class Troubles:
         return seat
 
     def _topology(
-        self, *, alone: bool, fits: Callable[[Topology], bool] = lambda _: True
-    ) -> Topology | None:
+        self, *, alone: bool, fits: Callable[[SimulatedTopology], bool] = lambda _: True
+    ) -> SimulatedTopology | None:
         """Choose a topology; `alone`: only one without a trouble."""
         living = [
             topology
@@ -288,11 +288,11 @@ _KINDS: Final[Sequence[Callable[[Troubles, float, float], None]]] = (
 )
 
 
-def _bolts(topology: Topology) -> list[Component]:
+def _bolts(topology: SimulatedTopology) -> list[SimulatedComponent]:
     return [c for c in topology.components if c.kind == "bolt" and not c.is_system]
 
 
-def _widest(topology: Topology) -> Component | None:
+def _widest(topology: SimulatedTopology) -> SimulatedComponent | None:
     """Return the bolt with the most executors, if these are three or more."""
     widest = max(_bolts(topology), key=lambda bolt: len(bolt.shares))
     return widest if len(widest.shares) >= 3 else None
