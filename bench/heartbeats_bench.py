@@ -18,7 +18,7 @@ from pacemaker.servers import HOST, Stormkeeper
 
 from pacemaker import compiling, running
 from stormkeeper.conf import Address
-from stormkeeper.heartbeats.pacemaker import PacemakerHeartbeats
+from stormkeeper.heartbeats.stores import PacemakerHeartbeats
 from stormkeeper.pacemaker.client.pool import PacemakerPool
 
 RESULTS = Path(__file__).resolve().parent / "results" / "heartbeats.json"

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stormkeeper.blobs import keys
-from stormkeeper.blobs.sync_plan import BlobSnapshot, Fetch, Missing, plan
+from stormkeeper.blobs.sync_plan import BlobFetch, BlobSnapshot, Missing, plan
 from stormkeeper.state.storm.blob_records import BlobEntry, BlobRecord
 
 WC = "wc-1-1700000000"
@@ -34,12 +34,12 @@ def test_there_is_nothing_to_do_where_all_is_well():
 
 def test_what_others_have_is_fetched_from_them():
     found = plan(snapshot({}, {"a": entry(record(), alive=["him", "you"], held=["who"])}))
-    assert found.fetch == (Fetch("a", record(), ("him", "you")),)
+    assert found.fetch == (BlobFetch("a", record(), ("him", "you")),)
 
 
 def test_a_newer_version_is_fetched():
     entries = {"a": entry(record(2), alive=["you"])}
-    assert plan(snapshot({"a": record(1)}, entries)).fetch == (Fetch("a", record(2), ("you",)),)
+    assert plan(snapshot({"a": record(1)}, entries)).fetch == (BlobFetch("a", record(2), ("you",)),)
 
 
 def test_other_bytes_in_the_same_version_are_fetched():
@@ -50,7 +50,7 @@ def test_other_bytes_in_the_same_version_are_fetched():
 def test_who_failed_is_left_alone_for_all_blobs_or_for_one():
     entries = {name: entry(record(), alive=["him", "you"]) for name in "ab"}
     found = plan(snapshot({}, entries, resting={"him"}, refused={("you", "a")}))
-    assert found.fetch == (Fetch("b", record(), ("you",)),)
+    assert found.fetch == (BlobFetch("b", record(), ("you",)),)
     assert found.awaited == (), "somebody has it, and is asked again by and by"
 
 

@@ -27,11 +27,11 @@ class Observer:
 
     def __init__(self, servers: Sequence[str], *, timeout_secs: float) -> None:
         self._servers = servers
-        self._limits = liveness.Limits(timeout_secs / 2, timeout_secs)
+        self._limits = liveness.LivenessLimits(timeout_secs / 2, timeout_secs)
         self._lock = threading.Lock()
         self._over = threading.Event()
-        self._rows: list[liveness.Row] = []
-        self._news: dict[str, tuple[list[liveness.Beat], liveness.Server]] = {}
+        self._rows: list[liveness.WorkerLiveness] = []
+        self._news: dict[str, tuple[list[liveness.WorkerBeat], liveness.ServerHorizon]] = {}
         self._last: dict[str, float] = {}
         #: Longest time between two receipts, by path, in seconds.
         self.silences: dict[str, float] = {}
@@ -80,7 +80,7 @@ class Observer:
                 except StormkeeperError:
                     with self._lock:
                         beats, _ = self._news.get(server, ([], None))
-                        self._news[server] = (beats, liveness.Server(False, None))
+                        self._news[server] = (beats, liveness.ServerHorizon(False, None))
                     continue
                 assert info is not None
                 with self._lock:
@@ -98,7 +98,7 @@ class Observer:
                         where = paths.parse_workerbeat(change.path)
                         assert where is not None
                         beats.append(
-                            liveness.Beat(
+                            liveness.WorkerBeat(
                                 where,
                                 server,
                                 instance,
@@ -108,7 +108,7 @@ class Observer:
                         )
                     self._news[server] = (
                         beats,
-                        liveness.Server(True, info.horizon_ms / 1000),
+                        liveness.ServerHorizon(True, info.horizon_ms / 1000),
                     )
 
     def _judge(self) -> None:

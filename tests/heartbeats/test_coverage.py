@@ -4,8 +4,8 @@ import time
 from stormkeeper.conf import Address
 from stormkeeper.errors import PacemakerUnavailableError
 from stormkeeper.heartbeats import coverage
+from stormkeeper.heartbeats.change_pages import WITHOUT_REVISIONS, Position
 from stormkeeper.heartbeats.coverage import unproven_on
-from stormkeeper.heartbeats.following import WITHOUT_REVISIONS, Position
 from stormkeeper.pacemaker.client import PacemakerClient
 from stormkeeper.thrift.pacemaker import ServerInfo
 from support.heartbeats import heartbeat, path

@@ -5,27 +5,27 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from stormkeeper.heartbeats.liveness import (
-    Beat,
-    Limits,
-    Server,
+    LivenessLimits,
+    ServerHorizon,
     Status,
     Tombstone,
+    WorkerBeat,
     status,
     step,
     unseen,
 )
 from stormkeeper.paths import WorkerId
 
-LIMITS = Limits(late_secs=9, timeout_secs=30, forget_secs=3600)
+LIMITS = LivenessLimits(late_secs=9, timeout_secs=30, forget_secs=3600)
 W, V = WorkerId("wc-1-17", "node", 6700), WorkerId("wc-1-17", "node", 6701)
 A, B = "a:6699", "b:6699"
-LONG = Server(reachable=True, horizon_secs=1e6)
-DOWN = Server(reachable=False, horizon_secs=None)
-JAVA = Server(reachable=True, horizon_secs=None)
+LONG = ServerHorizon(reachable=True, horizon_secs=1e6)
+DOWN = ServerHorizon(reachable=False, horizon_secs=None)
+JAVA = ServerHorizon(reachable=True, horizon_secs=None)
 
 
 def beat(at, server=A, worker=W, *, instance="x", revision=None, time_secs=None):
-    return Beat(
+    return WorkerBeat(
         worker,
         server,
         instance,
@@ -36,7 +36,7 @@ def beat(at, server=A, worker=W, *, instance="x", revision=None, time_secs=None)
 
 
 def java(time_secs, server=A, worker=W):
-    return Beat(worker, server, None, None, None, time_secs)
+    return WorkerBeat(worker, server, None, None, None, time_secs)
 
 
 class Table:
@@ -74,14 +74,14 @@ def test_ages_and_their_status(age, expected):
 
 def test_a_topologys_own_timeout_holds_where_it_is_longer():
     own = {"patient-1-17": 120, "hasty-1-17": 10}
-    limits = Limits(late_secs=9, timeout_secs=30, timeouts=own)
+    limits = LivenessLimits(late_secs=9, timeout_secs=30, timeouts=own)
     workers = [WorkerId(storm_id, "node", 6700) for storm_id in own]
     table = Table(limits).at(0, *(beat(0, worker=worker) for worker in workers))
     table.at(29)
     assert [table[worker].status for worker in workers] == [Status.LATE, Status.LATE]
     table.at(31)
     assert [table[worker].status for worker in workers] == [Status.LATE, Status.DEAD]
-    young = Server(reachable=True, horizon_secs=100)
+    young = ServerHorizon(reachable=True, horizon_secs=100)
     table.at(121, a=young)
     assert table[workers[0]].status == Status.UNPROVEN, "nobody vouches for so long a silence"
     assert table.at(122)[workers[0]].status == Status.DEAD
@@ -164,10 +164,10 @@ def test_nobody_dies_while_no_server_answers():
 def test_a_restarted_server_gives_its_workers_the_time_to_come_back(others):
     table = Table().at(1000, beat(1000, A)).at(1100, a=DOWN, b=others)
     for horizon in (0, 10, 30):
-        young = Server(reachable=True, horizon_secs=horizon)
+        young = ServerHorizon(reachable=True, horizon_secs=horizon)
         table.at(1100 + horizon, a=young, b=others)
         assert table[W].status is Status.UNPROVEN
-    table.at(1131, a=Server(reachable=True, horizon_secs=31), b=others)
+    table.at(1131, a=ServerHorizon(reachable=True, horizon_secs=31), b=others)
     assert table[W].status is Status.DEAD
 
 
@@ -200,7 +200,7 @@ def test_who_was_at_a_server_that_is_down_is_shown_however_long_that_lasts():
 def test_death_stays_proven_when_servers_go_down_or_restart_later():
     table = Table().at(1000, beat(1000)).at(1031)
     assert table[W].status is Status.DEAD
-    for server in (DOWN, Server(reachable=True, horizon_secs=1)):
+    for server in (DOWN, ServerHorizon(reachable=True, horizon_secs=1)):
         row = table.at(1040, a=server)[W]
         assert row.status is Status.DEAD
 
@@ -299,7 +299,7 @@ def test_a_clock_that_is_set_back_does_not_make_a_worker_dead():
 
 @pytest.mark.parametrize("clock", [-(2**63), -1, 0])
 def test_a_clock_of_before_the_epoch_is_one_that_is_behind(clock):
-    table = Table(Limits(9, 30, forget_secs=2000)).at(1000, java(clock), a=JAVA)
+    table = Table(LivenessLimits(9, 30, forget_secs=2000)).at(1000, java(clock), a=JAVA)
     assert (table[W].last_seen, table[W].status) == (0, Status.DEAD)
 
 
@@ -416,7 +416,7 @@ class World:
             instance = str(self.started[server])
             ahead = self.random.choice([-3600, -31, 0, 31, 3600])
             horizon = self.now - self.started[server]
-            servers[server] = Server(reachable=True, horizon_secs=horizon, ahead_secs=ahead)
+            servers[server] = ServerHorizon(reachable=True, horizon_secs=horizon, ahead_secs=ahead)
             known, after = self.read[server]
             after = after if known == instance else 0
             beats += [
@@ -502,8 +502,8 @@ def test_a_completed_worker_is_forgotten_as_a_dead_one_is():
     [
         ({A: LONG, B: LONG}, Status.DEAD),
         ({A: LONG, B: DOWN}, Status.UNPROVEN),
-        ({A: LONG, B: Server(reachable=True, horizon_secs=30)}, Status.UNPROVEN),
-        ({A: LONG, B: Server(reachable=True, horizon_secs=30.1)}, Status.DEAD),
+        ({A: LONG, B: ServerHorizon(reachable=True, horizon_secs=30)}, Status.UNPROVEN),
+        ({A: LONG, B: ServerHorizon(reachable=True, horizon_secs=30.1)}, Status.DEAD),
         ({A: LONG, B: JAVA}, Status.DEAD),
         ({A: JAVA, B: DOWN}, Status.UNPROVEN),
         ({}, Status.UNPROVEN),

@@ -11,8 +11,8 @@ from stormkeeper.errors import (
     PacemakerClosedError,
     PacemakerUnavailableError,
 )
-from stormkeeper.heartbeats.following import WITHOUT_REVISIONS
-from stormkeeper.heartbeats.pacemaker import PacemakerHeartbeats
+from stormkeeper.heartbeats.change_pages import WITHOUT_REVISIONS
+from stormkeeper.heartbeats.stores import PacemakerHeartbeats
 from stormkeeper.pacemaker.client import PacemakerClient
 from stormkeeper.pacemaker.client.pool import PacemakerPool
 from support.heartbeats import path

@@ -1,7 +1,7 @@
 from concurrent.futures import ThreadPoolExecutor
 
 from stormkeeper.conf import Address
-from stormkeeper.heartbeats.following import Look
+from stormkeeper.heartbeats.change_pages import ServerReading
 from stormkeeper.local.pacemaker_watch import (
     ClusterWatcher,
     ComponentCounts,
@@ -22,7 +22,7 @@ def look(*beats, revisions=None):
         for port, beat in enumerate(beats, start=6700)
     ]
     page = page_of("x", changes, 5.0)
-    return Look([page], page.position, False, revisions or len(beats), ServerInfo())
+    return ServerReading([page], page.position, False, revisions or len(beats), ServerInfo())
 
 
 def test_a_pulse_overwritten_between_two_looks_is_counted():

@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 
 from stormkeeper import paths
+from stormkeeper.heartbeats.change_pages import Position
 from stormkeeper.heartbeats.coverage import Coverage
-from stormkeeper.heartbeats.following import Position
-from stormkeeper.heartbeats.liveness import Limits
-from stormkeeper.heartbeats.protocols import Heartbeat, Heartbeats
+from stormkeeper.heartbeats.liveness import LivenessLimits
+from stormkeeper.heartbeats.stores import Heartbeat, Heartbeats
 from stormkeeper.nimbus.lifecycle import Command, Event, after
 from stormkeeper.nimbus.round import RoundMemory, Timeouts, decide
 from stormkeeper.nimbus.scheduling import conversion
@@ -25,7 +25,7 @@ from stormkeeper.thrift.records import (
 )
 from support.clusters import EPOCH, NOW
 
-TIMES = Timeouts(monitor=10.0, launch=120.0, limits=Limits(9.0, 30.0), kept=300.0)
+TIMES = Timeouts(monitor=10.0, launch=120.0, limits=LivenessLimits(9.0, 30.0), kept=300.0)
 ID = "wc-1-1700000000"
 FACTS = TopologyFacts(queries=("q",), memory_mb=100.0, is_shared=False)
 SERVER = "a:6699"

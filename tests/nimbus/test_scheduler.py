@@ -8,7 +8,7 @@ import pytest
 
 from stormkeeper.conf import load
 from stormkeeper.errors import NotLeaderError, OutcomeUnknownError
-from stormkeeper.heartbeats.liveness import Limits
+from stormkeeper.heartbeats.liveness import LivenessLimits
 from stormkeeper.nimbus import lifecycle
 from stormkeeper.nimbus.cleanup import CheckpointRetention, Cleaner
 from stormkeeper.nimbus.conf_changes import ConfChanges
@@ -42,7 +42,7 @@ SHARED = "shared-3-1700000000"
 
 #: What happens by itself happens after an hour.
 HOUR = 3600.0
-TIMES = Timeouts(monitor=HOUR, launch=HOUR, limits=Limits(HOUR, HOUR), kept=HOUR)
+TIMES = Timeouts(monitor=HOUR, launch=HOUR, limits=LivenessLimits(HOUR, HOUR), kept=HOUR)
 
 
 def submitted(**conf):
@@ -199,7 +199,7 @@ def test_slot_is_reused_when_its_supervisor_frees_it(start, machine):
 
 def test_queries_with_shared_checkpoints_leave_a_lost_machine(start, machine, memory):
     """By time alone: nothing tells that a worker does not beat."""
-    nimbus = start(Timeouts(monitor=HOUR, launch=0.5, limits=Limits(0.1, 0.5), kept=HOUR))
+    nimbus = start(Timeouts(monitor=HOUR, launch=0.5, limits=LivenessLimits(0.1, 0.5), kept=HOUR))
     lost = StormClusterState(memory.open(), Codec())
     lost.supervisor_heartbeat(
         "lost", SupervisorInfo(1, "lost", "lost", [], [6700, 6701], stormkeeper="0.1.0")
@@ -217,7 +217,7 @@ def test_queries_with_shared_checkpoints_leave_a_lost_machine(start, machine, me
 
 def test_an_unclaimed_query_leaves_a_lost_machine(start, machine, memory):
     """And its worker can claim it no more."""
-    nimbus = start(Timeouts(monitor=HOUR, launch=0.5, limits=Limits(0.1, 0.5), kept=HOUR))
+    nimbus = start(Timeouts(monitor=HOUR, launch=0.5, limits=LivenessLimits(0.1, 0.5), kept=HOUR))
     lost = StormClusterState(memory.open(), Codec())
     lost.supervisor_heartbeat(
         "lost", SupervisorInfo(1, "lost", "lost", [], [6700], stormkeeper="0.1.0")

@@ -3,7 +3,7 @@ import logging
 import pytest
 
 from stormkeeper.heartbeats.coverage import Coverage
-from stormkeeper.heartbeats.protocols import Heartbeats
+from stormkeeper.heartbeats.stores import Heartbeats
 from stormkeeper.nimbus.scheduling.planning import Assign, FinishRebalance, Remove
 from stormkeeper.nimbus.status import StatusTracker
 from support.clusters import NOW, cluster, launch, supervisor, topology

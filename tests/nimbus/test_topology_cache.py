@@ -4,7 +4,7 @@ import pytest
 
 from stormkeeper.conf import load
 from stormkeeper.errors import BlobStorageError
-from stormkeeper.heartbeats.protocols import Heartbeats
+from stormkeeper.heartbeats.stores import Heartbeats
 from stormkeeper.nimbus.submitted import Submitted
 from stormkeeper.nimbus.topology_cache import TopologyCache
 from stormkeeper.state.storm.cluster import ClusterSnapshot

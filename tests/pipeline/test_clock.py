@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 import pyarrow as pa
 import pytest
 
-from stormkeeper.heartbeats.liveness import Limits
+from stormkeeper.heartbeats.liveness import LivenessLimits
 from stormkeeper.pipeline import table_updates, tables, worker_liveness
 from stormkeeper.pipeline.partitions import Clock
 from stormkeeper.pipeline.rollups import EXECUTOR_COUNTERS
@@ -14,7 +14,7 @@ from stormkeeper.pipeline.worker_reports import WORKER_REPORTS
 from support.heartbeats import change_of, heartbeat, path, spout
 from support.one_query import NOW, Machine
 
-LIMITS = Limits(9, 30, forget_secs=600)
+LIMITS = LivenessLimits(9, 30, forget_secs=600)
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stormkeeper.heartbeats.liveness import Limits
+from stormkeeper.heartbeats.liveness import LivenessLimits
 from stormkeeper.pipeline import rows, table_updates, tables
 from stormkeeper.pipeline.aggregation import COUNTED
 from stormkeeper.pipeline.executor_counters import (
@@ -335,7 +335,7 @@ def test_no_task_is_left_to_two(drawn):
 
 
 def test_an_executor_that_was_moved_counts_once():
-    machine = Machine(table_updates.statistics_tables(Limits(9, 30), period_secs=3.0))
+    machine = Machine(table_updates.statistics_tables(LivenessLimits(9, 30), period_secs=3.0))
 
     def beat(node, emitted, uptime, revision, tasks=((1, 1), (2, 2))):
         executors = {each: spout(emitted) for each in tasks}

@@ -7,8 +7,8 @@ import pyarrow as pa
 import pytest
 
 from stormkeeper.conf import defaults
+from stormkeeper.heartbeats.change_pages import Position
 from stormkeeper.heartbeats.coverage import Coverage
-from stormkeeper.heartbeats.following import Position
 from stormkeeper.history.component_stats import course
 from stormkeeper.history.database import HistoryDatabase
 from stormkeeper.history.manifest import Origin

@@ -5,13 +5,19 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from stormkeeper.heartbeats import liveness
-from stormkeeper.heartbeats.liveness import Beat, Limits, Row, Server, Tombstone
+from stormkeeper.heartbeats.liveness import (
+    LivenessLimits,
+    ServerHorizon,
+    Tombstone,
+    WorkerBeat,
+    WorkerLiveness,
+)
 from stormkeeper.paths import WorkerId
 from stormkeeper.pipeline import liveness_columns, rows
 from stormkeeper.pipeline.liveness_columns import WORKERS, places, rows_of, step, worker_keys
 from stormkeeper.pipeline.rows import TYPED
 
-LIMITS = Limits(late_secs=9, timeout_secs=30, forget_secs=100, timeouts={"own-2-17": 60.0})
+LIMITS = LivenessLimits(late_secs=9, timeout_secs=30, forget_secs=100, timeouts={"own-2-17": 60.0})
 NOW = 1_772_366_400.0
 SERVERS = ["a:6699", "b:6699"]
 ONE, OTHER, OWN = (
@@ -20,13 +26,13 @@ ONE, OTHER, OWN = (
 )
 SECS = st.sampled_from([0.0, 0.25, 5.0, 9.0, 9.5, 29.0, 31.0, 60.0, 101.0, 110.0])
 
-LONG, YOUNG = (Server(reachable=True, horizon_secs=secs) for secs in (1e6, 1.0))
-DOWN, JAVA = (Server(reachable=is_up, horizon_secs=None) for is_up in (False, True))
+LONG, YOUNG = (ServerHorizon(reachable=True, horizon_secs=secs) for secs in (1e6, 1.0))
+DOWN, JAVA = (ServerHorizon(reachable=is_up, horizon_secs=None) for is_up in (False, True))
 
 servers = st.dictionaries(
     st.sampled_from([*SERVERS, "c:6699"]),
     st.builds(
-        Server,
+        ServerHorizon,
         st.booleans() | st.just(value=True),
         st.sampled_from([None, 1.0, 30.5, 1e6, 1e6, 1e6]),
         st.sampled_from([0.0, 0.0, -60.5, 60.5]),
@@ -40,7 +46,7 @@ revisions = st.sampled_from([1, 2, 3, 4, None])
 def beats(draw):
     ago, server = draw(SECS), draw(st.sampled_from(SERVERS))
     java = draw(st.sampled_from([False, False, False, True]))
-    return Beat(
+    return WorkerBeat(
         draw(st.sampled_from([ONE, OTHER, OWN])),
         server,
         None if java else draw(instances),
@@ -77,41 +83,41 @@ def columns(found):
 @given(st.lists(batches, min_size=1, max_size=5))
 @example(
     [  # a worker goes over while others stay, and the server that it left is gone
-        (1.0, [Beat(one, "a:6699", "x", 1, 0.0) for one in (ONE, OTHER)], [], {}),
-        (5.0, [Beat(ONE, "b:6699", "x", 1, 0.0)], [], {}),
+        (1.0, [WorkerBeat(one, "a:6699", "x", 1, 0.0) for one in (ONE, OTHER)], [], {}),
+        (5.0, [WorkerBeat(ONE, "b:6699", "x", 1, 0.0)], [], {}),
         (60.0, [], [], {"a:6699": DOWN, "b:6699": LONG, "c:6699": YOUNG}),
     ]
 )
 @example(
     [  # a server is started anew, and counts from 1 again
-        (1.0, [Beat(ONE, "a:6699", "x", 9, 0.0)], [], {"a:6699": LONG}),
-        (5.0, [Beat(ONE, "a:6699", "y", 1, 0.0)], [], {"a:6699": YOUNG}),
+        (1.0, [WorkerBeat(ONE, "a:6699", "x", 9, 0.0)], [], {"a:6699": LONG}),
+        (5.0, [WorkerBeat(ONE, "a:6699", "y", 1, 0.0)], [], {"a:6699": YOUNG}),
     ]
 )
 @example(
     [  # a server can vouch for a silence that is long enough for one of two topologies
-        (1.0, [Beat(one, "a:6699", "x", 1, 0.0) for one in (ONE, OWN)], [], {"a:6699": LONG}),
+        (1.0, [WorkerBeat(one, "a:6699", "x", 1, 0.0) for one in (ONE, OWN)], [], {"a:6699": LONG}),
         (50.0, [], [], {"a:6699": LONG}),
-        (20.0, [], [], {"a:6699": Server(reachable=True, horizon_secs=31.0)}),
-        (1.0, [], [], {"a:6699": DOWN, "b:6699": Server(reachable=True, horizon_secs=61.0)}),
+        (20.0, [], [], {"a:6699": ServerHorizon(reachable=True, horizon_secs=31.0)}),
+        (1.0, [], [], {"a:6699": DOWN, "b:6699": ServerHorizon(reachable=True, horizon_secs=61.0)}),
     ]
 )
 @example(
     [  # nothing will ever prove what became of a worker of a Java Pacemaker
-        (1.0, [Beat(ONE, "a:6699", None, None, None, int(NOW))], [], {"a:6699": JAVA}),
+        (1.0, [WorkerBeat(ONE, "a:6699", None, None, None, int(NOW))], [], {"a:6699": JAVA}),
         (60.0, [], [], {"a:6699": JAVA}),
         (90.0, [], [], {"a:6699": JAVA}),
     ]
 )
 @example(
     [  # a pulse with an age, of a server that told no horizon the next time
-        (1.0, [Beat(ONE, "a:6699", "x", 1, 0.0)], [], {"a:6699": LONG}),
-        (60.0, [Beat(ONE, "a:6699", "x", 1, -60.0)], [], {"a:6699": JAVA}),
+        (1.0, [WorkerBeat(ONE, "a:6699", "x", 1, 0.0)], [], {"a:6699": LONG}),
+        (60.0, [WorkerBeat(ONE, "a:6699", "x", 1, -60.0)], [], {"a:6699": JAVA}),
     ]
 )
 @example(
     [  # who is forgotten while its server is down is remembered, until its pulse is deleted
-        (1.0, [Beat(ONE, "a:6699", "x", 1, 0.0)], [], {"a:6699": LONG}),
+        (1.0, [WorkerBeat(ONE, "a:6699", "x", 1, 0.0)], [], {"a:6699": LONG}),
         (60.0, [], [], {"a:6699": LONG}),
         (90.0, [], [], {"a:6699": DOWN}),
         (1.0, [], [Tombstone(ONE, "a:6699", "x", 2)], {"a:6699": DOWN}),
@@ -119,11 +125,11 @@ def columns(found):
 )
 @example(
     [  # or until it beats again
-        (1.0, [Beat(ONE, "a:6699", "x", 1, 0.0)], [], {"a:6699": LONG}),
+        (1.0, [WorkerBeat(ONE, "a:6699", "x", 1, 0.0)], [], {"a:6699": LONG}),
         (60.0, [], [], {"a:6699": LONG}),
         (90.0, [], [], {"a:6699": DOWN}),
-        (1.0, [Beat(ONE, "a:6699", "x", 1, -151.0)], [], {"a:6699": LONG}),
-        (1.0, [Beat(ONE, "a:6699", "x", 2, 0.0)], [], {"a:6699": LONG}),
+        (1.0, [WorkerBeat(ONE, "a:6699", "x", 1, -151.0)], [], {"a:6699": LONG}),
+        (1.0, [WorkerBeat(ONE, "a:6699", "x", 2, 0.0)], [], {"a:6699": LONG}),
     ]
 )
 def test_both_forms_of_the_rules_find_the_same(history):
@@ -157,10 +163,10 @@ def test_hardly_any_worker_is_judged_one_by_one(monkeypatch):
         return {}, {}
 
     monkeypatch.setattr(liveness_columns, "newest", newest)
-    up, known = Server(reachable=True, horizon_secs=1e6), WORKERS.empty_table()
+    up, known = ServerHorizon(reachable=True, horizon_secs=1e6), WORKERS.empty_table()
     for number, server in enumerate(("a:6699", "a:6699", "b:6699")):
         at = NOW + 5 * number
-        read = columns([Beat(one, server, "x", number, at - 1) for one in (ONE, OTHER)])
+        read = columns([WorkerBeat(one, server, "x", number, at - 1) for one in (ONE, OTHER)])
         known, taken, _ = step(
             known, [], read, TYPED.empty_table(), {server: up}, now=at, limits=LIMITS
         )
@@ -180,6 +186,6 @@ def test_workers_are_found_in_another_table():
 
 
 def test_a_row_comes_back_as_it_was():
-    row = Row(ONE, "a:1", "x", 5, NOW, 1.0, liveness.Status.LATE, 3, 7, "e", "b:1", NOW)
+    row = WorkerLiveness(ONE, "a:1", "x", 5, NOW, 1.0, liveness.Status.LATE, 3, 7, "e", "b:1", NOW)
     values = {**row.worker._asdict(), **dict(list(row._asdict().items())[1:])}
     assert list(rows_of(pa.Table.from_pylist([values], schema=WORKERS))) == [row]

@@ -8,9 +8,9 @@ import pyarrow as pa
 import pytest
 
 from stormkeeper.conf import defaults
+from stormkeeper.heartbeats.change_pages import Part, Position
 from stormkeeper.heartbeats.coverage import Coverage
-from stormkeeper.heartbeats.following import Part, Position
-from stormkeeper.heartbeats.liveness import Limits
+from stormkeeper.heartbeats.liveness import LivenessLimits
 from stormkeeper.history.manifest import Origin
 from stormkeeper.history.table_reader import Tables
 from stormkeeper.history.table_store import TableStore
@@ -30,7 +30,7 @@ from support.dataframes import dataframe
 from support.heartbeats import bolt, change_of, heartbeat, page_of, path, spout
 
 BEGAN = 1_772_366_400.0
-LIMITS = Limits(late_secs=9, timeout_secs=30)
+LIMITS = LivenessLimits(late_secs=9, timeout_secs=30)
 TOPOLOGIES = [f"t{number}-{number}-17" for number in range(9)]
 PRESENT = (
     tables.WORKER_REPORTS,

@@ -12,9 +12,9 @@ import pytest
 from stormkeeper.conf import defaults
 from stormkeeper.daemon.lifecycle import StopSignals
 from stormkeeper.errors import ConfigError
+from stormkeeper.heartbeats.change_pages import Position
 from stormkeeper.heartbeats.coverage import Coverage
-from stormkeeper.heartbeats.following import Position
-from stormkeeper.heartbeats.liveness import Limits
+from stormkeeper.heartbeats.liveness import LivenessLimits
 from stormkeeper.history.table_store import TableStore
 from stormkeeper.pacemaker.client import PacemakerClient
 from stormkeeper.pipeline import process, queries, table_updates, tables
@@ -308,7 +308,7 @@ def test_tables_of_a_batch_that_was_cut_off_between_them_are_all_of_one_reading(
 @pytest.mark.parametrize("ahead", [-60, 60])
 def test_a_reader_whose_clock_is_wrong_makes_nobody_dead(spark, tmp_path, ahead):
     store = store_of(tmp_path, tables.LIVENESS)
-    keeper = table_updates.TableUpdater(store, table_updates.liveness_tables(Limits(9, 30)))
+    keeper = table_updates.TableUpdater(store, table_updates.liveness_tables(LivenessLimits(9, 30)))
     for number in (1, 2):
         began = time.time()
         there = began + ahead
@@ -331,7 +331,7 @@ def test_a_micro_batch_whose_tables_are_published_is_not_repeated(spark, pacemak
         return batch.pack(raw.option("timeoutSecs", 30).load())
 
     def keeper():
-        advance = table_updates.statistics_tables(Limits(9, 30), period_secs=3)
+        advance = table_updates.statistics_tables(LivenessLimits(9, 30), period_secs=3)
         return table_updates.TableUpdater(store_of(tmp_path, tables.STATISTICS), advance)
 
     keeper()(batch(1), 1)
@@ -442,7 +442,7 @@ def test_statistics_are_made_at_their_interval_or_as_often_as_liveness():
 
 def test_ages_are_those_of_the_configuration():
     conf = defaults()
-    assert queries.limits(conf) == Limits(late_secs=9.0, timeout_secs=30.0)
+    assert queries.limits(conf) == LivenessLimits(late_secs=9.0, timeout_secs=30.0)
     conf = conf.with_values({"task.heartbeat.frequency.secs": 1, "nimbus.task.timeout.secs": 20})
-    assert queries.limits(conf) == Limits(late_secs=3.0, timeout_secs=20.0)
+    assert queries.limits(conf) == LivenessLimits(late_secs=3.0, timeout_secs=20.0)
     assert queries.limits(conf.with_values({"pipeline.late.secs": 7})).late_secs == 7

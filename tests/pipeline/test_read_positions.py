@@ -3,7 +3,7 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stormkeeper.heartbeats.following import Position
+from stormkeeper.heartbeats.change_pages import Position
 from stormkeeper.pipeline import read_positions
 from stormkeeper.pipeline.read_positions import Span
 

@@ -1,7 +1,7 @@
 import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
-from stormkeeper.heartbeats.following import WITHOUT_REVISIONS
+from stormkeeper.heartbeats.change_pages import WITHOUT_REVISIONS
 from stormkeeper.pipeline import rows, worker_reports
 from stormkeeper.pipeline.worker_reports import REJECTED, next_rejected
 from support.heartbeats import change_of, decode_batch, heartbeat, page_of, path

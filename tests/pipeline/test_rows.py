@@ -3,8 +3,8 @@ import datetime as dt
 import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
+from stormkeeper.heartbeats.change_pages import WITHOUT_REVISIONS, Position
 from stormkeeper.heartbeats.coverage import Coverage
-from stormkeeper.heartbeats.following import WITHOUT_REVISIONS, Position
 from stormkeeper.pipeline import rows
 from support.heartbeats import change_of, page_of
 

@@ -10,7 +10,7 @@ from pyspark.errors import PySparkException
 
 from stormkeeper.conf import Address
 from stormkeeper.daemon import spark as engine
-from stormkeeper.heartbeats.following import Part
+from stormkeeper.heartbeats.change_pages import Part
 from stormkeeper.pacemaker.client import PacemakerClient
 from stormkeeper.pacemaker.client.client_settings import of_texts
 from stormkeeper.pacemaker.wire import MessageType

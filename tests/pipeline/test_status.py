@@ -4,8 +4,8 @@ import threading
 import pyarrow as pa
 import pytest
 
+from stormkeeper.heartbeats.change_pages import Position
 from stormkeeper.heartbeats.coverage import Coverage
-from stormkeeper.heartbeats.following import Position
 from stormkeeper.pipeline import decode, rows, tables
 from stormkeeper.pipeline.batch import merge_server_rows
 from stormkeeper.pipeline.status import SERVERS, ServerStatus, StatusTracker, cause, next_servers

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from stormkeeper.heartbeats.change_pages import WITHOUT_REVISIONS, Position
 from stormkeeper.heartbeats.coverage import Coverage
-from stormkeeper.heartbeats.following import WITHOUT_REVISIONS, Position
-from stormkeeper.heartbeats.liveness import Limits
+from stormkeeper.heartbeats.liveness import LivenessLimits
 from stormkeeper.pipeline import rows, tables
 from stormkeeper.pipeline.batch import Batch
 from stormkeeper.pipeline.executor_stats import (
@@ -38,7 +38,7 @@ from stormkeeper.thrift.writer import Release
 from support.heartbeats import bolt, change_of, decode_batch, heartbeat, page_of, path, spout
 from support.reported_topologies import heartbeats_of, reported
 
-LIMITS = Limits(late_secs=9, timeout_secs=30)
+LIMITS = LivenessLimits(late_secs=9, timeout_secs=30)
 
 SCHEMAS = {
     tables.WORKER_STATS: WORKER_STATS,

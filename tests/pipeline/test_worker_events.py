@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
-from stormkeeper.heartbeats.liveness import Limits
+from stormkeeper.heartbeats.liveness import LivenessLimits
 from stormkeeper.pipeline.worker_events import WORKER_EVENTS, next_events
 from stormkeeper.pipeline.worker_liveness import WORKER_LIVENESS
 
-LIMITS = Limits(late_secs=9, timeout_secs=30)
+LIMITS = LivenessLimits(late_secs=9, timeout_secs=30)
 NOW = 1_772_366_400.0
 A, B = "a:6699", "b:6699"
 
@@ -123,7 +123,7 @@ def test_who_is_gone_was_deleted_or_not_heard_of():
 
 
 def test_a_topologys_own_timeout_counts():
-    limits = Limits(late_secs=9, timeout_secs=30, timeouts={"t-1-17": 120.0})
+    limits = LivenessLimits(late_secs=9, timeout_secs=30, timeouts={"t-1-17": 120.0})
     dead = row(status="dead", age=121.0)
     (event,) = between(row(status="late"), dead, limits=limits)
     assert (event["event"], event["timeout_secs"], event["at"]) == ("dead", 120.0, at(NOW - 1))

@@ -7,16 +7,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
+from stormkeeper.heartbeats.change_pages import WITHOUT_REVISIONS, Position
 from stormkeeper.heartbeats.coverage import Coverage
-from stormkeeper.heartbeats.following import WITHOUT_REVISIONS, Position
-from stormkeeper.heartbeats.liveness import Limits
+from stormkeeper.heartbeats.liveness import LivenessLimits
 from stormkeeper.paths import WorkerId, parse_workerbeat
 from stormkeeper.pipeline import decode, rows, worker_liveness
 from stormkeeper.pipeline.worker_liveness import liveness, next_liveness, topology_name
 from stormkeeper.pipeline.worker_reports import WORKER_REPORTS
 from support.heartbeats import change_of, decode_batch, heartbeat, page_of, path, spout
 
-LIMITS = Limits(late_secs=9, timeout_secs=30)
+LIMITS = LivenessLimits(late_secs=9, timeout_secs=30)
 NOW = 1_772_366_400.0
 A, B = "a:6699", "b:6699"
 

@@ -2,14 +2,14 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
+from stormkeeper.heartbeats.change_pages import WITHOUT_REVISIONS, Position
 from stormkeeper.heartbeats.coverage import Coverage
-from stormkeeper.heartbeats.following import WITHOUT_REVISIONS, Position
-from stormkeeper.heartbeats.liveness import Limits
+from stormkeeper.heartbeats.liveness import LivenessLimits
 from stormkeeper.pipeline import rows
 from stormkeeper.pipeline.worker_reports import WORKER_REPORTS, next_reports
 from support.heartbeats import change_of, decode_batch, heartbeat, page_of, path
 
-LIMITS = Limits(late_secs=9, timeout_secs=30)
+LIMITS = LivenessLimits(late_secs=9, timeout_secs=30)
 NOW = 1_772_366_400.0
 A, B = "a:6699", "b:6699"
 

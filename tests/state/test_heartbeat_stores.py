@@ -5,8 +5,7 @@ import inspect
 import pytest
 
 from stormkeeper.errors import InvalidPathError, PacemakerClosedError, StateClosedError
-from stormkeeper.heartbeats.pacemaker import PacemakerHeartbeats
-from stormkeeper.heartbeats.protocols import HeartbeatStore
+from stormkeeper.heartbeats.stores import HeartbeatStore, PacemakerHeartbeats
 from stormkeeper.pacemaker.client.pool import PacemakerPool
 from stormkeeper.state.node_heartbeats import NodeHeartbeats
 from stormkeeper.state.storage import ClusterState

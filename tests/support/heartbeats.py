@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 import pyarrow as pa
 
-from stormkeeper.heartbeats.following import ChangePage, PathChange, Position
+from stormkeeper.heartbeats.change_pages import ChangePage, PathChange, Position
 from stormkeeper.pacemaker.client import PacemakerClient
 from stormkeeper.pipeline.decode import Engine, decode_batches
 from stormkeeper.pipeline.rows import TYPED

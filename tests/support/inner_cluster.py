@@ -12,7 +12,7 @@ import uuid
 
 from stormkeeper import conf
 from stormkeeper.daemon.children import RUN_MARK, end_marked
-from stormkeeper.heartbeats.liveness import Limits
+from stormkeeper.heartbeats.liveness import LivenessLimits
 from stormkeeper.nimbus.cleanup import CheckpointRetention, Cleaner
 from stormkeeper.nimbus.leadership import LeaderDuties
 from stormkeeper.nimbus.round import Timeouts
@@ -64,7 +64,7 @@ class Master(NimbusService):
         self.scheduler = Scheduler(
             storm,
             TopologyCache(SubmittedCode(self.code.store), self.conf),
-            Timeouts(HOUR, DEAD_SECS, Limits(DEAD_SECS, DEAD_SECS), HOUR),
+            Timeouts(HOUR, DEAD_SECS, LivenessLimits(DEAD_SECS, DEAD_SECS), HOUR),
             self._status,
             conf_changes=self.conf_changes,
             master_code_dir=str(folder),

@@ -2,8 +2,8 @@
 
 import pyarrow as pa
 
+from stormkeeper.heartbeats.change_pages import Position
 from stormkeeper.heartbeats.coverage import Coverage
-from stormkeeper.heartbeats.following import Position
 from stormkeeper.pipeline import rows
 from stormkeeper.pipeline.batch import Batch
 from stormkeeper.pipeline.partitions import Clock

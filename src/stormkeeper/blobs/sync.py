@@ -33,7 +33,7 @@ from stormkeeper.blobs.peers import (
 )
 from stormkeeper.blobs.publisher import forget
 from stormkeeper.blobs.store import BlobStore
-from stormkeeper.blobs.sync_plan import BlobSnapshot, Fetch, Missing, SyncPlan
+from stormkeeper.blobs.sync_plan import BlobFetch, BlobSnapshot, Missing, SyncPlan
 from stormkeeper.conf import Address
 from stormkeeper.errors import (
     BadVersionError,
@@ -308,7 +308,7 @@ class BlobSync:
             if self._store.put(key, record, None, expected=None):
                 self._announce(key, record, is_counted=True)
 
-    def _fetch(self, wanted: Fetch, local: BlobRecord | None) -> None:
+    def _fetch(self, wanted: BlobFetch, local: BlobRecord | None) -> None:
         key, record = wanted.key, wanted.record
         try:
             put = self._store.put(key, record, None, expected=local)
@@ -335,7 +335,7 @@ class BlobSync:
             except Exception:
                 log.exception("the checksums of blobs could not be checked; the check is repeated")
 
-    def _fetch_from_supervisors(self, wanted: Fetch, local: BlobRecord | None) -> None:
+    def _fetch_from_supervisors(self, wanted: BlobFetch, local: BlobRecord | None) -> None:
         storm_id, part = keys.split(wanted.key)
         assignment = self._storm.assignment_info(storm_id) if storm_id is not None else None
         if storm_id is None or assignment is None:
@@ -360,7 +360,7 @@ class BlobSync:
         local: BlobRecord | None,
         peer: Peer | None = None,
     ) -> bool:
-        """Fetch a blob from the Nimbus `source`, or from `peer`; return whether it arrived."""
+        """BlobFetch a blob from the Nimbus `source`, or from `peer`; return whether it arrived."""
         began = self._clock()
         part = self._store.part(record.sha256)
         try:

@@ -44,7 +44,7 @@ class BlobSnapshot:
 
 
 @dataclass(frozen=True)
-class Fetch:
+class BlobFetch:
     """A blob to fetch, and the Nimbuses that have it."""
 
     key: str
@@ -68,7 +68,7 @@ class SyncPlan:
     """The actions of one round; each list is in the order of execution."""
 
     #: The code of topologies first, small blobs first.
-    fetch: tuple[Fetch, ...] = ()
+    fetch: tuple[BlobFetch, ...] = ()
     #: Blobs here that ZooKeeper does not list for this Nimbus.
     announce: tuple[str, ...] = ()
     #: Those of them that ZooKeeper does not count, though a topology needs them.
@@ -82,7 +82,7 @@ class SyncPlan:
     #: Blobs that no other Nimbus has announced yet, in their newest version.
     awaited: tuple[str, ...] = ()
     #: Parts of topologies' code that no live Nimbus has and whose checksums are known.
-    lost: tuple[Fetch, ...] = ()
+    lost: tuple[BlobFetch, ...] = ()
     #: Topologies with missing code, by id.
     missing: Mapping[str, Missing] = field(default_factory=dict)
     unneeded_since: Mapping[str, float] = field(default_factory=dict)
@@ -114,12 +114,12 @@ def plan(snapshot: BlobSnapshot) -> SyncPlan:
                 if name not in snapshot.resting and (name, key) not in snapshot.refused
             )
             if sources:
-                fetch.append(Fetch(key, record, sources))
+                fetch.append(BlobFetch(key, record, sources))
             elif not others:
                 if key not in awaited:
                     awaited.append(key)
                 if key in needed:
-                    lost.append(Fetch(key, record, ()))
+                    lost.append(BlobFetch(key, record, ()))
         elif key in needed and key not in awaited:
             awaited.append(key)
     fetch.sort(key=lambda each: (each.key not in needed, each.record.size, each.key))

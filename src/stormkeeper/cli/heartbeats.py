@@ -41,7 +41,7 @@ from stormkeeper.names import printable
 
 if TYPE_CHECKING:
     from stormkeeper.conf import Address, Conf
-    from stormkeeper.heartbeats.protocols import Heartbeat
+    from stormkeeper.heartbeats.stores import Heartbeat
     from stormkeeper.pacemaker.client.pool import PacemakerPool
     from stormkeeper.thrift.pacemaker import ServerInfo
 

@@ -33,8 +33,8 @@ from stormkeeper.errors import (
     StormkeeperError,
     UnsupportedExtensionError,
 )
-from stormkeeper.heartbeats import following
-from stormkeeper.heartbeats.following import Position
+from stormkeeper.heartbeats import change_pages
+from stormkeeper.heartbeats.change_pages import Position
 from stormkeeper.names import printable
 from stormkeeper.pacemaker.client import PacemakerClient
 from stormkeeper.pacemaker.client.client_settings import ClientSettings
@@ -153,7 +153,7 @@ class _ChangesReader(ExitStack):
         server = str(client.address)
         try:
             # Without values: only ages and sizes are shown.
-            look = following.look(
+            look = change_pages.look(
                 client, position=self._positions[client], values=False, clock=self._clock
             )
         except UnsupportedExtensionError:

@@ -18,7 +18,7 @@ from stormkeeper.errors import TopologyError
 from stormkeeper.topology import describer
 from stormkeeper.topology.description import Description
 from stormkeeper.topology.package import archive, environment
-from stormkeeper.topology.package.code import SubmittedCode, collect
+from stormkeeper.topology.package.code import PackagedCode, collect
 from stormkeeper.topology.package.environment import Base
 from stormkeeper.topology.package.manifest import PackageManifest
 from stormkeeper.topology.package.requirements import Requirement
@@ -59,7 +59,7 @@ class BuiltPackage:
 
 
 @contextmanager
-def collect_code(request: SubmissionRequest) -> Iterator[SubmittedCode]:
+def collect_code(request: SubmissionRequest) -> Iterator[PackagedCode]:
     """Yield the checked code of a request in a temporary folder.
 
     Raises `TopologyError` for code that cannot be sent (a fault is reported with file and line),
@@ -77,7 +77,7 @@ def collect_code(request: SubmissionRequest) -> Iterator[SubmittedCode]:
         yield code
 
 
-def describe_code(request: SubmissionRequest, code: SubmittedCode) -> Description:
+def describe_code(request: SubmissionRequest, code: PackagedCode) -> Description:
     """Return the description of a script's topology; runs the script if necessary.
 
     Raises `TopologyError` for a fault in the script, `MissingExtraError` without PySpark, and
@@ -96,7 +96,7 @@ def describe_code(request: SubmissionRequest, code: SubmittedCode) -> Descriptio
 @contextmanager
 def build_package(
     request: SubmissionRequest,
-    code: SubmittedCode,
+    code: PackagedCode,
     description: Description,
     say: Callable[[str], None],
 ) -> Iterator[BuiltPackage]:
@@ -130,12 +130,12 @@ def build_package(
             yield BuiltPackage(file, size, manifest, description)
 
 
-def _root(code: SubmittedCode) -> Path | None:
+def _root(code: PackagedCode) -> Path | None:
     """Return the folder of the script's modules, if not the script's own."""
     return None if code.script.parent == code.root else code.root
 
 
-def _pins(code: SubmittedCode, say: Callable[[str], None]) -> tuple[str, ...]:
+def _pins(code: PackagedCode, say: Callable[[str], None]) -> tuple[str, ...]:
     required = _requirements(code)
     if not required or code.required is None:
         return ()
@@ -144,7 +144,7 @@ def _pins(code: SubmittedCode, say: Callable[[str], None]) -> tuple[str, ...]:
     return environment.pin(required, Base.here(), file=file)
 
 
-def _requirements(code: SubmittedCode) -> tuple[Requirement, ...]:
+def _requirements(code: PackagedCode) -> tuple[Requirement, ...]:
     if code.required is None:
         return ()
     return code.requirements(Base.here().versions)

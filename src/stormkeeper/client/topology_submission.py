@@ -40,7 +40,7 @@ from stormkeeper.thrift.nimbus import (
 from stormkeeper.thrift.records import Credentials, GlobalStreamId
 from stormkeeper.topology import faults, script_source
 from stormkeeper.topology.description import Description
-from stormkeeper.topology.package.code import SubmittedCode
+from stormkeeper.topology.package.code import PackagedCode
 from stormkeeper.topology.topology import ComponentDescription
 
 _SUBMIT: Final = "submitTopologyWithOpts"
@@ -94,7 +94,7 @@ def submit(
     connection: NimbusConnection,
     conf: Conf,
     request: SubmissionRequest,
-    code: SubmittedCode,
+    code: PackagedCode,
     listener: SubmissionListener,
     *,
     going_on_from: str | None = None,

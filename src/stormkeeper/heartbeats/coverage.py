@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from stormkeeper.conf import Address
 from stormkeeper.errors import StormkeeperError
-from stormkeeper.heartbeats.following import WITHOUT_REVISIONS, Position
+from stormkeeper.heartbeats.change_pages import WITHOUT_REVISIONS, Position
 from stormkeeper.pacemaker.client.client_settings import ClientSettings
 from stormkeeper.pacemaker.client.pool import PacemakerPool
 from stormkeeper.thrift.pacemaker import ServerInfo

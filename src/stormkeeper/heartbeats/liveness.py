@@ -57,7 +57,7 @@ class Status(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class LivenessLimits:
     """Ages at which a worker's status changes, in seconds.
 
     Parameters
@@ -84,7 +84,7 @@ class Limits:
         return max(self.timeout_secs, self.timeouts.get(storm_id, 0.0))
 
 
-class Beat(NamedTuple):
+class WorkerBeat(NamedTuple):
     """A worker's newest pulse on one server, as read there.
 
     `received_at` is None from a server that tells no age; `instance` and `revision` are None from
@@ -112,7 +112,7 @@ class Tombstone(NamedTuple):
     revision: int | None
 
 
-class Server(NamedTuple):
+class ServerHorizon(NamedTuple):
     """A server as it was when the batch was read; no `horizon_secs` from a Java Pacemaker.
 
     `ahead_secs` is by how much its reader's clock is ahead of the one on which workers are judged.
@@ -123,7 +123,7 @@ class Server(NamedTuple):
     ahead_secs: float = 0.0
 
 
-class Row(NamedTuple):
+class WorkerLiveness(NamedTuple):
     """What the liveness table says of a worker.
 
     `last_seen` is when its newest pulse was received, by `server`. `moved_from` is the server at
@@ -145,19 +145,19 @@ class Row(NamedTuple):
     moved_at: float | None
 
 
-class Step(NamedTuple):
+class LivenessStep(NamedTuple):
     """The workers after a batch, and which of its beats are their newest (positions).
 
     The `forgotten` are no longer shown. They are to be known again by a pulse that a server without
     ages still has of them: it would be taken for that of a worker that has just come.
     """
 
-    rows: list[Row]
+    rows: list[WorkerLiveness]
     taken: list[int]
-    forgotten: list[Row]
+    forgotten: list[WorkerLiveness]
 
 
-def status(age_secs: float, limits: Limits, storm_id: str) -> Status:
+def status(age_secs: float, limits: LivenessLimits, storm_id: str) -> Status:
     """Return the status of a topology's worker whose silence of `age_secs` is proven."""
     if age_secs > limits.timeout_of(storm_id):
         return Status.DEAD
@@ -165,14 +165,14 @@ def status(age_secs: float, limits: Limits, storm_id: str) -> Status:
 
 
 def step(
-    previous: Iterable[Row],
-    beats: Sequence[Beat],
+    previous: Iterable[WorkerLiveness],
+    beats: Sequence[WorkerBeat],
     tombstones: Iterable[Tombstone],
-    servers: Mapping[str, Server],
+    servers: Mapping[str, ServerHorizon],
     *,
     now: float,
-    limits: Limits,
-) -> Step:
+    limits: LivenessLimits,
+) -> LivenessStep:
     """Return what is known of every worker after a batch.
 
     Parameters
@@ -199,17 +199,17 @@ def step(
         taken.pop(row.worker, None)
         if row.worker in may_return or (server is not None and not server.reachable):
             forgotten.append(row)
-    return Step(rows, sorted(taken.values()), forgotten)
+    return LivenessStep(rows, sorted(taken.values()), forgotten)
 
 
 def newest(
-    previous: Iterable[Row],
-    beats: Sequence[Beat],
+    previous: Iterable[WorkerLiveness],
+    beats: Sequence[WorkerBeat],
     tombstones: Iterable[Tombstone],
-    servers: Mapping[str, Server],
+    servers: Mapping[str, ServerHorizon],
     *,
     now: float,
-) -> tuple[dict[WorkerId, Row], dict[WorkerId, int]]:
+) -> tuple[dict[WorkerId, WorkerLiveness], dict[WorkerId, int]]:
     """Return each worker's newest pulse, and of those that are new the positions in `beats`.
 
     The arguments are those of `step`, of which this is the first half: nobody is judged yet.
@@ -232,10 +232,10 @@ def newest(
 
 def unseen(
     expected: Mapping[WorkerId, float],
-    servers: Mapping[str, Server],
+    servers: Mapping[str, ServerHorizon],
     *,
     now: float,
-    limits: Limits,
+    limits: LivenessLimits,
 ) -> dict[WorkerId, Status]:
     """Return the status of workers that are to beat and of which no server has a pulse.
 
@@ -263,7 +263,7 @@ def unseen(
     return found
 
 
-def _vouches_secs(server: Server) -> float:
+def _vouches_secs(server: ServerHorizon) -> float:
     if not server.reachable:
         return 0.0
     return inf if server.horizon_secs is None else server.horizon_secs
@@ -274,8 +274,8 @@ class _Watch:
 
     def __init__(
         self,
-        rows: Iterable[Row],
-        servers: Mapping[str, Server],
+        rows: Iterable[WorkerLiveness],
+        servers: Mapping[str, ServerHorizon],
         held: set[tuple[WorkerId, str]],
     ) -> None:
         self._servers = servers
@@ -288,7 +288,7 @@ class _Watch:
                 before = self._left_at.get(row.moved_from, -inf)
                 self._left_at[row.moved_from] = max(before, row.moved_at)
 
-    def secs(self, row: Row) -> float:
+    def secs(self, row: WorkerLiveness) -> float:
         server = self._servers.get(row.server)
         if server is None:  # no longer read: its workers have to be elsewhere
             return self._best
@@ -299,7 +299,9 @@ class _Watch:
         return server.horizon_secs
 
 
-def _seen(beat: Beat, row: Row | None, server: Server | None, now: float) -> float:
+def _seen(
+    beat: WorkerBeat, row: WorkerLiveness | None, server: ServerHorizon | None, now: float
+) -> float:
     if beat.received_at is not None:
         return beat.received_at - (server.ahead_secs if server else 0.0)
     if row is not None and row.server == beat.server:
@@ -308,7 +310,7 @@ def _seen(beat: Beat, row: Row | None, server: Server | None, now: float) -> flo
     return now if beat.time_secs is None else max(0.0, min(float(beat.time_secs), now))
 
 
-def _is_newer(beat: Beat, seen: float, row: Row) -> bool:
+def _is_newer(beat: WorkerBeat, seen: float, row: WorkerLiveness) -> bool:
     if beat.received_at is None:
         if beat.time_secs is None:
             return False
@@ -324,11 +326,11 @@ def _is_newer(beat: Beat, seen: float, row: Row) -> bool:
     return seen > row.last_seen
 
 
-def _same_instance(found: Beat | Tombstone, row: Row) -> bool:
+def _same_instance(found: WorkerBeat | Tombstone, row: WorkerLiveness) -> bool:
     return (found.server, found.instance) == (row.server, row.instance)
 
 
-def _is_buried_by(row: Row, tombstone: Tombstone) -> bool:
+def _is_buried_by(row: WorkerLiveness, tombstone: Tombstone) -> bool:
     if row.server != tombstone.server:
         return False
     if not _same_instance(tombstone, row) or row.revision is None or tombstone.revision is None:
@@ -336,11 +338,11 @@ def _is_buried_by(row: Row, tombstone: Tombstone) -> bool:
     return tombstone.revision > row.revision
 
 
-def _row(beat: Beat, seen: float, before: Row | None) -> Row:
+def _row(beat: WorkerBeat, seen: float, before: WorkerLiveness | None) -> WorkerLiveness:
     moved_from, moved_at = (before.moved_from, before.moved_at) if before else (None, None)
     if before is not None and before.server != beat.server:
         moved_from, moved_at = before.server, seen
-    return Row(
+    return WorkerLiveness(
         worker=beat.worker,
         server=beat.server,
         instance=beat.instance,
@@ -356,7 +358,9 @@ def _row(beat: Beat, seen: float, before: Row | None) -> Row:
     )
 
 
-def _judged(row: Row, watched_secs: float, now: float, limits: Limits) -> Row:
+def _judged(
+    row: WorkerLiveness, watched_secs: float, now: float, limits: LivenessLimits
+) -> WorkerLiveness:
     age = max(0.0, now - row.last_seen)
     if row.status is Status.COMPLETED:
         return row._replace(age_secs=age)
@@ -367,7 +371,9 @@ def _judged(row: Row, watched_secs: float, now: float, limits: Limits) -> Row:
     return row._replace(age_secs=age, status=Status.UNPROVEN if unproven else found)
 
 
-def _is_forgotten(row: Row, server: Server | None, limits: Limits) -> bool:
+def _is_forgotten(
+    row: WorkerLiveness, server: ServerHorizon | None, limits: LivenessLimits
+) -> bool:
     if row.age_secs <= limits.forget_secs:
         return False
     if row.status is Status.UNPROVEN:

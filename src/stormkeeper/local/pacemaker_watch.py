@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 from stormkeeper import paths
 from stormkeeper.conf import Address
 from stormkeeper.errors import PacemakerError, ProtocolError, SerializationError
-from stormkeeper.heartbeats import following
-from stormkeeper.heartbeats.following import Look, Position
+from stormkeeper.heartbeats import change_pages
+from stormkeeper.heartbeats.change_pages import Position, ServerReading
 from stormkeeper.pacemaker.client.client_settings import ClientSettings
 from stormkeeper.paths import WorkerId
 from stormkeeper.thrift.records import ClusterWorkerHeartbeat
@@ -251,7 +251,7 @@ class ClusterWatcher:
             last_looks = 0
             while True:
                 try:
-                    look = following.look(client, position=position)
+                    look = change_pages.look(client, position=position)
                     found = pulses(look)
                 except (PacemakerError, ProtocolError) as error:
                     log.debug("%s does not answer: %s", address, error)
@@ -283,7 +283,7 @@ class ClusterWatcher:
                 last_looks += self._stop.wait(self._period)
 
 
-def pulses(look: Look) -> list[PulseReport]:
+def pulses(look: ServerReading) -> list[PulseReport]:
     """Return the heartbeats of a look; other values are left out.
 
     A Pacemaker keeps only the newest pulse of a path, but counts each. If one path changed, pulses

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final, Self
 
 from stormkeeper.conf import Conf
-from stormkeeper.heartbeats.liveness import Limits
+from stormkeeper.heartbeats.liveness import LivenessLimits
 from stormkeeper.nimbus import lifecycle
 from stormkeeper.nimbus.scheduling import conversion
 from stormkeeper.nimbus.scheduling.cluster import Cluster, Crashes
@@ -64,7 +64,7 @@ class Timeouts:
 
     monitor: float
     launch: float
-    limits: Limits
+    limits: LivenessLimits
     kept: float
     checkpoints: float | None = None
     supervisor: float = 60.0
@@ -77,7 +77,7 @@ class Timeouts:
         return cls(
             monitor=float(conf["nimbus.monitor.freq.secs"]),
             launch=float(conf["nimbus.task.launch.secs"]),
-            limits=Limits(late, timeout),
+            limits=LivenessLimits(late, timeout),
             kept=conf["nimbus.topology.blobstore.deletion.delay.ms"] / 1000,
             checkpoints=conf["nimbus.checkpoint.retention.secs"],
             supervisor=float(conf["nimbus.supervisor.timeout.secs"]),

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from stormkeeper.heartbeats.liveness import Status
-from stormkeeper.heartbeats.protocols import Heartbeats
+from stormkeeper.heartbeats.stores import Heartbeats
 from stormkeeper.nimbus.scheduling.cluster import Cluster
 from stormkeeper.nimbus.scheduling.planning import Action, Assign, FinishRebalance, Remove
 

@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame, Row
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from stormkeeper.heartbeats.following import Part, part_of
+from stormkeeper.heartbeats.change_pages import Part, part_of
 from stormkeeper.pipeline import rows
 from stormkeeper.pipeline.decode import decode_batches, typed_rows
 from stormkeeper.pipeline.rows import TYPED

@@ -15,18 +15,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from stormkeeper.heartbeats.liveness import (
-    Beat,
-    Limits,
-    Row,
-    Server,
+    LivenessLimits,
+    ServerHorizon,
     Status,
     Tombstone,
+    WorkerBeat,
+    WorkerLiveness,
     newest,
 )
 from stormkeeper.paths import WorkerId
 from stormkeeper.pipeline import rows
 
-#: Known workers: the columns of `liveness.Row`; times are seconds since the epoch.
+#: Known workers: the columns of `liveness.WorkerLiveness`; times are seconds since the epoch.
 WORKERS: Final = pa.schema(
     [
         ("storm_id", pa.string()),
@@ -47,7 +47,7 @@ WORKERS: Final = pa.schema(
 )
 
 #: A pulse's columns that count.
-_OF_PULSE: Final = (*WorkerId._fields, *Beat._fields[1:])
+_OF_PULSE: Final = (*WorkerId._fields, *WorkerBeat._fields[1:])
 
 #: While a batch is judged: the position of the newest pulse, and whether a Java Pacemaker still has
 #: it.
@@ -55,22 +55,22 @@ _MERGED: Final = pa.schema([*WORKERS, ("place", pa.int64()), ("held", pa.bool_()
 
 
 class Step(NamedTuple):
-    """The columns form of `liveness.Step`; `rows` has the columns `WORKERS`, sorted by worker."""
+    """The columns form of `LivenessStep`; `rows` has the columns `WORKERS`, sorted by worker."""
 
     rows: pa.Table
     taken: pa.Array
-    forgotten: list[Row]
+    forgotten: list[WorkerLiveness]
 
 
 def step(
     previous: pa.Table,
-    forgotten: Sequence[Row],
+    forgotten: Sequence[WorkerLiveness],
     pulses: pa.Table,
     tombstones: pa.Table,
-    servers: Mapping[str, Server],
+    servers: Mapping[str, ServerHorizon],
     *,
     now: float,
-    limits: Limits,
+    limits: LivenessLimits,
 ) -> Step:
     """Return the workers after a batch, as `liveness.step` does.
 
@@ -145,11 +145,11 @@ def columns_of(table: pa.Table, *names: str) -> Iterator[tuple[Any, ...]]:
     return zip(*values, strict=True)
 
 
-def rows_of(table: pa.Table) -> Iterator[Row]:
-    """Return workers as `liveness.Row`."""
-    names = (*WorkerId._fields, *Row._fields[1:])
+def rows_of(table: pa.Table) -> Iterator[WorkerLiveness]:
+    """Return workers as `liveness.WorkerLiveness`."""
+    names = (*WorkerId._fields, *WorkerLiveness._fields[1:])
     for storm_id, node, port, *rest in columns_of(table, *names):
-        row = Row(WorkerId(storm_id, node, port), *rest)
+        row = WorkerLiveness(WorkerId(storm_id, node, port), *rest)
         yield row._replace(status=Status(row.status))
 
 
@@ -193,8 +193,8 @@ def _odd(
     news: pa.Array,
     pulses: pa.Table,
     tombstones: pa.Table,
-    forgotten: Sequence[Row],
-    servers: Mapping[str, Server],
+    forgotten: Sequence[WorkerLiveness],
+    servers: Mapping[str, ServerHorizon],
 ) -> pa.Array:
     """Return the keys of the workers that are judged row by row."""
     java = [name for name, server in servers.items() if _is_java(server)]
@@ -211,15 +211,17 @@ def _odd(
 
 
 def _one_by_one(
-    previous: Sequence[Row],
+    previous: Sequence[WorkerLiveness],
     pulses: pa.Table,
     tombstones: pa.Table,
-    servers: Mapping[str, Server],
+    servers: Mapping[str, ServerHorizon],
     now: float,
 ) -> pa.Table:
     beats = [
-        Beat(WorkerId(storm_id, node, port), *rest)
-        for storm_id, node, port, *rest in columns_of(pulses, *WorkerId._fields, *Beat._fields[1:])
+        WorkerBeat(WorkerId(storm_id, node, port), *rest)
+        for storm_id, node, port, *rest in columns_of(
+            pulses, *WorkerId._fields, *WorkerBeat._fields[1:]
+        )
     ]
     buried = [
         Tombstone(WorkerId(storm_id, node, port), *rest)
@@ -233,7 +235,7 @@ def _one_by_one(
     columns: dict[str, list[Any]] = {
         name: [getattr(worker, name) for worker in known] for name in WorkerId._fields
     }
-    for name in Row._fields[1:]:
+    for name in WorkerLiveness._fields[1:]:
         columns[name] = [getattr(row, name) for row in known.values()]
     columns["place"] = [where[taken[worker]] if worker in taken else None for worker in known]
     columns["held"] = [(row.worker, row.server) in held for row in known.values()]
@@ -241,7 +243,7 @@ def _one_by_one(
 
 
 def _changed(
-    previous: pa.Table, known: pa.Array, pulses: pa.Table, servers: Mapping[str, Server]
+    previous: pa.Table, known: pa.Array, pulses: pa.Table, servers: Mapping[str, ServerHorizon]
 ) -> tuple[pa.Array, pa.Table]:
     """Return the workers with a newer pulse, and the position of each in `previous`, or null."""
     was = previous.take(known)
@@ -295,7 +297,9 @@ def _in_order(found: pa.Table, where: pa.Array, is_odd: pa.Array) -> pa.Table:
     return found.sort_by([(name, "ascending") for name in WorkerId._fields])
 
 
-def _judged(found: pa.Table, servers: Mapping[str, Server], now: float, limits: Limits) -> pa.Table:
+def _judged(
+    found: pa.Table, servers: Mapping[str, ServerHorizon], now: float, limits: LivenessLimits
+) -> pa.Table:
     age = pc.max_element_wise(pc.subtract(now, found["last_seen"]), 0.0)
     timeout = _timeout(found, limits)
     silent = pc.greater(age, timeout)
@@ -309,7 +313,7 @@ def _judged(found: pa.Table, servers: Mapping[str, Server], now: float, limits: 
     return _with(_with(found, "age_secs", age), "status", status)
 
 
-def _timeout(found: pa.Table, limits: Limits) -> pa.Array:
+def _timeout(found: pa.Table, limits: LivenessLimits) -> pa.Array:
     if not limits.timeouts:
         return pa.repeat(limits.timeout_secs, found.num_rows)
     own = pa.array([limits.timeout_of(storm_id) for storm_id in limits.timeouts], pa.float64())
@@ -317,7 +321,9 @@ def _timeout(found: pa.Table, limits: Limits) -> pa.Array:
     return pc.fill_null(own.take(rows.one_array(which)), limits.timeout_secs)
 
 
-def _is_vouched_for(found: pa.Table, servers: Mapping[str, Server], timeout: pa.Array) -> Any:
+def _is_vouched_for(
+    found: pa.Table, servers: Mapping[str, ServerHorizon], timeout: pa.Array
+) -> Any:
     """Return for which workers a newer pulse would have been seen within the timeout."""
     horizons = [server.horizon_secs for server in servers.values() if server.reachable]
     best = pc.less(timeout, max((secs for secs in horizons if secs is not None), default=0.0))
@@ -336,7 +342,9 @@ def _is_vouched_for(found: pa.Table, servers: Mapping[str, Server], timeout: pa.
     return vouched
 
 
-def _is_forgotten(found: pa.Table, servers: Mapping[str, Server], limits: Limits) -> Any:
+def _is_forgotten(
+    found: pa.Table, servers: Mapping[str, ServerHorizon], limits: LivenessLimits
+) -> Any:
     may_return = [name for name, server in servers.items() if not _is_java(server)]
     of_these = pc.is_in(found["server"], pa.array(may_return, pa.string()))
     hopeless = pc.and_(pc.equal(found["status"], Status.UNPROVEN), pc.invert(of_these))
@@ -345,11 +353,11 @@ def _is_forgotten(found: pa.Table, servers: Mapping[str, Server], limits: Limits
     return pc.and_(too_old, pc.or_(hopeless, over))
 
 
-def _is_java(server: Server) -> bool:
+def _is_java(server: ServerHorizon) -> bool:
     return server.reachable and server.horizon_secs is None
 
 
-def _ahead_secs(names: pa.ChunkedArray, servers: Mapping[str, Server]) -> Any:
+def _ahead_secs(names: pa.ChunkedArray, servers: Mapping[str, ServerHorizon]) -> Any:
     which = pc.index_in(names, pa.array(servers, pa.string()))
     ahead = pa.array([server.ahead_secs for server in servers.values()], pa.float64())
     return pc.fill_null(ahead.take(rows.one_array(which)), 0.0)

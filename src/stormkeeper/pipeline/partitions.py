@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from stormkeeper.conf import Conf
 from stormkeeper.heartbeats import coverage
-from stormkeeper.heartbeats.following import Part
+from stormkeeper.heartbeats.change_pages import Part
 from stormkeeper.history.table_store import TableStore
 from stormkeeper.pipeline import rollups, rows, tables, worker_liveness
 from stormkeeper.pipeline.batch import part_numbers

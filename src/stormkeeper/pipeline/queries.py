@@ -19,7 +19,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from stormkeeper.conf import Conf
-from stormkeeper.heartbeats.liveness import Limits
+from stormkeeper.heartbeats.liveness import LivenessLimits
 from stormkeeper.history.manifest import write_error
 from stormkeeper.history.parquet import Retention, TableSpec
 from stormkeeper.history.table_store import TableStore
@@ -125,10 +125,10 @@ def interval_secs(conf: Conf, query: str) -> float:
     return trigger if query == LIVENESS else conf["pipeline.statistics.secs"] or trigger
 
 
-def limits(conf: Conf) -> Limits:
+def limits(conf: Conf) -> LivenessLimits:
     """Return the ages from which workers are late and dead, by the configuration."""
     late = conf["pipeline.late.secs"] or 3 * conf["task.heartbeat.frequency.secs"]
-    return Limits(float(late), float(conf["nimbus.task.timeout.secs"]))
+    return LivenessLimits(float(late), float(conf["nimbus.task.timeout.secs"]))
 
 
 def source_options(conf: Conf, servers: list[str]) -> dict[str, str]:

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from stormkeeper.heartbeats.following import WITHOUT_REVISIONS, Part, Position
+from stormkeeper.heartbeats.change_pages import WITHOUT_REVISIONS, Part, Position
 
 #: ``{server: [instance, revision]}``, the same for "before", and the tick: kept in checkpoints.
 Offset = dict[str, list[str | int]]

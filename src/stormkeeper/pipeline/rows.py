@@ -8,8 +8,8 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from stormkeeper.heartbeats.change_pages import ChangePage
 from stormkeeper.heartbeats.coverage import Coverage
-from stormkeeper.heartbeats.following import ChangePage
 from stormkeeper.pipeline.decoding.layout import HEARTBEAT, plain
 
 PULSE: Final = "pulse"

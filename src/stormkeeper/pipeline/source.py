@@ -22,9 +22,9 @@ from pyspark.sql.types import StructType
 
 from stormkeeper.conf import Address
 from stormkeeper.errors import ConfigError, StormkeeperError
-from stormkeeper.heartbeats import coverage, following
+from stormkeeper.heartbeats import change_pages, coverage
+from stormkeeper.heartbeats.change_pages import WITHOUT_REVISIONS, ChangePage, Part, Position
 from stormkeeper.heartbeats.coverage import Coverage
-from stormkeeper.heartbeats.following import WITHOUT_REVISIONS, ChangePage, Part, Position
 from stormkeeper.pacemaker.client import DEFAULT_PORT, PacemakerClient, client_settings
 from stormkeeper.pacemaker.client.client_settings import ClientSettings, of_texts
 from stormkeeper.paths import WORKERBEATS
@@ -314,9 +314,11 @@ def _pages(
     begin = Position(span.instance, span.after)
     path, size = options.path, options.page_size
     if part is None or (_is_java(begin) and part.number == 0):
-        yield from following.pages(client, path, begin, page_size=size, values=values)
+        yield from change_pages.pages(client, path, begin, page_size=size, values=values)
     elif not _is_java(begin):
-        yield from following.pages_of_part(client, path, begin, part, page_size=size, values=values)
+        yield from change_pages.pages_of_part(
+            client, path, begin, part, page_size=size, values=values
+        )
 
 
 @dataclass(frozen=True, slots=True)

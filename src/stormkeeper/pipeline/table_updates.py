@@ -18,9 +18,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 
-from stormkeeper.heartbeats.following import Part
-from stormkeeper.heartbeats.liveness import Limits
-from stormkeeper.heartbeats.uncollected import uncollected
+from stormkeeper.heartbeats.change_pages import Part
+from stormkeeper.heartbeats.liveness import LivenessLimits
+from stormkeeper.heartbeats.stores import uncollected
 from stormkeeper.history.manifest import Origin
 from stormkeeper.history.table_store import Made, Rows, TableStore
 from stormkeeper.paths import WorkerId
@@ -113,7 +113,7 @@ def batch_origin(batch: DataFrame, number: int) -> Origin:
 
 
 def liveness_tables(
-    limits: Limits,
+    limits: LivenessLimits,
     read_last_pulses: worker_liveness.ReadLastPulses = worker_liveness.no_last_pulses,
     reports: Callable[[], pa.Table | None] = lambda: None,
     timeouts: ReadTimeouts = dict,
@@ -138,7 +138,7 @@ def liveness_tables(
 
 
 def statistics_tables(
-    limits: Limits, period_secs: float, named: Named = lambda pulses: pulses
+    limits: LivenessLimits, period_secs: float, named: Named = lambda pulses: pulses
 ) -> ComputeTables:
     """Return the function that computes the statistics query's tables, from decoded rows."""
     growth = partitions.GrowthWarning()

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from stormkeeper.heartbeats.liveness import Limits, Status
+from stormkeeper.heartbeats.liveness import LivenessLimits, Status
 from stormkeeper.pipeline import rows
 from stormkeeper.pipeline.liveness_columns import columns_of, places
 from stormkeeper.pipeline.worker_liveness import topology_name
@@ -82,7 +82,7 @@ def next_events(
     before: pa.Table | None,
     after: pa.Table,
     *,
-    limits: Limits,
+    limits: LivenessLimits,
     now: float,
 ) -> pa.Table:
     """Return the events of a batch; none before the first liveness table.
@@ -99,7 +99,7 @@ def next_events(
 def _events(
     before: pa.Table,
     after: pa.Table,
-    limits: Limits,
+    limits: LivenessLimits,
     now: float,
 ) -> Iterator[_Event]:
     earlier = places(after, before)
@@ -125,7 +125,7 @@ def _events(
         yield _Event(now, worker._replace(age_secs=max(0.0, now - worker.last_seen)), "gone", why)
 
 
-def _of_new(worker: _Worker, limits: Limits) -> Iterator[_Event]:
+def _of_new(worker: _Worker, limits: LivenessLimits) -> Iterator[_Event]:
     if worker.status in (Status.ALIVE, Status.COMPLETED):
         yield _Event(
             worker.last_seen, worker, "started", f"{worker.server} received its first pulse"
@@ -133,7 +133,7 @@ def _of_new(worker: _Worker, limits: Limits) -> Iterator[_Event]:
     yield from _of_status(worker, limits)
 
 
-def _of_change(before: _Worker, after: _Worker, limits: Limits) -> Iterator[_Event]:
+def _of_change(before: _Worker, after: _Worker, limits: LivenessLimits) -> Iterator[_Event]:
     if before.started_at is not None and after.started_at not in (None, before.started_at):
         assert after.started_at is not None
         since = datetime.fromtimestamp(after.started_at, UTC).isoformat(timespec="seconds")
@@ -152,7 +152,7 @@ def _of_change(before: _Worker, after: _Worker, limits: Limits) -> Iterator[_Eve
     yield from _of_status(after, limits)
 
 
-def _of_status(worker: _Worker, limits: Limits) -> Iterator[_Event]:
+def _of_status(worker: _Worker, limits: LivenessLimits) -> Iterator[_Event]:
     age, timeout_secs = worker.age_secs, limits.timeout_of(worker.storm_id)
     if worker.status == Status.LATE:
         why = f"no pulse for {age:.1f} s, more than {limits.late_secs:g} s"
@@ -202,7 +202,7 @@ def _workers(table: pa.Table) -> Iterator[_Worker]:
     return map(_Worker._make, columns_of(table, *_KNOWN))
 
 
-def _table(found: list[_Event], limits: Limits) -> pa.Table:
+def _table(found: list[_Event], limits: LivenessLimits) -> pa.Table:
     workers = [event.worker for event in found]
     columns: dict[str, Any] = {
         name: [getattr(worker, name) for worker in workers]

@@ -17,7 +17,13 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from stormkeeper.heartbeats.liveness import FORGET_SECS, Limits, Row, Server, Status
+from stormkeeper.heartbeats.liveness import (
+    FORGET_SECS,
+    LivenessLimits,
+    ServerHorizon,
+    Status,
+    WorkerLiveness,
+)
 from stormkeeper.paths import WorkerId
 from stormkeeper.pipeline import rows
 from stormkeeper.pipeline.decode import typed
@@ -97,9 +103,9 @@ class Judged(NamedTuple):
 
 def judged(
     previous: pa.Table,
-    remembered: Sequence[Row],
+    remembered: Sequence[WorkerLiveness],
     batch: pa.Table,
-    limits: Limits,
+    limits: LivenessLimits,
     between: tuple[float, float] | None = None,
     *,
     read_last_pulses: ReadLastPulses = no_last_pulses,
@@ -117,7 +123,9 @@ def judged(
     return Judged(_heard(result, found, read_last_pulses), pulses, now)
 
 
-def _heard(result: Step, servers: Mapping[str, Server], read_last_pulses: ReadLastPulses) -> Step:
+def _heard(
+    result: Step, servers: Mapping[str, ServerHorizon], read_last_pulses: ReadLastPulses
+) -> Step:
     """Apply the last pulses of silent workers: a completed worker is not dead."""
     status = result.rows["status"]
     is_silent = pc.invert(pc.is_in(status, pa.array([Status.ALIVE, Status.COMPLETED], pa.string())))
@@ -148,7 +156,7 @@ def _with(table: pa.Table, name: str, column: Any) -> pa.Table:
 def next_liveness(
     previous: pa.Table | None,
     batch: pa.Table,
-    limits: Limits,
+    limits: LivenessLimits,
     between: tuple[float, float] | None = None,
     read_last_pulses: ReadLastPulses = no_last_pulses,
     *,
@@ -197,7 +205,7 @@ def liveness(
     df
         Rows of ``spark.read.format("pacemaker")``, all columns.
     late_secs, timeout_secs, forget_secs
-        As in `liveness.Limits`; the defaults are those of Storm's configuration.
+        As in `liveness.LivenessLimits`; the defaults are those of Storm's configuration.
 
     Returns
     -------
@@ -208,7 +216,7 @@ def liveness(
     >>> raw = spark.read.format("pacemaker").option("servers", "a,b").load()  # doctest: +SKIP
     >>> raw.transform(liveness, timeout_secs=60).show()  # doctest: +SKIP
     """
-    limits = Limits(late_secs, timeout_secs, forget_secs)
+    limits = LivenessLimits(late_secs, timeout_secs, forget_secs)
 
     def judge(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         read = list(batches)
@@ -237,13 +245,13 @@ def _of_kind(batch: pa.Table, kind: str) -> pa.Table:
     return rows.where(batch, pc.and_(of_kind, pc.is_valid(batch["storm_id"])))
 
 
-def _servers(servers: pa.Table, earliest: float, now: float) -> dict[str, Server]:
+def _servers(servers: pa.Table, earliest: float, now: float) -> dict[str, ServerHorizon]:
     found = {}
     for name, health, read_at in columns_of(servers, "server", "health", "read_at"):
         # A pulse and its server's row are read with the same clock. If that clock is wrong, the
         # server still was read in this batch.
         ahead_secs = 0.0 if earliest <= read_at <= now else read_at - now
-        found[name] = Server(bool(health["reachable"]), health["horizon_secs"], ahead_secs)
+        found[name] = ServerHorizon(bool(health["reachable"]), health["horizon_secs"], ahead_secs)
     return found
 
 
@@ -256,13 +264,13 @@ def _known(table: pa.Table) -> pa.Table:
     return pa.table(columns).cast(WORKERS)
 
 
-def forgotten(table: pa.Table) -> Iterator[Row]:
+def forgotten(table: pa.Table) -> Iterator[WorkerLiveness]:
     """Return the workers without a row that a later pulse may bring back, as noted before."""
     for worker, *rest in json.loads((table.schema.metadata or {}).get(_FORGOTTEN, b"[]")):
-        known: dict[str, Any] = dict.fromkeys(Row._fields)
+        known: dict[str, Any] = dict.fromkeys(WorkerLiveness._fields)
         known |= zip(_REMEMBERED, rest, strict=True)
         known |= {"worker": WorkerId(*worker), "status": Status(known["status"])}
-        yield Row(**known)
+        yield WorkerLiveness(**known)
 
 
 def merged_notes(
@@ -287,7 +295,7 @@ def remembering(schema: pa.Schema, result: Step) -> pa.Schema:
     return schema.with_metadata({_FORGOTTEN: _note(result.forgotten)})
 
 
-def _note(forgotten: Iterable[Row]) -> bytes:
+def _note(forgotten: Iterable[WorkerLiveness]) -> bytes:
     noted = [[row.worker, *(getattr(row, name) for name in _REMEMBERED)] for row in forgotten]
     return json.dumps(noted).encode()
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from stormkeeper.heartbeats.liveness import Limits, Status
+from stormkeeper.heartbeats.liveness import LivenessLimits, Status
 from stormkeeper.pipeline import rows
 from stormkeeper.pipeline.liveness_columns import WORKERS, is_same, numbers, places
 from stormkeeper.pipeline.worker_liveness import forgotten, judged, remembering
@@ -72,7 +72,7 @@ _PULSE: Final = ("server", "path", "revision")
 def next_reports(
     previous: pa.Table | None,
     batch: pa.Table,
-    limits: Limits,
+    limits: LivenessLimits,
     period_secs: float,
     between: tuple[float, float] | None = None,
 ) -> tuple[pa.Table, pa.Array]:

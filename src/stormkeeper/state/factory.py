@@ -4,7 +4,12 @@
 
 from stormkeeper.conf import Conf
 from stormkeeper.errors import ConfigError
-from stormkeeper.heartbeats.protocols import HeartbeatSender, HeartbeatStore
+from stormkeeper.heartbeats.stores import (
+    HeartbeatSender,
+    HeartbeatStore,
+    pacemaker_reader,
+    pacemaker_sender,
+)
 from stormkeeper.state.access import Role
 from stormkeeper.state.storage import ClusterState
 
@@ -60,9 +65,7 @@ def heartbeat_sender(conf: Conf) -> HeartbeatSender:
         As `connect`.
     """
     if in_pacemaker(conf):
-        from stormkeeper.heartbeats import pacemaker
-
-        return pacemaker.sender(conf)
+        return pacemaker_sender(conf)
     from stormkeeper.state.node_heartbeats import NodeHeartbeats
 
     return NodeHeartbeats(connect(conf, role=Role.WORKER))
@@ -79,9 +82,7 @@ def heartbeats(conf: Conf, state: ClusterState) -> HeartbeatStore:
         The store is unknown, no Pacemaker is named, or a credential or certificate is invalid.
     """
     if in_pacemaker(conf):
-        from stormkeeper.heartbeats import pacemaker
-
-        return pacemaker.reader(conf)
+        return pacemaker_reader(conf)
     from stormkeeper.state.node_heartbeats import NodeHeartbeats
 
     return NodeHeartbeats(state)

@@ -10,9 +10,9 @@ from typing import Final, Protocol
 
 from stormkeeper import paths
 from stormkeeper.errors import NoNodeError, StateUnavailableError
+from stormkeeper.heartbeats.change_pages import Position
 from stormkeeper.heartbeats.coverage import Coverage
-from stormkeeper.heartbeats.following import Position
-from stormkeeper.heartbeats.protocols import Heartbeat, Heartbeats
+from stormkeeper.heartbeats.stores import Heartbeat, Heartbeats
 from stormkeeper.paths import WORKERBEATS
 from stormkeeper.state.storage import ClusterState, ConnectionState, NodeData
 

@@ -17,7 +17,7 @@ from typing import Any
 from stormkeeper.conf import Conf
 from stormkeeper.daemon.periodic import PeriodicThread
 from stormkeeper.errors import StormkeeperError
-from stormkeeper.heartbeats.protocols import HeartbeatSender
+from stormkeeper.heartbeats.stores import HeartbeatSender
 from stormkeeper.thrift.records import (
     BoltStats,
     ClusterWorkerHeartbeat,

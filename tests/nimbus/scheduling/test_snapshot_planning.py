@@ -3,7 +3,7 @@
 import pytest
 
 from stormkeeper import paths
-from stormkeeper.heartbeats.liveness import Limits, Status
+from stormkeeper.heartbeats.liveness import LivenessLimits, Status
 from stormkeeper.nimbus.lifecycle import Command, Event, after
 from stormkeeper.nimbus.round import pending_deadlines
 from stormkeeper.nimbus.scheduling import conversion
@@ -26,7 +26,7 @@ from support.clusters import NOW
 from support.leaders import lead
 from support.memory_state import MemoryEnsemble
 
-LIMITS = Limits(late_secs=9, timeout_secs=30)
+LIMITS = LivenessLimits(late_secs=9, timeout_secs=30)
 FACTS = {id_: TopologyFacts(queries=("q", "r"), memory_mb=512.0, is_shared=True) for id_ in "tu"}
 
 

@@ -3,17 +3,17 @@ from dataclasses import replace
 import pytest
 
 from stormkeeper import paths
+from stormkeeper.heartbeats.change_pages import Position
 from stormkeeper.heartbeats.coverage import Coverage
-from stormkeeper.heartbeats.following import Position
-from stormkeeper.heartbeats.liveness import Limits, Status
-from stormkeeper.heartbeats.protocols import Heartbeat, Heartbeats
+from stormkeeper.heartbeats.liveness import LivenessLimits, Status
+from stormkeeper.heartbeats.stores import Heartbeat, Heartbeats
 from stormkeeper.nimbus.scheduling.worker_liveness import LivenessMemory, judge_workers
 from stormkeeper.thrift.records import ClusterWorkerHeartbeat
 from stormkeeper.thrift.serialization import serialize
 from stormkeeper.topology.plan import Claim
 from support.clusters import EPOCH, NOW, launch
 
-LIMITS = Limits(late_secs=9, timeout_secs=30)
+LIMITS = LivenessLimits(late_secs=9, timeout_secs=30)
 LAUNCH_SECS = 120
 SUPERVISOR_SECS = 60
 A, B = "a:6699", "b:6699"

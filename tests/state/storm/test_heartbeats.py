@@ -4,7 +4,7 @@ import pytest
 
 from stormkeeper import paths
 from stormkeeper.errors import SerializationError
-from stormkeeper.heartbeats.pacemaker import PacemakerHeartbeats
+from stormkeeper.heartbeats.stores import PacemakerHeartbeats
 from stormkeeper.pacemaker.client.pool import PacemakerPool
 from stormkeeper.paths import Slot
 from stormkeeper.state.node_heartbeats import NodeHeartbeats

@@ -20,8 +20,16 @@ from typing import NamedTuple
 
 from stormkeeper import paths
 from stormkeeper.errors import SerializationError
-from stormkeeper.heartbeats.liveness import Beat, Limits, Row, Server, Status, step, unseen
-from stormkeeper.heartbeats.protocols import Heartbeat, Heartbeats
+from stormkeeper.heartbeats.liveness import (
+    LivenessLimits,
+    ServerHorizon,
+    Status,
+    WorkerBeat,
+    WorkerLiveness,
+    step,
+    unseen,
+)
+from stormkeeper.heartbeats.stores import Heartbeat, Heartbeats
 from stormkeeper.nimbus.scheduling.cluster import Launch
 from stormkeeper.paths import WorkerId
 from stormkeeper.thrift.records import ClusterWorkerHeartbeat
@@ -50,7 +58,7 @@ class LivenessMemory:
         When supervisors of workers were first seen missing, by id.
     """
 
-    rows: tuple[Row, ...] = ()
+    rows: tuple[WorkerLiveness, ...] = ()
     since: Mapping[Claim, Since] = field(default_factory=dict)
     lost_at: Mapping[str, float] = field(default_factory=dict)
 
@@ -63,7 +71,7 @@ def judge_workers(
     *,
     now: float,
     epoch: int,
-    limits: Limits,
+    limits: LivenessLimits,
     launch_secs: float,
     supervisor_secs: float,
 ) -> tuple[LivenessMemory, dict[Claim, Status]]:
@@ -96,7 +104,7 @@ def judge_workers(
         for launch in of.values()
     }
     servers = {
-        name: Server(each.is_reachable, each.horizon_secs)
+        name: ServerHorizon(each.is_reachable, each.horizon_secs)
         for name, each in heartbeats.coverage.items()
     }
     beats, unclear = _beats(heartbeats, of.keys(), now)
@@ -114,7 +122,7 @@ def judge_workers(
             silent[worker] = max(since[launch.claim])
         else:
             known[launch.claim] = row.status
-    until_first_beat = Limits(min(limits.late_secs, launch_secs), launch_secs)
+    until_first_beat = LivenessLimits(min(limits.late_secs, launch_secs), launch_secs)
     for worker, status in unseen(silent, servers, now=now, limits=until_first_beat).items():
         known[of[worker].claim] = status
     lost_at = {
@@ -131,7 +139,7 @@ def judge_workers(
     return LivenessMemory((*found.rows, *found.forgotten), since, lost_at), known
 
 
-def _could_be_back(servers: Iterable[Server], limits: Limits) -> bool:
+def _could_be_back(servers: Iterable[ServerHorizon], limits: LivenessLimits) -> bool:
     horizons = [
         inf if one.horizon_secs is None else one.horizon_secs for one in servers if one.reachable
     ]
@@ -142,16 +150,16 @@ def _first_look(launch: Launch, now: float, epoch: int) -> Since:
     return Since(now if launch.claim.epoch == epoch else min(launch.started_at, now), now)
 
 
-def _is_of_before(row: Row, launched: float) -> bool:
+def _is_of_before(row: WorkerLiveness, launched: float) -> bool:
     # A worker that beats is alive, whatever the clocks say.
     return row.status in (Status.DEAD, Status.COMPLETED) and row.last_seen < launched
 
 
 def _beats(
     heartbeats: Heartbeats, workers: Iterable[WorkerId], now: float
-) -> tuple[list[Beat], set[WorkerId]]:
+) -> tuple[list[WorkerBeat], set[WorkerId]]:
     """Return the workers' beats, and the workers whose age only an unread value would tell."""
-    beats: list[Beat] = []
+    beats: list[WorkerBeat] = []
     unclear: set[WorkerId] = set()
     for worker in workers:
         heartbeat = heartbeats.by_path.get(paths.workerbeat(*worker))
@@ -163,7 +171,7 @@ def _beats(
         coverage = heartbeats.coverage.get(heartbeat.server)
         position = coverage.position if coverage is not None else None
         beats.append(
-            Beat(
+            WorkerBeat(
                 worker,
                 heartbeat.server,
                 position.instance if position is not None else None,

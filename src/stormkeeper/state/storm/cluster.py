@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar
 from stormkeeper import paths
 from stormkeeper.conf import Conf
 from stormkeeper.errors import PacemakerError
-from stormkeeper.heartbeats.protocols import Heartbeats, HeartbeatStore
+from stormkeeper.heartbeats.stores import Heartbeats, HeartbeatStore
 from stormkeeper.state import factory
 from stormkeeper.state.access import Role
 from stormkeeper.state.leader_lock import Fence, FencedWriter

@@ -16,7 +16,7 @@ from stormkeeper.errors import (
     StateError,
     TransactionError,
 )
-from stormkeeper.heartbeats.protocols import Heartbeat, HeartbeatReader, HeartbeatStore
+from stormkeeper.heartbeats.stores import Heartbeat, HeartbeatReader, HeartbeatStore
 from stormkeeper.paths import Slot, WorkerId
 from stormkeeper.state.node_heartbeats import NodeHeartbeats
 from stormkeeper.state.storage import Check, Create

@@ -34,7 +34,7 @@ from stormkeeper.errors import SerializationError, TopologyError
 from stormkeeper.topology import description
 from stormkeeper.topology.description import Description
 from stormkeeper.topology.package import manifest
-from stormkeeper.topology.package.code import SubmittedCode
+from stormkeeper.topology.package.code import PackagedCode
 from stormkeeper.topology.package.manifest import PackageManifest, PackedFile, Versions
 
 #: The earliest time in a zip.
@@ -93,7 +93,7 @@ class PackageContents:
         Maven packages that Spark fetches, ``GROUP:NAME:VERSION``.
     """
 
-    code: SubmittedCode
+    code: PackagedCode
     description: Description
     name: str | None = None
     arguments: tuple[str, ...] = ()

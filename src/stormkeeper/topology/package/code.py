@@ -49,7 +49,7 @@ Ignored = Callable[[str, bool], bool]
 
 
 @dataclass(frozen=True)
-class SubmittedCode:
+class PackagedCode:
     """The files of a topology, and the script that runs.
 
     Parameters
@@ -85,7 +85,7 @@ def collect(
     folder: Path,
     py_files: Sequence[Path] = (),
     required: tuple[str, str] | None = None,
-) -> SubmittedCode:
+) -> PackagedCode:
     """Return the code of a script, a folder or a wheel.
 
     Parameters
@@ -95,7 +95,7 @@ def collect(
     py_files
         Modules, and archives of modules, that come with the code.
     required
-        Replaces `SubmittedCode.required`.
+        Replaces `PackagedCode.required`.
 
     Raises
     ------
@@ -120,7 +120,7 @@ def collect(
 
 def _of_script(
     given: Path, py_files: Sequence[Path], required: tuple[str, str] | None
-) -> SubmittedCode:
+) -> PackagedCode:
     beside = _required(given.resolve().parent)
     required = required or beside
     script_source.check(given, py_files, runs_here=required is None)
@@ -132,14 +132,14 @@ def _of_script(
         files.update(walk(root, ignored, module) if module.is_dir() else [module])
     if beside is not None:
         files.add(root / REQUIREMENTS)
-    return SubmittedCode(
+    return PackagedCode(
         root, script, tuple(sorted(files)), script_source.script_name(script), required
     )
 
 
 def _of_folder(
     root: Path, py_files: Sequence[Path], required: tuple[str, str] | None
-) -> SubmittedCode:
+) -> PackagedCode:
     files = tuple(walk(root, read_ignored(root)))
     scripts = [file for file in files if file.parent == root and file.suffix == ".py"]
     named = [file for name in _SCRIPTS for file in scripts if file.name == name]
@@ -158,12 +158,12 @@ def _of_folder(
         )
     required = required or _required(root)
     script_source.check(script, py_files, runs_here=required is None)
-    return SubmittedCode(root, script, files, script_source.script_name(root.resolve()), required)
+    return PackagedCode(root, script, files, script_source.script_name(root.resolve()), required)
 
 
 def _of_wheel(
     given: Path, folder: Path, py_files: Sequence[Path], required: tuple[str, str] | None
-) -> SubmittedCode:
+) -> PackagedCode:
     unpacked = unpack_wheel(given, folder)
     if required is None and unpacked.requires:
         required = ("\n".join(unpacked.requires), f"the METADATA of {given}")
@@ -172,7 +172,7 @@ def _of_wheel(
     except TopologyError as error:
         # The user knows the wheel, not the folder.
         raise TopologyError(str(error).replace(f"{folder}/", f"{given}/", 1)) from error
-    return SubmittedCode(
+    return PackagedCode(
         root=folder,
         script=unpacked.script,
         files=tuple(sorted(path for path in folder.rglob("*") if path.is_file())),
@@ -189,7 +189,7 @@ def _required(root: Path) -> tuple[str, str] | None:
         raise TopologyError(f"{file} cannot be read: {error}") from error
 
 
-def _check_complete(code: SubmittedCode, py_files: Sequence[Path]) -> None:
+def _check_complete(code: PackagedCode, py_files: Sequence[Path]) -> None:
     """Raise `TopologyError` for the first module of the script that is not among its files."""
     resolved = [file.resolve() for file in code.files]
     travelling = {*resolved, *(folder for file in resolved for folder in file.parents)}

@@ -278,7 +278,7 @@ def _everything(
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class ServerReading:
     """What one look at a server of ours brought.
 
     Parameters
@@ -310,7 +310,7 @@ def look(
     *,
     values: bool = True,
     clock: Callable[[], float] = time.monotonic,
-) -> Look:
+) -> ServerReading:
     """Read all that changed at and below a path since a position, and what the server is.
 
     The arguments are those of `pages`; None for a server's beginning, as at the first look.
@@ -337,4 +337,4 @@ def look(
         raise PacemakerUnavailableError(f"{client.address} is starting")
     same = position is not None and position.instance == now.instance
     counted_from = position.revision if position is not None and same else 0
-    return Look(found, now, is_anew, now.revision - counted_from, info)
+    return ServerReading(found, now, is_anew, now.revision - counted_from, info)

@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from stormkeeper.errors import RemoteProtocolError, UnsupportedExtensionError
-from stormkeeper.heartbeats.following import (
+from stormkeeper.heartbeats.change_pages import (
     WITHOUT_REVISIONS,
     Part,
     Position,
