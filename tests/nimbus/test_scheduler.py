@@ -11,9 +11,8 @@ from stormkeeper.errors import NotLeaderError, OutcomeUnknownError
 from stormkeeper.heartbeats.liveness import LivenessLimits
 from stormkeeper.nimbus import lifecycle
 from stormkeeper.nimbus.cleanup import CheckpointRetention, Cleaner
-from stormkeeper.nimbus.conf_changes import ConfChanges
 from stormkeeper.nimbus.leadership import LeaderDuties
-from stormkeeper.nimbus.lifecycle import Command, Event
+from stormkeeper.nimbus.lifecycle import Command, ConfChanges, Event
 from stormkeeper.nimbus.round import Timeouts
 from stormkeeper.nimbus.scheduler import Scheduler
 from stormkeeper.nimbus.status import StatusTracker

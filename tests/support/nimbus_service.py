@@ -12,11 +12,11 @@ from stormkeeper.blobs import peers
 from stormkeeper.blobs.distributor import BlobSettings, CodeDistributor
 from stormkeeper.daemon.sockets import listen
 from stormkeeper.errors import NotLeaderError
-from stormkeeper.nimbus.conf_changes import ConfChanges
 from stormkeeper.nimbus.elector import Elector
 from stormkeeper.nimbus.leadership import Leadership
-from stormkeeper.nimbus.service.context import ServiceContext, Submissions
+from stormkeeper.nimbus.lifecycle import ConfChanges
 from stormkeeper.nimbus.service.handler import Handler
+from stormkeeper.nimbus.service.service_base import ServiceContext, Submissions
 from stormkeeper.nimbus.submitted import SubmittedCode
 from stormkeeper.paths import NimbusId
 from stormkeeper.rpc.connection import ServerLimits

@@ -3,9 +3,9 @@
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from stormkeeper.blobs.sync import BlobSync
 from stormkeeper.blobs.sync_plan import Missing
 from stormkeeper.nimbus.elector import Elector
-from stormkeeper.nimbus.readiness import TopologyCode
 from stormkeeper.paths import NimbusId
 from stormkeeper.state import leader_lock
 from stormkeeper.state.storage import ClusterState
@@ -62,7 +62,7 @@ class Nimbus:
         self,
         session: ClusterState,
         host: str,
-        code: TopologyCode | None = None,
+        code: BlobSync | None = None,
         elected: Callable[[LeaderClusterState], None] = lambda _leader: None,
         deposed: Callable[[], None] = lambda: None,
         **options: Any,

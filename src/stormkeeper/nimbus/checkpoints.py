@@ -80,14 +80,8 @@ def find(
 ) -> Checkpoints:
     """Return the checkpoints from which a new topology wants to continue.
 
-    Parameters
-    ----------
-    wanted
-        The id of a past topology, or a name: its last topology.
-    own
-        The new topology's conf.
-    records, bases
-        All that exist, by id.
+    `wanted` is the id of a past topology, or a name: its last topology. `own` is the new topology's
+    conf.
 
     Raises
     ------
@@ -124,7 +118,6 @@ def find(
 
 
 def _named(wanted: str, records: Mapping[str, Checkpoints]) -> Checkpoints:
-    """Return the checkpoints of a topology by id, or of the last one of a name."""
     for record in records.values():
         if record.storm_id == wanted:
             return record
@@ -152,15 +145,6 @@ def abandoned(
 
     If an abandoned checkpoint's machine comes back before the query is launched and gets the query,
     the query continues there as if nothing had been abandoned.
-
-    Parameters
-    ----------
-    record
-        The checkpoints to continue from.
-    queries
-        Queries whose checkpoints are lost.
-    supervisors
-        Ids of present supervisors.
 
     Raises
     ------
@@ -218,16 +202,7 @@ def ended(
 ) -> Checkpoints | None:
     """Return the checkpoints to keep of a removed topology; None: there are none.
 
-    Parameters
-    ----------
-    record
-        The last ones in its base.
-    now_ms
-        Milliseconds since 1970.
-    supervisors
-        Ids of present supervisors.
-    purge
-        Whether to remove them at once.
+    `purge` removes them at once.
     """
     if not record.nodes:
         return None

@@ -40,16 +40,7 @@ def gone_since(
 ) -> dict[str, float]:
     """Return since when topologies with leftovers are gone, by id.
 
-    Parameters
-    ----------
-    before
-        The result of the last call.
-    found
-        Ids with leftovers.
-    kept
-        Ids of topologies that exist or are being submitted.
-    now
-        Seconds of any clock.
+    `before` is the last result; `kept` are topologies that exist or are being submitted.
     """
     return {storm_id: before.get(storm_id, now) for storm_id in found if storm_id not in kept}
 
@@ -57,18 +48,7 @@ def gone_since(
 class Cleaner:
     """Cleans while this Nimbus leads. `begin` and `end` are called alternately, on one thread.
 
-    Parameters
-    ----------
-    storm
-        The session.
-    submitted
-        Returns the ids of topologies that are being submitted here.
-    retention
-        Removes checkpoints.
-    period_secs, kept_secs
-        The period, and how long leftovers are kept.
-    clock
-        Seconds of a monotonic clock.
+    `submitted` returns the ids of topologies that are being submitted here.
     """
 
     def __init__(
@@ -132,13 +112,7 @@ EXPIRY_DOUBT_SECS: Final = 3600.0
 
 
 def every_base(storm: StormClusterState, leader: LeaderClusterState) -> dict[str, StormBase]:
-    """Return the bases of all topologies by id.
-
-    Raises
-    ------
-    SerializationError
-        A base is unreadable.
-    """
+    """Return the bases of all topologies; raises `SerializationError` if one is unreadable."""
     # This session's server may lag behind.
     storm.state.sync_path(paths.STORMS)
     names = leader.active_storms()
@@ -152,18 +126,8 @@ def every_base(storm: StormClusterState, leader: LeaderClusterState) -> dict[str
 class CheckpointRetention:
     """Orders the removal of checkpoints whose retention is over.
 
-    Parameters
-    ----------
-    storm
-        The session.
-    continued
-        Returns the folders from which topologies are about to continue.
-    kept_secs
-        Retention; None: for ever.
-    clock
-        Seconds since 1970.
-    monotonic
-        Seconds of a monotonic clock.
+    `continued` returns the folders from which topologies are about to continue; `kept_secs` is None
+    for ever.
     """
 
     def __init__(
@@ -184,13 +148,7 @@ class CheckpointRetention:
         self._expired_since: dict[str, float] = {}
 
     def remove_expired(self, leader: LeaderClusterState) -> None:
-        """Order the removal of expired checkpoints.
-
-        Raises
-        ------
-        StateError
-            ZooKeeper was not reached.
-        """
+        """Order the removal of expired checkpoints."""
         now_ms, supervisors = int(self._clock() * 1000), leader.supervisors()
 
         def due(record: Checkpoints, bases: dict[str, StormBase]) -> Checkpoints | None:

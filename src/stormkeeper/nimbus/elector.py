@@ -1,15 +1,10 @@
 """Elects the leader among Nimbuses, by the queue of locks in the cluster state.
 
-`stormkeeper.nimbus.election` decides; this module has the threads and the calls. An `Elector` has
-two threads:
-
-- *nimbus election* calls the store: reads the queue, takes locks and gives them up. Each call ends
-  by the store's own deadline. The thread also wakes by itself, in case an event is missed.
-- *nimbus reign* calls the Nimbus: checks and fetches code, calls `elected` and `deposed`. These may
-  block: the lease still ends, the lock is still kept or given up, and `is_leader` stays right.
-
-Any thread on which something happens runs the state machine, under a mutex. So a blocked thread
-does not delay the news of a lost connection.
+`stormkeeper.nimbus.election` decides; an `Elector` has two threads that carry out. *nimbus
+election* calls the store, and each call ends by the store's own deadline. *nimbus reign* calls the
+Nimbus, which may block: the lease still ends, the lock is still kept or given up, and `is_leader`
+stays right. Any thread may run the state machine, under a mutex, so a blocked thread does not delay
+the news of a lost connection.
 """
 
 import contextlib
@@ -21,6 +16,7 @@ from types import TracebackType
 from typing import Any, Final, Self, assert_never
 
 from stormkeeper import paths
+from stormkeeper.blobs.sync import BlobSync
 from stormkeeper.errors import NoLeaderError, NotLeaderError, StateError, StateUnavailableError
 from stormkeeper.nimbus.election import (
     ConnectionChanged,
@@ -42,7 +38,7 @@ from stormkeeper.nimbus.election import (
     Withdraw,
     Wrote,
 )
-from stormkeeper.nimbus.readiness import Candidate, Deposed, Elected, TopologyCode
+from stormkeeper.nimbus.readiness import Candidate, Deposed, Elected
 from stormkeeper.paths import NimbusId
 from stormkeeper.state import leader_lock
 from stormkeeper.state.leader_lock import Lock
@@ -64,44 +60,33 @@ UNREACHED_SECS: Final = 1.0
 class Elector:
     """One candidate among the Nimbuses. Safe for many threads; `close` it.
 
+    `elected` gets a `stormkeeper.state.storm.cluster.LeaderClusterState` when this Nimbus begins to
+    lead; if it raises, `deposed` is called and the lock given back. `deposed` is called when it
+    stops leading, for good or because the connection is lost; then the object is disconnected. Both
+    are called alternately, on the thread *nimbus reign*, and may block: until `deposed` returns,
+    this Nimbus does not lead again, and other Nimbuses wait at most half a minute. After an
+    interruption that the session survives, `elected` is called again with the same epoch
+    (``leader.fence.epoch``).
+
     Parameters
     ----------
-    storm
-        The session in which the Nimbus leads and its locks live. It stays open.
-    nimbus
-        This Nimbus's address.
     code
-        The started `stormkeeper.blobs.sync.BlobSync` of this Nimbus. Closing it ends a fetch.
-    elected
-        Called with a `stormkeeper.state.storm.cluster.LeaderClusterState` when the Nimbus begins to
-        lead. If it raises, `deposed` is called and the lock given back.
-    deposed
-        Called when this Nimbus stops leading, for good or because the connection is lost. Then the
-        object from `elected` is disconnected; its writes may have been refused before.
+        Must be started. Closing it ends a fetch.
     disk_fault
-        Returns why this Nimbus's disk takes no files; None if it does. A Nimbus that cannot write
-        leaves the lead to one that can. Call `recheck` when the answer changes.
+        Returns why this Nimbus's disk takes no files; None if it does. Call `recheck` when the
+        answer changes.
     may_take_over
         Whether to lead topologies that a Java Nimbus has led (`--take-over`); they are marked as
         ours.
     clock
         Seconds, monotonic.
-
-    Notes
-    -----
-    `elected` and `deposed` are called alternately, on the thread *nimbus reign* alone, and may
-    block. Until `deposed` returns, this Nimbus does not lead again; other Nimbuses wait at most
-    half a minute.
-
-    After an interruption that the session survives, `elected` is called again with the same epoch
-    (``leader.fence.epoch``): counters of that epoch continue.
     """
 
     def __init__(
         self,
         storm: StormClusterState,
         nimbus: NimbusId,
-        code: TopologyCode,
+        code: BlobSync,
         *,
         elected: Elected,
         deposed: Deposed,
@@ -192,7 +177,7 @@ class Elector:
             )
 
     def leader_address(self) -> NimbusId:
-        """Return the address of the Nimbus that leads, or will in a moment.
+        """Return the address of the present or next leader.
 
         Raises
         ------
@@ -213,13 +198,7 @@ class Elector:
         return nimbus
 
     def all_nimbus_addresses(self) -> list[NimbusId]:
-        """Return the addresses of all live Nimbuses, with the leader's.
-
-        Raises
-        ------
-        StateUnavailableError
-            The store was not reached.
-        """
+        """Return the addresses of all live Nimbuses, with the leader's."""
         addresses = [
             NimbusId(each.host, each.port, each.tlsPort or 0) for each in self._storm.nimbuses()
         ]
@@ -254,7 +233,6 @@ class Elector:
                     log.warning("the thread %s still runs after the election was left", thread.name)
 
     def _is_left(self, is_own: bool) -> bool:
-        """Return whether nothing is left to do; `is_own`: the caller is one of our threads."""
         can_wait = self._state.connection is not ConnectionState.CONNECTED
         is_out = self._election.is_out or can_wait
         return self._closed or (is_out and (self._election.is_over or is_own))
@@ -270,7 +248,6 @@ class Elector:
             self._handle(QueueChanged())
 
     def _handle(self, event: Event) -> None:
-        """Pass an event to the election, and its instructions to the threads."""
         with self._changed:
             if self._closed:
                 return
@@ -299,8 +276,6 @@ class Elector:
 
 
 class _Hand:
-    """One thread's open instruction, and how to carry it out."""
-
     def __init__(self, carry_out: Callable[[Any], Event]) -> None:
         self.carry_out = carry_out
         self.instruction: Instruction | None = None
@@ -311,17 +286,7 @@ ROUNDS: Final = 20
 
 
 class LockQueue:
-    """One Nimbus's place in the queue of locks. Each call ends by the store's deadlines.
-
-    Parameters
-    ----------
-    state
-        The session with which the locks end; it has no other locks.
-    nimbus
-        The holder named in the locks.
-    clock
-        Seconds, monotonic.
-    """
+    """One Nimbus's place in the queue of locks. Each call ends by the store's deadlines."""
 
     def __init__(self, state: ClusterState, nimbus: NimbusId, clock: Callable[[], float]) -> None:
         self._state = state
@@ -370,7 +335,6 @@ class LockQueue:
         return Looked(tuple(line), session_id, timeout_secs, began_at)
 
     def _is_watched(self, seen: list[Lock]) -> bool:
-        """Watch locks; returns whether they are still as they were seen."""
         nodes = self._state.read_many([lock.path for lock in seen], watch=True)
         return all(
             node is not None and (node.stat.version != 0) == lock.revoked

@@ -101,21 +101,9 @@ def workers(
 ) -> dict[Slot, WorkerHealth]:
     """Return the health of a topology's workers that have not completed.
 
-    Parameters
-    ----------
-    assignment
-        The topology's.
-    supervisors
-        Present supervisors, by id.
-    beats
-        Newest heartbeats by slot, maybe of an earlier worker; None: no Pacemaker answered.
-    limits
-        The topology's.
-    now
-        Seconds since 1970.
-    ended
-        Queries that have ended for good. A worker is starting until all its other queries run; with
-        None, as for a script that names its queries itself, until one of its queries runs.
+    `beats` are None if no Pacemaker answered; an earlier worker may have sent one. `ended` are
+    queries that have ended for good: a worker is starting until all its others run. With None, as
+    for a script that names its queries itself, it is starting until one query runs.
     """
     found = {}
     for launch in (assignment.launches if assignment is not None else None) or ():
@@ -145,16 +133,7 @@ def of_topology(
 ) -> TopologyHealth | None:
     """Return a topology's health; None if it is being killed, rebalanced, or has completed.
 
-    Parameters
-    ----------
-    status
-        The topology's status.
-    sched_status
-        The scheduler's text; None if this Nimbus does not know it.
-    found
-        The topology's workers.
-    hosts
-        Host names by supervisor id.
+    `sched_status` is None if this Nimbus does not know it; `hosts` are host names by supervisor id.
     """
     is_to_run = status in (TopologyStatus.ACTIVE, TopologyStatus.INACTIVE)
     if not is_to_run or sched_status == _COMPLETED:
@@ -216,7 +195,6 @@ def ago(secs: float) -> str:
 def _of_word(
     launch: WorkerLaunch, supervisor: SupervisorInfo | None, beat: Beat | None, now: float
 ) -> WorkerHealth | None:
-    """Return a worker's health by its supervisor's report; None if it runs, or without report."""
     report = _report(launch, supervisor)
     if report is None:
         return None
@@ -287,7 +265,6 @@ class _Silence:
 
 
 def _of_beat(beat: Beat, limits: Limits) -> WorkerHealth:
-    """Return a worker's health from its newest heartbeat."""
     activity, age = beat.activity, beat.age_secs or 0.0
     queries = [_aged(each, age) for each in activity.queries or ()]
     longest = max(queries, key=lambda each: each.running_ms or 0, default=None)
@@ -313,7 +290,6 @@ def _of_beat(beat: Beat, limits: Limits) -> WorkerHealth:
 
 
 def _until_all_run(one: WorkerHealth, queries: set[str], beat: Beat) -> WorkerHealth:
-    """Return a running worker's health; it is starting while a query is missing."""
     missing = sorted(queries - {each.query for each in one.queries})
     if not missing or beat.activity.inactive:
         return one

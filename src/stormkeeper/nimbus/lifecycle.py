@@ -1,19 +1,31 @@
-"""A topology's life: the commands that each status takes, and the base after each.
+"""A topology's life: the commands that each status takes, the base after each, and conf changes.
 
 The table is Storm's, with two differences. The base has the deadline of a kill or a rebalance, so
 that any later leader finishes it. And a second kill can only shorten the wait, or have the
 checkpoints removed as well.
+
+A rebalance first writes new conf values into the base. Then they are saved in the conf, and the
+base records that; only then is the rebalance carried out. So the next leader can finish a rebalance
+whose leader is lost in between.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+import json
+import logging
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Final
+from typing import Any, Final
 
-from stormkeeper.errors import StatusError
+from stormkeeper.blobs import keys
+from stormkeeper.blobs.distributor import CodeDistributor
+from stormkeeper.errors import CodeError, NoNodeError, SerializationError, StatusError
+from stormkeeper.nimbus.submitted import decode_conf, encode_conf
+from stormkeeper.state.storm.cluster import LeaderClusterState
 from stormkeeper.thrift.records import (
     KillOptions,
     RebalanceOptions,
@@ -40,18 +52,8 @@ class Event(Enum):
 class Command:
     """An event with its arguments.
 
-    Parameters
-    ----------
-    event
-        The event.
-    now_ms
-        Its time, in milliseconds since 1970.
-    wait_secs
-        Wait of a kill or a rebalance: as requested, or ``topology.message.timeout.secs``.
-    rebalance
-        The changes of a rebalance.
-    purge
-        Whether a kill removes the checkpoints.
+    `wait_secs` is the wait of a kill or a rebalance: as requested, or
+    ``topology.message.timeout.secs``.
     """
 
     event: Event
@@ -67,8 +69,6 @@ _Step = Callable[[StormBase, Command], StormBase | None]
 
 def after(storm_id: str, base: StormBase, command: Command) -> StormBase | None:
     """Return a topology's base after a command; None: the topology is to be removed.
-
-    The given base is not changed.
 
     Raises
     ------
@@ -220,3 +220,68 @@ _REMEDIES: Final = {
     TopologyStatus.REBALANCING: "try again when the rebalance is done",
     TopologyStatus.KILLED: "submit it again when it is gone",
 }
+
+
+log = logging.getLogger(__name__)
+
+_CONF: Final = keys.PARTS[2]
+
+
+class ConfChanges:
+    """The changes that one Nimbus makes. Safe for many threads."""
+
+    def __init__(self, code: CodeDistributor) -> None:
+        self._code = code
+        self._lock = threading.Lock()
+        self._under_way: set[str] = set()
+
+    @contextmanager
+    def under_way(self, storm_id: str) -> Iterator[None]:
+        """Reserve a topology's change: `finish` leaves it alone during the block."""
+        with self._lock:
+            self._under_way.add(storm_id)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._under_way.discard(storm_id)
+
+    def save(
+        self, storm_id: str, overrides: Mapping[str, Any], *, is_repeated: bool = False
+    ) -> None:
+        """Save new values in a topology's conf; saving them again changes nothing.
+
+        Raises
+        ------
+        CodeError, StateError
+            As `stormkeeper.blobs.distributor.CodeDistributor.change`.
+        """
+
+        def changed(data: bytes) -> bytes:
+            saved = decode_conf(data)
+            conf = {**saved, **overrides}
+            return data if conf == saved else encode_conf(conf)
+
+        self._code.change(storm_id, _CONF, changed, is_repeated=is_repeated)
+        log.info("%s: its conf is changed in %s", storm_id, ", ".join(sorted(overrides)))
+
+    def finish(self, leader: LeaderClusterState, bases: Mapping[str, StormBase]) -> bool:
+        """Save what earlier leaders' rebalances left unsaved; returns whether a base changed."""
+        has_changed = False
+        for storm_id, base in bases.items():
+            overrides = unsaved_conf(base)
+            with self._lock:
+                is_others = storm_id in self._under_way
+            if overrides is None or is_others:
+                continue
+            try:
+                self.save(storm_id, json.loads(overrides), is_repeated=True)
+            except CodeError as error:
+                log.warning("%s: its conf cannot be changed yet: %s", storm_id, error)
+                continue
+            except (SerializationError, ValueError) as error:
+                log.warning("%s is rebalanced without a change of its conf: %s", storm_id, error)
+            with suppress(NoNodeError):  # it is gone
+                leader.change_storm(storm_id, conf_saved)
+                has_changed = True
+        return has_changed

@@ -48,29 +48,10 @@ def pages(
 ) -> dict[str, Callable[[str], Page]]:
     """Return the pages of a Nimbus by path.
 
-    ``/metrics`` has its metrics in the client's text format; ``/healthz`` whether its rounds of
-    scheduling progress; ``/readyz`` whether it answers calls and takes uploads, and whether it
-    leads.
-
-    Parameters
-    ----------
-    status
-        Returns the current status.
-    server
-        The Thrift server.
-    connection
-        Returns the state of the session with ZooKeeper.
-    period_secs
-        Longest time between two rounds.
-    clock
-        The monotonic clock of `status`, in seconds.
-    disk_fault
-        Returns why the disk takes no files; None if it does.
-    lost_blobs
-        Returns the number of blobs lost on the disk since the start.
-    count_health
-        Reads the number of topologies by health; called while this Nimbus leads, at most every
-        `HEALTH_SECS`.
+    ``/metrics`` has its metrics; ``/healthz`` says whether its rounds of scheduling progress;
+    ``/readyz`` whether it answers calls and takes uploads, and whether it leads. `period_secs` is
+    the longest time between two rounds. `count_health` reads the number of topologies by health; it
+    is called while this Nimbus leads, at most every `HEALTH_SECS`.
     """
 
     def readyz(_: str) -> Page:
@@ -102,11 +83,6 @@ def unhealthy(status: ClusterStatus, period_secs: float, now: float) -> str | No
 
 
 class _HealthCounts:
-    """Reads counts on its own thread and keeps the newest.
-
-    A scrape waits for a second at most: ZooKeeper or a Pacemaker may not answer.
-    """
-
     def __init__(self, read: Callable[[], Mapping[str, int]]) -> None:
         self._read = read
         self._lock = threading.Lock()

@@ -36,14 +36,14 @@ from stormkeeper.errors import (
 )
 from stormkeeper.names import host_port
 from stormkeeper.nimbus.cleanup import CheckpointRetention, Cleaner, RemovedTopologies
-from stormkeeper.nimbus.conf_changes import ConfChanges
 from stormkeeper.nimbus.elector import Elector
 from stormkeeper.nimbus.leadership import LeaderDuties
+from stormkeeper.nimbus.lifecycle import ConfChanges
 from stormkeeper.nimbus.readiness import DiskWatch
 from stormkeeper.nimbus.round import Timeouts
 from stormkeeper.nimbus.scheduler import Scheduler
-from stormkeeper.nimbus.service.context import ServiceContext, Submissions
 from stormkeeper.nimbus.service.handler import Handler
+from stormkeeper.nimbus.service.service_base import ServiceContext, Submissions
 from stormkeeper.nimbus.status import StatusTracker
 from stormkeeper.nimbus.submitted import SubmittedCode
 from stormkeeper.nimbus.topology_cache import TopologyCache
@@ -73,16 +73,7 @@ def serve(conf: Conf, stop: StopSignals, *, may_take_over: bool = False) -> int:
 
     Prints ``nimbus listening on HOST:PORT`` once clients are answered. Returns 0 after SIGTERM or
     SIGINT: first another Nimbus takes the lead, then calls in progress are answered. Returns 1 if
-    it cannot start.
-
-    Parameters
-    ----------
-    conf
-        The configuration.
-    stop
-        The signals to stop.
-    may_take_over
-        Whether to lead topologies that a Java Nimbus has led.
+    it cannot start. `may_take_over` permits leading topologies that a Java Nimbus has led.
 
     Raises
     ------
@@ -111,7 +102,6 @@ def serve(conf: Conf, stop: StopSignals, *, may_take_over: bool = False) -> int:
 
 
 def _connect(conf: Conf, stop: StopSignals) -> StormClusterState | None:
-    """Connect to ZooKeeper, however long it takes; None after a signal to stop."""
     failures = 0
     while not stop.stopped:
         trying: Future[StormClusterState] = Future()
@@ -327,7 +317,6 @@ def _pages(
 def _register(
     storm: StormClusterState, nimbus_id: NimbusId, started_at: float, disk_fault: str | None = None
 ) -> None:
-    """Register this Nimbus in ZooKeeper, with the fault of its disk."""
     # As in Storm: the uptime is the start time, and the leader is stored elsewhere.
     summary = NimbusSummary(
         nimbus_id.host,
@@ -343,7 +332,6 @@ def _register(
 
 
 def _find_disk_fault(code: CodeDistributor, is_written: bool, had_fault: bool) -> str | None:
-    """Return why one of the folders takes no files; None if all do."""
     try:
         if is_written and code.store.verify():
             code.store.on_loss()

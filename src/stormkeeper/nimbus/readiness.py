@@ -12,9 +12,10 @@ import logging
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from typing import Final, Protocol, assert_never
+from typing import Final, assert_never
 
 from stormkeeper import paths
+from stormkeeper.blobs.sync import BlobSync
 from stormkeeper.blobs.sync_plan import Missing
 from stormkeeper.errors import NoNodeError, StateError, StormkeeperError
 from stormkeeper.nimbus.election import (
@@ -46,39 +47,16 @@ LOOKS_PER_WRITE: Final = 5
 HANG_SECS: Final = 20.0
 
 
-class TopologyCode(Protocol):
-    """What the election needs of `stormkeeper.blobs.sync.BlobSync`."""
-
-    def missing(self) -> Mapping[str, Missing]:
-        """Return the topologies whose code is incomplete here, by id."""
-        ...
-
-    def fetch(self, timeout_secs: float) -> bool:
-        """Fetch available code, and wait; returns whether everything was tried."""
-        ...
-
-
 class Readiness:
     """Checks whether a Nimbus may lead, and logs why not.
 
-    Parameters
-    ----------
-    storm
-        The session.
-    code
-        The code that is here.
-    may_take_over
-        Whether to lead Java's topologies, too.
-    nimbus
-        This Nimbus; None: its disk is not checked.
-    disk_fault
-        Returns why its disk takes no files; None if it does.
+    Without `nimbus` the disk is not checked. `may_take_over` permits leading Java's topologies.
     """
 
     def __init__(
         self,
         storm: StormClusterState,
-        code: TopologyCode,
+        code: BlobSync,
         *,
         may_take_over: bool = False,
         nimbus: NimbusId | None = None,
@@ -92,15 +70,7 @@ class Readiness:
         self._logged: tuple[Checked, Mapping[str, Missing]] = (Checked(), {})
 
     def check(self) -> Checked:
-        """Check all topologies as they are now.
-
-        Raises
-        ------
-        StateError
-            The topologies could not be read.
-        StormkeeperError, OSError
-            The code that is here could not be determined.
-        """
+        """Check all topologies as they are now."""
         # Includes the last leader's writes.
         self._storm.state.sync_path(paths.STORMS)
         foreign = frozenset() if self._may_take_over else foreign_to(self._storm.storm_bases())
@@ -112,13 +82,7 @@ class Readiness:
         return found
 
     def take_over(self, leader: LeaderClusterState) -> None:
-        """Mark Java's topologies as ours, so that the next leader finds them so.
-
-        Raises
-        ------
-        StateError
-            Some may not be marked yet.
-        """
+        """Mark Java's topologies as ours, so that the next leader finds them so."""
         for storm_id in foreign_to(leader.storm_bases()) if self._may_take_over else ():
             try:
                 # An update without changes writes the mark.
@@ -179,12 +143,11 @@ class DiskWatch:
     Parameters
     ----------
     find_fault
-        Returns why the disk takes no files; None if it does. It may hang. Arguments: whether to
-        write, and whether the last probe found a fault.
+        Returns why the disk takes no files; None if it does. May hang. Arguments: whether to write,
+        and whether the last probe found a fault.
     on_fault
-        Called with the fault after the first probe and each write that finds one, and with None
-        after the first probe without. If it raises `StateError`, it is called again after the next
-        probe.
+        Called with a fault after the first probe and each write, and with None once it is over. If
+        it raises `StateError`, it is called again after the next probe.
     """
 
     def __init__(
@@ -284,7 +247,7 @@ class Candidate:
     def __init__(
         self,
         storm: StormClusterState,
-        code: TopologyCode,
+        code: BlobSync,
         *,
         elected: Elected,
         deposed: Deposed,

@@ -100,17 +100,7 @@ class Deadline:
 
 
 def left_secs(deadline_ms: int | None, wait_secs: float, *, now: float) -> float:
-    """Return how much of a wait is left, from 0 to `wait_secs`.
-
-    Parameters
-    ----------
-    deadline_ms
-        Its end, in milliseconds since 1970; None: the wait begins now.
-    wait_secs
-        Its whole length.
-    now
-        Seconds since 1970.
-    """
+    """Return how much of a wait is left, at most `wait_secs`; without a deadline it begins now."""
     if deadline_ms is None:
         return wait_secs
     return min(max(0.0, deadline_ms / 1000 - now), wait_secs)
@@ -125,16 +115,7 @@ def pending_deadlines(
 ) -> dict[str, Deadline]:
     """Return the deadline of each topology with a pending kill or rebalance.
 
-    Parameters
-    ----------
-    before
-        The result of the last round.
-    bases
-        By topology id.
-    default_wait_secs
-        Wait for a base that specifies none: ``topology.message.timeout.secs``.
-    now
-        Seconds since 1970, on a clock that never jumps.
+    `before` is the last result. `default_wait_secs` is for bases that specify no wait.
     """
     found = {}
     for storm_id, base in bases.items():
@@ -158,21 +139,7 @@ def _wait_secs(base: StormBase, default: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class RoundMemory:
-    """What a leader remembers between rounds; initially empty for each epoch.
-
-    Parameters
-    ----------
-    watch
-        Memory of the workers.
-    due
-        Deadlines of kills and rebalances, by topology id.
-    texts
-        Each topology's ``sched_status``.
-    next_counter
-        The least counter that no claim of this epoch can have used.
-    crashes
-        Newest crash counts from supervisors, for workers that are still launched, by claim.
-    """
+    """What a leader remembers between rounds; initially empty for each epoch."""
 
     watch: LivenessMemory = field(default_factory=LivenessMemory)
     due: Mapping[str, Deadline] = field(default_factory=dict)
@@ -183,19 +150,7 @@ class RoundMemory:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The result of a round.
-
-    Parameters
-    ----------
-    actions
-        What to write, in order.
-    memory
-        For the next round.
-    cluster
-        The input of the plan.
-    next_round_at
-        When the next round is due at the latest, on the round's clock.
-    """
+    """The result of a round; the next one is due at `next_round_at` at the latest."""
 
     actions: tuple[Action, ...]
     memory: RoundMemory
@@ -215,22 +170,8 @@ def decide(
 ) -> Decision:
     """Decide a round.
 
-    Parameters
-    ----------
-    memory
-        From the last round.
-    snapshot
-        The cluster as it was read, on the clock of `now`.
-    facts
-        Facts by topology id.
-    now
-        When the read began, in seconds since 1970, on a clock that never jumps.
-    epoch
-        The leader's.
-    timeouts
-        The configured times.
-    default_wait_secs
-        Wait of a kill or rebalance that specifies none, by topology id.
+    `now` is when the read began, on a clock that never jumps; `default_wait_secs` is the wait of a
+    kill or rebalance that specifies none, by topology id.
     """
     watch, statuses = judge_workers(
         memory.watch,
@@ -275,7 +216,6 @@ def decide(
 
 
 def _moves_at_once(actions: Iterable[Action], cluster: Cluster) -> bool:
-    """Return whether released workers need no report that they stopped."""
     return any(
         launch.is_released and launch.slot.node not in cluster.supervisors
         for action in actions
@@ -285,7 +225,6 @@ def _moves_at_once(actions: Iterable[Action], cluster: Cluster) -> bool:
 
 
 def _crashes(before: Mapping[Claim, Crashes], cluster: Cluster) -> dict[Claim, Crashes]:
-    """Return the crashes of each launch; those of a lost supervisor as last reported."""
     told = {
         claim: one for each in cluster.supervisors.values() for claim, one in each.crashes.items()
     }

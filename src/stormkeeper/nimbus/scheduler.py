@@ -24,8 +24,7 @@ from stormkeeper import paths
 from stormkeeper.daemon.periodic import PeriodicThread
 from stormkeeper.errors import NoNodeError, NotLeaderError, SerializationError, StatusError
 from stormkeeper.nimbus import checkpoints, lifecycle
-from stormkeeper.nimbus.conf_changes import ConfChanges
-from stormkeeper.nimbus.lifecycle import Command, Event
+from stormkeeper.nimbus.lifecycle import Command, ConfChanges, Event
 from stormkeeper.nimbus.round import Decision, RoundMemory, Timeouts, decide
 from stormkeeper.nimbus.scheduling import conversion
 from stormkeeper.nimbus.scheduling.cluster import Launch
@@ -56,24 +55,8 @@ _SETTLE_SECS: Final = 0.02
 class Scheduler:
     """Schedules while this Nimbus leads. `begin` and `end` are called alternately, on one thread.
 
-    Parameters
-    ----------
-    storm
-        The session.
-    topology_cache
-        Facts about topologies from their code.
-    timeouts
-        The configured times.
-    status
-        Records rounds and actions.
-    conf_changes
-        Saves conf changes that rebalances of earlier leaders have left unsaved.
-    master_code_dir
-        This Nimbus's code folder, as assignments name it.
-    clock
-        Seconds since 1970, which never jump.
-    on_removed
-        Called with the id and owner of each removed topology.
+    `clock` returns seconds since 1970 and never jumps. `on_removed` gets the id and owner of each
+    removed topology.
     """
 
     def __init__(

@@ -35,18 +35,10 @@ class ClusterStatus:
         Epoch of this Nimbus's leadership; None while it does not lead.
     leaderships
         How often this Nimbus has begun to lead.
-    rounds, failures
-        Scheduling rounds completed and failed.
-    round_secs
-        Duration of the last round.
     last_round_at
         Monotonic time when the last round ended or the leadership began.
     actions
         Writes done, by kind.
-    supervisors, slots, free_slots
-        Numbers of each.
-    topologies, workers
-        Numbers by status.
     unread
         Pacemakers that did not answer.
     """
@@ -134,7 +126,6 @@ class StatusTracker:
         self._replace(failures=self.status.failures + 1)
 
     def _replace(self, **changes: Any) -> ClusterStatus:
-        """Replace fields; returns the status before. One thread counts at a time."""
         with self._lock:
             before, self.status = self.status, replace(self.status, **changes)
         return before

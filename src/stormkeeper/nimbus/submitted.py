@@ -46,17 +46,7 @@ _REMEMBERED: Final = 16 * 1024 * 1024
 
 @dataclass(frozen=True)
 class Submitted:
-    """A topology as it was submitted.
-
-    Parameters
-    ----------
-    topology
-        Storm's record.
-    conf
-        Its configuration, with the cluster's values that it needs.
-    description
-        Its package's description; None for a package that is not ours.
-    """
+    """A topology as it was submitted; a package that is not ours has no description."""
 
     topology: StormTopology
     conf: Mapping[str, Any]
@@ -161,7 +151,6 @@ class SubmittedCode:
         return found
 
     def _submitted(self, jar: str, code: str, conf: str) -> tuple[Submitted, int]:
-        """Return a topology and the number of bytes it was made from."""
         struct, saved = self._bytes(code), self._bytes(conf)
         cost = len(struct) + len(saved)
         _, file = self._store.open(jar)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from stormkeeper.conf import Conf
 from stormkeeper.errors import CodeError, ConfigError
 from stormkeeper.nimbus.scheduling.conversion import TopologyFacts
-from stormkeeper.nimbus.submitted import Submitted, topology_value
+from stormkeeper.nimbus.submitted import Submitted, SubmittedCode, topology_value
 from stormkeeper.state.storm.cluster import ClusterSnapshot
 from stormkeeper.topology.description import ExecutorDescription
 
@@ -19,33 +19,9 @@ _SHARED: Final = "topology.checkpoint.shared"
 _WAIT: Final = "topology.message.timeout.secs"
 
 
-class Code(Protocol):
-    """The part of `stormkeeper.nimbus.submitted.SubmittedCode` that the cache uses."""
-
-    def version(self, storm_id: str) -> Hashable:
-        """Return a value that identifies the version of the code; None if it is not here."""
-        ...
-
-    def get(self, storm_id: str) -> Submitted | None:
-        """Return the submitted topology; None if it is not here; raises `CodeError`."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class CachedTopology:
-    """Facts about a topology.
-
-    Parameters
-    ----------
-    facts
-        For the plan.
-    executors
-        Of all queries.
-    conf
-        Its saved configuration.
-    wait_secs
-        Wait of a kill or rebalance that specifies none.
-    """
+    """Facts about a topology; `wait_secs` is for a kill or rebalance that specifies no wait."""
 
     facts: TopologyFacts
     executors: tuple[ExecutorDescription, ...]
@@ -59,7 +35,7 @@ class TopologyCache:
     `conf` provides defaults for a topology's own values.
     """
 
-    def __init__(self, code: Code, conf: Conf) -> None:
+    def __init__(self, code: SubmittedCode, conf: Conf) -> None:
         self._code = code
         self._conf = conf
         #: By topology id, with the version and parallelism of the entry.

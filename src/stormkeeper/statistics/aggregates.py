@@ -138,8 +138,6 @@ class ComponentPage:
 
 
 class _Counted(NamedTuple):
-    """An executor with a report, and its measures."""
-
     executor: ExecutorReport
     kind: Kind
     measures: Measures
@@ -156,17 +154,7 @@ def topology_page(
 
     As in Storm, component latencies consist of whole milliseconds: each executor's total time is
     truncated first. And while no spout has reported, each is shown with zeros; likewise bolts.
-
-    Parameters
-    ----------
-    components
-        All components by id, also Storm's own.
-    executors
-        The assigned ones.
-    window
-        The window of the components' rows.
-    include_sys
-        Whether Storm's own components and streams count.
+    `window` is that of the components' rows.
     """
     executors = tuple(executors)
     reporting = _reporting(components, executors, include_sys=include_sys)
@@ -219,18 +207,7 @@ def component_page(
 ) -> ComponentPage:
     """Return the page of a component; an empty one for Storm's own unless `include_sys`.
 
-    Parameters
-    ----------
-    component_id
-        The component.
-    components
-        All components by id, also Storm's own.
-    executors
-        The assigned ones of all components.
-    window
-        The window of the rows of streams and executors.
-    include_sys
-        Whether Storm's own components and streams count.
+    `window` is that of the rows of streams and executors.
 
     Raises
     ------

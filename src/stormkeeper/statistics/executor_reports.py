@@ -27,15 +27,7 @@ Slot = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class Component:
-    """A component as its topology declares it.
-
-    Parameters
-    ----------
-    kind
-        "spout" or "bolt"; Storm's own components are bolts.
-    num_executors, num_tasks
-        Declared numbers, assigned or not.
-    """
+    """A component as its topology declares it; Storm's own components are bolts."""
 
     kind: Kind
     num_executors: int
@@ -44,21 +36,7 @@ class Component:
 
 @dataclass(frozen=True, slots=True)
 class ExecutorReport:
-    """An executor, its slot, and its newest report.
-
-    Parameters
-    ----------
-    task_start, task_end
-        Its tasks, both included.
-    component_id
-        The component of these tasks.
-    supervisor_id, host, port
-        Its slot, and the supervisor's host.
-    uptime_secs
-        Age of its worker; 0 without a report.
-    stats
-        Its statistics; None without a report.
-    """
+    """An executor, its slot, and its newest report: uptime 0 and no `stats` without one."""
 
     task_start: int
     task_end: int
@@ -98,15 +76,6 @@ def reports(
 
     A report of an executor that is assigned to another slot does not count. An executor with
     unknown tasks is left out: its assignment was made for other components.
-
-    Parameters
-    ----------
-    assignment
-        The topology's, if any.
-    tasks
-        The result of `components_of_tasks`.
-    heartbeats
-        The newest of each worker, by slot.
     """
     if assignment is None:
         return ()

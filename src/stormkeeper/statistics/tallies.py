@@ -59,17 +59,7 @@ class Measures:
 
 
 def measures(stats: ExecutorStats, kind: Kind, *, include_sys: bool) -> Measures:
-    """Return the measures of an executor.
-
-    Parameters
-    ----------
-    stats
-        Its report. Statistics of the other kind of component are ignored.
-    kind
-        Its component's kind.
-    include_sys
-        Whether emitted and transferred tuples of Storm's own streams count.
-    """
+    """Return the measures of an executor; statistics of the other kind of component are ignored."""
     counts: dict[str, _Counts] = {"emitted": stats.emitted, "transferred": stats.transferred}
     if not include_sys:
         counts = {name: _of_topology(by_window) for name, by_window in counts.items()}

@@ -8,7 +8,7 @@ import pytest
 from stormkeeper.blobs import keys
 from stormkeeper.blobs.distributor import CodeDistributor
 from stormkeeper.errors import BlobStorageError, CallRefusedError, StateUnavailableError
-from stormkeeper.nimbus.conf_changes import ConfChanges
+from stormkeeper.nimbus.lifecycle import ConfChanges
 from stormkeeper.nimbus.round import pending_deadlines
 from stormkeeper.nimbus.service import topology_conf
 from stormkeeper.state.storm.cluster import StormClusterState

@@ -30,22 +30,12 @@ class Supervisor:
 
     Parameters
     ----------
-    id, host
-        Its id, and its machine's name.
-    ports
-        Its slots.
-    memory_mb
-        Memory for all its workers; infinite if unspecified.
     running
         Ports with a running worker of any topology.
     stopped
         By port, the newest launch that is known to have stopped.
-    uptime_secs
-        Seconds since its start.
     refuses
         Why it takes no new work; None: it does.
-    crashes
-        Reported crash series, by the launch that crashed.
     is_ours
         Whether it belongs to Stormkeeper. Storm's own supervisors cannot run our queries.
     tells_claims
@@ -71,14 +61,8 @@ class Launch:
 
     Parameters
     ----------
-    slot, claim
-        Its slot, and its claim, which is unique in the cluster.
     queries
-        Its queries, all at once and the same for its whole life.
-    started_at
-        When it was ordered.
-    memory_mb
-        Its memory limit.
+        All run at once, the same ones for the worker's whole life.
     is_released
         Whether it should stop, or has stopped. Its slot stays reserved for its topology until its
         queries have another one, and names the machine of a checkpoint that is not shared.
@@ -104,14 +88,8 @@ class Topology:
 
     Parameters
     ----------
-    id, status
-        As in its `StormBase`.
-    queries
-        Queries to run; a script is one query.
     workers
         Most slots.
-    memory_mb
-        Memory limit of a worker.
     launched_at
         When it was submitted: earlier topologies are served first.
     is_shared
@@ -126,10 +104,6 @@ class Topology:
         Queries whose checkpoint a launch has claimed.
     released
         Launches that were released before `claimed` was read: these can claim nothing more.
-    launches
-        Its workers, in any order.
-    due_at
-        When its pending kill or rebalance is due; None: none is pending.
     previous
         Its status before a rebalance.
     rebalanced_workers, rebalanced_memory_mb
@@ -179,12 +153,8 @@ class Cluster:
 
     Parameters
     ----------
-    now
-        The moment.
-    epoch, next_counter
-        The planning leader's epoch, and the least counter that no claim of the epoch has used.
-    supervisors, topologies
-        By id.
+    next_counter
+        The least counter that no claim of the epoch has used.
     workers
         Liveness by claim; a missing claim is unknown.
     strays

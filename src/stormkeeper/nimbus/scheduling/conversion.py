@@ -166,17 +166,7 @@ def assignment_record(
     hosts: Mapping[str, str],
     owner: str | None = None,
 ) -> Assignment:
-    """Return the record of a topology's workers.
-
-    Parameters
-    ----------
-    launched
-        The workers.
-    executors
-        Executors of all queries; those without a worker are left out.
-    hosts
-        Known host names by supervisor id.
-    """
+    """Return the record of a topology's workers; `executors` without a worker are left out."""
     running = [launch for launch in launched if not launch.is_released]
     of = {query: launch for launch in running for query in launch.queries}
     placed = [
@@ -249,20 +239,8 @@ def cluster_from_snapshot(
 ) -> Cluster:
     """Return the input of a plan.
 
-    Parameters
-    ----------
-    snapshot
-        The cluster's records.
-    facts
-        Facts by topology id. A topology without facts is blocked.
-    due
-        When kills and rebalances are due, by topology id, on the clock of `now`.
-    statuses
-        Liveness of workers by claim (`stormkeeper.nimbus.scheduling.worker_liveness`).
-    refusals
-        Why supervisors take no new work, by id.
-    now, epoch, next_counter, launch_secs
-        As in `Cluster`.
+    A topology without facts is blocked. `due` is when kills and rebalances are due, by topology id,
+    on the clock of `now`; `refusals` are reasons of supervisors to take no new work.
     """
     topologies = {
         storm_id: topology_from_records(

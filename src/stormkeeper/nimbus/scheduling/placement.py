@@ -35,14 +35,8 @@ _LAST = 1_000_000
 class Capacity:
     """Free slots and memory, less what was taken.
 
-    Parameters
-    ----------
-    supervisors
-        All supervisors.
-    held
-        Workers whose slots and memory are in use, also on lost supervisors.
-    is_tight
-        Whether to fill the most used supervisor first, so that more may fit, instead of evenly.
+    `held` are workers whose slots and memory are in use, also on lost supervisors. With `is_tight`
+    the most used supervisor is filled first, so that more may fit, instead of evenly.
     """
 
     def __init__(
@@ -126,16 +120,7 @@ class Capacity:
     ) -> Slot | None:
         """Take a slot for a worker; None if no supervisor has room.
 
-        Parameters
-        ----------
-        memory_mb
-            The worker's memory.
-        workers
-            Number of the topology's workers on each supervisor.
-        not_on
-            Supervisors to avoid.
-        only_on
-            The only allowed supervisor.
+        `workers` is the number of the topology's workers on each supervisor.
         """
         node = self._on(only_on, memory_mb) if only_on else self._next(memory_mb, workers, not_on)
         if node is None:
@@ -248,12 +233,7 @@ def place(
 ) -> tuple[list[Placement], Capacity]:
     """Give slots to the topologies that need some; returns the placements and the capacity left.
 
-    Parameters
-    ----------
-    needy
-        Topologies with queries to place, by id.
-    held
-        Workers whose slots are not free, among them the vacated ones.
+    `held` are workers whose slots are not free, among them the vacated ones.
     """
     found, capacity = _attempt(needy, supervisors, held, is_tight=False)
     if _may_be_packed_better(found):

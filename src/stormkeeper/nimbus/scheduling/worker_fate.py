@@ -67,12 +67,6 @@ class WorkerFates:
 
     Parameters
     ----------
-    topology
-        The topology.
-    supervisors
-        All supervisors by id.
-    kept
-        Workers that stay.
     lost
         Dead workers whose queries may run elsewhere. Without a new place they stay: if the machine
         comes back, they run there again.

@@ -48,14 +48,8 @@ class Since(NamedTuple):
 class LivenessMemory:
     """A leader's memory of the workers between two reads; initially empty.
 
-    Parameters
-    ----------
-    rows
-        Rows of `liveness.step`, also the forgotten ones.
-    since
-        By claim.
-    lost_at
-        When supervisors of workers were first seen missing, by id.
+    `rows` are those of `liveness.step`, also forgotten ones; `lost_at` is when supervisors of
+    workers were first seen missing.
     """
 
     rows: tuple[WorkerLiveness, ...] = ()
@@ -77,26 +71,9 @@ def judge_workers(
 ) -> tuple[LivenessMemory, dict[Claim, Status]]:
     """Return the liveness of each worker, and the memory for the next read.
 
-    Parameters
-    ----------
-    watch
-        The memory of the last read.
-    launches
-        Workers with their topologies' ids.
-    supervisors
-        Ids of registered supervisors.
-    heartbeats
-        Read after the launches. Values are needed only if a Pacemaker reports no ages.
-    now
-        When the read of the heartbeats began, in seconds since 1970, on a clock that never jumps.
-    epoch
-        The leader's. Launches of other epochs use the time in their records.
-    limits
-        Ages at which a worker's status changes.
-    launch_secs
-        A worker's time until its first heartbeat.
-    supervisor_secs
-        How long a supervisor must be missing to count as lost.
+    The heartbeats must be read after the launches; their values are needed only if a Pacemaker
+    reports no ages. `now` is when that read began, on a clock that never jumps. `supervisor_secs`
+    is how long a supervisor must be missing to count as lost.
     """
     of = {WorkerId(storm_id, *launch.slot): launch for storm_id, launch in launches}
     since = {

@@ -31,8 +31,7 @@ from stormkeeper.nimbus import checkpoints, lifecycle
 from stormkeeper.nimbus.leadership import Leadership
 from stormkeeper.nimbus.lifecycle import Command, Event
 from stormkeeper.nimbus.service import topology_checks, topology_conf
-from stormkeeper.nimbus.service.context import ServiceContext
-from stormkeeper.nimbus.service.service_base import CallGroup, client_errors
+from stormkeeper.nimbus.service.service_base import CallGroup, ServiceContext, client_errors
 from stormkeeper.nimbus.submitted import topology_value
 from stormkeeper.thrift.nimbus import (
     AuthorizationException,
@@ -254,14 +253,7 @@ def _check_purge(name: str, base: StormBase) -> None:
 def log_levels(before: LogConfig | None, asked: LogConfig, *, now: float) -> LogConfig:
     """Return a topology's log levels after a change, as Storm's Nimbus computes them; pure.
 
-    Parameters
-    ----------
-    before
-        The present levels.
-    asked
-        Updates and removals by logger name; ``ROOT`` is the root logger.
-    now
-        Seconds since 1970.
+    `asked` has updates and removals by logger name; ``ROOT`` is the root logger.
 
     Raises
     ------

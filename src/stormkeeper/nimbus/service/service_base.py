@@ -1,19 +1,26 @@
-"""What all groups of Nimbus's calls share: the caller, the leader, topologies by name and id."""
+"""The ground of all groups of Nimbus's calls: context, submissions, leader, topologies by name."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import itertools
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, Final
 
 from stormkeeper import paths
 from stormkeeper.blobs import replication
+from stormkeeper.blobs.distributor import CodeDistributor
+from stormkeeper.conf import Conf
 from stormkeeper.errors import (
     BlobExistsError,
     BlobInUseError,
     BlobNotFoundError,
     CallerError,
     CallRefusedError,
+    CheckpointsError,
     CodeError,
     InvalidBlobKeyError,
     InvalidPathError,
@@ -22,17 +29,128 @@ from stormkeeper.errors import (
     StateError,
 )
 from stormkeeper.names import host_port
+from stormkeeper.nimbus.elector import Elector
 from stormkeeper.nimbus.leadership import Leadership
-from stormkeeper.nimbus.service.context import ServiceContext
-from stormkeeper.nimbus.submitted import Submitted
+from stormkeeper.nimbus.lifecycle import ConfChanges
+from stormkeeper.nimbus.submitted import Submitted, SubmittedCode
 from stormkeeper.rpc.dispatcher import caller
+from stormkeeper.state.storm.cluster import StormClusterState
 from stormkeeper.thrift.nimbus import (
+    AlreadyAliveException,
     InvalidTopologyException,
     KeyAlreadyExistsException,
     KeyNotFoundException,
     NotAliveException,
 )
 from stormkeeper.thrift.records import StormBase
+
+#: Most submissions at once: each blocks a thread of the service while its code is copied.
+MOST: Final = 16
+
+
+class Submissions:
+    """The topologies that are being submitted to this Nimbus. Safe for many threads.
+
+    Their code arrives before they exist, so the blob clean-up must spare it. Of two concurrent
+    submissions of one name the second is refused.
+
+    Parameters
+    ----------
+    threads
+        Threads of the service. Half of them stay free for other calls, among them those of the
+        Nimbuses that fetch the copies for which a submission waits.
+    """
+
+    def __init__(self, threads: int = 2 * MOST) -> None:
+        self._most = max(1, min(MOST, threads // 2))
+        self._lock = threading.Lock()
+        self._counter = itertools.count(1)
+        #: Ids by name; None until the topology has an id.
+        self._ids: dict[str, str | None] = {}
+        #: Checkpoint folders from which submissions in progress continue.
+        self._continued: set[str] = set()
+
+    def ids(self) -> Collection[str]:
+        """Return the ids of the topologies that are being submitted."""
+        with self._lock:
+            return [storm_id for storm_id in self._ids.values() if storm_id is not None]
+
+    def continued(self) -> Collection[str]:
+        """Return the checkpoint folders from which topologies are about to continue."""
+        with self._lock:
+            return set(self._continued)
+
+    @contextmanager
+    def continuing(self, checkpoints: str) -> Iterator[None]:
+        """Reserve a checkpoint folder for one submission.
+
+        Raises
+        ------
+        CheckpointsError
+            Another submission has reserved the folder.
+        """
+        with self._lock:
+            if checkpoints in self._continued:
+                raise CheckpointsError(
+                    f"another topology is being submitted that goes on from {checkpoints}"
+                )
+            self._continued.add(checkpoints)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._continued.discard(checkpoints)
+
+    def new_id(self, name: str, now: float) -> str:
+        """Return a new topology id for a submission in progress; `now` is in seconds since 1970."""
+        storm_id = f"{name}-{next(self._counter)}-{int(now)}"
+        with self._lock:
+            self._ids[name] = storm_id
+        return storm_id
+
+    @contextmanager
+    def submitting(self, name: str) -> Iterator[None]:
+        """Reserve a topology name for one submission.
+
+        Raises
+        ------
+        AlreadyAliveException
+            A topology of that name is being submitted.
+        CallRefusedError
+            Too many submissions are in progress.
+        """
+        with self._lock:
+            if name in self._ids:
+                raise AlreadyAliveException(f"{name} is already alive")
+            if len(self._ids) >= self._most:
+                raise CallRefusedError(
+                    f"as many topologies as may ({self._most}) are being submitted already: try"
+                    " again in a moment"
+                )
+            self._ids[name] = None
+        try:
+            yield
+        finally:
+            with self._lock:
+                del self._ids[name]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServiceContext:
+    """The parts of the process that the service uses; all are safe for many threads."""
+
+    conf: Conf
+    storm: StormClusterState
+    code: CodeDistributor
+    conf_changes: ConfChanges
+    submitted: SubmittedCode
+    elector: Elector
+    leadership: Callable[[], Leadership]
+    submissions: Submissions
+    sched_status: Callable[[], Mapping[str, str]]
+    removed: Callable[[str | None], Iterable[str]] = lambda _user: ()
+    clock: Callable[[], float] = time.time
+
 
 #: Key of the longest wait for copies of a topology's code.
 WAIT_SECS: Final = "topology.max.replication.wait.time.sec"
@@ -52,13 +170,6 @@ class CallGroup:
             return ""
 
     def _leadership(self) -> Leadership:
-        """Return the current leadership.
-
-        Raises
-        ------
-        CallRefusedError
-            This Nimbus does not lead. Clients, Storm's too, look for the leader then.
-        """
         try:
             return self._context.leadership()
         except NotLeaderError as error:
@@ -72,15 +183,6 @@ class CallGroup:
         return f"current leader is {host_port(leader.host, leader.port)}"
 
     def _led_topology(self, name: str) -> tuple[Leadership, str, StormBase]:
-        """Return the current leadership, and a topology by name, for a command.
-
-        Raises
-        ------
-        CallRefusedError
-            This Nimbus does not lead.
-        NotAliveException
-            No topology has that name.
-        """
         leadership = self._leadership()
         for storm_id, base in leadership.leader.storm_bases().items():
             if base.name == name:
@@ -88,13 +190,6 @@ class CallGroup:
         raise NotAliveException(f"{name} is not alive")
 
     def _topology_by_name(self, name: str) -> tuple[str, StormBase]:
-        """Return a topology by name, also on a Nimbus that does not lead.
-
-        Raises
-        ------
-        NotAliveException
-            No topology has that name.
-        """
         storm = self._context.storm
         for is_synced in (False, True):
             if is_synced:
@@ -106,13 +201,6 @@ class CallGroup:
         raise NotAliveException(f"{name} is not alive")
 
     def _base(self, storm_id: str) -> StormBase:
-        """Return the base of a topology, also on a Nimbus that does not lead.
-
-        Raises
-        ------
-        NotAliveException
-            No topology has that id.
-        """
         storm = self._context.storm
         try:
             base = storm.storm_base(storm_id)
@@ -126,13 +214,6 @@ class CallGroup:
         return base
 
     def _submitted(self, storm_id: str) -> Submitted:
-        """Return an existing topology as it was submitted.
-
-        Raises
-        ------
-        CallRefusedError
-            The topology's code is not on this Nimbus.
-        """
         submitted = self._context.submitted.get(storm_id)
         if submitted is None:
             raise CallRefusedError(
@@ -148,13 +229,6 @@ class CallGroup:
         return {**self._context.conf, **{k: v for k, v in own.items() if v is not None}}
 
     def _check_blobs(self, conf: Mapping[str, Any]) -> None:
-        """Check that all blobs of a conf's ``topology.blobstore.map`` exist.
-
-        Raises
-        ------
-        InvalidTopologyException
-            A blob is missing, or the map is no mapping.
-        """
         used = conf.get("topology.blobstore.map") or {}
         if not isinstance(used, dict):
             raise InvalidTopologyException("topology.blobstore.map is no mapping")
@@ -166,11 +240,6 @@ class CallGroup:
     def _await_copies(
         self, storm_id: str, conf: Mapping[str, Any]
     ) -> tuple[replication.Replication, float]:
-        """Wait until enough Nimbuses have a topology's code, at most as long as a client waits.
-
-        `conf` is the topology's over the cluster's. Returns the number of copies, and the longest
-        wait in seconds.
-        """
         asked, longest = conf[WAIT_SECS], conf["storm.thrift.socket.timeout.ms"] / 1000
         secs = asked if 0 < asked <= longest else longest
         return replication.wait(self._context.storm, storm_id, {**conf, WAIT_SECS: secs}), secs

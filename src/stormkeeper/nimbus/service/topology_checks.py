@@ -113,15 +113,8 @@ def check_limits(
 ) -> None:
     """Check the size of a topology against the operator's limits.
 
-    Parameters
-    ----------
-    workers, executors
-        Requested numbers.
-    cluster
-        Nimbus's conf: ``nimbus.slots.perTopology``, ``nimbus.executors.perTopology``; null: no
-        limit.
-    what
-        The requested command, for the message.
+    `cluster` has ``nimbus.slots.perTopology`` and ``nimbus.executors.perTopology``; null: no limit.
+    `what` is the requested command, for the message.
 
     Raises
     ------
@@ -159,15 +152,6 @@ def normalised(topology: StormTopology, description: Description) -> StormTopolo
 
 def check_rebalance(name: str, components: Iterable[str], num_executors: Mapping[str, int]) -> None:
     """Check the executors that a rebalance asks for.
-
-    Parameters
-    ----------
-    name
-        The topology's name.
-    components
-        Its component ids.
-    num_executors
-        Requested numbers by component.
 
     Raises
     ------

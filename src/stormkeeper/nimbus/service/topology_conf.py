@@ -125,16 +125,8 @@ def saved(
 ) -> dict[str, Any]:
     """Return the configuration to save for a topology.
 
-    Parameters
-    ----------
-    own
-        The result of `read`.
-    cluster
-        This Nimbus's conf, for defaults of the topology's keys.
-    storm_id, name
-        The topology's id and name.
-    principal, user
-        The submitter: '' and the operating system's user while authentication is off.
+    `own` is the result of `read`; `cluster` has defaults of the topology's keys. While
+    authentication is off, `principal` is '' and `user` the operating system's.
     """
     needed = {
         key: value

@@ -17,7 +17,7 @@ from stormkeeper.errors import CodeError, PacemakerError
 from stormkeeper.nimbus import health
 from stormkeeper.nimbus.health import CRASHING, FAILED, STUCK, WorkerHealth
 from stormkeeper.nimbus.scheduling.conversion import runs_packages
-from stormkeeper.nimbus.service.context import ServiceContext
+from stormkeeper.nimbus.service.service_base import ServiceContext
 from stormkeeper.nimbus.submitted import Submitted
 from stormkeeper.paths import NimbusId, Slot
 from stormkeeper.statistics.executor_reports import Slot as ReportSlot
@@ -49,22 +49,18 @@ class View:
 
     Parameters
     ----------
-    storm_id, base
-        The topology.
     assignment
         None while the topology does not run.
     submitted
-        The submitted topology; None if its code is not on this Nimbus.
+        None if its code is not on this Nimbus.
     sched_status
         The scheduler's text; None if this Nimbus does not know it.
     replication_count
         Number of Nimbuses that have the code.
-    now
-        Seconds since 1970.
     workers
         Health of the workers that have not completed, by slot.
     health
-        Health of the topology; None if it should not run, or the health is unknown.
+        None if the topology should not run, or its health is unknown.
     """
 
     storm_id: str
@@ -335,17 +331,7 @@ def supervisor_summary(
 def nimbus_summaries(
     found: Iterable[NimbusSummary], leader: NimbusId | None, now: float
 ) -> list[NimbusSummary]:
-    """Return a line for each registered Nimbus.
-
-    Parameters
-    ----------
-    found
-        Registrations, which have the start time as uptime.
-    leader
-        The leading Nimbus, if any.
-    now
-        Seconds since 1970.
-    """
+    """Return a line for each registered Nimbus; registrations have the start time as uptime."""
     summaries = []
     for each in found:
         summary = copy.copy(each)
