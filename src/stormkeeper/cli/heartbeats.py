@@ -312,9 +312,9 @@ class _Outages:
         self._missing: frozenset[Address] = frozenset()
 
     def report(self, failures: Mapping[Address, str]) -> None:
-        from stormkeeper.pacemaker.client.pool_reads import ALL_ANSWER, missing
+        from stormkeeper.pacemaker.client.pool_reads import ALL_ANSWER, describe_failures
 
-        text = missing(failures, len(self._servers)) if failures else ALL_ANSWER
+        text = describe_failures(failures, len(self._servers)) if failures else ALL_ANSWER
         self._report(frozenset(failures), text)
 
     def report_all(self, error: PacemakerError) -> None:
@@ -416,10 +416,10 @@ def _print_servers(*, as_json: bool) -> None:
 
 
 def _fail_together(failures: Sequence[StormkeeperError]) -> NoReturn:
-    from stormkeeper.pacemaker.client.pool import together
+    from stormkeeper.pacemaker.client.pool import join_errors
 
     with _pool_faults():
-        raise together(failures)
+        raise join_errors(failures)
 
 
 def _shown(heartbeat: Heartbeat, *, as_json: bool) -> str:

@@ -117,7 +117,7 @@ def test_what_comes_during_a_step_waits_for_its_end():
 @pytest.mark.parametrize("there", [False, True])
 def test_server_with_method_none_gets_nothing_more(there):
     talk = Talk()
-    with pytest.raises(NotAuthorizedError, match=r"p:1 asks nobody .* pacemaker.auth.method to NO"):
+    with pytest.raises(NotAuthorizedError, match=r"p:1 wants no authentication.*method to NO"):
         talk.hear(Message(MessageType.EXISTS_RESPONSE, 0, boolval=there))
     assert len(talk.sent) == 1
 

@@ -434,7 +434,7 @@ def test_java_pacemaker_with_method_none_is_unharmed():
     with (
         ScriptedPacemaker(java) as peer,
         PacemakerClient(peer.address, identity=identity()) as client,
-        pytest.raises(NotAuthorizedError, match="asks nobody"),
+        pytest.raises(NotAuthorizedError, match="wants no authentication"),
     ):
         client.get_pulse("/a")
     assert java.asked == [MessageType.EXISTS]

@@ -197,7 +197,7 @@ def test_what_takes_the_place_of_a_server_is_asked_again(storms, values):
         before.stop()
         after.port = before.port
         with after:
-            with pytest.raises(NotAuthorizedError, match="asks nobody"):
+            with pytest.raises(NotAuthorizedError, match="wants no authentication"):
                 client.get_pulse(PULSE)
             assert after.ended_by is None
 

@@ -172,7 +172,7 @@ def test_a_lookup_that_fails_of_a_defect_ends_the_attempt(selector, caplog):
     dial = dialer(selector, 1, "name", resolve=fail)
     for _ in range(2):
         dial.start()
-        with pytest.raises(OSError, match="a defect of Stormkeeper, ValueError"):
+        with pytest.raises(OSError, match="internal error, ValueError"):
             until(dial.poll)
     assert [str(record.exc_info[1]) for record in caplog.records] == ["on purpose"] * 2
 

@@ -40,9 +40,9 @@ def test_each_change_is_told_once(clock, told):
     missing = MissingServers(3, clock)
     one = {A: FAILED[A]}
     for failed, line in (
-        (one, "WARNING 1 of 3 Pacemakers is missing in what is read: a is down"),
-        (FAILED, "WARNING 2 of 3 Pacemakers are missing in what is read: a is down; b is down"),
-        (one, "WARNING 1 of 3 Pacemakers is missing in what is read: a is down"),
+        (one, "WARNING 1 of 3 Pacemakers failed in the last read: a is down"),
+        (FAILED, "WARNING 2 of 3 Pacemakers failed in the last read: a is down; b is down"),
+        (one, "WARNING 1 of 3 Pacemakers failed in the last read: a is down"),
         ({}, "INFO Every Pacemaker answers again"),
     ):
         missing.note(failed)

@@ -89,7 +89,7 @@ def test_a_refusal_ends_it(repair_of, caplog):
     repair, (client,) = repair_of(refusing)
     repair.remember(client.address, "/w")
     repair.make_good(client)
-    until(lambda: "the delete of /w is not made good" in caplog.text)
+    until(lambda: "the missed delete of /w failed" in caplog.text)
     until(lambda: not is_running())
 
 

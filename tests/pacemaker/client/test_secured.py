@@ -106,7 +106,7 @@ def test_another_method_is_told(passworded, folder):
 def test_a_server_that_asks_nobody(folder):
     with PacemakerProcess() as daemon:
         text = refused(daemon, by("DIGEST", jaas(folder)))
-        assert "asks nobody" in text
+        assert "wants no authentication" in text
         with pool(daemon, {}) as client:
             assert client.children("/") == []
 

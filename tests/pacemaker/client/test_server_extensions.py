@@ -82,5 +82,5 @@ def test_calls_that_ended_meanwhile_are_not_held():
 
 def test_the_question_and_the_error():
     assert make_question(1.0).path == "/.stormkeeper"
-    assert "p:1 has not told" in str(unsupported("p:1", call(MessageType.HELD)))
+    assert "p:1 does not list" in str(unsupported("p:1", call(MessageType.HELD)))
     assert "'held'" in str(unsupported("p:1", call(MessageType.HELD)))

@@ -162,7 +162,7 @@ def test_removed_principal_loses_its_connections(kerberos, change, losers):
     told = server.reload(defaults().with_values({**conf, **change})).changes
     assert {name for name, session in users.items() if not session.may_read} == set(losers)
     for name in losers:
-        assert users[name].handshake_due(0.0) == "who may do what has changed: connect anew"
+        assert users[name].handshake_due(0.0) == "permissions have changed: connect anew"
     assert any("to begin anew" in line for line in told) is bool(losers)
 
 

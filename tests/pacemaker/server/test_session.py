@@ -282,7 +282,7 @@ def test_to_ask_whether_one_must_authenticate_is_no_news(caplog):
 
 
 ASK = READS["the reserved path"]
-ASKED = "asked who this server is, was told to authenticate (SCRAM), and left"
+ASKED = "asked for the server's description, was refused without authentication (SCRAM), and left"
 
 
 @pytest.mark.parametrize("times", [1, 3])

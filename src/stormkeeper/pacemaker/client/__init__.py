@@ -1,4 +1,4 @@
-"""Clients of Pacemakers: `PacemakerClient` talks to one server, `pool.PacemakerPool` to several."""
+"""Clients of Pacemakers: `PacemakerClient` for a server, `pool.PacemakerPool` for several."""
 
 from stormkeeper.pacemaker.client.pacemaker_client import DEFAULT_PORT, PacemakerClient
 

@@ -54,7 +54,7 @@ STEP_TIMEOUT: Final = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Credentials for one server.
+    """Credentials for a server.
 
     `mechanism` makes the client's half of one authentication. `method`, the value of
     ``pacemaker.auth.method``, and `remedy`, advice on keys and files, appear in errors.
@@ -69,7 +69,7 @@ Todo = list[Send | Reconnect | Compute]
 
 
 class ClientAuthentication:
-    """One authentication with the server `peer`, over two connections."""
+    """An authentication with the server `peer`, over two connections."""
 
     __slots__ = (
         "_has_said",
@@ -198,7 +198,7 @@ class ClientAuthentication:
         """Check from the answer to EXISTS that the server wants authentication."""
         if message.type == MessageType.EXISTS_RESPONSE:
             raise NotAuthorizedError(
-                f"{self._peer} asks nobody to authenticate, and this client is to do so with"
+                f"{self._peer} wants no authentication, and this client uses"
                 f" {self._identity.method}: set pacemaker.auth.method to NONE here, or there to"
                 f" {self._identity.method}"
             )
@@ -273,4 +273,4 @@ class StepRunner:
                 work()
             except BaseException:
                 # Without this no later step would run.
-                log.exception("%s failed: this is a defect of Stormkeeper", self._name)
+                log.exception("%s failed with an internal error", self._name)

@@ -46,7 +46,7 @@ class WrongAnswerError(RemoteProtocolError):
 
 @dataclass(eq=False, slots=True)
 class ClientCall:
-    """One try of a request.
+    """A try of a request.
 
     `frame` holds any message id. `deadline` and `started` (of the first try) are times of the
     client's clock. `path`, `started` and `tries` appear in errors.
@@ -104,7 +104,7 @@ Effect = Connect | Reconnect | Send | Compute | Drop | Settle
 
 
 class InFlight:
-    """Unanswered requests of one connection; after message id `last_id` it must be replaced."""
+    """Unanswered requests of a connection, which can use message ids up to `last_id`."""
 
     __slots__ = ("_entries", "_last_answer", "_last_id", "_last_life", "_limit", "_next_id")
 
@@ -130,7 +130,7 @@ class InFlight:
         return self._next_id > self._last_id
 
     def add(self, call: ClientCall, now: float) -> int:
-        """Add a call whose request is sent at `now`; return the message id."""
+        """Add a call sent at `now`; return the message id."""
         if not self.has_room:
             raise AssertionError("a request was sent without asking has_room")
         message_id = self._next_id
@@ -187,7 +187,7 @@ class InFlight:
 
 
 class Verdict(Enum):
-    """What to do with a call that needs an extension."""
+    """Decision on a call that may need an extension."""
 
     SEND = "send"
     #: Keep the call until the server has described itself.
@@ -199,7 +199,7 @@ class Verdict(Enum):
 
 
 class ServerExtensions:
-    """Extensions of one connection's server, and the calls held until they are known."""
+    """Extensions of a connection's server, and the calls held until the server answers."""
 
     __slots__ = ("_extensions", "_held", "_is_asking", "may_read")
 
@@ -237,7 +237,7 @@ class ServerExtensions:
         self.may_read = False
 
     def release(self) -> list[ClientCall]:
-        """Return the held calls, oldest first, and hold them no longer."""
+        """Return and release the held calls, oldest first."""
         held, self._held = self._held, []
         return held
 
@@ -258,7 +258,7 @@ def make_question(now: float) -> ClientCall:
 
 
 def is_request(kind: int | None) -> bool:
-    """Return whether messages of type `kind` have exactly one answer."""
+    """Return whether messages of type `kind` are requests."""
     return kind in VERBS
 
 
@@ -285,7 +285,7 @@ def path_of(message: Message) -> str:
 
 
 def fault_of(kind: int, answer: Message) -> str | None:
-    """Return what is wrong with an answer to a request of type `kind`, or None."""
+    """Return the fault of an answer to a request of type `kind`, or None."""
     if answer.type == MessageType.NOT_AUTHORIZED:
         return None
     if answer.type != kind + 1:
@@ -304,7 +304,7 @@ def unsupported(peer: str, call: ClientCall) -> UnsupportedExtensionError:
             " takes a path for a regular expression, and ends at one that is none"
         )
     return UnsupportedExtensionError(
-        f"{peer} has not told that it has the extension {VERBS[call.kind].extension!r}, so"
+        f"{peer} does not list the extension {VERBS[call.kind].extension!r}, so"
         f" {type_name(call.kind)} {call.path} was not sent (it would end a Java Pacemaker)"
     )
 
@@ -335,7 +335,7 @@ def refusal(
     )
     if is_written:
         return NotAuthorizedError(
-            f"{what}: {limit}, or it takes writes only from who has authenticated ({remedy},"
+            f"{what}: {limit}, or it accepts writes from authenticated clients only ({remedy},"
             f" and pacemaker.auth.writes to true); {log}"
         )
     if reads is None:

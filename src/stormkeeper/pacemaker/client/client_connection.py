@@ -55,7 +55,7 @@ def resolve(host: str, port: int, flags: int) -> list[Candidate]:
 
 
 class Dialer:
-    """Makes one connection at a time, for one thread.
+    """Makes a connection at a time; for a single thread.
 
     A connecting socket is registered in `selector`: call `poll` when the socket is ready, or after
     `wake`, which another thread calls at the end of a lookup.
@@ -200,8 +200,8 @@ class Dialer:
             self._found = error
         except BaseException as error:
             # Without a result the attempt would never end.
-            log.exception("looking up %s failed: this is a defect of Stormkeeper", self._host)
-            self._found = OSError(errno.EIO, f"a defect of Stormkeeper, {type(error).__name__}")
+            log.exception("looking up %s failed with an internal error", self._host)
+            self._found = OSError(errno.EIO, f"internal error, {type(error).__name__}")
         self._wake()
 
 
@@ -256,7 +256,7 @@ class PacemakerConnection:
             self._put(self._stream.begin())
 
     def send(self, data: bytes) -> None:
-        """Send frames as far as the kernel takes them, and keep the rest."""
+        """Send frames as far as the kernel takes bytes, and keep the rest."""
         self._put(data if self._stream is None else self._stream.sealed(data))
 
     def flush(self) -> bool:
@@ -303,7 +303,7 @@ class PacemakerConnection:
         return plain
 
     def read_messages(self, plain: bytes) -> tuple[list[Message], StormkeeperError | None]:
-        """Return the messages that plain bytes complete, and the fault after them, if any.
+        """Return the messages that plain bytes complete, and the fault that follows, if any.
 
         The end of the stream over TLS is a fault too.
         """
@@ -335,7 +335,7 @@ class PacemakerConnection:
         return self._ended(reason) if error.errno in _BY_PEER else reason
 
     def _ended(self, reason: str) -> str:
-        """Describe the end of the connection; one without any answer may have a special reason."""
+        """Describe the end of a connection, with possible reasons if there was no answer."""
         if self._stream is not None:
             return self._stream.ended(reason)
         if self._has_heard:

@@ -1,4 +1,4 @@
-"""TLS of clients: contexts from ``pacemaker.tls.*``, and the bytes of one connection.
+"""TLS of clients: contexts from ``pacemaker.tls.*``, and the bytes of a connection.
 
 `TlsStream` does no I/O: Python's ssl works on buffers in memory, since two threads must not use one
 TLS connection at once, and each calling thread sends its own request.
@@ -45,7 +45,7 @@ _NOT_ACCEPTED: Final = (
     " (pacemaker.tls.client.certificate.file); its log has the reason"
 )
 _UNKNOWN_CA: Final = (
-    "its certificate is signed by nobody whom this client trusts: name who signed it with"
+    "its certificate is signed by no authority that this client trusts: name the authority with"
     " pacemaker.tls.ca.file"
 )
 _NO_VERSION: Final = (
@@ -152,7 +152,7 @@ def says_tls(data: bytes) -> bool:
 
 
 class TlsStream:
-    """The client's end of one TLS connection; not thread-safe.
+    """The client's end of a TLS connection; not thread-safe.
 
     The server's certificate must be for `host`; `peer` names the server in errors.
     """

@@ -1,4 +1,4 @@
-"""Blocking, thread-safe client of one Pacemaker.
+"""Blocking, thread-safe client of a Pacemaker.
 
 Requests go through `SocketThread` (I/O) and `ClientProtocol` (order, timeouts, back-off); this
 module has the requests and their retries. A client does not work in a fork of its process, which
@@ -65,7 +65,7 @@ _GRACE: Final = 5.0
 
 
 class PacemakerClient:
-    """Client of one Pacemaker, Stormkeeper's or Storm's.
+    """Client of a Pacemaker, Stormkeeper's or Storm's.
 
     Every request blocks until it is answered, is refused or fails, and any number of threads may
     make requests; at most 100 are under way. The first request connects.
@@ -146,7 +146,7 @@ class PacemakerClient:
 
     @property
     def suspect(self) -> bool:
-        """Whether the server failed since it last answered."""
+        """Whether the server failed since the last answer."""
         return self._thread.suspect
 
     @property
@@ -233,7 +233,7 @@ class PacemakerClient:
         ahead: int | None = None,
         clock: Callable[[], float] = time.time,
     ) -> Iterator[tuple[Message, float]]:
-        """Send many requests and yield each answer, in order, with the time of its arrival.
+        """Send many requests and yield each answer, in order, with the time of arrival.
 
         `ahead` requests (None: all) are under way beside the one whose answer is awaited. A failed
         request is retried as by `ask`.
@@ -271,7 +271,7 @@ class PacemakerClient:
         except TimeoutError:
             raise PacemakerUnavailableError(
                 f"{self._address}: the client's thread has been blocked for {_GRACE:g} s, by a"
-                " callback that waits or a defect"
+                " callback that waits or an internal error"
             ) from None
 
     def send_pulse(self, path: str, details: bytes) -> None:

@@ -1,4 +1,4 @@
-"""Several Pacemakers as one.
+"""Client of several Pacemakers, which share nothing.
 
 Pacemakers share nothing. A pulse goes to one server (`pool_writes`), a read asks all servers at
 once (`pool_reads`), and the newest of several copies counts. A delete goes to all. Storm's clients
@@ -165,7 +165,7 @@ class PacemakerPool:
 
     @property
     def silent(self) -> frozenset[Address]:
-        """Servers that did not answer the last read, or refused it."""
+        """Servers that did not answer or refused the last read."""
         return frozenset(self._missing.failures)
 
     @property
@@ -189,7 +189,7 @@ class PacemakerPool:
             client.close()
 
     def send_pulse(self, path: str, details: bytes) -> None:
-        """Store a pulse on one server; see `PulseWriter.send_pulse`."""
+        """Store a pulse on a server; see `PulseWriter.send_pulse`."""
         try:
             self._writer.send_pulse(path, details)
         except PacemakerClosedError:
@@ -207,7 +207,7 @@ class PacemakerPool:
         return newest_of_each({path: copy} for copy in answers if copy is not None).get(path)
 
     def children(self, path: str) -> list[str]:
-        """Return the sorted names directly below `path` on any server, as `read` would find them.
+        """Return the sorted names directly below `path` on any server, as `read` finds names.
 
         Costs two small requests per server, and two more per name that one server lists and another
         has deleted. Pulses are read only if that is not enough.
@@ -291,14 +291,14 @@ class PacemakerPool:
             if isinstance(error, NotAuthorizedError):
                 refusals.append(error)
             elif not isinstance(error, PacemakerClosedError):
-                log.warning("the delete of %s is to be made good: %s", path, error)
+                log.warning("the delete of %s will be repeated: %s", path, error)
                 self._repair.remember(address, path)
         if refusals:
-            raise together(refusals)
+            raise join_errors(refusals)
         self._check(outcomes)
 
     def _ask_all(self, question_for: Callable[[PacemakerClient], Question[T]]) -> list[T]:
-        """Return the answers, at least one, in the order of the servers."""
+        """Return the answers in the order of the servers, or raise an error."""
         answers = self._outcomes_of_all(question_for).answered
         return [answers[server] for server in self._order if server in answers]
 
@@ -317,7 +317,7 @@ class PacemakerPool:
         *,
         hurried: bool = False,
     ) -> Outcomes[T]:
-        """Ask all servers, with retries until one answers or refuses; once if `hurried`."""
+        """Ask all servers, with retries until a server answers or refuses; once if `hurried`."""
         clients = list(clients)
         started = time.monotonic()
         end = started + self._deadline
@@ -357,7 +357,7 @@ class PacemakerPool:
         # Refusals first, as they say what to configure.
         failures.sort(key=lambda error: not isinstance(error, NotAuthorizedError))
         if isinstance(failures[0], NotAuthorizedError):
-            raise together(failures)
+            raise join_errors(failures)
         raise PacemakerUnavailableError("no Pacemaker answered: " + "; ".join(map(str, failures)))
 
 
@@ -366,8 +366,8 @@ def _is_mixed(contents: Iterable[ServerContents]) -> bool:
     return len({some.info is None for some in contents if some.copies}) > 1
 
 
-def together(failures: Sequence[StormkeeperError]) -> StormkeeperError:
-    """Join errors into one of the first error's type."""
+def join_errors(failures: Sequence[StormkeeperError]) -> StormkeeperError:
+    """Join errors into an error of the first type."""
     first, *others = failures
     if not others:
         return first

@@ -78,7 +78,7 @@ class Outcomes(Generic[T]):
 
 
 class _Asked(Generic[T]):
-    """State of a question to one server."""
+    """State of a question to a server."""
 
     def __init__(self, client: PacemakerClient) -> None:
         self.client = client
@@ -155,7 +155,7 @@ class _Fanout(Generic[T]):
         self._step(asked, lambda: next(question))
 
     def _step(self, asked: _Asked[T], go_on: Callable[[], Round]) -> None:
-        """Run a question until its next requests or its end."""
+        """Run a question until the next requests or the end."""
         try:
             requests, meanwhile = go_on()
             asked.round += 1
@@ -274,16 +274,15 @@ class MissingServers:
                 return
             self._logged = now
         if failures:
-            log.warning("%s", missing(failures, self._servers))
+            log.warning("%s", describe_failures(failures, self._servers))
         else:
             log.info(ALL_ANSWER)
 
 
-def missing(failures: Mapping[Address, str], servers: int) -> str:
+def describe_failures(failures: Mapping[Address, str], servers: int) -> str:
     """Describe the servers that a read missed."""
-    are = "is" if len(failures) == 1 else "are"
     of = f"{servers} Pacemaker{'' if servers == 1 else 's'}"
-    return f"{len(failures)} of {of} {are} missing in what is read: {'; '.join(failures.values())}"
+    return f"{len(failures)} of {of} failed in the last read: {'; '.join(failures.values())}"
 
 
 _AGE = attrgetter("age_secs")
@@ -309,7 +308,7 @@ class Readings:
 
 
 def newest(copies: Iterable[Heartbeat]) -> Heartbeat | None:
-    """Return the newest copy of one path, the first of equals; None if deleted."""
+    """Return the newest copy of a path, the first of equals; None if deleted."""
     ours: Heartbeat | None = None
     ours_rank = (float("-inf"), False)
     theirs: list[Heartbeat] = []

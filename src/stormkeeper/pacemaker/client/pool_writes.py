@@ -1,4 +1,4 @@
-"""Writes to several Pacemakers: each pulse to one server, missed deletes later.
+"""Writes to several Pacemakers: each pulse to a single server, missed deletes later.
 
 Rules that keep the writers of a cluster evenly spread:
 
@@ -82,7 +82,7 @@ class MissedDeletes:
             return list(self._missed)
 
     def remember(self, server: Address, path: str) -> MissedDelete | None:
-        """Remember a missed delete; return the oldest one if it was dropped for lack of room."""
+        """Remember a missed delete; return the oldest delete if dropped for lack of room."""
         with self._lock:
             # The delete of a path includes older deletes below.
             kept = [
@@ -112,7 +112,7 @@ class MissedDeletes:
             return taken
 
     def settle(self, server: Address, missed: MissedDelete, *, done: bool) -> None:
-        """Forget a delete that is done, or keep it for another attempt."""
+        """Forget a finished delete, or keep the delete for another attempt."""
         with self._lock:
             missed.under_way = False
             if done:
@@ -127,7 +127,7 @@ class MissedDeletes:
 
 
 class DeleteRepair:
-    """Remembers missed deletes and repeats them; thread-safe."""
+    """Remembers and repeats missed deletes; thread-safe."""
 
     def __init__(
         self,
@@ -153,7 +153,7 @@ class DeleteRepair:
         forgotten = self._missed.remember(address, path)
         if forgotten is not None:
             log.warning(
-                "%s missed too many deletes: that of %s is not made good any more",
+                "%s missed too many deletes: the delete of %s is dropped",
                 address,
                 forgotten.path,
             )
@@ -167,7 +167,9 @@ class DeleteRepair:
                     thread.start()
                 except RuntimeError as error:
                     # The next missed delete tries again.
-                    log.warning("no deletes are made good yet, but ahead of reads: %s", error)
+                    log.warning(
+                        "missed deletes wait for the next read, as no thread starts: %s", error
+                    )
                 else:
                     self._thread = thread
 
@@ -205,9 +207,9 @@ class DeleteRepair:
         refused = isinstance(error, NotAuthorizedError)
         self._missed.settle(address, missed, done=error is None or refused)
         if error is None:
-            log.info("the delete of %s is made good at %s", missed.path, address)
+            log.info("the missed delete of %s is done at %s", missed.path, address)
         elif refused:
-            log.warning("the delete of %s is not made good: %s", missed.path, error)
+            log.warning("the missed delete of %s failed: %s", missed.path, error)
 
     def _run(self) -> None:
         delay = self._first_secs
@@ -232,8 +234,7 @@ class DeleteRepair:
                     self.defects += 1
                     if self.defects & (self.defects - 1) == 0:
                         log.exception(
-                            "what %s missed is not made good yet, by a defect of Stormkeeper (%s"
-                            " so far)",
+                            "the deletes that %s missed wait: an internal error (%s so far)",
                             address,
                             self.defects,
                         )
@@ -257,7 +258,7 @@ _LOOK: Final = Message(MessageType.CREATE_PATH, path="/")
 
 
 class Placement:
-    """Chooses the server of one writer, by default with a random home; no I/O, not thread-safe."""
+    """Chooses the server of a writer, by default with a random home; no I/O, not thread-safe."""
 
     def __init__(
         self,
@@ -286,7 +287,7 @@ class Placement:
         return self._order[0]
 
     def order(self) -> list[Address]:
-        """Return all servers, beginning with the current one."""
+        """Return all servers, beginning with the current server."""
         first = self._order.index(self.current)
         return self._order[first:] + self._order[:first]
 
@@ -324,7 +325,7 @@ class Placement:
 
 
 class PulseWriter:
-    """Sends each pulse to one server, after missed deletes; thread-safe."""
+    """Sends each pulse to a single server, after missed deletes; thread-safe."""
 
     def __init__(
         self,
@@ -353,7 +354,7 @@ class PulseWriter:
         return self._placement.current
 
     def send_pulse(self, path: str, details: bytes) -> None:
-        """Store a pulse on one server.
+        """Store a pulse on a server.
 
         Raises `NotAuthorizedError` if a server refused and no other took the pulse, and
         `PacemakerUnavailableError` if no server took the pulse in time.

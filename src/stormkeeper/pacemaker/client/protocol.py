@@ -101,7 +101,7 @@ class LinkState(Enum):
 
 
 class ClientProtocol:
-    """State machine of a client of one server, named `peer` in errors."""
+    """State machine of a client of a server, named `peer` in errors."""
 
     def __init__(
         self,
@@ -145,7 +145,7 @@ class ClientProtocol:
 
     @property
     def suspect(self) -> bool:
-        """Whether the server failed since it last answered."""
+        """Whether the server failed since the last answer."""
         return self._backoff.failures > 0
 
     def retry_in(self, now: float) -> float:
@@ -153,7 +153,7 @@ class ClientProtocol:
         return max(0.0, self._retry_at - now) if self._state is LinkState.DOWN else 0.0
 
     def submit(self, call: ClientCall, now: float) -> None:
-        """Take a call, to be settled by its deadline; raises `PacemakerClosedError`."""
+        """Take a call, to be settled by the deadline; raises `PacemakerClosedError`."""
         if self._state is LinkState.CLOSED:
             raise PacemakerClosedError(f"the client of {self._peer} is closed")
         self._open[call] = None
@@ -193,7 +193,7 @@ class ClientProtocol:
         self._lost(reason, now, peer_at_fault=peer_at_fault, refusal=refusal)
 
     def abandoned(self, reason: str, now: float) -> None:
-        """Handle a connection that the client gave up for its own reasons."""
+        """Handle a connection that the client itself gave up."""
         self._lost(reason, now)
 
     def refused(self, refusal: StormkeeperError, now: float) -> None:
@@ -380,7 +380,7 @@ class ClientProtocol:
         return NEVER if since is None else since + self._try_timeout
 
     def _advance(self, now: float) -> None:
-        """Send waiting calls, or connect for them."""
+        """Send waiting calls, or connect."""
         if self._state is LinkState.UP:
             self._dispatch(now)
         elif self._state is LinkState.DOWN and self._waiting:
@@ -417,7 +417,7 @@ class ClientProtocol:
         return verdict is Verdict.SEND
 
     def _answered(self, call: ClientCall, answer: Message) -> str | None:
-        """Settle `call` with its answer; return the fault of the answer, if any."""
+        """Settle `call` with the answer; return the fault of the answer, if any."""
         self._backoff.succeeded()
         fault = fault_of(call.kind, answer)
         if fault is None and call.kind == MessageType.GET_PULSE and call.path == RESERVED_PATH:

@@ -1,4 +1,4 @@
-"""Reads of one Pacemaker in one or several rounds of requests, without I/O.
+"""Reads of a Pacemaker in rounds of requests, without I/O.
 
 A `Question` is a generator: it yields rounds of requests, gets their answers in order, and returns
 the result. `UnsupportedExtensionError` is thrown into the generator, which then continues with
@@ -69,7 +69,7 @@ class Heartbeat(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ListedNames:
-    """Names directly below a path on one server, with pulses or tombstones at or below them.
+    """Names directly below a path on a server that have pulses or tombstones.
 
     `deleted` is None from a Java Pacemaker, which has no tombstones and ignores those of others.
     """
@@ -79,7 +79,7 @@ class ListedNames:
 
 
 def one_request(message: Message) -> Question[Message]:
-    """Send one request and return the answer."""
+    """Send a request and return the answer."""
     (answer,) = yield Round([message])
     return answer
 
@@ -108,7 +108,7 @@ def contents_below(
 
 
 def server_info_of(server: Address, pulse: Pulse | None) -> "ServerInfo | None":
-    """Decode a server's description, its pulse at `RESERVED_PATH`."""
+    """Decode a server's description, the pulse at `RESERVED_PATH`."""
     if pulse is None or pulse.details is None:
         return None
     from stormkeeper.thrift.pacemaker import ServerInfo  # noqa: PLC0415  # listing needs no Thrift

@@ -83,10 +83,10 @@ class SocketThread:
         self._attempt_wanted: int | None = None
         self._attempts = 0
         #: Whether the attempt is for the last connection's address.
-        self._to_the_same = False
+        self._is_reconnect = False
         #: Whether the thread will check these attributes again before it sleeps.
         self._awake = True
-        self._complained = False
+        self._is_failure_logged = False
         self._steps = StepRunner(f"{name} authentication")
         #: Number of internal errors in the thread.
         self.defects = 0
@@ -98,12 +98,12 @@ class SocketThread:
         self._dialer: Dialer
         self._attempt: int | None = None
         self._watched = 0
-        self._in_a_row = 0
+        self._defects_in_row = 0
         #: When the thread last began to poll its sockets.
         self._looked_at = clock()
 
     def submit(self, call: ClientCall) -> Future[Message]:
-        """Make a call; its future is complete by the call's deadline.
+        """Make a call and return the future, which is complete by the call's deadline.
 
         The future cannot be cancelled; callbacks run in the client's thread and must not block.
         Raises `PacemakerClosedError`, and `PacemakerUnavailableError` in a fork of the process or
@@ -139,7 +139,7 @@ class SocketThread:
 
     @property
     def suspect(self) -> bool:
-        """Whether the server failed since it last answered."""
+        """Whether the server failed since the last answer."""
         return self._protocol.suspect
 
     @property
@@ -214,7 +214,7 @@ class SocketThread:
             self._waker.send(b"\x00")
 
     def _perform(self) -> _Settled:
-        """Carry out the effects; return what is to be settled when the lock is free."""
+        """Carry out the effects; return the futures to complete without the lock."""
         settled: _Settled = []
         effects = self._protocol.effects
         while effects:
@@ -224,10 +224,10 @@ class SocketThread:
             elif isinstance(effect, Connect):
                 self._connect(again=False)
             elif isinstance(effect, Reconnect):
-                self._let_go()
+                self._release_connection()
                 self._connect(again=True)
             elif isinstance(effect, Compute):
-                self._begin_to(effect)
+                self._start_step(effect)
             elif isinstance(effect, Drop):
                 self._drop(effect.reason)
             else:
@@ -252,7 +252,7 @@ class SocketThread:
         if connection.has_unsent:
             self._wake()
 
-    def _begin_to(self, step: Compute) -> None:
+    def _start_step(self, step: Compute) -> None:
         try:
             self._steps.run(partial(self._compute, step))
         except RuntimeError as error:
@@ -260,23 +260,23 @@ class SocketThread:
             self._protocol.abandoned(f"no thread to authenticate in: {error}", self._clock())
 
     def _connect(self, *, again: bool) -> None:
-        """Want a connection: again to the address of the last one, or to the next there is."""
+        """Request a connection, with `again` to the last address."""
         self._attempts += 1
         self._attempt_wanted = self._attempts
-        self._to_the_same = again
+        self._is_reconnect = again
         self._wake()
 
-    def _let_go(self) -> None:
+    def _release_connection(self) -> None:
         if self._connection is not None:
             self._dropped.append(self._connection.socket)
             self._connection = None
 
     def _drop(self, reason: str) -> None:
-        self._let_go()
+        self._release_connection()
         self._attempt_wanted = None
         self._wake()
-        if self._protocol.suspect and not self._complained:
-            self._complained = True
+        if self._protocol.suspect and not self._is_failure_logged:
+            self._is_failure_logged = True
             log.info("%s: %s", self._name, reason)
         else:
             log.debug("%s: %s", self._name, reason)
@@ -288,7 +288,7 @@ class SocketThread:
             while self._take_safe_turn():
                 pass
         except BaseException:
-            log.exception("%s ends: this is a defect of Stormkeeper", self._name)
+            log.exception("%s ends after an internal error", self._name)
             with self._lock:
                 self._protocol.close()
                 settled = self._perform()
@@ -309,17 +309,19 @@ class SocketThread:
             goes_on = self._turn()
         except BaseException as error:
             self.defects += 1
-            self._in_a_row += 1
+            self._defects_in_row += 1
             if self.defects & (self.defects - 1) == 0:
                 log.exception(
-                    "%s connects anew, for a defect of Stormkeeper (%s so far)",
+                    "%s reconnects after an internal error (%s so far)",
                     self._name,
                     self.defects,
                 )
             # Without the lock, so that other threads continue.
-            time.sleep(min(_DEFECT_SECS * 2.0 ** min(self._in_a_row, 30), _LONGEST_DEFECT_SECS))
-            return self._reset(f"a defect of Stormkeeper: {error!r}")
-        self._in_a_row = 0
+            time.sleep(
+                min(_DEFECT_SECS * 2.0 ** min(self._defects_in_row, 30), _LONGEST_DEFECT_SECS)
+            )
+            return self._reset(f"internal error: {error!r}")
+        self._defects_in_row = 0
         return goes_on
 
     def _reset(self, reason: str) -> bool:
@@ -327,7 +329,7 @@ class SocketThread:
         with self._lock:
             self._dialer.cancel()
             self._selector.close()
-            self._let_go()
+            self._release_connection()
             dropped, self._dropped = self._dropped, []
             for gone in dropped:
                 gone.close()
@@ -350,7 +352,7 @@ class SocketThread:
             dropped, self._dropped = self._dropped, []
             current = self._connection
             has_unsent = current is not None and current.has_unsent
-            wanted, to_the_same = self._attempt_wanted, self._to_the_same
+            wanted, to_the_same = self._attempt_wanted, self._is_reconnect
             closed = self._protocol.state is LinkState.CLOSED
             alarm = self._protocol.alarm
             self._awake = False
@@ -466,8 +468,8 @@ class SocketThread:
             if fault is not None and self._protocol.state in (before, LinkState.UP):
                 self._fail(fault, now)
             settled = self._perform()
-            if self._complained and not self._protocol.suspect:
-                self._complained = False
+            if self._is_failure_logged and not self._protocol.suspect:
+                self._is_failure_logged = False
                 log.info("%s: the server answers again", self._name)
         _settle(settled)
 
@@ -487,15 +489,15 @@ class SocketThread:
         return plain
 
     def _compute(self, step: Compute) -> None:
-        """Do blocking work in its own thread, and pass the result to the protocol."""
+        """Do blocking work in another thread, and pass the result to the protocol."""
         outcome: bytes | StormkeeperError | None
         try:
             outcome = step.work()
         except StormkeeperError as error:
             outcome = error
         except Exception as error:
-            log.exception("%s: authenticating failed: this is a defect of Stormkeeper", self._name)
-            outcome = AuthenticationError(f"a defect of Stormkeeper, {type(error).__name__}")
+            log.exception("%s: authenticating failed with an internal error", self._name)
+            outcome = AuthenticationError(f"internal error, {type(error).__name__}")
         with self._lock:
             alarm = self._protocol.alarm
             self._protocol.computed(step, outcome, self._clock())

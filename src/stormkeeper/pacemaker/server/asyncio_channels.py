@@ -207,7 +207,7 @@ class _Unread(asyncio.Protocol):
 
 
 class _Channel(asyncio.BufferedProtocol):
-    """One connection.
+    """A connection of a client.
 
     Nothing is read while requests wait, so the end of the stream is seen after all answers, and
     closing then loses nothing. Over TLS the end may be seen earlier: the waiting writes and
@@ -275,7 +275,7 @@ class _Channel(asyncio.BufferedProtocol):
             self._below.abort()
 
     def connected(self, task: asyncio.Task[None], connection: socket.socket) -> None:
-        """Handle the end of `connect`, which may have been cancelled before its start."""
+        """Handle the end of `connect`, which may have been cancelled before the start."""
         self.task = None
         error = None if task.cancelled() else task.exception()
         if error is not None:

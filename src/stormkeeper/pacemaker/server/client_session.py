@@ -105,7 +105,7 @@ class Policy:
 
     @classmethod
     def from_conf(cls, conf: Conf) -> Self:
-        """Read the configuration and its JAAS file; raise `ConfigError` if either is wrong."""
+        """Read the configuration and the JAAS file; raise `ConfigError` if either is wrong."""
         method: str = conf["pacemaker.auth.method"]
         authenticates_writers: bool = conf["pacemaker.auth.writes"]
         mechanism = methods.server_mechanism(conf)
@@ -154,7 +154,7 @@ def _keytab(conf: Conf) -> bytes:
 
 
 class ServerAuthentication:
-    """The server's half of one authentication. Tokens appear in no log."""
+    """The server's half of an authentication. Tokens appear in no log."""
 
     __slots__ = ("_mechanism", "_policy", "authorization_id", "user")
 
@@ -212,7 +212,7 @@ class ServerAuthentication:
 
 
 class ClientSession:
-    """Permissions and authentication of one client; made by `ClientSessions.open`."""
+    """Permissions and authentication of a client; made by `ClientSessions.open`."""
 
     __slots__ = (
         "_authentication",
@@ -285,7 +285,7 @@ class ClientSession:
             raise
 
     def handshake_due(self, now: float) -> str | None:
-        """Return the reason for closing a connection past its `deadline`, else None."""
+        """Return the reason for closing a connection past the `deadline`, else None."""
         if now < self.deadline:
             return None
         if self.fault is None:
@@ -349,8 +349,8 @@ class ClientSession:
         return (
             logging.INFO,
             "unauthenticated",
-            f"{self.peer} asked who this server is, was told to authenticate ({self._method}), and"
-            " left",
+            f"{self.peer} asked for the server's description, was refused without authentication"
+            f" ({self._method}), and left",
         )
 
     @property
@@ -408,7 +408,7 @@ class ClientSession:
         user = f"'{shown}'"
         if not self._sessions.policy.is_authorised(authorization_id):
             raise AuthenticationError(
-                f"{user} is not among those who may read here: pacemaker.kerberos.users and"
+                f"{user} may not read here: pacemaker.kerberos.users and"
                 " nimbus.daemon.user say who may"
             )
         self.authorization_id = authorization_id
@@ -437,7 +437,7 @@ class ClientSession:
 
 
 class ClientSessions:
-    """All sessions of a server, with the policy, counters and log budget that they share."""
+    """All sessions of a server, with shared policy, counters and log budget."""
 
     __slots__ = ("_lines", "_open", "clock", "events", "handler", "policy")
 
@@ -486,7 +486,7 @@ class ClientSessions:
             self.warn(session, cause, f"closing {session.peer}: {reason}")
 
     def warn(self, session: ClientSession, cause: str, line: str) -> None:
-        """Log a client's fault, within the budget of its address."""
+        """Log a client's fault, within the budget of the address."""
         self._log(logging.WARNING, session, line, session.fields | {"cause": cause})
 
     def replace_policy(self, policy: Policy) -> int:
@@ -499,7 +499,7 @@ class ClientSessions:
         self.policy = policy
         losers = [s for s in self._open if not s.is_within(policy, same_secrets=same_secrets)]
         for session in losers:
-            session.revoke("who may do what has changed: connect anew")
+            session.revoke("permissions have changed: connect anew")
         return len(losers)
 
     def _log(self, level: int, session: ClientSession, line: str, extra: dict[str, str]) -> None:

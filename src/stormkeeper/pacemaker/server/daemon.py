@@ -245,7 +245,7 @@ def _version_and_files(conf: Conf) -> str:
 
 
 def _listener(conf: Conf, manager: ServiceManager) -> socket.socket:
-    """Return the socket passed by systemd, or open one."""
+    """Return the socket passed by systemd, or open a socket."""
     passed = manager.take_listeners("")
     if len(passed) > 1:
         raise ListenError(

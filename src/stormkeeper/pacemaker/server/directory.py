@@ -41,7 +41,7 @@ class Census:
 
 
 class Directory:
-    """The pulses and directories below one path; the root has no parent and an empty name."""
+    """The pulses and directories below a path; the root has no parent and an empty name."""
 
     __slots__ = ("_directories", "_leaves", "census", "name", "parent", "pulses")
 
@@ -80,7 +80,7 @@ class Directory:
         return directory
 
     def add(self, entry: PulseEntry) -> None:
-        """Add a pulse whose path is this directory's plus one segment."""
+        """Add a pulse directly below this directory."""
         insort(self._leaves, entry, key=_PATH)
         self._count(1)
 

@@ -62,7 +62,7 @@ class Expiry:
         self._passed: tuple[PulseEntry, int] | None = None
 
     def bury(self, entry: PulseEntry) -> None:
-        """Replace a pulse by a tombstone, and remove the pulse from its directory."""
+        """Replace a pulse by a tombstone, and remove the pulse from the directory."""
         _home(entry).remove(entry)
         self._add_tombstone(entry)
         self._keep_bounds(1)
@@ -87,7 +87,7 @@ class Expiry:
             yield entry
 
     def names_below(self, top: bytes) -> list[bytes]:
-        """Return the nonempty names directly below `top` with tombstones at or below them.
+        """Return the nonempty names directly below `top` that have tombstones.
 
         The cost grows with the names, not with the tombstones.
         """
@@ -169,7 +169,7 @@ class Expiry:
             self._give_up_oldest()
 
     def _give_up_oldest(self) -> None:
-        """Drop the oldest entry if it is a tombstone; move or bury a pulse."""
+        """Drop the oldest entry: forget a tombstone, move or bury a pulse."""
         index = self._index
         entry = index.oldest()
         if entry is None:

@@ -83,7 +83,7 @@ def load_engine(choice: str) -> PacemakerEngine:
         )
         if choice == "compiled":
             raise ConfigError(
-                f"pacemaker.engine: compiled cannot be had: {reason}; install a C compiler and"
+                f"pacemaker.engine: compiled is not available: {reason}; install a C compiler and"
                 " Python's headers (Debian: apt-get install gcc python3-dev), then stormkeeper"
                 " anew, or set auto"
             ) from error

@@ -10,7 +10,7 @@ classes; the tests run with both.
 
 
 class PulseEntry:
-    """A path with its pulse or tombstone; only the index writes its attributes."""
+    """A path with a pulse or tombstone; only the index writes attributes."""
 
     __slots__ = ("_newer", "_older", "changed", "details", "home", "path", "revision")
 
@@ -68,7 +68,7 @@ class PulseIndex:
         return self._entries.get(path)
 
     def replace(self, path: bytes, details: bytes, now: float) -> bool:
-        """Overwrite the pulse of `path` with one received at `now`; return whether that was done.
+        """Overwrite the pulse of `path`, received at `now`; return whether the pulse was stored.
 
         False if the path holds no pulse, or if the store would grow beyond `max_bytes`.
         """

@@ -1,4 +1,4 @@
-"""The pulses that a Pacemaker holds, and all reads and writes of them.
+"""The pulses of a Pacemaker, with all reads and writes.
 
 Overwriting and reading a pulse cost the same whatever is stored; a listing costs the children, a
 deletion the subtree, a page of changes the page. A path is validated with its first pulse only.
@@ -323,7 +323,7 @@ class PulseStore:
         return self._expiry.expired
 
     def put(self, path: bytes, details: bytes) -> None:
-        """Store a pulse, in place of any earlier one of `path`.
+        """Store the newest pulse of `path`.
 
         Raises `LimitError` for an invalid path or a full store. An overwrite by a value that is not
         larger always succeeds.
@@ -368,7 +368,7 @@ class PulseStore:
         return [] if directory is None else directory.names()
 
     def deleted(self, path: bytes) -> list[bytes]:
-        """Return the names directly below `path` with tombstones at or below them."""
+        """Return the names directly below `path` that have tombstones."""
         return self._expiry.names_below(path.rstrip(b"/"))
 
     def pulses(self, path: bytes) -> Iterator[PulseEntry]:
@@ -409,7 +409,7 @@ class PulseStore:
         return self._expiry.expire(max_age, budget)
 
     def held(self, path: bytes) -> ChangesPage:
-        """Return the pulse or tombstone of exactly `path` as a page of one entry or none."""
+        """Return the pulse or tombstone of exactly `path` as a page."""
         entry = self.index.entry(path)
         found = [] if entry is None else [entry]
         return ChangesPage(

@@ -229,7 +229,7 @@ class RequestHandler:
         )
 
     def _all_pulses(self, path: bytes) -> list[Pulse] | None:
-        """Return all pulses at and below `path`; None if they exceed a frame."""
+        """Return all pulses at and below `path`; None if the pulses exceed a frame."""
         pulses = []
         room = self._max_size - RECORDS_OVERHEAD
         for entry in self._store.pulses(path):

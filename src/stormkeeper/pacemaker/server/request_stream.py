@@ -1,4 +1,4 @@
-"""The requests and answers of one client, without I/O: bytes in, bytes out.
+"""Requests and answers of a client, without I/O: bytes in, bytes out.
 
 Answers are made on demand and in bounded portions. If a client sends requests and does not read,
 the server holds its requests, which are small, and not the answers.
@@ -71,7 +71,7 @@ class RequestStream:
         return self._whole_bytes + self._splitter.partial_bytes
 
     def receive(self, data: bytes) -> bool:
-        """Take received bytes; return whether they completed a request.
+        """Take received bytes; return whether a request is complete.
 
         Bytes after a bad frame are ignored.
         """

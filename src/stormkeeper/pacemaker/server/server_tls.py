@@ -104,7 +104,7 @@ def server_context(conf: Conf) -> ServerContext | None:
     if conf[_AUTHORITIES] is None:
         raise ConfigError(
             f"{_AUTHORITIES}: must name who signs clients' certificates, as {_CLIENT_AUTH} is"
-            f" {wanted}; whom the system trusts signs for anybody"
+            f" {wanted}; the system's authorities sign for anybody"
         )
     _load_authorities(context, _named(conf, _AUTHORITIES))
     return context
@@ -170,7 +170,7 @@ def describe(connection: Any) -> tuple[str, str]:
     names += [value for _, value in certificate.get("subjectAltName", ())]
     if not certificate:
         return connection.version() or "TLS", ""
-    return connection.version() or "TLS", repr(names[0]) if names else "somebody without a name"
+    return connection.version() or "TLS", repr(names[0]) if names else "a name that is missing"
 
 
 def fault_of(error: BaseException) -> str:

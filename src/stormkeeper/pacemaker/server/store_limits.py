@@ -40,7 +40,7 @@ class LimitError(NotAuthorizedError):
 
 @dataclass(frozen=True, slots=True)
 class StoreLimits:
-    """Limits of one store, in bytes unless the name says otherwise.
+    """Limits of a store, in bytes unless the name says otherwise.
 
     `store_bytes` bounds pulses with their paths, `index_bytes` the memory of index and directories;
     0 means no limit.

@@ -1,4 +1,4 @@
-"""Thrift's binary protocol: writers of fields, and a strict reader of one frame.
+"""Thrift's binary protocol: writers of fields, and a strict reader of frames.
 
 The reader never reads past the frame and allocates only for received bytes, never for an announced
 length. Unknown fields are skipped within limits on nesting and on the number of values: a frame of
@@ -85,7 +85,7 @@ def list_header(field_id: int, element: int, count: int) -> bytes:
 
 
 class BinaryReader:
-    """Reads the Thrift values of a frame (without its length) in their order.
+    """Reads the Thrift values of a frame without the length, in order.
 
     Every method raises `RemoteProtocolError` if the bytes are not valid Thrift or if more than
     `max_values` fields and skipped elements are read. `text_errors` is the error handler of
@@ -131,7 +131,7 @@ class BinaryReader:
         return self._data[start : self._pos]
 
     def text(self, what: str) -> str:
-        """Read a string; `what` names the string in errors."""
+        """Read a string, named in errors."""
         raw = self.binary()
         try:
             return raw.decode("utf-8", self._text_errors)
@@ -144,7 +144,7 @@ class BinaryReader:
         return kind, self._length("list")
 
     def elements(self, wanted: int, what: str) -> int:
-        """Read the header of a list of type `wanted` and return its length."""
+        """Read the header of a list of type `wanted` and return the length."""
         kind, count = self.sequence()
         if kind != wanted and count:
             raise RemoteProtocolError(f"{what} of Thrift type {kind} where {wanted} is due")

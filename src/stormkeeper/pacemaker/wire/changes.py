@@ -1,4 +1,4 @@
-"""Encoding and decoding of requests for changes, and of the pages that answer them.
+"""Encoding and decoding of requests for changes and of pages of changes.
 
 A page with values is a list of changes. Stormkeeper's servers write each change in one exact shape,
 which is decoded without walking the fields. A page without values has columns: the paths as one
@@ -208,7 +208,7 @@ def _read_list(reader: BinaryReader) -> Columns[str]:
 
 
 def _match_change(data: bytes, position: int) -> tuple[_Row, int] | None:
-    """Read the change at `position` in the exact shape; return the row and its end."""
+    """Read the change at `position` in the exact shape; return row and end."""
     last = len(data) - _TAIL
     if position + _HEADER > last:
         return None

@@ -78,7 +78,7 @@ SIZES_OVERHEAD: Final = CHANGES_OVERHEAD + 31
 
 
 def encode(message: Message, *, max_size: int = DEFAULT_MAX_SIZE) -> bytes:
-    """Write a frame with its length.
+    """Write a frame with the length.
 
     Raises `LocalProtocolError` for a message without type, with several members, with a value that
     Thrift cannot carry, or with a payload of more than `max_size` bytes.
@@ -243,7 +243,7 @@ _unpack_i32: Final = Struct(">i").unpack_from
 
 
 def decode(payload: bytes) -> Message:
-    """Read the message of a frame without its length.
+    """Read the message of a frame without the length.
 
     Raises `RemoteProtocolError` for invalid or truncated Thrift, text that is not UTF-8, and
     structs without a required field. The type may be absent or unknown, and the member another
@@ -259,7 +259,7 @@ def decode(payload: bytes) -> Message:
 
 
 def decode_request(payload: bytes) -> Message:
-    """Read the request of a frame without its length.
+    """Read the request of a frame without the length.
 
     A path that is not UTF-8 is decoded with ``surrogateescape``: the server refuses the path but
     keeps the connection. Raises `RemoteProtocolError` as `decode` does, and also for messages that

@@ -107,7 +107,7 @@ class ChangesRequest(NamedTuple):
 
 
 class Changes(NamedTuple):
-    """One page of changes.
+    """A page of changes.
 
     `revision` is the server's newest. `next` is the `after` of the next request, which may follow
     at once if `more` is true. With `reset` the reader must forget earlier pages of the path.
@@ -123,7 +123,7 @@ class Changes(NamedTuple):
 
 @dataclass(slots=True)
 class Message:
-    """Storm's ``HBMessage``, with at most one member after `message_id`.
+    """Storm's ``HBMessage``; at most one member after `message_id` is set.
 
     Storm's server answers a request without `message_id` with -1.
     """
