@@ -1,26 +1,22 @@
 # cython: auto_pickle=False, language_level=3, boundscheck=False, wraparound=False, cdivision=True
-"""The compiled engine: the twins of `pulse_index.PulseIndex` and
-`asyncio_channels.AsyncioChannels`.
+"""The compiled engine: twins of `pulse_index.PulseIndex` and `asyncio_channels.AsyncioChannels`.
 
-Two modules and not one source for both, because a typed source that also runs interpreted was
-measured and is too slow (docs/performance.md). Tests hold the twins together: the same calls, the
-same bytes, the same store. The rules of channels are in `channels`; those that hold only here:
+Not one typed source for both engines: interpreted, it was measured and is too slow
+(docs/performance.md). Tests check that both give the same results and bytes. `channels` has the
+common rules; these hold here only:
 
-- A pulse to a path that holds one already, and a question for a pulse that is there, in the shape
-  that every client writes, are answered without entering Python. Every other request is the
-  session's.
-- One buffer for what is read and one for answers serve all channels. A channel has memory of its
-  own only while it holds the beginning of a frame, requests whose turn has not come, or answers
-  that its client did not take.
-- A large value that is sent leaves from where it is stored, without being copied to the answers.
-- One that comes is read to where it stays if its client's last one was just as large, as heartbeats
-  are that are not compressed: their numbers have fixed widths.
-- A channel waits for its socket to be readable, or, while it has something to send or requests
-  left to answer, to be writable: never for both.
-- An event is for a descriptor's generation, so that one left over in a batch for a channel that
-  was closed meanwhile cannot reach another one with the same number.
-- Whoever removes an `_Channel` from the table closes its descriptor; nothing waits for the garbage
-  collector.
+- An overwrite of an existing pulse and a GET_PULSE of an existing pulse, in the exact shapes, are
+  answered without Python if the client may write or read. All other requests go to the session. A
+  limit on pulses or a rule by client must clear `may_write`, or be checked in `overwrite`.
+- All channels share one input and one output buffer. A channel has memory of its own only for a
+  partial frame, waiting requests, or answers that the client did not take.
+- A large value is sent from the store without copying. A large value is received into its final
+  memory if the client's last value had the same size, as uncompressed heartbeats have.
+- A channel waits for input, or, with answers to send or requests to answer, for output; never for
+  both.
+- An event carries a descriptor's generation, so a late event of a closed channel cannot reach a new
+  channel with the same descriptor.
+- A descriptor is closed when its `_Channel` leaves the table, not by the garbage collector.
 """
 
 cimport cython
@@ -84,38 +80,38 @@ cdef int TURN_ROUNDS = rules.TURN_ROUNDS
 cdef double TURN_SECONDS = rules.TURN_SECONDS
 cdef double BATCH_SECONDS = rules.BATCH_SECONDS
 cdef double LINGER = rules.LINGER
-# Seconds after which `run` gives the event loop its turn, however much there is to do.
+# Seconds after which `run` yields to the event loop.
 cdef double RUN_SECONDS = 0.01
-# Seconds for which `run` lets requests gather that come one by one, and in a hurry from nobody: each
-# would cost a wake-up of its own. A client in a hurry was served so many seconds ago or fewer.
+# Seconds for which `run` lets single requests gather, as each would cost a wake-up, unless a client
+# of the batch was served in the last `HURRY_SECONDS`.
 cdef double GATHER_SECONDS = 0.00025
 cdef double HURRY_SECONDS = 0.05
-# Seconds between two sweeps that are more than a delay.
+# Seconds between two sweeps that mean a stop of the process.
 cdef double STOPPED_SECONDS = 3.0
 
 cdef enum:
-    # Events taken from the system at a time.
+    # Events taken from epoll at a time.
     EVENTS = 512
-    # Events at a time that are few enough to let more of them gather.
+    # With fewer events at a time, `run` waits for more.
     FEW = 8
-    # Rounds of the event loop in which `run` does not wait again for more, after a wait in vain.
+    # Rounds of the event loop without such a wait, after a wait in vain.
     LULL = 3
-    # Batches that are served after a stop before anybody is found late.
+    # Batches served after a stop before timeouts apply.
     BATCHES = 64
-    # Buckets of the latency histogram, at most.
+    # Most buckets of the latency histogram.
     BUCKETS = 32
-    # Bytes of a value from which on it is not copied to be sent, and such values sent together.
+    # Least bytes of a value sent without copying, and most such values per send.
     LARGE = 8192
     VALUES = 16
-    # Bytes of a value from which on it is not copied to be stored, if it is foreseen.
+    # Least bytes of a value received without copying.
     LARGE_STORED = 16384
-    # What the answers' buffer may keep for itself after a large answer.
+    # Most bytes that the answers' buffer keeps after a large answer.
     SPARE_BYTES = 1048576
-    # Types of messages, and how many there may be of those that are known to be short.
+    # Message types, and the bound of types that are known to be short.
     SEND_PULSE = 4
     GET_PULSE = 10
     KINDS = 128
-    # Bytes of a pulse's whole frame before its value, without its path, and after its value.
+    # Bytes of a pulse's frame before the value, without the path, and after the value.
     BEFORE_VALUE = 31
     AFTER_VALUE = 10
 
@@ -125,13 +121,13 @@ for _bucket, _bound in enumerate(rules.LATENCY_BOUNDS):
     BOUND[_bucket] = _bound
 del _bucket, _bound
 
-# Whether a payload that begins with `TYPE` and this is one of `channels.SHORT`.
+# Whether `TYPE` and this byte are one of `channels.SHORT`.
 cdef bint[KINDS] IS_SHORT
 for _kind in range(KINDS):
     IS_SHORT[_kind] = b"\x08\x00\x01\x00\x00\x00" + bytes([_kind]) in rules.SHORT
 del _kind
 
-# The exact shapes, as in wire.decoding: i32 type, struct data, then a path; or a pulse and its id.
+# The exact shapes of wire.message_codec: i32 type, struct data, then a path, or a pulse and its id.
 cdef const char *TYPE = b"\x08\x00\x01\x00\x00\x00"
 cdef const char *TO_PATH = b"\x0c\x00\x02\x0b\x00\x01"
 cdef const char *TO_PULSE_ID = b"\x0c\x00\x02\x0c\x00\x02\x0b\x00\x01"
@@ -142,7 +138,7 @@ cdef const char *ACKNOWLEDGEMENT = b"\x00\x00\x00\x0f\x08\x00\x01\x00\x00\x00\x0
 cdef const char *PULSE_ANSWER = b"\x08\x00\x01\x00\x00\x00\x0b\x0c\x00\x02\x0c\x00\x02\x0b\x00\x01"
 
 
-# Lengths are Py_ssize_t, as sums of them would overflow a C int. On the wire they are i32.
+# Lengths are i32 on the wire, but their sums need Py_ssize_t.
 cdef inline Py_ssize_t read_i32(const char *at) noexcept nogil:
     cdef const unsigned char *raw = <const unsigned char *> at
     return <int32_t> (
@@ -164,21 +160,21 @@ cdef inline double monotonic() noexcept nogil:
     return time.tv_sec + time.tv_nsec * 1e-9
 
 
-# ------------------------------------------------------------------------------ the pulses
+# --- the pulses
 
 
 @cython.final
 @cython.no_gc  # it holds bytes and a directory that the store takes apart by hand
 cdef class PulseEntry:
-    """A path that holds a pulse, or the tombstone of one."""
+    """A path with a pulse or tombstone."""
 
     cdef readonly bytes path
     cdef readonly bytes details
     cdef readonly int64_t revision
     cdef readonly double changed
     cdef public object home
-    # Neighbours in the order of revisions. Not counted as references: the index holds every entry
-    # that is linked, and so the end of a long list is no recursion.
+    # Neighbours in the order of revisions, without reference counts: the index holds every linked
+    # entry, and freeing a long list does not recurse.
     cdef PyObject *older
     cdef PyObject *newer
 
@@ -186,7 +182,7 @@ cdef class PulseEntry:
 @cython.final
 @cython.no_gc
 cdef class PulseIndex:
-    """Entries by path, and in the order of their revisions; see `pulse_index.PulseIndex`."""
+    """Entries by path, and sorted by revision; see `pulse_index.PulseIndex`."""
 
     cdef dict _entries
     cdef PyObject *_oldest
@@ -202,7 +198,7 @@ cdef class PulseIndex:
         self._entries = {}
 
     def __dealloc__(self):
-        # The homes list the entries, the entries hold their homes, and no collector sees it.
+        # Homes and entries refer to each other, and without GC nothing else breaks the circle.
         cdef PyObject *at = self._oldest
         cdef PulseEntry entry
         while at is not NULL:
@@ -267,7 +263,7 @@ cdef class PulseIndex:
         self._to_newest(entry)
 
     def since(self, int64_t revision, Py_ssize_t limit):
-        # From both ends at once: it costs the nearer one.
+        # From both ends, so the cost is the distance from the nearer one.
         cdef PyObject *front = self._oldest
         cdef PyObject *back = self._newest
         while front is not NULL and (<PulseEntry> front).revision <= revision:
@@ -288,7 +284,7 @@ cdef class PulseIndex:
         return None if entry.newer is NULL else <PulseEntry> entry.newer
 
     cdef bint overwrite(self, PulseEntry entry, bytes details, double now) noexcept:
-        """Do as `replace`, with an entry that was found."""
+        """Overwrite the pulse of an entry; see `replace`."""
         cdef Py_ssize_t more
         if entry.details is None:
             return False
@@ -303,13 +299,13 @@ cdef class PulseIndex:
         return True
 
     cdef PulseEntry find(self, const char *path, Py_ssize_t size):
-        """Return the entry of a path; None if there is none."""
+        """Return the entry of a path, or None."""
         cdef bytes key = PyBytes_FromStringAndSize(path, size)
         cdef PyObject *found = PyDict_GetItem(self._entries, key)
         return None if found is NULL else <PulseEntry> found
 
     cdef list _from(self, PyObject *at, Py_ssize_t limit):
-        """Return the `limit` entries from one on."""
+        """Return `limit` entries from `at` on."""
         cdef list entries = []
         while at is not NULL and limit > 0:
             entries.append(<PulseEntry> at)
@@ -332,7 +328,7 @@ cdef class PulseIndex:
         self._newest = at
 
     cdef void _unlink(self, PulseEntry entry) noexcept:
-        """Take an entry out of the order, if it is in it."""
+        """Remove an entry from the order."""
         cdef PyObject *at = <PyObject *> entry
         if entry.older is not NULL:
             (<PulseEntry> entry.older).newer = entry.newer
@@ -345,12 +341,12 @@ cdef class PulseIndex:
         entry.older = entry.newer = NULL
 
 
-# ---------------------------------------------------------------------------- the channels
+# --- the channels
 
 
 @cython.final
 cdef class _Channel:
-    """One connection: what it holds between its turns."""
+    """State of a connection between its turns."""
 
     cdef int fd
     cdef uint32_t generation
@@ -358,38 +354,38 @@ cdef class _Channel:
     cdef object session
     cdef bint may_read
     cdef bint may_write
-    # Whether the session is over; what follows is sending its last answers, and closing.
+    # Whether the session is over; the last answers may still be sent.
     cdef bint is_over
     cdef bint is_half_closed
-    # Whether whole requests wait in `kept`, as its turn was over or its client does not read.
+    # Whether complete requests wait in `kept`.
     cdef bint has_unanswered
-    # Whether the first of them may be long, and it is in the queue of those.
+    # Whether the first of them may be long and waits in the queue.
     cdef bint is_queued
-    # What came and is not answered, from `begin` on: requests, and at the end a part of one.
+    # Unanswered input from `kept_begin` on: requests, and at the end a partial one.
     cdef char *kept
     cdef Py_ssize_t kept_begin
     cdef Py_ssize_t kept_size
     cdef Py_ssize_t kept_capacity
-    # Bytes of the whole frame of which `kept` has a part; 4 while its length is not known.
+    # Bytes of the complete frame of a partial request; 4 while unknown.
     cdef Py_ssize_t frame_size
-    # Answers that the client did not take yet.
+    # Answers that the client has not taken.
     cdef char *unsent
     cdef Py_ssize_t unsent_begin
     cdef Py_ssize_t unsent_size
-    # Clock seconds: since when a frame is unfinished and answers are unread, if they are; when a
-    # channel whose session is over is closed.
+    # Clock seconds: since when a frame is incomplete and answers are unread, and when a channel is
+    # closed after the end of its session.
     cdef double frame_since
     cdef double unsent_since
     cdef double closes_at
-    # What the total counts of what it holds, in bytes.
+    # Bytes of this channel in the total `_buffered`.
     cdef Py_ssize_t counted
-    # The clock when it last had a turn.
+    # Clock of the last turn.
     cdef double served_at
-    # The monotonic time since when requests wait for another turn, 0 if none do.
+    # Monotonic time since when requests wait for another turn; 0 if none.
     cdef double waits_since
-    # The entry of its last request: a worker's next one is for the same.
+    # Entry of the last request: a worker's next request is for the same.
     cdef PulseEntry last
-    # Bytes of the large value that its next frame is likely to bring, 0 if none, and before it.
+    # Expected size of the next frame's large value (0: none), and the bytes before the value.
     cdef Py_ssize_t value_size
     cdef Py_ssize_t value_at
 
@@ -400,7 +396,7 @@ cdef class _Channel:
             close(self.fd)
 
     cdef int keep(self, const char *data, Py_ssize_t size) except -1:
-        """Add to what is kept. Memory grows with what came, and by doubling, to copy it seldom."""
+        """Append to `kept`. Memory grows with received bytes, by doubling."""
         cdef Py_ssize_t capacity = self.kept_size + size
         cdef char *grown
         if capacity > self.kept_capacity:
@@ -428,7 +424,7 @@ cdef class _Channel:
 
 
 cdef class EpollChannels:
-    """Moves bytes over an epoll of its own, whose descriptor an event loop watches."""
+    """Channels on an epoll whose descriptor the event loop watches."""
 
     cdef PulseIndex _index
     cdef object _clock
@@ -438,43 +434,43 @@ cdef class EpollChannels:
     cdef public double frame_timeout
     cdef public double output_timeout
     cdef public int64_t max_buffered
-    # What all channels hold of unanswered requests and unread answers, in bytes.
+    # Bytes of unanswered requests and unread answers of all channels.
     cdef int64_t _buffered
     cdef int _poller
     cdef epoll_event[EVENTS] _events
-    # How many events are there, and which of them is the next one to serve.
+    # Number of events, and index of the next one.
     cdef int _batch
     cdef int _next
-    # By descriptor: a `_Channel`, or None.
+    # `_Channel` or None by descriptor.
     cdef list _table
     cdef Py_ssize_t _open
     cdef uint32_t _generation
     cdef bint _is_draining
     cdef int _lull
-    # The channels whose next request may be long; whether one of them has its turn.
+    # Channels whose next request may be long, and whether such a turn runs.
     cdef object _queue
     cdef bint _may_be_long
-    # Whether a turn of the batch was over before its requests were answered.
+    # Whether a turn of the batch left requests unanswered.
     cdef bint _is_cut
-    # Whether anybody in the last batch had been served just before, as one who asks and asks is.
+    # Whether a client of the last batch had been served just before.
     cdef bint _is_hurried
     # The clock at the last sweep.
     cdef double _swept
-    # What a turn reads, and the answers that it makes.
+    # Buffers of a turn: input and answers.
     cdef char *_input
     cdef char *_answers
     cdef Py_ssize_t _answers_size
     cdef Py_ssize_t _answers_capacity
-    # Where a value is read to that is foreseen, and whether that was done: then its place in the
-    # input is empty. Nobody else has it until it is stored, and it is stored only if it is whole.
+    # Memory for an expected value, and whether the value was read into it: then its place in the
+    # input is unused. Nothing else refers to the memory until the complete value is stored.
     cdef bytes _foreseen
     cdef bint _is_apart
-    # Large values among the answers: references, before which byte of the buffer, their sizes' sum.
+    # Large values among the answers: references, positions in the buffer, sum of sizes.
     cdef PyObject *_values[VALUES]
     cdef Py_ssize_t[VALUES] _value_at
     cdef int _value_count
     cdef Py_ssize_t _values_size
-    # The clock when the batch began (s), and the monotonic times when the turn begins and ends.
+    # Clock at the start of the batch; monotonic start and end of the turn.
     cdef double _now
     cdef double _turn_begins
     cdef double _turn_ends
@@ -485,7 +481,7 @@ cdef class EpollChannels:
     cdef int64_t _bytes_out
     cdef int64_t[BUCKETS] _buckets
     cdef double _seconds
-    # Requests of the batch that had waited for a turn, and are in the histogram already.
+    # Requests of the batch that waited and are already in the histogram.
     cdef int64_t _waited
 
     def __cinit__(
@@ -528,7 +524,7 @@ cdef class EpollChannels:
         return self._open
 
     def attach(self, loop):
-        """Let an event loop call `run`."""
+        """Make an event loop call `run`."""
         loop.add_reader(self._poller, self.run)
 
     def detach(self, loop):
@@ -547,7 +543,7 @@ cdef class EpollChannels:
     def latency(self):
         return rules.LATENCY_BOUNDS, [self._buckets[n] for n in range(BOUNDS + 1)], self._seconds
 
-    # -------------------------------------------------- what the server asks of the channels
+    # --- interface
 
     def adopt(self, connection, session, double now):
         cdef _Channel channel = _Channel.__new__(_Channel)
@@ -574,15 +570,13 @@ cdef class EpollChannels:
             self._rest(channel)
 
     def run(self):
-        """Serve what is readable or writable now.
+        """Serve the ready channels.
 
-        A round of the event loop costs as much as several requests. Under load, when more comes
-        within a millisecond, this stays and serves that too, for `RUN_SECONDS`: what else the loop
-        has to do (new connections, timers, HTTP) can wait so long.
+        A round of the event loop costs as much as several requests. Under load, if more events come
+        within a millisecond, the loop waits up to `RUN_SECONDS` for its timers and connections.
 
-        The workers of a large cluster beat one by one, thousands a second, and none of them waits
-        for anything but its own answer, once in seconds: these are let gather for
-        `GATHER_SECONDS`, but not with one among them who asks again as soon as it is answered.
+        Workers of a large cluster send single pulses, thousands per second, without hurry: these
+        gather for `GATHER_SECONDS`, unless a client of the batch asks again at once.
         """
         cdef double ends = monotonic() + RUN_SECONDS
         cdef double began
@@ -607,7 +601,7 @@ cdef class EpollChannels:
                     nanosleep(&rest, NULL)
                 began = monotonic()
                 self._batch = epoll_wait(self._poller, self._events, EVENTS, 1)
-            # What came sooner than that would have gathered.
+            # Earlier events would have been gathered.
             gathers = monotonic() - began < GATHER_SECONDS
             if self._batch == 0:
                 self._lull = LULL
@@ -616,7 +610,7 @@ cdef class EpollChannels:
         cdef _Channel channel
         cdef int batch
         if now - self._swept > STOPPED_SECONDS:
-            # It was this process that did not run: what came or went meanwhile counts.
+            # This process was stopped, so clients are not late.
             for batch in range(BATCHES):
                 while self._next < self._batch:
                     self._serve()
@@ -656,11 +650,11 @@ cdef class EpollChannels:
                     self._end(channel, rules.FRAME_TIMEOUT, overdue)
                     self._rest(channel)
         if self._queue:
-            # The sockets of all who wait there may be full, so that no event gives them a turn.
+            # The sockets of all queued channels may be full, without any event.
             self._serve()
 
     cdef bint _is_overdue(self, _Channel channel) noexcept:
-        """Whether a client has taken too long to read answers, or to complete a frame."""
+        """Return whether a client has exceeded a timeout."""
         if channel.interest == EPOLLOUT:
             return self._now - channel.unsent_since > self.output_timeout
         return channel.frame_since != 0 and self._now - channel.frame_since > self.frame_timeout
@@ -687,10 +681,10 @@ cdef class EpollChannels:
                     self._end(channel, rules.DRAIN, rules.STOPPING)
                     self._reset(channel)
 
-    # -------------------------------------------------------------------- batches and turns
+    # --- batches and turns
 
     cdef int _serve(self) except -1:
-        """Give each of a batch's channels its turn, and count how long that took.
+        """Give each channel of a batch a turn, and measure the time.
 
         Those for which `BATCH_SECONDS` are too short are left for the next call.
         """
@@ -745,7 +739,7 @@ cdef class EpollChannels:
             self._seconds += requests * seconds
 
     cdef int _serve_queue(self) except -1:
-        """Let channels whose next request may be long go on for a moment, at least one of them."""
+        """Give turns for long requests for a moment, at least one."""
         cdef double ends = self._turn_begins + TURN_SECONDS
         cdef Py_ssize_t n
         cdef _Channel channel
@@ -762,7 +756,7 @@ cdef class EpollChannels:
         return 0
 
     cdef int _rest_queue(self) except -1:
-        """Have the system wake this up for who is in the queue."""
+        """Make epoll wake the loop for the queue."""
         cdef _Channel channel
         for item in self._queue:
             channel = <_Channel> item
@@ -771,7 +765,7 @@ cdef class EpollChannels:
         return 0
 
     cdef int _turn(self, _Channel channel) except -1:
-        """Move one channel on: send, answer, read; then let it wait for what it needs next."""
+        """Give a channel a turn: send, answer, read; then wait for input or output."""
         cdef int64_t requests
         cdef bint lives
         try:
@@ -784,7 +778,7 @@ cdef class EpollChannels:
             else:
                 lives = self._advance(channel)
             if not channel.has_unanswered or channel.unsent_size:
-                # A client that does not read waits for itself.
+                # A client that does not read causes its own wait.
                 channel.waits_since = 0
             elif not channel.waits_since:
                 channel.waits_since = self._turn_begins
@@ -808,14 +802,14 @@ cdef class EpollChannels:
         return 0
 
     cdef int _count_held(self, _Channel channel) except -1:
-        # What the client has taken of the answers is not given back before the rest is taken too.
+        # Memory of answers is freed only when the client has taken all of them.
         cdef Py_ssize_t held = channel.kept_capacity + channel.unsent_begin + channel.unsent_size
         self._buffered += held - channel.counted
         channel.counted = held
         return 0
 
     cdef bint _advance(self, _Channel channel) except -1:
-        """Do a turn's work; return whether the connection lives on."""
+        """Do the work of a turn; return whether the connection goes on."""
         cdef Py_ssize_t size
         cdef int rounds = 0
         self._turn_ends = self._turn_begins + TURN_SECONDS
@@ -852,13 +846,13 @@ cdef class EpollChannels:
         return True
 
     cdef int _rest(self, _Channel channel) except -1:
-        """Have the system tell when the channel can go on."""
+        """Make epoll report when the channel can continue."""
         cdef epoll_event event
         cdef uint32_t interest = EPOLLIN
         if channel.unsent_size or channel.has_unanswered:
             interest = EPOLLOUT
             if not channel.unsent_size:
-                # The system took all of the last answers, and may take no more for a while.
+                # The kernel took the last answers and may have no room for more.
                 channel.unsent_since = self._now
         elif channel.is_half_closed:
             pass
@@ -875,12 +869,12 @@ cdef class EpollChannels:
         return 0
 
     cdef int _end(self, _Channel channel, str cause, str reason) except -1:
-        """Tell, once, that a session is over; its last answers may still be sent."""
+        """Call `on_closed`, once; the last answers may still be sent."""
         if channel.is_over:
             return 0
         channel.is_over = True
         channel.drop_kept()
-        # While the server drains, it is the server that ends this.
+        # A draining server aborts the channel itself.
         channel.closes_at = INFINITY if cause is rules.DRAIN else self._now + LINGER
         try:
             self._on_closed(channel.session, cause, reason)
@@ -889,7 +883,7 @@ cdef class EpollChannels:
         return 0
 
     cdef int _reset(self, _Channel channel) except -1:
-        """Close a channel at once, and have the system drop what it holds of its answers."""
+        """Close a channel at once, with a reset that drops unread answers."""
         cdef linger at_once
         at_once.l_onoff = 1
         at_once.l_linger = 0
@@ -906,7 +900,7 @@ cdef class EpollChannels:
         channel.drop_kept()
         channel.drop_unsent()
         self._count_held(channel)
-        # Explicitly: a descriptor that was inherited by a process in between keeps it there.
+        # Explicitly, as a descriptor inherited by another process would keep the registration.
         epoll_ctl(self._poller, EPOLL_CTL_DEL, fd, NULL)
         close(fd)
         session, channel.session = channel.session, None
@@ -915,10 +909,10 @@ cdef class EpollChannels:
         self._on_freed(session)
         return 0
 
-    # ----------------------------------------------------------------------- bytes that come
+    # --- input
 
     cdef Py_ssize_t _read(self, _Channel channel) except -2:
-        """Read; return the number of bytes, -1 if there are none now, 0 if none will come."""
+        """Read; return the number of bytes, -1 for none now, 0 at the end."""
         cdef ssize_t size
         self._is_apart = channel.value_size and not channel.kept_size and not channel.is_over
         while True:
@@ -943,7 +937,7 @@ cdef class EpollChannels:
                 return 0
 
     cdef ssize_t _read_apart(self, _Channel channel) except -2:
-        """Read as `recv` does, with the value that is foreseen to memory of its own."""
+        """Read with an expected value into its final memory."""
         cdef iovec[3] pieces
         cdef msghdr message
         cdef Py_ssize_t ends = channel.value_at + channel.value_size
@@ -961,7 +955,7 @@ cdef class EpollChannels:
         return recvmsg(channel.fd, &message, 0)
 
     cdef Py_ssize_t _store_apart(self, _Channel channel, Py_ssize_t size) except -1:
-        """Store the value that was read apart, if it came; return the bytes of its frame.
+        """Store an expected value, if complete; return the bytes of its frame.
 
         What came instead is put in its place in the input, and 0 is returned.
         """
@@ -991,7 +985,7 @@ cdef class EpollChannels:
         return 0
 
     cdef int _receive(self, _Channel channel, const char *data, Py_ssize_t size) except -1:
-        """Answer the frames that these bytes complete, and keep the rest."""
+        """Answer complete frames, and keep the rest."""
         cdef Py_ssize_t pos = 0
         if self._is_apart:
             pos = self._store_apart(channel, size)
@@ -1009,7 +1003,7 @@ cdef class EpollChannels:
     cdef Py_ssize_t _complete_kept(
         self, _Channel channel, const char *data, Py_ssize_t size
     ) except -1:
-        """Add to the frame that is kept in part what it lacks; return how much that was."""
+        """Complete the partial frame; return the number of used bytes."""
         cdef Py_ssize_t pos = 0
         cdef Py_ssize_t piece
         cdef bint had_length
@@ -1035,7 +1029,7 @@ cdef class EpollChannels:
             return pos
 
     cdef int _answer_kept(self, _Channel channel) except -1:
-        """Go on with requests whose turn has not come."""
+        """Answer waiting requests."""
         cdef Py_ssize_t begin = channel.kept_begin
         channel.has_unanswered = False
         channel.kept_begin += self._answer_frames(
@@ -1048,7 +1042,7 @@ cdef class EpollChannels:
         cdef Py_ssize_t rest = channel.kept_size - channel.kept_begin
         cdef char *kept = channel.kept
         begin = channel.kept_begin
-        # What is left is a part of a frame: it takes the memory that it needs.
+        # A partial frame is left: move it to memory of its size.
         channel.kept = NULL
         channel.drop_kept()
         if rest:
@@ -1064,7 +1058,7 @@ cdef class EpollChannels:
     cdef Py_ssize_t _answer_frames(
         self, _Channel channel, const char *data, Py_ssize_t size
     ) except -1:
-        """Answer whole frames until the turn is over or they end; return how many bytes they had.
+        """Answer complete frames until the turn is over; return the number of used bytes.
 
         What is left is a part of a frame of `frame_size`, or requests, `has_unanswered`.
         """
@@ -1091,7 +1085,7 @@ cdef class EpollChannels:
         return pos
 
     cdef int _queue_up(self, _Channel channel) except -1:
-        """Let a channel wait until there is time for a request that may be long."""
+        """Queue a channel for a long request."""
         channel.has_unanswered = channel.is_queued = True
         self._queue.append(channel)
         return 0
@@ -1102,11 +1096,11 @@ cdef class EpollChannels:
         self._end(channel, rules.PROTOCOL, str(bad_length(length, self.max_size)))
         return False
 
-    # ----------------------------------------------------------------------------- requests
+    # --- requests
 
     cdef bint _answer(self, _Channel channel, const char *frame, Py_ssize_t size) except -1:
-        """Answer a request; False if it must wait, or needs another turn."""
-        # Of no type, as far as one can see: such a request may be long.
+        """Answer a request; False if it must wait or needs another turn."""
+        # Unknown type: the request may be long.
         cdef int kind = -1
         if size >= 7 and memcmp(frame, TYPE, 6) == 0:
             kind = frame[6]
@@ -1131,9 +1125,9 @@ cdef class EpollChannels:
         return True
 
     cdef PulseEntry _entry_of(self, _Channel channel, const char *path, Py_ssize_t size):
-        """Return the entry with a pulse that a path has; None if there is none."""
+        """Return the entry of a path with a pulse, or None."""
         cdef PulseEntry entry = channel.last
-        # Whatever holds a pulse is in the index.
+        # An entry with a pulse is always in the index.
         if (
             entry is None
             or entry.details is None
@@ -1149,7 +1143,7 @@ cdef class EpollChannels:
     cdef bint _store_exact_shape(
         self, _Channel channel, const char *frame, Py_ssize_t size, bytes apart
     ) except -1:
-        """Store a pulse to a path that has one; return whether this was such a request.
+        """Overwrite a pulse; return whether the request had the exact shape and was done.
 
         Its value is in the frame, or, if it was read apart, in memory of its own.
         """
@@ -1197,7 +1191,7 @@ cdef class EpollChannels:
     cdef bint _fetch_exact_shape(
         self, _Channel channel, const char *frame, Py_ssize_t size
     ) except -1:
-        """Answer with a pulse that is there; return whether this was a question for one."""
+        """Answer GET_PULSE; return whether the request had the exact shape and was done."""
         cdef Py_ssize_t path_size, details_size, answer_size
         cdef PulseEntry entry
         cdef char *answer
@@ -1267,10 +1261,10 @@ cdef class EpollChannels:
             self._turn_ends = 0  # at the next frame
         return True
 
-    # ------------------------------------------------------------------------ bytes that go
+    # --- output
 
     cdef char *_room(self, Py_ssize_t size) except NULL:
-        """Return where the next answer may be written."""
+        """Return room for the next answer."""
         cdef Py_ssize_t capacity = self._answers_size + size
         cdef char *grown
         if capacity > self._answers_capacity:
@@ -1283,7 +1277,7 @@ cdef class EpollChannels:
         return self._answers + self._answers_size
 
     cdef bint _send_answers(self, _Channel channel) except -1:
-        """Send what the turn made, and lay by what is not taken; False if the client is gone."""
+        """Send the turn's answers, and keep the rest; False if the client is gone."""
         cdef Py_ssize_t size = self._answers_size
         cdef Py_ssize_t sent
         cdef char *rest
@@ -1301,7 +1295,7 @@ cdef class EpollChannels:
         return True
 
     cdef bint _send_with_values(self, _Channel channel) except -1:
-        """Do as `_send_answers`, with large values among the answers."""
+        """Send answers with large values; see `_send_answers`."""
         cdef iovec[2 * VALUES + 1] pieces
         cdef msghdr message
         cdef int count = 0
@@ -1344,7 +1338,7 @@ cdef class EpollChannels:
         return sent >= 0
 
     cdef char *_lay_by(self, _Channel channel, Py_ssize_t size) except NULL:
-        """Return where the answers are to be put that a client did not take."""
+        """Return memory for answers that the client did not take."""
         channel.unsent = <char *> malloc(size)
         if channel.unsent is NULL:
             raise MemoryError
@@ -1360,7 +1354,7 @@ cdef class EpollChannels:
         self._values_size = 0
 
     cdef bint _send_unsent(self, _Channel channel) except -1:
-        """Send what was laid by; False if the client is gone."""
+        """Send kept answers; False if the client is gone."""
         cdef Py_ssize_t sent = self._send(
             channel, channel.unsent + channel.unsent_begin, channel.unsent_size
         )
@@ -1372,13 +1366,13 @@ cdef class EpollChannels:
             channel.unsent_since = self._now
         if channel.unsent_size == 0:
             channel.drop_unsent()
-            # It could not send the rest of a frame while it was not read from.
+            # The client could not complete its frame while the server did not read.
             if channel.frame_since:
                 channel.frame_since = self._now
         return True
 
     cdef Py_ssize_t _send(self, _Channel channel, const char *data, Py_ssize_t size) except -2:
-        """Send; return the number of bytes that the system took, -1 if the client is gone."""
+        """Send; return the number of bytes taken, -1 if the client is gone."""
         cdef ssize_t sent
         while True:
             sent = send(channel.fd, data, size, MSG_NOSIGNAL)
@@ -1386,7 +1380,7 @@ cdef class EpollChannels:
                 return self._has_sent(channel, sent)
 
     cdef Py_ssize_t _has_sent(self, _Channel channel, Py_ssize_t sent) except -2:
-        """Take note of what the system returned; return it as `_send` does."""
+        """Count sent bytes; return as `_send` does."""
         if sent >= 0:
             self._bytes_out += sent
             return sent
