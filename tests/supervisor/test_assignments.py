@@ -104,7 +104,10 @@ def test_what_was_read_before_a_failure_is_told_after_it(world, monkeypatch, cap
     until(lambda: world.now() == {"a-1-1": "two", "b-2-1": "two"})
     told = [record.getMessage() for record in caplog.records if "assignments" in record.name]
     assert told == [
-        "the assignments cannot be read, and stay as they are: no server answered twice",
+        "the assignments cannot be read, and stay as they are; next attempt in 1 s: no server"
+        " answered twice",
+        "the assignments cannot be read, and stay as they are; next attempt in 1 s: no server"
+        " answered once",
         "the assignments are read again",
     ]
 

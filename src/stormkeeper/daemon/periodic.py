@@ -74,6 +74,8 @@ class PeriodicThread:
     settle_secs
         Pause between a `wake` and its step, for changes that come in groups. With a pause, a step
         also waits as long as the one before took: a thread that is always woken uses half the time.
+    retried
+        Errors that are retried; others end the thread.
     failure, recovery
         Log lines of a failing step, and of its next success; default: a line with the name, and
         none.
@@ -87,6 +89,7 @@ class PeriodicThread:
         period_secs: float = math.inf,
         first_secs: float = 0.0,
         settle_secs: float = 0.0,
+        retried: type[Exception] | tuple[type[Exception], ...] = Exception,
         streak: FailureStreak | None = None,
         failure: str = "",
         recovery: str = "",
@@ -97,6 +100,7 @@ class PeriodicThread:
         self._period_secs = period_secs
         self._first_secs = first_secs
         self._settle_secs = settle_secs
+        self._retried = retried
         self._streak = streak or FailureStreak()
         self._failure = failure or f"{name} failed"
         self._recovery = recovery
@@ -147,7 +151,7 @@ class PeriodicThread:
             except _ENDS as error:
                 self._log.info("%s ends: %s", self._thread.name, error)
                 return
-            except Exception as error:
+            except self._retried as error:
                 wait = self._record_failure(error)
             else:
                 self._record_success()

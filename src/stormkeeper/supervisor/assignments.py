@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
 
-from stormkeeper.errors import SerializationError, StateClosedError, StateError
+from stormkeeper.daemon.periodic import FailureStreak, PeriodicThread
+from stormkeeper.errors import SerializationError, StateError
 from stormkeeper.state.storm.cluster import StormReads
 from stormkeeper.state.storm.subscriptions import Callback
 from stormkeeper.supervisor.slot_model import CrashSeries, Restart, SlotAssignment, SlotRecord
@@ -47,15 +48,21 @@ class Assignments:
         self._stale: set[str] = set()
         #: Callbacks of watches, by topology: a watch with the same callback is set once.
         self._callbacks: dict[str, Callback] = {}
-        self._woken = threading.Event()
-        self._is_closed = False
-        self._is_failing = False
-        self._thread = threading.Thread(target=self._run, name="assignments", daemon=True)
+        self._has_read = False
+        self._thread = PeriodicThread(
+            "assignments",
+            self._follow,
+            retried=StateError,
+            streak=FailureStreak(_RETRY_SECS, _RETRY_SECS),
+            failure="the assignments cannot be read, and stay as they are",
+            recovery="the assignments are read again",
+            logger=log,
+        )
 
     @property
     def is_running(self) -> bool:
         """Whether the thread is alive."""
-        return self._thread.is_alive()
+        return self._thread.is_running
 
     def start(self) -> None:
         """Start the thread."""
@@ -63,33 +70,17 @@ class Assignments:
 
     def close(self) -> None:
         """End the thread."""
-        self._is_closed = True
-        self._woken.set()
-        self._thread.join(_END_SECS)
+        self._thread.close(_END_SECS)
 
-    def _run(self) -> None:
-        should_compare = False
-        while not self._is_closed:
-            self._woken.clear()
-            try:
-                if should_compare:
-                    self._compare()
-                self._read()
-            except StateClosedError:
-                return
-            except StateError as error:
-                if not self._is_failing:
-                    log.warning("the assignments cannot be read, and stay as they are: %s", error)
-                self._is_failing = True
-                self._woken.wait(_RETRY_SECS)
-                continue
-            if self._is_failing:
-                log.info("the assignments are read again")
-            self._is_failing = False
-            if self._known != self._published and not self._is_closed:
-                self._published = dict(self._known)
-                self._publish(self._published)
-            should_compare = not self._woken.wait(_PERIOD_SECS)
+    def _follow(self) -> float:
+        if self._has_read and not self._thread.was_woken:
+            self._compare()
+        self._read()
+        self._has_read = True
+        if self._known != self._published and not self._thread.is_closing:
+            self._published = dict(self._known)
+            self._publish(self._published)
+        return _PERIOD_SECS
 
     def _read(self) -> None:
         with self._lock:
@@ -137,12 +128,12 @@ class Assignments:
     def _list_changed(self) -> None:
         with self._lock:
             self._is_list_stale = True
-        self._woken.set()
+        self._thread.wake()
 
     def _changed(self, storm_id: str) -> None:
         with self._lock:
             self._stale.add(storm_id)
-        self._woken.set()
+        self._thread.wake()
 
 
 _MIB: Final = 2**20

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 import shutil
-import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
+from math import inf
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from stormkeeper.conf.folders import checkpoint_root, on_disk
+from stormkeeper.daemon.periodic import FailureStreak, PeriodicThread
 from stormkeeper.errors import StateError, SupervisorError
 from stormkeeper.state.storage import ConnectionState
 from stormkeeper.state.storm.cluster import StormClusterState
@@ -55,14 +56,21 @@ class Cleanup:
         self._checkpoints = checkpoints
         self._directories = directories
         self._needed = needed
-        self._woken = threading.Event()
-        self._is_closed = False
-        self._thread = threading.Thread(target=self._run, name="tidying", daemon=True)
+        self._thread = PeriodicThread(
+            "tidying",
+            self._remove_unneeded,
+            period_secs=_PERIOD_SECS,
+            first_secs=inf,  # before the first wake, the needs are unknown
+            retried=OSError,
+            failure="what is not needed any more could not all be removed",
+            streak=FailureStreak(_PERIOD_SECS, _PERIOD_SECS),
+            logger=log,
+        )
 
     @property
     def is_running(self) -> bool:
         """Whether the thread is alive."""
-        return self._thread.is_alive()
+        return self._thread.is_running
 
     def start(self) -> None:
         """Start the thread; nothing is removed before the first `wake`."""
@@ -70,23 +78,11 @@ class Cleanup:
 
     def wake(self) -> None:
         """Start a cleanup; returns at once."""
-        self._woken.set()
+        self._thread.wake()
 
     def close(self) -> None:
         """End the thread."""
-        self._is_closed = True
-        self._woken.set()
-        self._thread.join(_END_SECS)
-
-    def _run(self) -> None:
-        self._woken.wait()  # before that, the needs are unknown
-        while not self._is_closed:
-            self._woken.clear()
-            try:
-                self._remove_unneeded()
-            except OSError as error:
-                log.warning("what is not needed any more could not all be removed: %s", error)
-            self._woken.wait(_PERIOD_SECS)
+        self._thread.close(_END_SECS)
 
     def _remove_unneeded(self) -> None:
         removed = self._code.remove_unneeded(

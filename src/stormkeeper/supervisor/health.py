@@ -10,7 +10,6 @@ import os
 import signal
 import subprocess
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from stormkeeper.conf import Conf
 from stormkeeper.conf.folders import folder
 from stormkeeper.daemon.children import how_it_ended
 from stormkeeper.daemon.durable import find_fault
+from stormkeeper.daemon.periodic import PeriodicThread
 
 log = logging.getLogger(__name__)
 
@@ -139,13 +139,14 @@ class HealthWatch:
         self._publish = publish
         self._reason: str | None = None
         self._is_full = False
-        self._closed = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="health", daemon=True)
+        self._thread = PeriodicThread(
+            "health", self.check, period_secs=PERIOD_SECS, first_secs=PERIOD_SECS, retried=()
+        )
 
     @property
     def is_running(self) -> bool:
         """Whether the thread is alive."""
-        return self._thread.is_alive()
+        return self._thread.is_running
 
     def check(self) -> None:
         """Run the checks once; raises `ConfigError` as `check` does."""
@@ -171,12 +172,7 @@ class HealthWatch:
 
     def close(self) -> None:
         """End the thread."""
-        self._closed.set()
-        self._thread.join(_END_SECS)
-
-    def _run(self) -> None:
-        while not self._closed.wait(PERIOD_SECS):
-            self.check()
+        self._thread.close(_END_SECS)
 
 
 def describe_failures(failed: Iterable[FailedCheck]) -> str | None:

@@ -19,7 +19,8 @@ import stormkeeper
 from stormkeeper import paths
 from stormkeeper.conf import Conf
 from stormkeeper.conf.address import hostname
-from stormkeeper.errors import StateClosedError, StateError, StormkeeperError
+from stormkeeper.daemon.periodic import FailureStreak, PeriodicThread
+from stormkeeper.errors import StateError, StormkeeperError
 from stormkeeper.state.storm.cluster import StormClusterState
 from stormkeeper.supervisor.slot_model import SlotAssignment
 from stormkeeper.supervisor.slots import SlotState, SlotStatus
@@ -149,20 +150,26 @@ class Registration:
     def __init__(self, storm: StormClusterState, machine: Machine, period_secs: float) -> None:
         self._storm = storm
         self._machine = machine
-        self._period_secs = period_secs
         self._started = time.monotonic()
         self._lock = threading.Lock()
         self._status = MachineStatus()
-        self._woken = threading.Event()
-        self._is_closed = False
-        self._is_failing = False
         self.done = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="registration", daemon=True)
+        retry_secs = min(1.0, period_secs)
+        self._thread = PeriodicThread(
+            "registration",
+            self._register,
+            period_secs=period_secs,
+            retried=StateError,
+            streak=FailureStreak(retry_secs, retry_secs),
+            failure="this supervisor cannot be registered",
+            recovery="this supervisor is registered again",
+            logger=log,
+        )
 
     @property
     def is_running(self) -> bool:
         """Whether the thread is alive."""
-        return self._thread.is_alive()
+        return self._thread.is_running
 
     @property
     def refuses(self) -> str | None:
@@ -175,9 +182,7 @@ class Registration:
 
     def close(self) -> None:
         """End the thread; the registration stays until the session ends."""
-        self._is_closed = True
-        self._woken.set()
-        self._thread.join(_END_SECS)
+        self._thread.close(_END_SECS)
 
     def update(
         self,
@@ -201,28 +206,13 @@ class Registration:
             if replace(self._status, slots={}) != replace(before, slots={}) or _crashes(
                 self._status
             ) != _crashes(before):
-                self._woken.set()
+                self._thread.wake()
 
-    def _run(self) -> None:
-        while not self._is_closed:
-            self._woken.clear()
-            status = self._status
-            uptime = time.monotonic() - self._started
-            record = info(self._machine, status, now=time.time(), uptime_secs=uptime)
-            try:
-                self._storm.supervisor_heartbeat(self._machine.supervisor_id, record)
-            except StateClosedError:
-                return
-            except StateError as error:
-                if not self._is_failing:
-                    log.warning("this supervisor cannot be registered, and tries again: %s", error)
-                self._is_failing = True
-            else:
-                if self._is_failing:
-                    log.info("this supervisor is registered again")
-                self._is_failing = False
-                self.done.set()
-            self._woken.wait(min(1.0, self._period_secs) if self._is_failing else self._period_secs)
+    def _register(self) -> None:
+        uptime = time.monotonic() - self._started
+        record = info(self._machine, self._status, now=time.time(), uptime_secs=uptime)
+        self._storm.supervisor_heartbeat(self._machine.supervisor_id, record)
+        self.done.set()
 
 
 #: Most waiting reports while the cluster's state is not reached; further ones are only logged.
