@@ -72,7 +72,7 @@ def test_what_comes_after_the_planning_is_read_too(pacemaker):
         assert [change.details for change in page.changes] == [b"2"]
 
 
-def test_workers_that_beat_faster_than_they_are_read_are_all_read_and_the_reading_ends(pacemaker):
+def test_a_reading_ends_though_workers_beat_faster(pacemaker):
     names = [path(f"t-{number}") for number in range(50)]
     with PacemakerClient(pacemaker.address) as client:
         for name in names:
@@ -86,7 +86,7 @@ def test_workers_that_beat_faster_than_they_are_read_are_all_read_and_the_readin
         assert {*paths(found)} == {*names}
 
 
-def test_a_server_restarted_since_the_planning_is_read_from_its_beginning(pacemaker):
+def test_a_restarted_server_is_read_from_its_beginning(pacemaker):
     with PacemakerClient(pacemaker.address) as client:
         for number in range(5):
             client.send_pulse(path(f"t-{number}"), b"old")
@@ -145,7 +145,7 @@ def test_a_look_at_a_server_that_was_started_again_begins_anew(pacemaker):
     assert (paths(found.pages), found.is_anew, found.revisions) == ([path("new")], True, 1)
 
 
-def test_a_server_whose_pages_go_round_in_a_circle_breaks_the_protocol():
+def test_pages_that_go_round_in_a_circle_break_the_protocol():
     def circling(connection):
         while True:
             request = connection.request()
@@ -205,7 +205,7 @@ def test_many_pulses_of_a_java_pacemaker_come_in_several_pages():
     assert {r.path: r.details for page in found for r in page.changes} == java.store
 
 
-def test_names_that_a_java_pacemaker_lists_by_mistake_lead_nowhere():
+def test_names_listed_by_a_java_pacemaker_by_mistake_are_skipped():
     """It matches paths as texts: /wc-1-17 seems to have the child 00000000 of /wc-1-1700000000."""
 
     class Java(JavaPacemaker):
@@ -277,7 +277,7 @@ def test_parts_of_a_server_that_was_started_again_begin_anew(start_pacemaker):
         assert [page.is_anew for page in pages] == [True, True]
 
 
-def test_nothing_is_missing_from_parts_that_are_read_while_all_changes(pacemaker):
+def test_parts_miss_nothing_while_everything_changes(pacemaker):
     """Each reading goes on where the server stood when the one before was planned."""
     stop, chance = threading.Event(), random.Random(12)
 

@@ -52,7 +52,7 @@ def test_a_java_pacemaker_is_known_by_its_silence_about_itself():
     assert (health.uptime_secs, health.horizon_secs, health.keys) == (None, None, None)
 
 
-def test_a_server_that_is_gone_or_refuses_is_an_answer_not_an_error(start_pacemaker):
+def test_a_server_that_is_down_is_an_answer_not_an_error(start_pacemaker):
     gone = start_pacemaker()
     gone.kill()
     health = look(address_of(gone.address), PATIENT_SECS)
@@ -85,7 +85,7 @@ def is_unproven(info, *, since_secs, timeout_secs=30):
     return bool(unproven_on({A: info}, since_secs, timeout_secs))
 
 
-def test_a_server_that_has_started_since_vouches_after_the_timeout():
+def test_a_restarted_server_vouches_after_the_timeout():
     assert is_unproven(up_for(4, 4), since_secs=5)
     assert is_unproven(up_for(29, 29), since_secs=60)
     assert not is_unproven(up_for(30, 30), since_secs=60)

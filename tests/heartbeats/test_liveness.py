@@ -98,7 +98,7 @@ def test_a_worker_is_as_old_as_the_receipt_of_its_pulse():
         assert row.time_secs == clock
 
 
-def test_silence_makes_a_worker_late_then_dead_and_a_pulse_makes_it_alive():
+def test_silence_makes_a_worker_late_then_dead_until_it_beats():
     table = Table().at(1000, beat(1000))
     seen = [(now, str(table.at(now)[W].status)) for now in (1005, 1010, 1030, 1031, 2000)]
     assert [name for _, name in seen] == ["alive", "late", "late", "dead", "dead"]
@@ -136,7 +136,7 @@ def test_the_same_pulse_read_again_is_no_news():
     assert (table[W].last_seen, table[W].status, table.taken) == (1000, "dead", [])
 
 
-def test_revisions_rank_pulses_when_the_readers_clock_is_set_back():
+def test_revisions_rank_pulses_if_the_readers_clock_is_set_back():
     table = Table().at(5000, beat(5000, revision=5)).at(1001, beat(1000, revision=6))
     assert (table[W].last_seen, table[W].revision) == (1000, 6)
 
@@ -161,7 +161,7 @@ def test_nobody_dies_while_no_server_answers():
 
 
 @pytest.mark.parametrize("others", [LONG, DOWN])
-def test_a_restarted_server_gives_its_workers_the_time_to_come_back(others):
+def test_workers_of_a_restarted_server_have_time_to_come_back(others):
     table = Table().at(1000, beat(1000, A)).at(1100, a=DOWN, b=others)
     for horizon in (0, 10, 30):
         young = ServerHorizon(reachable=True, horizon_secs=horizon)
@@ -192,12 +192,12 @@ def test_a_server_that_is_no_longer_read_holds_nobody_back():
     assert table[W].status is Status.DEAD
 
 
-def test_who_was_at_a_server_that_is_down_is_shown_however_long_that_lasts():
+def test_workers_of_a_server_that_is_down_are_never_forgotten():
     table = Table().at(1000, beat(1000, A)).at(1000 + 36_000, a=DOWN)
     assert table[W].status is Status.UNPROVEN
 
 
-def test_death_stays_proven_when_servers_go_down_or_restart_later():
+def test_death_stays_proven_after_servers_go_down():
     table = Table().at(1000, beat(1000)).at(1031)
     assert table[W].status is Status.DEAD
     for server in (DOWN, ServerHorizon(reachable=True, horizon_secs=1)):
@@ -281,7 +281,7 @@ def test_a_clock_far_behind_does_not_hide_a_worker(clock):
         assert table.taken == [0]
 
 
-def test_a_pulse_that_is_not_readable_does_not_make_a_worker_immortal():
+def test_an_unreadable_pulse_does_not_make_a_worker_immortal():
     pulse = java(None)._replace(error="not a ClusterWorkerHeartbeat")
     table = Table().at(1000, pulse, a=JAVA)
     for now in (1031, 1000 + 3600):
@@ -340,7 +340,7 @@ def test_a_worker_may_go_between_the_two_kinds_of_server():
     assert table[W].server == A
 
 
-def test_a_copy_that_was_left_behind_is_no_news_where_the_newer_ones_value_was_not_read():
+def test_a_copy_left_behind_is_not_newer_than_an_unread_value():
     table = Table().at(1000, beat(999, B)._replace(time_secs=None), a=JAVA)
     assert table.at(1005, java(900), a=JAVA)[W].server == B
     assert table.at(1010, java(1008), a=JAVA)[W].server == A
@@ -471,7 +471,7 @@ def done(at, server=A):
     return beat(at, server)._replace(completed=True)
 
 
-def test_a_worker_that_has_said_that_it_is_done_is_completed_and_not_missed():
+def test_a_completed_worker_is_not_missed():
     table = Table().at(100, beat(100)).at(103, done(103))
     assert table[W].status is Status.COMPLETED
     table.at(103 + LIMITS.late_secs + 1)
@@ -509,7 +509,7 @@ def test_a_completed_worker_is_forgotten_as_a_dead_one_is():
         ({}, Status.UNPROVEN),
     ],
 )
-def test_who_never_beat_is_dead_when_every_server_vouches_for_the_silence(servers, expected):
+def test_a_worker_that_never_beat_is_dead_if_all_servers_vouch(servers, expected):
     assert unseen({W: 960}, servers, now=1000, limits=LIMITS) == {W: expected}
 
 

@@ -1,1 +1,1 @@
-"""Who is alive: heartbeats with their age and server, and how far back each server can vouch."""
+"""Heartbeats with ages, the coverage of their servers, and the rules of liveness."""

@@ -1,16 +1,15 @@
-"""Following what changes on a Pacemaker: the one follower, for the pipeline and the commands.
+"""Pages of changes on a Pacemaker, for the pipeline and the commands.
 
-A reader remembers its `Position` on each server and asks for what came after it. The answer is
-current state, not a log: each path once, with its newest pulse, or its tombstone where that was
-deleted. The reading goes on to what the server holds at that moment: a worker whose pulse is
-overwritten while pages are read would otherwise be missing from them, and if its beat keeps step
-with the reader, from every reading. So a change may be read twice, but no path that changes is ever
-missing.
+A reader remembers a `Position` on each server and asks for later changes. The answer is current
+state, not a log: each path once, with its newest pulse, or a tombstone. A reading goes on to what
+the server holds at its end, since a pulse overwritten while pages are read would be missing from
+them, and, if its beat keeps pace with the reader, from all readings. So a change may be read twice,
+but no changing path is ever missed.
 
-A page that `is_anew` begins from nothing: what was read of this server before no longer counts. It
-comes where the server was started again, and where its tombstones do not reach back far enough.
+A page that `is_anew` replaces everything read from the server before. It comes after a restart, and
+when tombstones do not reach back far enough.
 
-A Java Pacemaker has no revisions. It is read as a whole, with `WITHOUT_REVISIONS` for an instance.
+A Java Pacemaker has no revisions: it is read as a whole, with the instance `WITHOUT_REVISIONS`.
 """
 
 from __future__ import annotations
@@ -35,27 +34,26 @@ from stormkeeper.paths import WORKERBEATS
 if TYPE_CHECKING:
     from stormkeeper.thrift.pacemaker import ServerInfo
 
-#: The instance of a server that tells none.
+#: The instance of a Java Pacemaker.
 WITHOUT_REVISIONS: Final = ""
 
-#: How many topologies of a part are asked for ahead of the one that is read: each is an answer of
-#: its own, mostly of few pulses.
+#: Topologies of a part that are requested ahead: each is an answer of its own, often a short one.
 _AHEAD: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """A place in the history of one instance of a server."""
+    """A revision of one instance of a server."""
 
     instance: str
     revision: int
 
 
 class PathChange(NamedTuple):
-    """The newest pulse of a path on one server, or, without a `size`, its tombstone.
+    """The newest pulse of a path on a server, or its tombstone if `size` is None.
 
-    `size` is in bytes. `details` is the pulse, None where values were not asked for. `revision` and
-    `age_secs` are None from a server that tells none.
+    `size` is in bytes; `details` is None if values were not requested. A Java Pacemaker gives no
+    `revision` and no `age_secs`.
     """
 
     path: str
@@ -67,16 +65,16 @@ class PathChange(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ChangePage:
-    """Changes that came in one answer, in the order of their revisions.
+    """Changes of one answer, in the order of their revisions.
 
     Parameters
     ----------
     read_at
-        When the answer was here, in seconds of the reader's clock.
+        When the answer came, in seconds of the reader's clock.
     position
-        Where to go on.
+        Where to continue.
     is_anew
-        Whether the changes begin from nothing, though the reader asked for what is new.
+        Whether the page starts over, though the reader asked for changes.
     """
 
     changes: list[PathChange]
@@ -94,31 +92,29 @@ def pages(
     values: bool = True,
     clock: Callable[[], float] = time.time,
 ) -> Iterator[ChangePage]:
-    """Read what changed at and below a path since a position.
+    """Read the changes at and below a path since a position.
 
-    What the server had at the first answer is in one of the pages, each path once or, as it
-    changes, again. They end where the server has no more, or only what changes again and again.
+    Everything that the server had at the first answer is in a page, each path once or, if it
+    changes, again. The pages end when the server has no more, or only paths that keep changing.
 
     Parameters
     ----------
-    client
-        The server's.
     position
-        Where to begin; None for a server's beginning. With the instance `WITHOUT_REVISIONS` the
-        server is read as a whole, in Storm's own verbs.
+        None for a server's beginning. With the instance `WITHOUT_REVISIONS` everything is read,
+        with Storm's own messages.
     page_size
-        Changes asked for in one request; 0 leaves it to the server.
+        Changes per request; 0 leaves it to the server.
     values
-        Whether pulses are read, or only their ages and sizes.
+        Whether to read pulses besides ages and sizes.
     clock
-        Gives `ChangePage.read_at`, in seconds.
+        Gives `ChangePage.read_at`.
 
     Raises
     ------
     PacemakerError, ProtocolError
-        When the server does not answer, refuses, or breaks the protocol.
+        The server does not answer, refuses, or breaks the protocol.
     UnsupportedExtensionError
-        When it is a Java Pacemaker, and `position` does not say so.
+        A Java Pacemaker, and `position` does not say so.
     """
     if position is not None and position.instance == WITHOUT_REVISIONS:
         yield from _everything(client, path, values, clock)
@@ -140,18 +136,18 @@ def _pages_from(
     first: tuple[Message, float],
     clock: Callable[[], float],
 ) -> Iterator[ChangePage]:
-    """Do as `pages` once the first answer is here, and since when."""
+    """Continue after the first answer and its time."""
     assert request.changes_request is not None
     path, after, page_size, instance, values = request.changes_request
     (message, read_at), end, seen = first, 0, set[str]()
     while True:
         answer = message.changes
-        assert answer is not None  # the protocol lets no other answer through
+        assert answer is not None  # ensured by the protocol
         is_other = instance is not None and answer.instance != instance
         if answer.more and not (answer.reset or is_other) and answer.next <= after:
             raise RemoteProtocolError(
-                f"{client.address} broke the protocol: there are more changes after revision"
-                f" {after}, and they go on at {answer.next}"
+                f"{client.address} broke the protocol: more changes follow revision"
+                f" {after}, and continue at {answer.next}"
             )
         yield ChangePage(
             _changes(answer.columns, values=values),
@@ -163,7 +159,7 @@ def _pages_from(
             end = answer.revision
             seen.clear()
         instance, after, paths = answer.instance, answer.next, answer.columns[0]
-        # Workers may fill a server faster than it is read: then there is always more of the same.
+        # Workers may change pulses faster than they are read: then the same paths come again.
         if not answer.more or (after >= end and seen.issuperset(paths)):
             return
         seen.update(paths)
@@ -173,21 +169,21 @@ def _pages_from(
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One of `count` parts of what is below a path: the names directly below it are divided.
+    """One of `count` parts of the names directly below a path, such as topologies.
 
-    Below ``/workerbeats`` these are topologies. Each is whole in one part, always in the same one.
+    A name is always in the same part.
     """
 
     number: int
     count: int
 
     def has(self, name: str) -> bool:
-        """Whether a name is in this part."""
+        """Return whether a name is in this part."""
         return part_of(name, self.count) == self.number
 
 
 def part_of(name: str, count: int) -> int:
-    """Return the number of the `Part` of `count` that has a name."""
+    """Return the number of the part with a name."""
     return zlib.crc32(name.encode()) % count
 
 
@@ -201,14 +197,11 @@ def pages_of_part(
     values: bool = True,
     clock: Callable[[], float] = time.time,
 ) -> Iterator[ChangePage]:
-    """Read what changed since a position in one part of what is below a path.
+    """Read the changes since a position in one part of the names below a path, as `pages`.
 
-    What a server had when the first part was begun is in one of the parts, each path once or, as
-    it changes, again. What comes below a new name meanwhile may be in none: its revision is later.
-    The first part has the pulse of exactly `path`, too.
-
-    Raises what `pages` does. The other arguments are as there; of a Java Pacemaker there are no
-    parts.
+    Everything that a server had when the first part was begun is in one of the parts. A new name
+    may be in none, with a later revision. The first part includes the pulse of exactly `path`. Not
+    for Java Pacemakers.
     """
     names = filter(part.has, sorted(_names(client, path)))
     below = [f"{path.rstrip('/')}/{name}" for name in names]
@@ -221,9 +214,9 @@ def pages_of_part(
 
 
 def _names(client: PacemakerClient, path: str) -> set[str]:
-    """Return the names directly below a path, of pulses and of tombstones.
+    """Return the names directly below a path, of pulses and tombstones.
 
-    One that is missing, as it changed between the two questions, has a later revision.
+    A name that changes between the two requests may be missing; it has a later revision.
     """
     names = set(client.children(path))
     with contextlib.suppress(UnsupportedExtensionError):  # of an older server
@@ -234,10 +227,10 @@ def _names(client: PacemakerClient, path: str) -> set[str]:
 def _exactly(
     client: PacemakerClient, path: str, position: Position, values: bool, clock: Callable[[], float]
 ) -> Iterator[ChangePage]:
-    """Read what a server of ours holds for exactly one path, if that is newer than a position."""
+    """Read the pulse of exactly one path, if newer than a position."""
     with contextlib.suppress(UnsupportedExtensionError):
         answer = client.ask(Message(MessageType.HELD, path=path)).changes
-        assert answer is not None  # the protocol lets no other answer through
+        assert answer is not None  # ensured by the protocol
         is_other = answer.instance != position.instance
         found = [
             change
@@ -250,7 +243,7 @@ def _exactly(
 
 
 def _changes(columns: Columns[str], *, values: bool) -> list[PathChange]:
-    """Return the rows of a page; an older server sends values though none were asked for."""
+    """Return the rows of a page; an older server sends values even if not requested."""
     paths, revisions, ages_ms, sizes, details = columns
     return [
         PathChange(path, None if size == TOMBSTONE else size, value, revision, age_ms / 1000)
@@ -279,21 +272,20 @@ def _everything(
 
 @dataclass(frozen=True, slots=True)
 class ServerReading:
-    """What one look at a server of ours brought.
+    """The result of reading one of our servers once.
 
     Parameters
     ----------
     pages
-        What changed since the position that was asked for, or all that the server holds.
+        The changes since the requested position, or everything.
     position
-        Where the next look begins, once this one was taken in.
+        Where the next reading begins.
     is_anew
-        Whether it is all that the server holds: at the first look, and when it began anew.
+        Whether the pages hold everything: at first, and when a server starts over.
     revisions
-        How many pulses and deletions the server counted since then. Those that `pages` does not
-        show were overwritten in between.
+        Pulses and deletions counted by the server meanwhile; those not in `pages` were overwritten.
     info
-        What the server says of itself, after the pages were read.
+        The server's details, after the pages.
     """
 
     pages: list[ChangePage]
@@ -311,18 +303,16 @@ def look(
     values: bool = True,
     clock: Callable[[], float] = time.monotonic,
 ) -> ServerReading:
-    """Read all that changed at and below a path since a position, and what the server is.
-
-    The arguments are those of `pages`; None for a server's beginning, as at the first look.
+    """Read the changes at and below a path since a position, and the server's details; see `pages`.
 
     Raises
     ------
     PacemakerUnavailableError
-        When the server does not answer, or was started again during the look.
+        The server does not answer, or restarted meanwhile.
     UnsupportedExtensionError
-        When it is a Java Pacemaker.
+        A Java Pacemaker.
     PacemakerError, ProtocolError
-        When it refuses, or breaks the protocol.
+        The server refuses, or breaks the protocol.
     """
     found: list[ChangePage] = []
     is_anew = position is None

@@ -1,8 +1,7 @@
-"""How far back each Pacemaker can vouch: which answered, why others did not, and their horizons.
+"""Coverage: which Pacemakers answered, and for how long each can vouch for silence.
 
-A pulse that is missing says something only where the server would have it. So what is read of
-heartbeats comes with the coverage of each server. All are asked at once and within one wait: a
-server that hangs costs one timeout, whatever the number of servers, and the others nothing.
+A missing pulse is evidence only if its server would have it. So a reading of heartbeats comes with
+the coverage of each server. All servers are asked at once, so a hanging one costs one timeout.
 """
 
 from __future__ import annotations
@@ -18,28 +17,27 @@ from stormkeeper.pacemaker.client.client_settings import ClientSettings
 from stormkeeper.pacemaker.client.pool import PacemakerPool
 from stormkeeper.thrift.pacemaker import ServerInfo
 
-#: Without authentication and TLS.
 _PLAIN = ClientSettings()
 
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """What one server can vouch for at one moment, seen from here.
+    """The coverage of a server at one moment.
 
     Parameters
     ----------
     read_at
-        The moment: seconds since the epoch, on this machine's clock.
+        Seconds since the epoch, on this machine's clock.
     error
-        Why it could not be read; None when it answered.
+        Why the server could not be read; None if it answered.
     position
-        Its instance and newest revision; None when it did not answer.
+        Instance and newest revision; None without an answer.
     uptime_secs
-        Since its start; None when it did not answer or does not tell.
+        Time since the server started; None without an answer, or of a Java Pacemaker.
     horizon_secs
-        For how long a path without a pulse has been silent there, at least; likewise.
+        Shortest proven silence of a path without a pulse; None likewise.
     keys
-        How many pulses it holds; likewise.
+        Number of pulses; None likewise.
     """
 
     read_at: float
@@ -51,26 +49,21 @@ class Coverage:
 
     @property
     def is_reachable(self) -> bool:
-        """Whether it answered."""
+        """Whether the server answered."""
         return self.error is None
 
     @classmethod
     def failed(cls, error: StormkeeperError) -> Coverage:
-        """Return that of a server that could not be read."""
+        """Return the coverage of a server that could not be read."""
         return cls(time.time(), error=str(error) or type(error).__name__)
 
     @classmethod
     def of(
         cls, answer: ServerInfo | StormkeeperError | None, *, seconds_ago: float = 0.0
     ) -> Coverage:
-        """Return what follows from a server's answer, which was received now.
+        """Return the coverage for a server's answer, received now; None from a Java Pacemaker.
 
-        Parameters
-        ----------
-        answer
-            What it told of itself; None from a Java Pacemaker; or why it could not be read.
-        seconds_ago
-            When reading its heartbeats began: what came since then may be missing in them.
+        `seconds_ago` is when the reading of heartbeats began: later ones may be missing.
         """
         if isinstance(answer, StormkeeperError):
             return cls.failed(answer)
@@ -92,22 +85,9 @@ def ask(
     *,
     name: str = "coverage",
 ) -> Mapping[str, Coverage]:
-    """Ask servers once; the answers by ``host:port``, in the order of `servers`.
+    """Ask all servers once; return their coverage by ``host:port``, in order.
 
-    Parameters
-    ----------
-    timeout_secs
-        How long an answer is waited for.
-    settings
-        How to talk to the servers.
-    name
-        Names the clients' threads.
-
-    Raises
-    ------
-    ConfigError
-        When the JAAS file, or what must stand in it, is missing or wrong. It never raises for what
-        a server does or does not do.
+    Raises `ConfigError` for an invalid JAAS file, but nothing for what servers do.
     """
     with PacemakerPool(
         servers,
@@ -125,16 +105,16 @@ def unproven_on(
     since_secs: float,
     timeout_secs: float,
 ) -> dict[Address, ServerInfo]:
-    """Return the servers on which nothing says that a worker is gone if its pulse is not there.
+    """Return the servers on which a missing pulse does not prove that its worker is gone.
 
     Parameters
     ----------
     infos
-        What each server says of itself. A Java Pacemaker says nothing, and is believed.
+        The answers of the servers. A Java Pacemaker gives no details and is trusted.
     since_secs
-        How long ago the pulse was seen: a server that was there already has let it go.
+        Age of the pulse's last sight: a server that was up then has dropped it.
     timeout_secs
-        After so much service a server has a pulse of every living worker that writes to it.
+        After this uptime a server has a pulse of every live worker that writes to it.
     """
     return {
         server: info

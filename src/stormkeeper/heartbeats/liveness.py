@@ -1,32 +1,28 @@
-"""Which workers are alive, late, dead or unproven: a function of what was known and what was read.
+"""The rules of liveness: which workers are alive, late, dead, unproven or completed. Pure.
 
-The rules, and why:
+`stormkeeper.pipeline.liveness_columns` applies the same rules to columns.
 
-- **A pulse is as old as its receipt.** The server that took it tells its age on its own monotonic
-  clock; the worker's clock counts only where the server (a Java Pacemaker) tells no age. Of copies
-  of one worker's pulse on several servers the newest wins, so one that a worker left behind when
-  it went over to another server means nothing.
-- **Ages go from machine to machine, times do not.** Servers are read on several machines, whose
-  clocks may differ by more than the timeout. What a table keeps is on one clock, the judge's.
-- **Dead needs proof.** A worker writes to one server. Its silence is proven for as long as that
-  server, which must answer now, can vouch: its horizon. A server that
-  is down, or restarted a moment ago, proves nothing: its workers that are silent for longer than
-  the timeout are *unproven*, and nobody may act as if they were dead. Once somebody else has gone
-  over from a silent server to another one, workers have noticed its loss themselves; whoever has
-  not turned up elsewhere since is then judged by the servers that do answer.
-- **Who has said that it is done is not missed.** The last pulse of a worker whose queries have
-  ended by themselves says so; it is completed, however long it is silent.
-- **Only a newer pulse ends death, or completion.** A server that goes down later does not raise
-  the dead.
-- **A tombstone is no evidence of death.** It says that somebody deleted the pulse, as happens when
-  a topology is killed. When it comes from the server with the worker's newest pulse, the worker is
-  no longer looked for, and its row goes.
-- **What nothing will ever prove is forgotten**, as a death is. A Java Pacemaker tells of no
-  deletion, and a server that is not read any more of nothing. Workers of one that is down stay: it
-  may come back.
+- **A pulse is as old as its receipt.** The receiving server reports the age on its own monotonic
+  clock. The worker's clock counts only if the server reports no age (a Java Pacemaker). Of copies
+  on several servers the newest wins, so a copy that a worker left behind means nothing.
+- **Ages travel between machines, times do not.** The readers' clocks may differ by more than the
+  timeout. Times in a table are on one clock, that of the judge.
+- **Death needs proof.** A worker writes to one server. Its silence is proven for as long as that
+  server, which must answer now, can vouch: its horizon. Silent workers of a server that is down or
+  restarted a moment ago are *unproven*, and must not be treated as dead. But once a worker has
+  moved from an unreachable server to another, workers have noticed the loss, and those that have
+  not turned up elsewhere since are judged by the servers that answer.
+- **A completed worker is not missed.** If all its queries have ended by themselves, its last pulse
+  says so, and its silence does not count.
+- **Only a newer pulse ends death or completion**, not a server that goes down later.
+- **A tombstone is no evidence of death**, but of a deletion, as for a killed topology. If it comes
+  from the server with the worker's newest pulse, the worker's row goes.
+- **Workers that can never be proven dead are forgotten**, as dead ones are: those of a Java
+  Pacemaker, which does not report deletions, and of a server that is not read any more. Workers of
+  a server that is down stay, as it may return.
 
-The rules stand one fault at a time. A worker that goes over from one server to another, which
-cannot be reached from here, looks silent.
+The rules hold for one fault at a time. A worker that moves to a server which cannot be reached from
+here looks silent.
 """
 
 from __future__ import annotations
@@ -39,20 +35,19 @@ from typing import Final, NamedTuple
 
 from stormkeeper.paths import WorkerId
 
-#: How long a worker is shown that is dead or completed, or of which no more will be known, in
-#: seconds.
+#: Seconds for which a dead, completed or for ever unproven worker is shown.
 FORGET_SECS: Final = 3600.0
 
 
 class Status(StrEnum):
-    """What is known of a worker."""
+    """The status of a worker."""
 
     ALIVE = "alive"
     LATE = "late"
-    #: Silent for longer than the timeout, which no server can vouch for: dead, or not seen.
+    #: Silent for longer than the timeout, without proof.
     UNPROVEN = "unproven"
     DEAD = "dead"
-    #: Its queries have all ended by themselves, as its last pulse says.
+    #: All queries have ended by themselves, by the last pulse.
     COMPLETED = "completed"
 
 
@@ -63,15 +58,13 @@ class LivenessLimits:
     Parameters
     ----------
     late_secs
-        The oldest pulse of a worker that is alive: ``pipeline.late.secs``.
+        Oldest pulse of a worker that is alive: ``pipeline.late.secs``.
     timeout_secs
-        The longest silence of one that is not dead: ``nimbus.task.timeout.secs``.
+        Longest silence of a worker that is not dead: ``nimbus.task.timeout.secs``.
     forget_secs
-        The longest silence after which a worker still has a row that is dead or completed, or
-        unproven for ever.
+        Longest silence of a worker with a row.
     timeouts
-        The ``topology.worker.timeout.secs`` of topologies that have one, by id. As in Storm's
-        Nimbus, the longer one holds of that and `timeout_secs`.
+        ``topology.worker.timeout.secs`` by topology; as in Storm's Nimbus, the longer timeout wins.
     """
 
     late_secs: float
@@ -85,11 +78,11 @@ class LivenessLimits:
 
 
 class WorkerBeat(NamedTuple):
-    """A worker's newest pulse on one server, as read there.
+    """A worker's newest pulse on one server.
 
-    `received_at` is None from a server that tells no age; `instance` and `revision` are None from
-    one that has none. `time_secs` is the worker's own clock, None if the pulse was not readable
-    (`error` says why). Times are seconds since the epoch, on the clock of the server's reader.
+    `received_at` is None if the server reports no age, `instance` and `revision` if it has none.
+    `time_secs` is the worker's clock, None if the pulse was unreadable (`error`). Times are seconds
+    since the epoch, on the reader's clock.
     """
 
     worker: WorkerId
@@ -113,22 +106,27 @@ class Tombstone(NamedTuple):
 
 
 class ServerHorizon(NamedTuple):
-    """A server as it was when the batch was read; no `horizon_secs` from a Java Pacemaker.
+    """What a server can prove at the time of a reading.
 
-    `ahead_secs` is by how much its reader's clock is ahead of the one on which workers are judged.
+    `horizon_secs` is None of a Java Pacemaker. `ahead_secs` is how far the reader's clock is ahead
+    of the judge's.
     """
 
     reachable: bool
     horizon_secs: float | None
     ahead_secs: float = 0.0
 
+    @property
+    def is_java(self) -> bool:
+        """Whether a Java Pacemaker answered, which is always read as a whole."""
+        return self.reachable and self.horizon_secs is None
+
 
 class WorkerLiveness(NamedTuple):
-    """What the liveness table says of a worker.
+    """The row of a worker in the liveness table.
 
-    `last_seen` is when its newest pulse was received, by `server`. `moved_from` is the server at
-    which the one before was, `moved_at` when its first pulse arrived at the present one. Times are
-    seconds since the epoch.
+    `last_seen` is when `server` received its newest pulse. `moved_from` is the server of an earlier
+    pulse, `moved_at` the first receipt after the move. Times are seconds since the epoch.
     """
 
     worker: WorkerId
@@ -146,10 +144,10 @@ class WorkerLiveness(NamedTuple):
 
 
 class LivenessStep(NamedTuple):
-    """The workers after a batch, and which of its beats are their newest (positions).
+    """The workers after a batch, and the positions of their newest pulses among its beats.
 
-    The `forgotten` are no longer shown. They are to be known again by a pulse that a server without
-    ages still has of them: it would be taken for that of a worker that has just come.
+    The `forgotten` have no row, but must be remembered: a server without ages may still have a
+    pulse of them, which would be taken for that of a new worker.
     """
 
     rows: list[WorkerLiveness]
@@ -158,7 +156,7 @@ class LivenessStep(NamedTuple):
 
 
 def status(age_secs: float, limits: LivenessLimits, storm_id: str) -> Status:
-    """Return the status of a topology's worker whose silence of `age_secs` is proven."""
+    """Return the status of a topology's worker with a proven silence."""
     if age_secs > limits.timeout_of(storm_id):
         return Status.DEAD
     return Status.LATE if age_secs > limits.late_secs else Status.ALIVE
@@ -173,18 +171,18 @@ def step(
     now: float,
     limits: LivenessLimits,
 ) -> LivenessStep:
-    """Return what is known of every worker after a batch.
+    """Return all workers after a batch.
 
     Parameters
     ----------
     previous
-        What was known before, of those who are forgotten too.
+        The workers before, with forgotten ones.
     beats, tombstones
-        What the batch read, in any order; of a server with ages only what is new to the reader.
+        The batch, in any order; of a server with ages only changes.
     servers
         Every server that is read, by name.
     now
-        When the batch was read: seconds since the epoch, on the clock of the rows' times.
+        When the batch was read: seconds since the epoch, on the judge's clock.
     """
     known, taken = newest(previous, beats, tombstones, servers, now=now)
     held = {(beat.worker, beat.server) for beat in beats}
@@ -210,9 +208,9 @@ def newest(
     *,
     now: float,
 ) -> tuple[dict[WorkerId, WorkerLiveness], dict[WorkerId, int]]:
-    """Return each worker's newest pulse, and of those that are new the positions in `beats`.
+    """Return each worker's newest pulse, and the positions of new ones in `beats`.
 
-    The arguments are those of `step`, of which this is the first half: nobody is judged yet.
+    This is the first half of `step`, before judging.
     """
     known = {row.worker: row for row in previous}
     taken: dict[WorkerId, int] = {}
@@ -237,21 +235,18 @@ def unseen(
     now: float,
     limits: LivenessLimits,
 ) -> dict[WorkerId, Status]:
-    """Return the status of workers that are to beat and of which no server has a pulse.
+    """Return the status of workers that should beat and have no pulse on any server.
 
-    Nobody knows to which server such a worker writes. So it is dead only if each can vouch for the
-    silence: one that is down, or was started a moment ago, may have been its own. A Java Pacemaker
-    that answers is believed, as it was read as a whole.
+    Any server may be the one that such a worker writes to. So it is dead only if all can vouch for
+    the silence. A Java Pacemaker that answers is trusted, as it was read as a whole.
 
     Parameters
     ----------
     expected
-        Since when each is to beat: when it was launched, or when the reader began to look for it,
-        whichever is later, in seconds since the epoch.
-    servers
-        Every server that is read, by name.
+        When each worker was launched, or the reader began to look for it, the later of both, in
+        seconds since the epoch.
     now
-        When they were read, on the clock of `expected`.
+        When the servers were read, on the clock of `expected`.
     """
     vouched = min((_vouches_secs(server) for server in servers.values()), default=0.0)
     found = {}
@@ -269,8 +264,14 @@ def _vouches_secs(server: ServerHorizon) -> float:
     return inf if server.horizon_secs is None else server.horizon_secs
 
 
+def longest_horizon(servers: Mapping[str, ServerHorizon]) -> float:
+    """Return the longest silence that any server with ages can prove."""
+    horizons = [server.horizon_secs for server in servers.values() if server.reachable]
+    return max((secs for secs in horizons if secs is not None), default=0.0)
+
+
 class _Watch:
-    """For how long a pulse of a worker could not have escaped us."""
+    """For how long each worker's next pulse could not have been missed."""
 
     def __init__(
         self,
@@ -280,8 +281,7 @@ class _Watch:
     ) -> None:
         self._servers = servers
         self._held = held
-        horizons = (server.horizon_secs for server in servers.values() if server.reachable)
-        self._best = max((secs for secs in horizons if secs is not None), default=0.0)
+        self._best = longest_horizon(servers)
         self._left_at: dict[str, float] = {}
         for row in rows:
             if row.moved_from is not None and row.moved_at is not None:
@@ -290,11 +290,11 @@ class _Watch:
 
     def secs(self, row: WorkerLiveness) -> float:
         server = self._servers.get(row.server)
-        if server is None:  # no longer read: its workers have to be elsewhere
+        if server is None:  # no longer read: the worker must be elsewhere
             return self._best
         if not server.reachable:
             return self._best if self._left_at.get(row.server, -inf) > row.last_seen else 0.0
-        if server.horizon_secs is None:  # read as a whole: the pulse is there, and is the same one
+        if server.horizon_secs is None:  # read as a whole, with the same pulse
             return inf if (row.worker, row.server) in self._held else 0.0
         return server.horizon_secs
 
@@ -305,8 +305,8 @@ def _seen(
     if beat.received_at is not None:
         return beat.received_at - (server.ahead_secs if server else 0.0)
     if row is not None and row.server == beat.server:
-        return now  # if it is a newer one, it came since the batch before
-    # The worker's clock is all there is, as far as it does not say that the pulse is yet to come.
+        return now  # a newer pulse came since the last batch
+    # Only the worker's clock is left, limited to the past.
     return now if beat.time_secs is None else max(0.0, min(float(beat.time_secs), now))
 
 
@@ -314,10 +314,10 @@ def _is_newer(beat: WorkerBeat, seen: float, row: WorkerLiveness) -> bool:
     if beat.received_at is None:
         if beat.time_secs is None:
             return False
-        if row.time_secs is None:  # not readable, or, of a server that tells ages, not read
+        if row.time_secs is None:  # unreadable, or not read from a server with ages
             return row.revision is None or seen > row.last_seen
-        # One worker's clock ranks its own pulses, whether it is right or wrong. In one place a
-        # pulse that is another one is the newer one, for the clock may have been set back.
+        # A worker's clock, right or wrong, ranks its own pulses. On one server any other pulse is
+        # newer, as the clock may have been set back.
         if beat.server == row.server:
             return beat.time_secs != row.time_secs
         return beat.time_secs > row.time_secs
@@ -377,5 +377,5 @@ def _is_forgotten(
     if row.age_secs <= limits.forget_secs:
         return False
     if row.status is Status.UNPROVEN:
-        return server is None or (server.reachable and server.horizon_secs is None)
+        return server is None or server.is_java
     return row.status in (Status.DEAD, Status.COMPLETED)

@@ -1,8 +1,10 @@
-"""What may be done with heartbeats: workers beat and may not read, others read.
+"""Stores of heartbeats: workers send and may not read, others read and remove.
 
-A heartbeat's path is that of its worker, ``/workerbeats/<storm id>/<node>-<port>``. A read says,
-beside the heartbeats, how far back each server can vouch: a heartbeat that is missing proves a
-silence no longer than that (`stormkeeper.heartbeats.liveness`).
+The path of a worker's heartbeat is ``/workerbeats/<storm id>/<node>-<port>``. A reading includes
+the coverage of each server, as a missing heartbeat proves no longer silence than that.
+
+A heartbeat goes to one Pacemaker. A reading asks all of them at once, and the newest copy wins
+(`stormkeeper.pacemaker.client.pool_reads`). A removal goes to all.
 """
 
 from __future__ import annotations
@@ -29,14 +31,9 @@ __all__ = ["Heartbeat", "HeartbeatReader", "HeartbeatSender", "HeartbeatStore", 
 
 @dataclass(frozen=True, slots=True)
 class Heartbeats:
-    """Heartbeats as they were read at one moment.
+    """A reading: the newest heartbeat of each worker, and the coverage of every server by name.
 
-    Parameters
-    ----------
-    by_path
-        The newest heartbeat of each worker.
-    coverage
-        Of every server, by name, those included that did not answer: what they hold is missing.
+    Heartbeats of servers that did not answer are missing.
     """
 
     by_path: Mapping[str, Heartbeat]
@@ -44,7 +41,7 @@ class Heartbeats:
 
     @property
     def missing(self) -> dict[str, str]:
-        """The servers that did not answer, and why."""
+        """The servers that did not answer, with the reasons."""
         return {name: one.error for name, one in self.coverage.items() if one.error is not None}
 
 
@@ -52,31 +49,26 @@ class HeartbeatSender(Protocol):
     """Sends heartbeats. Safe for many threads."""
 
     def beat(self, path: str, value: bytes) -> None:
-        """Make `value` the heartbeat of the worker at `path`.
+        """Set the heartbeat of the worker at `path`.
 
-        Raises
-        ------
-        PacemakerError, StateError
-            No server took it.
+        Raises `PacemakerError` or `StateError` if no server accepts it.
         """
         ...
 
     def close(self) -> None:
-        """End what was opened to send; a second time does nothing, and `beat` fails then."""
+        """Disconnect; `beat` fails afterwards."""
         ...
 
 
 class HeartbeatReader(Protocol):
     """Reads and removes heartbeats. Safe for many threads.
 
-    Notes
-    -----
-    Where some servers answer, what they say is returned. Every call raises a `PacemakerError` where
-    no Pacemaker answered, or a `StateError` where ZooKeeper has the heartbeats and did not.
+    If only some servers answer, their heartbeats are returned. All calls raise a `PacemakerError`
+    if no Pacemaker answered, or a `StateError` if ZooKeeper has the heartbeats and did not answer.
     """
 
     def read(self, path: str) -> Heartbeat | None:
-        """Return the heartbeat of exactly `path`, with its value; None if there is none."""
+        """Return the heartbeat of exactly `path`, with its value, or None."""
         ...
 
     def read_all(
@@ -84,44 +76,39 @@ class HeartbeatReader(Protocol):
     ) -> Heartbeats:
         """Return the heartbeats at and below a path: all, those of a topology, or one.
 
-        Parameters
-        ----------
-        values
-            Whether to read the values too. Who is alive is told by the ages.
-        hurried
-            Whether Pacemakers are asked once: while none of them answers, it fails soon. Others
-            try for some seconds.
+        `values`: read the values too; liveness needs only the ages. `hurried`: ask each Pacemaker
+        once, instead of trying for some seconds.
         """
         ...
 
     def read_each(self, paths: Collection[str]) -> dict[str, Heartbeat]:
-        """Return the heartbeats of some workers of one topology, with their values, by path."""
+        """Return the heartbeats of some workers of one topology, with values, by path."""
         ...
 
     def names(self, path: str = WORKERBEATS) -> list[str]:
-        """Return the names directly below a path, sorted: of topologies, or of their workers."""
+        """Return the names directly below a path, sorted: topologies, or their workers."""
         ...
 
     def remove(self, path: str) -> None:
-        """Delete the heartbeats at and below a path, on every server; none is fine."""
+        """Delete the heartbeats at and below a path on every server."""
         ...
 
     def close(self) -> None:
-        """End what was opened to read; a second time does nothing, and every other call fails."""
+        """Disconnect; all other calls fail afterwards."""
         ...
 
 
 class HeartbeatStore(HeartbeatReader, HeartbeatSender, Protocol):
-    """Does both, as daemons may. Safe for many threads."""
+    """Sends, reads and removes heartbeats, as daemons may. Safe for many threads."""
 
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """Keep Python from looking for unreachable objects meanwhile.
+    """Suspend Python's garbage collection.
 
-    A read makes a few objects for each worker, which refer to nothing that refers to them. Python
-    would look through all of them again and again: of 72,000 ages that is more than half of the
-    time, and of judging so many workers a quarter.
+    A reading makes a few objects per worker without cycles; searching them again and again would
+    take more than half of the time for 72,000 ages, and a quarter of the time of judging as many
+    workers.
     """
     if not gc.isenabled():
         yield
@@ -134,13 +121,7 @@ def uncollected() -> Iterator[None]:
 
 
 class PacemakerHeartbeats:
-    """A `HeartbeatReader` and a `HeartbeatSender`. Safe for many threads.
-
-    Parameters
-    ----------
-    pool
-        The Pacemakers; closed with this.
-    """
+    """The heartbeats in Pacemakers, a `HeartbeatStore`; closes the pool. Safe for many threads."""
 
     def __init__(self, pool: PacemakerPool) -> None:
         self._pool = pool
@@ -158,20 +139,17 @@ class PacemakerHeartbeats:
     ) -> Heartbeats:
         """See `HeartbeatReader.read_all`."""
         with uncollected():
-            return self._read_all(paths.check(path), values=values, hurried=hurried)
-
-    def _read_all(self, path: str, *, values: bool, hurried: bool) -> Heartbeats:
-        began = time.monotonic()
-        found = self._pool.read(path, values=values, hurried=hurried)
-        took = time.monotonic() - began
-        coverage = {
-            str(server): Coverage.of(answer, seconds_ago=took)
-            for server, answer in found.servers.items()
-        }
-        return Heartbeats(found.by_path, coverage)
+            began = time.monotonic()
+            found = self._pool.read(paths.check(path), values=values, hurried=hurried)
+            took = time.monotonic() - began
+            coverage = {
+                str(server): Coverage.of(answer, seconds_ago=took)
+                for server, answer in found.servers.items()
+            }
+            return Heartbeats(found.by_path, coverage)
 
     def read_each(self, paths: Collection[str]) -> dict[str, Heartbeat]:
-        """See `HeartbeatReader.read_each`; one request for the topology, not one for each."""
+        """See `HeartbeatReader.read_each`; sends one request for the topology."""
         if not paths:
             return {}
         (above,) = {path.rpartition("/")[0] for path in paths}
@@ -183,7 +161,7 @@ class PacemakerHeartbeats:
         return self._pool.children(paths.check(path))
 
     def remove(self, path: str) -> None:
-        """See `HeartbeatReader.remove`; a server that does not answer now does so when it does."""
+        """See `HeartbeatReader.remove`; a server that does not answer now deletes them later."""
         self._pool.delete_path(paths.check(path))
 
     def close(self) -> None:
@@ -192,19 +170,19 @@ class PacemakerHeartbeats:
 
 
 def pacemaker_sender(conf: Conf) -> PacemakerHeartbeats:
-    """Return the sender that the configuration describes; nothing is connected yet.
+    """Return the sender of a configuration; nothing is connected yet.
 
-    It authenticates only where ``pacemaker.auth.writes`` is true, and may not read where a
-    Pacemaker wants readers to authenticate.
+    It authenticates only if ``pacemaker.auth.writes`` is true, and may not read where a Pacemaker
+    requires readers to authenticate.
 
     Raises
     ------
     ConfigError
-        No Pacemaker is configured, or a file that authentication or TLS needs is missing or wrong.
+        No Pacemaker is configured, or a file for authentication or TLS is missing or invalid.
     """
     return PacemakerHeartbeats(connect(conf, role="writer"))
 
 
 def pacemaker_reader(conf: Conf) -> PacemakerHeartbeats:
-    """Return the reader that the configuration describes; else as `sender`."""
+    """Return the reader of a configuration; as `pacemaker_sender`."""
     return PacemakerHeartbeats(connect(conf))

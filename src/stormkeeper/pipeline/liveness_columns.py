@@ -21,6 +21,7 @@ from stormkeeper.heartbeats.liveness import (
     Tombstone,
     WorkerBeat,
     WorkerLiveness,
+    longest_horizon,
     newest,
 )
 from stormkeeper.paths import WorkerId
@@ -197,7 +198,7 @@ def _odd(
     servers: Mapping[str, ServerHorizon],
 ) -> pa.Array:
     """Return the keys of the workers that are judged row by row."""
-    java = [name for name, server in servers.items() if _is_java(server)]
+    java = [name for name, server in servers.items() if server.is_java]
     without_age = pc.or_(
         pc.is_null(pulses["received_at"]),
         pc.is_in(pulses["server"], pa.array(java, pa.string())),
@@ -325,8 +326,7 @@ def _is_vouched_for(
     found: pa.Table, servers: Mapping[str, ServerHorizon], timeout: pa.Array
 ) -> Any:
     """Return for which workers a newer pulse would have been seen within the timeout."""
-    horizons = [server.horizon_secs for server in servers.values() if server.reachable]
-    best = pc.less(timeout, max((secs for secs in horizons if secs is not None), default=0.0))
+    best = pc.less(timeout, longest_horizon(servers))
     vouched = pa.chunked_array([best])
     for name, server in servers.items():
         if not server.reachable:
@@ -334,7 +334,7 @@ def _is_vouched_for(
             left_at = pc.max(left).as_py()
             since = -inf if left_at is None else left_at
             by_it = pc.and_(pc.less(found["last_seen"], since), best)
-        elif server.horizon_secs is None:
+        elif server.is_java:
             by_it = found["held"]
         else:
             by_it = pc.less(timeout, server.horizon_secs)
@@ -345,16 +345,12 @@ def _is_vouched_for(
 def _is_forgotten(
     found: pa.Table, servers: Mapping[str, ServerHorizon], limits: LivenessLimits
 ) -> Any:
-    may_return = [name for name, server in servers.items() if not _is_java(server)]
+    may_return = [name for name, server in servers.items() if not server.is_java]
     of_these = pc.is_in(found["server"], pa.array(may_return, pa.string()))
     hopeless = pc.and_(pc.equal(found["status"], Status.UNPROVEN), pc.invert(of_these))
     over = pc.is_in(found["status"], pa.array([Status.DEAD, Status.COMPLETED], pa.string()))
     too_old = pc.greater(found["age_secs"], limits.forget_secs)
     return pc.and_(too_old, pc.or_(hopeless, over))
-
-
-def _is_java(server: ServerHorizon) -> bool:
-    return server.reachable and server.horizon_secs is None
 
 
 def _ahead_secs(names: pa.ChunkedArray, servers: Mapping[str, ServerHorizon]) -> Any:
