@@ -354,7 +354,7 @@ class WorkerReports:
             return False
 
     def begin_claim(self, query: str, stopping: Callable[[], bool]) -> None:
-        """Record that this launch is the first to claim a query's checkpoint, and wait for the write.
+        """Record that this launch claims a query's checkpoint first, and wait for the write.
 
         A query that is not recorded as begun may be moved to another machine. Raises `ClaimedError`
         if the launch was taken back, and `WorkerError` if the write fails or the worker stops.
