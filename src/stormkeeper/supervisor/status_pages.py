@@ -6,11 +6,17 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from stormkeeper.daemon.http import Page
-from stormkeeper.supervisor.slots import SlotStatus
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
 
+from stormkeeper.daemon.http import Page
+from stormkeeper.daemon.metrics import health_page, metrics_page
+from stormkeeper.supervisor.slots import SlotState, SlotStatus
+
+#: Longest pause of the slots' thread, in seconds.
 MAX_SILENCE: Final = 10.0
 
+PREFIX: Final = "stormkeeper_supervisor_"
 
 #: Text for a topology whose assignment has no launches.
 FOREIGN: Final = (
@@ -46,23 +52,20 @@ def pages(
     takes new work, and each slot. `unready` returns why not.
     """
 
-    def metrics(accept: str) -> Page:
-        from stormkeeper.supervisor.metrics import page  # noqa: PLC0415
-
-        return page(status(), accept, is_ready=unready() is None)
-
-    def healthz(_: str) -> Page:
+    def find_fault() -> str | None:
         ago = clock() - status().turned_at
-        if ago > MAX_SILENCE:
-            return Page(503, f"the slots were last looked after {ago:.1f} s ago\n".encode())
-        return Page(200, b"ok\n")
+        return f"the slots were last looked after {ago:.1f} s ago" if ago > MAX_SILENCE else None
 
     def readyz(_: str) -> Page:
         why = unready()
         lines = [why or "ready", *slot_lines(status())]
         return Page(503 if why else 200, "".join(f"{line}\n" for line in lines).encode())
 
-    return {"/metrics": metrics, "/healthz": healthz, "/readyz": readyz}
+    return {
+        "/metrics": metrics_page(_SupervisorMetrics(status, unready)),
+        "/healthz": health_page(find_fault),
+        "/readyz": readyz,
+    }
 
 
 def slot_lines(status: SupervisorStatus) -> Iterator[str]:
@@ -78,3 +81,42 @@ def slot_lines(status: SupervisorStatus) -> Iterator[str]:
         yield ", ".join(texts)
     for storm_id in sorted(status.foreign):
         yield f"{storm_id} {FOREIGN}"
+
+
+class _SupervisorMetrics(Collector):
+    def __init__(
+        self, status: Callable[[], SupervisorStatus], unready: Callable[[], str | None]
+    ) -> None:
+        self._status = status
+        self._unready = unready
+
+    def describe(self) -> list[Metric]:
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        status = self._status()
+        yield GaugeMetricFamily(
+            f"{PREFIX}ready", "Whether it takes new work.", float(self._unready() is None)
+        )
+        slots = GaugeMetricFamily(
+            f"{PREFIX}slots", "Slots, by what they are doing.", labels=["state"]
+        )
+        for state in SlotState:
+            is_in_it = [slot.state is state for slot in status.slots.values()]
+            slots.add_metric([state.name.lower()], sum(is_in_it))
+        yield slots
+        memory = GaugeMetricFamily(
+            f"{PREFIX}worker_memory_bytes",
+            "Memory of a worker with all that it started; a page that several share counts once.",
+            labels=["port"],
+        )
+        for port, size in sorted(status.memory.items()):
+            memory.add_metric([str(port)], size)
+        yield memory
+        yield CounterMetricFamily(f"{PREFIX}launches", "Workers started.", status.launches)
+        yield CounterMetricFamily(
+            f"{PREFIX}crashes", "Workers that ended unasked, or had to be ended.", status.crashes
+        )
+        yield CounterMetricFamily(
+            f"{PREFIX}problems", "What kept slots from their work, such as code.", status.problems
+        )
