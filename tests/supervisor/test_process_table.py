@@ -5,14 +5,15 @@ import select
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
 
 from stormkeeper.supervisor import process_table
-from stormkeeper.supervisor.process_table import ProcessId
+from stormkeeper.supervisor.process_table import Process, ProcessId, ProcessWaiter, members
 from support.leaks import nothing_left_behind
-from support.waiting import until
+from support.waiting import DEADLINE_SECS, until
 
 
 @pytest.fixture
@@ -133,3 +134,129 @@ def test_memory_is_proportional():
 
 def test_one_start_of_the_machine_has_one_name():
     assert process_table.boot_id() == process_table.boot_id() != ""
+
+
+#: The worker's own process, seen alive at 500 for the last time.
+MAIN = ProcessId(100, 50)
+SEEN = 500
+
+
+def table(*rows):
+    """Rows of pid, start, parent, session, and whether it has ended."""
+    return {
+        pid: Process(ProcessId(pid, started), parent, session, has_ended)
+        for pid, started, parent, session, has_ended in rows
+    }
+
+
+INIT = (1, 0, 0, 1, False)
+STRANGER = (7, 10, 1, 7, False)
+
+
+def found(*rows, marked=(), before=(), main=MAIN):
+    processes = table(INIT, STRANGER, *rows)
+    return [
+        one.pid
+        for one in members(processes, marked=marked, main=main, main_seen=SEEN, before=before)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("row", "known", "belongs"),
+    [
+        pytest.param((101, 60, 1, 101, False), {"marked": {101}}, True, id="marked"),
+        pytest.param((101, 60, 1, 101, True), {"marked": {101}}, False, id="ended"),
+        pytest.param((101, 60, 1, 100, False), {}, True, id="of the session"),
+        pytest.param((101, 501, 1, 100, False), {}, False, id="of a later session of that number"),
+        pytest.param((101, 40, 1, 100, False), {}, False, id="of an earlier one"),
+        pytest.param((101, 60, 1, 100, False), {"main": None}, False, id="main not known"),
+        pytest.param(
+            (101, 60, 1, 101, False), {"before": [ProcessId(101, 60)]}, True, id="seen before"
+        ),
+        pytest.param(
+            (101, 61, 1, 101, False), {"before": [ProcessId(101, 60)]}, False, id="pid of one seen"
+        ),
+        pytest.param((101, 60, 7, 7, False), {}, False, id="a stranger's"),
+    ],
+)
+def test_one_process(row, known, belongs):
+    assert found(row, **known) == ([101] if belongs else [])
+
+
+def test_all_below_a_member_are_members_and_the_oldest_is_first():
+    rows = [
+        (300, 90, 200, 300, False),
+        (200, 80, 100, 200, False),
+        (100, 50, 1, 100, False),
+        (400, 95, 300, 400, True),
+        (500, 99, 400, 500, False),
+    ]
+    assert found(*rows) == [100, 200, 300, 500]
+
+
+def test_whoever_has_the_workers_pid_after_it_is_a_stranger():
+    assert found((100, 700, 1, 100, False), (101, 800, 100, 100, False)) == []
+
+
+@pytest.fixture
+def waiting():
+    waiting = ProcessWaiter()
+    yield waiting
+    waiting.close()
+
+
+def test_it_ends_at_its_time(waiting):
+    began = time.monotonic()
+    assert waiting.wait(0.05) == set()
+    assert time.monotonic() - began >= 0.05
+    assert waiting.wait(-1) == set()
+
+
+def test_another_thread_ends_it(waiting):
+    waker = threading.Timer(0.05, waiting.wake)
+    waker.start()
+    began = time.monotonic()
+    assert waiting.wait(DEADLINE_SECS) == set()
+    assert time.monotonic() - began < DEADLINE_SECS
+    waker.join()
+
+
+def test_earlier_wake_ends_only_the_next_wait(waiting):
+    for _ in range(10_000):
+        waiting.wake()
+    began = time.monotonic()
+    while not waiting.wait(0) and time.monotonic() - began < 0.05:
+        pass
+    began = time.monotonic()
+    waiting.wait(0.05)
+    assert time.monotonic() - began >= 0.05
+
+
+def test_the_end_of_a_process_ends_it_and_is_told_once(waiting):
+    with subprocess.Popen(["sleep", "600"]) as child, subprocess.Popen(["sleep", "600"]) as other:
+        waiting.follow("one", process_table.find(child.pid).id)
+        waiting.follow("other", process_table.find(other.pid).id)
+        child.kill()
+        assert waiting.wait(DEADLINE_SECS) == {"one"}
+        assert (waiting.follows("one"), waiting.follows("other")) == (False, True)
+        assert waiting.wait(0.02) == set()
+        other.kill()
+
+
+def test_a_process_that_has_ended_is_not_followed(waiting):
+    with subprocess.Popen(["sleep", "600"]) as child:
+        process = process_table.find(child.pid).id
+        child.kill()
+    waiting.follow("one", process)
+    assert not waiting.follows("one")
+    waiting.forget("one")
+
+
+def test_nothing_is_left_open():
+    with subprocess.Popen(["sleep", "600"]) as child, nothing_left_behind():
+        waiting = ProcessWaiter()
+        waiting.follow("one", process_table.find(child.pid).id)
+        waiting.follow("one", process_table.find(child.pid).id)
+        waiting.close()
+        waiting.wake()
+        child.kill()

@@ -1,11 +1,22 @@
+import hashlib
+import itertools
 import socket
+import subprocess
+import sys
+import threading
+import zipfile
 
 import pytest
+from py4j.protocol import Py4JError
 
 from stormkeeper.conf import defaults
 from stormkeeper.errors import EngineError
-from stormkeeper.worker import remote_spark
+from stormkeeper.topology.package.archive import unpack
+from stormkeeper.worker import job, remote_spark
+from stormkeeper.worker.remote_spark import ExecutorAbsence, ExecutorWatch, wanted
 from stormkeeper.worker.spark_session import resolver_error
+from support.packages import of_folder, packed, tree
+from support.waiting import until
 
 
 @pytest.mark.parametrize(
@@ -109,3 +120,97 @@ def test_why_packages_were_not_fetched():
     assert resolver_error(said) == why + reached
     assert resolver_error(said.rpartition("\nE")[2]) == why
     assert resolver_error("Error: Could not find or load main class") is None
+
+
+def test_absence_counts_from_the_last_executor():
+    absence = ExecutorAbsence()
+    assert [absence.update(*seen) for seen in [(2, 1.0), (0, 2.0), (0, 32.5)]] == [0.0, 0.0, 30.5]
+    assert absence.had_one
+
+
+def test_one_that_comes_back_ends_the_absence():
+    absence = ExecutorAbsence()
+    seen = [(1, 0.0), (0, 1.0), (1, 20.0), (0, 40.0), (0, 45.0)]
+    assert [absence.update(*each) for each in seen] == [0.0, 0.0, 0.0, 0.0, 5.0]
+
+
+def test_whoever_never_had_one_is_told_from_who_lost_all():
+    absence = ExecutorAbsence()
+    assert [absence.update(0, now) for now in (5.0, 3605.0)] == [0.0, 3600.0]
+    assert not absence.had_one
+
+
+def test_a_watch_says_when_there_was_none_for_too_long():
+    counts = itertools.chain([0, 2], itertools.repeat(0))
+    watch = ExecutorWatch(lambda: next(counts), str, limit_secs=0.02, look_secs=0.005)
+    until(lambda: watch.has_lost)
+    assert watch.waiting is None
+
+
+def test_a_watch_says_what_is_waited_for_until_an_executor_comes(caplog):
+    count = [0]
+    watch = ExecutorWatch(lambda: count[0], lambda: "two cores", wait_secs=0.001, look_secs=0.001)
+    until(lambda: watch.waiting == "two cores")
+    count[0] = 1
+    until(lambda: watch.waiting is None)
+    assert not watch.has_lost
+    assert caplog.messages == ["two cores"]
+    watch.close()
+
+
+def test_a_driver_that_waits_says_what_it_asks_for():
+    conf = {"spark.master": "spark://here:7077", "spark.cores.max": "2"}
+    said = wanted(conf.get)
+    assert "spark.master=spark://here:7077: others have its cores or memory" in said
+    assert "asks for spark.cores.max=2 and spark.executor.memory=1g" in said
+
+
+def test_a_watch_leaves_a_jvm_that_is_gone_to_others():
+    looked = threading.Event()
+
+    def count():
+        looked.set()
+        raise Py4JError("the JVM is gone")
+
+    watch = ExecutorWatch(count, str, limit_secs=0, look_secs=0.001)
+    assert looked.wait(60.0)
+    assert not watch.has_lost
+
+
+FILES = {
+    "topology.py": "import parts.one\n",
+    "beside.py": "NAME = 'beside'\n",
+    "parts/one.py": "NAME = 'one'\n",
+    "parts/data.txt": "some data\n",
+}
+
+
+@pytest.fixture
+def package(tmp_path):
+    file, _ = packed(of_folder(tree(tmp_path / "mine", FILES)))
+    unpack(file, tmp_path / "package")
+    return job.read_package(tmp_path / "package")
+
+
+def test_another_python_imports_from_it_also_without_init_files(package, tmp_path):
+    archive = remote_spark.write_code(package, tmp_path)
+    code = (
+        "import pkgutil, sys; sys.path.insert(1, sys.argv[1]); import beside, parts.one;"
+        "print(beside.NAME, parts.one.NAME,"
+        " beside.__loader__.get_data(sys.argv[1] + '/parts/data.txt').decode())"
+    )
+    command = [sys.executable, "-I", "-S", "-c", code, str(archive)]
+    done = subprocess.run(command, cwd="/", capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["beside", "one", "some", "data"]
+
+
+def test_the_same_package_makes_the_same_bytes(package, tmp_path):
+    (tmp_path / "other").mkdir()
+    first = remote_spark.write_code(package, tmp_path)
+    # As Python leaves it there when the driver has imported a module.
+    tree(package.code, {"__pycache__/beside.pyc": "cached"})
+    second = remote_spark.write_code(package, tmp_path / "other")
+    digests = {hashlib.sha256(file.read_bytes()).hexdigest() for file in (first, second)}
+    assert len(digests) == 1
+    with zipfile.ZipFile(second) as archive:
+        assert archive.namelist() == ["parts/", *sorted(FILES)]

@@ -1,3 +1,4 @@
+import json
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,7 @@ from stormkeeper.conf.folders import checkpoint_root
 from stormkeeper.errors import ConfigError
 from stormkeeper.topology import Topology
 from stormkeeper.worker import worker_conf
+from stormkeeper.worker.worker_conf import slot_share
 
 
 @pytest.fixture
@@ -156,3 +158,75 @@ def test_unshared_checkpoints_are_warned_of(caplog):
     worker_conf.warn_of_own_checkpoints(defaults().with_values({"topology.checkpoint.dir": "/a/b"}))
     assert "/a/b" in caplog.text
     assert "topology.checkpoint.shared" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("cores", "slots", "master"),
+    [(16, 4, "local[4]"), (7, 2, "local[3]"), (2, 4, "local[1]"), (5, 0, "local[5]")],
+)
+def test_a_slot_has_its_share_of_the_cores(cores, slots, master):
+    conf = defaults().with_values({"supervisor.slots.ports": [*range(6700, 6700 + slots)]})
+    assert slot_share(conf, cores)["spark.master"] == master
+
+
+@pytest.mark.parametrize(
+    ("memory", "master"), [(1024, "local[1]"), (2048, "local[6]"), (4096, "local[16]")]
+)
+def test_slots_memory_limits_its_cores(memory, master):
+    conf = defaults().with_values({"topology.worker.memory.mb": memory})
+    assert slot_share(conf, 128)["spark.master"] == master
+
+
+@pytest.mark.parametrize(("memory", "heap"), [(8192, "4096m"), (2049, "1024m"), (600, "512m")])
+def test_the_heap_is_half_of_the_memory_and_enough_for_spark(memory, heap):
+    conf = defaults().with_values({"topology.worker.memory.mb": memory})
+    assert slot_share(conf, 2)["spark.driver.memory"] == heap
+
+
+def test_by_default_the_heap_is_that_of_spark():
+    assert slot_share(defaults(), 2)["spark.driver.memory"] == "1024m"
+
+
+def test_what_is_in_the_file(tmp_path):
+    file = tmp_path / "overrides.json"
+    values = {"topology.workers": 3, "input": ["a", {"b": None}], "spark.x": True}
+    file.write_text(json.dumps(values))
+    assert worker_conf.read_overrides(file) == values
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"a": ', '"secret"', '{"pass": "secret"'])
+def test_error_of_bad_overrides_hides_content(tmp_path, text):
+    file = tmp_path / "overrides.json"
+    file.write_text(text)
+    with pytest.raises(ConfigError, match=r"overrides\.json: expected a JSON object") as refused:
+        worker_conf.read_overrides(file)
+    assert "secret" not in str(refused.value)
+
+
+def test_no_such_file(tmp_path):
+    with pytest.raises(ConfigError, match=r"none\.json: cannot be read: No such file"):
+        worker_conf.read_overrides(tmp_path / "none.json")
+
+
+def test_they_win_but_over_what_is_kept():
+    values = {"topology.workers": 3, "spark.x": 1}
+    conf = worker_conf.with_overrides(defaults(), values, keep={"spark.x"})
+    assert conf["topology.workers"] == 3
+    assert "spark.x" not in conf
+
+
+def test_a_wrong_value_says_where():
+    with pytest.raises(ConfigError, match=r"saved configuration: topology\.workers: expected"):
+        worker_conf.with_overrides(defaults(), {"topology.workers": 0})
+
+
+def test_credentials_win():
+    conf = defaults().with_values({"token": "old", "spark.x": 1})
+    assert worker_conf.with_credentials(conf, {"token": "new", "spark.y": "2"})["token"] == "new"
+
+
+def test_a_credential_that_is_refused_is_not_shown():
+    with pytest.raises(ConfigError, match="a credential of the topology") as refused:
+        worker_conf.with_credentials(defaults(), {"topology.workers": "hunter2"})
+    assert "hunter2" not in str(refused.value)
+    assert refused.value.__suppress_context__
