@@ -35,7 +35,7 @@ def test_counts_are_summed_up_exactly_and_held_within_64_bits(values):
     assert sorted(held(found["n"]).to_pylist()) == sorted(of_64_bits)
 
 
-def test_nothing_is_summed_up_to_zero_and_other_columns_as_is_said():
+def test_nulls_sum_up_to_zero_and_others_reduce_as_asked():
     table = pa.table({"key": ["a", "a", "b"], "n": pa.nulls(3, pa.int64()), "at": [3, 5, 4]})
     found = grouped(table, ["key"], counts=["n"], others={"at": "max"})
     assert found.to_pylist() == [{"key": "a", "n": 0, "at": 5}, {"key": "b", "n": 0, "at": 4}]
@@ -122,7 +122,7 @@ def test_terms_that_are_no_finite_number_are_zero():
     assert aggregation.terms(averages, counts).to_pylist() == [10.0, 0.0, 0.0, 0.0, 0.0, None, None]
 
 
-def test_an_average_of_nothing_is_null_and_a_total_beyond_all_numbers_is_zero():
+def test_average_of_nothing_is_null_and_infinite_totals_zero():
     totals = column(30.0, 30.0, 30.0, inf, None)
     counts = column(4, 0, -4, 4, 4, of=pa.int64())
     assert aggregation.average(totals, counts).to_pylist() == [7.5, None, None, 0.0, 0.0]
@@ -130,7 +130,7 @@ def test_an_average_of_nothing_is_null_and_a_total_beyond_all_numbers_is_zero():
     assert aggregation.average(column(2.0**65), beyond).to_pylist() == [2.0]
 
 
-def test_whole_milliseconds_are_cut_towards_zero_and_held_within_64_bits():
+def test_whole_milliseconds_are_cut_and_limited_to_64_bits():
     totals = column(1.8, -1.8, nan, inf, 1e300, -1e300, None)
     assert aggregation.whole_ms(totals).to_pylist() == [
         1.0,

@@ -90,7 +90,7 @@ def test_packed_rows_are_those_that_decoding_gives(pacemaker, tmp_path, values, 
     assert found["executors"].null_count == (0 if values == "true" else 9)
 
 
-def test_a_batch_that_reads_nothing_has_all_parts_and_none_has_rows():
+def test_batch_without_reads_has_all_parts_without_rows():
     nothing = dataframe(batch.PACKED_PARTS.empty_table())
     assert [part.rows.num_rows for part in read_parts(nothing, 3)] == [0, 0, 0]
 

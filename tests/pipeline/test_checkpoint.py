@@ -48,7 +48,7 @@ def test_what_belongs_together_is_left_alone(tmp_path, newest):
 
 
 @pytest.mark.parametrize("batches", [0, 1])
-def test_a_checkpoint_in_which_nothing_is_done_goes_with_any_tables(tmp_path, batches):
+def test_checkpoint_without_a_done_batch_fits_any_tables(tmp_path, batches):
     """As the one of a pipeline that ended in its first batch."""
     for _ in range(batches):
         published(tmp_path, 5, "another query")
@@ -58,7 +58,7 @@ def test_a_checkpoint_in_which_nothing_is_done_goes_with_any_tables(tmp_path, ba
     tables.prepare_checkpoint(tmp_path / "new", tmp_path)
 
 
-def test_what_spark_wrote_after_the_folder_was_moved_away_is_no_checkpoint(tmp_path):
+def test_remains_after_the_folder_was_moved_are_no_checkpoint(tmp_path):
     place = tables.default_checkpoint(tmp_path)
     (place / "offsets").mkdir(parents=True)
     tables.prepare_checkpoint(place, tmp_path)
@@ -172,7 +172,7 @@ def test_a_pipeline_whose_port_is_taken_makes_no_folder(tmp_path):
 
 
 @pytest.mark.parametrize("another", [False, True], ids=["gone", "another in its place"])
-def test_a_folder_that_is_moved_while_spark_starts_is_not_begun_anew(tmp_path, another):
+def test_folder_moved_while_spark_starts_is_not_recreated(tmp_path, another):
     conf = places(tables=tmp_path / "tables")
     with process._places(conf) as places_held:
         (tmp_path / "tables").rename(tmp_path / "moved")

@@ -69,7 +69,7 @@ def test_a_server_that_is_away_does_not_vouch_for_a_silence(watched, set_secs):
     assert (status, stale) == ("late", True)
 
 
-def test_a_start_with_a_clock_that_is_behind_keeps_nobody_alive_for_long(watched):
+def test_start_with_a_late_clock_keeps_no_dead_worker_alive(watched):
     watched.batch({"a:1": [change_of(path("t"), heartbeat(), 1, 0.0)]})
     watched.wall -= 3600
     watched.start()
@@ -105,7 +105,7 @@ def test_nothing_counts_twice_where_the_workers_clock_is_set_too(counted, set_se
     assert sum(row["restarts"] for rows_ in minutes for row in rows_) == 0
 
 
-def test_pulses_are_taken_on_another_server_after_the_clock_was_set_back(counted):
+def test_pulses_on_another_server_count_after_a_clock_step(counted):
     counted.batch({"a:1": beat(5, 60, counted.wall)})
     counted.wall -= 1800
     counted.pass_by(15)
@@ -117,7 +117,7 @@ def test_pulses_are_taken_on_another_server_after_the_clock_was_set_back(counted
 
 
 @pytest.mark.parametrize("set_secs", [3600.0, -3600.0])
-def test_who_is_remembered_without_a_row_is_so_by_the_clock_that_was_set(watched, set_secs):
+def test_forgotten_workers_follow_the_clock_that_was_set(watched, set_secs):
     watched.batch({"a:1": [change_of(path("t"), heartbeat(), 1, 0.0)]})
     watched.pass_by(40)
     watched.batch()  # it is dead
@@ -157,7 +157,7 @@ def test_when_a_worker_was_started_stays_as_it_was_said():
     assert (other["received_at"], other["started_at"]) == (None, None)
 
 
-def test_readings_by_another_machines_clock_that_is_ahead_stay_as_they_were():
+def test_readings_by_another_machines_fast_clock_stay():
     """So their distances stay, by which an executor's incarnations are told apart."""
     ahead = {"at": datetime.fromtimestamp(NOW + 600, UTC)}
     table = pa.Table.from_pylist([ahead], EXECUTOR_COUNTERS)

@@ -136,7 +136,7 @@ def test_what_is_known_outlives_its_tables():
     assert not names.is_fresh("t-1-17", 6.0 + DAY)
 
 
-def test_a_rebalance_during_which_nimbus_knows_less_takes_no_name_away():
+def test_rebalance_takes_no_name_away():
     names = knows(*SPLIT, *WORDS, timeout_secs=120.0)
     names.learn("wc-1-17", SPLIT[:1], 60.0, DAY)
     assert names.has("wc-1-17", (10, 11))
@@ -146,7 +146,7 @@ def test_a_rebalance_during_which_nimbus_knows_less_takes_no_name_away():
     assert names.written(DAY)[1]["timeout_secs"].to_pylist() == [None]
 
 
-def test_a_topology_is_known_for_as_long_as_it_is_seen_and_a_year():
+def test_topology_is_kept_for_a_year_after_its_last_pulse():
     names = knows(*SPLIT)
     names.learn("gone", WORDS, None, 0.0)
     names.written(0.0)

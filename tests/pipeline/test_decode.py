@@ -99,7 +99,7 @@ def test_an_empty_batch_has_the_schema(engine):
     assert decode_batch(raw(), engine).schema == rows.TYPED
 
 
-def test_a_batch_of_many_rows_is_decoded_in_pieces_that_fit_together(engine):
+def test_a_large_batch_is_decoded_in_adjoining_pieces(engine):
     pulses = [(path(f"t{n}"), heartbeat(f"t{n}", time_secs=n)) for n in range(1100)]
     decoded = list(decode.decode_batches(iter([raw(*pulses[:7]), raw(*pulses[7:])]), engine))
     assert len(decoded) > 2

@@ -101,7 +101,7 @@ def test_the_examples_run(spark, start_pacemaker, tmp_path, capsys, monkeypatch)
     assert re.search(r"wc\s+node\s+6700\s+alive", shown)  # with pyarrow
 
 
-def test_the_reader_without_spark_may_come_before_the_first_batch(tmp_path, capsys):
+def test_reader_without_spark_waits_for_the_first_batch(tmp_path, capsys):
     (example,) = (code for code in examples("python") if "except TableError" in code)
     exec(example.replace("/data/heartbeats", str(tmp_path / "tables")), {})
     assert "there are no tables in" in capsys.readouterr().out

@@ -104,7 +104,7 @@ def beats_of(chance, worker):
     return beats
 
 
-def test_all_increments_together_are_what_all_incarnations_counted():
+def test_increments_add_up_to_the_totals_of_incarnations():
     """Whatever is read of what they sent, some of it twice."""
     chance = random.Random(12)
     batches = defaultdict(list)
@@ -212,7 +212,7 @@ def test_all_increments_together_are_what_all_incarnations_counted():
         ),
     ],
 )
-def test_a_reading_counts_from_the_one_before_or_from_the_workers_start(readings, expected):
+def test_reading_counts_from_the_one_before_or_the_start(readings, expected):
     executors = Executors()
     for one in readings:
         executors.read([one])
@@ -220,7 +220,7 @@ def test_a_reading_counts_from_the_one_before_or_from_the_workers_start(readings
     assert [(row["executed"], row["secs"], row["restarted"]) for row in found] == expected
 
 
-def test_what_a_worker_counted_before_anybody_looked_is_in_no_increment():
+def test_counts_from_before_the_first_look_are_no_increment():
     since = datetime.fromtimestamp(EPOCH + 100, UTC)
     executors = Executors()
     old, young = reading(1, 150.0, 120, 900, revision=1), reading(2, 150.0, 40, 80, revision=2)

@@ -26,7 +26,7 @@ def said(table):
     return sorted(map(repr, table.to_pylist()))
 
 
-def test_a_row_says_whose_it_is_from_which_heartbeat_and_what_was_counted():
+def test_row_has_worker_heartbeat_and_counts():
     stats = bolt({("lines", "default"): 10}, 3, execute_ms=2.0)
     stats.component = "words"
     found = [row for row in rows_of(((2, 3), stats)) if row["window"] == "600"]
@@ -49,7 +49,7 @@ def test_a_row_says_whose_it_is_from_which_heartbeat_and_what_was_counted():
     assert sorted(same, key=lambda row: row["source"] or "") == [out, everywhere | taken]
 
 
-def test_an_executor_is_in_every_window_with_an_empty_row_where_it_counted_nothing():
+def test_executor_without_counts_has_an_empty_row_per_window():
     stats = spout(5)
     del stats.emitted["600"], stats.emitted["86400"], stats.transferred["600"]
     del stats.transferred["86400"]

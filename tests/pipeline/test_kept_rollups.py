@@ -36,7 +36,7 @@ def batch(now, revision, workers):
 
 
 @pytest.mark.slow  # it waits for the disk
-def test_all_that_was_counted_is_read_from_each_roll_up_whatever_is_repeated(tmp_path):
+def test_each_roll_up_has_all_counts_after_repeated_batches(tmp_path):
     chance = random.Random(7)
     conf, clock = defaults(), [HOUR]
     advance = table_updates.statistics_tables(queries.limits(conf), 3.0)

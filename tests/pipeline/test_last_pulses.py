@@ -52,7 +52,7 @@ def test_who_said_that_it_was_done_is_completed(start_pacemaker, asking):
 
 
 @pytest.mark.parametrize("name", ["é-🔥-1-17", "..", "\ue000-1-17"])
-def test_a_path_that_no_zookeeper_would_take_is_read_like_any_other(pacemaker, asking, name):
+def test_path_invalid_in_zookeeper_is_read_like_any_other(pacemaker, asking, name):
     with PacemakerClient(pacemaker.address) as client:
         client.send_pulse(f"/workerbeats/{name}/node-6700", heartbeat(name, completed=True))
     said = asking(pacemaker)(table(silent(name, pacemaker)), {pacemaker.address})

@@ -61,7 +61,7 @@ def published(ago=0.0, statistics_ago=0.0, **servers):
         ),
     ],
 )
-def test_ready_is_who_has_tables_of_the_present_and_of_a_pacemaker(seen, status, lines):
+def test_ready_needs_current_tables_and_a_pacemaker(seen, status, lines):
     assert ask("/readyz", seen) == (status, "".join(f"{line}\n" for line in lines))
 
 

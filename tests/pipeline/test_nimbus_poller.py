@@ -138,7 +138,7 @@ def test_a_topology_that_nimbus_does_not_know_is_no_failure(nimbus, tmp_path):
     assert sight.current.unanswered == 0
 
 
-def test_an_answer_that_cannot_be_read_keeps_no_other_from_being_asked_for(nimbus, tmp_path):
+def test_unreadable_answer_does_not_stop_other_questions(nimbus, tmp_path):
     sight, odd = StatusTracker(), "odd-1-17"
 
     def ask(storm_id):

@@ -52,7 +52,7 @@ def test_a_wrong_option_is_named(given, named):
         Options.parse(given)
 
 
-def test_how_to_come_to_a_secured_pacemaker_is_said_in_the_configurations_own_words():
+def test_access_options_are_named_as_in_the_configuration():
     given = {"servers": "a", "PACEMAKER.TLS.Enable": "true", "pacemaker.auth.method": "DIGEST"}
     options = Options.parse(given)
     assert dict(options.access) == {
@@ -75,13 +75,13 @@ def test_how_to_come_to_a_secured_pacemaker_is_said_in_the_configurations_own_wo
         ),
     ],
 )
-def test_an_option_that_does_not_exist_is_refused_with_the_nearest_that_does(unknown, remedy):
+def test_unknown_option_is_refused_with_the_nearest_name(unknown, remedy):
     with pytest.raises(ConfigError, match=re.escape(remedy)) as raised:
         Options.parse({"servers": "a", unknown: "1"})
     assert f"has no option '{unknown.lower()}'" in str(raised.value)
 
 
-def test_of_a_table_of_sparks_catalog_the_options_count_and_not_the_properties():
+def test_catalog_tables_options_count_without_properties():
     table = {"provider": "pacemaker", "owner": "root", "servers": "a", "timeoutsecs": "3"}
     options = Options.parse(table | {"option.servers": "a", "option.timeoutsecs": "3"})
     assert options == Options((Address("a", 6699),), timeout_secs=3.0)

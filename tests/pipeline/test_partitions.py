@@ -160,7 +160,7 @@ def test_tables_that_are_made_in_parts_are_the_same(tmp_path, monkeypatch, whole
     assert forgotten(tmp_path) == remembered != []
 
 
-def test_one_part_is_read_ahead_while_nothing_is_held_of_those_that_were_used(tmp_path):
+def test_one_part_is_read_ahead_and_used_parts_are_freed(tmp_path):
     held = []
 
     def watched(read):
@@ -184,7 +184,7 @@ def test_one_part_is_read_ahead_while_nothing_is_held_of_those_that_were_used(tm
     assert len(held) == 8
 
 
-def test_a_server_that_hung_in_one_part_of_a_batch_is_not_asked_for_the_others(pacemaker):
+def test_server_that_hung_in_one_part_is_not_asked_for_others(pacemaker):
     with PacemakerClient(pacemaker.address) as client:
         for number in range(9):
             client.send_pulse(path(f"t-{number}-17"), b"x")
@@ -209,9 +209,7 @@ def test_a_server_that_hung_in_one_part_of_a_batch_is_not_asked_for_the_others(p
     assert sum(count for count, _ in found) == 9 + 3
 
 
-def test_there_is_a_part_for_so_many_workers_unless_the_configuration_says_it(
-    start_pacemaker, tmp_path, monkeypatch
-):
+def test_number_of_parts_follows_workers_unless_configured(start_pacemaker, tmp_path, monkeypatch):
     monkeypatch.setattr(partitions, "WORKERS_OF_PART", 2)
     servers = [start_pacemaker(), start_pacemaker()]
     options = Options.parse({"servers": ",".join(server.address for server in servers)})

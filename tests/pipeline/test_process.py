@@ -272,9 +272,7 @@ sys.addaudithook(on_event)
 
 @pytest.mark.spark
 @pytest.mark.slow
-def test_tables_of_a_batch_that_was_cut_off_between_them_are_all_of_one_reading(
-    pacemaker, tmp_path
-):
+def test_tables_after_a_cut_off_batch_are_of_one_reading(pacemaker, tmp_path):
     def send(emitted):
         with PacemakerClient(pacemaker.address) as client:
             executors = {(1, 1): spout(emitted)}
@@ -323,7 +321,7 @@ def test_a_reader_whose_clock_is_wrong_makes_nobody_dead(spark, tmp_path, ahead)
 
 
 @pytest.mark.spark
-def test_a_micro_batch_whose_tables_are_published_is_not_repeated(spark, pacemaker, tmp_path):
+def test_published_micro_batch_is_not_repeated(spark, pacemaker, tmp_path):
     def batch(emitted):
         with PacemakerClient(pacemaker.address) as client:
             client.send_pulse(path("t"), heartbeat("t", {(1, 1): spout(emitted)}))
@@ -433,7 +431,7 @@ def test_a_url_is_refused_before_anything_is_done(key):
         process.serve(conf, stop)
 
 
-def test_statistics_are_made_at_their_interval_or_as_often_as_liveness():
+def test_statistics_interval_defaults_to_that_of_liveness():
     conf = defaults().with_values({"pipeline.trigger.secs": 2})
     assert [queries.interval_secs(conf, name) for name in queries.NAMES] == [2, 15]
     conf = conf.with_values({"pipeline.statistics.secs": 0})

@@ -68,9 +68,7 @@ def run(python, program, folder, **environ):
 
 
 @pytest.mark.slow
-def test_the_example_reads_whatever_python3_is_and_names_what_cannot_be_mended(
-    pacemaker, other, tmp_path
-):
+def test_example_reads_with_any_python3_or_names_the_remedy(pacemaker, other, tmp_path):
     with PacemakerClient(pacemaker.address) as client:
         client.send_pulse(path("wc-1-17"), heartbeat("wc-1-17"))
     (example,) = (code for code in EXAMPLES if "pyspark_pacemaker.register(" in code)

@@ -10,7 +10,7 @@ from stormkeeper.pipeline.read_positions import Span
 A, B = "a:6699", "b:6699"
 
 
-def test_an_offset_is_the_instance_and_revision_of_each_server_and_a_tick():
+def test_offset_has_instance_and_revision_by_server_and_a_tick():
     end = read_positions.advance(read_positions.initial(), {A: Position("x", 7), B: None})
     assert json.loads(json.dumps(end)) == {
         "tick": ["reader", 1],
@@ -49,7 +49,7 @@ def test_a_server_that_started_anew_is_read_from_the_beginning():
     assert read_positions.span(first, second, A) == Span("z", 0, 4, reset=True)
 
 
-def test_a_server_read_for_the_first_time_is_read_from_the_beginning():
+def test_new_server_is_read_from_the_beginning():
     first = read_positions.advance(read_positions.initial(), {A: Position("x", 7)})
     second = read_positions.advance(first, {A: Position("x", 7), B: Position("y", 5)})
     assert read_positions.span(first, second, B) == Span("y", 0, 5)
@@ -82,7 +82,7 @@ def test_a_server_without_revisions_is_read_at_every_trigger():
         max_size=20,
     )
 )
-def test_what_one_batch_failed_to_read_is_read_by_the_next_that_is_planned(triggers):
+def test_next_batch_reads_what_failed_in_the_one_before(triggers):
     """Whatever a server does, what is read of an instance leaves no gap behind.
 
     It may be down when a batch is planned, or fail under the read, though not under two in a row.

@@ -363,7 +363,7 @@ def coarse(finer, minutes):
 
 
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
-def test_whatever_is_read_all_roll_ups_are_those_of_a_plain_account(seed):
+def test_roll_ups_equal_a_plain_account_of_any_readings(seed):
     """Restarts, workers that go over to another server, come late or are not read, an outage."""
     chance = random.Random(seed)
     # One was there long before anybody looked.
@@ -424,7 +424,7 @@ def read(pipeline, worker, now, count, received=None, clock=0.0):
     pipeline.batch(now + clock, [reading])
 
 
-def test_a_minute_is_closed_by_the_first_batch_after_it_which_may_still_add_to_it():
+def test_first_batch_after_a_minute_adds_to_it_and_closes_it():
     pipeline, worker = Pipeline(), bolt(began=HOUR)
     read(pipeline, worker, HOUR + 10, 1)
     read(pipeline, worker, HOUR + 50, 10)
@@ -437,7 +437,7 @@ def test_a_minute_is_closed_by_the_first_batch_after_it_which_may_still_add_to_i
     assert executed(pipeline) == [(0, 100), (60, 200)]
 
 
-def test_what_was_counted_while_the_pipeline_was_away_is_in_the_bucket_of_its_reading():
+def test_counts_from_downtime_are_in_the_readings_bucket():
     pipeline, worker = Pipeline(), bolt(began=HOUR)
     read(pipeline, worker, HOUR + 10, 1)
     read(pipeline, worker, HOUR + 3670, 3001)
@@ -448,7 +448,7 @@ def test_what_was_counted_while_the_pipeline_was_away_is_in_the_bucket_of_its_re
     assert [row["interval_secs"] for row in pipeline.logs[ROLLUPS[60]]] == [10.0, 3660.0]
 
 
-def test_while_a_clock_is_behind_what_is_read_is_in_the_oldest_minute_that_is_open():
+def test_late_clock_puts_readings_in_the_oldest_open_minute():
     pipeline, worker = Pipeline(), bolt(began=HOUR)
     read(pipeline, worker, HOUR + 10, 1)
     read(pipeline, worker, HOUR + 70, 10)
@@ -490,7 +490,7 @@ def test_a_reader_whose_clock_is_ahead_fills_no_minute_to_come():
     assert executed(pipeline) == [(0, 5)]
 
 
-def test_a_component_that_gets_its_name_within_a_minute_has_two_rows():
+def test_component_named_within_a_minute_has_two_rows():
     pipeline, worker = Pipeline(), bolt(began=HOUR)
     for secs, name, count in ((10, "tasks 1-2", 5), (20, "words", 9), (30, "words", 10)):
         worker.counts[1]["executed"] = count
@@ -505,7 +505,7 @@ def test_a_component_that_gets_its_name_within_a_minute_has_two_rows():
     } == {"tasks 1-2": (5, 1, 1.0), "words": (5, 1, 1.0)}
 
 
-def test_what_an_executor_counted_is_known_as_long_as_it_may_come_again():
+def test_counters_stay_while_the_executor_may_return():
     pipeline, (lost, gone, heard) = Pipeline(), [bolt(began=HOUR) for _ in range(3)]
     for port, worker in enumerate((lost, gone, heard)):
         worker.port = port

@@ -42,7 +42,7 @@ def test_what_a_java_pacemaker_does_not_tell_is_null():
     assert [row[name] for name in unknown] == [None] * 4
 
 
-def test_times_that_no_reader_could_hold_are_the_nearest_they_can():
+def test_times_beyond_readers_limits_are_the_nearest():
     ages = [(2**63 - 1) / 1000, -(2**63) / 1000, 0.0]
     readings = [change_of("/p", b"d", 1, age) for age in ages]
     table = pa.Table.from_batches([rows.of_pages("a:1", [page_of("x", readings, AT.timestamp())])])

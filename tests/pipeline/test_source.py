@@ -123,7 +123,7 @@ def batch(spark, *addresses, **options):
     return reader.options(**{"timeoutSecs": PATIENT} | options).load()
 
 
-def test_the_format_is_there_in_a_fresh_session_without_registration(pacemaker, tmp_path):
+def test_fresh_session_finds_the_format_unregistered(pacemaker, tmp_path):
     send(pacemaker, "a")
     quick = engine.settings({}, "")["spark.driver.defaultJavaOptions"]  # it starts in half the time
     program = f"""
@@ -225,7 +225,7 @@ def test_without_values_a_batch_has_ages_and_revisions(spark, pacemaker):
     assert all(row.received_at <= row.read_at for row in pulses)
 
 
-def test_without_values_a_java_pacemaker_has_them_and_all_beside_it(spark, pacemaker):
+def test_java_pacemaker_forces_values_for_all_servers(spark, pacemaker):
     send(pacemaker, "ours", details=b"0")
     java = JavaPacemaker()
     java.store = {path("one"): b"1", path("two"): b"2"}
@@ -264,7 +264,7 @@ def test_a_stream_has_what_is_new_and_a_batch_at_every_trigger(streaming, start_
         stream.until(lambda rows: names_of(rows, "tombstone") == ["one"])
 
 
-def test_a_stream_without_values_has_what_is_new_and_what_is_gone(streaming, pacemaker):
+def test_stream_without_values_has_changes_and_tombstones(streaming, pacemaker):
     send(pacemaker, "one")
     with streaming(pacemaker, values="false") as stream:
         first = stream.until(names_of)
@@ -321,7 +321,7 @@ def test_a_new_instance_is_a_reset(streaming, pacemaker):
 
 
 @pytest.mark.slow
-def test_servers_that_hang_cost_one_wait_together_and_lose_nothing(streaming, start_pacemaker):
+def test_hanging_servers_cost_one_timeout_and_lose_nothing(streaming, start_pacemaker):
     hanging, b = [start_pacemaker() for _ in range(3)], start_pacemaker()
     wait_secs = 3
     send(hanging[0], "one")
@@ -365,7 +365,7 @@ def test_a_java_pacemaker_is_read_whole_at_every_trigger(streaming):
         stream.until(lambda rows: names_of(rows) == ["one", "two"])
 
 
-def test_neither_driver_nor_executors_end_a_java_pacemaker_that_wants_a_password(
+def test_java_pacemaker_that_wants_a_password_survives_us(
     spark, streaming, start_pacemaker, tmp_path
 ):
     jaas = tmp_path / "jaas.conf"
@@ -387,9 +387,7 @@ def test_neither_driver_nor_executors_end_a_java_pacemaker_that_wants_a_password
         assert java.store.asked[MessageType.GET_PULSE]
 
 
-def test_executors_authenticate_and_speak_tls_by_the_names_of_files(
-    spark, start_pacemaker, tmp_path
-):
+def test_executors_authenticate_and_use_tls_by_file_names(spark, start_pacemaker, tmp_path):
     jaas = tmp_path / "jaas.conf"
     jaas.write_text('PacemakerDigest { username="spark" password="pw-of-spark"; };\n')
     access = {

@@ -45,7 +45,7 @@ def test_the_rows_are_those_of_arrow(spark):
     assert said(found, summaries.TOPOLOGY_STATS) == said(expected, summaries.TOPOLOGY_STATS)
 
 
-def test_only_the_newest_heartbeat_of_a_worker_that_can_be_read_counts(spark):
+def test_only_the_newest_readable_heartbeat_counts(spark):
     beats = [heartbeat("t-1-17", {(1, 1): spout(count)}) for count in (5, 9, 7)]
     where = path("t-1-17")
     changes = [
@@ -58,7 +58,7 @@ def test_only_the_newest_heartbeat_of_a_worker_that_can_be_read_counts(spark):
     assert [row.emitted for row in found] == [9]
 
 
-def test_executors_that_are_not_assigned_do_not_count_and_those_that_are_get_their_names(spark):
+def test_assigned_executors_are_named_and_others_dropped(spark):
     executors = {(1, 1): spout(5), (2, 2): spout(7), (3, 3): spout(9)}
     changes = [change_of(path("t-1-17", "n", 1), heartbeat("t-1-17", executors), 1, 0.0)]
     read = spark.createDataFrame(decoded(changes, 1_700_000_000.0)).transform(executor_stats)

@@ -207,7 +207,7 @@ def test_a_failure_is_the_same_as_long_as_its_cause_is(one, other, same):
     assert (cause(one) == cause(other)) == bool(same)
 
 
-def test_a_server_that_was_read_in_parts_was_read_if_all_of_them_were():
+def test_server_is_read_if_all_of_its_parts_were():
     def of_parts(*parts):
         found = [rows.of_server("a", health, reset=reset) for health, reset in parts]
         return merge_server_rows(pa.Table.from_batches(list(decode.decode_batches(iter(found)))))

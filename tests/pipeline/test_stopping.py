@@ -69,7 +69,7 @@ sys.addaudithook(on_event)
 """
 
 
-def test_a_stop_that_comes_before_the_imports_are_done_is_one_like_any_other(tmp_path):
+def test_stop_during_the_imports_is_like_any_other(tmp_path):
     with started(tmp_path, prelude=STOPPED_AT_ITS_IMPORTS) as pipeline:
         assert pipeline.first_line() == ""
         assert pipeline.ended() == 0
@@ -96,9 +96,7 @@ def test_a_stop_between_the_queries_starts_is_heeded(spark, pacemaker, tmp_path)
 
 
 @pytest.mark.spark
-def test_a_batch_that_hangs_does_not_keep_the_pipeline_from_stopping(
-    spark, tmp_path, monkeypatch, caplog
-):
+def test_hanging_batch_does_not_delay_a_stop_for_ever(spark, tmp_path, monkeypatch, caplog):
     key = "spark.sql.streaming.stopTimeout"
     assert process._SPARK_DEFAULTS[key] == "5s"
     monkeypatch.setattr(process, "_STOP_SECS", 0.5)
@@ -124,7 +122,7 @@ def test_a_batch_that_hangs_does_not_keep_the_pipeline_from_stopping(
 
 
 @pytest.mark.spark
-def test_a_batch_that_fails_while_a_stop_waits_for_it_fails_the_pipeline(spark, tmp_path):
+def test_batch_that_fails_during_a_stop_fails_the_pipeline(spark, tmp_path):
     running, release = threading.Event(), threading.Event()
 
     def fail(_batch, _number):

@@ -72,7 +72,7 @@ class Driver:
 
 
 @pytest.mark.parametrize("then", ["goes on", "is down when the next is planned", "restarts"])
-def test_what_a_server_kept_from_a_batch_by_failing_under_it_is_in_the_next(pacemaker, then):
+def test_changes_missed_by_a_failed_read_are_in_the_next_batch(pacemaker, then):
     driver = Driver(pacemaker)
     send(pacemaker, "gone", "still")
     for _ in range(3):
@@ -98,7 +98,7 @@ def test_what_a_server_kept_from_a_batch_by_failing_under_it_is_in_the_next(pace
 
 
 @pytest.mark.parametrize("parts", ["1", "3"])
-def test_what_was_read_of_a_part_that_is_put_aside_is_not_read_again(pacemaker, tmp_path, parts):
+def test_spilled_part_is_not_read_again(pacemaker, tmp_path, parts):
     driver = Driver(pacemaker, packed="true", aside=str(tmp_path), parts=parts)
     names = [f"t{number}" for number in range(9)]
     send(pacemaker, *names)
@@ -131,7 +131,7 @@ def test_what_was_read_of_a_part_that_is_put_aside_is_not_read_again(pacemaker, 
     assert driver.read_aside() == [path("anew")]
 
 
-def test_what_a_server_vouches_for_is_read_in_a_batch_that_is_repeated(start_pacemaker):
+def test_repeated_batch_reads_what_the_server_holds_now(start_pacemaker):
     """Else who beats to a server that is new, or had nothing new, would be silent, and dead."""
     known, new = start_pacemaker(), start_pacemaker()
 
@@ -178,7 +178,7 @@ def test_a_checkpoint_of_before_goes_on_where_it_ends(pacemaker):
     assert found == [path("again"), path("new"), None]
 
 
-def test_a_run_of_available_now_has_what_failed_in_the_one_before_and_ends(pacemaker):
+def test_available_now_reads_what_failed_before_and_ends(pacemaker):
     driver = Driver(pacemaker)
     send(pacemaker, "one")
     driver.run_available_now()
@@ -195,7 +195,7 @@ def test_a_run_of_available_now_has_what_failed_in_the_one_before_and_ends(pacem
     assert not driver.plan()
 
 
-def test_a_stream_without_values_has_those_that_alone_tell_what_is_new(pacemaker):
+def test_stream_without_values_reads_java_pacemakers_values(pacemaker):
     send(pacemaker, "ours", details=b"0")
     java = JavaPacemaker()
     java.store = {path("java"): b"1"}
@@ -210,9 +210,7 @@ def test_a_stream_without_values_has_those_that_alone_tell_what_is_new(pacemaker
 
 
 @pytest.mark.parametrize("news", [True, False])
-def test_a_file_that_an_executor_alone_lacks_is_no_fault_of_the_servers(
-    start_pacemaker, tmp_path, news
-):
+def test_file_missing_on_an_executor_is_not_the_servers_fault(start_pacemaker, tmp_path, news):
     jaas = tmp_path / "jaas.conf"
     jaas.write_text('PacemakerDigest { username="spark" password="pw-of-spark"; };\n')
     access = {"pacemaker.auth.method": "DIGEST", "java.security.auth.login.config": str(jaas)}
@@ -230,7 +228,7 @@ def test_a_file_that_an_executor_alone_lacks_is_no_fault_of_the_servers(
         list(reader.read(partition))
 
 
-def test_small_pages_are_put_together_and_what_was_read_before_a_failure_counts(monkeypatch):
+def test_small_pages_are_merged_and_kept_before_a_failure(monkeypatch):
     monkeypatch.setattr(source, "_ROWS", 3)
     pages = [page_of("x", [change_of(path("t"), b"x", n, 1.0)], float(n)) for n in range(5)]
 

@@ -250,7 +250,7 @@ def test_the_rows_are_storms(found):
     assert_as_on_the_pages(found, EXAMPLES)
 
 
-def test_the_rows_of_whatever_executors_report_are_those_of_nimbus(found):
+def test_rows_of_any_reports_equal_those_of_nimbus(found):
     assert_as_on_the_pages(found, RANDOM)
 
 
@@ -276,20 +276,20 @@ def test_both_latencies_of_a_bolt_weigh_by_what_was_executed(found):
     assert (row["execute_ms_page"], row["complete_ms_avg"]) == (3.0, None)
 
 
-def test_on_the_page_of_the_topology_the_time_of_each_executor_is_whole_milliseconds(found):
+def test_topology_page_cuts_executors_time_to_milliseconds(found):
     row = found["cut-1-17", "words", "600"]
     assert row["execute_ms_avg"] == pytest.approx((1.8 + 2.4) / 10)
     assert row["execute_ms_page"] == (1 + 2) / 10
 
 
-def test_capacity_is_of_ten_minutes_or_of_a_shorter_life_in_every_window(found):
+def test_capacity_is_of_ten_minutes_in_every_window(found):
     for window in WINDOWS:
         assert found["young-1-17", "words", window]["capacity"] == 60_000 / 100_000
         assert found["old-1-17", "words", window]["capacity"] == 120_000 / 600_000
         assert found["limits-1-17", "lines", window]["capacity"] is None
 
 
-def test_an_average_counts_with_its_count_and_a_count_without_average_is_divided_by(found):
+def test_average_is_weighed_by_counts_with_and_without_one(found):
     row = found["streams-1-17", "words", "600"]
     assert row["executed"] == 50
     assert (row["execute_ms_avg"], row["process_ms_avg"]) == (20 / 50, 40 / 50)
@@ -323,7 +323,7 @@ def test_the_executor_that_a_worker_has_for_itself_is_in_no_row(found):
     assert found["silent-1-17", None, "600"]["emitted_all"] == 0
 
 
-def test_what_is_storms_own_is_left_out_of_what_was_emitted_and_transferred_alone(found):
+def test_storms_own_streams_count_except_in_emitted_ones(found):
     row = found["own-1-17", "lines", "600"]
     assert (row["emitted"], row["emitted_all"], row["acked"]) == (0, 5, 3)
     row = found["own-1-17", None, "600"]

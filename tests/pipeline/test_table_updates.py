@@ -192,7 +192,7 @@ def test_a_worker_without_executors_has_no_rows():
     assert found.reports.num_rows == 1
 
 
-def test_a_workers_latencies_are_sums_and_its_capacity_is_of_ten_minutes():
+def test_latencies_are_sums_and_capacity_is_of_ten_minutes():
     words = [bolt({("lines", "default"): 6}, 2, execute_ms=0.3), bolt({("a", "b"): 4})]
     for stats in words:
         stats.component = "words"
@@ -224,7 +224,7 @@ def test_counts_are_partial_where_those_of_one_executor_are():
         assert row["partial"] == (window == ":all-time")
 
 
-def test_whatever_batches_the_workers_come_in_the_sums_are_those_of_all_at_once():
+def test_sums_do_not_depend_on_the_workers_batches():
     chance = random.Random(5)
     pulses = heartbeats_of([reported(random.Random(n), f"t{n}-1-17") for n in range(40)])
     everyone = chance.sample(range(pulses.num_rows), pulses.num_rows)
@@ -303,6 +303,6 @@ def test_any_heartbeat_becomes_rows_that_every_reader_can_hold(beats, age_secs):
             table.to_pylist()
 
 
-def test_a_count_beyond_what_a_double_holds_exactly_is_kept_as_it_is():
+def test_count_beyond_a_doubles_precision_stays_exact():
     (row,) = Tables().batch((path("t"), MANY)).of(tables.COMPONENT_STATS)
     assert (row["executed"], row["execute_ms_avg"]) == (2**60, 1.0)

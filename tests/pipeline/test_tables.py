@@ -13,13 +13,13 @@ def places(**given):
     return defaults().with_values({f"pipeline.{key}.dir": str(at) for key, at in given.items()})
 
 
-def test_the_tables_are_below_the_local_folder_unless_they_have_their_own():
+def test_tables_folder_defaults_to_the_local_folder():
     conf = defaults()
     assert str(tables.tables_folder(conf)) == f"{conf['storm.local.dir']}/tables"
     assert str(tables.tables_folder(places(tables="/data/heartbeats"))) == "/data/heartbeats"
 
 
-def test_a_querys_checkpoint_is_beside_its_tables_unless_it_is_configured(tmp_path):
+def test_checkpoint_defaults_to_the_folder_of_the_tables(tmp_path):
     liveness_folder = tmp_path / "liveness"
     found = tables.query_folders(places(tables=tmp_path), "liveness")
     assert found == (liveness_folder, liveness_folder / ".checkpoint")

@@ -62,9 +62,7 @@ def test_nobody_else_writes_what_a_pipeline_keeps(tmp_path, query):
 
 @pytest.mark.slow
 @pytest.mark.spark
-def test_a_query_goes_on_in_its_process_and_is_refused_without_its_tables(
-    spark, pacemaker, tmp_path
-):
+def test_query_restarts_in_its_process_but_not_without_tables(spark, pacemaker, tmp_path):
     conf = defaults().with_values(
         {
             "pacemaker.servers": [pacemaker.address],
@@ -108,7 +106,7 @@ def test_a_query_goes_on_in_its_process_and_is_refused_without_its_tables(
 @pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.zookeeper
-def test_a_topology_keeps_the_tables_and_goes_on_after_it_was_killed(tmp_path):
+def test_topology_keeps_the_tables_and_resumes_after_a_kill(tmp_path):
     place = tmp_path / "tables"
 
     def newest():

@@ -108,7 +108,7 @@ def test_who_moved_says_from_where():
     assert (event["server"], event["from_server"]) == (B, A)
 
 
-def test_who_is_back_may_have_sent_other_pulses_before_the_one_that_is_known():
+def test_return_is_dated_by_the_newest_of_several_pulses():
     (event,) = between(row(status="late", now=NOW - 5), row())
     assert event["evidence"] == "a pulse came after at most 14.0 s of silence"
 
@@ -136,7 +136,7 @@ def test_before_the_first_batch_there_is_nothing_to_compare_with():
     assert next_events(nothing, None, liveness(row()), limits=LIMITS, now=NOW).num_rows == 0
 
 
-def test_who_comes_back_too_often_flaps_and_that_is_said_once_in_a_while():
+def test_worker_that_returns_too_often_flaps_once_per_period():
     table, said = None, []
     for turn in range(40):
         now = NOW + 60 * turn

@@ -195,7 +195,7 @@ def test_ages_are_right_whatever_the_clocks_of_readers_say(ahead):
     assert (row["status"], row["age_secs"]) == ("alive", 1.5)
 
 
-def test_a_server_that_is_read_long_after_another_keeps_its_pulses_times():
+def test_server_read_long_after_others_keeps_pulse_times():
     readings = [change_of(path("t"), heartbeat(), 5, 1.0)]
     early = typed(NOW, {A: readings}, servers=[A])
     late = typed(NOW + 4, {}, servers=[B])
@@ -232,7 +232,7 @@ def test_paths_are_read_as_one_by_one(paths):
     assert found == [worker._asdict() if worker else nobody for worker in parsed]
 
 
-def test_when_a_worker_was_started_is_known_from_its_report_and_kept():
+def test_start_time_comes_from_the_report_and_stays():
     def reports(started):
         found = {"storm_id": "t", "node": "node", "port": 6700, "started_at": started}
         return pa.Table.from_pylist([found], schema=WORKER_REPORTS)

@@ -166,7 +166,7 @@ def test_a_fall_is_found_and_a_daily_rhythm_is_not(spark):
     assert found["rose"].threshold == pytest.approx(18_000 / 600)
 
 
-def test_a_bolt_that_will_be_saturated_is_found_and_the_time_until_then(spark):
+def test_bolt_that_approaches_saturation_is_found_with_time(spark):
     def series(topology, capacity, *, hours=4, without=()):
         return [
             row(topology, minute, capacity_mean=capacity(minute))
@@ -262,7 +262,7 @@ def test_workers_that_end_again_and_again_are_found(spark):
     assert found["restarts"].since == found["restarts"].seen_at - timedelta(minutes=16)
 
 
-def test_nodes_and_pacemakers_whose_workers_are_late_together_are_found(spark):
+def test_nodes_and_pacemakers_with_many_late_workers_are_found(spark):
     def workers(node, statuses, server):
         return [
             (before_now(minutes=0.1), node, f"{server(n)}:6699", status)

@@ -123,7 +123,7 @@ def together(pieces):
 
 
 @pytest.mark.parametrize("question", questions.chosen(defaults()), ids=lambda one: one.rule)
-def test_what_a_question_reads_is_the_same_from_however_many_files(question, tmp_path):
+def test_question_reads_the_same_rows_from_any_files(question, tmp_path):
     found = []
     for files in (1, 3):
         written(tmp_path / str(files), files)
@@ -228,7 +228,7 @@ def test_a_healthy_cluster_asks_nothing_of_spark_each_minute():
         assert not any(found), spec.name
 
 
-def test_workers_that_are_late_here_and_there_ask_nothing_of_spark():
+def test_scattered_late_workers_need_no_spark():
     of_workers = [one for one in questions.chosen(defaults()) if one.table == LIVENESS.name]
     for late, are_asked in ((2, False), (3, True)):  # of each node's six, on all servers
         rows = [

@@ -198,7 +198,7 @@ def small_queries(spark):
 
 @pytest.mark.slow
 @pytest.mark.spark
-def test_an_analysis_that_fails_leaves_the_others_and_its_own_alerts(small_queries, tmp_path):
+def test_failing_analysis_keeps_all_alerts(small_queries, tmp_path):
     def fail(*_):
         raise RuntimeError("no more")
 

@@ -38,7 +38,7 @@ def counters(executors_of):
     return counters
 
 
-def test_a_spouts_statistics_stand_side_by_side_by_window_and_stream(counters):
+def test_spout_statistics_are_joined_by_window_and_stream(counters):
     found = counters(spout(7, stream="s", acked=5))
     assert [row[0] for row in found] == sorted(WINDOWS)
     assert found[0] == ("10800", None, "s", 7, 7, None, 5, None, 2.5, None, None, False)
@@ -69,7 +69,7 @@ def test_a_window_may_be_reported_by_some_statistics_only(counters):
     ]
 
 
-def test_a_window_with_batches_that_nobody_read_to_their_end_is_partial_on_every_stream(counters):
+def test_window_with_partial_batches_is_partial_on_all_streams(counters):
     stats = bolt({("words", "default"): 9}, 4)
     stats.partial_batches = {"600": 0, ":all-time": 2, "other": 3}
     found = counters(stats)
@@ -77,7 +77,7 @@ def test_a_window_with_batches_that_nobody_read_to_their_end_is_partial_on_every
     assert [row[0] for row in found if row[-1]] == [":all-time", ":all-time"]
 
 
-def test_the_windows_of_one_executor_say_nothing_of_the_next_ones(executors_of):
+def test_partial_windows_of_an_executor_end_with_it(executors_of):
     first, second = bolt({("words", "default"): 9}, 4), bolt({("words", "default"): 9}, 4)
     first.partial_batches = {"600": 1}
     first.component, second.rate = "count", 0.5
