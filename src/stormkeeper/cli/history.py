@@ -15,17 +15,29 @@ import click
 
 from stormkeeper.cli.nimbus_command import json_option
 from stormkeeper.cli.options import conf_options, examples, faults, load_conf, until_interrupted
-from stormkeeper.cli.output import aligned, duration, escaped, remark
+from stormkeeper.cli.output import aligned, duration, escaped, iso_time, remark
 from stormkeeper.errors import TableError
 
 if TYPE_CHECKING:
     from stormkeeper.history.database import HistoryDatabase
 
-
 _UNITS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 
 #: Longer than any retention, and short enough for a date's range.
 _LONGEST_SECS: Final = 100 * 365 * 86_400
+
+#: Tables count as old after so many of the pipeline's intervals, but at least these seconds.
+_INTERVALS: Final = 4
+_LEAST_SECS: Final = 60.0
+
+#: Seconds between two reads with ``--follow``.
+_LOOK_SECS: Final = 0.5
+
+#: Before all events.
+_BEGINNING: Final = datetime.fromtimestamp(0, UTC)
+
+_WIDTH: Final = 80
+_INDENT: Final = "  "
 
 
 class Age(click.ParamType[timedelta]):
@@ -91,15 +103,11 @@ def history(subject: str, since: timedelta | None, lines: int, as_json: bool) ->
             names = node_names(events.hosts(past), (event["node"] for event in found))
             remark_on_age(past, "worker_events")
     if as_json:
-        click.echo(json.dumps(found, default=_iso))
+        click.echo(json.dumps(found, default=iso_time))
     elif found:
         click.echo("\n".join(_line(event, names) for event in found))
     else:
         click.echo("The tables contain no events of that time.")
-
-
-def _iso(value: datetime) -> str:
-    return value.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def node_names(hosts: Mapping[str, str], nodes: Iterable[str]) -> dict[str, str]:
@@ -111,13 +119,8 @@ def node_names(hosts: Mapping[str, str], nodes: Iterable[str]) -> dict[str, str]
 
 def _line(event: dict[str, Any], names: Mapping[str, str]) -> str:
     worker = f"{names[event['node']]}:{event['port']}"
-    parts = (_iso(event["at"]), event["storm_id"], worker, event["event"])
+    parts = (iso_time(event["at"]), event["storm_id"], worker, event["event"])
     return escaped(f"{'  '.join(parts)}: {event['evidence']}")
-
-
-#: Tables count as old after so many of the pipeline's intervals, but at least these seconds.
-_INTERVALS: Final = 4
-_LEAST_SECS: Final = 60.0
 
 
 def limit_secs(interval_secs: float) -> float:
@@ -142,16 +145,6 @@ def remark_on_age(past: HistoryDatabase, name: str) -> bool:
     if said is not None:
         click.echo(f"storm: {said}", err=True)
     return said is not None
-
-
-#: Seconds between two reads with ``--follow``.
-_LOOK_SECS: Final = 0.5
-
-#: Before all events.
-_BEGINNING: Final = datetime.fromtimestamp(0, UTC)
-
-_WIDTH: Final = 80
-_INDENT: Final = "  "
 
 
 @click.command(
@@ -293,7 +286,7 @@ def _ago(at: datetime, now: datetime) -> str:
 
 def _alert_line(change: Mapping[str, Any]) -> str:
     what = "is" if change["change"] == "severity" else change["change"]
-    parts = (_iso(change["at"]), what, change["severity"], change["rule"], change["subject"])
+    parts = (iso_time(change["at"]), what, change["severity"], change["rule"], change["subject"])
     return escaped(f"{'  '.join(parts)}: {change['evidence']}")
 
 
@@ -303,4 +296,4 @@ def _echo(lines: Iterable[str]) -> None:
 
 
 def _as_json(found: Any) -> str:
-    return json.dumps(found, default=_iso)
+    return json.dumps(found, default=iso_time)

@@ -10,6 +10,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
+from datetime import datetime
 from types import TracebackType
 from typing import Final, Self, TextIO
 
@@ -58,6 +59,11 @@ def duration(secs: int) -> str:
         if secs >= unit:
             return f"{secs // unit} {name} {secs % unit // below} {part}"
     return f"{secs} s"
+
+
+def iso_time(value: datetime) -> str:
+    """Return a time in UTC as ISO 8601 with milliseconds, for JSON and lines."""
+    return value.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def remark(text: str) -> None:

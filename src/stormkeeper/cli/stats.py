@@ -14,12 +14,11 @@ import click
 from stormkeeper.cli.history import Age, limit_secs, remark_on_age
 from stormkeeper.cli.nimbus_command import json_option
 from stormkeeper.cli.options import conf_options, examples, faults, load_conf
-from stormkeeper.cli.output import duration, escaped
+from stormkeeper.cli.output import duration, escaped, iso_time
 
 if TYPE_CHECKING:
     from stormkeeper.history.component_stats import Reading
     from stormkeeper.history.database import HistoryDatabase
-
 
 #: The windows of Storm's pages, by the values of --window.
 _WINDOWS: Final = {
@@ -35,6 +34,31 @@ _WINDOWS: Final = {
 
 #: The default of --since with --plot.
 _PLOTTED: Final = timedelta(hours=3)
+
+#: Names of the windows.
+WINDOWS: Final = {
+    "600": "10 min",
+    "10800": "3 h",
+    "86400": "1 day",
+    ":all-time": "all time",
+}
+
+_BUCKETS: Final = {60: "a minute", 600: "ten minutes", 3_600: "an hour"}
+
+#: Capacities from which a bolt is shown in yellow, and in red.
+_BUSY, _SATURATED = 0.8, 1.0
+
+#: The format of a bucket's time, and how many are named below a drawing.
+_AT: Final = "%m-%d %H:%M"
+_GAPS_NAMED: Final = 3
+
+#: Counts from there on are shortened by powers of a thousand.
+_LONG: Final = 100_000
+_KILO: Final = 1_000
+_UNITS: Final = ("", "k", "M", "G", "T", "P")
+
+#: The name of a component without one.
+_UNNAMED: Final = re.compile(r"tasks -?\d+-")
 
 
 class Window(click.ParamType[str]):
@@ -131,10 +155,10 @@ def _newest(
     if as_json:
         _print_json(_as_values(reading, window, now))
         return
-    for line in of_reading(reading, window, component, now):
+    for line in reading_lines(reading, window, component, now):
         click.echo(line)
     if not is_old:
-        for warning in warnings(reading, now):
+        for warning in reading_warnings(reading, now):
             click.echo(f"storm: {warning}", err=True)
 
 
@@ -173,10 +197,10 @@ def _course(
         from stormkeeper.history import plots
 
         click.echo(plots.of_course(buckets, bucket_secs, escaped(component or topology)))
-        for line in of_gaps(buckets, bucket_secs, interval_secs):
+        for line in gap_lines(buckets, bucket_secs, interval_secs):
             click.echo(line)
     else:
-        for line in of_course(buckets, bucket_secs, interval_secs):
+        for line in course_lines(buckets, bucket_secs, interval_secs):
             click.echo(line)
 
 
@@ -194,7 +218,7 @@ def _as_values(reading: Reading, window: str, now: datetime) -> dict[str, Any]:
 
 
 def _print_json(values: dict[str, Any]) -> None:
-    click.echo(json.dumps(_strict(values), default=_iso))
+    click.echo(json.dumps(_strict(values), default=iso_time))
 
 
 def _strict(value: Any) -> Any:
@@ -206,39 +230,11 @@ def _strict(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _iso(value: datetime) -> str:
-    return value.isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
-WINDOWS: Final = {
-    "600": "10 min",
-    "10800": "3 h",
-    "86400": "1 day",
-    ":all-time": "all time",
-}
-
-_BUCKETS: Final = {60: "a minute", 600: "ten minutes", 3_600: "an hour"}
-
-#: Capacities from which a bolt is shown in yellow, and in red.
-_BUSY, _SATURATED = 0.8, 1.0
-
-#: The format of a bucket's time, and how many are named below a drawing.
-_AT: Final = "%m-%d %H:%M"
-_GAPS_NAMED: Final = 3
-
-#: Counts from there on are shortened by powers of a thousand.
-_LONG: Final = 100_000
-_KILO: Final = 1_000
-_UNITS: Final = ("", "k", "M", "G", "T", "P")
-
-#: The name of a component without one.
-_UNNAMED: Final = re.compile(r"tasks -?\d+-")
-
 #: Returns the cell of a row.
 _Cell = Callable[[dict[str, Any]], str]
 
 
-def of_reading(
+def reading_lines(
     reading: Reading, window: str, component: str | None, now: datetime
 ) -> Iterator[str]:
     """Yield the newest counts as on Storm's page of a topology, or of a component if given."""
@@ -264,7 +260,7 @@ def of_reading(
         )
 
 
-def warnings(reading: Reading, now: datetime) -> Iterator[str]:
+def reading_warnings(reading: Reading, now: datetime) -> Iterator[str]:
     """Yield warnings of old counts, and of missing names, while the pipeline runs."""
     limit = limit_secs(reading.interval_secs)
     silent = (now - reading.newest_at).total_seconds()
@@ -287,7 +283,7 @@ def warnings(reading: Reading, now: datetime) -> Iterator[str]:
         )
 
 
-def of_course(
+def course_lines(
     buckets: Sequence[dict[str, Any]], bucket_secs: int, interval_secs: float
 ) -> Iterator[str]:
     """Yield a table of buckets with rates a second.
@@ -319,7 +315,7 @@ def of_course(
         yield f"* {_beyond(gaps)}"
 
 
-def of_gaps(
+def gap_lines(
     buckets: Sequence[dict[str, Any]], bucket_secs: int, interval_secs: float
 ) -> Iterator[str]:
     """Yield the buckets that include earlier counts, for the line below a drawing."""
