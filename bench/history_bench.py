@@ -128,7 +128,7 @@ def make(folder, length):
     for query in queries.NAMES:
         entries = {}
         place = folder / query
-        for spec in queries.specs(conf, query):
+        for spec in queries.table_specs(conf, query):
             (place / spec.name).mkdir(parents=True, exist_ok=True)
             files = written(place, spec, now, length) if spec.name in LOGS else []
             entries[spec.name] = Entry(spec.kind, spec.time, 1, spec.columns, files)

@@ -8,7 +8,7 @@ from pipeline.looks import Looks
 
 from pipeline import agreement, rollups, truth
 from stormkeeper.pipeline import tables
-from stormkeeper.pipeline.rollups import longer
+from stormkeeper.pipeline.rollups import merge_buckets
 from support.read_simulations import Spoiled, Statistics, write_told
 from support.simulations import BEGIN, simulation
 
@@ -58,7 +58,7 @@ def test_minutes_add_up_to_what_was_read(world, tmp_path):
 
 def test_a_longer_bucket_has_what_its_minutes_have(world, tmp_path):
     minutes = world.tables.arrow(tables.ROLLUP_1M)
-    long = longer(minutes, 10)
+    long = merge_buckets(minutes, 10)
     verdict = compared(world, tmp_path, rollup_10m=long)
     assert verdict.lines() == []
     assert verdict.tried["a longer bucket has something else"] == long.num_rows > 5

@@ -43,7 +43,7 @@ def written(tmp_path):
     numbers = iter(range(100))
 
     def write(*events, liveness=(), clock=time.time):
-        specs = [*queries.specs(defaults(), tables.LIVENESS)]
+        specs = [*queries.table_specs(defaults(), tables.LIVENESS)]
         rows = pa.Table.from_pylist(list(events), schema=WORKER_EVENTS)
         workers = pa.Table.from_pylist(list(liveness), schema=WORKER_LIVENESS)
         place = tmp_path / tables.LIVENESS

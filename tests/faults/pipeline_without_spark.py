@@ -63,12 +63,12 @@ class Notes:
 class Query:
     """One of the two queries."""
 
-    def __init__(self, conf: Conf, name: str, places: queries.Places) -> None:
+    def __init__(self, conf: Conf, name: str, places: queries.Stores) -> None:
         servers = [str(address) for address in conf.pacemaker_servers()]
         options = queries.source_options(conf, servers)
         options |= {"values": str(name == STATISTICS).lower(), "parts": "2", "timeoutSecs": "10"}
         self._reader = PacemakerStreamReader(Options.parse(options))
-        self._keep = queries.keeper(conf, servers, name, places)
+        self._keep = queries.table_updater(conf, servers, name, places)
         self._name = name
         _, checkpoint = tables.query_folders(conf, name)
         self._notes = Notes(checkpoint)
@@ -115,7 +115,7 @@ def main(arguments: list[str]) -> int:
     places = {
         name: TableStore(
             tables.query_folders(conf, name)[0],
-            queries.specs(conf, name),
+            queries.table_specs(conf, name),
             interval_secs=queries.interval_secs(conf, name),
         )
         for name in queries.NAMES

@@ -262,7 +262,7 @@ def test_only_the_newest_files_are_read_for_the_newest_reading(written):
 
 def test_files_are_sorted_by_what_is_asked_for():
     """So a reader passes over the rest: one topology of four hundred."""
-    sorts = {spec.name: spec.sort for spec in queries.specs(defaults(), tables.STATISTICS)}
+    sorts = {spec.name: spec.sort for spec in queries.table_specs(defaults(), tables.STATISTICS)}
     names = ["component_stats", "topology_stats", tables.ROLLUP_1M, tables.ROLLUP_60M]
     assert {sorts[name][0] for name in names} == {"topology"}
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stormkeeper.pipeline import aggregation
-from stormkeeper.pipeline.aggregation import grouped, held
+from stormkeeper.pipeline.aggregation import grouped, to_int64
 
 COUNTS = [-(2**63), -(2**53) - 1, -1, 0, 1, 7, 2**53 + 1, 2**62, 2**63 - 1, None]
 AT = datetime(2026, 1, 1, tzinfo=UTC)
@@ -32,7 +32,7 @@ def test_counts_are_summed_up_exactly_and_held_within_64_bits(values):
     assert dict(zip(*(again[name].to_pylist() for name in ("key", "n")), strict=True)) == expected
     # and 64 bits are never exceeded.
     of_64_bits = [max(-(2**63), min(count, 2**63 - 1)) for count in expected.values()]
-    assert sorted(held(found["n"]).to_pylist()) == sorted(of_64_bits)
+    assert sorted(to_int64(found["n"]).to_pylist()) == sorted(of_64_bits)
 
 
 def test_nulls_sum_up_to_zero_and_others_reduce_as_asked():
@@ -154,5 +154,5 @@ def test_capacity_is_of_ten_minutes_or_of_a_shorter_life():
 
 def test_doubles_are_the_nearest():
     counts = column(2**53 + 1, 2**63 - 1, of=pa.int64())
-    found = aggregation.doubles(counts).to_pylist()
+    found = aggregation.to_float64(counts).to_pylist()
     assert [Fraction(value) for value in found] == [2**53, 2**63]

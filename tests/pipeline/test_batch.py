@@ -19,8 +19,8 @@ def test_rows_are_the_same_when_they_were_packed(spark):
     changes += [change_of(path("u"), b"garbage", 6, 1.0), change_of("/elsewhere", None, 7, 1.0)]
     raw = pa.Table.from_batches(
         [
-            rows.of_pages("a:1", [page_of("x", changes, 1_772_366_400.0)]),
-            rows.of_server("a:1", Coverage(1_772_366_400.0, "gone")),
+            rows.page_rows("a:1", [page_of("x", changes, 1_772_366_400.0)]),
+            rows.server_row("a:1", Coverage(1_772_366_400.0, "gone")),
         ]
     )
     df = spark.createDataFrame(raw)

@@ -8,7 +8,7 @@ from stormkeeper.pipeline.components import (
     Names,
     Questions,
     Tasks,
-    joined,
+    join_ranges,
     unnamed,
 )
 from support import vectors
@@ -22,7 +22,9 @@ WORDS = [Tasks("words", 10, 10), Tasks("words", 11, 11)]
 
 def pulses(**by_topology):
     changes = [change_of(path(storm_id), beat, 1, 0.0) for storm_id, beat in by_topology.items()]
-    return pa.Table.from_batches([decode_batch(rows.of_pages("a:1", [page_of("x", changes, 1.0)]))])
+    return pa.Table.from_batches(
+        [decode_batch(rows.page_rows("a:1", [page_of("x", changes, 1.0)]))]
+    )
 
 
 def named(stats, component):
@@ -101,7 +103,7 @@ def test_executors_are_named_where_their_tasks_are_known():
 def test_tasks_of_a_component_are_one_range():
     executors = [Tasks("b", 4, 4), Tasks("a", 1, 1), Tasks("b", 7, 7), Tasks("a", 2, 3)]
     expected = Tasks("a", 1, 3), Tasks("b", 4, 4), Tasks("b", 7, 7)
-    assert joined(executors) == expected
+    assert join_ranges(executors) == expected
 
 
 def test_executors_of_a_rebalance_are_known_from_before_it():

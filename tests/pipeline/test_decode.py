@@ -31,7 +31,7 @@ def raw(*pulses):
     readings = [
         change_of(where, details, number, 0.5) for number, (where, details) in enumerate(pulses)
     ]
-    return rows.of_pages("a:1", [page_of("x", readings, 1000.0)])
+    return rows.page_rows("a:1", [page_of("x", readings, 1000.0)])
 
 
 def test_the_arrow_schema_is_the_one_that_spark_expects():
@@ -90,7 +90,7 @@ def test_rows_keep_their_order_and_the_sources_columns(engine):
 
 
 def test_a_server_row_goes_through(engine):
-    (row,) = decode_batch(rows.of_server("a:1", Coverage(1000.0, "gone")), engine).to_pylist()
+    (row,) = decode_batch(rows.server_row("a:1", Coverage(1000.0, "gone")), engine).to_pylist()
     assert (row["kind"], row["storm_id"], row["error"]) == ("server", None, None)
     assert row["health"]["error"] == "gone"
 

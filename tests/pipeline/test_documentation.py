@@ -110,7 +110,9 @@ def test_reader_without_spark_waits_for_the_first_batch(tmp_path, capsys):
 def test_the_reader_without_this_package_sees_the_newest_batch(tmp_path):
     folder = tmp_path / "tables" / "liveness"
     row = {**dict.fromkeys(WORKER_LIVENESS.names), "topology": "wc", "port": 6700}
-    with TableStore(folder, queries.specs(defaults(), tables.LIVENESS), interval_secs=5) as store:
+    with TableStore(
+        folder, queries.table_specs(defaults(), tables.LIVENESS), interval_secs=5
+    ) as store:
         for number, status in enumerate(("late", "alive")):
             rows = pa.Table.from_pylist([{**row, "status": status}], schema=WORKER_LIVENESS)
             store.publish(Origin("q", number), {tables.WORKER_LIVENESS: rows})

@@ -14,7 +14,7 @@ from stormkeeper.pipeline import rows, table_updates, tables
 from stormkeeper.pipeline.aggregation import COUNTED
 from stormkeeper.pipeline.executor_counters import (
     COUNTERS,
-    HELD,
+    OWNERSHIP,
     READINGS,
     TIMES,
     counters,
@@ -22,7 +22,7 @@ from stormkeeper.pipeline.executor_counters import (
     superseded_workers,
 )
 from stormkeeper.pipeline.executor_stats import executor_stats
-from stormkeeper.pipeline.summaries import tallies
+from stormkeeper.pipeline.summaries import tally_rows
 from support.heartbeats import bolt, change_of, heartbeat, path, spout
 from support.one_query import Machine
 from support.reported_topologies import decoded
@@ -242,7 +242,7 @@ def test_counters_are_of_all_time_without_storms_own_streams():
         stats.component = "c"
     beat = heartbeat("t-1-17", executors, time_secs=100, uptime_secs=20)
     pulses = decoded([change_of(path("t-1-17"), beat, 7, 1.5)], EPOCH)
-    found = counters(tallies(executor_stats(pulses))).sort_by("task_start")
+    found = counters(tally_rows(executor_stats(pulses))).sort_by("task_start")
     assert found.schema == READINGS
     first, second = found.to_pylist()
     assert [first[name] for name in COUNTED] == [3, 3, 15, 15, 0]
@@ -269,7 +269,7 @@ def held(*executors):
         }
         for worker, first, last, start in executors
     ]
-    return pa.Table.from_pylist(rows, HELD)
+    return pa.Table.from_pylist(rows, OWNERSHIP)
 
 
 def gone(*executors):

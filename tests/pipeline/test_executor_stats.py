@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from stormkeeper.pipeline import executor_stats as readings
-from stormkeeper.pipeline.executor_stats import EXECUTOR_STATS, WINDOWS, executor_stats, pieces
+from stormkeeper.pipeline.executor_stats import EXECUTOR_STATS, WINDOWS, cut_pulses, executor_stats
 from support.heartbeats import bolt, change_of, heartbeat, path, spout
 from support.reported_topologies import decoded, heartbeats_of, reported
 
@@ -87,7 +87,7 @@ def test_pieces_have_the_same_rows(monkeypatch, size):
     monkeypatch.setattr(readings, "_PIECE_BYTES", size)
     # In chunks that begin in the middle of what they are taken of.
     pulses = pa.concat_tables([RANDOM.slice(0, 3), RANDOM.slice(5, 40), RANDOM.slice(45)])
-    found = list(pieces(pulses))
+    found = list(cut_pulses(pulses))
     assert len(found) > 10
     assert sum(piece.num_rows for piece in found) == pulses.num_rows
     revisions = pa.concat_tables(found)["revision"]

@@ -31,7 +31,7 @@ def batch(now, revision, workers):
         beat = heartbeat(ID, executors, time_secs=int(now), uptime_secs=uptime)
         changes.append(change_of(path(ID, "n", port), beat, revision, 1.0))
     health = Coverage(now, None, Position("x", revision), 1e6, 1e6, len(changes))
-    read = [rows.of_pages("a:1", [page_of("x", changes, now)]), rows.of_server("a:1", health)]
+    read = [rows.page_rows("a:1", [page_of("x", changes, now)]), rows.server_row("a:1", health)]
     return Batch.from_table(pa.Table.from_batches([decode_batch(one) for one in read]))
 
 
@@ -40,7 +40,7 @@ def test_each_roll_up_has_all_counts_after_repeated_batches(tmp_path):
     chance = random.Random(7)
     conf, clock = defaults(), [HOUR]
     advance = table_updates.statistics_tables(queries.limits(conf), 3.0)
-    specs = list(queries.specs(conf, queries.STATISTICS))
+    specs = list(queries.table_specs(conf, queries.STATISTICS))
     workers = {6700: (5, 0, 0), 6701: (6, 0, 0)}
     total, restarts, before = [0, 0], 0, 10
     for number, secs in enumerate([10, 40, 70, 200, 650, 4000, 4030, 4100, 7300]):

@@ -14,7 +14,7 @@ from stormkeeper.heartbeats.liveness import (
 )
 from stormkeeper.paths import WorkerId
 from stormkeeper.pipeline import liveness_columns, rows
-from stormkeeper.pipeline.liveness_columns import WORKERS, places, rows_of, step, worker_keys
+from stormkeeper.pipeline.liveness_columns import WORKERS, positions, rows_of, step, worker_keys
 from stormkeeper.pipeline.rows import TYPED
 
 LIMITS = LivenessLimits(late_secs=9, timeout_secs=30, forget_secs=100, timeouts={"own-2-17": 60.0})
@@ -179,10 +179,10 @@ def test_workers_are_found_in_another_table():
         found = [{"storm_id": "t", "node": "n", "port": port} for port in ports]
         return pa.Table.from_pylist(found, schema=WORKERS)
 
-    assert places(table(1, 2), table(1, 2)).to_pylist() == [0, 1]
-    assert places(table(3, 1), table(1, 2)).to_pylist() == [None, 0]
+    assert positions(table(1, 2), table(1, 2)).to_pylist() == [0, 1]
+    assert positions(table(3, 1), table(1, 2)).to_pylist() == [None, 0]
     assert worker_keys(table(1)).to_pylist() == ["t/n-1"]
-    assert places(table(), table(1)).to_pylist() == []
+    assert positions(table(), table(1)).to_pylist() == []
 
 
 def test_a_row_comes_back_as_it_was():

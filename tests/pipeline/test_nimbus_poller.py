@@ -9,7 +9,12 @@ from stormkeeper import conf
 from stormkeeper.local import ports
 from stormkeeper.pipeline import rows, tables
 from stormkeeper.pipeline.components import unnamed
-from stormkeeper.pipeline.nimbus_poller import NimbusPoller, TopologyTimeouts, naming, timeout_in
+from stormkeeper.pipeline.nimbus_poller import (
+    NimbusPoller,
+    TopologyTimeouts,
+    run_nimbus_poller,
+    timeout_in,
+)
 from stormkeeper.pipeline.status import StatusTracker
 from stormkeeper.state.storm.cluster import StormClusterState
 from stormkeeper.state.storm.record_io import Codec
@@ -34,7 +39,9 @@ def nimbus(tmp_path):
 
 def pulses(*workers):
     changes = [change_of(path(*worker), beat, 1, 0.0) for *worker, beat in workers]
-    return pa.Table.from_batches([decode_batch(rows.of_pages("a:1", [page_of("x", changes, 1.0)]))])
+    return pa.Table.from_batches(
+        [decode_batch(rows.page_rows("a:1", [page_of("x", changes, 1.0)]))]
+    )
 
 
 def of_storm():
@@ -72,7 +79,7 @@ def test_nimbus_names_what_workers_do_not(nimbus, tmp_path):
     configured = settings(tmp_path, nimbus.port)
     timeouts = TopologyTimeouts(configured)
     assert timeouts() == {}
-    with naming(configured, sight) as asking:
+    with run_nimbus_poller(configured, sight) as asking:
         asking.named(of_storm())
         until(lambda: names_in(tmp_path) == SMALL.tasks)
         until(lambda: sight.current.unnamed == 0)
@@ -80,7 +87,7 @@ def test_nimbus_names_what_workers_do_not(nimbus, tmp_path):
         assert unnamed(asking.named(of_storm())) == {}
     assert sight.current.unanswered == 0
     # Started again, it asks nobody for what it knows: there is nobody to ask.
-    with naming(settings(tmp_path, ports.reserve()), sight) as asking:
+    with run_nimbus_poller(settings(tmp_path, ports.reserve()), sight) as asking:
         asking.named(of_storm())
         asking.named(
             pulses(("unknown-1-17", "n", 1, heartbeat("unknown-1-17", {(1, 1): spout(1)})))
@@ -94,7 +101,7 @@ def test_who_says_names_asks_nobody(tmp_path):
     stats = bolt({})
     stats.component = "words"
     sight = StatusTracker()
-    with naming(settings(tmp_path, ports.reserve()), sight) as asking:
+    with run_nimbus_poller(settings(tmp_path, ports.reserve()), sight) as asking:
         asking.named(pulses(("t-1-17", "n", 1, heartbeat("t-1-17", {(1, 1): stats}))))
         asking.named(pulses(("t-1-17", "n", 1, b"garbage")))
     assert sight.current.unanswered == 0
@@ -112,8 +119,8 @@ def test_a_nimbus_that_is_away_is_asked_until_it_answers(nimbus, tmp_path, caplo
         return there.ask(storm_id)
 
     with (
-        naming(settings(tmp_path, ports.reserve()), sight) as away,
-        naming(settings(tmp_path, nimbus.port), sight) as there,
+        run_nimbus_poller(settings(tmp_path, ports.reserve()), sight) as away,
+        run_nimbus_poller(settings(tmp_path, nimbus.port), sight) as there,
         NimbusPoller(there.store, ask, sight, outage_secs=(0.01, 0.05)) as asking,
     ):
         leave(nimbus, SMALL)
@@ -128,7 +135,7 @@ def test_a_nimbus_that_is_away_is_asked_until_it_answers(nimbus, tmp_path, caplo
 
 def test_a_topology_that_nimbus_does_not_know_is_no_failure(nimbus, tmp_path):
     sight = StatusTracker()
-    with naming(settings(tmp_path, nimbus.port), sight) as asking:
+    with run_nimbus_poller(settings(tmp_path, nimbus.port), sight) as asking:
         asking.named(pulses(("killed-1-17", "n", 1, heartbeat("killed-1-17", {(1, 1): spout(1)}))))
         until(lambda: sight.current.unnamed == 1)
         leave(nimbus, SMALL)
@@ -147,7 +154,7 @@ def test_unreadable_answer_does_not_stop_other_questions(nimbus, tmp_path):
         return there.ask(storm_id)
 
     with (
-        naming(settings(tmp_path, nimbus.port), sight) as there,
+        run_nimbus_poller(settings(tmp_path, nimbus.port), sight) as there,
         NimbusPoller(there.store, ask, sight) as asking,
     ):
         leave(nimbus, SMALL)
@@ -161,7 +168,7 @@ def test_unreadable_answer_does_not_stop_other_questions(nimbus, tmp_path):
 def test_what_nobody_foresaw_does_not_end_the_asking(nimbus, tmp_path, monkeypatch, caplog):
     sight = StatusTracker()
     with (
-        naming(settings(tmp_path, nimbus.port), sight) as there,
+        run_nimbus_poller(settings(tmp_path, nimbus.port), sight) as there,
         NimbusPoller(there.store, there.ask, sight, outage_secs=(0.01, 0.05)) as asking,
     ):
         leave(nimbus, SMALL)
@@ -180,7 +187,7 @@ def test_a_disk_that_refuses_loses_no_name(nimbus, tmp_path):
     sight = StatusTracker()
     blocked = tmp_path / tables.NAMING
     with (
-        naming(settings(tmp_path, nimbus.port), sight) as there,
+        run_nimbus_poller(settings(tmp_path, nimbus.port), sight) as there,
         NimbusPoller(there.store, there.ask, sight, outage_secs=(0.01, 0.05)) as asking,
     ):
         blocked.write_bytes(b"no folder")

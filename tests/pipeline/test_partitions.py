@@ -77,17 +77,17 @@ def batches(seed):
         health = Coverage(now, None, Position("x", revision), 1e6, 1e6, len(changes))
         down = Coverage(now, "gone")
         read = [
-            rows.of_pages(server, [page_of("x", changes, now)]),
-            rows.of_server(server, health),
-            rows.of_server({"a:1": "b:1", "b:1": "a:1"}[server], down),
-            rows.of_server("c:1", health if secs == 10 else down),
+            rows.page_rows(server, [page_of("x", changes, now)]),
+            rows.server_row(server, health),
+            rows.server_row({"a:1": "b:1", "b:1": "a:1"}[server], down),
+            rows.server_row("c:1", health if secs == 10 else down),
         ]
         if secs == 10:  # and then neither its workers, which are done, nor the server come back
             done = [
                 change_of(path(id_, "n", 9), heartbeat(id_, completed=True), number, 1.0)
                 for number, id_ in enumerate(TOPOLOGIES)
             ]
-            read.append(rows.of_pages("c:1", [page_of("x", done, now)]))
+            read.append(rows.page_rows("c:1", [page_of("x", done, now)]))
         yield now, pa.Table.from_batches(read)
 
 
@@ -117,7 +117,7 @@ def made(folder, seed, parts, monkeypatch, read=packed):
     """Return the tables after batches of which each was made in so many parts."""
     conf, at = defaults(), [BEGAN]
     monkeypatch.setattr(queries.time, "time", lambda: at[0])
-    specs = list(queries.specs(conf, queries.STATISTICS))
+    specs = list(queries.table_specs(conf, queries.STATISTICS))
     for number, (now, raw) in enumerate(batches(seed)):
         at[0], count = now, parts[number % len(parts)]
         with TableStore(folder, specs, interval_secs=15, clock=lambda: at[0]) as store:
@@ -136,7 +136,7 @@ def ordered(table):
 def forgotten(folder):
     """Return who is remembered without a row, by the parts' notes."""
     with TableStore(
-        folder, queries.specs(defaults(), queries.STATISTICS), interval_secs=1
+        folder, queries.table_specs(defaults(), queries.STATISTICS), interval_secs=1
     ) as store:
         parts = [read() for read in store.read_parts(tables.WORKER_REPORTS)]
     return sorted(map(repr, (row for part in parts for row in worker_liveness.forgotten(part))))
@@ -175,7 +175,7 @@ def test_one_part_is_read_ahead_and_used_parts_are_freed(tmp_path):
         held.extend(map(weakref.ref, (batch, reports)))
         yield tables.WORKER_REPORTS, reports
 
-    specs = list(queries.specs(defaults(), queries.STATISTICS))
+    specs = list(queries.table_specs(defaults(), queries.STATISTICS))
     _, raw = next(batches(1))
     frame = in_turn(raw, 4)
     frame.rdd.toLocalIterator = lambda *, read=frame.rdd.toLocalIterator, **_: watched(read)
@@ -213,13 +213,13 @@ def test_number_of_parts_follows_workers_unless_configured(start_pacemaker, tmp_
     monkeypatch.setattr(partitions, "WORKERS_OF_PART", 2)
     servers = [start_pacemaker(), start_pacemaker()]
     options = Options.parse({"servers": ",".join(server.address for server in servers)})
-    specs = list(queries.specs(defaults(), queries.STATISTICS))
+    specs = list(queries.table_specs(defaults(), queries.STATISTICS))
     with TableStore(tmp_path, specs, interval_secs=15) as store:
 
         def parts(**given):
             conf = defaults().with_values({"pipeline.statistics.parts": given.get("given")})
-            conf = partitions.settled(conf, options, store)
-            return partitions.parts_of(conf, queries.STATISTICS)
+            conf = partitions.choose_parts(conf, options, store)
+            return partitions.number_of_parts(conf, queries.STATISTICS)
 
         assert parts() == 1
         for port, server in enumerate([*servers, *servers, servers[0]]):
@@ -235,7 +235,7 @@ def test_number_of_parts_follows_workers_unless_configured(start_pacemaker, tmp_
 
 def test_a_cluster_that_has_outgrown_its_parts_is_told_so_once(tmp_path, monkeypatch, caplog):
     workers = 29  # of the first batch
-    specs = list(queries.specs(defaults(), queries.STATISTICS))
+    specs = list(queries.table_specs(defaults(), queries.STATISTICS))
     _, raw = next(batches(1))
     with TableStore(tmp_path, specs, interval_secs=15) as store:
         for number, too_many in enumerate([workers, workers - 1]):

@@ -18,7 +18,7 @@ from stormkeeper.heartbeats.liveness import LivenessLimits
 from stormkeeper.history.table_store import TableStore
 from stormkeeper.pacemaker.client import PacemakerClient
 from stormkeeper.pipeline import process, queries, table_updates, tables
-from stormkeeper.pipeline.rows import of_pages, of_server
+from stormkeeper.pipeline.rows import page_rows, server_row
 from support.heartbeats import bolt, change_of, heartbeat, page_of, path, spout
 from support.pipelines import PipelineProcess
 from support.processes import all_gone, name
@@ -247,7 +247,7 @@ def test_a_failing_query_is_one_readable_line(pacemaker, tmp_path, key, error):
 
 
 def store_of(folder, query):
-    return TableStore(folder, queries.specs(defaults(), query), interval_secs=1)
+    return TableStore(folder, queries.table_specs(defaults(), query), interval_secs=1)
 
 
 #: Has the process kill itself between the files of one batch of tables, once the named file is
@@ -313,7 +313,7 @@ def test_a_reader_whose_clock_is_wrong_makes_nobody_dead(spark, tmp_path, ahead)
         page = page_of("x", [change_of(path("t"), heartbeat(), number, 1.0)], there)
         health = Coverage(there, None, Position("x", number), 1e6, 1e6, 1)
         down = Coverage(began, "gone")
-        raw = [of_pages("a:1", [page]), of_server("a:1", health), of_server("b:1", down)]
+        raw = [page_rows("a:1", [page]), server_row("a:1", health), server_row("b:1", down)]
         keeper(spark.createDataFrame(pa.Table.from_batches(raw)), number)
         (row,) = present(tmp_path, tables.WORKER_LIVENESS)
         assert (row["status"], row["age_secs"]) == ("alive", pytest.approx(1.0, abs=0.001))

@@ -10,7 +10,7 @@ NOW = 1_772_366_400.0
 
 
 def batch(*changes, instance="x"):
-    found = rows.of_pages("a:6699", [page_of(instance, changes, NOW)])
+    found = rows.page_rows("a:6699", [page_of(instance, changes, NOW)])
     return pa.Table.from_batches([decode_batch(found)])
 
 

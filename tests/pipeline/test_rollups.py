@@ -16,14 +16,14 @@ from stormkeeper.pipeline.rollups import (
     OPEN,
     ROLLUP,
     ROLLUPS,
-    longer,
+    add_sums,
+    merge_buckets,
     next_rollups,
     rollup,
-    summed,
-    together,
+    sum_changes,
 )
 from stormkeeper.pipeline.statistics import coarser
-from stormkeeper.pipeline.summaries import tallies
+from stormkeeper.pipeline.summaries import tally_rows
 
 MINUTE = 1_700_000_040.0  # a whole one
 
@@ -60,7 +60,7 @@ def minutes(*batches):
     """The roll-up of batches of changes."""
     sums = OPEN.empty_table()
     for changes in batches:
-        sums = together(sums, summed(pa.Table.from_pylist(changes, schema=CHANGES)))
+        sums = add_sums(sums, sum_changes(pa.Table.from_pylist(changes, schema=CHANGES)))
     return rollup(sums)
 
 
@@ -133,7 +133,7 @@ def test_longer_buckets_by_hand():
     named = {"storm_id": "t-1-17", "topology": "t", "component": "words"}
     parts = [first | sizes[0] | times[0] | named, second | sizes[1] | times[1] | named]
     rows_ = [{**dict.fromkeys(ROLLUP.names), **part} for part in parts]
-    (ten,) = found(longer(pa.Table.from_pylist(rows_, schema=ROLLUP), 10)).values()
+    (ten,) = found(merge_buckets(pa.Table.from_pylist(rows_, schema=ROLLUP), 10)).values()
     expected = {
         **{"executed": 40, "execute_ms_avg": 3.5, "workers": 2},
         **{"capacity": 0.9, "capacity_mean": 0.5, "heartbeat_bytes": 300.0, "skipped": 4},
@@ -148,7 +148,9 @@ def test_longer_buckets_by_hand():
 def test_spark_makes_the_same_longer_buckets(spark):
     table = minutes(*two_minutes())
     df = spark.createDataFrame(table)
-    assert found(df.transform(coarser, 10).toArrow().cast(ROLLUP)) == found(longer(table, 10))
+    assert found(df.transform(coarser, 10).toArrow().cast(ROLLUP)) == found(
+        merge_buckets(table, 10)
+    )
 
 
 #: A whole hour, of which the tests begin in the 57th minute.
@@ -183,7 +185,7 @@ class Pipeline:
         said = reports or [{name: reading[name] for name in REPORTS.names} for reading in readings]
         found = next_rollups(
             self.present.get,
-            counters(tallies(pa.Table.from_pylist(stats, schema=EXECUTOR_STATS))),
+            counters(tally_rows(pa.Table.from_pylist(stats, schema=EXECUTOR_STATS))),
             pa.Table.from_pylist(said, schema=REPORTS),
             (began, began + took),
         )

@@ -19,7 +19,7 @@ def test_a_reading_has_its_age_and_the_time_of_its_receipt():
     page = page_of(
         "x", [change_of("/p", b"d", 7, 1.5), change_of("/q", None, 8, 0.25)], AT.timestamp()
     )
-    pulse, tombstone = rows.of_pages("a:1", [page]).to_pylist()
+    pulse, tombstone = rows.page_rows("a:1", [page]).to_pylist()
     assert pulse == {
         "kind": "pulse",
         "server": "a:1",
@@ -37,7 +37,7 @@ def test_a_reading_has_its_age_and_the_time_of_its_receipt():
 
 def test_what_a_java_pacemaker_does_not_tell_is_null():
     page = page_of(WITHOUT_REVISIONS, [change_of("/p", b"d")], AT.timestamp())
-    (row,) = rows.of_pages("a:1", [page]).to_pylist()
+    (row,) = rows.page_rows("a:1", [page]).to_pylist()
     unknown = ("instance", "revision", "age_secs", "received_at")
     assert [row[name] for name in unknown] == [None] * 4
 
@@ -45,7 +45,7 @@ def test_what_a_java_pacemaker_does_not_tell_is_null():
 def test_times_beyond_readers_limits_are_the_nearest():
     ages = [(2**63 - 1) / 1000, -(2**63) / 1000, 0.0]
     readings = [change_of("/p", b"d", 1, age) for age in ages]
-    table = pa.Table.from_batches([rows.of_pages("a:1", [page_of("x", readings, AT.timestamp())])])
+    table = pa.Table.from_batches([rows.page_rows("a:1", [page_of("x", readings, AT.timestamp())])])
     before, after, present = table["received_at"].to_pylist()
     assert (before.year, after.year, present) == (1970, 2262, AT)
     assert len(table.to_pandas()) == 3
@@ -60,13 +60,13 @@ def test_times_become_a_column_and_are_times_again():
 
 
 def test_an_empty_value_is_a_pulse():
-    (row,) = rows.of_pages("a:1", [page_of("x", [change_of("/p", b"", 1, 0.0)], 0.0)]).to_pylist()
+    (row,) = rows.page_rows("a:1", [page_of("x", [change_of("/p", b"", 1, 0.0)], 0.0)]).to_pylist()
     assert (row["kind"], row["details"]) == ("pulse", b"")
 
 
 def test_a_server_has_a_row():
     health = Coverage(AT.timestamp(), None, Position("x", 9), 100.0, 50.0, 3)
-    (row,) = rows.of_server("a:1", health, reset=True).to_pylist()
+    (row,) = rows.server_row("a:1", health, reset=True).to_pylist()
     assert (row["kind"], row["server"], row["instance"], row["revision"]) == (
         "server",
         "a:1",
@@ -85,7 +85,7 @@ def test_a_server_has_a_row():
 
 
 def test_a_server_that_does_not_answer_has_a_row_too():
-    (row,) = rows.of_server("a:1", Coverage(AT.timestamp(), "gone")).to_pylist()
+    (row,) = rows.server_row("a:1", Coverage(AT.timestamp(), "gone")).to_pylist()
     assert row["instance"] is None
     assert row["health"]["reachable"] is False
     assert row["health"]["error"] == "gone"

@@ -32,7 +32,7 @@ def said(table, schema):
 
 def test_the_rows_are_those_of_arrow(spark):
     executors = readings.executor_stats(PULSES)
-    workers = summaries.worker_sums(summaries.tallies(executors))
+    workers = summaries.sum_workers(summaries.tally_rows(executors))
     # In parts, as Spark cuts what is much.
     df = spark.createDataFrame(PULSES).repartition(3).transform(executor_stats).cache()
     found = df.toArrow()

@@ -150,10 +150,10 @@ def up(at):
 
 def batch(**servers):
     """Return a batch as the pipeline reads it, of these servers and one pulse."""
-    pulse = rows.of_pages(
+    pulse = rows.page_rows(
         "b", [page_of("i", [change_of("/workerbeats/wc-1-17/n-1", b"x", 7, 1.0)], 5.0)]
     )
-    found = [pulse, *(rows.of_server(name, health) for name, health in servers.items())]
+    found = [pulse, *(rows.server_row(name, health) for name, health in servers.items())]
     return pa.Table.from_batches(list(decode.decode_batches(iter(found))))
 
 
@@ -209,7 +209,7 @@ def test_a_failure_is_the_same_as_long_as_its_cause_is(one, other, same):
 
 def test_server_is_read_if_all_of_its_parts_were():
     def of_parts(*parts):
-        found = [rows.of_server("a", health, reset=reset) for health, reset in parts]
+        found = [rows.server_row("a", health, reset=reset) for health, reset in parts]
         return merge_server_rows(pa.Table.from_batches(list(decode.decode_batches(iter(found)))))
 
     found = of_parts((up(3.0), False), (up(2.0), True), (up(4.0), False))

@@ -240,5 +240,5 @@ def test_small_pages_are_merged_and_kept_before_a_failure(monkeypatch):
     assert [len(next(read)), len(next(read))] == [3, 2]
     with pytest.raises(PacemakerUnavailableError):
         next(read)
-    batch = rows.of_pages("a:1", pages)
+    batch = rows.page_rows("a:1", pages)
     assert [at.timestamp() for at in batch["read_at"].to_pylist()] == [0.0, 1.0, 2.0, 3.0, 4.0]

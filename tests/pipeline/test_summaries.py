@@ -10,10 +10,10 @@ import pytest
 from stormkeeper.pipeline.executor_stats import WINDOWS, executor_stats, split_pulses
 from stormkeeper.pipeline.summaries import (
     component_stats,
-    tallied,
-    tallies,
+    sum_workers,
+    tally_pulses,
+    tally_rows,
     topology_stats,
-    worker_sums,
 )
 from stormkeeper.statistics.aggregates import component_page, topology_page
 from stormkeeper.thrift.records import (
@@ -138,7 +138,7 @@ def found():
     """The rows of all components, and of all topologies, by what they are of."""
     tables = pa.concat_tables([heartbeats_of(RANDOM), heartbeats_by_hand()])
     storms = assigned(executor_stats(heartbeats_of_storm()), EXAMPLES)
-    workers = worker_sums(tallies(pa.concat_tables([executor_stats(tables), storms])))
+    workers = sum_workers(tally_rows(pa.concat_tables([executor_stats(tables), storms])))
     components = component_stats(workers).to_pylist()
     topologies = topology_stats(workers).to_pylist()
     found = {(r["storm_id"], r["component"], r["window"]): r for r in components}
@@ -256,8 +256,8 @@ def test_rows_of_any_reports_equal_those_of_nimbus(found):
 
 def test_what_is_tallied_of_pulses_is_what_is_of_their_rows():
     pulses = pa.concat_tables([heartbeats_of(RANDOM), heartbeats_by_hand(), heartbeats_of_storm()])
-    expected = tallies(executor_stats(pulses))
-    found = tallied(split_pulses(pulses))
+    expected = tally_rows(executor_stats(pulses))
+    found = tally_pulses(split_pulses(pulses))
     executors = len(found["executor"].unique())
     assert found.num_rows == executors * len(WINDOWS) > 1000
     found, expected = (

@@ -17,9 +17,9 @@ from stormkeeper.pipeline import rows, tables
 from stormkeeper.pipeline.batch import Batch
 from stormkeeper.pipeline.executor_stats import (
     EXECUTOR_STATS,
+    cut_pulses,
+    executor_rows,
     executor_stats,
-    laid_out,
-    pieces,
     split_pulses,
 )
 from stormkeeper.pipeline.summaries import (
@@ -28,7 +28,7 @@ from stormkeeper.pipeline.summaries import (
     TOPOLOGY_STATS,
     WORKER_STATS,
     component_stats,
-    tallies,
+    tally_rows,
     topology_stats,
     worker_stats,
 )
@@ -50,13 +50,13 @@ SCHEMAS = {
 
 def counted(previous, newest, reports):
     """The tables that follow, whole."""
-    read = [split_pulses(piece) for pulses in newest for piece in pieces(pulses)]
+    read = [split_pulses(piece) for pulses in newest for piece in cut_pulses(pulses)]
     counting = StatisticsUpdate()
     for some in read:
         counting.add(some)
     sums = None if previous is None else previous.cast(ENCODED)
     found = counting.tables(lambda: sums, None, reports)
-    found[tables.EXECUTOR_STATS] = map(laid_out, read)
+    found[tables.EXECUTOR_STATS] = map(executor_rows, read)
     whole = {}
     for name, schema in SCHEMAS.items():
         parts = [found[name]] if isinstance(found[name], pa.Table) else found[name]
@@ -87,8 +87,8 @@ class Tables:
         """Take in a batch as it was read."""
         table = pa.Table.from_batches(
             [
-                decode_batch(rows.of_pages("a:1", [page])),
-                decode_batch(rows.of_server("a:1", health)),
+                decode_batch(rows.page_rows("a:1", [page])),
+                decode_batch(rows.server_row("a:1", health)),
             ]
         )
         batch = Batch.from_table(table)
@@ -145,15 +145,15 @@ def test_names_of_workers_that_are_gone_do_not_stay():
         revision += 2
         health = Coverage(1000.0 + 60 * batch, None, Position("x", revision), 1e6, 1e6, 1)
         readings = [
-            rows.of_pages("a:1", [page_of("x", changes, 1000.0 + 60 * batch)]),
-            rows.of_server("a:1", health),
+            rows.page_rows("a:1", [page_of("x", changes, 1000.0 + 60 * batch)]),
+            rows.server_row("a:1", health),
         ]
         taken = Batch.from_table(pa.Table.from_batches(map(decode_batch, readings)))
         limits = replace(LIMITS, forget_secs=100)
         reports, newest = next_reports(reports, taken.rows, limits, period_secs=3)
         counting = StatisticsUpdate()
         for pulses in taken.pulses(newest):
-            for piece in pieces(pulses):
+            for piece in cut_pulses(pulses):
                 counting.add(split_pulses(piece))
         found = counting.tables(partial(lambda now: now, sums), None, reports)
         sums = pa.concat_tables(found[tables.WORKER_STATS])
@@ -233,7 +233,7 @@ def test_sums_do_not_depend_on_the_workers_batches():
     for batch in (earlier, everyone[:10], everyone[10:40], everyone[40:]):
         newest = pulses.take(pa.array(batch))
         found = counted(found.get(tables.WORKER_STATS), [newest], pulses)
-    workers = worker_stats(tallies(executor_stats(pulses)))
+    workers = worker_stats(tally_rows(executor_stats(pulses)))
     for summed in (component_stats, topology_stats):
         rows, expected = (
             sorted(map(repr, summed(table).to_pylist()))

@@ -30,11 +30,11 @@ def raw(now, readings, servers=(A, B), *, horizon=1e6, down=()):
     batches = []
     for server in servers:
         if server in readings:
-            batches.append(rows.of_pages(server, [page_of("x", readings[server], now)]))
+            batches.append(rows.page_rows(server, [page_of("x", readings[server], now)]))
         health = Coverage(now, "gone") if server in down else Coverage(now, None, Position("x", 9))
         if server not in down:
             health = Coverage(now, None, Position("x", 9), horizon, horizon, 1)
-        batches.append(rows.of_server(server, health))
+        batches.append(rows.server_row(server, health))
     return pa.Table.from_batches(batches)
 
 
@@ -108,8 +108,8 @@ def test_who_is_forgotten_is_remembered_without_a_row(tmp_path):
         page = page_of(
             WITHOUT_REVISIONS, [change_of(path("t"), heartbeat(time_secs=2**31 - 1))], now
         )
-        server = rows.of_server(A, Coverage(now, None, Position(WITHOUT_REVISIONS, 0)))
-        return pa.Table.from_batches([decode_batch(b) for b in (rows.of_pages(A, [page]), server)])
+        server = rows.server_row(A, Coverage(now, None, Position(WITHOUT_REVISIONS, 0)))
+        return pa.Table.from_batches([decode_batch(b) for b in (rows.page_rows(A, [page]), server)])
 
     table, found = None, []
     for secs in (0, 31, 3601, 3606, 3611):
@@ -166,8 +166,8 @@ def test_a_java_pacemaker_has_neither_ages_nor_revisions():
     page = page_of(
         WITHOUT_REVISIONS, [change_of(path("t"), heartbeat(time_secs=int(NOW) - 5))], NOW
     )
-    server = rows.of_server(A, Coverage(NOW, None, Position(WITHOUT_REVISIONS, 0)))
-    batches = [decode_batch(batch) for batch in (rows.of_pages(A, [page]), server)]
+    server = rows.server_row(A, Coverage(NOW, None, Position(WITHOUT_REVISIONS, 0)))
+    batches = [decode_batch(batch) for batch in (rows.page_rows(A, [page]), server)]
     (row,) = next_liveness(None, pa.Table.from_batches(batches), LIMITS).to_pylist()
     assert (row["age_secs"], row["instance"], row["revision"]) == (5.0, None, None)
 
@@ -178,9 +178,9 @@ def test_ages_are_right_whatever_the_clocks_of_readers_say(ahead):
 
     def batch(now, revision):
         pulse = change_of(path("t"), heartbeat(), revision, 1.5)
-        page = rows.of_pages(A, [page_of("x", [pulse], now + ahead)])
+        page = rows.page_rows(A, [page_of("x", [pulse], now + ahead)])
         health = Coverage(now + ahead, None, Position("x", revision), 1e6, 1e6, 1)
-        found = [page, rows.of_server(A, health), rows.of_server(B, Coverage(now, "gone"))]
+        found = [page, rows.server_row(A, health), rows.server_row(B, Coverage(now, "gone"))]
         return pa.Table.from_batches([decode_batch(b) for b in found])
 
     table = None
@@ -211,8 +211,8 @@ def test_rows_without_values_name_their_workers():
     workers = [path("t"), "/workerbeats/t-1-17/n-1-2.example-0670", "/workerbeats/t\nu/n\n-1"]
     changes = [change_of(one, b"", number, 1.0) for number, one in enumerate([*workers, *odd])]
     page = page_of("x", [change._replace(details=None) for change in changes], NOW)
-    server = rows.of_server(A, Coverage(NOW, "gone"))
-    batch = pa.Table.from_batches([rows.of_pages(A, [page]), server])
+    server = rows.server_row(A, Coverage(NOW, "gone"))
+    batch = pa.Table.from_batches([rows.page_rows(A, [page]), server])
     found = decode.typed_rows(batch)
     assert found["storm_id"].null_count == len(odd) + 1
     assert found["revision"].to_pylist() == batch["revision"].to_pylist()
@@ -225,7 +225,7 @@ def test_rows_without_values_name_their_workers():
 @given(st.lists(st.text("/-a1\u0661\n", max_size=12).map("/workerbeats/".__add__), max_size=20))
 def test_paths_are_read_as_one_by_one(paths):
     changes = [change_of(path, None, 5, 0.0)._replace(size=1) for path in paths]
-    batch = pa.Table.from_batches([rows.of_pages(A, [page_of("x", changes, NOW)])])
+    batch = pa.Table.from_batches([rows.page_rows(A, [page_of("x", changes, NOW)])])
     found = decode.typed_rows(batch).select(WorkerId._fields).to_pylist()
     parsed = [parse_workerbeat(path) for path in paths]
     nobody = dict.fromkeys(WorkerId._fields)

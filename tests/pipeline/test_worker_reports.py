@@ -20,7 +20,7 @@ def batch(now, instance="x", **changes):
     for server in (A, B):
         page = page_of(instance, changes.get(server[0], []), now)
         health = Coverage(now, None, Position(instance, 9), 1e6, 1e6, 1)
-        found += [rows.of_pages(server, [page]), rows.of_server(server, health)]
+        found += [rows.page_rows(server, [page]), rows.server_row(server, health)]
     return pa.Table.from_batches([decode_batch(one) for one in found])
 
 
@@ -74,8 +74,8 @@ def test_who_is_forgotten_is_not_taken_for_new():
 
     def found(now):
         read = (
-            rows.of_pages(A, [page_of(WITHOUT_REVISIONS, [last], now)]),
-            rows.of_server(A, Coverage(now, None, Position(WITHOUT_REVISIONS, 0))),
+            rows.page_rows(A, [page_of(WITHOUT_REVISIONS, [last], now)]),
+            rows.server_row(A, Coverage(now, None, Position(WITHOUT_REVISIONS, 0))),
         )
         return pa.Table.from_batches([decode_batch(one) for one in read])
 

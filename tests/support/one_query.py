@@ -41,8 +41,8 @@ class Machine:
                 health = Coverage(self.wall, "refused")
             elif server in (changes or {}):
                 page = page_of(position.instance, changes[server], self.wall)
-                raw.append(rows.of_pages(server, [page]))
-            raw.append(rows.of_server(server, health))
+                raw.append(rows.page_rows(server, [page]))
+            raw.append(rows.server_row(server, health))
         read = Batch.from_table(pa.Table.from_batches([decode_batch(one) for one in raw]))
 
         def before(name, _since=None, schema=None):

@@ -35,7 +35,7 @@ class Statistics:
         self._revision = self._batch = 0
         self._store = TableStore(
             folder,
-            queries.specs(conf, tables.STATISTICS),
+            queries.table_specs(conf, tables.STATISTICS),
             interval_secs=15.0,
             clock=lambda: self._now,
         )
@@ -51,8 +51,8 @@ class Statistics:
             changes.append(change_of(beat.path, beat.details, self._revision, age))
         health = Coverage(now, None, Position("x", self._revision), 1e6, 1e6, 1)
         servers = [
-            rows.of_pages("a:6699", [page_of("x", changes, now)]),
-            rows.of_server("a:6699", health),
+            rows.page_rows("a:6699", [page_of("x", changes, now)]),
+            rows.server_row("a:6699", health),
         ]
         batch = pa.Table.from_batches([decode_batch(one) for one in servers])
         found = dict(self._advance(self._store.read, Batch.from_table(batch), (now, now)))

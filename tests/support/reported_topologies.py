@@ -88,7 +88,7 @@ def heartbeats_of(topologies: list[Reported]) -> pa.Table:
 
 def decoded(changes, read_at) -> pa.Table:
     """Return changes of a server as rows of `decode.heartbeats`."""
-    batch = decode_batch(rows.of_pages("a:1", [page_of("x", changes, read_at)]))
+    batch = decode_batch(rows.page_rows("a:1", [page_of("x", changes, read_at)]))
     return pa.Table.from_batches([batch]).drop_columns(["kind", "health"])
 
 

@@ -47,7 +47,7 @@ def write(folder):
         },
     }
     for query, rows_of in found.items():
-        specs = [*queries.specs(defaults(), query)]
+        specs = [*queries.table_specs(defaults(), query)]
         schemas = {spec.name: spec.schema for spec in specs}
         written = {
             name: pa.Table.from_pylist(

@@ -86,7 +86,8 @@ def aggregated(
 ) -> dict[str, pa.Array]:
     """Aggregate rows by their groups, into a column by name.
 
-    `counts` are summed up exactly, with null as 0, beyond 64 bits if need be (see `held`); `others`
+    `counts` are summed up exactly, with null as 0, beyond 64 bits if need be (see `to_int64`);
+    `others`
     have ``sum``, ``max``, ``min`` or ``any``, null for a group without values.
     """
     found = {name: _counted(rows[name], groups) for name in counts}
@@ -183,7 +184,7 @@ _FUNCTIONS: Final[dict[str, Callable[[pa.ChunkedArray, Groups], pa.Array]]] = {
 }
 
 
-def held(count: pa.ChunkedArray) -> pa.ChunkedArray:
+def to_int64(count: pa.ChunkedArray) -> pa.ChunkedArray:
     """Return sums of counts in 64 bits, limited to the range of 64 bits."""
     if pa.types.is_decimal(count.type):
         smallest, largest = (pa.scalar(bound, pa.decimal128(38)) for bound in (_SMALLEST, _LARGEST))
@@ -191,7 +192,7 @@ def held(count: pa.ChunkedArray) -> pa.ChunkedArray:
     return count.cast(pa.int64())
 
 
-def doubles(count: pa.ChunkedArray) -> pa.ChunkedArray:
+def to_float64(count: pa.ChunkedArray) -> pa.ChunkedArray:
     """Return counts or their sums as doubles, rounded where doubles have gaps."""
     return count.cast(pa.float64(), safe=False)
 
@@ -203,12 +204,12 @@ def finite(values: pa.ChunkedArray) -> pa.ChunkedArray:
 
 def terms(average: pa.ChunkedArray, count: pa.ChunkedArray) -> pa.ChunkedArray:
     """Return average times count, 0 if not finite: the addend of an average over several."""
-    return finite(pc.multiply(average, doubles(count)))
+    return finite(pc.multiply(average, to_float64(count)))
 
 
 def average(total: pa.ChunkedArray, count: pa.ChunkedArray) -> pa.ChunkedArray:
     """Return an average from the sum of `terms` and the total count; null if the count is 0."""
-    weight = doubles(count)
+    weight = to_float64(count)
     weight = pc.if_else(pc.greater(weight, 0.0), weight, pa.scalar(None, pa.float64()))
     return pc.divide(pc.fill_null(finite(total), 0.0), weight)
 

@@ -122,7 +122,7 @@ class Lookup:
         return batch.set_column(batch.schema.get_field_index("executors"), "executors", named)
 
 
-def joined(executors: Iterable[Tasks]) -> tuple[Tasks, ...]:
+def join_ranges(executors: Iterable[Tasks]) -> tuple[Tasks, ...]:
     """Return executors' tasks in as few ranges as possible, in order."""
     result: list[Tasks] = []
     for tasks in sorted(executors, key=lambda each: each.start):
@@ -202,7 +202,7 @@ class Names:
 
         During a rebalance Nimbus may not list all executors: then the former ranges stay.
         """
-        tasks = joined(executors)
+        tasks = join_ranges(executors)
         before = self._known.get(storm_id)
         if before is not None and _count(tasks) < _count(before.tasks):
             tasks = before.tasks

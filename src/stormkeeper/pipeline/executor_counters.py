@@ -25,7 +25,14 @@ import pyarrow.compute as pc
 
 from stormkeeper.paths import WorkerId
 from stormkeeper.pipeline import rows
-from stormkeeper.pipeline.aggregation import COUNTED, WEIGHTS, capacity, doubles, finite, held
+from stormkeeper.pipeline.aggregation import (
+    COUNTED,
+    WEIGHTS,
+    capacity,
+    finite,
+    to_float64,
+    to_int64,
+)
 from stormkeeper.pipeline.executor_stats import ALL_TIME, CAPACITY_WINDOW, KINDS
 from stormkeeper.pipeline.liveness_columns import columns_of, worker_keys
 
@@ -62,7 +69,7 @@ READINGS: Final = pa.schema([*COUNTERS, *_BESIDE.items(), ("capacity", pa.float6
 
 
 #: The columns that decide who owns an executor.
-HELD: Final = pa.schema(
+OWNERSHIP: Final = pa.schema(
     [
         READINGS.field(name)
         for name in (*WorkerId._fields, "task_start", "task_end", "at", "uptime_secs")
@@ -98,7 +105,7 @@ def counters(tallies: pa.Table) -> pa.Table:
     columns["at"] = pc.coalesce(found["received_at"], found["read_at"])
     columns["kind"] = KINDS.take(rows.one_array(found["kind"]))
     columns |= {
-        name: pc.fill_null(pc.max_element_wise(held(all_time[name]), 0), 0) for name in COUNTED
+        name: pc.fill_null(pc.max_element_wise(to_int64(all_time[name]), 0), 0) for name in COUNTED
     }
     columns |= {name: pc.fill_null(finite(all_time[name]), 0.0) for name in TIMES}
     busy = capacity(recent["execute_ms"], found["uptime_secs"])
@@ -128,7 +135,7 @@ def increments(
     before = pc.index_in(_executor_keys(readings), _executor_keys(previous))
     then = previous.select([*_READING, *_MEASURES]).take(before)
     by_worker, lived = (
-        pc.subtract(doubles(readings[name]), doubles(then[name]))
+        pc.subtract(to_float64(readings[name]), to_float64(then[name]))
         for name in ("time_secs", "uptime_secs")
     )
     by_receipt = pc.subtract(_secs(readings["at"]), _secs(then["at"]))
@@ -136,7 +143,7 @@ def increments(
     counted_before = {
         name: pc.if_else(same, then[name], pa.scalar(0, type_)) for name, type_ in _MEASURES.items()
     }
-    uptime = pc.max_element_wise(pc.fill_null(doubles(readings["uptime_secs"]), 0.0), 0.0)
+    uptime = pc.max_element_wise(pc.fill_null(to_float64(readings["uptime_secs"]), 0.0), 0.0)
     secs = pc.if_else(same, pc.max_element_wise(by_receipt, 0.0), uptime)
     if since is not None:
         started = pc.subtract(_secs(readings["at"]), uptime)
@@ -209,7 +216,7 @@ def _equal(one: pa.Table, other: pa.Table, name: str) -> Any:
 
 
 def _secs(at: pa.ChunkedArray) -> Any:
-    return pc.divide(doubles(at.cast(pa.int64())), 1e6)
+    return pc.divide(to_float64(at.cast(pa.int64())), 1e6)
 
 
 def _where(wanted: Any, values: pa.ChunkedArray) -> Any:

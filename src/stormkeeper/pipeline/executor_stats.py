@@ -3,7 +3,7 @@
 To add a column, give its name and type in `_REPORT` (any column of `rows.TYPED`: one value per
 heartbeat), `_EXECUTOR` (a field of `decoding.layout.EXECUTOR`) or `decoding.layout.COUNTER` (per
 stream; both decoding engines fill these). `split_pulses` computes a column that heartbeats lack, as
-it does ``topology``, and `laid_out` repeats each value in its rows.
+it does ``topology``, and `executor_rows` repeats each value in its rows.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ _ROW_BYTES: Final = 256
 KINDS: Final = pa.array(["spout", "bolt"])
 
 
-def pieces(pulses: pa.Table) -> Iterator[pa.Table]:
+def cut_pulses(pulses: pa.Table) -> Iterator[pa.Table]:
     """Cut decoded pulses into pieces whose rows take some MB."""
     start = 0
     # A column of lists of many gigabytes has several chunks.
@@ -88,12 +88,12 @@ def executor_stats(pulses: pa.Table) -> pa.Table:
     An unnamed component is called by the executor's tasks, ``tasks 1-3``; the executor that each of
     Storm's workers has for itself, of task -1, is ``__system``. An executor without counts in a
     window has a row without a stream there. Undecoded pulses give no rows; cut many pulses into
-    `pieces`.
+    `cut_pulses`.
     """
-    return laid_out(split_pulses(pulses)).cast(EXECUTOR_STATS)
+    return executor_rows(split_pulses(pulses)).cast(EXECUTOR_STATS)
 
 
-def laid_out(read: SplitPulses) -> pa.Table:
+def executor_rows(read: SplitPulses) -> pa.Table:
     """Return the rows of `executor_stats`, with dictionaries of texts."""
     workers, executors, counters = read
     # Pulses come in order of time, as the log is sorted: these rows need no sorting.

@@ -79,22 +79,24 @@ def step(
     """
     pulses = pulses.select(_OF_PULSE).append_column("place", numbers(pulses.num_rows))
     keys = worker_keys(previous)
-    pulses = _without_older(pulses, previous["server"], keys)
+    pulses = _drop_older(pulses, previous["server"], keys)
     news = worker_keys(pulses)
-    odd = _odd(news, pulses, tombstones, forgotten, servers)
-    is_odd, is_of_odd = pc.is_in(keys, odd), pc.is_in(news, odd)
-    one_by_one = _one_by_one(
-        [*rows_of(previous.filter(is_odd)), *forgotten],
-        pulses.filter(is_of_odd),
+    by_row_keys = _row_by_row_keys(news, pulses, tombstones, forgotten, servers)
+    is_by_row, is_pulse_by_row = pc.is_in(keys, by_row_keys), pc.is_in(news, by_row_keys)
+    by_row = _newest_by_row(
+        [*rows_of(previous.filter(is_by_row)), *forgotten],
+        pulses.filter(is_pulse_by_row),
         tombstones,
         servers,
         now,
     )
-    is_plain, known = pc.invert(is_of_odd), pc.index_in(news, keys)
-    where, changed = _changed(previous, known.filter(is_plain), pulses.filter(is_plain), servers)
-    found = pa.concat_tables([_unchanged(previous), changed, one_by_one])
-    where = pa.concat_arrays([where, pc.index_in(worker_keys(one_by_one), keys)])
-    found = _judged(_in_order(found, where, is_odd), servers, now, limits)
+    is_in_columns, known = pc.invert(is_pulse_by_row), pc.index_in(news, keys)
+    where, changed = _newest_in_columns(
+        previous, known.filter(is_in_columns), pulses.filter(is_in_columns), servers
+    )
+    found = pa.concat_tables([_unchanged(previous), changed, by_row])
+    where = pa.concat_arrays([where, pc.index_in(worker_keys(by_row), keys)])
+    found = _judged(_merge_sorted(found, where, is_by_row), servers, now, limits)
     is_over = _is_forgotten(found, servers, limits)
     gone, found = found.filter(is_over), found.filter(pc.invert(is_over))
     without_age = pulses.filter(pc.is_null(pulses["received_at"]))
@@ -119,7 +121,7 @@ def worker_keys(table: pa.Table) -> pa.Array:
     return rows.one_array(found)
 
 
-def places(table: pa.Table, among: pa.Table) -> pa.Array:
+def positions(table: pa.Table, among: pa.Table) -> pa.Array:
     """Return the position of each row's worker in a table that has each worker once, or null."""
     if all(table[name].equals(among[name]) for name in WorkerId._fields):
         return numbers(table.num_rows)  # the usual case: no worker came or went
@@ -154,7 +156,7 @@ def rows_of(table: pa.Table) -> Iterator[WorkerLiveness]:
         yield row._replace(status=Status(row.status))
 
 
-def _without_older(pulses: pa.Table, server_before: pa.ChunkedArray, known: pa.Array) -> pa.Table:
+def _drop_older(pulses: pa.Table, server_before: pa.ChunkedArray, known: pa.Array) -> pa.Table:
     """Drop older pulses of workers that beat again while their server's pages were read.
 
     All pulses stay of a worker that has moved, has pulses of several servers or instances, or whose
@@ -173,13 +175,13 @@ def _without_older(pulses: pa.Table, server_before: pa.ChunkedArray, known: pa.A
     newest = of_each.aggregate([("place", "last"), ("received_at", "last"), ("received_at", "max")])
     is_latest = pc.equal(newest["received_at_last"], newest["received_at_max"])
     before = server_before.take(pc.index_in(newest["key"], known))
-    odd = [
+    keep_all = [
         newest["key"].filter(pc.fill_null(pc.not_equal(before, newest["server"]), False)),
         _repeated(newest["key"]),
         newest["key"].filter(pc.invert(pc.fill_null(is_latest, False))),
         found["key"].filter(pc.is_null(found["revision"])),
     ]
-    others = pa.concat_arrays(list(map(rows.one_array, odd)))
+    others = pa.concat_arrays(list(map(rows.one_array, keep_all)))
     stays = pc.or_(pc.is_in(found["key"], others), pc.is_in(found["place"], newest["place_last"]))
     over = found["place"].filter(pc.invert(stays))
     return pulses.filter(pc.invert(pc.is_in(pulses["place"], over)))
@@ -190,7 +192,7 @@ def _repeated(values: Any) -> pa.Array:
     return counts.field("values").filter(pc.greater(counts.field("counts"), 1))
 
 
-def _odd(
+def _row_by_row_keys(
     news: pa.Array,
     pulses: pa.Table,
     tombstones: pa.Table,
@@ -211,7 +213,7 @@ def _odd(
     return pc.unique(pa.concat_arrays([rows.one_array(one) for one in keys]))
 
 
-def _one_by_one(
+def _newest_by_row(
     previous: Sequence[WorkerLiveness],
     pulses: pa.Table,
     tombstones: pa.Table,
@@ -243,13 +245,13 @@ def _one_by_one(
     return pa.table(columns, schema=_MERGED)
 
 
-def _changed(
+def _newest_in_columns(
     previous: pa.Table, known: pa.Array, pulses: pa.Table, servers: Mapping[str, ServerHorizon]
 ) -> tuple[pa.Array, pa.Table]:
     """Return the workers with a newer pulse, and the position of each in `previous`, or null."""
     was = previous.take(known)
     seen = pc.subtract(
-        rows.epoch_seconds(pulses["received_at"]), _ahead_secs(pulses["server"], servers)
+        rows.to_seconds(pulses["received_at"]), _ahead_secs(pulses["server"], servers)
     )
     same_server = pc.fill_null(pc.equal(was["server"], pulses["server"]), False)
     revised = pc.greater(pulses["revision"], was["revision"])  # null where one is
@@ -280,15 +282,15 @@ def _unchanged(previous: pa.Table) -> pa.Table:
     return previous.append_column("held", pa.repeat(False, count)).select(_MERGED.names)
 
 
-def _in_order(found: pa.Table, where: pa.Array, is_odd: pa.Array) -> pa.Table:
+def _merge_sorted(found: pa.Table, where: pa.Array, is_by_row: pa.Array) -> pa.Table:
     """Return the workers, sorted, each once: the changed row if there is such a row.
 
     `found` has the previous workers, then changed and new ones; `where` has the position of each of
-    the latter in the previous, or null; `is_odd` marks previous workers to drop.
+    the latter in the previous, or null; `is_by_row` marks previous workers to drop.
     """
-    count = len(is_odd)
+    count = len(is_by_row)
     now_at = pc.add(pc.index_in(numbers(count), where.cast(pa.int64())), count)
-    order = pc.coalesce(now_at, pc.if_else(is_odd, None, numbers(count))).drop_null()
+    order = pc.coalesce(now_at, pc.if_else(is_by_row, None, numbers(count))).drop_null()
     new = pc.filter(numbers(len(where), count), pc.is_null(where))
     found = found.take(
         pa.concat_arrays([rows.one_array(order), rows.one_array(new)])

@@ -240,7 +240,7 @@ class NimbusPoller:
 
 
 @contextlib.contextmanager
-def naming(conf: Conf, status: StatusTracker) -> Iterator[NimbusPoller]:
+def run_nimbus_poller(conf: Conf, status: StatusTracker) -> Iterator[NimbusPoller]:
     """Run a `NimbusPoller` with a store beside the queries', as configured."""
     specs = [
         TableSpec(tables.COMPONENTS, COMPONENTS, "current"),

@@ -58,7 +58,7 @@ _BY_OUR_CLOCK: Final = frozenset({tables.WORKER_LIVENESS, tables.WORKER_REPORTS}
 OnTime = Callable[[str, pa.Table | None], pa.Table | None]
 
 
-def settled(conf: Conf, options: Options, store: TableStore) -> Conf:
+def choose_parts(conf: Conf, options: Options, store: TableStore) -> Conf:
     """Return the configuration with the number of parts filled in.
 
     It follows from the number of pulses that the Pacemakers hold, and never falls: a Pacemaker that
@@ -74,7 +74,7 @@ def settled(conf: Conf, options: Options, store: TableStore) -> Conf:
     return conf.with_values({_KEY: count})
 
 
-def parts_of(conf: Conf, query: str) -> int:
+def number_of_parts(conf: Conf, query: str) -> int:
     """Return in how many parts a query's tables are computed."""
     count: int | None = conf[_KEY] if query == tables.STATISTICS else None
     return count or 1
@@ -97,7 +97,7 @@ class GrowthWarning:
             )
 
 
-def before(store: TableStore, part: Part, on_time: OnTime) -> Before:
+def read_previous(store: TableStore, part: Part, on_time: OnTime) -> Before:
     """Return the reader of a part of a query's tables, with times on the present clock."""
 
     def read(
@@ -130,7 +130,7 @@ def _part_of(written: Sequence[Callable[[], pa.Table]], part: Part) -> pa.Table:
         notes.append(table.schema.metadata or {})
         mine = pc.equal(part_numbers(table, part.count), part.number)
         found.append(table.replace_schema_metadata().filter(mine))
-    merged = worker_liveness.merged_notes(notes, part.has) | rollups.merged_notes(notes)
+    merged = worker_liveness.merge_forgotten(notes, part.has) | rollups.merge_marks(notes)
     return pa.concat_tables(found).replace_schema_metadata(merged)
 
 
@@ -169,7 +169,9 @@ class Clock:
                 if column in table.column_names:
                     table = _moved(table, column, set_secs, latest)
             if set_secs:
-                table = table.replace_schema_metadata(worker_liveness.moved_notes(table, set_secs))
+                table = table.replace_schema_metadata(
+                    worker_liveness.move_forgotten(table, set_secs)
+                )
             return table
 
         return on_time

@@ -34,9 +34,9 @@ from stormkeeper.pipeline import python_workers, queries, tables
 from stormkeeper.pipeline.analyses.alerts import alert_tables
 from stormkeeper.pipeline.analyses.runner import AnalysisRunner
 from stormkeeper.pipeline.decoding.decoder import warn_if_interpreted
-from stormkeeper.pipeline.nimbus_poller import TopologyTimeouts, naming
+from stormkeeper.pipeline.nimbus_poller import TopologyTimeouts, run_nimbus_poller
 from stormkeeper.pipeline.python_workers import register
-from stormkeeper.pipeline.queries import Places
+from stormkeeper.pipeline.queries import Stores
 from stormkeeper.pipeline.source import Options
 from stormkeeper.pipeline.status import StatusTracker
 from stormkeeper.pipeline.tables import ALERTS
@@ -144,7 +144,7 @@ def _prepared(
         _metrics_served(conf, status),  # first, as the port may be taken
         _places(conf) as places,
         _analyses(conf, status) as runner,
-        naming(conf, status) as names,
+        run_nimbus_poller(conf, status) as names,
     ):
         timeouts = TopologyTimeouts(conf)
 
@@ -167,7 +167,7 @@ def _log_stop(stop: StopSignals, how: str) -> None:
 
 
 @contextlib.contextmanager
-def _places(conf: Conf) -> Iterator[Places]:
+def _places(conf: Conf) -> Iterator[Stores]:
     """Hold the tables and their checkpoints for this process alone.
 
     The stores know their folder from here on, and notice if it is moved while Spark starts.
@@ -193,7 +193,7 @@ def _places(conf: Conf) -> Iterator[Places]:
 
 def _store(conf: Conf, query: str, place: Path) -> TableStore:
     store = TableStore(
-        place, queries.specs(conf, query), interval_secs=queries.interval_secs(conf, query)
+        place, queries.table_specs(conf, query), interval_secs=queries.interval_secs(conf, query)
     )
     store.check_place()
     return store

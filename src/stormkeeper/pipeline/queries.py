@@ -52,9 +52,9 @@ from stormkeeper.pipeline.worker_reports import REJECTED, WORKER_REPORTS
 NAMES: Final = (LIVENESS, STATISTICS)
 
 #: The store of each query's tables.
-Places = Mapping[str, TableStore]
+Stores = Mapping[str, TableStore]
 
-#: The ``current`` tables of each query; the logs are in `specs`.
+#: The ``current`` tables of each query; the logs are in `table_specs`.
 _CURRENT: Final = {
     LIVENESS: (
         TableSpec(tables.WORKER_LIVENESS, worker_liveness.WORKER_LIVENESS, "current"),
@@ -82,7 +82,7 @@ _SOURCE_SECS: Final = 60.0
 _POLL_SECS: Final = 0.05
 
 
-def specs(conf: Conf, query: str) -> Iterator[TableSpec]:
+def table_specs(conf: Conf, query: str) -> Iterator[TableSpec]:
     """Yield the specification of each table of a query."""
 
     def log(
@@ -140,7 +140,7 @@ def start(
     session: SparkSession,
     conf: Conf,
     servers: list[str],
-    places: Places,
+    places: Stores,
     status: StatusTracker | None = None,
     *,
     named: Named = lambda pulses: pulses,
@@ -152,17 +152,17 @@ def start(
     for store in places.values():
         store.check_place()  # before Spark creates the folder again for its checkpoint
     status = status or StatusTracker()
-    conf = settled(conf, servers, places[STATISTICS])
+    conf = choose_parts(conf, servers, places[STATISTICS])
 
     def begin(name: str) -> StreamingQuery:
         place, checkpoint = tables.query_folders(conf, name)
         options = {"packed": "true"}
         if (session.sparkContext.master or "").startswith("local"):
             options["aside"] = _emptied(place / ".aside")
-        rows = read(session, conf, servers, name, options)
-        make = partial(keeper, published=partial(status.record_batch, name), named=named)
+        rows = read_stream(session, conf, servers, name, options)
+        make = partial(table_updater, published=partial(status.record_batch, name), named=named)
         keep = make(conf, servers, name, places, timeouts=timeouts)
-        writer = written(rows, conf, name, keep).queryName(name)
+        writer = write_stream(rows, conf, name, keep).queryName(name)
         return writer.option("checkpointLocation", f"file://{checkpoint.absolute()}").start()
 
     for name in names:
@@ -196,12 +196,12 @@ def _emptied(folder: Path) -> str:
     return str(folder.absolute())
 
 
-def settled(conf: Conf, servers: list[str], store: TableStore) -> Conf:
+def choose_parts(conf: Conf, servers: list[str], store: TableStore) -> Conf:
     """Return the configuration with the number of parts for statistics filled in."""
-    return partitions.settled(conf, Options.parse(source_options(conf, servers)), store)
+    return partitions.choose_parts(conf, Options.parse(source_options(conf, servers)), store)
 
 
-def read(
+def read_stream(
     session: SparkSession,
     conf: Conf,
     servers: list[str],
@@ -213,28 +213,28 @@ def read(
     `more` options let the source decode, pack and spill its rows, which saves ways through the JVM.
     """
     options = source_options(conf, servers) | {
-        "parts": str(partitions.parts_of(conf, query)),
+        "parts": str(partitions.number_of_parts(conf, query)),
         "values": str(query == STATISTICS).lower(),
         **(more or {}),
     }
     return session.readStream.format("pacemaker").options(**options).load()
 
 
-def written(
+def write_stream(
     rows: DataFrame, conf: Conf, query: str, keep: Callable[[DataFrame, int], None]
 ) -> DataStreamWriter:
     """Return the stream writer that gives each batch of a query's `rows` to `keep`."""
-    sent = pack(rows, partitions.parts_of(conf, query))
+    sent = pack(rows, partitions.number_of_parts(conf, query))
     millis = round(1000 * interval_secs(conf, query))
     trigger = f"{millis} milliseconds"
     return sent.writeStream.foreachBatch(keep).trigger(processingTime=trigger)
 
 
-def keeper(
+def table_updater(
     conf: Conf,
     servers: list[str],
     query: str,
-    places: Places,
+    places: Stores,
     *,
     published: OnPublished = lambda _: None,
     named: Named = lambda pulses: pulses,
@@ -251,4 +251,4 @@ def keeper(
     else:
         period_secs = float(conf["task.heartbeat.frequency.secs"])
         advance = statistics_tables(limits(conf), period_secs, named)
-    return TableUpdater(places[query], advance, published, partitions.parts_of(conf, query))
+    return TableUpdater(places[query], advance, published, partitions.number_of_parts(conf, query))

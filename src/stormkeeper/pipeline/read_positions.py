@@ -57,12 +57,12 @@ class Span:
         return self.instance != WITHOUT_REVISIONS and self.until <= self.after
 
 
-def initial() -> Offset:
+def initial_offset() -> Offset:
     """Return the offset before everything."""
     return {TICK: ["reader", 0]}
 
 
-def advance(start: Offset, found: Mapping[str, Position | None]) -> Offset:
+def next_offset(start: Offset, found: Mapping[str, Position | None]) -> Offset:
     """Return the end of the next batch, from each server's position, or None if it did not answer.
 
     Such a server keeps its place; servers that are not in `found` are dropped.
@@ -82,7 +82,7 @@ def advance(start: Offset, found: Mapping[str, Position | None]) -> Offset:
     return end
 
 
-def span(start: Offset, end: Offset, server: str) -> Span | None:
+def batch_span(start: Offset, end: Offset, server: str) -> Span | None:
     """Return a server's span between two offsets; None if the server never answered."""
     until = _entry(end, server)
     if until is None:
@@ -101,7 +101,7 @@ def _entry(offset: Offset, server: str) -> _Entry | None:
     return _Entry(str(instance), int(revision), int(sure))
 
 
-def note(folder: str, server: str, part: Part | None, position: Position) -> None:
+def record_position(folder: str, server: str, part: Part | None, position: Position) -> None:
     """Record the position up to which a part of a server was read, for the next batch."""
     file = _file(folder, server, part)
     written = file.with_suffix(".new")
@@ -109,7 +109,7 @@ def note(folder: str, server: str, part: Part | None, position: Position) -> Non
     written.replace(file)
 
 
-def begun(folder: str, server: str, part: Part | None, span: Span) -> Span:
+def resume_span(folder: str, server: str, part: Part | None, span: Span) -> Span:
     """Return the span from the recorded position of a part of a server."""
     try:
         instance, revision = json.loads(_file(folder, server, part).read_text())

@@ -23,7 +23,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from stormkeeper.pipeline import rows, tables
-from stormkeeper.pipeline.aggregation import COUNTED, WEIGHTS, average, doubles, grouped, held
+from stormkeeper.pipeline.aggregation import (
+    COUNTED,
+    WEIGHTS,
+    average,
+    grouped,
+    to_float64,
+    to_int64,
+)
 from stormkeeper.pipeline.executor_counters import COUNTERS, TIMES, increments
 from stormkeeper.pipeline.liveness_columns import worker_keys
 
@@ -88,7 +95,7 @@ _MINUTE: Final = timedelta(minutes=1)
 _MARKS: Final = b"stormkeeper.marks"
 
 
-def summed(changes: pa.Table) -> pa.Table:
+def sum_changes(changes: pa.Table) -> pa.Table:
     """Sum up executors' counts by component and bucket, into rows of `OPEN`.
 
     ``done`` is the executor's work in the bucket so far, null for its first reading there;
@@ -144,10 +151,10 @@ def summed(changes: pa.Table) -> pa.Table:
 def work_of(changes: pa.Table) -> Any:
     """Return the work that is compared between executors."""
     is_spout = pc.fill_null(pc.equal(changes["kind"], "spout"), False)
-    return doubles(pc.if_else(is_spout, changes["emitted"], changes["executed"]))
+    return to_float64(pc.if_else(is_spout, changes["emitted"], changes["executed"]))
 
 
-def together(one: pa.Table, other: pa.Table) -> pa.Table:
+def add_sums(one: pa.Table, other: pa.Table) -> pa.Table:
     """Add up the sums of buckets, each of `OPEN`."""
     found = _added(pa.concat_tables([one, other]), list(_KEYS))
     return found.select(OPEN.names).cast(OPEN)
@@ -161,7 +168,7 @@ def _added(parts: pa.Table, keys: list[str]) -> pa.Table:
     others = dict.fromkeys(added, "sum") | dict.fromkeys(largest, "max")
     found = grouped(parts, keys, counts=exact, others=others)
     columns = {name: found[name] for name in found.column_names}
-    return pa.table(columns | {name: held(found[name]) for name in exact})
+    return pa.table(columns | {name: to_int64(found[name]) for name in exact})
 
 
 def rollup(open_: pa.Table) -> pa.Table:
@@ -172,29 +179,29 @@ def rollup(open_: pa.Table) -> pa.Table:
         columns[f"{name}_ms_avg"] = _of_kind(open_, name, latency)
     columns["capacity_mean"] = average(open_["capacities"], open_["executor_readings"])
     columns["capacity_mean"] = _where(pc.is_valid(open_["capacities"]), columns["capacity_mean"])
-    columns["heartbeat_bytes"] = average(doubles(open_["bytes"]), open_["readings"])
+    columns["heartbeat_bytes"] = average(to_float64(open_["bytes"]), open_["readings"])
     columns["largest_share"] = pc.divide(open_["largest"], _positive(open_["work"]))
     work = open_["work"]
     spread = pc.subtract(
-        pc.multiply(doubles(open_["executors"]), open_["squares"]), pc.multiply(work, work)
+        pc.multiply(to_float64(open_["executors"]), open_["squares"]), pc.multiply(work, work)
     )
     spread = pc.sqrt(pc.max_element_wise(spread, 0.0))
     columns["executed_cv"] = _of_kind(open_, "execute", pc.divide(spread, _positive(work)))
     return pa.table({name: columns[name] for name in ROLLUP.names}, schema=ROLLUP)
 
 
-def longer(finer: pa.Table, minutes: int) -> pa.Table:
+def merge_buckets(finer: pa.Table, minutes: int) -> pa.Table:
     """Merge the buckets of a roll-up into longer ones, of `minutes`.
 
     Averages are weighed by their counts, ``capacity_mean`` and ``heartbeat_bytes`` by readings,
     ``largest_share`` and ``executed_cv`` by work. ``workers``, ``executors``, ``tasks``,
     ``capacity`` and ``interval_secs`` are the largest; everything else is a sum.
     """
-    weights = {f"{name}_ms_avg": doubles(finer[weight]) for name, weight in WEIGHTS.items()}
-    weights |= dict.fromkeys(("capacity_mean", "heartbeat_bytes"), doubles(finer["readings"]))
-    weights |= {"largest_share": work_of(finer), "executed_cv": doubles(finer["executed"])}
+    weights = {f"{name}_ms_avg": to_float64(finer[weight]) for name, weight in WEIGHTS.items()}
+    weights |= dict.fromkeys(("capacity_mean", "heartbeat_bytes"), to_float64(finer["readings"]))
+    weights |= {"largest_share": work_of(finer), "executed_cv": to_float64(finer["executed"])}
     columns = {name: finer[name] for name in ROLLUP.names if name not in weights}
-    columns["bucket"] = floored(finer["bucket"], minutes)
+    columns["bucket"] = bucket_starts(finer["bucket"], minutes)
     for name, weight in weights.items():
         columns[name] = pc.multiply(finer[name], weight)
         columns[f"{name} weight"] = _where(pc.is_valid(finer[name]), weight)
@@ -207,12 +214,12 @@ def longer(finer: pa.Table, minutes: int) -> pa.Table:
         others=dict.fromkeys(largest, "max") | dict.fromkeys(added, "sum"),
     )
     columns = {name: found[name] for name in ROLLUP.names}
-    columns |= {name: held(found[name]) for name in _COUNTS}
+    columns |= {name: to_int64(found[name]) for name in _COUNTS}
     columns |= {name: average(found[name], found[f"{name} weight"]) for name in weights}
     return pa.table(columns, schema=ROLLUP)
 
 
-def floored(at: pa.ChunkedArray, minutes: int) -> Any:
+def bucket_starts(at: pa.ChunkedArray, minutes: int) -> Any:
     """Return the starts of the buckets, of `minutes` each, in which times lie."""
     micros = at.cast(pa.int64())
     length = 60_000_000 * minutes
@@ -257,7 +264,7 @@ class _Marks(NamedTuple):
         return table.replace_schema_metadata({_MARKS: noted})
 
 
-def merged_notes(notes: Iterable[Mapping[bytes, bytes]]) -> dict[bytes, bytes]:
+def merge_marks(notes: Iterable[Mapping[bytes, bytes]]) -> dict[bytes, bytes]:
     """Merge the marks in the metadata of several parts of a table of open minutes."""
     noted = [json.loads(each[_MARKS]) for each in notes if _MARKS in each]
     times = [max(map(datetime.fromisoformat, of)).isoformat() for of in zip(*noted, strict=True)]
@@ -288,7 +295,7 @@ def next_rollups(
     changes = _placed(changes, previous, reports, earliest, max(_floor(now), earliest))
     known, forgotten = _known(previous, changes, readings, reports, now)
     closed_now = open_ if is_wrong else open_.slice(0, 0)
-    open_ = together(open_.slice(0, 0) if is_wrong else open_, summed(changes))
+    open_ = add_sums(open_.slice(0, 0) if is_wrong else open_, sum_changes(changes))
     closed = max(earliest, _floor(began))
     is_over = pc.less(open_["bucket"], pa.scalar(closed, rows.TIMESTAMP))
     closed_now = pa.concat_tables([closed_now, open_.filter(is_over)])
@@ -309,7 +316,7 @@ def _placed(
 ) -> pa.Table:
     """Place increments in their buckets, beside their worker's report."""
     first, last = (pa.scalar(at, rows.TIMESTAMP) for at in (earliest, latest))
-    bucket = floored(changes["at"], 1)
+    bucket = bucket_starts(changes["at"], 1)
     bucket = pc.if_else(pc.greater(bucket, last), last, bucket)
     bucket = pc.if_else(pc.less(bucket, first), first, bucket)
     then = previous.select(["bucket", "component", "work"]).take(changes["before"])
@@ -361,7 +368,7 @@ def _closed(
     for length, name in list(ROLLUPS.items())[1:]:
         is_part = pc.equal(parts["minutes"], length)
         known = parts.filter(is_part).select(ROLLUP.names)
-        found = longer(pa.concat_tables([known, finer]), length)
+        found = merge_buckets(pa.concat_tables([known, finer]), length)
         if closed is not None:
             whole = _floor(closed, length)
             is_over = pc.less(found["bucket"], pa.scalar(whole, rows.TIMESTAMP))

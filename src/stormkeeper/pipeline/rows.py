@@ -67,7 +67,7 @@ TYPED: Final = pa.schema(
 OF_SPARK: Final = pa.schema([(field.name, plain(field.type)) for field in TYPED])
 
 
-def of_pages(server: str, pages: Sequence[ChangePage]) -> pa.RecordBatch:
+def page_rows(server: str, pages: Sequence[ChangePage]) -> pa.RecordBatch:
     """Return a row per change of some pages: pulses and tombstones."""
     changes = [change for page in pages for change in page.changes]
     ages = pa.array([change.age_secs for change in changes], pa.float64())
@@ -81,8 +81,8 @@ def of_pages(server: str, pages: Sequence[ChangePage]) -> pa.RecordBatch:
         "path": pa.array([change.path for change in changes], pa.string()),
         "revision": pa.array([change.revision for change in changes], pa.int64()),
         "age_secs": ages,
-        "received_at": times(pc.subtract(read_at, ages)),
-        "read_at": times(read_at),
+        "received_at": to_timestamps(pc.subtract(read_at, ages)),
+        "read_at": to_timestamps(read_at),
         "details": pa.array([change.details for change in changes], pa.binary()),
         "health": pa.nulls(len(changes), _HEALTH),
     }
@@ -96,7 +96,7 @@ def _of_each(
     return pa.concat_arrays([pa.array([], of), *said])
 
 
-def of_server(server: str, health: Coverage, *, reset: bool = False) -> pa.RecordBatch:
+def server_row(server: str, health: Coverage, *, reset: bool = False) -> pa.RecordBatch:
     """Return the row with a server's health."""
     position = health.position
     row = dict.fromkeys(SCHEMA.names) | {
@@ -151,14 +151,14 @@ def one_array(column: pa.ChunkedArray | pa.Array) -> Any:
     return found.chunk(0) if isinstance(found, pa.ChunkedArray) else found
 
 
-def times(secs: Any) -> Any:
+def to_timestamps(secs: Any) -> Any:
     """Return a column of seconds since the epoch as times, as `timestamps` does."""
     held = pc.min_element_wise(pc.max_element_wise(secs, 0.0), _LATEST)
     micros = pc.round(pc.multiply(pc.if_else(pc.is_valid(secs), held, None), 1_000_000.0))
     return micros.cast(pa.int64()).cast(TIMESTAMP)
 
 
-def epoch_seconds(column: pa.ChunkedArray) -> pa.ChunkedArray:
+def to_seconds(column: pa.ChunkedArray) -> pa.ChunkedArray:
     """Return a column of times in seconds since the epoch, as `seconds` does."""
     return pc.divide(column.cast(pa.int64()).cast(pa.float64(), safe=False), 1_000_000.0)
 

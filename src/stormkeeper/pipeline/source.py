@@ -173,7 +173,7 @@ class PacemakerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
 
     def initialOffset(self) -> Offset:  # noqa: N802
         """Return the offset before everything."""
-        return read_positions.initial()
+        return read_positions.initial_offset()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Note the servers' positions: later changes are not read."""
@@ -187,7 +187,7 @@ class PacemakerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         if self._available is not None and self._planned == start:
             return start
         self._health = _ask(self._options) if self._available is None else self._available
-        self._planned = read_positions.advance(
+        self._planned = read_positions.next_offset(
             start, {server: health.position for server, health in self._health.items()}
         )
         return self._planned
@@ -198,7 +198,8 @@ class PacemakerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
             return []
         health = self._health if end == self._planned else {}
         spans = {
-            server: read_positions.span(start, end, str(server)) for server in self._options.servers
+            server: read_positions.batch_span(start, end, str(server))
+            for server in self._options.servers
         }
         values = self._options.values or any(_is_java(span) for span in spans.values())
         return [
@@ -212,7 +213,7 @@ class PacemakerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         folder = self._options.aside
         if folder is None or span is None:
             return span
-        return read_positions.begun(folder, str(server), part, span)
+        return read_positions.resume_span(folder, str(server), part, span)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the server's changes, and the row of the server."""
@@ -278,14 +279,14 @@ def _read(
                     # Only the first page after a reset is marked.
                     reset = reset or any(page.is_anew for page in some)
                     health = replace(health, read_at=some[-1].read_at)
-                    yield rows.of_pages(server, some)
+                    yield rows.page_rows(server, some)
             if noted and position is not None:
-                read_positions.note(noted, server, partition.part, position)
+                read_positions.record_position(noted, server, partition.part, position)
         except StormkeeperError as error:
             health = Coverage.failed(error)
             if planned is not None:
                 _failed[server] = planned, health
-    yield rows.of_server(server, health, reset=reset)
+    yield rows.server_row(server, health, reset=reset)
 
 
 def _together(pages: Iterable[ChangePage]) -> Iterator[list[ChangePage]]:

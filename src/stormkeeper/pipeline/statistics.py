@@ -11,15 +11,21 @@ from pyspark.sql import functions as fn
 from pyspark.sql.functions import col
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from stormkeeper.pipeline.executor_stats import EXECUTOR_STATS, READ, laid_out, pieces, split_pulses
-from stormkeeper.pipeline.rollups import ROLLUP, longer
+from stormkeeper.pipeline.executor_stats import (
+    EXECUTOR_STATS,
+    READ,
+    cut_pulses,
+    executor_rows,
+    split_pulses,
+)
+from stormkeeper.pipeline.rollups import ROLLUP, merge_buckets
 from stormkeeper.pipeline.summaries import (
     COMPONENT_STATS,
     SUMMED,
     TOPOLOGY_STATS,
-    tallies,
-    together,
-    worker_sums,
+    concat_sums,
+    sum_workers,
+    tally_rows,
 )
 from stormkeeper.pipeline.summaries import component_stats as of_components
 from stormkeeper.pipeline.summaries import topology_stats as of_topologies
@@ -74,9 +80,12 @@ def assigned(df: DataFrame, executors: DataFrame) -> DataFrame:
 
 def _laid_out(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
-        for piece in pieces(pa.Table.from_batches([batch])):
+        for piece in cut_pulses(pa.Table.from_batches([batch])):
             yield from (
-                laid_out(split_pulses(piece)).cast(EXECUTOR_STATS).combine_chunks().to_batches()
+                executor_rows(split_pulses(piece))
+                .cast(EXECUTOR_STATS)
+                .combine_chunks()
+                .to_batches()
             )
 
 
@@ -88,12 +97,12 @@ def _by_topology(
     def sums(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         found: list[pa.Table] = []
         for batch in batches:
-            found.append(tallies(pa.Table.from_batches([batch])))
+            found.append(tally_rows(pa.Table.from_batches([batch])))
             if sum(part.num_rows for part in found[1:]) > _AT_ONCE:
-                found = [tallies(together(found))]
+                found = [tally_rows(concat_sums(found))]
         if found:
-            executors = tallies(together(found))
-            yield from summed(worker_sums(executors)).combine_chunks().to_batches()
+            executors = tally_rows(concat_sums(found))
+            yield from summed(sum_workers(executors)).combine_chunks().to_batches()
 
     rows = df.select(*SUMMED).repartition("storm_id")
     return rows.mapInArrow(sums, from_arrow_schema(schema))
@@ -124,6 +133,6 @@ def coarser(df: DataFrame, minutes: int) -> DataFrame:
 
     def longer_of(finer: pa.Table) -> pa.Table:
         columns = {name: finer[name].cast(ROLLUP.field(name).type) for name in ROLLUP.names}
-        return longer(pa.table(columns), minutes)
+        return merge_buckets(pa.table(columns), minutes)
 
     return df.groupBy("storm_id").applyInArrow(longer_of, from_arrow_schema(ROLLUP))

@@ -22,8 +22,8 @@ from stormkeeper.pipeline.aggregation import (
     capacity,
     grouped,
     groups_by,
-    held,
     terms,
+    to_int64,
     whole_ms,
 )
 from stormkeeper.pipeline.executor_stats import (
@@ -111,7 +111,7 @@ TOPOLOGY_STATS: Final = pa.schema(
 )
 
 
-def tallies(executors: pa.Table) -> pa.Table:
+def tally_rows(executors: pa.Table) -> pa.Table:
     """Sum up each executor's streams, in each of Storm's windows; kinds become numbers.
 
     `executors` are rows of ``executor_stats``, one report per executor, or concatenated results.
@@ -130,8 +130,8 @@ def tallies(executors: pa.Table) -> pa.Table:
     return grouped(executors, keys, counts=COUNTS, others=_OF_STREAMS)
 
 
-def tallied(read: SplitPulses) -> pa.Table:
-    """Return the `tallies` of split pulses, a single pulse per worker.
+def tally_pulses(read: SplitPulses) -> pa.Table:
+    """Return the `tally_rows` of split pulses, a single pulse per worker.
 
     The additional column ``executor`` identifies an executor faster than ten columns.
     """
@@ -175,8 +175,8 @@ def _streams(counters: pa.Table) -> pa.Table:
     return pa.table(columns)
 
 
-def worker_sums(executors: pa.Table) -> pa.Table:
-    """Sum up `tallies` by worker, component and window.
+def sum_workers(executors: pa.Table) -> pa.Table:
+    """Sum up `tally_rows` by worker, component and window.
 
     Returns the columns of `WORKER_STATS`, with counts of any size, and kinds as numbers.
     """
@@ -205,7 +205,7 @@ def worker_stats(executors: pa.Table) -> pa.Table:
     Parameters
     ----------
     executors
-        Rows of `tallies`, one report per executor.
+        Rows of `tally_rows`, one report per executor.
 
     Returns
     -------
@@ -215,9 +215,9 @@ def worker_stats(executors: pa.Table) -> pa.Table:
     ``complete_page_ms`` the same with that of each executor cut to a whole number; so are those of
     the other two. ``capacity`` is in rows of the window of ten minutes alone.
     """
-    found = worker_sums(executors)
+    found = sum_workers(executors)
     columns = {name: found[name] for name in found.column_names}
-    columns |= {name: held(found[name]) for name in COUNTS}
+    columns |= {name: to_int64(found[name]) for name in COUNTS}
     kind = rows.one_array(found["kind"]).cast(pa.int32())
     columns["kind"] = pa.DictionaryArray.from_arrays(kind, KINDS)
     columns["topology"] = _topologies(found["storm_id"])
@@ -255,7 +255,7 @@ def component_stats(workers: pa.Table) -> pa.Table:
         for total, said in ((f"{name}_ms", "avg"), (f"{name}_page_ms", "page")):
             value = average(found[total], found[weight])
             columns[f"{name}_ms_{said}"] = pc.if_else(is_of_kind, value, None)
-    columns |= {name: held(found[name]) for name in COUNTS}
+    columns |= {name: to_int64(found[name]) for name in COUNTS}
     return pa.table({name: columns[name] for name in COMPONENT_STATS.names}).cast(COMPONENT_STATS)
 
 
@@ -276,11 +276,11 @@ def topology_stats(workers: pa.Table) -> pa.Table:
     columns = {name: found[name] for name in found.column_names}
     columns["topology"] = _topologies(found["storm_id"])
     columns["complete_ms_avg"] = average(found["complete_ms"], found["acked"])
-    columns |= {name: held(found[name]) for name in COUNTS if name in columns}
+    columns |= {name: to_int64(found[name]) for name in COUNTS if name in columns}
     return pa.table({name: columns[name] for name in TOPOLOGY_STATS.names}).cast(TOPOLOGY_STATS)
 
 
-def together(parts: Sequence[pa.Table]) -> pa.Table:
+def concat_sums(parts: Sequence[pa.Table]) -> pa.Table:
     """Concatenate sums, some of which may exceed 64 bits."""
     return pa.concat_tables(parts, promote_options="permissive")
 

@@ -27,15 +27,15 @@ from stormkeeper.paths import WorkerId
 from stormkeeper.pipeline import partitions, rollups, tables, worker_liveness
 from stormkeeper.pipeline.aggregation import groups_by
 from stormkeeper.pipeline.batch import Batch, Named, Pulses, read_parts, release_memory
-from stormkeeper.pipeline.executor_counters import HELD, READINGS, counters, superseded_workers
-from stormkeeper.pipeline.executor_stats import SplitPulses, laid_out, pieces, split_pulses
+from stormkeeper.pipeline.executor_counters import OWNERSHIP, READINGS, counters, superseded_workers
+from stormkeeper.pipeline.executor_stats import SplitPulses, cut_pulses, executor_rows, split_pulses
 from stormkeeper.pipeline.liveness_columns import worker_keys
 from stormkeeper.pipeline.partitions import Before, Clock
 from stormkeeper.pipeline.status import next_servers
 from stormkeeper.pipeline.summaries import (
     ENCODED,
     component_stats,
-    tallied,
+    tally_pulses,
     topology_stats,
     worker_stats,
 )
@@ -88,7 +88,7 @@ class TableUpdater:
             read = read_parts(batch, self._parts)
             # Nothing here refers to a part's rows, so that they are freed once they are written.
             for part in [Part(one, self._parts) for one in range(self._parts)]:
-                before = partitions.before(self._tables, part, on_time)
+                before = partitions.read_previous(self._tables, part, on_time)
                 yield self._computed(before, next(read), began, reported)
                 release_memory()
             next(read, None)  # lets Spark say that this was all
@@ -154,7 +154,7 @@ def statistics_tables(
         since = datetime.fromtimestamp(between[1] - KNOWN_SECS, UTC)
         yield tables.REJECTED, next_rejected(partial(before, tables.REJECTED, since), batch.rows)
         sums = partial(before, tables.WORKER_STATS, schema=ENCODED)
-        executors = before(tables.EXECUTOR_COUNTERS, schema=HELD)
+        executors = before(tables.EXECUTOR_COUNTERS, schema=OWNERSHIP)
         computed = update.tables(sums, executors, reports)
         readings = update.readings()
         del update
@@ -167,10 +167,10 @@ def statistics_tables(
 
 def _executor_stats(pulses: Pulses, update: StatisticsUpdate) -> Made:
     """Yield the rows of ``executor_stats`` and add them to `update`: pulses are unpacked once."""
-    for piece in itertools.chain.from_iterable(map(pieces, pulses)):
+    for piece in itertools.chain.from_iterable(map(cut_pulses, pulses)):
         split = split_pulses(piece)
         # The store lays out and writes these rows in a thread, beside the rest of the work.
-        yield tables.EXECUTOR_STATS, map(laid_out, [split])
+        yield tables.EXECUTOR_STATS, map(executor_rows, [split])
         update.add(split)
 
 
@@ -184,7 +184,7 @@ class StatisticsUpdate:
 
     def add(self, split: SplitPulses) -> None:
         """Add pulses of some workers, a single pulse of each."""
-        executors = tallied(split)
+        executors = tally_pulses(split)
         self._readings.append(counters(executors))
         self._sums.append(worker_stats(executors))
         workers = split.workers.select(WorkerId._fields)
@@ -220,7 +220,7 @@ class StatisticsUpdate:
     def _superseded(
         self, executors: pa.Table | None, read: pa.Table, reports: pa.Table
     ) -> pa.Array:
-        held = self.readings().select(HELD.names)
+        held = self.readings().select(OWNERSHIP.names)
         if executors is not None:
             workers = worker_keys(executors)
             is_silent = pc.invert(pc.is_in(workers, worker_keys(read)))

@@ -23,7 +23,7 @@ from stormkeeper.history.table_store import TableStore
 from stormkeeper.pipeline import queries, table_updates, tables
 from stormkeeper.pipeline.analyses.alerts import alert_tables
 from stormkeeper.pipeline.analyses.runner import AnalysisRunner
-from stormkeeper.pipeline.nimbus_poller import NimbusPoller, TopologyTimeouts, naming
+from stormkeeper.pipeline.nimbus_poller import NimbusPoller, TopologyTimeouts, run_nimbus_poller
 from stormkeeper.pipeline.status import StatusTracker
 from stormkeeper.pipeline.table_updates import TableUpdater
 from stormkeeper.pipeline.tables import ALERTS, LIVENESS, NAMING, STATISTICS
@@ -45,12 +45,12 @@ def ages(spark: SparkSession, conf: Conf) -> DataFrame:
     Only ``pacemaker.*`` of the configuration counts. Raises `ConfigError` if `conf` names no
     Pacemaker, or a file that is missing or wrong.
     """
-    return queries.read(spark, conf, _servers(conf), LIVENESS)
+    return queries.read_stream(spark, conf, _servers(conf), LIVENESS)
 
 
 def pulses(spark: SparkSession, conf: Conf) -> DataFrame:
     """Return the stream of heartbeats: a spout for `statistics`, configured as `ages`."""
-    return queries.read(spark, _settled(conf), _servers(conf), STATISTICS)
+    return queries.read_stream(spark, _settled(conf), _servers(conf), STATISTICS)
 
 
 def liveness(ages: DataFrame, conf: Conf) -> DataStreamWriter:
@@ -68,7 +68,7 @@ def statistics(pulses: DataFrame, conf: Conf) -> DataStreamWriter:
 
 
 def _settled(conf: Conf) -> Conf:
-    return queries.settled(conf, _servers(conf), _tables(conf, STATISTICS))
+    return queries.choose_parts(conf, _servers(conf), _tables(conf, STATISTICS))
 
 
 def _sink(rows: DataFrame, conf: Conf, query: str) -> DataStreamWriter:
@@ -76,13 +76,13 @@ def _sink(rows: DataFrame, conf: Conf, query: str) -> DataStreamWriter:
     conf = _settled(conf) if query == STATISTICS else conf
     places = {name: _tables(conf, name) for name in queries.NAMES if name != query}
     places[query] = _own_tables(conf, query)
-    keeper = partial(queries.keeper, published=partial(status.record_batch, query))
+    keeper = partial(queries.table_updater, published=partial(status.record_batch, query))
     if query == STATISTICS:
         keeper = partial(keeper, named=_poller(conf, status).named)
     keep = keeper(conf, _servers(conf), query, places, timeouts=TopologyTimeouts(conf))
     _run_analyses(conf, rows.sparkSession, status)
     place, _ = tables.query_folders(conf, query)
-    return queries.written(rows, conf, query, _checked(keep, place))
+    return queries.write_stream(rows, conf, query, _checked(keep, place))
 
 
 def _checked(keep: TableUpdater, place: Path) -> Callable[[DataFrame, int], None]:
@@ -112,7 +112,7 @@ def _servers(conf: Conf) -> list[str]:
 def _tables(conf: Conf, query: str) -> TableStore:
     place, _ = tables.query_folders(conf, query)
     secs = queries.interval_secs(conf, query)
-    return TableStore(place, queries.specs(conf, query), interval_secs=secs)
+    return TableStore(place, queries.table_specs(conf, query), interval_secs=secs)
 
 
 def _own_tables(conf: Conf, query: str) -> TableStore:
@@ -130,7 +130,7 @@ def _poller(conf: Conf, status: StatusTracker) -> NimbusPoller:
     place = tables.tables_folder(conf) / NAMING
     if place not in _pollers:
         _process.enter_context(sole_writer(place))
-        _pollers[place] = _process.enter_context(naming(conf, status))
+        _pollers[place] = _process.enter_context(run_nimbus_poller(conf, status))
     return _pollers[place]
 
 

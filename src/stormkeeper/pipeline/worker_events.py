@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from stormkeeper.heartbeats.liveness import LivenessLimits, Status
 from stormkeeper.pipeline import rows
-from stormkeeper.pipeline.liveness_columns import columns_of, places
+from stormkeeper.pipeline.liveness_columns import columns_of, positions
 from stormkeeper.pipeline.worker_liveness import topology_name
 
 #: One row per event.
@@ -102,7 +102,7 @@ def _events(
     limits: LivenessLimits,
     now: float,
 ) -> Iterator[_Event]:
-    earlier = places(after, before)
+    earlier = positions(after, before)
     is_new = pc.is_null(earlier)
     for worker in _workers(after.filter(is_new)):
         yield from _of_new(worker, limits)
@@ -115,7 +115,7 @@ def _events(
     pairs = zip(_workers(was.filter(differs)), _workers(both.filter(differs)), strict=True)
     for one, other in pairs:
         yield from _of_change(one, other, limits)
-    for worker in _workers(before.filter(pc.is_null(places(before, after)))):
+    for worker in _workers(before.filter(pc.is_null(positions(before, after)))):
         forgotten = now - worker.last_seen > limits.forget_secs
         why = (
             f"nothing was heard of it for {now - worker.last_seen:.0f} s"

@@ -31,7 +31,7 @@ from stormkeeper.pipeline.liveness_columns import (
     WORKERS,
     Step,
     columns_of,
-    places,
+    positions,
     step,
     worker_keys,
 )
@@ -93,7 +93,7 @@ def no_last_pulses(_silent: pa.Table, _servers: Collection[str]) -> LastPulseFac
     return LastPulseFacts()
 
 
-class Judged(NamedTuple):
+class JudgedWorkers(NamedTuple):
     """The workers after a batch, the pulses (with positions in `step.taken`), and the time."""
 
     step: Step
@@ -101,7 +101,7 @@ class Judged(NamedTuple):
     now: float
 
 
-def judged(
+def judge_workers(
     previous: pa.Table,
     remembered: Sequence[WorkerLiveness],
     batch: pa.Table,
@@ -109,7 +109,7 @@ def judged(
     between: tuple[float, float] | None = None,
     *,
     read_last_pulses: ReadLastPulses = no_last_pulses,
-) -> Judged:
+) -> JudgedWorkers:
     """Return the known workers after a batch; arguments are as for `next_liveness`."""
     servers = _of_kind(batch, rows.SERVER)
     pulses = _of_kind(batch, rows.PULSE)
@@ -120,7 +120,7 @@ def judged(
     found = _servers(servers, earliest, now)
     buried = _of_kind(batch, rows.TOMBSTONE)
     result = step(previous, remembered, pulses, buried, found, now=now, limits=limits)
-    return Judged(_heard(result, found, read_last_pulses), pulses, now)
+    return JudgedWorkers(_heard(result, found, read_last_pulses), pulses, now)
 
 
 def _heard(
@@ -175,7 +175,7 @@ def next_liveness(
         The newest worker reports, for the workers' start times.
     """
     known = WORKER_LIVENESS.empty_table() if previous is None else previous
-    result, _, now = judged(
+    result, _, now = judge_workers(
         _known(known),
         list(forgotten(known)),
         batch,
@@ -186,7 +186,7 @@ def next_liveness(
     table = _table(result, now)
     for said in (previous, reports):
         if said is not None and "started_at" in said.column_names:
-            known_since = said["started_at"].take(places(table, said))
+            known_since = said["started_at"].take(positions(table, said))
             table = _with(table, "started_at", pc.coalesce(known_since, table["started_at"]))
     return table
 
@@ -259,7 +259,7 @@ def _known(table: pa.Table) -> pa.Table:
     columns = {name: pa.nulls(table.num_rows, WORKERS.field(name).type) for name in WORKERS.names}
     columns |= {name: table[name] for name in table.column_names if name in columns}
     for name in ("last_seen", "moved_at"):
-        columns[name] = rows.epoch_seconds(table[name])
+        columns[name] = rows.to_seconds(table[name])
     columns["status"] = pc.if_else(table["stale"], str(Status.UNPROVEN), table["status"])
     return pa.table(columns).cast(WORKERS)
 
@@ -273,7 +273,7 @@ def forgotten(table: pa.Table) -> Iterator[WorkerLiveness]:
         yield WorkerLiveness(**known)
 
 
-def merged_notes(
+def merge_forgotten(
     notes: Iterable[Mapping[bytes, bytes]], has: Callable[[str], bool]
 ) -> dict[bytes, bytes]:
     """Merge the notes of several tables on forgotten workers, of some topologies only."""
@@ -281,7 +281,7 @@ def merged_notes(
     return {_FORGOTTEN: json.dumps([one for one in noted if has(one[0][0])]).encode()}
 
 
-def moved_notes(table: pa.Table, secs: float) -> Mapping[bytes, bytes] | None:
+def move_forgotten(table: pa.Table, secs: float) -> Mapping[bytes, bytes] | None:
     """Return a table's metadata, with the times of forgotten workers moved by `secs` seconds."""
     noted: Mapping[bytes, bytes] | None = table.schema.metadata
     if noted is None or _FORGOTTEN not in noted:
@@ -290,7 +290,7 @@ def moved_notes(table: pa.Table, secs: float) -> Mapping[bytes, bytes] | None:
     return {**noted, _FORGOTTEN: _note(moved)}
 
 
-def remembering(schema: pa.Schema, result: Step) -> pa.Schema:
+def schema_with_forgotten(schema: pa.Schema, result: Step) -> pa.Schema:
     """Return a table's schema with a note of the workers without a row."""
     return schema.with_metadata({_FORGOTTEN: _note(result.forgotten)})
 
@@ -306,7 +306,7 @@ def _table(result: Step, now: float) -> pa.Table:
         name: found[name] for name in found.column_names if name in WORKER_LIVENESS.names
     }
     for name in ("last_seen", "moved_at"):
-        columns[name] = rows.times(found[name])
+        columns[name] = rows.to_timestamps(found[name])
     storm_ids = rows.one_array(found["storm_id"]).dictionary_encode()
     topologies = [topology_name(storm_id) for storm_id in storm_ids.dictionary.to_pylist()]
     columns["topology"] = pa.array(topologies, pa.string()).take(storm_ids.indices)
@@ -317,5 +317,5 @@ def _table(result: Step, now: float) -> pa.Table:
     columns["started_at"] = pa.nulls(found.num_rows, rows.TIMESTAMP)
     return pa.table(
         {name: columns[name] for name in WORKER_LIVENESS.names},
-        schema=remembering(WORKER_LIVENESS, result),
+        schema=schema_with_forgotten(WORKER_LIVENESS, result),
     )

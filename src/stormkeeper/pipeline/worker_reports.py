@@ -10,8 +10,8 @@ import pyarrow.compute as pc
 
 from stormkeeper.heartbeats.liveness import LivenessLimits, Status
 from stormkeeper.pipeline import rows
-from stormkeeper.pipeline.liveness_columns import WORKERS, is_same, numbers, places
-from stormkeeper.pipeline.worker_liveness import forgotten, judged, remembering
+from stormkeeper.pipeline.liveness_columns import WORKERS, is_same, numbers, positions
+from stormkeeper.pipeline.worker_liveness import forgotten, judge_workers, schema_with_forgotten
 
 #: One row per worker.
 WORKER_REPORTS: Final = pa.schema(
@@ -84,20 +84,22 @@ def next_reports(
     before = WORKER_REPORTS.empty_table() if previous is None else previous
     every = numbers(batch.num_rows)
     batch = batch.append_column("row", every)
-    result, pulses, _ = judged(_known(before), list(forgotten(before)), batch, limits, between)
+    result, pulses, _ = judge_workers(
+        _known(before), list(forgotten(before)), batch, limits, between
+    )
     newest = rows.where(pulses, pc.is_in(numbers(pulses.num_rows), result.taken))
-    now, at = result.rows, places(result.rows, newest)
-    was, read, is_new = before.take(places(now, before)), newest.take(at), pc.is_valid(at)
+    now, at = result.rows, positions(result.rows, newest)
+    was, read, is_new = before.take(positions(now, before)), newest.take(at), pc.is_valid(at)
     skipped, started_at = _since(was, now, period_secs)
     columns: dict[str, Any] = {name: now[of_worker] for of_worker, name in _OF_WORKER.items()}
     columns |= {
-        "received_at": rows.times(now["last_seen"]),
+        "received_at": rows.to_timestamps(now["last_seen"]),
         "completed": pc.if_else(is_new, read["completed"], was["completed"]),
         "bytes": pc.if_else(is_new, read["bytes"], was["bytes"]),
         "skipped": pc.if_else(is_new, skipped, was["skipped"]),
         "started_at": pc.if_else(is_new, started_at, was["started_at"]),
     }
-    schema = remembering(WORKER_REPORTS, result)
+    schema = schema_with_forgotten(WORKER_REPORTS, result)
     found = pa.table({name: columns[name] for name in schema.names}).cast(schema)
     # Workers without a readable pulse are remembered without a report.
     found = found.filter(pc.or_(is_new, pc.is_valid(was["storm_id"])))
@@ -109,7 +111,7 @@ def _known(reports: pa.Table) -> pa.Table:
     count = reports.num_rows
     columns = {name: pa.nulls(count, WORKERS.field(name).type) for name in WORKERS.names}
     columns |= {of_worker: reports[name] for of_worker, name in _OF_WORKER.items()}
-    columns["last_seen"] = rows.epoch_seconds(reports["received_at"])
+    columns["last_seen"] = rows.to_seconds(reports["received_at"])
     completed = pc.fill_null(reports["completed"], False)
     columns["status"] = pc.if_else(completed, str(Status.COMPLETED), str(Status.ALIVE))
     return pa.table(columns).cast(WORKERS)
@@ -118,7 +120,7 @@ def _known(reports: pa.Table) -> pa.Table:
 def _since(was: pa.Table, now: pa.Table, period_secs: float) -> tuple[Any, Any]:
     """Return estimates of the pulses skipped between two readings, and workers' start times."""
     uptime, last_seen = now["uptime_secs"].cast(pa.float64()), now["last_seen"]
-    passed = pc.subtract(last_seen, rows.epoch_seconds(was["received_at"]))
+    passed = pc.subtract(last_seen, rows.to_seconds(was["received_at"]))
     least = pc.max_element_wise(
         was["uptime_secs"].cast(pa.float64()), pc.subtract(passed, period_secs), skip_nulls=False
     )
@@ -132,7 +134,7 @@ def _since(was: pa.Table, now: pa.Table, period_secs: float) -> tuple[Any, Any]:
     skipped = pc.min_element_wise(skipped, pc.if_else(is_there, counted, None))
     skipped = pc.if_else(pc.is_valid(passed), pc.max_element_wise(skipped, 0), 0)
     started_at = pc.if_else(is_other, None, was["started_at"])
-    return skipped, pc.coalesce(started_at, rows.times(pc.subtract(last_seen, uptime)))
+    return skipped, pc.coalesce(started_at, rows.to_timestamps(pc.subtract(last_seen, uptime)))
 
 
 def next_rejected(recent: Callable[[], pa.Table | None], batch: pa.Table) -> pa.Table:

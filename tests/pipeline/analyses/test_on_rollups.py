@@ -9,7 +9,7 @@ from stormkeeper.pipeline.aggregation import COUNTED
 from stormkeeper.pipeline.analyses.trends import growing_heartbeats, saturating_components
 from stormkeeper.pipeline.analyses.workload import skewed_components, unusual_throughput
 from stormkeeper.pipeline.executor_counters import TIMES
-from stormkeeper.pipeline.rollups import longer, rollup, summed
+from stormkeeper.pipeline.rollups import merge_buckets, rollup, sum_changes
 
 pytestmark = [pytest.mark.slow, pytest.mark.spark]
 
@@ -35,7 +35,7 @@ def minutes():
     types = {"kind": pa.string(), "done": pa.float64(), **dict.fromkeys(COUNTED, pa.int64())}
     for name, type_ in types.items():
         columns[name] = pa.array(columns[name], type_)
-    return rollup(summed(pa.table(columns)))
+    return rollup(sum_changes(pa.table(columns)))
 
 
 def _change(second, component, task):
@@ -55,7 +55,7 @@ def _change(second, component, task):
 
 def test_what_was_counted_is_found(spark):
     by_minute = minutes()
-    ten = spark.createDataFrame(longer(by_minute, 10)).localCheckpoint()
+    ten = spark.createDataFrame(merge_buckets(by_minute, 10)).localCheckpoint()
     minute = spark.createDataFrame(by_minute)
     end = F.timestamp_seconds(F.lit(BEGAN + HOURS * 3600))
     found = (

@@ -122,7 +122,9 @@ def together(pieces):
     return pa.concat_tables(pieces())
 
 
-@pytest.mark.parametrize("question", questions.chosen(defaults()), ids=lambda one: one.rule)
+@pytest.mark.parametrize(
+    "question", questions.chosen_questions(defaults()), ids=lambda one: one.rule
+)
 def test_question_reads_the_same_rows_from_any_files(question, tmp_path):
     found = []
     for files in (1, 3):
@@ -178,7 +180,7 @@ def sizes(count, draw):
 def test_topologies_that_are_left_out_are_not_found(spark, tmp_path, monkeypatch, rule, rows):
     with store(tmp_path, TEN, clock=NOW.timestamp) as written:
         written.publish(origin(0), {TEN.name: table(TEN, rows(400, random.Random(5)))})
-    (question,) = (one for one in questions.chosen(defaults()) if one.rule == rule)
+    (question,) = (one for one in questions.chosen_questions(defaults()) if one.rule == rule)
     found, whole = Tables(tmp_path), replace(question, narrowed=together)
     asked = question.rows(found, NOW)
     monkeypatch.setattr(
@@ -202,7 +204,7 @@ def test_what_is_left_out_changes_no_answer(spark, tmp_path):
     }.items():
         session.conf.set(key, value)
     written(tmp_path, files=1)
-    asked = questions.chosen(defaults())
+    asked = questions.chosen_questions(defaults())
     assert len(asked) == 7
     for question in asked:
         found = Tables(tmp_path / question.query)
@@ -220,7 +222,7 @@ def test_a_healthy_cluster_asks_nothing_of_spark_each_minute():
     well = [{**row, "status": "alive"} for row in liveness()]
     now_and_then = [row for row in events() if row["event"] == "restarted"][:2]
     rows = {MINUTES: even, LIVENESS: well, EVENTS: now_and_then}
-    asked = questions.chosen(defaults())
+    asked = questions.chosen_questions(defaults())
     for spec, healthy in rows.items():
         pieces = partial(iter, [table(spec, healthy)])
         found = [one.narrowed(pieces).num_rows for one in asked if one.table == spec.name]
@@ -229,7 +231,9 @@ def test_a_healthy_cluster_asks_nothing_of_spark_each_minute():
 
 
 def test_scattered_late_workers_need_no_spark():
-    of_workers = [one for one in questions.chosen(defaults()) if one.table == LIVENESS.name]
+    of_workers = [
+        one for one in questions.chosen_questions(defaults()) if one.table == LIVENESS.name
+    ]
     for late, are_asked in ((2, False), (3, True)):  # of each node's six, on all servers
         rows = [
             {**row, "status": "dead" if number % 6 < late else "alive"}

@@ -54,7 +54,7 @@ def later(secs):
 
 
 def question(rule):
-    (found,) = (one for one in questions.chosen(defaults()) if one.rule == rule)
+    (found,) = (one for one in questions.chosen_questions(defaults()) if one.rule == rule)
     return found
 
 
@@ -97,8 +97,8 @@ def alerts(*rows):
 
 def test_all_rules_are_asked_unless_some_are_chosen():
     conf = {**defaults()}
-    assert [one.rule for one in questions.chosen(conf)] == conf["pipeline.analyses"]
-    chosen = questions.chosen({**conf, "pipeline.analyses": ["growth", "flapping"]})
+    assert [one.rule for one in questions.chosen_questions(conf)] == conf["pipeline.analyses"]
+    chosen = questions.chosen_questions({**conf, "pipeline.analyses": ["growth", "flapping"]})
     assert {one.rule for one in chosen} == {"growth", "flapping"}
 
 

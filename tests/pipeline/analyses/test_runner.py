@@ -97,9 +97,9 @@ def test_an_analysis_that_hangs_is_given_up_and_the_others_go_on(spark, tmp_path
     def endless(*_):
         return spark.range(1 << 60).select(F.sum(F.sin("id")).cast("string").alias("id"))
 
-    nodes, *_ = questions.chosen(defaults())
+    nodes, *_ = questions.chosen_questions(defaults())
     asked = [*(replace(nodes, rule=rule, ask=endless) for rule in ("x", "y")), nodes]
-    monkeypatch.setattr(runner, "chosen", lambda _: asked)
+    monkeypatch.setattr(runner, "chosen_questions", lambda _: asked)
     monkeypatch.setattr(runner, "_JOB_SECS", 3.0)
     sight = StatusTracker()
     one = watch_of(tmp_path, sight, **{"pipeline.analyses.secs": 0.2})

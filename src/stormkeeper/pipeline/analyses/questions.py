@@ -84,7 +84,7 @@ class Question:
         return self.narrowed(partial(found.pieces, self.table, since, until, self.columns))
 
 
-def chosen(conf: Conf) -> list[Question]:
+def chosen_questions(conf: Conf) -> list[Question]:
     """Return the questions that ``pipeline.analyses`` names."""
     rules = set(conf["pipeline.analyses"])
     return [question for question in _questions(conf) if question.rule in rules]

@@ -32,7 +32,7 @@ from stormkeeper.pipeline.analyses.alerts import (
     alert_changes,
     clear_times,
 )
-from stormkeeper.pipeline.analyses.questions import Rounds, chosen
+from stormkeeper.pipeline.analyses.questions import Rounds, chosen_questions
 from stormkeeper.pipeline.status import ROUND, StatusTracker
 from stormkeeper.rpc.leader_client import LeaderClient
 from stormkeeper.thrift.nimbus import AuthorizationException
@@ -131,7 +131,7 @@ class AnalysisRunner:
         for key, value in _SETTINGS.items():
             session.conf.set(key, value)
         session.sparkContext.setJobGroup(_JOBS, "analyses")  # this thread's jobs
-        questions = chosen(self._conf)
+        questions = chosen_questions(self._conf)
         self._status.record_rules([question.rule for question in questions])
         self._status.record_alerts(self._previous(), None)
         return Rounds(session, questions, clear_times(self._conf), self._look)
