@@ -42,7 +42,7 @@ said = {
     "environment": dict(os.environ),
     "nice": os.getpriority(os.PRIO_PROCESS, 0),
 }
-print("STARTED " + json.dumps(said), flush=True)
+print(f"STARTED {json.dumps(said)}\\n", end="", flush=True)  # in one write
 order = Path(overrides["stand.in.order"])
 while True:
     alive.touch()

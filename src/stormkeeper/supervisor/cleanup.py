@@ -37,10 +37,7 @@ class Needed(NamedTuple):
 class Cleanup:
     """A thread that removes unneeded files: at each `wake`, and regularly after the first.
 
-    Parameters
-    ----------
-    needed
-        Returns what is needed now; includes what is about to be created.
+    `needed` includes what is about to be created.
     """
 
     def __init__(
@@ -131,11 +128,6 @@ class CheckpointRemoval:
     """Removes checkpoints from this machine that the cluster's state names for removal.
 
     Nothing is removed while a worker here may use it, or while the cluster's state cannot be read.
-
-    Parameters
-    ----------
-    conf
-        The supervisor's configuration, with the default folder of checkpoints.
     """
 
     def __init__(

@@ -35,15 +35,7 @@ _OF_A_WORKER: Final = ("pids", "heartbeats", "tmp")
 
 
 class Directories:
-    """The folders of a supervisor.
-
-    Parameters
-    ----------
-    local
-        ``storm.local.dir``.
-    artifacts
-        Folder of files that outlive their workers.
-    """
+    """The folders of a supervisor, below ``storm.local.dir`` and in the logs' folder of artifacts."""
 
     def __init__(self, local: Path, artifacts: Path) -> None:
         self.local = local.absolute()
@@ -59,10 +51,7 @@ class Directories:
 
     @classmethod
     def from_conf(cls, conf: Mapping[str, Any]) -> "Directories":
-        """Return the folders of a configuration.
-
-        Raises `ConfigError` if a folder is in the home of a user without one.
-        """
+        """Return the folders of a configuration."""
         local = folder("storm.local.dir", conf["storm.local.dir"])
         chosen = conf["storm.log.dir"]
         logs = local / "logs" if chosen is None else folder("storm.log.dir", chosen)
@@ -86,10 +75,7 @@ class Directories:
         return self.artifacts(storm_id, port) / "worker.log"
 
     def make(self) -> None:
-        """Create the folders of a supervisor, and empty the temporary folder.
-
-        Raises `SupervisorError` if a folder cannot be created.
-        """
+        """Create the folders of a supervisor, and empty the temporary folder."""
         with _explained():
             for path in (
                 *(self.supervisor, self._code, self.packages, self.local_state, self._workers),
@@ -102,10 +88,7 @@ class Directories:
             _remove(left)
 
     def make_worker(self, worker_id: str, storm_id: str, port: int) -> Path:
-        """Create the folders of a launch, and return `worker`.
-
-        Raises `SupervisorError` if a folder cannot be created.
-        """
+        """Create the folders of a launch, and return `worker`."""
         path, artifacts = self.worker(worker_id), self.artifacts(storm_id, port)
         with _explained():
             artifacts.mkdir(parents=True, exist_ok=True)
@@ -117,11 +100,7 @@ class Directories:
         return path
 
     def note_process(self, worker_id: str, storm_id: str, port: int, pid: int) -> None:
-        """Write a launch's pid for operators, to ``pids/PID`` and ``worker.pid``.
-
-        No program relies on it, as a pid without its start time proves nothing. Raises
-        `SupervisorError` if it cannot be written.
-        """
+        """Write a launch's pid to ``pids/PID`` and ``worker.pid``, for operators alone."""
         with _explained():
             (self.worker(worker_id) / "pids" / str(pid)).touch()
             (self.artifacts(storm_id, port) / "worker.pid").write_text(f"{pid}\n")

@@ -41,15 +41,7 @@ _MODE: Final = 0o600
 
 
 class Launcher:
-    """Creates the files and commands of launches.
-
-    Parameters
-    ----------
-    conf
-        The supervisor's configuration.
-    next_start
-        Returns a greater number for each start of a worker.
-    """
+    """Creates the files and commands of launches."""
 
     def __init__(
         self,
@@ -70,12 +62,7 @@ class Launcher:
     ) -> WorkerCommand:
         """Create the folder of a launch, and return the worker's command.
 
-        Raises
-        ------
-        SupervisorError
-            The code is not here, or the disk does not take the files.
-        ConfigError
-            The topology's configuration is invalid.
+        Raises `SupervisorError` without the code or disk space, and `ConfigError`.
         """
         storm_id = assignment.storm_id
         root, manifest = self._code.unpacked(storm_id), self._code.manifest(storm_id)

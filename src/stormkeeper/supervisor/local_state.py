@@ -102,10 +102,7 @@ class LocalState:
         self._lock.close()
 
     def supervisor_id(self, address: str) -> str:
-        """Return this supervisor's id, the same at each start; a new id ends with `address`.
-
-        Raises `SupervisorError` if a new id cannot be written.
-        """
+        """Return this supervisor's id, the same at each start; a new id ends with `address`."""
         path = self._folder / _ID
         text = self._read(path)
         known = text.decode(errors="replace").strip() if text is not None else None
@@ -156,10 +153,7 @@ class LocalState:
         return {port: replace(slot, worker=None) for port, slot in saved.slots.items()}
 
     def save(self, slots: Mapping[int, SlotRecord]) -> None:
-        """Save the slots' records, by port, durably.
-
-        Raises `SupervisorError` if they cannot be written; then the old ones stay.
-        """
+        """Save the slots' records, by port, durably."""
         saved = _Slots(_VERSION, process_table.boot_id(), dict(slots))
         self._write(self._folder / _SLOTS, msgspec.json.encode(saved))
 

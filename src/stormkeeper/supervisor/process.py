@@ -69,8 +69,7 @@ class _Part(Protocol):
 def serve(conf: Conf, stop: StopSignals) -> int:
     """Run a supervisor until a signal; return the exit code. The workers go on.
 
-    Prints ``supervisor ready ID`` once it takes work. Raises `ConfigError` if the configuration is
-    invalid.
+    Prints ``supervisor ready ID`` once it takes work.
     """
     die_with_parent()
     configure_logging()

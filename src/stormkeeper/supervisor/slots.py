@@ -102,11 +102,6 @@ class Preparation:
     """The preparation of an assignment: first the code, then the environment.
 
     A step that fails, or is not answered in time, is retried after longer and longer pauses.
-
-    Parameters
-    ----------
-    requests
-        Numbers of requests.
     """
 
     def __init__(

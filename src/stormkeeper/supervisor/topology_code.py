@@ -107,10 +107,7 @@ class LocalTopologyCode:
             raise SupervisorError(f"the package of {storm_id} cannot be read: {error}") from error
 
     def conf(self, storm_id: str) -> dict[str, Any]:
-        """Return the configuration that was saved when the topology was submitted.
-
-        Raises `SupervisorError` if it is missing or invalid.
-        """
+        """Return the configuration that was saved when the topology was submitted."""
         try:
             data = (self._directories.code(storm_id) / _CONF).read_bytes()
             return msgspec.json.decode(decompress(data), type=dict[str, Any])

@@ -110,8 +110,8 @@ def fullest(readings: Iterable[BatchReading]) -> int:
 def stops_early(plan: str) -> bool:
     """Return whether an action with this plan (Spark's formatted text) may leave rows unread.
 
-    True if there is a limit above the batch, and between them no operator that reads all of its
-    input first.
+    That is so with a limit above the batch, unless an operator between reads all of its input
+    first.
     """
     above: list[tuple[int, str]] = []
     for line in plan.split("\n\n", 1)[0].splitlines():
@@ -152,13 +152,7 @@ def parsed(text: str, batch_rdd: int, own_action: int | None) -> list[BatchReadi
 
 
 class BatchReadings:
-    """Readings of ``foreachBatch`` functions, kept until Spark reports the ends of their batches.
-
-    Parameters
-    ----------
-    sessions
-        Returns the Spark sessions of the queries.
-    """
+    """Readings of ``foreachBatch`` functions, kept until Spark reports the ends of their batches."""
 
     def __init__(self, sessions: Callable[[], Sequence[SparkSession]]) -> None:
         self._sessions = sessions

@@ -68,13 +68,7 @@ class Owner(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Checkpoint:
-    """The claims in a checkpoint, on any of Spark's file systems.
-
-    Parameters
-    ----------
-    location
-        Folder or URL of the checkpoint.
-    """
+    """The claims in a checkpoint, a folder on any of Spark's file systems."""
 
     def __init__(self, spark: SparkSession, location: str) -> None:
         context: Any = spark.sparkContext
@@ -146,15 +140,8 @@ class Checkpoint:
 class Claims:
     """The claims of a worker's queries, by query id, or of a script, by checkpoint location.
 
-    Parameters
-    ----------
-    claims
-        By query id. A query without a claim runs without, as under `storm local`.
-    begin
-        Called before the first claim in a checkpoint; raises `ClaimedError` if the launch was taken
-        back.
-    is_gone
-        Whether the topology of an owner is known to be gone.
+    A query without a claim runs without, as under `storm local`. `begin` is called before the first
+    claim in a checkpoint, and raises `ClaimedError` if the launch was taken back.
     """
 
     def __init__(
@@ -296,18 +283,7 @@ class JobClaims:
     """The claims of a job: for each query of a topology, or for a plain script as a whole.
 
     A script's checkpoints are claimed when their queries start, and the script ends when a claim is
-    lost. A query without a fixed checkpoint needs no claim.
-
-    Parameters
-    ----------
-    checkpoint
-        Returns the checkpoint of a topology's query, by query id.
-    begin
-        Records that a launch is the first to claim a query's checkpoint.
-    is_gone
-        Whether the topology of an owner is known to be gone.
-    note
-        Reports a problem while the worker runs on.
+    lost. A query without a fixed checkpoint needs no claim. `note` reports a problem.
     """
 
     def __init__(

@@ -67,12 +67,7 @@ _PATIENCE_SECS = 5.0
 class ClusterLink:
     """Follows a topology's base, log levels and credentials, and writes reports in order.
 
-    Parameters
-    ----------
-    connect
-        Opens a session; called again after a failure.
-    on_log_config
-        Called with the topology's log levels, at first and at each change.
+    `connect` is called again after a failure.
     """
 
     def __init__(
@@ -248,12 +243,7 @@ class ClusterLink:
 class WorkerReports:
     """The worker's reports and questions to the cluster's state. Thread-safe.
 
-    Parameters
-    ----------
-    beat_of
-        Returns the heartbeat of a query's executors, by query id.
-    on_log_config
-        As for `ClusterLink`.
+    `beat_of` returns the heartbeat of a query's executors.
     """
 
     def __init__(

@@ -1,9 +1,8 @@
 """Writes the description of a script's topology, after running the whole script.
 
 ``python -m stormkeeper.worker.describe_script SCRIPT --to FILE [--session | --session-first]`` is
-the process that `stormkeeper.topology.describer` starts. It starts no query, calls no function of
-a component. Without ``--session`` the script gets no Spark session: Spark takes seconds to start,
-and most scripts of topologies do not need it. The exit code says what FILE holds: see `ExitCode`.
+the process that `stormkeeper.topology.describer` starts. It starts no query and calls no component.
+A Spark session takes seconds, and most topologies need none. `ExitCode` says what FILE holds.
 """
 
 from __future__ import annotations

@@ -267,15 +267,7 @@ class AppliedLevels:
 
 
 class LogLevels:
-    """Applies a topology's log levels in a thread, as the JVM may not answer.
-
-    Parameters
-    ----------
-    session
-        Returns the Spark session, None without one.
-    clock
-        Seconds since 1970.
-    """
+    """Applies a topology's log levels in a thread, as the JVM may not answer."""
 
     def __init__(
         self, session: Callable[[], SparkSession | None], clock: Callable[[], float] = time.time

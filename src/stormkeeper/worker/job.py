@@ -70,25 +70,11 @@ def read_package(folder: Path) -> UnpackedPackage:
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """A worker's job.
+    """A worker's job: the script, the slot that it names by node and port, and what to run of it.
 
-    Parameters
-    ----------
-    script
-        Topology or plain script; relative to the package, if any.
-    node
-        Id of the supervisor.
-    port
-        Names the slot.
-    queries
-        Ids of the queries to run; default: all.
-    claims
-        Of each query, by id.
-    package
-        Package from a supervisor. Then only queries with a claim run, and the worker follows the
-        topology's status and reports to the cluster's state.
-    alive
-        File that the worker touches as long as it makes progress.
+    With a `package`, from a supervisor, only queries with a claim run, and the worker follows the
+    topology's status and reports to the cluster's state. `script` is relative to the package.
+    Without one, `queries` selects, and all run by default. The `alive` file is touched on progress.
     """
 
     script: Path

@@ -184,10 +184,7 @@ class TopologyWorker:
         self._alive = AliveFile.from_conf(job.alive, conf, lambda: self._beater.beaten_at)
 
     def run(self) -> int:
-        """Run the script and all queries; return the exit code.
-
-        Raises `ConfigError` if the configuration of the queries is invalid.
-        """
+        """Run the script and all queries; return the exit code."""
         try:
             self._reports.start()
             self._log_rotation.start()

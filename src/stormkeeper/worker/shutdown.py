@@ -136,13 +136,7 @@ class Countdown:
 
 
 class BatchGate:
-    """Keeps batches from ``foreachBatch`` functions while closed.
-
-    Parameters
-    ----------
-    admits
-        Whether a batch may run, asked for each batch at the open gate.
-    """
+    """Keeps batches from ``foreachBatch`` functions while closed, or while `admits` refuses them."""
 
     def __init__(self, admits: Callable[[Any], bool] = lambda _: True) -> None:
         self._admits = admits
@@ -235,13 +229,7 @@ def _stop_one(query: StreamingQuery, deadline: float) -> None:
 
 
 class LiveQueries:
-    """Stops the running queries of all sessions of this process, or waits for their end.
-
-    Parameters
-    ----------
-    stopping
-        Whether the worker is asked to end.
-    """
+    """Stops the running queries of all sessions of this process, or waits for their end."""
 
     def __init__(self, events: QueryEvents, gate: BatchGate, stopping: Callable[[], bool]) -> None:
         self._events = events

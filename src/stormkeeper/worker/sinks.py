@@ -59,14 +59,8 @@ class Sink(NamedTuple):
 class FileSinks:
     """Records the options of this process's streaming writers, and refuses folders of other runs.
 
-    Parameters
-    ----------
-    on_start
-        Called with the checkpoint of each writer that starts, None if Spark chooses; may raise.
-    checkpoint
-        Chooses the checkpoint of a query that names none; None: Spark chooses.
-    started
-        Called after the start of a query with a chosen checkpoint; query None after a failure.
+    `checkpoint` may choose the checkpoint of a query that names none; then `started` gets the
+    query, or None after a failure. `on_start` gets the checkpoint of each writer and may raise.
     """
 
     def __init__(

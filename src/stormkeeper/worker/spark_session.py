@@ -98,10 +98,7 @@ class WorkerSession:
         return self._session if is_running(self._session) else None
 
     def get(self, asked: Mapping[str, Any] | None = None) -> SparkSession:
-        """Return the session; start a session with the `asked` settings if needed.
-
-        Raises `EngineError` if Spark does not start, or the start is cancelled.
-        """
+        """Return the session; start a session with the `asked` settings if needed."""
         with self._lock:
             if not is_running(self._session):
                 self._given = self._values(asked or {}, self._defaults(asked or {}))

@@ -146,15 +146,7 @@ class _Running:
 
 
 class TopologyRun:
-    """The running queries of a topology.
-
-    Parameters
-    ----------
-    stopping
-        Whether the worker is asked to stop.
-    on_end
-        Called with the id of each query that ends by itself, without an error.
-    """
+    """The running queries of a topology; `on_end` gets each that ends by itself, without an error."""
 
     def __init__(
         self,

@@ -58,10 +58,7 @@ def merged(
 def with_topology(
     conf: Conf, topology: Topology | None, *, keep: set[str] | frozenset[str] = frozenset()
 ) -> Conf:
-    """Return `conf` with the topology's own values, except for the keys to `keep`.
-
-    Raises `ConfigError` if a value is invalid.
-    """
+    """Return `conf` with the topology's own values, except for the keys to `keep`."""
     if topology is None:
         return conf
     values = {key: value for key, value in topology.conf.items() if key not in keep}
@@ -73,11 +70,7 @@ def with_topology(
 
 
 def read_overrides(file: Path) -> dict[str, Any]:
-    """Read a file of saved values, by key.
-
-    Raises `ConfigError` if it cannot be read or is no JSON object; the message leaves out the
-    content, which may be secret.
-    """
+    """Read a file of saved values, by key; errors leave out the content, which may be secret."""
     try:
         return msgspec.json.decode(file.read_bytes(), type=dict[str, Any])
     except OSError as error:
@@ -87,10 +80,7 @@ def read_overrides(file: Path) -> dict[str, Any]:
 
 
 def with_overrides(conf: Conf, values: Mapping[str, Any], *, keep: Collection[str] = ()) -> Conf:
-    """Return `conf` with saved values, except for the keys to `keep`.
-
-    Raises `ConfigError` if a value is invalid.
-    """
+    """Return `conf` with saved values, except for the keys to `keep`."""
     try:
         return conf.with_values({key: value for key, value in values.items() if key not in keep})
     except ConfigError as error:
@@ -98,10 +88,7 @@ def with_overrides(conf: Conf, values: Mapping[str, Any], *, keep: Collection[st
 
 
 def with_credentials(conf: Conf, credentials: Mapping[str, str]) -> Conf:
-    """Return `conf` with a topology's credentials.
-
-    Raises `ConfigError`, without the value, if a credential has the name of a key and is invalid.
-    """
+    """Return `conf` with a topology's credentials; errors leave out the value."""
     try:
         return conf.with_values(credentials)
     except ConfigError:
