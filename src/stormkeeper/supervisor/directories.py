@@ -35,7 +35,7 @@ _OF_A_WORKER: Final = ("pids", "heartbeats", "tmp")
 
 
 class Directories:
-    """The folders of a supervisor, below ``storm.local.dir`` and in the logs' folder of artifacts."""
+    """The folders of a supervisor: below ``storm.local.dir``, and the artifacts among the logs."""
 
     def __init__(self, local: Path, artifacts: Path) -> None:
         self.local = local.absolute()

@@ -152,7 +152,7 @@ def parsed(text: str, batch_rdd: int, own_action: int | None) -> list[BatchReadi
 
 
 class BatchReadings:
-    """Readings of ``foreachBatch`` functions, kept until Spark reports the ends of their batches."""
+    """Readings of ``foreachBatch`` functions, kept until Spark reports their batches' ends."""
 
     def __init__(self, sessions: Callable[[], Sequence[SparkSession]]) -> None:
         self._sessions = sessions

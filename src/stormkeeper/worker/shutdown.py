@@ -136,7 +136,7 @@ class Countdown:
 
 
 class BatchGate:
-    """Keeps batches from ``foreachBatch`` functions while closed, or while `admits` refuses them."""
+    """Keeps batches from ``foreachBatch`` functions while closed, or if `admits` refuses."""
 
     def __init__(self, admits: Callable[[Any], bool] = lambda _: True) -> None:
         self._admits = admits

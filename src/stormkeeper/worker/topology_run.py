@@ -146,7 +146,7 @@ class _Running:
 
 
 class TopologyRun:
-    """The running queries of a topology; `on_end` gets each that ends by itself, without an error."""
+    """The running queries of a topology; `on_end` gets queries that end without an error."""
 
     def __init__(
         self,
