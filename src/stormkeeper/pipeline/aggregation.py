@@ -16,8 +16,6 @@ import pyarrow.compute as pc
 
 from stormkeeper.pipeline.rows import one_array
 
-_LARGEST: Final = 2**63 - 1
-
 #: Combined keys stay below this, so that the product of two row counts fits.
 _MOST_NUMBERS: Final = 2**62
 

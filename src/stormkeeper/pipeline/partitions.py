@@ -84,12 +84,12 @@ class GrowthWarning:
     """Warns once that the cluster has outgrown the number of parts, fixed at the start."""
 
     def __init__(self) -> None:
-        self._is_said = False
+        self._is_logged = False
 
     def check(self, workers: int) -> None:
         """Log the warning if a part with so many workers is too large."""
-        if workers > _TOO_MANY and not self._is_said:
-            self._is_said = True
+        if workers > _TOO_MANY and not self._is_logged:
+            self._is_logged = True
             log.warning(
                 "the parts of statistics have grown to %d workers: restart the pipeline, which "
                 "then has a part for each %d workers, or set %s to more",

@@ -120,10 +120,10 @@ def judge_workers(
     found = _servers(servers, earliest, now)
     buried = _of_kind(batch, rows.TOMBSTONE)
     result = step(previous, remembered, pulses, buried, found, now=now, limits=limits)
-    return JudgedWorkers(_heard(result, found, read_last_pulses), pulses, now)
+    return JudgedWorkers(_apply_last_pulses(result, found, read_last_pulses), pulses, now)
 
 
-def _heard(
+def _apply_last_pulses(
     result: Step, servers: Mapping[str, ServerHorizon], read_last_pulses: ReadLastPulses
 ) -> Step:
     """Apply the last pulses of silent workers: a completed worker is not dead."""
@@ -132,14 +132,14 @@ def _heard(
     if not pc.any(is_silent).as_py():
         return result
     silent = result.rows.filter(is_silent)
-    said = read_last_pulses(silent, [name for name, server in servers.items() if server.reachable])
-    if not (said.completed or said.unread):
+    facts = read_last_pulses(silent, [name for name, server in servers.items() if server.reachable])
+    if not (facts.completed or facts.unread):
         return result
-    completed, unread = (_is_among(silent, workers) for workers in said)
+    completed, unread = (_is_among(silent, workers) for workers in facts)
     unread = pc.and_(unread, pc.equal(silent["status"], Status.DEAD))
-    heard = pc.if_else(unread, str(Status.UNPROVEN), silent["status"])
-    heard = rows.one_array(pc.if_else(completed, str(Status.COMPLETED), heard))
-    status = pc.replace_with_mask(status, rows.one_array(is_silent), heard)
+    judged = pc.if_else(unread, str(Status.UNPROVEN), silent["status"])
+    judged = rows.one_array(pc.if_else(completed, str(Status.COMPLETED), judged))
+    status = pc.replace_with_mask(status, rows.one_array(is_silent), judged)
     return result._replace(rows=_with(result.rows, "status", status))
 
 
@@ -184,9 +184,9 @@ def next_liveness(
         read_last_pulses=read_last_pulses,
     )
     table = _table(result, now)
-    for said in (previous, reports):
-        if said is not None and "started_at" in said.column_names:
-            known_since = said["started_at"].take(positions(table, said))
+    for source in (previous, reports):
+        if source is not None and "started_at" in source.column_names:
+            known_since = source["started_at"].take(positions(table, source))
             table = _with(table, "started_at", pc.coalesce(known_since, table["started_at"]))
     return table
 
