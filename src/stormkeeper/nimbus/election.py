@@ -28,6 +28,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Final
 
+from stormkeeper.daemon.periodic import FailureStreak
 from stormkeeper.state.leader_lock import Lock
 
 # --- events --------------------------------------------------------------------------------------
@@ -239,15 +240,13 @@ class _Pause:
 
     def __init__(self) -> None:
         self.until = -NEVER
-        self._failures = 0
+        self._streak = FailureStreak(FIRST_PAUSE_SECS, LONGEST_PAUSE_SECS)
 
     def failed(self, now: float) -> None:
-        secs = FIRST_PAUSE_SECS * 2.0 ** min(self._failures, 30)
-        self.until = now + min(secs, LONGEST_PAUSE_SECS)
-        self._failures += 1
+        self.until = now + self._streak.record()
 
     def succeeded(self) -> None:
-        self._failures = 0
+        self._streak.reset()
 
 
 class Election:

@@ -17,6 +17,7 @@ from typing import Any, Final, Self, assert_never
 
 from stormkeeper import paths
 from stormkeeper.blobs.sync import BlobSync
+from stormkeeper.daemon.periodic import FailureStreak
 from stormkeeper.errors import NoLeaderError, NotLeaderError, StateError, StateUnavailableError
 from stormkeeper.nimbus.election import (
     ConnectionChanged,
@@ -292,17 +293,17 @@ class LockQueue:
         self._state = state
         self._holder = str(nimbus).encode()
         self._clock = clock
-        self._failures = 0
+        self._failures = FailureStreak()
 
     def carry_out(self, instruction: StoreInstruction) -> StoreAnswer:
         """Carry out an instruction; returns the answer."""
         try:
             answer: StoreAnswer = self._done(instruction)
         except Exception as error:
-            self._failures += 1
+            self._failures.record()
             self._tell(instruction, error)
             return StoreFailed()
-        self._failures = 0
+        self._failures.reset()
         return answer
 
     def _done(self, instruction: StoreInstruction) -> StoreAnswer:
@@ -345,10 +346,9 @@ class LockQueue:
         if not isinstance(error, StateError):
             log.exception("a defect of Stormkeeper in the election, which goes on")
             return
-        is_told = self._failures & (self._failures - 1) == 0
         # The session logs itself that the store is away.
         is_away = isinstance(error, StateUnavailableError)
-        level = logging.WARNING if is_told and not is_away else logging.DEBUG
+        level = logging.WARNING if self._failures.should_log and not is_away else logging.DEBUG
         log.log(level, "election: %s failed: %s", type(instruction).__name__, error)
 
 

@@ -26,6 +26,7 @@ from stormkeeper.daemon.lifecycle import (
     raise_file_limit,
 )
 from stormkeeper.daemon.logs import configure_logging
+from stormkeeper.daemon.periodic import FailureStreak
 from stormkeeper.daemon.sockets import BACKLOG, address_of, is_loopback, listen
 from stormkeeper.errors import (
     BlobStorageError,
@@ -102,7 +103,7 @@ def serve(conf: Conf, stop: StopSignals, *, may_take_over: bool = False) -> int:
 
 
 def _connect(conf: Conf, stop: StopSignals) -> StormClusterState | None:
-    failures = 0
+    failures = FailureStreak()
     while not stop.stopped:
         trying: Future[StormClusterState] = Future()
         # In a thread: a stop does not wait for a hanging attempt.
@@ -114,8 +115,8 @@ def _connect(conf: Conf, stop: StopSignals) -> StormClusterState | None:
         try:
             return trying.result()
         except StateUnavailableError as error:
-            failures += 1
-            if failures & (failures - 1) == 0:
+            failures.record()
+            if failures.should_log:
                 log.warning("ZooKeeper is not reached, and is tried again: %s", error)
             stop.wait(_RETRY_SECS)
     return None

@@ -17,6 +17,7 @@ from typing import Final, assert_never
 from stormkeeper import paths
 from stormkeeper.blobs.sync import BlobSync
 from stormkeeper.blobs.sync_plan import Missing
+from stormkeeper.daemon.periodic import FailureStreak, PeriodicThread
 from stormkeeper.errors import NoNodeError, StateError, StormkeeperError
 from stormkeeper.nimbus.election import (
     Check,
@@ -160,15 +161,15 @@ class DiskWatch:
     ) -> None:
         self._find_fault = find_fault
         self._on_fault = on_fault
-        self._period_secs = period_secs
         self._hang_secs = hang_secs
         #: Why the disk takes no files, in one line; None if it does.
         self.fault: str | None = None
         self._is_reported = True
         self._looks = 0
         self._probe: Future[str | None] | None = None
-        self._closing = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="nimbus disk", daemon=True)
+        self._thread = PeriodicThread(
+            "nimbus disk", self.look, period_secs=period_secs, first_secs=period_secs, retried=()
+        )
 
     def start(self) -> None:
         """Probe the disk once, then at intervals in the thread."""
@@ -177,7 +178,7 @@ class DiskWatch:
 
     def close(self) -> None:
         """End without waiting for a hanging probe."""
-        self._closing.set()
+        self._thread.close(0.0)
 
     def look(self) -> None:
         """Probe the disk once, and report the result."""
@@ -222,10 +223,6 @@ class DiskWatch:
         except BaseException as error:
             probe.set_exception(error)
 
-    def _run(self) -> None:
-        while not self._closing.wait(self._period_secs):
-            self.look()
-
 
 #: Longest fetch of code in seconds; slow peers are given up long before.
 FETCH_SECS: Final = 600.0
@@ -263,7 +260,7 @@ class Candidate:
             storm, code, may_take_over=may_take_over, nimbus=nimbus, disk_fault=disk_fault
         )
         self._leader: LeaderClusterState | None = None
-        self._failures = 0
+        self._failures = FailureStreak()
 
     def carry_out(self, instruction: NimbusInstruction) -> NimbusAnswer:
         """Carry out an instruction; returns the answer."""
@@ -285,7 +282,7 @@ class Candidate:
         except Exception as error:
             self._log_failure("cannot find out whether this Nimbus may lead", error)
             return CheckFailed()
-        self._failures = 0
+        self._failures.reset()
         return found
 
     def _fetch(self) -> NimbusAnswer:
@@ -306,7 +303,7 @@ class Candidate:
             self._log_failure("cannot lead yet", error)
             self._disconnect()
             return NotifyFailed(is_unfit=not isinstance(error, StateError))
-        self._failures = 0
+        self._failures.reset()
         log.info("this Nimbus leads, epoch %d", lock.created)
         try:
             self._elected(leader)
@@ -332,7 +329,7 @@ class Candidate:
             leader.disconnect()
 
     def _log_failure(self, what: str, error: Exception) -> None:
-        self._failures += 1
+        self._failures.record()
         is_defect = not isinstance(error, StormkeeperError | OSError)
-        if self._failures & (self._failures - 1) == 0:
+        if self._failures.should_log:
             log.warning("%s: %s", what, error, exc_info=error if is_defect else None)

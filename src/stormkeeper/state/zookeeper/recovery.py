@@ -10,7 +10,6 @@ existing node is never replaced, as another session may own it by right.
 """
 
 import logging
-import random
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator
@@ -19,6 +18,7 @@ from typing import Any, Final
 
 from kazoo.protocol.states import ZnodeStat
 
+from stormkeeper.daemon.periodic import FailureStreak
 from stormkeeper.errors import (
     NoNodeError,
     StateAuthenticationError,
@@ -33,37 +33,11 @@ from stormkeeper.state.zookeeper.ensemble_connection import EnsembleConnection
 from stormkeeper.state.zookeeper.requests import Request, Watcher
 from stormkeeper.state.zookeeper.tree import Tree
 
-#: First pause, doubled each time, and the longest, in seconds.
-FIRST_PAUSE_SECS: Final = 1.0
-LONGEST_PAUSE_SECS: Final = 10.0
+#: First and longest pause after failures, in seconds.
+_PAUSES_SECS: Final = (1.0, 10.0)
 
 #: Paths in a log line.
 _NAMED: Final = 3
-
-
-class Failures:
-    """Counts failures in a row of an endless retry: the pause, and whether to log."""
-
-    def __init__(self) -> None:
-        self._in_a_row = 0
-
-    def failed(self) -> float:
-        """Count a failure, and return the pause before the next attempt, in seconds.
-
-        The pause is random, so that clients that failed together do not retry together.
-        """
-        longest = FIRST_PAUSE_SECS * 2.0 ** min(self._in_a_row, 30)
-        self._in_a_row += 1
-        return min(longest, LONGEST_PAUSE_SECS) * random.uniform(0.5, 1.0)
-
-    @property
-    def is_told(self) -> bool:
-        """Whether the newest failure is logged: the first, second, fourth, eighth and so on."""
-        return self._in_a_row & (self._in_a_row - 1) == 0
-
-    def forget(self) -> None:
-        """Record a success."""
-        self._in_a_row = 0
 
 
 class Registrations:
@@ -90,7 +64,7 @@ class Registrations:
         # Registrations that are missing in the newest session seen.
         self._missing: dict[str, None] = {}
         self._seen_session: int | None = None
-        self._failures = Failures()
+        self._failures = FailureStreak(*_PAUSES_SECS, jitter=0.5)
         self._retry_at = 0.0
         #: The session in which all were last made or tried.
         self.made_in: int | None = None
@@ -161,7 +135,7 @@ class Registrations:
             if session != self._seen_session:
                 self._seen_session = session
                 self._missing = dict.fromkeys(self._values)
-                self._failures.forget()
+                self._failures.reset()
             elif session == self.made_in and (not self._missing or self.due_secs()):
                 return
             wanted = list(self._missing)
@@ -198,10 +172,10 @@ class Registrations:
         if made:
             log.info("registered again: %s", _named(made))
         if not refusals:
-            self._failures.forget()
+            self._failures.reset()
             return
-        self._retry_at = time.monotonic() + self._failures.failed()
-        if self._failures.is_told:
+        self._retry_at = time.monotonic() + self._failures.record()
+        if self._failures.should_log:
             error = next(iter(refusals.values()))
             log.warning(
                 "not registered yet, and tried again: %s: %s",
@@ -268,7 +242,7 @@ class Recovery:
         self._tell = tell
         #: Number of failures by defects.
         self.defects = 0
-        self._failures = Failures()
+        self._failures = FailureStreak(*_PAUSES_SECS, jitter=0.5)
         # The session for which ``EVENTS_MISSED`` was last reported.
         self._told_in: int | None = None
         self._wake = threading.Event()
@@ -307,7 +281,7 @@ class Recovery:
             except BaseException as error:
                 self._failed(error)
             else:
-                self._failures.forget()
+                self._failures.reset()
 
     def _failed(self, error: BaseException) -> None:
         """Log a failure and wait; everything is retried."""
@@ -315,8 +289,8 @@ class Recovery:
             return
         is_defect = not isinstance(error, StateError)
         self.defects += is_defect
-        pause = self._failures.failed()
-        if self._failures.is_told:
+        pause = self._failures.record()
+        if self._failures.should_log:
             log.log(
                 logging.ERROR if is_defect else logging.WARNING,
                 "what the ZooKeeper session had is not back yet%s: %s",
