@@ -161,7 +161,7 @@ def test_pages_that_go_round_in_a_circle_break_the_protocol():
     with (
         ScriptedPacemaker(circling) as server,
         PacemakerClient(server.address, retries=0) as client,
-        pytest.raises(RemoteProtocolError, match="more changes after revision 0"),
+        pytest.raises(RemoteProtocolError, match="more changes follow revision 0"),
     ):
         read(client, None)
 
