@@ -48,13 +48,7 @@ class BlobSettings:
 
     @classmethod
     def from_conf(cls, conf: Conf) -> BlobSettings:
-        """Read them.
-
-        Raises
-        ------
-        ConfigError
-            A folder is in the home of a user who has none.
-        """
+        """Read them; raise `ConfigError` for a folder in the home of a user who has none."""
         local = folder("storm.local.dir", conf["storm.local.dir"])
         own = conf["blobstore.dir"]
         return cls(
@@ -73,17 +67,8 @@ class BlobSettings:
 class CodeDistributor:
     """The blobs of one Nimbus, with the calls for topologies' code. Safe for many threads.
 
-    Parameters
-    ----------
-    leader
-        Returns the leader's writes, None while this Nimbus does not lead.
-    submitted
-        Returns the ids of topologies that are being submitted here; see `BlobSync`.
-
-    Raises
-    ------
-    BlobStorageError
-        A folder cannot be used.
+    `leader` and `submitted` are those of `BlobSync`. Raises `BlobStorageError` if a folder is
+    unusable.
     """
 
     def __init__(
@@ -133,20 +118,12 @@ class CodeDistributor:
         self.sync.start()
 
     def folders(self) -> list[Path]:
-        """Return the folders that files are written to, and make missing ones again.
-
-        Raises
-        ------
-        BlobStorageError
-            A folder cannot be made.
-        """
+        """Return the folders that files are written to, and make missing ones again."""
         self.inbox.restore()
         return [*self.store.folders(), self.inbox.folder]
 
     def upload(self, topology_id: str, parts: Mapping[str, bytes | Path]) -> None:
-        """Publish a topology's code, all or nothing.
-
-        `parts` has the bytes, or a file with them, of each of `stormkeeper.blobs.keys.PARTS`.
+        """Publish a topology's code, all or nothing: bytes or a file for each of `keys.PARTS`.
 
         Raises
         ------
@@ -179,15 +156,10 @@ class CodeDistributor:
         *,
         is_repeated: bool = False,
     ) -> None:
-        """Publish a new version of a part of a topology's code; equal bytes make no new version.
+        """Publish a new version of a part of a topology's code, unless its bytes stay equal.
 
-        Parameters
-        ----------
-        change
-            Takes and returns all bytes of the part. Its exceptions pass, and nothing changes.
-        is_repeated
-            Whether an earlier try may have made the newest version. If no live Nimbus has that
-            version any more, as after a lost disk, the version here is changed.
+        `is_repeated`: an earlier try may have made the newest version. If no live Nimbus has that
+        version any more, as after a lost disk, the version here is changed.
 
         Raises
         ------
@@ -212,13 +184,7 @@ class CodeDistributor:
             self._publish(key, changed, base, settable=record.settable)
 
     def cleanup(self, topology_id: str) -> None:
-        """Delete the code of a topology; the other Nimbuses follow after the configured delay.
-
-        Raises
-        ------
-        BlobInUseError
-            The topology is active.
-        """
+        """Delete the code of a topology; raise `BlobInUseError` if the topology is active."""
         for key in keys.of_topology(topology_id):
             self.delete(key)
 

@@ -125,10 +125,9 @@ class NimbusPeer:
 
 
 class SupervisorPeer:
-    """A supervisor that has one part of a topology's code, as a `Peer`.
+    """A supervisor with one part of a topology's code, as a `Peer`, at its HTTP server for logs.
 
-    `address` is that of its HTTP server for logs. The supervisor sends nothing to a caller that
-    does not know the SHA-256 of the part.
+    It sends nothing to a caller that does not know the SHA-256 of the part.
     """
 
     def __init__(self, address: Address, storm_id: str, part: str, sha256: str) -> None:
@@ -202,8 +201,8 @@ def fetch(
     Raises
     ------
     PeerError
-        The peer failed, is too slow or has other bytes, or the blob is not wanted any more. The
-        file keeps the bytes so far if they may be useful.
+        The peer failed, is too slow or has other bytes, or the blob is not wanted any more. A
+        useful partial file stays.
     BlobStorageError
         The disk refused the bytes; the file is removed.
     """
@@ -277,9 +276,8 @@ def deliver(
 ) -> list[Path]:
     """Put the newest code of a topology into a folder, all or nothing; return the files.
 
-    The files are gathered in a hidden folder beside it, where a later call continues after a
-    failure; then that folder takes the place of `folder`. Only one process at a time may deliver to
-    a folder.
+    A hidden folder beside it gathers the files, survives a failure, and then takes its place. One
+    process at a time may deliver to a folder.
 
     Raises
     ------
@@ -287,10 +285,8 @@ def deliver(
         No Nimbus has ever had the code.
     PeerError
         No live Nimbus has a part of the code, or could send it.
-    BlobStorageError
-        The disk refused the bytes.
-    StateError
-        ZooKeeper could not be read.
+    BlobStorageError, StateError
+        The disk or ZooKeeper failed.
     """
     keys.check(topology_id)
     blobs = keys.of_topology(topology_id)

@@ -66,11 +66,9 @@ class Publisher:
             Another upload was published since this one began.
         BlobNotFoundError
             The blob was deleted meanwhile.
-        BlobStorageError
-            The disk refused it.
-        StateError
-            The version was not counted, or the blob is stored here and not announced yet. After
-            `OutcomeUnknownError` a version may be counted that no Nimbus has.
+        BlobStorageError, StateError
+            The disk or ZooKeeper failed: the blob may be stored and not announced yet, or, after
+            `OutcomeUnknownError`, a version counted that no Nimbus has.
         """
         key, draft = upload.key, upload.draft
         if upload.is_new and self.known(key) is not None:
@@ -83,15 +81,7 @@ class Publisher:
         return self._put(key, record, draft, before)
 
     def publish_settable(self, key: str, settable: bytes) -> BlobRecord:
-        """Publish a version with the bytes of the last one and another ``settable``.
-
-        Raises
-        ------
-        BlobNotFoundError
-            The blob does not exist, or its newest version is not here.
-        BlobExistsError, BlobStorageError, StateError
-            As `publish`.
-        """
+        """Publish the last version's bytes with another ``settable``; raises as `publish`."""
         base, known, before = self.base(key), self.known(key), self._store.get(key)
         if known is None:
             raise BlobNotFoundError(f"there is no blob {key}")

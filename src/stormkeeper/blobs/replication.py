@@ -41,11 +41,7 @@ def copies(blobs: Collection[str], entries: Mapping[str, BlobEntry]) -> int:
 
 
 def wanted(configured: int | None, nimbuses: int) -> int:
-    """Return how many copies are wanted.
-
-    `configured` is ``topology.min.replication.count``; `nimbuses` counts those that are alive and
-    can write to their disks.
-    """
+    """Return how many copies are wanted of `nimbuses` that are alive and can write."""
     return max(1, min(COPIES, nimbuses)) if configured is None else configured
 
 
@@ -70,13 +66,8 @@ def wait(
 ) -> Replication:
     """Wait until enough Nimbuses have a topology's code, and return how many have it.
 
-    `conf` is the topology's configuration over the cluster's. The longest wait is
-    ``topology.max.replication.wait.time.sec``; 0 and less mean no limit.
-
-    Raises
-    ------
-    StateError
-        ZooKeeper could not be read; `StateClosedError`: the session was closed.
+    `conf` is the topology's over the cluster's; at ``topology.max.replication.wait.time.sec`` 0 and
+    less there is no limit. Raises `StateError`.
     """
     configured = conf["topology.min.replication.count"]
     longest = conf["topology.max.replication.wait.time.sec"]

@@ -1,15 +1,11 @@
 """The blobs on a Nimbus's disk: each has a key, bytes, and a record of its contents.
 
 ``data/<sha256>`` has bytes; ``keys/<key>.json`` says which of them a blob has. Both are written
-under another name, synced, and renamed. So after any crash a blob is there in its newest version,
-or not at all, and a reader continues with the version that it opened. Equal bytes are stored once,
-and deleted when no blob has them.
+under another name, synced, and renamed, so after any crash a blob is there in its newest version or
+not at all. Readers continue with the version that they opened. Equal bytes are stored once.
 
-A disk can lose files while the process runs. `BlobStore.verify` drops blobs whose files are gone or
-have another size, `BlobStore.scrub` those with a wrong checksum: then they can be fetched again.
-
-Other names are ``….new``, a file being written, and ``<sha256>.part``, a partial fetch, which a
-later process continues.
+``….new`` is a file being written, ``<sha256>.part`` a partial fetch, which a later process
+continues.
 """
 
 from __future__ import annotations
@@ -52,13 +48,8 @@ _ANY: Final[Any] = object()
 class BlobStore:
     """The blobs in a folder that one process owns. Safe for many threads.
 
-    Opening it deletes unfinished uploads of an earlier process, and every blob whose bytes do not
-    match its record; each of those is logged.
-
-    Raises
-    ------
-    BlobStorageError
-        The folder cannot be used, or another process uses it.
+    Opening it deletes unfinished uploads and every damaged blob, with a line in the log. Raises
+    `BlobStorageError` if the folder cannot be used or belongs to another process.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -104,12 +95,8 @@ class BlobStore:
     def open(self, key: str) -> tuple[BlobRecord, BinaryIO]:
         """Return a blob's record and its bytes as a file, which the caller closes.
 
-        Raises
-        ------
-        BlobNotFoundError
-            There is no such blob.
-        BlobStorageError
-            The blob cannot be read. If its file is gone, the blob is dropped as by `verify`.
+        Raises `BlobNotFoundError`, or `BlobStorageError` for an unreadable blob; if its file is
+        gone, the blob is dropped as by `verify`.
         """
         try:
             with self._lock, storing(self.folder, f"read {key}"):
@@ -125,12 +112,8 @@ class BlobStore:
     def verify(self) -> list[str]:
         """Drop the blobs whose files are gone or have another size; return their keys.
 
-        Reads no file. Missing folders and records are written again if the disk allows it.
-
-        Raises
-        ------
-        BlobStorageError
-            The folder was replaced, and another process uses it.
+        Missing folders and records are written again. Raises `BlobStorageError` if the folder was
+        replaced and belongs to another process.
         """
         with self._lock:
             self._restore()
@@ -221,15 +204,10 @@ class BlobStore:
         *,
         expected: BlobRecord | None = _ANY,
     ) -> bool:
-        """Store a blob on the disk; return False if its record is not `expected`.
+        """Store a blob on the disk; return False if its record is not `expected` (None: no blob).
 
-        Parameters
-        ----------
-        draft
-            The blob's bytes, finished; the store takes or discards the file. None: the bytes are
-            here already, such as those of another version or of a dropped blob.
-        expected
-            The record to replace, None for no blob; any, by default.
+        `draft` has the blob's bytes, finished, and is consumed. None: the bytes are here already,
+        such as those of another version.
 
         Raises
         ------
@@ -271,10 +249,7 @@ class BlobStore:
     def delete(self, key: str, *, expected: BlobRecord | None = _ANY) -> bool:
         """Delete a blob and free its space; return False if its record is not `expected`.
 
-        Raises
-        ------
-        BlobStorageError
-            The disk failed: the blob may be there again after a restart.
+        After `BlobStorageError` the blob may be there again after a restart.
         """
         with self._lock:
             record = self._records.get(key)

@@ -1,12 +1,11 @@
 """Keeps a Nimbus's blobs in step with the cluster, in a thread that carries out `sync_plan`.
 
-A round begins when a watch fires: on the topologies, on the version counters of all blobs, or on
-the holders of awaited blobs. So new code is fetched as soon as a Nimbus has it. A period
-(``nimbus.code.sync.freq.secs``) covers changes that no watch reports.
+A watch begins a round: on the topologies, on the version counters of all blobs, or on the holders
+of awaited blobs. So new code is fetched as soon as a Nimbus has it. A period
+(``nimbus.code.sync.freq.secs``) covers everything else.
 
-Each round looks at the files first. A blob that the disk has lost is withdrawn in ZooKeeper and
-fetched again from another Nimbus or, if none has it, from a supervisor that runs its topology. A
-second thread verifies the checksums, slowly, an hour after the last time.
+A blob that the disk has lost is withdrawn in ZooKeeper and fetched from another Nimbus or, if none
+has it, from a supervisor that runs its topology. A second thread slowly verifies the checksums.
 """
 
 from __future__ import annotations
@@ -35,6 +34,7 @@ from stormkeeper.blobs.publisher import forget
 from stormkeeper.blobs.store import BlobStore
 from stormkeeper.blobs.sync_plan import BlobFetch, BlobSnapshot, Missing, SyncPlan
 from stormkeeper.conf import Address
+from stormkeeper.daemon.periodic import FailureStreak
 from stormkeeper.errors import (
     BadVersionError,
     BlobStorageError,
@@ -74,19 +74,19 @@ class PeerBackoff(Generic[Name]):
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._failures: dict[Name, int] = {}
+        self._streaks: dict[Name, FailureStreak] = {}
         self._until: dict[Name, float] = {}
 
     def failed(self, name: Name) -> float:
         """Let a peer rest, and return for how many seconds."""
-        failures = self._failures[name] = self._failures.get(name, 0) + 1
-        rest = min(LONGEST_REST_SECS, FIRST_REST_SECS * 2.0 ** min(failures - 1, 30))
+        streak = self._streaks.setdefault(name, FailureStreak(FIRST_REST_SECS, LONGEST_REST_SECS))
+        rest = streak.record()
         self._until[name] = self._clock() + rest
         return rest
 
     def worked(self, name: Name) -> None:
         """Forget a peer's failures."""
-        self._failures.pop(name, None)
+        self._streaks.pop(name, None)
         self._until.pop(name, None)
 
     def now(self) -> dict[Name, float]:
@@ -109,13 +109,11 @@ class BlobSync:
     leader
         Returns the leader's writes, None while this Nimbus does not lead.
     submitted
-        Returns the ids of topologies that are being submitted here, until they are in ZooKeeper.
-    answer_secs
-        Timeout of a peer's answer.
+        Returns the topologies that are being submitted here, until they are in ZooKeeper.
     scrub_secs
-        Time from the end of one check of all checksums to the next.
+        Time between two checks of all checksums.
     tidy
-        Called in each round, for periodic work of the owner.
+        Called in each round.
     """
 
     def __init__(
@@ -185,13 +183,8 @@ class BlobSync:
     def missing(self) -> dict[str, Missing]:
         """Return the topologies whose code is not completely here, as of now or later.
 
-        A Nimbus queues for leadership, and accepts it, only if nothing is missing but code that no
-        live Nimbus has (`Missing.lost`, with the last holders in `Missing.held_last_by`).
-
-        Raises
-        ------
-        StateError
-            ZooKeeper could not be read.
+        A Nimbus leads only if nothing is missing but code that no live Nimbus has. Raises
+        `StateError`.
         """
         return sync_plan.missing(self._look())
 
@@ -206,15 +199,7 @@ class BlobSync:
             return self._ended > begun
 
     def run_once(self) -> SyncPlan:
-        """Make a plan and carry it out; return the plan.
-
-        Raises
-        ------
-        StateError
-            ZooKeeper could not be read or written.
-        BlobStorageError
-            The disk failed.
-        """
+        """Make a plan and carry it out; raises `StateError` or `BlobStorageError`."""
         with self._rounds:
             self._begun += 1
             this = self._begun

@@ -1,10 +1,9 @@
 """Uploads and downloads of blobs in chunks, as Storm's clients and other Nimbuses make them.
 
-A transfer is a session of several calls; it ends when it is idle for too long
-(``nimbus.blobstore.expiration.secs``). A blob is visible only after its upload has finished. Of
-several uploads of one key, the first to finish is the blob; the others fail at their end. The bytes
-of an unfinished upload are deleted, also after a restart. A download continues with the version
-that it began with, even if the blob changes.
+A transfer is a session of several calls, which ends when idle for too long
+(``nimbus.blobstore.expiration.secs``). A blob is visible only after its upload has finished; of
+several uploads of one key, the first to finish wins. A download continues with its version even if
+the blob changes.
 """
 
 from __future__ import annotations
@@ -54,14 +53,7 @@ class _Session(Generic[T]):
 class TransferSessions(Generic[T]):
     """Sessions by id, each with a value. Safe for many threads; calls of one session are serial.
 
-    Parameters
-    ----------
-    name
-        What a session is, for messages: "upload".
-    idle_secs
-        Seconds without a call after which a session ends.
-    end
-        Called with the value of each session that ends.
+    `name` is for messages, such as "upload"; `end` is called with the value of each ended session.
     """
 
     def __init__(
@@ -85,12 +77,9 @@ class TransferSessions(Generic[T]):
         return len(self._sessions)
 
     def begin(self, make: Callable[[], T]) -> str:
-        """End idle sessions, begin a session, and return its id, which cannot be guessed.
+        """End idle sessions, begin a session, and return its unguessable id.
 
-        Raises
-        ------
-        CodeError
-            There are too many sessions.
+        Raises `CodeError` if there are too many.
         """
         self.expire()
         with self._lock:
@@ -105,14 +94,9 @@ class TransferSessions(Generic[T]):
 
     @contextmanager
     def using(self, session_id: str, *, last: bool = False) -> Iterator[T]:
-        """Give a session's value to one call at a time.
+        """Give a session's value to one call at a time; it ends after the `last` call, or an error.
 
-        The session ends after the `last` call, and when the call raises.
-
-        Raises
-        ------
-        TransferEndedError
-            There is no such session, or it has ended.
+        Raises `TransferEndedError` if there is no such session any more.
         """
         with self._lock:
             session = self._sessions.get(session_id)
@@ -237,12 +221,8 @@ class Uploads:
     def chunk(self, session: str, data: bytes) -> None:
         """Append the next bytes.
 
-        Raises
-        ------
-        TransferEndedError
-            There is no such upload.
-        BlobStorageError
-            The disk refused the bytes, or the blob is too large; the upload has ended.
+        Raises `TransferEndedError`, or `BlobStorageError` if the disk refuses them or the blob is
+        too large, which ends the upload.
         """
         with self._sessions.using(session) as upload:
             write_upload(upload.draft, data, self._most_bytes)
@@ -250,15 +230,9 @@ class Uploads:
     def finish(self, session: str) -> BlobRecord:
         """End an upload and publish its blob.
 
-        Raises
-        ------
-        TransferEndedError
-            There is no such upload.
-        BlobExistsError
-            Another upload of the blob finished since this one began.
-        BlobStorageError, StateError
-            The disk or ZooKeeper failed. After `OutcomeUnknownError`, or if the blob was stored
-            and not announced, it may appear later: look before trying again.
+        Raises `TransferEndedError`, `BlobExistsError` after another upload, or an error of the disk
+        or ZooKeeper: after `OutcomeUnknownError`, or if the blob was stored and not announced, it
+        may appear later.
         """
         with self._sessions.using(session, last=True) as upload:
             upload.draft.finish()
@@ -301,14 +275,7 @@ class Downloads:
     def begin(self, key: str, offset: int = 0) -> Download:
         """Begin to read a blob at a byte; an offset beyond the end means the end.
 
-        Raises
-        ------
-        BlobNotFoundError
-            There is no such blob here.
-        BlobStorageError
-            The blob cannot be read.
-        CodeError
-            There are too many downloads.
+        Raises `BlobNotFoundError`, `BlobStorageError`, or `CodeError` for too many downloads.
         """
         record, file = self._store.open(key)
         try:
@@ -323,12 +290,7 @@ class Downloads:
     def chunk(self, session: str) -> bytes:
         """Return the next bytes; none at the end, which ends the download.
 
-        Raises
-        ------
-        TransferEndedError
-            There is no such download.
-        BlobStorageError
-            The disk failed; the download has ended.
+        Raises `TransferEndedError`, or `BlobStorageError`, which ends it too.
         """
         with self._sessions.using(session) as file, storing(self._store.folder, "read a blob"):
             data = file.read(self._chunk_bytes)
@@ -348,14 +310,9 @@ class Downloads:
 class Inbox:
     """Files that Storm's clients upload before they submit a topology. Safe for many threads.
 
-    ``beginFileUpload`` answers with a location, which the submission names. An idle upload ends
-    (``nimbus.file.copy.expiration.secs``), and a file that is never submitted is deleted
+    The submission names the location of a file. An idle upload ends
+    (``nimbus.file.copy.expiration.secs``), and an unused file is deleted
     (``nimbus.inbox.jar.expiration.secs``).
-
-    Raises
-    ------
-    BlobStorageError
-        The folder cannot be used.
     """
 
     def __init__(
@@ -405,13 +362,7 @@ class Inbox:
                 draft.path.replace(self._path(location))
 
     def take(self, location: str) -> Path:
-        """Return an uploaded file, which the caller deletes.
-
-        Raises
-        ------
-        TransferEndedError
-            This folder has no such file.
-        """
+        """Return an uploaded file, which the caller deletes; raise `TransferEndedError` if none."""
         path = self._path(location)
         if str(path) != location or not path.is_file():
             raise TransferEndedError(

@@ -37,16 +37,8 @@ _NEW_ID: Final = (
 class Defect:
     """Damage in a checkpoint.
 
-    Parameters
-    ----------
-    text
-        What is wrong, with the file.
-    lost
-        What a repair loses; empty without a repair.
-    remove
-        The files whose removal repairs it.
-    new_id
-        Whether the query gets a new id, in ``metadata``.
+    `lost` is what a repair loses, empty without a repair; `remove` has the files to remove for it;
+    `new_id` gives the query a new id in ``metadata``.
     """
 
     text: str
@@ -68,10 +60,7 @@ def checkpoints(folder: Path) -> list[Path]:
 
 
 def check(checkpoint: Path) -> list[Defect]:
-    """Return the damage in a query's checkpoint, the folder with ``offsets`` and ``commits``.
-
-    Raises `OSError` for a file that cannot be read.
-    """
+    """Return the damage in a query's checkpoint, the folder with ``offsets`` and ``commits``."""
     offsets, commits = _log(checkpoint / "offsets"), _log(checkpoint / "commits")
     return [*_metadata(checkpoint / "metadata"), *_offsets(offsets, commits), *_commits(commits)]
 
@@ -79,8 +68,7 @@ def check(checkpoint: Path) -> list[Defect]:
 def mend(checkpoint: Path, defects: Sequence[Defect]) -> None:
     """Repair what can be repaired; no query may run on the checkpoint.
 
-    Files are moved into the folder ``mended`` beside them. Raises `OSError` for a file that cannot
-    be moved or written.
+    Files are moved into the folder ``mended`` beside them.
     """
     # Commits first: Spark takes a commit without its offsets for another query's.
     for file in sorted({file for defect in defects for file in defect.remove}):

@@ -1,9 +1,9 @@
 """Describes what a script defines, by running the script in a process of its own.
 
-A script may do anything while it runs: print, hang, exit, start threads. So the process has limits
-of time and size, and whatever the script has started ends with it. The process is a worker's
-(`stormkeeper.worker.describe_script`), so that the script meets the Spark session that it will
-have in the cluster; starting that module by its name keeps PySpark out of this one.
+A script may print, hang, exit or start threads, so the process has limits of time and size, and
+whatever it has started ends with it. The process is a worker's
+(`stormkeeper.worker.describe_script`), so that the script meets the Spark session of the cluster;
+starting that module by name keeps PySpark out of this process.
 """
 
 from __future__ import annotations
@@ -58,10 +58,9 @@ def describe(
 ) -> Description:
     """Return the description of what a script defines.
 
-    A script that does not import `Topology` is described without running it. Any other script runs
-    to its end, first without a Spark session. If it needs a session, it runs again in a new process
-    with a session that begins when the script asks for it or makes a `Topology`; if that is too
-    late, once more with a session that is there before the script begins.
+    A script that does not import `Topology` is not run. Any other one runs to its end, first
+    without a Spark session; then, if needed, with one that begins when the script asks for it or
+    makes a `Topology`; and if that is too late, with one from the beginning.
 
     Parameters
     ----------
@@ -75,8 +74,7 @@ def describe(
     Raises
     ------
     TopologyError
-        The script has a fault, takes too long or describes too much, or one of `py_files` is
-        missing.
+        The script has a fault, takes too long or describes too much, or a file is missing.
     MissingExtraError
         The script has to run, and PySpark is not installed.
     ChildError

@@ -55,20 +55,14 @@ class Description(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 
     Parameters
     ----------
-    version
-        `VERSION`.
     kind
-        "topology", or "script" for any other PySpark script. The queries of a script are unknown
-        before it runs, so it has no components and runs in one worker.
+        "script" for a PySpark script without a topology. Its queries are unknown before it runs, so
+        it has no components and runs in one worker.
     name
         The topology's, or that of the script's file.
-    conf
-        The topology's conf, as JSON.
-    needs_session
-        Whether the script needed a Spark session to run to its end.
-    session_first
-        Whether that session must exist before the script begins: something above the first Topology
-        needs it without asking, such as ``@udf("string")``.
+    needs_session, session_first
+        Whether the script needed a Spark session to run to its end, and whether before it begins,
+        as for ``@udf("string")`` above the first Topology.
     components
         In the order of definition, each after its inputs.
     queries, executors

@@ -1,9 +1,8 @@
-"""The plan of a topology: its queries, their executors, and the tasks; and the claims of launches.
+"""The plan of a topology: queries, executors and tasks; and the claims of launches.
 
 A query is a sink and everything that feeds it. An executor is a component in a query, with as many
 tasks as the component's parallelism. Tasks are numbered from 1 over the components sorted by id,
-then over their queries sorted by id. Everything follows from the topology or its description, so
-all processes number the same tasks.
+then over queries sorted by id, equally in all processes.
 """
 
 from __future__ import annotations
@@ -148,10 +147,9 @@ _FORM = re.compile(r"([0-9]{1,19})-([0-9]{1,19})-([0-9]{1,19})")
 class Claim(NamedTuple):
     """A launch of a query; the greatest claim wins.
 
-    A worker that was cut off may run on while its queries were launched elsewhere. So each worker
-    writes its claim to the query's checkpoint, and starts no batch after it has seen a greater
-    claim there. A leader assigns epoch and counter, each pair once. The supervisor counts the
-    starts of the worker's process there in `launch`, from 0.
+    A worker that was cut off may run on while its queries were launched elsewhere. So a worker
+    writes its claim to the checkpoint, and starts no batch after a greater claim. A leader assigns
+    epoch and counter; the supervisor counts the starts of the process there in `launch`, from 0.
     """
 
     epoch: int

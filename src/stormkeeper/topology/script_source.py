@@ -1,11 +1,10 @@
 """Checks the source of a script, without running it.
 
-A worker takes seconds to start Spark before it runs a script, but most faults show in the source
-within a tenth of a second: a missing module, an undefined input, a query that its bolt starts, a
-script that starts nothing.
+A worker takes seconds to start Spark before it runs a script, but most faults show in the source: a
+missing module, an undefined input, a query that its bolt starts, a script that starts nothing.
 
-A user cannot override a refusal. So a script is refused only if the worker would certainly refuse
-it, or end at once; whenever the source leaves that open, the script passes.
+A user cannot override a refusal, so only a script that the worker would certainly refuse, or that
+would end at once, is refused.
 """
 
 from __future__ import annotations
@@ -41,14 +40,8 @@ _CHECKPOINT = "checkpointlocation"
 def check(script: Path, py_files: Sequence[Path] = (), *, runs_here: bool = True) -> None:
     """Raise `TopologyError` for the first fault in a script's source, with the script and the line.
 
-    Parameters
-    ----------
-    py_files
-        Modules, and archives of modules, that the script can import besides those beside it and the
-        installed ones.
-    runs_here
-        Whether the script will find only what is installed here. Otherwise no missing module is a
-        fault.
+    `py_files` are modules and archives that come with it. Without `runs_here`, other modules may be
+    installed where it runs, so none is missing.
     """
     try:
         source = script.read_bytes()
@@ -99,10 +92,9 @@ def imports_topology(script: Path, py_files: Sequence[Path] = ()) -> bool:
 
 
 def names_checkpoints(script: Path, py_files: Sequence[Path] = ()) -> bool | None:
-    """Return whether the queries of a plain script name their checkpoints.
+    """Return whether a script's queries name checkpoints: all (True), none (False), or some (None).
 
-    True if the source, with its modules, names a checkpoint as often as it begins to write a
-    stream; False if it names none; None if it names some.
+    Compares how often the source names one with how often it begins to write a stream.
     """
     trees = _trees(script, py_files)
     if not trees:
@@ -396,8 +388,8 @@ _RUNNING = (
 def check_starts(script: Path, py_files: Sequence[Path] = ()) -> None:
     """Raise `TopologyError` for a script that certainly starts nothing; see `check`.
 
-    A worker ends each time at once that runs a module of functions, or a script without streaming.
-    A script with this package, with modules from elsewhere, or with computed names passes.
+    A worker of such a script ends at once, again and again. A script with this package, with
+    modules from elsewhere, or with computed names passes.
     """
     fault = _fault(script, py_files)
     if fault is not None:

@@ -34,22 +34,16 @@ class Topology:
     """A graph of spouts and bolts that run as streaming queries of PySpark.
 
     A spout returns a streaming DataFrame. A bolt takes the DataFrames of its inputs and returns
-    another one, or a ``DataStreamWriter``: such a bolt is a sink. Each sink and everything that
-    feeds it is one streaming query. A function's parameters are its inputs in order and, if
-    present, ``spark`` (the session) and ``conf`` (the configuration).
+    another one, or a ``DataStreamWriter``: then it is a sink. Each sink with everything that feeds
+    it is one streaming query. A function's parameters are its inputs in order and, if present,
+    ``spark`` (the session) and ``conf`` (the configuration).
 
     Parameters
     ----------
     name
         Letters, digits, and ``_ -`` after the first.
     conf
-        The topology's own keys, Storm's, and ``spark.*``. The command line (``-c key=value``)
-        overrides them.
-
-    Raises
-    ------
-    TopologyError
-        The name or the conf is invalid.
+        The topology's own keys, Storm's, and ``spark.*``; ``-c key=value`` overrides them.
 
     Examples
     --------
@@ -116,17 +110,8 @@ class Topology:
     ) -> Component | Callable[[Callable[..., Any]], Component]:
         """Make a function a spout: ``@topology.spout``, or with settings in parentheses.
 
-        Parameters
-        ----------
-        parallelism
-            Number of partitions of its rows, and of its tasks.
-        name
-            Its id; by default the function's name.
-
-        Raises
-        ------
-        TopologyError
-            The function cannot be a spout of this topology; the message says why.
+        `parallelism` is the number of partitions and of tasks, `name` the id, by default the
+        function's. Raises `TopologyError` with the reason.
         """
         if others or isinstance(function, Component | str):
             raise TopologyError(
@@ -144,19 +129,8 @@ class Topology:
     ) -> Callable[[Callable[..., Any]], Component]:
         """Make a function a bolt that reads from `inputs`: ``@topology.bolt(lines)``.
 
-        Parameters
-        ----------
-        inputs
-            Components of this topology, or their ids, in the order of the function's parameters.
-        parallelism
-            Number of partitions of its input, and of its tasks.
-        name
-            Its id; by default the function's name.
-
-        Raises
-        ------
-        TopologyError
-            The function cannot be a bolt of this topology; the message says why.
+        `inputs` are components or their ids, in the order of the function's parameters; otherwise
+        as `spout`. Raises `TopologyError` with the reason.
         """
         ids = [self._input(given) for given in inputs]
 
@@ -289,15 +263,10 @@ class ComponentDescription(msgspec.Struct, frozen=True, forbid_unknown_fields=Tr
 
 
 class Component:
-    """A spout or bolt, as its decorator returns it.
+    """A spout or bolt, as its decorator returns it; bolts name it as an input.
 
-    A bolt names components as inputs. Calling a component calls the user's function, so that users
-    can test the function. Attributes are those of `ComponentDescription`.
-
-    Raises
-    ------
-    TopologyError
-        The function cannot be called with these inputs.
+    A call calls the user's function, so that users can test it. Raises `TopologyError` if the
+    function does not take these inputs.
     """
 
     def __init__(
@@ -340,13 +309,8 @@ class Component:
     ) -> tuple[list[Any], dict[str, Any]]:
         """Return the positional and keyword arguments of a call.
 
-        `inputs` has a value for each of `Component.inputs`; `services` has the values of
-        `SERVICES`, which the function gets if it has such a parameter.
-
-        Raises
-        ------
-        TopologyError
-            The function has more or fewer parameters than there are inputs.
+        `inputs` has a value for each of `Component.inputs`; `services` has those of `SERVICES`, for
+        parameters with these names. Raises `TopologyError` for a wrong number of parameters.
         """
         positional: list[Any] = []
         keywords: dict[str, Any] = {}

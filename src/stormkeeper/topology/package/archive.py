@@ -79,19 +79,7 @@ _FILE_MODE: Final = 0o600
 
 @dataclass(frozen=True)
 class PackageContents:
-    """What goes into a package.
-
-    Parameters
-    ----------
-    name
-        The topology's name in the cluster; by default its own, or that of the code.
-    requirements
-        Pinned, as `requirements.Requirement.text`.
-    py_files, jars, wheels
-        Files that are included, in the order of use.
-    jvm_packages
-        Maven packages that Spark fetches, ``GROUP:NAME:VERSION``.
-    """
+    """What goes into a package; `name` defaults to the topology's, or that of the code."""
 
     code: PackagedCode
     description: Description
@@ -151,11 +139,7 @@ def versions() -> Versions:
 def write(file: BinaryIO, contents: PackageContents, made_with: Versions) -> PackageManifest:
     """Write a package to an empty, seekable file.
 
-    Raises
-    ------
-    TopologyError
-        A file cannot be read, or the package would be refused by its readers: it is too large, or
-        has an invalid name or list.
+    Raises `TopologyError` for an unreadable file, or for what readers would refuse.
     """
     files = contents.files()
     what = f"{contents.topology_name!r} cannot be packed"
@@ -228,12 +212,7 @@ def _add(archive: zipfile.ZipFile, name: str, mode: int, source: BinaryIO) -> Pa
 class Package:
     """A package with a valid manifest and description; the other files are not verified yet.
 
-    The file must be seekable and stay open.
-
-    Raises
-    ------
-    SerializationError
-        The file is not a package that this release reads; the message says why.
+    The file must stay open. Raises `SerializationError` with the reason.
     """
 
     def __init__(self, file: BinaryIO) -> None:
@@ -387,14 +366,8 @@ def _zip_errors() -> Iterator[None]:
 def unpack(file: BinaryIO, folder: Path) -> PackageManifest:
     """Unpack a package as `folder`, whole or not at all; return the manifest.
 
-    The parent folder must exist. A folder that another process has made meanwhile stays.
-
-    Raises
-    ------
-    SerializationError
-        The file is not a package.
-    OSError
-        The disk refused the files.
+    A folder that another process has made meanwhile stays. Raises `SerializationError` or
+    `OSError`.
     """
     package = Package(file)
     unfinished = Path(tempfile.mkdtemp(prefix=_UNFINISHED, dir=folder.parent))

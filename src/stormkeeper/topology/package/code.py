@@ -1,13 +1,11 @@
 """The code of a package: the files of a script, a folder or a wheel, and the script that runs.
 
-- **A script** brings the modules beside it that it imports, itself or through others, as far as its
-  source shows, and the ``requirements.txt`` beside it.
+- **A script** brings the modules beside it that it imports, itself or through others, and the
+  ``requirements.txt`` beside it.
 - **A folder** comes whole, except for ignored files. Its script is ``__main__.py``, else
-  ``topology.py``, else the only script at its top.
-- **A wheel** is unpacked into a folder. It must be pure, as it is not installed; any other wheel
-  can be a requirement. Its script is the ``__main__.py`` of its one package that has such a file.
-
-The script's source is checked here, before anything is sent.
+  ``topology.py``, else the only one at its top.
+- **A wheel** is unpacked, not installed, so it must be pure. Its script is the ``__main__.py`` of
+  its one package with such a file.
 """
 
 from __future__ import annotations
@@ -52,18 +50,8 @@ Ignored = Callable[[str, bool], bool]
 class PackagedCode:
     """The files of a topology, and the script that runs.
 
-    Parameters
-    ----------
-    root
-        The first folder in ``sys.path``.
-    script
-        In that folder or below.
-    files
-        All files, with the script.
-    name
-        Default name of the topology: that of the script, folder or wheel.
-    required
-        The text of the requirements, and where it is from; None without requirements.
+    `root` is the first folder in ``sys.path``, `name` the default name of the topology, `required`
+    the text of the requirements and where it is from.
     """
 
     root: Path
@@ -86,22 +74,10 @@ def collect(
     py_files: Sequence[Path] = (),
     required: tuple[str, str] | None = None,
 ) -> PackagedCode:
-    """Return the code of a script, a folder or a wheel.
+    """Return the code of a script, a folder or a wheel, with its source checked.
 
-    Parameters
-    ----------
-    folder
-        An empty folder for the files of a wheel; keep it as long as the result.
-    py_files
-        Modules, and archives of modules, that come with the code.
-    required
-        Replaces `PackagedCode.required`.
-
-    Raises
-    ------
-    TopologyError
-        The code cannot be sent, or its script has a fault: then the message begins with file and
-        line.
+    `folder` is empty, for the files of a wheel, and must be kept; `required` replaces the code's
+    own requirements. Raises `TopologyError`, with file and line of a fault.
     """
     if given.name in _PIPELINES or any((given / name).is_file() for name in _PIPELINES):
         raise TopologyError(f"{given}: {faults.PIPELINES}")
@@ -253,13 +229,8 @@ def _matches(pattern: str, path: str, name: str, is_folder: bool) -> bool:
 def walk(root: Path, ignored: Ignored, start: Path | None = None) -> Iterator[Path]:
     """Yield the files of a folder that are not ignored, sorted by name in each folder.
 
-    Patterns are relative to `root`; `start` is a folder in it to begin in.
-
-    Raises
-    ------
-    TopologyError
-        A folder cannot be read, or contains something that cannot be sent: a link to a folder or
-        out of `root`, a socket.
+    Patterns are relative to `root`; `start` is a folder in it. Raises `TopologyError` for something
+    that cannot be sent: a link to a folder or out of `root`, a socket.
     """
     folder = start or root
     try:

@@ -1,11 +1,9 @@
 """The Python environment of a topology: its identity, its pinned requirements, and their wheels.
 
-pip chooses the versions once, at the submission, as it would on a machine of the cluster: over
-PySpark, Stormkeeper and their requirements, and nothing else that is installed here. Nothing is
-installed for it; Python and system are those of this machine.
-
-Topologies with equal requirements share an environment. A supervisor names its folder by the
-identity, so any change of what would be installed, or of the Python below, gives another folder.
+At the submission, pip chooses the versions as on a machine of the cluster: over PySpark,
+Stormkeeper and their requirements, and nothing else that is installed here. Topologies with equal
+requirements share an environment; a supervisor names the folder by the identity, so any change of
+what would be installed, or of the Python below, gives another folder.
 """
 
 from __future__ import annotations
@@ -40,15 +38,7 @@ DIGITS: Final = 32
 
 
 class Base(msgspec.Struct, frozen=True):
-    """The Python and packages that an environment is built on.
-
-    Parameters
-    ----------
-    python, abi, platform
-        Such as ``3.11.7``, ``cpython-311-x86_64-linux-gnu`` and ``linux-x86_64``.
-    stormkeeper, pyspark
-        The installed versions, which no requirement can replace.
-    """
+    """The Python and packages that an environment is built on, which no requirement can replace."""
 
     python: str
     abi: str

@@ -70,25 +70,10 @@ class Versions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class PackageManifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The contents of a package, and how it is run.
 
-    Parameters
-    ----------
-    version
-        `VERSION`.
-    name
-        The topology's name in the cluster.
-    entry_point
-        The script that runs, below ``code/``. In a folder there it is a module of that package, as
-        with ``python -m``.
-    arguments
-        ``sys.argv`` of the script, without its name.
-    py_files, jars, wheels
-        Names of files, in the order of use.
-    jvm_packages
-        Maven packages that Spark fetches, ``GROUP:NAME:VERSION``.
-    requirements
-        Pinned, as `requirements.Requirement.text`.
-    files
-        All files but the manifest, sorted by name.
+    `entry_point` is the script below ``code/``; in a folder there it is a module of that package,
+    as with ``python -m``. `py_files`, `jars` and `wheels` are in the order of use, `jvm_packages`
+    are Maven's ``GROUP:NAME:VERSION``, `requirements` are pinned, and `files` has all files but the
+    manifest, sorted.
     """
 
     version: int

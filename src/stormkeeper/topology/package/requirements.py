@@ -1,9 +1,8 @@
-"""The requirements of a topology in a ``requirements.txt``: which lines can be sent, and how. Pure.
+"""The requirements of a topology: which lines of a ``requirements.txt`` can be sent. Pure.
 
 Every machine must install the same. So a line is a package by name, with versions, extras, markers
-and hashes as in pip, or an address with a fixed content: a file with its SHA-256, or a commit of a
-repository. Package indexes are configured on each machine and not sent, since an address may hold a
-password, and the cluster keeps what is sent.
+and hashes, or an address with fixed content: a file with its SHA-256, or a commit. Package indexes
+are set on each machine and not sent, since an address may hold a password.
 
 A requirement is *pinned* if it allows one version only. A package holds pinned ones only.
 """
@@ -55,19 +54,7 @@ _OPTIONS: Final = (
 
 @dataclass(frozen=True)
 class Requirement:
-    """One requirement.
-
-    Parameters
-    ----------
-    name
-        Normalized: lower case, with ``-`` only.
-    text
-        In one line with its hashes, always written in the same way.
-    is_pinned
-        Whether one version only is allowed.
-    line
-        The first line in its file, from 1.
-    """
+    """A requirement with its normalized name and its text in one line, always written the same."""
 
     name: str
     text: str
