@@ -50,7 +50,7 @@ class TestAConnectionThatIsAway:
             ensemble.suspend(one.session)
             until(lambda: one.told[-1] is None)
             ensemble.resume(one.session)
-            one.reign()
+            one.wait_to_lead()
         assert len(set(one.told) - {None}) == 1
         assert in_turn(one.told)
         assert other.told == []
@@ -61,7 +61,7 @@ class TestAConnectionThatIsAway:
         ensemble.suspend(one.session)
         until(lambda: one.told[-1] is None)
         ensemble.resume(one.session)
-        assert one.reign() is not former
+        assert one.wait_to_lead() is not former
         with pytest.raises(StateClosedError, match="disconnected"):
             former.active_storms(lambda: None)
 
@@ -71,12 +71,12 @@ class TestAConnectionThatIsAway:
         other.stand()
         ensemble.suspend(one.session)
         ensemble.end_session(one.session)
-        other.reign()
+        other.wait_to_lead()
         ensemble.resume(one.session)
         until(lambda: one.is_queued)
         assert not one.elector.is_leader
         other.elector.remove_from_leader_lock_queue()
-        one.reign()
+        one.wait_to_lead()
         assert in_turn(one.told)
 
     def test_who_queues_meanwhile_queues_when_it_is_back(self, memory, ensemble, nimbus):
@@ -85,7 +85,7 @@ class TestAConnectionThatIsAway:
         one.elector.add_to_leader_lock_queue()
         assert not one.elector.is_leader
         ensemble.resume(one.session)
-        one.reign()
+        one.wait_to_lead()
 
     def test_who_leaves_meanwhile_is_out_when_it_is_back(self, memory, ensemble, nimbus):
         one, other = nimbus(memory), nimbus(memory)
@@ -94,7 +94,7 @@ class TestAConnectionThatIsAway:
         ensemble.suspend(one.session)
         one.elector.remove_from_leader_lock_queue()
         ensemble.resume(one.session)
-        other.reign()
+        other.wait_to_lead()
         assert not one.is_queued
 
     def test_the_lease_ends_if_the_store_is_silent(self, memory, nimbus):
@@ -123,7 +123,7 @@ class TestAConnectionThatIsAway:
         finally:
             del network.sync_path
             back.set()
-        one.reign()
+        one.wait_to_lead()
         assert len(set(one.told) - {None}) == 1
 
 
@@ -138,7 +138,7 @@ class TestLostAnswers:
         ensemble.resume(one.session)
         until(lambda: one.is_queued)
         first.elector.remove_from_leader_lock_queue()
-        one.reign()
+        one.wait_to_lead()
         assert len(leader_lock.queue(one.session)) == 1
 
     def test_one_that_is_not_wanted_any_more_is_deleted(self, memory, ensemble, nimbus):
@@ -162,7 +162,7 @@ class TestLostAnswers:
         one.elector.remove_from_leader_lock_queue()
         until(lambda: one.session.connection is ConnectionState.SUSPENDED)
         ensemble.resume(one.session)
-        other.reign()
+        other.wait_to_lead()
         assert not one.is_queued
 
 
@@ -172,7 +172,7 @@ class TestByHand:
         former = one.lead()
         leader_lock.give_up(memory.open(), leader_lock.queue(one.session)[0])
         until(lambda: len(one.told) == 3)
-        one.reign()
+        one.wait_to_lead()
         assert in_turn(one.told)
         assert one.told[0] < one.told[-1]
         with pytest.raises(NotLeaderError):
@@ -183,7 +183,7 @@ class TestByHand:
         one.lead()
         other.stand()
         memory.open().set_data(leader_lock.queue(one.session)[0].path, b"revoked")
-        other.reign()
+        other.wait_to_lead()
         until(lambda: one.is_queued)
         assert not one.elector.is_leader
 
@@ -216,7 +216,7 @@ class TestTheNimbus:
             one.elector.remove_from_leader_lock_queue()
             until(lambda: one.told[-1] is None)
         assert in_turn(one.told)
-        assert set(threads) == {"nimbus reign"}
+        assert set(threads) == {"nimbus leadership"}
 
     def test_that_takes_long_to_begin_harms_nobody(self, memory, ensemble, nimbus):
         begun, go_on = threading.Event(), threading.Event()
@@ -234,7 +234,7 @@ class TestTheNimbus:
             ensemble.suspend(one.session)
             assert not one.elector.is_leader
             ensemble.end_session(one.session)
-            other.reign()
+            other.wait_to_lead()
             ensemble.resume(one.session)
             # It stops first, and then queues anew.
             assert one.told[-1] is not None
@@ -256,13 +256,13 @@ class TestTheNimbus:
             other.stand()
             one.elector.quit_election_for(0.0)
             assert begun.wait(DEADLINE_SECS)
-            other.reign()
+            other.wait_to_lead()
             other.elector.remove_from_leader_lock_queue()
             until(lambda: leader_lock.queue(other.session) == [])
             assert len(one.told) == 2
         finally:
             go_on.set()
-        one.reign()
+        one.wait_to_lead()
         assert in_turn(one.told)
 
     def test_that_fails_to_begin_leaves_it_to_another(self, memory, nimbus, caplog):
@@ -295,7 +295,7 @@ class TestTheFirstRead:
 
         def recorded(name):
             def call(*arguments, **keywords):
-                if threading.current_thread().name == "nimbus reign":
+                if threading.current_thread().name == "nimbus leadership":
                     calls.append(name)
                 return getattr(session, name)(*arguments, **keywords)
 
@@ -309,7 +309,7 @@ class TestTheFirstRead:
         one.stand()
         calls.clear()
         other.elector.remove_from_leader_lock_queue()
-        one.reign()
+        one.wait_to_lead()
         # Once to see whether it may lead, and once when it does.
         until(lambda: calls.count("sync_path") == 2 and calls[-1] == "get_children")
         assert calls[0] == "sync_path"
@@ -339,7 +339,7 @@ class TestTopologiesOfJava:
         other = nimbus(memory, Shelf([TOPOLOGY]))
         other.stand()
         one.elector.remove_from_leader_lock_queue()
-        other.reign()
+        other.wait_to_lead()
 
     def test_who_waits_behind_a_java_nimbus_does_not_succeed_it(self, memory, nimbus, monkeypatch):
         """What it has submitted meanwhile is its own."""
@@ -353,7 +353,7 @@ class TestTopologiesOfJava:
         until(lambda: not one.is_queued)
         assert one.told == []
         java.delete_node(f"{paths.STORMS}/{TOPOLOGY}")
-        one.reign()
+        one.wait_to_lead()
 
 
 def test_code_that_cannot_be_copied_keeps_nobody_from_leading(memory, nimbus, monkeypatch):
@@ -407,7 +407,7 @@ class TestClosing:
         one.elector.close()
         assert one.told[-1] is None
         one.storm.disconnect()
-        other.reign()
+        other.wait_to_lead()
 
     def test_without_the_store_does_not_wait_for_calls_under_way(
         self, memory, ensemble, nimbus, monkeypatch
@@ -451,7 +451,7 @@ class TestClosing:
         try:
             one.lead()
             one.elector.close()
-            assert "the thread nimbus reign still runs" in caplog.text
+            assert "the thread nimbus leadership still runs" in caplog.text
         finally:
             go_on.set()
 
@@ -468,7 +468,7 @@ def test_a_defect_ends_nothing(memory, nimbus, caplog):
 
     one = nimbus(memory, session=Interposed(session, sync_path=sync_path))
     one.lead()
-    for name in ("nimbus election", "nimbus reign"):
+    for name in ("nimbus election", "nimbus leadership"):
         assert f"a defect on the thread {name}" in caplog.text
 
 
@@ -480,4 +480,4 @@ def test_a_change_that_nobody_tells_is_found_all_the_same(memory, nimbus, monkey
     other.lead()
     one.stand()
     other.elector.remove_from_leader_lock_queue()
-    one.reign()
+    one.wait_to_lead()

@@ -41,7 +41,7 @@ def test_a_nimbus_with_an_empty_disk_queues_once_it_has_the_code(cluster, standi
     assert newcomer.code.sync.missing() == {}
     # It led so far.
     cluster.stop(holder)
-    assert one.reign().active_storms() == sorted([WC, OTHER])
+    assert one.wait_to_lead().active_storms() == sorted([WC, OTHER])
 
 
 def test_code_whose_holder_is_gone_keeps_nobody_from_leading(cluster, standing, caplog):

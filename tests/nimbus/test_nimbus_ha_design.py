@@ -48,7 +48,7 @@ class TestTheQueue:
         second.elector.remove_from_leader_lock_queue()
         until(lambda: not second.is_queued)
         first.elector.remove_from_leader_lock_queue()
-        third.reign()
+        third.wait_to_lead()
         assert second.told == []
 
     def test_a_leader_that_leaves_the_queue_releases_the_lock(self, store, nimbus):
@@ -57,7 +57,7 @@ class TestTheQueue:
         second.stand()
         first.elector.remove_from_leader_lock_queue()
         assert not first.elector.is_leader
-        second.reign()
+        second.wait_to_lead()
         until(lambda: first.told[-1] is None)
 
     def test_whoever_has_left_may_queue_again(self, store, nimbus):
@@ -65,10 +65,10 @@ class TestTheQueue:
         first.lead()
         second.stand()
         first.elector.remove_from_leader_lock_queue()
-        second.reign()
+        second.wait_to_lead()
         first.stand()
         second.elector.remove_from_leader_lock_queue()
-        first.reign()
+        first.wait_to_lead()
         assert first.told[0] < second.told[0] < first.told[-1]
 
     def test_a_leader_may_quit_for_a_while(self, store, nimbus):
@@ -77,7 +77,7 @@ class TestTheQueue:
         second.stand()
         first.elector.quit_election_for(0.5)
         assert not first.elector.is_leader
-        second.reign()
+        second.wait_to_lead()
         until(lambda: first.is_queued)
         assert not first.elector.is_leader
 
@@ -90,7 +90,7 @@ class TestTheAddresses:
         assert first.elector.leader_address() == first.address
         assert second.elector.leader_address() == first.address
         first.elector.remove_from_leader_lock_queue()
-        second.reign()
+        second.wait_to_lead()
         assert first.elector.leader_address() == second.address
 
     def test_without_a_leader_to_ask_for_it_is_an_error(self, store, nimbus):
@@ -111,7 +111,7 @@ class TestTheAddresses:
         other.elector.remove_from_leader_lock_queue()
         until(lambda: not other.is_queued)
         leader.elector.remove_from_leader_lock_queue()
-        unregistered.reign()
+        unregistered.wait_to_lead()
         addresses.append(unregistered.address)
         assert sorted(other.elector.all_nimbus_addresses()) == addresses
 
@@ -144,12 +144,12 @@ class TestTheCode:
         for shelf in (shelves[0], shelves[2]):
             shelf.storm_ids.add(TOPOLOGIES[0])
         first.elector.remove_from_leader_lock_queue()
-        third.reign()
+        third.wait_to_lead()
         until(lambda: second.is_queued)
         assert second.told == []
         assert shelves[1].fetches == [{TOPOLOGIES[0]}]
         third.elector.remove_from_leader_lock_queue()
-        second.reign()
+        second.wait_to_lead()
 
     def test_of_which_nobody_alive_has_any_is_done_without(self, store, nimbus):
         submit(store.open(), *TOPOLOGIES)
@@ -169,7 +169,7 @@ class TestALostConnection:
         second.stand()
         store.expire(first.session)
         assert not first.elector.is_leader
-        second.reign()
+        second.wait_to_lead()
         until(lambda: first.told[-1] is None)
         until(lambda: first.is_queued)
         with pytest.raises(NotLeaderError):
@@ -192,7 +192,7 @@ class TestALostConnection:
         former.activate_storm(TOPOLOGIES[0], StormBase("orders", TopologyStatus.ACTIVE, 1))
         second.stand()
         first.elector.remove_from_leader_lock_queue()
-        leader = second.reign()
+        leader = second.wait_to_lead()
         with pytest.raises(NotLeaderError):
             former.remove_storm(TOPOLOGIES[0])
         leader.deactivate_storm(TOPOLOGIES[0])
@@ -209,9 +209,9 @@ def test_nimbuses_come_and_go_as_they_like(store, nimbus):
         leader.activate_storm(storm_id, StormBase(storm_id, TopologyStatus.ACTIVE, 1))
     second.stand()
     first.close()
-    second.reign()
+    second.wait_to_lead()
     # One that has an empty disk catches up, and may lead.
     third = nimbus(store, shelves[2])
     third.stand()
     second.close()
-    assert third.reign().active_storms() == sorted(TOPOLOGIES)
+    assert third.wait_to_lead().active_storms() == sorted(TOPOLOGIES)

@@ -112,9 +112,9 @@ class Nimbus:
     def lead(self) -> LeaderClusterState:
         """Queue, and wait until it leads, and knows."""
         self.elector.add_to_leader_lock_queue()
-        return self.reign()
+        return self.wait_to_lead()
 
-    def reign(self) -> LeaderClusterState:
+    def wait_to_lead(self) -> LeaderClusterState:
         """Wait until it leads, and knows."""
         until(lambda: self.elector.is_leader and self.told and self.told[-1] is not None)
         assert self.leader is not None

@@ -1,4 +1,4 @@
-"""The pipeline's tables: Parquet files under one manifest, their writer, their readers, SQL.
+"""The pipeline's tables: Parquet files under a manifest, with writer, readers and SQL.
 
 ::
 

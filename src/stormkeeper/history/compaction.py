@@ -108,7 +108,7 @@ class Merge:
 
 
 class Compactor:
-    """Merges the files of one manifest after another, in its own thread."""
+    """Merges the files of successive manifests, in a separate thread."""
 
     def __init__(self, folder: Path, specs: Mapping[str, TableSpec], fan_in: int = FAN_IN) -> None:
         self._folder = folder
@@ -161,13 +161,13 @@ class Compactor:
             self._thread.start()
 
     def settle(self, deadline_secs: float) -> bool:
-        """Wait for running merges; returns whether they ended."""
+        """Wait for running merges; returns whether all ended."""
         if self._thread is not None:
             self._thread.join(deadline_secs)
         return self._thread is None or not self._thread.is_alive()
 
     def stop(self, deadline_secs: float) -> bool:
-        """Start no more merges, and wait for the running one; returns whether it ended."""
+        """Start no more merges, and wait for the running merge; returns whether the merge ended."""
         self._stopping.set()
         return self.settle(deadline_secs)
 

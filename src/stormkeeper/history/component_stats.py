@@ -55,7 +55,7 @@ _AVERAGES: Final = {
 
 
 def rollup_for(length: timedelta) -> str:
-    """Return the roll-up whose buckets suit a length of time."""
+    """Return the roll-up with buckets that suit a length of time."""
     return next(name for name, longest in _ROLLUPS if length <= longest)
 
 
@@ -271,7 +271,7 @@ def _sums(*, whole: bool) -> str:
 
 
 def _was_counted(database: HistoryDatabase, which: str, named: Sequence[Any]) -> bool:
-    """Return whether a topology may ever have been read, by its own, smaller table."""
+    """Return whether a topology may ever have been read, by the smaller table of topologies."""
     if not database.has("topology_stats"):
         return True
     rows = database.table("topology_stats")
@@ -279,7 +279,7 @@ def _was_counted(database: HistoryDatabase, which: str, named: Sequence[Any]) ->
 
 
 def _looks(database: HistoryDatabase, name: str) -> Iterator[datetime | None]:
-    """Yield times since which to read a table, the latest first; None: all of it."""
+    """Yield times since which to read a table, the latest first; None: the whole table."""
     latest = database.latest(name)
     if latest is not None:
         yield from (latest - back for back in _BACK)

@@ -49,7 +49,7 @@ _STORM_ID: Final = re.compile(r"(.+)-\d+-\d+")
 
 
 class HistoryDatabase:
-    """The tables of a pipeline as of now; close it as a context manager.
+    """The present tables of a pipeline; a context manager.
 
     `folder` is ``pipeline.tables.dir``.
 
@@ -107,7 +107,7 @@ class HistoryDatabase:
     def _rows(
         self, name: str, since: datetime | None = None, until: datetime | None = None
     ) -> tuple[str, Sequence[str]]:
-        """Return a SELECT of a table as it was written, and its columns."""
+        """Return a SELECT of a table as written, and the columns."""
         tables = self._with(name)
         columns = tables.manifest.tables[name].columns
         empty = ", ".join(f'NULL::{_TYPES[kind]} AS "{column}"' for column, kind in columns.items())
@@ -129,7 +129,7 @@ class HistoryDatabase:
         return self._with(name).manifest.interval_secs
 
     def latest(self, name: str) -> datetime | None:
-        """Return the time of a table's newest row, by its manifest; None without rows."""
+        """Return the time of a table's newest row, by the manifest; None without rows."""
         files = self._with(name).manifest.tables[name].files
         return max((file.latest for file in files if file.latest is not None), default=None)
 
@@ -165,7 +165,7 @@ class HistoryDatabase:
 
 
 def of_topology(given: str, *, is_id: bool) -> tuple[str, list[str]]:
-    """Return a condition on rows of a topology, by name or id, and its values.
+    """Return a condition on rows of a topology, by name or id, and the values.
 
     Files are sorted by name: a condition on the id alone would read all of them.
     """
@@ -181,7 +181,7 @@ def is_id(given: str) -> bool:
 
 
 def names_of(given: str) -> tuple[bool, ...]:
-    """Return what a word may be, in the order to try: False a topology's name, True its id."""
+    """Return meanings of a word, in the order to try: False a topology's name, True an id."""
     return (False, True) if is_id(given) else (False,)
 
 
@@ -204,7 +204,7 @@ _NAMED: Final = 8
 
 
 def meant(given: str, there: Sequence[str]) -> str:
-    """Return a suggestion of existing names for an unknown one.
+    """Return a suggestion of existing names for an unknown name.
 
     A part of a name, such as the host in a supervisor's id, suggests that name.
 
@@ -303,7 +303,7 @@ def held(total: str) -> str:
 
 
 def _of(column: str) -> str:
-    """Return a column's value for the executors of one component."""
+    """Return a column's value for the executors of a component."""
     if column in _SUMS:
         return held(f"sum({column})")
     if column in _WEIGHTS:

@@ -134,7 +134,7 @@ def alerts(
 
 
 def changes(database: HistoryDatabase, after: datetime) -> list[dict[str, Any]]:
-    """Return rows of ``alert_history``: what was noticed about alerts after a time."""
+    """Return rows of ``alert_history``: changes of alerts noticed after a time."""
     return database.query(
         f"SELECT * FROM {database.table('alert_history', after)}"
         ' WHERE "at" > ? ORDER BY "at", severity, since, id',

@@ -1,4 +1,4 @@
-"""A folder of tables: its manifest, its lock, and its leftover files.
+"""A folder of tables: manifest, lock, and leftover files.
 
 The manifest names the files of all tables and the commit that they belong to.
 """
@@ -84,7 +84,7 @@ class Entry(msgspec.Struct, frozen=True):
 
 
 class Manifest(msgspec.Struct, frozen=True):
-    """All tables of a folder as of one commit.
+    """All tables of a folder as of a commit.
 
     Attributes
     ----------
@@ -156,7 +156,7 @@ def stage(folder: Path, manifest: Manifest) -> None:
 
 
 def publish(folder: Path) -> None:
-    """Replace the manifest by the staged one, atomically."""
+    """Replace the manifest by the staged manifest, atomically."""
     (folder / _ASIDE).replace(folder / NAME)
 
 
@@ -173,7 +173,7 @@ KEY: Final = "pipeline.tables.dir"
 
 
 class TableFolder:
-    """A folder that must stay the same one.
+    """A folder that must stay the same.
 
     The first check makes a missing folder. A folder that later replaces it is refused.
     """
@@ -202,7 +202,7 @@ class TableFolder:
 
 
 def _identity(folder: Path) -> tuple[int, int] | None:
-    """Return what a folder keeps when it is moved; None without a folder."""
+    """Return the identity of a folder, which survives a move; None without a folder."""
     try:
         status = folder.stat()
     except FileNotFoundError:
@@ -212,7 +212,7 @@ def _identity(folder: Path) -> tuple[int, int] | None:
 
 @contextlib.contextmanager
 def sole_writer(folder: Path, key: str = KEY) -> Iterator[None]:
-    """Lock a folder for this process, making it if necessary.
+    """Lock a folder for this process, after making a missing folder.
 
     The system releases the lock when the process ends. `key` is the configuration key in errors.
 

@@ -52,7 +52,7 @@ class Retention:
 
 @dataclass(frozen=True, slots=True)
 class TableSpec:
-    """A table as its writer defines it.
+    """A table's definition.
 
     Parameters
     ----------
@@ -139,7 +139,7 @@ class TableSpec:
         return self.sorted(rows)
 
     def _column(self, given: pa.Field) -> pa.Field:
-        """Return a column as written: a dictionary if the rows have one."""
+        """Return a column as written: a dictionary stays a dictionary."""
         wanted = self.schema.field(given.name)
         is_dictionary = pa.types.is_dictionary(given.type) and given.type.value_type == wanted.type
         return given if is_dictionary and given.name not in self.order else wanted
@@ -152,7 +152,7 @@ class TableSpec:
 
 
 def _ascends(column: pa.ChunkedArray) -> bool:
-    """Return whether a column ascends: most batches have one time for all rows."""
+    """Return whether a column ascends: most batches have a single time for all rows."""
     if column.null_count:
         return False
     return bool(pc.all(pc.less_equal(column[:-1], column[1:])).as_py() is not False)
@@ -171,7 +171,7 @@ def new_path(name: str, version: int) -> str:
 def write(
     folder: Path, path: str, spec: TableSpec, parts: Iterable[pa.Table], level: int = 0
 ) -> DataFile:
-    """Write rows to a new file in one part or more; `level` counts their merges."""
+    """Write rows to a new file in parts; `level` counts the merges."""
     file = NewFile(folder, path, spec)
     for rows in parts:
         file.add(rows)
@@ -179,7 +179,7 @@ def write(
 
 
 class NewFile:
-    """A file that takes rows until it is finished; a caller that gives up removes it.
+    """A new file that takes rows until `finish`; a caller that gives up removes the file.
 
     `path` is relative to `folder`, the folder of the tables.
     """

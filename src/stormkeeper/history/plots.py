@@ -30,7 +30,7 @@ _DRAWN: Final = (
 
 
 def of_course(buckets: Sequence[dict[str, Any]], bucket_secs: int, title: str) -> str:
-    """Return drawings of rates, latencies and capacity, one below the other, without colours.
+    """Return drawings of rates, latencies and capacity, below each other, without colours.
 
     They are as wide as the terminal, or 80 columns without one. Figures that are missing or always
     0 are left out. `buckets` is a `component_stats.course` with at least one bucket; `title` is

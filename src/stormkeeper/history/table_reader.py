@@ -1,4 +1,4 @@
-"""``Tables``: the tables of a folder as of one commit, for any number of readers."""
+"""``Tables``: the tables of a folder as of a commit, for any number of readers."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _PATTERN: Final = re.compile(r"[][{}*?\\]")
 
 
 class Tables:
-    """The tables of a folder as of its newest commit; make another object for newer ones.
+    """The tables of a folder as of the newest commit; a newer commit needs another object.
 
     All results are of one moment. Files stay readable for at least five minutes after a newer
     commit; a longer read may lose them.

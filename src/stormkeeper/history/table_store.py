@@ -1,4 +1,4 @@
-"""``TableStore``: the one writer of a folder of tables."""
+"""``TableStore``: the only writer of a folder of tables."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ _CLOSE_SECS: Final = 5.0
 
 
 class TableStore:
-    """Writes the tables of a folder; close it as a context manager.
+    """Writes the tables of a folder; a context manager.
 
     Compaction and retention run beside it; commits put them into effect.
 
@@ -118,7 +118,7 @@ class TableStore:
             raise write_error(self._folder, error) from error
 
     def has(self, origin: Origin) -> bool:
-        """Return whether the newest commit is of this micro-batch: then it must not be repeated."""
+        """Return whether the newest commit is of this micro-batch, to skip a repetition."""
         found = manifest.load(self._folder)
         if found is None or found.origin != origin:
             return False
@@ -129,7 +129,7 @@ class TableStore:
     def read(
         self, name: str, since: datetime | None = None, schema: pa.Schema | None = None
     ) -> pa.Table | None:
-        """Return the rows of a table; None if it was never written.
+        """Return the rows of a table; None before the first write.
 
         A ``current`` table in one part has the metadata with which it was written. Of a log, files
         without rows since `since` are skipped; the others' earlier rows are included. `schema` may
@@ -160,7 +160,7 @@ class TableStore:
         return rows.replace_schema_metadata(parquet.metadata(self._folder, file))
 
     def settle(self, deadline_secs: float) -> bool:
-        """Wait for running merges; returns whether they ended. The next commit publishes them."""
+        """Wait for running merges, which the next commit publishes; returns whether all ended."""
         return self._compactor.settle(deadline_secs)
 
     def publish(self, origin: Origin, tables: Mapping[str, Rows]) -> int:
@@ -316,7 +316,7 @@ class _NewFiles:
                 self._files[spec.name].add(rows)
 
     def finish(self, name: str) -> None:
-        """Finish a table's file, if there is one."""
+        """Finish a table's file, if any."""
         if name in self._files:
             self.written[name] = self._files.pop(name).finish()
             # Otherwise a power failure may leave the manifest without files that it names.

@@ -1,4 +1,4 @@
-"""A topology's checkpoints: where they are, which topology continues from them, when they go; pure.
+"""A topology's checkpoints: folder, machines, continuation by other topologies, removal; pure.
 
 A folder of checkpoints belongs to one topology at a time. A topology that continues from another
 uses the same folder: nothing is copied or moved, so nothing is read twice or lost. A worker of the
@@ -39,7 +39,7 @@ _NAMED: Final = 5
 
 
 def begun(storm_id: str, name: str, conf: Mapping[str, Any]) -> Checkpoints:
-    """Return the checkpoints of a new topology, by its saved conf."""
+    """Return the checkpoints of a new topology, by the saved conf."""
     return Checkpoints(storm_id, storm_id, name, conf.get(DIR), bool(conf.get(SHARED)), {})
 
 
@@ -141,7 +141,7 @@ def _named(wanted: str, records: Mapping[str, Checkpoints]) -> Checkpoints:
 def abandoned(
     record: Checkpoints, queries: Iterable[str], supervisors: Collection[str]
 ) -> Checkpoints:
-    """Return checkpoints without those of some queries, which start anew on any machine.
+    """Return checkpoints without some queries, which start anew on any machine.
 
     If an abandoned checkpoint's machine comes back before the query is launched and gets the query,
     the query continues there as if nothing had been abandoned.
@@ -174,7 +174,7 @@ def abandoned(
 
 
 def host(record: Checkpoints, node: str) -> str:
-    """Return a supervisor's host name, if known, and its id."""
+    """Return a supervisor's host name, if known, and id."""
     name = (record.hosts or {}).get(node)
     return f"the machine of supervisor {node}" if name is None else f"{name} (supervisor {node})"
 
@@ -212,7 +212,7 @@ def ended(
 
 
 def removed(record: Checkpoints, supervisors: Collection[str]) -> Checkpoints:
-    """Return checkpoints with the supervisors that should remove them: of shared ones any.
+    """Return checkpoints with the supervisors that should do the removal: any, if shared.
 
     Supervisors that used shared ones come first: a writer may be left there.
     """
@@ -225,7 +225,7 @@ def removed(record: Checkpoints, supervisors: Collection[str]) -> Checkpoints:
 
 
 def is_removable(record: Checkpoints) -> bool:
-    """Return whether supervisors can remove checkpoints: they are on a disk."""
+    """Return whether supervisors can remove checkpoints: only from a disk."""
     return record.root is None or on_disk(record.root) is not None
 
 

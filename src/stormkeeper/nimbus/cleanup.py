@@ -1,4 +1,4 @@
-"""What outlives a removed topology: leftovers in ZooKeeper, checkpoints, and its id in the history.
+"""Remains of removed topologies: leftovers in ZooKeeper, checkpoints, and ids in the history.
 
 A topology's workers may still write heartbeats, errors and back-pressure when it goes, so these are
 removed ``nimbus.topology.blobstore.deletion.delay.ms`` later, together with its code
@@ -46,7 +46,7 @@ def gone_since(
 
 
 class Cleaner:
-    """Cleans while this Nimbus leads. `begin` and `end` are called alternately, on one thread.
+    """Cleans while this Nimbus leads. `begin` and `end` alternate on a single thread.
 
     `submitted` returns the ids of topologies that are being submitted here.
     """
@@ -112,7 +112,7 @@ EXPIRY_DOUBT_SECS: Final = 3600.0
 
 
 def every_base(storm: StormClusterState, leader: LeaderClusterState) -> dict[str, StormBase]:
-    """Return the bases of all topologies; raises `SerializationError` if one is unreadable."""
+    """Return all topologies' bases; raises `SerializationError` if a base is unreadable."""
     # This session's server may lag behind.
     storm.state.sync_path(paths.STORMS)
     names = leader.active_storms()
@@ -124,7 +124,7 @@ def every_base(storm: StormClusterState, leader: LeaderClusterState) -> dict[str
 
 
 class CheckpointRetention:
-    """Orders the removal of checkpoints whose retention is over.
+    """Orders the removal of checkpoints after the retention.
 
     `continued` returns the folders from which topologies are about to continue; `kept_secs` is None
     for ever.
@@ -214,7 +214,7 @@ class _Removed(msgspec.Struct, frozen=True):
 
 
 class RemovedTopologies:
-    """The topologies that this Nimbus has removed, in a file, as Storm's Nimbus keeps them.
+    """A file of the topologies that this Nimbus has removed, as in Storm.
 
     Only people read it, so an unreadable or unwritable file is logged and nothing more. Safe for
     many threads.

@@ -153,7 +153,7 @@ Event = (
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """Read the queue, and watch our lock and the one before; answered by `Looked`."""
+    """Read the queue, and watch our lock and the lock before; answered by `Looked`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +178,7 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Fetch:
-    """Copy topologies' code from Nimbuses that have it."""
+    """Copy topologies' code from other Nimbuses."""
 
     storm_ids: frozenset[str]
 
@@ -250,7 +250,7 @@ class _Pause:
 
 
 class Election:
-    """The state machine of one Nimbus. Not safe for threads.
+    """The state machine of a Nimbus. Not safe for threads.
 
     `handle` takes events and returns instructions. At most one instruction to the store and one to
     the Nimbus is open; its answer is the next event of that kind.
@@ -304,7 +304,7 @@ class Election:
 
     @property
     def is_over(self) -> bool:
-        """Whether, after `Withdraw`, the Nimbus does not lead and no request to it is open."""
+        """Whether, after `Withdraw`, the Nimbus does not lead and has no open request."""
         return not self._is_told and self._of_nimbus is None
 
     @property

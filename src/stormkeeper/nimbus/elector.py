@@ -1,10 +1,10 @@
 """Elects the leader among Nimbuses, by the queue of locks in the cluster state.
 
 `stormkeeper.nimbus.election` decides; an `Elector` has two threads that carry out. *nimbus
-election* calls the store, and each call ends by the store's own deadline. *nimbus reign* calls the
-Nimbus, which may block: the lease still ends, the lock is still kept or given up, and `is_leader`
-stays right. Any thread may run the state machine, under a mutex, so a blocked thread does not delay
-the news of a lost connection.
+election* calls the store, and each call ends by the store's own deadline. *nimbus leadership* calls
+the Nimbus, which may block: the lease still ends, the lock is still kept or given up, and
+`is_leader` stays right. Any thread may run the state machine, under a mutex, so a blocked thread
+does not delay the news of a lost connection.
 """
 
 import contextlib
@@ -59,15 +59,15 @@ UNREACHED_SECS: Final = 1.0
 
 
 class Elector:
-    """One candidate among the Nimbuses. Safe for many threads; `close` it.
+    """A candidate among the Nimbuses. Safe for many threads; must be closed.
 
     `elected` gets a `stormkeeper.state.storm.cluster.LeaderClusterState` when this Nimbus begins to
-    lead; if it raises, `deposed` is called and the lock given back. `deposed` is called when it
-    stops leading, for good or because the connection is lost; then the object is disconnected. Both
-    are called alternately, on the thread *nimbus reign*, and may block: until `deposed` returns,
-    this Nimbus does not lead again, and other Nimbuses wait at most half a minute. After an
-    interruption that the session survives, `elected` is called again with the same epoch
-    (``leader.fence.epoch``).
+    lead; if it raises, `deposed` is called and the lock given back. `deposed` is called when the
+    Nimbus stops leading, for good or because the connection is lost; then the object is
+    disconnected. Both are called alternately, on the thread *nimbus leadership*, and may block:
+    until `deposed` returns, this Nimbus does not lead again, and other Nimbuses wait at most half a
+    minute. After an interruption that the session survives, `elected` is called again with the same
+    epoch (``leader.fence.epoch``).
 
     Parameters
     ----------
@@ -102,8 +102,8 @@ class Elector:
         # Guards the election and the open instructions.
         self._changed = threading.Condition()
         self._closed = False
-        queueing = LockQueue(self._state, nimbus, clock)
-        reigning = Candidate(
+        lock_queue = LockQueue(self._state, nimbus, clock)
+        candidate = Candidate(
             storm,
             code,
             elected=elected,
@@ -112,8 +112,8 @@ class Elector:
             nimbus=nimbus,
             disk_fault=disk_fault,
         )
-        self._of_store = _Hand(queueing.carry_out)
-        self._of_nimbus = _Hand(reigning.carry_out)
+        self._of_store = _Hand(lock_queue.carry_out)
+        self._of_nimbus = _Hand(candidate.carry_out)
         self._registration = self._state.register(self._on_event)
         self._state.add_listener(self._on_connection)
         self._on_connection(self._state.connection)
@@ -121,7 +121,7 @@ class Elector:
             threading.Thread(target=self._run, args=[hand], name=name, daemon=True)
             for name, hand in (
                 ("nimbus election", self._of_store),
-                ("nimbus reign", self._of_nimbus),
+                ("nimbus leadership", self._of_nimbus),
             )
         ]
         for thread in self._threads:
@@ -287,7 +287,7 @@ ROUNDS: Final = 20
 
 
 class LockQueue:
-    """One Nimbus's place in the queue of locks. Each call ends by the store's deadlines."""
+    """A Nimbus's place in the queue of locks. Each call ends by the store's deadlines."""
 
     def __init__(self, state: ClusterState, nimbus: NimbusId, clock: Callable[[], float]) -> None:
         self._state = state
@@ -353,7 +353,7 @@ class LockQueue:
 
 
 def watched(line: list[Lock], session_id: int) -> list[Lock]:
-    """Return the locks to watch: the session's first lock, and the one before it.
+    """Return the locks to watch: the session's first lock, and the lock before.
 
     So changes further ahead or behind wake no Nimbus.
     """

@@ -1,4 +1,4 @@
-"""Health of a topology beside its status: running, starting, waiting, stuck or crashing; pure.
+"""Health of a topology beside the status: running, starting, waiting, stuck or crashing; pure.
 
 Two sources describe each worker: its supervisor's record, which covers workers that never beat, and
 its newest heartbeat. The record counts until the worker runs; then the heartbeat counts. A topology
@@ -74,7 +74,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """A worker's newest heartbeat; the age is None if it comes from a Java Pacemaker."""
+    """A worker's newest heartbeat; Java Pacemakers report no age."""
 
     activity: WorkerActivity
     age_secs: float | None
@@ -82,7 +82,7 @@ class Beat:
 
 @dataclass(frozen=True, slots=True)
 class WorkerHealth:
-    """Health of a worker: one of `STATES`, the reason, crashes in a row, and its queries."""
+    """Health of a worker: a state of `STATES`, the reason, crashes in a row, and queries."""
 
     state: str
     text: str = ""
@@ -131,7 +131,7 @@ def of_topology(
     found: Mapping[Slot, WorkerHealth],
     hosts: Mapping[str, str],
 ) -> TopologyHealth | None:
-    """Return a topology's health; None if it is being killed, rebalanced, or has completed.
+    """Return a topology's health; None while killed or rebalanced, or after completion.
 
     `sched_status` is None if this Nimbus does not know it; `hosts` are host names by supervisor id.
     """
@@ -185,7 +185,7 @@ def shortened(line: str) -> str:
 
 
 def ago(secs: float) -> str:
-    """Return a duration in its largest unit."""
+    """Return a duration in the largest unit."""
     for unit, name in ((86_400, "d"), (3_600, "h"), (60, "min")):
         if secs >= 2 * unit:
             return f"{secs / unit:.0f} {name}"

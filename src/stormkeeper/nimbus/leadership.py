@@ -1,4 +1,4 @@
-"""Leadership: what a Nimbus runs, and what its service may write, while the Nimbus leads."""
+"""Leadership: the duties and the writes of a Nimbus while the Nimbus leads."""
 
 from __future__ import annotations
 

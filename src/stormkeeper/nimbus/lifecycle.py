@@ -50,7 +50,7 @@ class Event(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """An event with its arguments.
+    """An event with arguments.
 
     `wait_secs` is the wait of a kill or a rebalance: as requested, or
     ``topology.message.timeout.secs``.
@@ -85,7 +85,7 @@ def after(storm_id: str, base: StormBase, command: Command) -> StormBase | None:
 
 
 def is_purged(base: StormBase) -> bool:
-    """Return whether a killed topology's checkpoints are removed with it."""
+    """Return whether a killed topology's checkpoints are removed, too."""
     asked = base.topology_action_options
     options = asked.kill_options if asked is not None else None
     return options is not None and bool(options.purge)
@@ -101,7 +101,7 @@ def unsaved_conf(base: StormBase) -> str | None:
 
 
 def conf_saved(base: StormBase) -> StormBase:
-    """Return the base after its conf changes were saved."""
+    """Return the base after saving the conf changes."""
     asked = base.topology_action_options
     if unsaved_conf(base) is None or asked is None or asked.rebalance_options is None:
         return base  # it is being killed by now, or another Nimbus was quicker
@@ -112,7 +112,7 @@ def conf_saved(base: StormBase) -> StormBase:
 
 
 def conf_refused(base: StormBase) -> StormBase:
-    """Return the base after its conf changes were refused: the rebalance is cancelled."""
+    """Return the base after the conf changes were refused: the rebalance is cancelled."""
     if unsaved_conf(base) is None:
         return base
     changed = copy.copy(base)
@@ -228,7 +228,7 @@ _CONF: Final = keys.PARTS[2]
 
 
 class ConfChanges:
-    """The changes that one Nimbus makes. Safe for many threads."""
+    """Saves conf changes on a Nimbus. Safe for many threads."""
 
     def __init__(self, code: CodeDistributor) -> None:
         self._code = code
@@ -237,7 +237,7 @@ class ConfChanges:
 
     @contextmanager
     def under_way(self, storm_id: str) -> Iterator[None]:
-        """Reserve a topology's change: `finish` leaves it alone during the block."""
+        """Reserve a topology's change: `finish` skips the topology during the block."""
         with self._lock:
             self._under_way.add(storm_id)
         try:
@@ -249,7 +249,7 @@ class ConfChanges:
     def save(
         self, storm_id: str, overrides: Mapping[str, Any], *, is_repeated: bool = False
     ) -> None:
-        """Save new values in a topology's conf; saving them again changes nothing.
+        """Save new values in a topology's conf; repeating the call changes nothing.
 
         Raises
         ------
@@ -266,7 +266,7 @@ class ConfChanges:
         log.info("%s: its conf is changed in %s", storm_id, ", ".join(sorted(overrides)))
 
     def finish(self, leader: LeaderClusterState, bases: Mapping[str, StormBase]) -> bool:
-        """Save what earlier leaders' rebalances left unsaved; returns whether a base changed."""
+        """Save conf changes that earlier leaders left unsaved; returns whether a base changed."""
         has_changed = False
         for storm_id, base in bases.items():
             overrides = unsaved_conf(base)

@@ -1,4 +1,4 @@
-"""A Nimbus's metrics for Prometheus, and its health, as pages."""
+"""Metrics for Prometheus and health of a Nimbus, as pages."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def pages(
 
 
 def unhealthy(status: ClusterStatus, period_secs: float, now: float) -> str | None:
-    """Return why a Nimbus is unhealthy; None if it is healthy."""
+    """Return why a Nimbus is unhealthy; None for a healthy Nimbus."""
     if status.epoch is None or status.last_round_at is None:
         return None
     ago = now - status.last_round_at

@@ -70,7 +70,7 @@ DRAIN_SECS: Final = 5.0
 
 
 def serve(conf: Conf, stop: StopSignals, *, may_take_over: bool = False) -> int:
-    """Run a Nimbus until it is asked to stop.
+    """Run a Nimbus until SIGTERM or SIGINT.
 
     Prints ``nimbus listening on HOST:PORT`` once clients are answered. Returns 0 after SIGTERM or
     SIGINT: first another Nimbus takes the lead, then calls in progress are answered. Returns 1 if
@@ -206,7 +206,7 @@ def _run(
         code.sync.on_loss = elector.recheck
 
         def is_next() -> bool:
-            """Return whether the lock is ours, and so whoever asks is sent to us."""
+            """Return whether our lock is first, so that other Nimbuses send clients here."""
             try:
                 return elector.leader_address() == nimbus_id
             except StateError:

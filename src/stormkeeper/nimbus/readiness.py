@@ -1,4 +1,4 @@
-"""What a Nimbus needs to lead: its own topologies, their code, and a writable disk.
+"""Conditions of leading: topologies of our own, complete code, and a writable disk.
 
 The list of topologies is ZooKeeper's, whatever is on the disk. A topology is Java's if its
 ``StormBase`` has no ``leader_epoch``: our leaders write that field (1000) into every record, and
@@ -71,7 +71,7 @@ class Readiness:
         self._logged: tuple[Checked, Mapping[str, Missing]] = (Checked(), {})
 
     def check(self) -> Checked:
-        """Check all topologies as they are now."""
+        """Check the present topologies."""
         # Includes the last leader's writes.
         self._storm.state.sync_path(paths.STORMS)
         foreign = frozenset() if self._may_take_over else foreign_to(self._storm.storm_bases())
@@ -83,7 +83,7 @@ class Readiness:
         return found
 
     def take_over(self, leader: LeaderClusterState) -> None:
-        """Mark Java's topologies as ours, so that the next leader finds them so."""
+        """Mark Java's topologies as ours, for this leader and the next."""
         for storm_id in foreign_to(leader.storm_bases()) if self._may_take_over else ():
             try:
                 # An update without changes writes the mark.
@@ -134,12 +134,12 @@ class Readiness:
 
 
 def foreign_to(bases: Mapping[str, StormBase]) -> frozenset[str]:
-    """Return the ids of topologies whose bases a Java Nimbus wrote last."""
+    """Return the ids of topologies that a Java Nimbus wrote last."""
     return frozenset(storm_id for storm_id, base in bases.items() if base.leader_epoch is None)
 
 
 class DiskWatch:
-    """Probes the disk of a Nimbus at intervals, on its own thread.
+    """Probes the disk of a Nimbus at intervals, on a separate thread.
 
     Parameters
     ----------

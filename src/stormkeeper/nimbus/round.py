@@ -1,4 +1,4 @@
-"""One round of a leader, pure: from what was read and remembered to actions.
+"""A leader's round, pure: from the cluster as read, and the memory, to actions.
 
 A round reads once, decides once, then writes. The memory has what no record has: since when this
 Nimbus watches each worker, deadlines on its own clock, claims that may have been given, and texts.
@@ -100,7 +100,7 @@ class Deadline:
 
 
 def left_secs(deadline_ms: int | None, wait_secs: float, *, now: float) -> float:
-    """Return how much of a wait is left, at most `wait_secs`; without a deadline it begins now."""
+    """Return the rest of a wait, at most `wait_secs`; without a deadline the wait begins now."""
     if deadline_ms is None:
         return wait_secs
     return min(max(0.0, deadline_ms / 1000 - now), wait_secs)
@@ -139,7 +139,7 @@ def _wait_secs(base: StormBase, default: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class RoundMemory:
-    """What a leader remembers between rounds; initially empty for each epoch."""
+    """A leader's memory between rounds; initially empty for each epoch."""
 
     watch: LivenessMemory = field(default_factory=LivenessMemory)
     due: Mapping[str, Deadline] = field(default_factory=dict)
@@ -150,7 +150,7 @@ class RoundMemory:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The result of a round; the next one is due at `next_round_at` at the latest."""
+    """The result of a round; the next round is due at `next_round_at` at the latest."""
 
     actions: tuple[Action, ...]
     memory: RoundMemory

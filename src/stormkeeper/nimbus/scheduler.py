@@ -53,7 +53,7 @@ _SETTLE_SECS: Final = 0.02
 
 
 class Scheduler:
-    """Schedules while this Nimbus leads. `begin` and `end` are called alternately, on one thread.
+    """Schedules while this Nimbus leads. `begin` and `end` alternate on a single thread.
 
     `clock` returns seconds since 1970 and never jumps. `on_removed` gets the id and owner of each
     removed topology.
@@ -267,9 +267,9 @@ class _Rounds:
         self._watched: set[str] = set()
 
     def check(self) -> None:
-        """Raise `NotLeaderError` if the leadership ended: the next one may have the same fence."""
+        """Raise `NotLeaderError` if the leadership ended: the next may have the same fence."""
         if self.thread.is_closing:
-            raise NotLeaderError("the reign is over, and nothing more is done in it")
+            raise NotLeaderError("this leadership ended, and its round with it")
 
     def watch_lists(self) -> None:
         """Watch the lists of topologies, assignments and supervisors unless watched already."""
@@ -280,7 +280,7 @@ class _Rounds:
     def watch_supervisors(
         self, supervisor_ids: Iterable[str], read: Mapping[str, SupervisorInfo]
     ) -> None:
-        """Watch supervisors' records; wake if one has reported a stopped worker since `read`."""
+        """Watch supervisors' records; wake if a worker was reported stopped since `read`."""
         for id_ in supervisor_ids:
             path = paths.supervisor(id_)
             if path not in self._watched:

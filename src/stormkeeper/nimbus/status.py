@@ -1,4 +1,4 @@
-"""The status of the cluster as a leading Nimbus sees it, for log, metrics and health."""
+"""The leading Nimbus's view of the cluster, for log, metrics and health."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _ACTION_NAMES: Final[Mapping[type[Action], str]] = {
 
 @dataclass(frozen=True)
 class ClusterStatus:
-    """An immutable snapshot of everything at one moment.
+    """An immutable snapshot of the status.
 
     Parameters
     ----------
@@ -59,7 +59,7 @@ class ClusterStatus:
 
 
 class StatusTracker:
-    """Keeps the current `ClusterStatus` and logs what changes in it.
+    """Keeps the current `ClusterStatus` and logs changes.
 
     Any thread may read `status`. `clock` returns seconds of a monotonic clock.
     """

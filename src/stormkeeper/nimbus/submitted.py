@@ -46,7 +46,7 @@ _REMEMBERED: Final = 16 * 1024 * 1024
 
 @dataclass(frozen=True)
 class Submitted:
-    """A topology as it was submitted; a package that is not ours has no description."""
+    """A topology as submitted; a foreign package has no description."""
 
     topology: StormTopology
     conf: Mapping[str, Any]
@@ -61,12 +61,12 @@ class Submitted:
 
     @cached_property
     def queries(self) -> tuple[str, ...]:
-        """The queries to run; a script is one query."""
+        """The queries to run; a script is a single query."""
         return () if self.description is None else self.description.query_ids
 
     @cached_property
     def executors(self) -> tuple[ExecutorDescription, ...]:
-        """The executors of the queries; a script is one executor."""
+        """The executors of the queries; a script is a single executor."""
         if self.description is None:
             return ()
         if self.description.kind == "script":
@@ -76,12 +76,12 @@ class Submitted:
 
     @property
     def is_script(self) -> bool:
-        """Whether its components are known only from a running worker."""
+        """Whether only a running worker knows the components."""
         return self.description is not None and self.description.kind == "script"
 
     @cached_property
     def components(self) -> Mapping[str, Component]:
-        """Its components by id."""
+        """The components by id."""
         executors, tasks = Counter[str](), Counter[str]()
         for executor in self.executors:
             executors[executor.component] += 1
@@ -113,13 +113,13 @@ class SubmittedCode:
         self._read: OrderedDict[str, _Read] = OrderedDict()
 
     def version(self, storm_id: str) -> tuple[str, ...] | None:
-        """Return the checksums of a topology's code; None if it is incomplete here."""
+        """Return the checksums of a topology's code; None if incomplete here."""
         records = [self._store.get(key) for key in keys.of_topology(storm_id)]
         found = tuple(record.sha256 for record in records if record is not None)
         return found if len(found) == len(records) else None
 
     def get(self, storm_id: str) -> Submitted | None:
-        """Return a submitted topology; None if its code is incomplete here.
+        """Return a submitted topology; None if the code is incomplete here.
 
         Raises
         ------
@@ -189,7 +189,7 @@ def commons(topology: StormTopology) -> dict[str, ComponentCommon]:
 
 
 def encode_conf(conf: Mapping[str, Any]) -> bytes:
-    """Return a saved configuration as Storm keeps it: JSON with gzip."""
+    """Return a saved configuration in Storm's form: JSON with gzip."""
     return gzip.compress(json.dumps(conf, sort_keys=True).encode(), mtime=0)
 
 
@@ -211,7 +211,7 @@ def decode_conf(data: bytes) -> dict[str, Any]:
 
 
 def topology_value(key: str, own: Mapping[str, Any]) -> Any:
-    """Return a value of a saved configuration, converted by its key.
+    """Return a value of a saved configuration, converted by the key's type.
 
     Raises
     ------

@@ -44,7 +44,7 @@ class TopologyCache:
     def topologies(
         self, snapshot: ClusterSnapshot, texts: Mapping[str, str]
     ) -> dict[str, CachedTopology]:
-        """Return the topologies of a snapshot, without those whose code is not here.
+        """Return the topologies of a snapshot whose code is on this Nimbus.
 
         Other topologies are dropped from the cache. `texts` are their present ``sched_status``.
         """

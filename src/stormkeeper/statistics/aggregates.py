@@ -79,7 +79,7 @@ class TopologyStatistics:
 
 @dataclass(frozen=True, slots=True)
 class WorkerSummary:
-    """A slot and its worker, with or without reports; Storm's ``WorkerSummary``.
+    """A slot and the worker, with or without reports; Storm's ``WorkerSummary``.
 
     `num_executors` includes Storm's own; `component_to_num_tasks` only if requested. `uptime_secs`
     is 0 without a report.
@@ -205,7 +205,7 @@ def component_page(
     *,
     include_sys: bool,
 ) -> ComponentPage:
-    """Return the page of a component; an empty one for Storm's own unless `include_sys`.
+    """Return the page of a component; an empty page for Storm's own unless `include_sys`.
 
     `window` is that of the rows of streams and executors.
 
@@ -252,7 +252,7 @@ def component_page(
 
 
 def workers(executors: Iterable[ExecutorReport], *, include_sys: bool) -> tuple[WorkerSummary, ...]:
-    """Return the workers of one topology's executors, by slot.
+    """Return the workers of a topology's executors, by slot.
 
     `include_sys` is whether tasks of Storm's own components count.
     """

@@ -1,4 +1,4 @@
-"""The newest report of each executor: a topology's assignment joined with its workers' heartbeats.
+"""The newest report of each executor: an assignment joined with the workers' heartbeats.
 
 Storm's workers report by task; the component of a task follows from the topology. Statistics stay
 the records from the heartbeats and are never changed.
@@ -27,7 +27,7 @@ Slot = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class Component:
-    """A component as its topology declares it; Storm's own components are bolts."""
+    """A component as declared; Storm's own components are bolts."""
 
     kind: Kind
     num_executors: int
@@ -36,7 +36,7 @@ class Component:
 
 @dataclass(frozen=True, slots=True)
 class ExecutorReport:
-    """An executor, its slot, and its newest report: uptime 0 and no `stats` without one."""
+    """An executor with slot and newest report; without a report, uptime 0 and no `stats`."""
 
     task_start: int
     task_end: int

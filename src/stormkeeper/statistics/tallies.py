@@ -1,4 +1,4 @@
-"""The arithmetic of Storm's statistics: what counts, how averages are weighed, capacity.
+"""The arithmetic of Storm's statistics: counts, weighed averages, capacity.
 
 The rules are Storm's:
 

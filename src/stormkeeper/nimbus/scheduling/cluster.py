@@ -26,7 +26,7 @@ class Crashes:
 
 @dataclass(frozen=True, slots=True)
 class Supervisor:
-    """A registered supervisor: its session in ZooKeeper is alive.
+    """A registered supervisor with a live session in ZooKeeper.
 
     Parameters
     ----------
@@ -57,7 +57,7 @@ class Supervisor:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """A worker as a leader ordered it.
+    """A worker as ordered by a leader.
 
     Parameters
     ----------
@@ -135,11 +135,11 @@ class Topology:
     text: str = ""
 
     def is_due(self, now: float) -> bool:
-        """Return whether its pending kill or rebalance is due."""
+        """Return whether a pending kill or rebalance is due."""
         return self.due_at is not None and self.due_at <= now
 
     def is_unclaimed(self, launch: Launch) -> bool:
-        """Return whether no checkpoint of a worker's queries was claimed when it was read."""
+        """Return whether no checkpoint of a worker's queries was claimed at the read."""
         return launch.tells_claims and self.claimed.isdisjoint(launch.queries)
 
     def holds_nothing(self, launch: Launch) -> bool:
@@ -149,7 +149,7 @@ class Topology:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
-    """A cluster at one moment.
+    """A snapshot of the cluster.
 
     Parameters
     ----------

@@ -80,7 +80,7 @@ def runs_packages(info: SupervisorInfo) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopologyFacts:
-    """Facts about a topology that its records do not have, with the field names of `Topology`."""
+    """Facts about a topology beyond the records, with the field names of `Topology`."""
 
     queries: tuple[str, ...]
     memory_mb: float
@@ -98,7 +98,7 @@ def topology_from_records(
     facts: TopologyFacts,
     due_at: float | None = None,
 ) -> Topology:
-    """Return a topology from its records and facts.
+    """Return a topology from records and facts.
 
     A topology is blocked if its assignment does not say which worker runs which query.
     """

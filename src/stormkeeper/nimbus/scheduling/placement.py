@@ -1,4 +1,4 @@
-"""Placement: free slots and memory of the supervisors, and which topology gets them first.
+"""Placement: free slots and memory of the supervisors, and the order of topologies.
 
 Capacity is taken evenly: from the supervisor with the fewest workers of the topology, then from the
 least used one, by its share of slots or memory, whichever is greater; then by name, so that the
@@ -33,7 +33,7 @@ _LAST = 1_000_000
 
 
 class Capacity:
-    """Free slots and memory, less what was taken.
+    """Free slots and memory of all supervisors.
 
     `held` are workers whose slots and memory are in use, also on lost supervisors. With `is_tight`
     the most used supervisor is filled first, so that more may fit, instead of evenly.
@@ -76,7 +76,7 @@ class Capacity:
 
     @property
     def most_memory_mb(self) -> float:
-        """The most free memory beside a free slot; 0 without one."""
+        """The most free memory beside a free slot; 0 without a slot."""
         free = (self._memory_mb[id_] for id_, ports in self._ports.items() if ports)
         return max(0.0, max(free, default=0.0))
 
@@ -173,7 +173,7 @@ class Capacity:
 
 @dataclass(slots=True)
 class Placement:
-    """The slots that a topology got, by the machine that its queries need (None: any)."""
+    """The slots that a topology got, by the machine that the queries need (None: any)."""
 
     fates: WorkerFates
     slots: dict[str | None, list[Slot]] = field(default_factory=dict)
@@ -181,7 +181,7 @@ class Placement:
 
     @property
     def given(self) -> int:
-        """Number of slots that it got."""
+        """Number of slots that the topology got."""
         return sum(map(len, self.slots.values()))
 
     @property
@@ -191,13 +191,13 @@ class Placement:
 
     @property
     def retained(self) -> list[Launch]:
-        """Lost and vacated workers whose queries got no other slot: they stay."""
+        """Lost and vacated workers that stay, as the queries got no other slot."""
         fates = self.fates
         gone = [*fates.lost, *fates.vacated]
         return [launch for launch in gone if fates.place_of(launch) not in self.slots]
 
     def take_one(self, capacity: Capacity) -> bool:
-        """Take one more slot; returns whether an allowed slot was free."""
+        """Take another slot; returns whether an allowed slot was free."""
         left = self.fates.most - self.given
         if left <= 0:
             return False

@@ -1,4 +1,4 @@
-"""The plan: the leader's whole decision about the cluster as it was read, and its actions.
+"""The plan: the leader's whole decision about the cluster as read, and the actions.
 
 Pure: no I/O, no memory, no clock. The same cluster always gives the same plan, in whatever order it
 was read. Actions state the desired result, so they are idempotent: once all are done, a plan of the
@@ -21,14 +21,14 @@ from stormkeeper.topology.plan import Claim
 
 @dataclass(frozen=True, slots=True)
 class Remove:
-    """Remove a topology, or what is left of one."""
+    """Remove a topology, or leftovers of a topology."""
 
     storm_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class Assign:
-    """Make these a topology's workers; all its other workers stop."""
+    """Make these a topology's workers; all other workers of the topology stop."""
 
     storm_id: str
     launches: tuple[Launch, ...]
@@ -36,7 +36,7 @@ class Assign:
 
 @dataclass(frozen=True, slots=True)
 class FinishRebalance:
-    """Give a topology the status and settings after its rebalance.
+    """Give a topology the status and settings after the rebalance.
 
     This is `stormkeeper.nimbus.lifecycle.Event.DO_REBALANCE`.
     """
@@ -75,7 +75,7 @@ Launches = Mapping[str, tuple[Launch, ...]]
 
 
 def plan(cluster: Cluster) -> tuple[Action, ...]:
-    """Return the actions in the order in which to carry them out.
+    """Return the actions, to be carried out in order.
 
     Due kills come first, then due rebalances: their workers are released, and a later plan places
     the queries again once all have stopped. Then topologies that need slots get free ones
@@ -131,7 +131,7 @@ def _is_over(topology: Topology, cluster: Cluster) -> bool:
 
 
 def _rebalanced(topology: Topology) -> Topology:
-    """Return a topology after its rebalance, with all workers released."""
+    """Return a topology after the rebalance, with all workers released."""
     memory_mb = topology.rebalanced_memory_mb
     return replace(
         topology,
@@ -213,7 +213,7 @@ def _next_counter(cluster: Cluster) -> int:
 
 
 def _launched(placed: Placement, counter: int, cluster: Cluster) -> tuple[list[Launch], int]:
-    """Return a topology's workers with its new slots, and the next counter."""
+    """Return a topology's workers with new slots, and the next counter."""
     fates = placed.fates
     new: list[tuple[Slot, tuple[str, ...]]] = []
     for node, slots in placed.slots.items():

@@ -48,7 +48,7 @@ _NAMED: Final = 3
 
 
 def status_text(placed: Placement, capacity: Capacity, cluster: Cluster) -> str:
-    """Return the text of a topology that should run, given that it got nothing more."""
+    """Return the text of a topology that should run, after placement."""
     topology = placed.fates.topology
     if topology.blocked is not None:
         return f"Waits: {topology.blocked}"
@@ -132,7 +132,7 @@ def _slots(number: int) -> str:
 
 
 def _host(node: str, topology: Topology, cluster: Cluster, port: int | None = None) -> str:
-    """Return a supervisor's host name; of a missing supervisor its last known one.
+    """Return a supervisor's host name; of a missing supervisor the last known name.
 
     With a `port`, only supervisors that have this slot are told apart by their ports.
     """

@@ -35,7 +35,7 @@ TO_RUN: Final = (TopologyStatus.ACTIVE, TopologyStatus.INACTIVE)
 
 
 class Reason(Enum):
-    """Why a worker stays where it is, for the topology's ``sched_status``."""
+    """Reasons for a worker to stay, for the topology's ``sched_status``."""
 
     #: Silent, and may be alive.
     UNPROVEN = auto()
@@ -63,7 +63,7 @@ class _Fate(Enum):
 
 @dataclass(slots=True)
 class WorkerFates:
-    """The fates of a topology's workers, and its queries that need a place.
+    """The fates of a topology's workers, and the queries that need a place.
 
     Parameters
     ----------
@@ -109,7 +109,7 @@ class WorkerFates:
         return node if node is not None and self._has_checkpoints(node) else None
 
     def tells_claims(self, queries: Collection[str]) -> bool:
-        """Return whether every launch of these queries so far records its claims."""
+        """Return whether every launch of these queries so far records claims."""
         if self.topology.is_shared:
             return False  # nothing depends on it
         before = [

@@ -1,4 +1,4 @@
-"""The liveness of each launched worker, from its heartbeats.
+"""The liveness of each launched worker, from heartbeats.
 
 The rules are those of `stormkeeper.heartbeats.liveness`, with two additions. A slot's pulses have
 the same path for each worker in it, so a pulse from before a launch says nothing about that launch;
@@ -38,7 +38,7 @@ from stormkeeper.topology.plan import Claim
 
 
 class Since(NamedTuple):
-    """Since when pulses belong to a launch, and since when this Nimbus watches for them."""
+    """Since when pulses belong to a launch, and since when this Nimbus watches for pulses."""
 
     launched: float
     looked: float
@@ -135,7 +135,7 @@ def _is_of_before(row: WorkerLiveness, launched: float) -> bool:
 def _beats(
     heartbeats: Heartbeats, workers: Iterable[WorkerId], now: float
 ) -> tuple[list[WorkerBeat], set[WorkerId]]:
-    """Return the workers' beats, and the workers whose age only an unread value would tell."""
+    """Return beats of workers, and workers with an age only in the unread value."""
     beats: list[WorkerBeat] = []
     unclear: set[WorkerId] = set()
     for worker in workers:

@@ -1,1 +1,1 @@
-"""Nimbus's Thrift service: groups of calls, and what they read, check and write."""
+"""Nimbus's Thrift service: groups of calls, with checks, views and pages."""

@@ -1,4 +1,4 @@
-"""Calls on blobs, for Storm's clients and for other Nimbuses; any Nimbus serves them.
+"""Calls on blobs, for Storm's clients and for other Nimbuses, on any Nimbus.
 
 Access control lists are stored and returned but not enforced while authentication is off, as in
 Storm by default.
@@ -58,12 +58,12 @@ class BlobCalls(CallGroup):
         )
 
     def beginCreateBlob(self, key: str, meta: SettableBlobMeta, /) -> str:
-        """Begin the upload of a new blob, and return its session."""
+        """Begin the upload of a new blob, and return the session."""
         with client_errors(key):
             return self._context.code.uploads.begin_create(key, _written(meta))
 
     def beginUpdateBlob(self, key: str, /) -> str:
-        """Begin the upload of a blob's next version, and return its session."""
+        """Begin the upload of a blob's next version, and return the session."""
         if keys.is_key(key) and keys.topology_of(key) is not None:
             self._record(key)
             raise AuthorizationException(
@@ -79,7 +79,7 @@ class BlobCalls(CallGroup):
             self._context.code.uploads.chunk(session, chunk)
 
     def finishBlobUpload(self, session: str, /) -> None:
-        """Complete an upload: the blob has its new version."""
+        """Complete an upload: the blob has the new version."""
         with client_errors():
             self._context.code.uploads.finish(session)
 
@@ -89,7 +89,7 @@ class BlobCalls(CallGroup):
             self._context.code.uploads.cancel(session)
 
     def getBlobMeta(self, key: str, /) -> ReadableBlobMeta:
-        """Return a blob's access list and its version, the CRC of its bytes."""
+        """Return a blob's access list and version, the CRC of the bytes."""
         record = self._record(key)
         return ReadableBlobMeta(settable_of(record), record.crc32c)
 

@@ -64,11 +64,11 @@ class LifecycleCalls(CallGroup):
         self._credentials_lock = threading.Lock()
 
     def killTopology(self, name: str, /) -> None:
-        """Kill a topology after its ``topology.message.timeout.secs``."""
+        """Kill a topology after ``topology.message.timeout.secs``."""
         self.killTopologyWithOpts(name, KillOptions())
 
     def killTopologyWithOpts(self, name: str, options: KillOptions, /) -> None:
-        """Kill a topology after a wait, with or without its checkpoints."""
+        """Kill a topology after a wait, with or without the checkpoints."""
         leadership, storm_id, base = self._led_topology(name)
         if options.purge:
             _check_purge(name, base)
@@ -82,7 +82,7 @@ class LifecycleCalls(CallGroup):
         self._command(leadership, name, storm_id, Command(Event.ACTIVATE, self._now_ms()))
 
     def deactivate(self, name: str, /) -> None:
-        """Stop a topology's queries; its workers stay and wait."""
+        """Stop a topology's queries; the workers stay and wait."""
         leadership, storm_id, _ = self._led_topology(name)
         self._command(leadership, name, storm_id, Command(Event.INACTIVATE, self._now_ms()))
 
@@ -136,7 +136,7 @@ class LifecycleCalls(CallGroup):
             leadership.leader.set_credentials(storm_id, merged, self._context.conf)
 
     def setLogConfig(self, storm_id: str, config: LogConfig, /) -> None:
-        """Change a topology's log levels, by its id; all errors become Thrift faults."""
+        """Change a topology's log levels, by id; all errors become Thrift faults."""
         leadership = self._leadership()
         self._known(storm_id)
         before = leadership.leader.topology_log_config(storm_id)
@@ -145,7 +145,7 @@ class LifecycleCalls(CallGroup):
             leadership.leader.set_topology_log_config(storm_id, after, self._context.conf)
 
     def getLogConfig(self, storm_id: str, /) -> LogConfig:
-        """Return a topology's log levels, by its id."""
+        """Return a topology's log levels, by id."""
         self._known(storm_id)
         found = self._context.storm.topology_log_config(storm_id)
         return LogConfig(None if found is None else found.named_logger_level)
@@ -251,7 +251,7 @@ def _check_purge(name: str, base: StormBase) -> None:
 
 
 def log_levels(before: LogConfig | None, asked: LogConfig, *, now: float) -> LogConfig:
-    """Return a topology's log levels after a change, as Storm's Nimbus computes them; pure.
+    """Return a topology's log levels after a change, as in Storm's Nimbus; pure.
 
     `asked` has updates and removals by logger name; ``ROOT`` is the root logger.
 

@@ -82,7 +82,7 @@ class Submissions:
 
     @contextmanager
     def continuing(self, checkpoints: str) -> Iterator[None]:
-        """Reserve a checkpoint folder for one submission.
+        """Reserve a checkpoint folder for a submission.
 
         Raises
         ------
@@ -110,7 +110,7 @@ class Submissions:
 
     @contextmanager
     def submitting(self, name: str) -> Iterator[None]:
-        """Reserve a topology name for one submission.
+        """Reserve a topology name for a submission.
 
         Raises
         ------

@@ -195,7 +195,7 @@ class StatusCalls(CallGroup):
         return views.owner_summaries(self.getTopologySummaries(), owner)
 
     def getTopologyHistory(self, user: str | None, /) -> TopologyHistoryInfo:
-        """Return the ids of present and past topologies, of all users or one user.
+        """Return the ids of present and past topologies, of a user or of all users.
 
         As in Storm, a Nimbus knows only those past topologies that it has removed itself.
         """
@@ -242,11 +242,11 @@ class StatusCalls(CallGroup):
     # --- one topology ---
 
     def getTopologyInfo(self, storm_id: str, /) -> TopologyInfo:
-        """Return a topology's executors and errors, by its id."""
+        """Return a topology's executors and errors, by id."""
         return self.getTopologyInfoWithOpts(storm_id, GetInfoOptions())
 
     def getTopologyInfoByName(self, name: str, /) -> TopologyInfo:
-        """Return a topology's executors and errors, by its name."""
+        """Return a topology's executors and errors, by name."""
         return self.getTopologyInfoByNameWithOpts(name, GetInfoOptions())
 
     def getTopologyInfoByNameWithOpts(self, name: str, options: GetInfoOptions, /) -> TopologyInfo:
@@ -296,11 +296,11 @@ class StatusCalls(CallGroup):
         return json.dumps(without_secrets(self._submitted(storm_id).conf), sort_keys=True)
 
     def getTopology(self, storm_id: str, /) -> StormTopology:
-        """Return a topology as it runs: here without components of Storm's own."""
+        """Return a running topology: here without components of Storm's own."""
         return self.getUserTopology(storm_id)
 
     def getUserTopology(self, storm_id: str, /) -> StormTopology:
-        """Return a topology as it was submitted."""
+        """Return a submitted topology."""
         self._base(storm_id)
         return self._submitted(storm_id).topology
 
@@ -315,7 +315,7 @@ class StatusCalls(CallGroup):
     # --- reports of Storm's supervisors and workers ---
 
     def getSupervisorAssignments(self, node: str, /) -> SupervisorAssignments:
-        """Return the assignments that name a supervisor, by its id."""
+        """Return the assignments that name a supervisor."""
         found = self._context.storm.assignments_info()
         return SupervisorAssignments(
             {storm_id: each for storm_id, each in found.items() if _names(each, node)}
@@ -325,7 +325,7 @@ class StatusCalls(CallGroup):
         """Accept and ignore heartbeats of a supervisor's workers."""
 
     def sendSupervisorWorkerHeartbeat(self, heartbeat: SupervisorWorkerHeartbeat, /) -> None:
-        """Accept and ignore a worker's heartbeat if its topology exists."""
+        """Accept and ignore the heartbeat of an existing topology's worker."""
         self._base(heartbeat.storm_id)
 
     def processWorkerMetrics(self, metrics: WorkerMetrics, /) -> None:

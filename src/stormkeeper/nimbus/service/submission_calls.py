@@ -80,7 +80,7 @@ class SubmissionCalls(CallGroup):
         return self._context.storm.storm_id_by_name(name) is None
 
     def beginFileUpload(self) -> str:
-        """Begin an upload on the leader, and return its location."""
+        """Begin an upload on the leader, and return the location."""
         self._leadership()
         with client_errors():
             return self._context.code.inbox.begin()
@@ -194,7 +194,7 @@ class SubmissionCalls(CallGroup):
             raise InvalidTopologyException(str(error)) from error
 
     def _prepare(self, leader: LeaderClusterState, checked: _Checked) -> None:
-        """Write everything but the base; on failure remove what was written."""
+        """Write everything but the base; on failure remove everything again."""
         storm_id, conf = checked.storm_id, self._context.conf
         credentials = checked.options.creds
         try:
@@ -276,7 +276,7 @@ class SubmissionCalls(CallGroup):
 def _kept(
     leader: LeaderClusterState, origin: Versioned[Checkpoints] | None, own: Mapping[str, Any]
 ) -> Checkpoints | None:
-    """Return the checkpoints to continue from, without those that the conf abandons."""
+    """Return the checkpoints to continue from, without abandoned ones."""
     lost = own.get(checkpoints.ABANDON) or ()
     if origin is None:
         if lost:
@@ -292,7 +292,7 @@ def _kept(
 
 
 def _described(package: Path) -> Description:
-    """Read and verify a package; return its description."""
+    """Read and verify a package; return the description."""
     try:
         with package.open("rb") as file:
             return archive.read_package(file).description
@@ -321,7 +321,7 @@ def _base(checked: _Checked, now: int) -> StormBase:
 
 
 def _names_its_own(description: Description, conf: Mapping[str, Any]) -> bool:
-    """Return whether a topology is a script that names its own checkpoints."""
+    """Return whether a topology is a script with checkpoints of the script's own."""
     return description.kind == "script" and not conf.get(checkpoints.SCRIPTS, True)
 
 

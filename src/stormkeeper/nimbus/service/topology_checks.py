@@ -1,4 +1,4 @@
-"""Checks of a submitted topology, by itself and against its package; pure.
+"""Checks of a submitted topology, alone and against the package; pure.
 
 Messages of checks that Storm's Nimbus has are Storm's. In addition the topology's record must match
 its package: the package runs, and the record is displayed.
@@ -68,7 +68,7 @@ def _check_inputs(components: Mapping[str, ComponentCommon]) -> None:
 
 
 def check_package(topology: StormTopology, description: Description) -> None:
-    """Check that a valid topology matches its package's description.
+    """Check that a valid topology matches the package's description.
 
     Raises
     ------
@@ -133,7 +133,7 @@ def check_limits(
 
 
 def normalised(topology: StormTopology, description: Description) -> StormTopology:
-    """Return a topology in which each component's conf has its number of tasks."""
+    """Return a topology in which each component's conf has the number of tasks."""
     tasks: Counter[str] = Counter()
     for each in description.executors:
         tasks[each.component] += each.task_end - each.task_start + 1

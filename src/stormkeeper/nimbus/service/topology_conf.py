@@ -1,4 +1,4 @@
-"""A topology's configuration, as a client sends it and as Nimbus saves it; pure.
+"""A topology's configuration, as sent by a client and as saved by Nimbus; pure.
 
 Anyone who reaches Nimbus can read the saved conf, and every machine that runs the topology has it.
 So it contains no secrets: neither the cluster's (Storm's Nimbus saves its whole configuration) nor

@@ -57,7 +57,7 @@ _TOLD: Final = 10
 def executors(
     view: View, heartbeats: Mapping[Slot, ClusterWorkerHeartbeat]
 ) -> tuple[Mapping[str, Component], tuple[ExecutorReport, ...]]:
-    """Return a topology's components, and its assigned executors with their newest reports.
+    """Return a topology's components, and the assigned executors with their newest reports.
 
     A script's components come from its worker's heartbeat; before the first one the script counts
     as one component. `heartbeats` are those of the topology's workers, by slot.
@@ -301,7 +301,7 @@ def _worker(view: View, worker: aggregates.WorkerSummary) -> WorkerSummary:
 
 
 def _word(health: WorkerHealth | None) -> str | None:
-    """Return a worker's health as one line; None for a healthy worker."""
+    """Return a worker's health as a line; None for a healthy worker."""
     if health is None or (health.state == RUNNING and not health.text):
         return None
     return f"{health.state}: {health.text}" if health.text else health.state

@@ -45,7 +45,7 @@ _ERRORS_READ: Final = 20
 
 @dataclass(frozen=True, kw_only=True)
 class View:
-    """A topology as it was read.
+    """A topology as read.
 
     Parameters
     ----------
@@ -75,7 +75,7 @@ class View:
 
     @property
     def shown_sched_status(self) -> str | None:
-        """The ``sched_status`` for Storm's UI: with the faults of its workers."""
+        """The ``sched_status`` for Storm's UI, with faults of workers."""
         health = self.health
         if health is None or health.state not in (STUCK, CRASHING, FAILED):
             return self.sched_status
@@ -111,13 +111,13 @@ class View:
 
 
 class ViewReader:
-    """Reads views of topologies, each kind of record with one bulk read."""
+    """Reads views of topologies, each kind of record with a single bulk read."""
 
     def __init__(self, context: ServiceContext) -> None:
         self._context = context
 
     def read_one(self, storm_id: str, base: StormBase) -> View:
-        """Return the view of one topology."""
+        """Return the view of a topology."""
         assignment = self._context.storm.assignment_info(storm_id)
         found = {} if assignment is None else {storm_id: assignment}
         return self.read({storm_id: base}, found, only=storm_id)[0]
@@ -302,14 +302,14 @@ def topology_summary(view: View) -> TopologySummary:
 
 
 def without_queries(health: TopologyHealth | None) -> TopologyHealth | None:
-    """Return a health without its queries, for lists."""
+    """Return a health without queries, for lists."""
     return health and TopologyHealth(health.state, health.text, health.crashes)
 
 
 def supervisor_summary(
     supervisor_id: str, info: SupervisorInfo, *, used_workers: int, used_memory: float
 ) -> SupervisorSummary:
-    """Return a supervisor's line, given the number and memory of its assigned slots."""
+    """Return a supervisor's line, given the number and memory of assigned slots."""
     is_ours = runs_packages(info)
     return SupervisorSummary(
         host=info.hostname,
@@ -352,7 +352,7 @@ def memory_of(assignment: Assignment | None) -> dict[tuple[str, int], float]:
 
 
 def used_memory(assignments: Iterable[Assignment]) -> dict[str, float]:
-    """Return the memory of all workers on each supervisor, by its id."""
+    """Return the memory of all workers, by supervisor id."""
     used: dict[str, float] = {}
     for assignment in assignments:
         for (node, _), memory in memory_of(assignment).items():
