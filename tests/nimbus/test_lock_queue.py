@@ -84,7 +84,7 @@ def test_what_changes_before_it_is_watched_is_looked_at_again(ensemble, session,
         return session.read_many(nodes, watch)
 
     seen = queueing(session, read_many=read_many).carry_out(Look())
-    assert [lock.revoked for lock in seen.line if lock != mine] == [True] * (how == "revoked")
+    assert [lock.revoked for lock in seen.queue if lock != mine] == [True] * (how == "revoked")
 
 
 def test_a_queue_that_never_rests_is_given_up(session):

@@ -71,11 +71,11 @@ class TakesAgain(Election):
     was_lost = False
 
     def _store_answered(self, answer, now):
-        self.was_lost = isinstance(self._of_store, Take) and answer == StoreFailed()
+        self.was_lost = isinstance(self._store_request, Take) and answer == StoreFailed()
         super()._store_answered(answer, now)
 
-    def _next_of_store(self, now):
-        instruction = super()._next_of_store(now)
+    def _next_store_request(self, now):
+        instruction = super()._next_store_request(now)
         if self.was_lost and instruction == Look():
             self.was_lost = False
             return Take()

@@ -73,7 +73,7 @@ class Looked:
     """The result of a `Look`."""
 
     #: All locks in the order of the queue.
-    line: tuple[Lock, ...]
+    queue: tuple[Lock, ...]
 
     #: The session that looked, and its timeout in seconds.
     session_id: int
@@ -263,7 +263,7 @@ class Election:
         self._not_before = -NEVER
         self._is_connected = False
         #: The queue as last seen, and whether it may have changed since.
-        self._line: tuple[Lock, ...] = ()
+        self._queue: tuple[Lock, ...] = ()
         self._is_outdated = True
         self._look_at = -NEVER
         #: The session of the last look, and all sessions that looked: their locks are ours.
@@ -283,17 +283,17 @@ class Election:
         self._is_doubted = False
         self._is_repeated = False
         #: Whether the last check left the lead to a Nimbus that can write.
-        self._yielded = False
+        self._has_yielded = False
         self._to_fetch: frozenset[str] = frozenset()
         #: Failed fetches by topology.
-        self._in_vain: Counter[str] = Counter()
+        self._failed_fetches: Counter[str] = Counter()
         #: Whether the Nimbus was elected and not deposed since.
-        self._is_told = False
+        self._is_elected = False
         #: Open instructions, and whether the connection changed since the store's was given.
-        self._of_store: StoreInstruction | None = None
-        self._of_nimbus: NimbusInstruction | None = None
+        self._store_request: StoreInstruction | None = None
+        self._nimbus_request: NimbusInstruction | None = None
         self._asked_at = -NEVER
-        self._is_void = False
+        self._is_look_void = False
         self._store_pause = _Pause()
         self._nimbus_pause = _Pause()
 
@@ -305,12 +305,12 @@ class Election:
     @property
     def is_over(self) -> bool:
         """Whether, after `Withdraw`, the Nimbus does not lead and has no open request."""
-        return not self._is_told and self._of_nimbus is None
+        return not self._is_elected and self._nimbus_request is None
 
     @property
     def is_out(self) -> bool:
         """Whether, after `Withdraw`, no lock is left in the queue."""
-        return self._of_store is None and not self._may_have_locks
+        return self._store_request is None and not self._may_have_locks
 
     def leads(self, now: float) -> bool:
         """Return whether this Nimbus leads at `now`."""
@@ -329,7 +329,7 @@ class Election:
                 self._step_back()
             case ConnectionChanged(is_connected):
                 self._is_connected = is_connected
-                self._is_outdated, self._is_void = True, True
+                self._is_outdated, self._is_look_void = True, True
                 self._lease_until = -NEVER
             case QueueChanged():
                 self._is_outdated = True
@@ -342,21 +342,21 @@ class Election:
         if self._hesitates(now):
             self._step_back()
         instructions: list[Instruction] = []
-        if self._of_store is None and (of_store := self._next_of_store(now)):
-            self._of_store, self._is_void = of_store, False
-            instructions.append(of_store)
-        if self._of_nimbus is None and (of_nimbus := self._next_of_nimbus(now)):
-            self._of_nimbus, self._asked_at = of_nimbus, now
-            if isinstance(of_nimbus, Check):
+        if self._store_request is None and (store_request := self._next_store_request(now)):
+            self._store_request, self._is_look_void = store_request, False
+            instructions.append(store_request)
+        if self._nimbus_request is None and (nimbus_request := self._next_nimbus_request(now)):
+            self._nimbus_request, self._asked_at = nimbus_request, now
+            if isinstance(nimbus_request, Check):
                 self._is_doubted, self._is_repeated = False, not self._is_unchecked()
-            instructions.append(of_nimbus)
+            instructions.append(nimbus_request)
         self.alarm = self._next_alarm(now)
         return instructions
 
     # --- what happens ----------------------------------------------------------------------------
 
     def _store_answered(self, answer: StoreAnswer, now: float) -> None:
-        self._of_store = None
+        self._store_request = None
         if isinstance(answer, StoreFailed):
             self._store_pause.failed(now)
             self._is_outdated = True
@@ -364,17 +364,17 @@ class Election:
         self._store_pause.succeeded()
         if isinstance(answer, Wrote):
             self._is_outdated = True
-        elif not self._is_void:
-            self._see(answer, now)
+        elif not self._is_look_void:
+            self._record_look(answer, now)
 
-    def _see(self, seen: Looked, now: float) -> None:
-        self._line, self._session_id = seen.line, seen.session_id
+    def _record_look(self, seen: Looked, now: float) -> None:
+        self._queue, self._session_id = seen.queue, seen.session_id
         self._session_ids.add(seen.session_id)
         self._look_at = now + min(LOOK_SECS, seen.timeout_secs / LOOKS_PER_TIMEOUT)
-        ours = self._ours()
+        ours = self._our_locks()
         self._may_have_locks = bool(ours)
         former, self._lock = self._lock, None
-        if self._stands(now) and self._is_fit:
+        if self._wants_to_lead(now) and self._is_fit:
             usable = (each for each in ours if each.session_id == seen.session_id)
             self._lock = next((each for each in usable if not each.revoked), None)
         if former is not None and self._lock != former:
@@ -389,24 +389,24 @@ class Election:
 
     def _doubt(self) -> None:
         self._is_doubted = True
-        if self._yielded:  # the disk may be mended
+        if self._has_yielded:  # the disk may be mended
             self._nimbus_pause.until = -NEVER
 
     def _nimbus_answered(self, answer: NimbusAnswer, now: float) -> None:
-        asked, self._of_nimbus = self._of_nimbus, None
+        asked, self._nimbus_request = self._nimbus_request, None
         match answer, asked:
             case Checked(), Check(lock):
-                if self._stands(now):
-                    self._judge(answer, lock, now)
+                if self._wants_to_lead(now):
+                    self._record_check(answer, lock, now)
             case CheckFailed(), Check(_) if self._is_repeated and self._is_fit:
                 # The earlier check holds until a later one succeeds.
                 self._nimbus_pause.failed(now)
                 self._is_doubted = True
             case Fetched(), Fetch(storm_ids):
-                self._in_vain.update(storm_ids)
+                self._failed_fetches.update(storm_ids)
                 self._to_fetch = frozenset()
             case Notified(), _:
-                self._is_told = isinstance(asked, Elect)
+                self._is_elected = isinstance(asked, Elect)
                 self._nimbus_pause.succeeded()
             case NotifyFailed(is_unfit), _:
                 self._nimbus_pause.failed(now)
@@ -418,19 +418,19 @@ class Election:
                 self._nimbus_pause.failed(now)
                 self._step_back()
 
-    def _judge(self, found: Checked, lock: Lock | None, now: float) -> None:
+    def _record_check(self, found: Checked, lock: Lock | None, now: float) -> None:
         """Decide by a check whether to take a lock, or to lead by `lock`."""
         lacking = found.lacking
-        self._in_vain = Counter({each: self._in_vain[each] for each in lacking})
-        self._to_fetch = frozenset(each for each in lacking if self._in_vain[each] < FETCHES)
-        self._yielded = found.yields and not found.foreign
+        self._failed_fetches = Counter({each: self._failed_fetches[each] for each in lacking})
+        self._to_fetch = frozenset(each for each in lacking if self._failed_fetches[each] < FETCHES)
+        self._has_yielded = found.yields and not found.foreign
         if found.foreign or found.yields:
             self._to_fetch = frozenset()
             pause = FOREIGN_PAUSE_SECS if found.foreign else DISK_PAUSE_SECS
             self._nimbus_pause.until = now + pause
             self._step_back()
         elif self._to_fetch:
-            if any(self._in_vain[each] for each in self._to_fetch):
+            if any(self._failed_fetches[each] for each in self._to_fetch):
                 self._nimbus_pause.until = now + FETCH_PAUSE_SECS
             self._step_back()
         else:
@@ -446,8 +446,8 @@ class Election:
 
     # --- what follows ----------------------------------------------------------------------------
 
-    def _next_of_store(self, now: float) -> StoreInstruction | None:
-        would_queue = self._stands(now) and self._is_fit
+    def _next_store_request(self, now: float) -> StoreInstruction | None:
+        would_queue = self._wants_to_lead(now) and self._is_fit
         if not self._is_connected or now < self._store_pause.until:
             return None
         if not would_queue and not self._may_have_locks:
@@ -456,7 +456,7 @@ class Election:
             # The look may or may not see changes from now on.
             self._is_outdated = False
             return Look()
-        for lock in self._ours():
+        for lock in self._our_locks():
             if lock != self._lock:
                 return GiveUp(lock)
         if self._lock is None and would_queue:
@@ -464,17 +464,17 @@ class Election:
             return Take()
         return None
 
-    def _next_of_nimbus(self, now: float) -> NimbusInstruction | None:
+    def _next_nimbus_request(self, now: float) -> NimbusInstruction | None:
         leads = self.leads(now)
-        if self._is_told and not leads:
+        if self._is_elected and not leads:
             return Depose()
-        if now < self._nimbus_pause.until or not self._stands(now):
+        if now < self._nimbus_pause.until or not self._wants_to_lead(now):
             return None
         if self._to_fetch:
             return Fetch(self._to_fetch)
         if self._is_connected and (self._is_unchecked() or self._is_doubted):
             return Check(self._lock if self._is_first() else None)
-        if leads and not self._is_told and self._lock is not None:
+        if leads and not self._is_elected and self._lock is not None:
             return Elect(self._lock)
         return None
 
@@ -488,14 +488,14 @@ class Election:
         )
         return min((time for time in times if time > now), default=NEVER)
 
-    def _stands(self, now: float) -> bool:
+    def _wants_to_lead(self, now: float) -> bool:
         return self._is_wanted and now >= self._not_before
 
-    def _ours(self) -> list[Lock]:
-        return [lock for lock in self._line if lock.session_id in self._session_ids]
+    def _our_locks(self) -> list[Lock]:
+        return [lock for lock in self._queue if lock.session_id in self._session_ids]
 
     def _is_first(self) -> bool:
-        return self._lock is not None and self._line[0] == self._lock
+        return self._lock is not None and self._queue[0] == self._lock
 
     def _is_unchecked(self) -> bool:
         """Return whether the next step towards leadership needs a check first."""
@@ -504,9 +504,9 @@ class Election:
     def _hesitates(self, now: float) -> bool:
         """Return whether our lock is first for too long and the Nimbus does not lead yet."""
         # Beginning to lead may take any time.
-        is_beginning = isinstance(self._of_nimbus, Elect)
-        acts = self._is_told and self._of_nimbus is None
+        is_beginning = isinstance(self._nimbus_request, Elect)
+        acts = self._is_elected and self._nimbus_request is None
         # A leader that checks again has led until then.
-        since = max(self._first_since, self._asked_at) if self._is_told else self._first_since
+        since = max(self._first_since, self._asked_at) if self._is_elected else self._first_since
         is_late = since + HESITATION_SECS <= now < self._lease_until
         return self._is_first() and is_late and not is_beginning and not acts

@@ -112,16 +112,16 @@ class Elector:
             nimbus=nimbus,
             disk_fault=disk_fault,
         )
-        self._of_store = _Hand(lock_queue.carry_out)
-        self._of_nimbus = _Hand(candidate.carry_out)
+        self._store_slot = _InstructionSlot(lock_queue.carry_out)
+        self._nimbus_slot = _InstructionSlot(candidate.carry_out)
         self._registration = self._state.register(self._on_event)
         self._state.add_listener(self._on_connection)
         self._on_connection(self._state.connection)
         self._threads = [
-            threading.Thread(target=self._run, args=[hand], name=name, daemon=True)
-            for name, hand in (
-                ("nimbus election", self._of_store),
-                ("nimbus leadership", self._of_nimbus),
+            threading.Thread(target=self._run, args=[slot], name=name, daemon=True)
+            for name, slot in (
+                ("nimbus election", self._store_slot),
+                ("nimbus leadership", self._nimbus_slot),
             )
         ]
         for thread in self._threads:
@@ -187,14 +187,14 @@ class Elector:
         StateUnavailableError
             The store was not reached.
         """
-        line = leader_lock.queue(self._state)
-        if not line or line[0].revoked:
+        queue = leader_lock.queue(self._state)
+        if not queue or queue[0].revoked:
             raise NoLeaderError("no Nimbus leads at present: ask again in a moment")
-        nimbus = line[0].nimbus
+        nimbus = queue[0].nimbus
         if nimbus is None:
             raise NoLeaderError(
-                f"no Nimbus leads: {line[0].holder.decode(errors='replace')!r} has the lock"
-                f" {line[0].path}; ask again when it is gone"
+                f"no Nimbus leads: {queue[0].holder.decode(errors='replace')!r} has the lock"
+                f" {queue[0].path}; ask again when it is gone"
             )
         return nimbus
 
@@ -253,20 +253,20 @@ class Elector:
             if self._closed:
                 return
             for instruction in self._election.handle(event, self._clock()):
-                is_of_store = isinstance(instruction, Look | Take | GiveUp)
-                hand = self._of_store if is_of_store else self._of_nimbus
-                hand.instruction = instruction
+                is_for_store = isinstance(instruction, Look | Take | GiveUp)
+                slot = self._store_slot if is_for_store else self._nimbus_slot
+                slot.instruction = instruction
             self._changed.notify_all()
 
-    def _run(self, hand: "_Hand") -> None:
-        while (instruction := self._next(hand)) is not None:
-            self._handle(hand.carry_out(instruction))
+    def _run(self, slot: "_InstructionSlot") -> None:
+        while (instruction := self._next(slot)) is not None:
+            self._handle(slot.carry_out(instruction))
 
-    def _next(self, hand: "_Hand") -> Instruction | None:
+    def _next(self, slot: "_InstructionSlot") -> Instruction | None:
         """Wait for an instruction; None at the end."""
         with self._changed:
             while not self._closed:
-                instruction, hand.instruction = hand.instruction, None
+                instruction, slot.instruction = slot.instruction, None
                 if instruction is not None:
                     return instruction
                 until = min(self._election.alarm - self._clock(), BACKSTOP_SECS)
@@ -276,7 +276,7 @@ class Elector:
         return None
 
 
-class _Hand:
+class _InstructionSlot:
     def __init__(self, carry_out: Callable[[Any], Event]) -> None:
         self.carry_out = carry_out
         self.instruction: Instruction | None = None
@@ -298,15 +298,15 @@ class LockQueue:
     def carry_out(self, instruction: StoreInstruction) -> StoreAnswer:
         """Carry out an instruction; returns the answer."""
         try:
-            answer: StoreAnswer = self._done(instruction)
+            answer: StoreAnswer = self._perform(instruction)
         except Exception as error:
             self._failures.record()
-            self._tell(instruction, error)
+            self._log_failure(instruction, error)
             return StoreFailed()
         self._failures.reset()
         return answer
 
-    def _done(self, instruction: StoreInstruction) -> StoreAnswer:
+    def _perform(self, instruction: StoreInstruction) -> StoreAnswer:
         match instruction:
             case Look():
                 return self._look()
@@ -326,14 +326,14 @@ class LockQueue:
         assert session_id is not None
         assert timeout_secs is not None
         for _ in range(ROUNDS):
-            line = leader_lock.queue(self._state)
-            if self._is_watched(watched(line, session_id)):
+            queue = leader_lock.queue(self._state)
+            if self._is_watched(watched(queue, session_id)):
                 break
         else:
             raise StateError(f"the queue of locks changed {ROUNDS} times while it was read")
         if self._state.session_id != session_id:
             raise StateUnavailableError("the session has ended while the queue was read")
-        return Looked(tuple(line), session_id, timeout_secs, began_at)
+        return Looked(tuple(queue), session_id, timeout_secs, began_at)
 
     def _is_watched(self, seen: list[Lock]) -> bool:
         nodes = self._state.read_many([lock.path for lock in seen], watch=True)
@@ -342,7 +342,7 @@ class LockQueue:
             for node, lock in zip(nodes, seen, strict=True)
         )
 
-    def _tell(self, instruction: StoreInstruction, error: Exception) -> None:
+    def _log_failure(self, instruction: StoreInstruction, error: Exception) -> None:
         if not isinstance(error, StateError):
             log.exception("a defect of Stormkeeper in the election, which goes on")
             return
@@ -352,12 +352,12 @@ class LockQueue:
         log.log(level, "election: %s failed: %s", type(instruction).__name__, error)
 
 
-def watched(line: list[Lock], session_id: int) -> list[Lock]:
+def watched(queue: list[Lock], session_id: int) -> list[Lock]:
     """Return the locks to watch: the session's first lock, and the lock before.
 
     So changes further ahead or behind wake no Nimbus.
     """
-    for at, lock in enumerate(line):
+    for at, lock in enumerate(queue):
         if lock.session_id == session_id:
-            return line[max(0, at - 1) : at + 1]
+            return queue[max(0, at - 1) : at + 1]
     return []
