@@ -272,7 +272,7 @@ class TestADefect:
             state.set_ephemeral_node("/a", b"mine")
             server.peers[0].hang_up()
             until(lambda: state.recovery_defects == 10)
-            until(lambda: not state._recovery._failures._in_a_row)
+            until(lambda: not state._recovery._failures.count)
             server.peers[2].hang_up()
             until(lambda: state._registrations.made_in == 3)
             until(lambda: told == [(EventType.EVENTS_MISSED, "/")] * 2)

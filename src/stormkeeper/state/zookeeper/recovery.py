@@ -34,7 +34,8 @@ from stormkeeper.state.zookeeper.requests import Request, Watcher
 from stormkeeper.state.zookeeper.tree import Tree
 
 #: First and longest pause after failures, in seconds.
-_PAUSES_SECS: Final = (1.0, 10.0)
+FIRST_PAUSE_SECS: Final = 1.0
+LONGEST_PAUSE_SECS: Final = 10.0
 
 #: Paths in a log line.
 _NAMED: Final = 3
@@ -64,7 +65,7 @@ class Registrations:
         # Registrations that are missing in the newest session seen.
         self._missing: dict[str, None] = {}
         self._seen_session: int | None = None
-        self._failures = FailureStreak(*_PAUSES_SECS, jitter=0.5)
+        self._failures = FailureStreak(FIRST_PAUSE_SECS, LONGEST_PAUSE_SECS, jitter=0.5)
         self._retry_at = 0.0
         #: The session in which all were last made or tried.
         self.made_in: int | None = None
@@ -242,7 +243,7 @@ class Recovery:
         self._tell = tell
         #: Number of failures by defects.
         self.defects = 0
-        self._failures = FailureStreak(*_PAUSES_SECS, jitter=0.5)
+        self._failures = FailureStreak(FIRST_PAUSE_SECS, LONGEST_PAUSE_SECS, jitter=0.5)
         # The session for which ``EVENTS_MISSED`` was last reported.
         self._told_in: int | None = None
         self._wake = threading.Event()
