@@ -33,7 +33,6 @@ from stormkeeper.pipeline import (
     worker_liveness,
 )
 from stormkeeper.pipeline.batch import Named, pack
-from stormkeeper.pipeline.last_pulses import LastPulses
 from stormkeeper.pipeline.rollups import OPEN, ROLLUP
 from stormkeeper.pipeline.source import Options
 from stormkeeper.pipeline.status import SERVERS, StatusTracker
@@ -46,6 +45,7 @@ from stormkeeper.pipeline.table_updates import (
 )
 from stormkeeper.pipeline.tables import LIVENESS, STATISTICS
 from stormkeeper.pipeline.worker_events import WORKER_EVENTS
+from stormkeeper.pipeline.worker_liveness import LastPulses
 from stormkeeper.pipeline.worker_reports import REJECTED, WORKER_REPORTS
 
 #: The queries, and the names of their folders.
