@@ -46,7 +46,6 @@ BUCKET_SECS: Final = {"rollup_1m": 60, "rollup_10m": 600, "rollup_60m": 3_600}
 
 _COUNTS: Final = ("emitted", "transferred", "executed", "acked", "failed")
 
-#: Averages and the counts that weigh them.
 _AVERAGES: Final = {
     "complete_ms_avg": "acked",
     "execute_ms_avg": "executed",
@@ -252,7 +251,6 @@ def course(
 
 
 def _held(*more: str) -> str:
-    """Return sums of counts and other columns, clamped to 64 bits."""
     return ", ".join(f"{held(name)} AS {name}" for name in (*_COUNTS, *more))
 
 
@@ -326,10 +324,7 @@ def reading(
 ) -> Reading:
     """Return the newest reading.
 
-    Raises
-    ------
-    TableError
-        The topology or the component is unknown; the error suggests others.
+    Raises `TableError` if the topology or the component is unknown; the error suggests others.
     """
     rows = newest(database, topology, component)
     if not rows:

@@ -35,7 +35,6 @@ _TYPES: Final = {
 #: Folders of tables below the pipeline's folder.
 _FOLDERS: Final = ("liveness", "statistics", "names", "alerts")
 
-#: Table of the components of tasks, if any.
 _COMPONENTS: Final = "components"
 
 #: Files read at the same time; more cores make answers no quicker.
@@ -107,7 +106,6 @@ class HistoryDatabase:
     def _rows(
         self, name: str, since: datetime | None = None, until: datetime | None = None
     ) -> tuple[str, Sequence[str]]:
-        """Return a SELECT of a table as written, and the columns."""
         tables = self._with(name)
         columns = tables.manifest.tables[name].columns
         empty = ", ".join(f'NULL::{_TYPES[kind]} AS "{column}"' for column, kind in columns.items())
@@ -199,7 +197,6 @@ NO_HEARTBEATS: Final = (
     "does `storm pipeline` run, and do workers send their heartbeats to its Pacemakers?"
 )
 
-#: Most names in an error.
 _NAMED: Final = 8
 
 
@@ -228,7 +225,6 @@ def _alike(given: str, there: Sequence[str]) -> list[str]:
 #: Name of a component of which only the tasks are known.
 _TASKS: Final = r"tasks ([0-9]+)-([0-9]+)"
 
-#: Keys of rows of one component.
 _KEYS: Final = ("read_at", "bucket", "storm_id", "topology", "kind", "window", "node", "port")
 
 _SUMS: Final = (
@@ -236,7 +232,6 @@ _SUMS: Final = (
     *("executed", "acked", "failed"),
 )
 
-#: Averages and their weights.
 _WEIGHTS: Final = {
     **dict.fromkeys(("complete_ms_avg", "complete_ms_page"), "acked"),
     **dict.fromkeys(("execute_ms_avg", "execute_ms_page"), "executed"),
@@ -303,7 +298,6 @@ def held(total: str) -> str:
 
 
 def _of(column: str) -> str:
-    """Return a column's value for the executors of a component."""
     if column in _SUMS:
         return held(f"sum({column})")
     if column in _WEIGHTS:

@@ -19,7 +19,6 @@ from stormkeeper.history.database import (
 #: The address in a supervisor's id, behind a UUID; else the whole id.
 _ADDRESS: Final = "regexp_replace(node, '^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}-(.+)$', '\\2')"
 
-#: Events of a worker without pulses.
 _SILENCES: Final = ("late", "dead", "gone")
 
 

@@ -21,7 +21,6 @@ from stormkeeper.errors import TableError
 
 NAME: Final = "manifest.json"
 
-#: The staged manifest.
 _ASIDE: Final = f".{NAME}"
 
 #: Format number of manifests; a higher one may have another meaning.
@@ -165,7 +164,6 @@ def sync_manifest(folder: Path) -> None:
     sync_folder(folder)
 
 
-#: Lock file of the writer.
 _LOCK: Final = ".writer"
 
 #: Configuration key of the folder, for errors.
@@ -183,13 +181,7 @@ class TableFolder:
         self._identity = _identity(folder)
 
     def check(self) -> None:
-        """Check that the folder is still the same.
-
-        Raises
-        ------
-        TableError
-            The folder was moved or removed.
-        """
+        """Check that the folder is still the same; raises `TableError`."""
         if self._identity is None:
             self.folder.mkdir(parents=True, exist_ok=True)
             self._identity = _identity(self.folder)

@@ -82,7 +82,6 @@ def _drawing(
 
 
 def _ticks(first: datetime, last: datetime) -> Iterator[datetime]:
-    """Yield the beginning, the end, and equal steps between."""
     steps = 4 if last > first else 0
     yield first
     for step in range(1, steps + 1):

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-#: Spark's types of columns.
 _SPARK_TYPES: Final = {
     "bool": "boolean",
     "int32": "int",
@@ -67,13 +66,7 @@ class Tables:
         return TableError(f"there are no tables in {self.folder}; has `storm pipeline` run?")
 
     def check_access(self) -> None:
-        """Check that this user may read the tables' files.
-
-        Raises
-        ------
-        TableError
-            A folder cannot be read.
-        """
+        """Check that this user may read the tables' files; raises `TableError`."""
         for folder in {(self.folder / path).parent for path in self.manifest.paths}:
             try:
                 with os.scandir(folder):
@@ -217,7 +210,6 @@ class Tables:
 
 
 def _may_have(file: DataFile, since: datetime | None, until: datetime | None) -> bool:
-    """Return whether a file may have rows from `since` to before `until`."""
     if file.earliest is None or file.latest is None:
         return False
     return (since is None or file.latest >= since) and (until is None or file.earliest < until)

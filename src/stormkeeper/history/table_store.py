@@ -107,10 +107,7 @@ class TableStore:
     def check_place(self) -> None:
         """Check that the folder is still the same.
 
-        Raises
-        ------
-        TableError
-            The folder was moved or removed, or cannot be made.
+        Raises `TableError` if the folder was moved or removed, or cannot be made.
         """
         try:
             self._place.check()
@@ -279,7 +276,6 @@ class TableStore:
         merges: Sequence[Merge],
         now: float,
     ) -> Manifest:
-        """Return the manifest that follows."""
         at = datetime.fromtimestamp(now, UTC)
         kept_by = self._kept_by.at(at, before.written_at if before else None)
         tables = dict(before.tables) if before else {}
@@ -298,7 +294,6 @@ class TableStore:
 
 class _NewFiles:
     def __init__(self, folder: Path, version: int, begun: list[str]) -> None:
-        #: Finished files by table.
         self.written: dict[str, DataFile] = {}
         self._folder = folder
         self._version = version

@@ -72,7 +72,6 @@ class Recheck:
 class Looked:
     """The result of a `Look`."""
 
-    #: All locks in the order of the queue.
     queue: tuple[Lock, ...]
 
     #: The session that looked, and its timeout in seconds.
@@ -271,7 +270,6 @@ class Election:
         self._session_ids: set[int] = set()
         #: Whether a lock of ours may exist: one was taken since a look found none.
         self._may_have_locks = False
-        #: The lock by which we queue, as last seen.
         self._lock: Lock | None = None
         #: Until when our lock is certainly first; and since when without interruption.
         self._lease_until = -NEVER
@@ -285,7 +283,6 @@ class Election:
         #: Whether the last check left the lead to a Nimbus that can write.
         self._has_yielded = False
         self._to_fetch: frozenset[str] = frozenset()
-        #: Failed fetches by topology.
         self._failed_fetches: Counter[str] = Counter()
         #: Whether the Nimbus was elected and not deposed since.
         self._is_elected = False
@@ -498,7 +495,6 @@ class Election:
         return self._lock is not None and self._queue[0] == self._lock
 
     def _is_unchecked(self) -> bool:
-        """Return whether the next step towards leadership needs a check first."""
         return not self._is_fit or (self._is_first() and self._accepted != self._lock)
 
     def _hesitates(self, now: float) -> bool:

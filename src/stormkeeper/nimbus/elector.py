@@ -263,7 +263,6 @@ class Elector:
             self._handle(slot.carry_out(instruction))
 
     def _next(self, slot: "_InstructionSlot") -> Instruction | None:
-        """Wait for an instruction; None at the end."""
         with self._changed:
             while not self._closed:
                 instruction, slot.instruction = slot.instruction, None

@@ -70,10 +70,7 @@ _Step = Callable[[StormBase, Command], StormBase | None]
 def after(storm_id: str, base: StormBase, command: Command) -> StormBase | None:
     """Return a topology's base after a command; None: the topology is to be removed.
 
-    Raises
-    ------
-    StatusError
-        The topology's status does not take the command.
+    Raises `StatusError` if the topology's status does not take the command.
     """
     step = _TABLE[base.status].get(command.event)
     if step is None:
@@ -251,10 +248,8 @@ class ConfChanges:
     ) -> None:
         """Save new values in a topology's conf; repeating the call changes nothing.
 
-        Raises
-        ------
-        CodeError, StateError
-            As `stormkeeper.blobs.distributor.CodeDistributor.change`.
+        Raises `CodeError` and `StateError`: as
+        `stormkeeper.blobs.distributor.CodeDistributor.change`.
         """
 
         def changed(data: bytes) -> bytes:

@@ -93,7 +93,6 @@ class Readiness:
             log.warning("took over the topology %s of a Java Nimbus", storm_id)
 
     def _yields(self) -> bool:
-        """Return whether this disk takes no files and a Nimbus in the queue can write."""
         if self._nimbus is None or self._disk_fault() is None:
             return False
         writable = {
@@ -227,10 +226,10 @@ class DiskWatch:
 #: Longest fetch of code in seconds; slow peers are given up long before.
 FETCH_SECS: Final = 600.0
 
-#: Notified that this Nimbus leads, with what lets it write.
+#: Called with the leader's writes when this Nimbus begins to lead.
 Elected = Callable[[LeaderClusterState], None]
 
-#: Notified that it does not lead any more.
+#: Called when this Nimbus stops leading.
 Deposed = Callable[[], None]
 
 
@@ -294,7 +293,6 @@ class Candidate:
         return Fetched()
 
     def _elect(self, lock: Lock) -> NimbusAnswer:
-        """Let the Nimbus lead, once the store has caught up (`leading`)."""
         try:
             leader = leader_state(self._storm, Fence(lock.path, lock.created))
             self._leader = leader

@@ -17,7 +17,6 @@ from stormkeeper.nimbus.scheduling.planning import Action, Assign, FinishRebalan
 
 log = logging.getLogger(__name__)
 
-#: Actions that are counted, by the name of their metric's label.
 _ACTION_NAMES: Final[Mapping[type[Action], str]] = {
     Assign: "assign",
     Remove: "remove",

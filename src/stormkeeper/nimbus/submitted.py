@@ -121,10 +121,7 @@ class SubmittedCode:
     def get(self, storm_id: str) -> Submitted | None:
         """Return a submitted topology; None if the code is incomplete here.
 
-        Raises
-        ------
-        CodeError
-            The code is damaged, or the disk cannot be read.
+        Raises `CodeError` if the code is damaged, or the disk cannot be read.
         """
         blobs, state = keys.of_topology(storm_id), self.version(storm_id)
         if state is None:
@@ -176,7 +173,6 @@ class SubmittedCode:
 
 
 class _Read(NamedTuple):
-    #: Checksums of the blobs.
     of: tuple[str, ...]
     what: Submitted
     cost: int
@@ -194,13 +190,7 @@ def encode_conf(conf: Mapping[str, Any]) -> bytes:
 
 
 def decode_conf(data: bytes) -> dict[str, Any]:
-    """Read a configuration that `encode_conf` or Storm has written.
-
-    Raises
-    ------
-    SerializationError
-        The data is something else.
-    """
+    """Read a configuration that `encode_conf` or Storm has written; raises `SerializationError`."""
     try:
         conf = json.loads(decompress(data, _LARGEST))
     except (ValueError, RecursionError) as error:
@@ -213,10 +203,7 @@ def decode_conf(data: bytes) -> dict[str, Any]:
 def topology_value(key: str, own: Mapping[str, Any]) -> Any:
     """Return a value of a saved configuration, converted by the key's type.
 
-    Raises
-    ------
-    ConfigError
-        The value is invalid.
+    Raises `ConfigError` if the value is invalid.
     """
     try:
         return SCHEMA[key].convert(own[key])

@@ -13,7 +13,6 @@ from stormkeeper.nimbus.submitted import Submitted, SubmittedCode, topology_valu
 from stormkeeper.state.storm.cluster import ClusterSnapshot
 from stormkeeper.topology.description import ExecutorDescription
 
-#: Keys of a topology's conf.
 _MEMORY: Final = "topology.worker.memory.mb"
 _SHARED: Final = "topology.checkpoint.shared"
 _WAIT: Final = "topology.message.timeout.secs"
@@ -85,10 +84,7 @@ class TopologyCache:
 def cached_topology(submitted: Submitted, conf: Conf) -> CachedTopology:
     """Return the facts about a submitted topology, with defaults from the cluster's conf.
 
-    Raises
-    ------
-    ConfigError
-        A value in the topology's conf is invalid: its blob can be overwritten.
+    Raises `ConfigError` if a value in the topology's conf is invalid: its blob can be overwritten.
     """
     own = submitted.conf
 

@@ -286,7 +286,6 @@ def _tasks_of_components(
 def _reporting(
     components: Mapping[str, Component], executors: Iterable[ExecutorReport], *, include_sys: bool
 ) -> list[_Counted]:
-    """Return the executors with a report that are not hidden."""
     found = []
     for executor in executors:
         if executor.stats is not None and (include_sys or not is_system(executor.component_id)):
@@ -313,7 +312,6 @@ def _totals(reporting: Sequence[_Counted]) -> TopologyStatistics:
 
 
 def _size(group: Sequence[_Counted]) -> tuple[int, int]:
-    """Return the number of executors and of their tasks."""
     return len(group), sum(one.executor.num_tasks for one in group)
 
 

@@ -23,7 +23,6 @@ from typing import Any
 from stormkeeper.statistics.executor_reports import Kind, is_system
 from stormkeeper.thrift.records import ExecutorStats, GlobalStreamId
 
-#: An outgoing or incoming stream.
 Stream = str | GlobalStreamId
 
 #: The window of capacity, whichever window is requested.

@@ -206,7 +206,6 @@ def _node_info(slot: Slot) -> NodeInfo:
 
 
 def _slots(assignment: Assignment) -> set[Slot]:
-    """Return the slots in Storm's own fields."""
     named = [*(assignment.executor_node_port or {}).values(), *(assignment.worker_resources or ())]
     return {Slot(where.node, port) for where in named for port in where.port}
 

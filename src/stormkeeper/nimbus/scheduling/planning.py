@@ -131,7 +131,6 @@ def _is_over(topology: Topology, cluster: Cluster) -> bool:
 
 
 def _rebalanced(topology: Topology) -> Topology:
-    """Return a topology after the rebalance, with all workers released."""
     memory_mb = topology.rebalanced_memory_mb
     return replace(
         topology,
@@ -144,10 +143,6 @@ def _rebalanced(topology: Topology) -> Topology:
 
 
 def _settle(topologies: Mapping[str, Topology], before: Launches, cluster: Cluster) -> _Settled:
-    """Place queries until no more can be placed, then release workers for which others have room.
-
-    A worker that moves away leaves a slot behind, which may help other topologies.
-    """
     launches = dict(before)
     counter = _next_counter(cluster)
     while True:
@@ -179,7 +174,6 @@ def _release(
     launches: dict[str, tuple[Launch, ...]],
     capacity: Capacity,
 ) -> bool:
-    """Release workers whose queries fit elsewhere; returns whether there were any."""
     chosen: set[Claim] = set()
     for each in all_fates:
         id_, memory_mb = each.topology.id, each.topology.memory_mb
@@ -203,17 +197,12 @@ def _held(fates: WorkerFates, supervisors: Mapping[str, Supervisor]) -> Iterator
 
 
 def _next_counter(cluster: Cluster) -> int:
-    """Return the least counter that no claim of this epoch has used.
-
-    A restarted leader may have forgotten the counter, so written claims count, too.
-    """
     claims = [one.claim for each in cluster.topologies.values() for one in each.launches]
     ours = [claim.counter + 1 for claim in claims if claim.epoch == cluster.epoch]
     return max([cluster.next_counter, *ours])
 
 
 def _launched(placed: Placement, counter: int, cluster: Cluster) -> tuple[list[Launch], int]:
-    """Return a topology's workers with new slots, and the next counter."""
     fates = placed.fates
     new: list[tuple[Slot, tuple[str, ...]]] = []
     for node, slots in placed.slots.items():
@@ -236,7 +225,6 @@ def _launched(placed: Placement, counter: int, cluster: Cluster) -> tuple[list[L
 
 
 def _spread(queries: Sequence[str], workers: int) -> list[tuple[str, ...]]:
-    """Divide queries among workers evenly."""
     return [tuple(queries[n::workers]) for n in range(workers)]
 
 

@@ -177,7 +177,6 @@ def _add(found: WorkerFates, stuck: list[Launch], launch: Launch, cluster: Clust
 
 
 def _fate(launch: Launch, cluster: Cluster, topology: Topology) -> tuple[_Fate, Reason | None]:
-    """Return the fate of a worker that was not released, and the reason."""
     status = cluster.workers.get(launch.claim)
     if status is not Status.DEAD:
         return _Fate.STAYS, Reason.UNPROVEN if status is Status.UNPROVEN else None

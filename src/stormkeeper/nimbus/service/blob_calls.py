@@ -38,10 +38,8 @@ from stormkeeper.thrift.nimbus import (
 from stormkeeper.thrift.reader import decode
 from stormkeeper.thrift.writer import encode
 
-#: Most keys in one answer.
 _LISTED: Final = 100
 
-#: Permission to read, write and administer.
 _EVERYTHING: Final = 7
 
 #: Longest access list in bytes: ZooKeeper has it, and every Nimbus with each version.

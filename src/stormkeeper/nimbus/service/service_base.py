@@ -82,13 +82,7 @@ class Submissions:
 
     @contextmanager
     def continuing(self, checkpoints: str) -> Iterator[None]:
-        """Reserve a checkpoint folder for a submission.
-
-        Raises
-        ------
-        CheckpointsError
-            Another submission has reserved the folder.
-        """
+        """Reserve a checkpoint folder for a submission; raises `CheckpointsError`."""
         with self._lock:
             if checkpoints in self._continued:
                 raise CheckpointsError(

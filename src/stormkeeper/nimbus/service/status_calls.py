@@ -82,9 +82,7 @@ class SharedRead(Generic[Value]):
         self._patience_secs = patience_secs
         self._turn = threading.Condition()
         self._is_reading = False
-        #: Number of reads begun.
         self._begun = 0
-        #: The newest finished read.
         self._ended: _EndedRead | None = None
 
     def __call__(self) -> Value:

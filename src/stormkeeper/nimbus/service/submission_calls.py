@@ -53,8 +53,6 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class _Checked:
-    """A topology that passed all checks."""
-
     name: str
     storm_id: str
     package: Path
@@ -292,7 +290,6 @@ def _kept(
 
 
 def _described(package: Path) -> Description:
-    """Read and verify a package; return the description."""
     try:
         with package.open("rb") as file:
             return archive.read_package(file).description
@@ -334,7 +331,6 @@ def _checkpoints(checked: _Checked) -> Checkpoints | None:
 
 
 def _process_user() -> str:
-    """Return the operating system's user of this process."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):  # one without a name, as in a container

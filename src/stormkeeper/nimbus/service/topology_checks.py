@@ -19,13 +19,7 @@ from stormkeeper.topology.description import Description, ExecutorDescription
 
 
 def check(topology: StormTopology) -> None:
-    """Check a topology by itself.
-
-    Raises
-    ------
-    InvalidTopologyException
-        Storm would not run the topology.
-    """
+    """Check a topology by itself; raises `InvalidTopologyException`."""
     every = [*topology.spouts, *topology.bolts, *topology.state_spouts]
     twice = sorted(id_ for id_, count in Counter(every).items() if count > 1)
     if twice:
@@ -70,10 +64,7 @@ def _check_inputs(components: Mapping[str, ComponentCommon]) -> None:
 def check_package(topology: StormTopology, description: Description) -> None:
     """Check that a valid topology matches the package's description.
 
-    Raises
-    ------
-    InvalidTopologyException
-        They differ, or the topology has too many tasks.
+    Raises `InvalidTopologyException` if they differ, or the topology has too many tasks.
     """
     recorded = {
         id_: ("spout" if id_ in topology.spouts else "bolt", _hint(common), _sources(common))
@@ -94,13 +85,7 @@ def check_package(topology: StormTopology, description: Description) -> None:
 
 
 def check_tasks(executors: Iterable[ExecutorDescription]) -> None:
-    """Check the number of tasks of a topology.
-
-    Raises
-    ------
-    InvalidTopologyException
-        There are more than `MOST_TASKS`.
-    """
+    """Check the number of tasks of a topology; raises `InvalidTopologyException`."""
     tasks = sum(each.task_end - each.task_start + 1 for each in executors)
     if tasks > MOST_TASKS:
         raise InvalidTopologyException(
@@ -153,10 +138,7 @@ def normalised(topology: StormTopology, description: Description) -> StormTopolo
 def check_rebalance(name: str, components: Iterable[str], num_executors: Mapping[str, int]) -> None:
     """Check the executors that a rebalance asks for.
 
-    Raises
-    ------
-    InvalidTopologyException
-        A component is unknown, or the number is out of range.
+    Raises `InvalidTopologyException` if a component is unknown, or the number is out of range.
     """
     known = sorted(components)
     for id_, number in num_executors.items():

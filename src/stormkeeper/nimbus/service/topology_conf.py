@@ -27,7 +27,6 @@ _NOT_A_TOPOLOGYS: Final = (
     "storm.zookeeper.topology.auth.scheme",
 )
 
-#: Prefix of a topology's keys.
 _TOPOLOGYS: Final = "topology."
 
 #: Keys of the submitter in a saved conf: principal and operating system's user.
@@ -205,7 +204,6 @@ def _converted(key: Key, value: Any) -> Any:
 
 
 def _fault(key: Key, value: Any) -> str:
-    """Return Storm's message for an invalid value."""
     expected = next((java for sample, java in _KINDS if _takes(key, sample)), "java.lang.String")
     if expected == _KINDS[0][1] and isinstance(value, int | float) and not isinstance(value, bool):
         if value <= 0:

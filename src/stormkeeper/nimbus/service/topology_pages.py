@@ -41,7 +41,7 @@ from stormkeeper.thrift.nimbus import (
 )
 from stormkeeper.thrift.records import ClusterWorkerHeartbeat, ErrorInfo, ExecutorInfo
 
-#: A topology's errors, the newest first, by component.
+#: Newest first, by component.
 Errors = Mapping[str, Sequence[ErrorInfo]]
 
 #: The default window of a page.
@@ -79,7 +79,6 @@ def executors(
 def _of_script(
     slot: ExecutorReport, beat: ClusterWorkerHeartbeat | None
 ) -> Iterable[ExecutorReport]:
-    """Yield the queries that a script's worker reports."""
     if beat is None:
         yield slot
         return
@@ -194,13 +193,7 @@ def component_page(
     *,
     include_sys: bool,
 ) -> ComponentPageInfo:
-    """Return Storm's ``getComponentPageInfo``.
-
-    Raises
-    ------
-    UnknownComponentError
-        The topology has no such component.
-    """
+    """Return Storm's ``getComponentPageInfo``; raises `UnknownComponentError`."""
     components, reported = executors(view, heartbeats)
     page = aggregates.component_page(
         component, components, reported, window, include_sys=include_sys

@@ -164,7 +164,6 @@ class ViewReader:
     def _worker_health(
         self, views: Sequence[View], only: str | None
     ) -> Iterator[dict[Slot, WorkerHealth]]:
-        """Yield how the workers of each topology are."""
         conf = self._context.conf
         supervisors, beats = self._read_supervisors(views, only), self._read_beats(only)
         for view in views:
@@ -196,7 +195,6 @@ class ViewReader:
     def _read_supervisors(
         self, views: Sequence[View], only: str | None
     ) -> Mapping[str, SupervisorInfo]:
-        """Return the supervisors that have workers of topologies, by their ids."""
         launches = [
             one
             for view in views
