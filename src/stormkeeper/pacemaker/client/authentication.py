@@ -92,11 +92,8 @@ class ClientAuthentication:
         #: Whether the first connection has shown that the server wants authentication.
         self._is_wanted = False
         self._tokens = 0
-        #: Whether the client has sent a token.
         self._has_said = False
-        #: Messages received during a step.
         self._unread: deque[Message] = deque()
-        #: The running step.
         self.work: Compute | None = None
         #: Whether the first step is done: from then on the end of the connection means a wrong
         #: password or method.
@@ -173,7 +170,6 @@ class ClientAuthentication:
         )
 
     def _doubt(self) -> str:
-        """Suggest another method if the server has sent no token."""
         if not self.has_begun or self._tokens:
             return ""
         return f" before its first token; {SAME_METHOD}"
@@ -206,7 +202,6 @@ class ClientAuthentication:
             raise _out_of_place(message)
 
     def _take_end(self, message: Message) -> None:
-        """Handle a message that ends the authentication."""
         if message.type == MessageType.NOT_AUTHORIZED:
             raise self.refusal("the server refused")
         if message.type != MessageType.CONTROL_MESSAGE:

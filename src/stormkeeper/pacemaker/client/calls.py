@@ -34,7 +34,6 @@ _ID_AND_STOP: Final = 5
 #: Requests under way on one connection, as in Storm's client.
 MAX_IN_FLIGHT: Final = 100
 
-#: The largest i32.
 MAX_MESSAGE_ID: Final = 0x7FFFFFFF
 
 _NEVER: Final = float("inf")
@@ -194,7 +193,6 @@ class Verdict(Enum):
     HOLD = "hold"
     #: Keep the call, and send `make_question`.
     ASK = "ask"
-    #: The server lacks the extension.
     REFUSE = "refuse"
 
 

@@ -28,7 +28,6 @@ _IN_PROGRESS = frozenset({0, errno.EINPROGRESS, errno.EWOULDBLOCK, errno.EALREAD
 #: Bytes read at once: small enough that malloc needs no system call.
 _READ_SIZE: Final = 65_536
 
-#: Unsent bytes offered to the kernel at once.
 _WRITE_SIZE: Final = 1_048_576
 
 _CLOSED: Final = "the server closed the connection"
@@ -40,7 +39,6 @@ _IN_WORDS: Final = {
     errno.ETIMEDOUT: "the network timed out",
 }
 
-#: Errors of a connection that the server ended.
 _BY_PEER: Final = (errno.ECONNRESET, errno.EPIPE)
 
 
@@ -49,7 +47,6 @@ def resolve(host: str, port: int, flags: int) -> list[Candidate]:
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=flags)
     except UnicodeError as error:
-        # An empty or overlong label.
         raise socket.gaierror(socket.EAI_NONAME, f"no host name: {error}") from error
     return [(family, address) for family, _, _, _, address in found]
 
@@ -79,7 +76,6 @@ class Dialer:
         self._resolve = resolve
         self._attempts = 0
         self._candidates: list[Candidate] = []
-        #: Address of the current or last connection.
         self._candidate: Candidate | None = None
         self._socket: socket.socket | None = None
         self._error: OSError | None = None

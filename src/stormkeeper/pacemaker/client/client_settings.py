@@ -110,7 +110,6 @@ def _text(value: Any) -> str:
 
 
 def _identity(conf: Conf, host: str) -> Identity:
-    # Imported here, as most processes do not authenticate.
     from stormkeeper.sasl import methods  # noqa: PLC0415
     from stormkeeper.sasl.jaas import login, login_file  # noqa: PLC0415
 

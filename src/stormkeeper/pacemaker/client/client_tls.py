@@ -25,7 +25,6 @@ _KEY: Final = "pacemaker.tls.client.key.file"
 _CHECK_HOSTNAME: Final = "pacemaker.tls.check.hostname"
 _MINIMUM: Final = "pacemaker.tls.minimum.version"
 
-#: Keys of a client's TLS context.
 KEYS: Final = (_ENABLE, _AUTHORITIES, _CERTIFICATE, _KEY, _CHECK_HOSTNAME, _MINIMUM)
 
 _VERSIONS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
@@ -51,7 +50,6 @@ _UNKNOWN_CA: Final = (
 _NO_VERSION: Final = (
     "the two have no version of TLS in common: see pacemaker.tls.minimum.version at both"
 )
-#: Another reason for the end of a connection before any answer.
 NO_ROOM: Final = (
     "takes no more connections (pacemaker.max.connections, pacemaker.max.connections.per.address):"
     " its log has the reason"
@@ -176,7 +174,6 @@ class TlsStream:
         self._incoming = ssl.MemoryBIO()
         self._outgoing = ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._incoming, self._outgoing, server_hostname=host)
-        #: Whether the handshake is complete, so that `sealed` works.
         self.is_up = False
         #: Whether the server closed TLS. The TCP connection may stay open, as the server may wait
         #: for the client.

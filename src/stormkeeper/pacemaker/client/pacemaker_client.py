@@ -47,7 +47,6 @@ from stormkeeper.tls_files import Contexts
 if TYPE_CHECKING:
     from stormkeeper.thrift.pacemaker import ServerInfo
 
-#: ``pacemaker.port``
 DEFAULT_PORT: Final = 6699
 
 #: Seconds without a byte from the server after which a try fails, as in Storm's client.

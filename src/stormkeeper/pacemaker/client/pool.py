@@ -70,7 +70,6 @@ log = logging.getLogger(__name__)
 #: time.
 WRITE_DEADLINE: Final = 5.0
 
-#: No authentication, no TLS.
 _PLAIN: Final = ClientSettings()
 
 T = TypeVar("T")
@@ -298,7 +297,6 @@ class PacemakerPool:
         self._check(outcomes)
 
     def _ask_all(self, question_for: Callable[[PacemakerClient], Question[T]]) -> list[T]:
-        """Return the answers in the order of the servers, or raise an error."""
         answers = self._outcomes_of_all(question_for).answered
         return [answers[server] for server in self._order if server in answers]
 
@@ -348,7 +346,6 @@ class PacemakerPool:
         return outcomes
 
     def _check(self, outcomes: Outcomes[T]) -> None:
-        """Raise an error if no server answered or the pool is closed."""
         if any(isinstance(error, PacemakerClosedError) for error in outcomes.failed.values()):
             raise PacemakerClosedError(f"{self!r} is closed")
         if outcomes.answered:
@@ -362,7 +359,6 @@ class PacemakerPool:
 
 
 def _is_mixed(contents: Iterable[ServerContents]) -> bool:
-    """Return whether both Stormkeeper's and Storm's servers hold pulses."""
     return len({some.info is None for some in contents if some.copies}) > 1
 
 

@@ -57,7 +57,6 @@ if TYPE_CHECKING:
     from stormkeeper.thrift.pacemaker import ServerInfo
 
 
-#: Part of the pool, and logs in its name.
 log = logging.getLogger("stormkeeper.pacemaker.client.pool")
 
 T = TypeVar("T")
@@ -155,7 +154,6 @@ class _Fanout(Generic[T]):
         self._step(asked, lambda: next(question))
 
     def _step(self, asked: _Asked[T], go_on: Callable[[], Round]) -> None:
-        """Run a question until the next requests or the end."""
         try:
             requests, meanwhile = go_on()
             asked.round += 1
@@ -177,7 +175,6 @@ class _Fanout(Generic[T]):
             self._failed(asked, error)
 
     def _arrived(self, asked: _Asked[T], round_: int, place: int, future: Future[Message]) -> None:
-        # In the client's thread.
         self._events.put((asked, round_, place, future))
 
     def _take(self, asked: _Asked[T], round_: int, place: int, future: Future[Message]) -> None:
@@ -254,7 +251,6 @@ class MissingServers:
         self._servers = servers
         self._clock = clock
         self._lock = threading.Lock()
-        # Reasons of the last read, and the time of the last log line.
         self._failures: Mapping[Address, str] = MappingProxyType({})
         self._logged = 0.0
 
@@ -377,7 +373,6 @@ def without_values(found: Mapping[str, Heartbeat]) -> dict[str, Heartbeat]:
 
 
 def _payload_time(copy: Heartbeat) -> float:
-    """Return ``time_secs`` of a heartbeat, or minus infinity."""
     from stormkeeper.thrift.records import ClusterWorkerHeartbeat  # noqa: PLC0415 - seldom needed
     from stormkeeper.thrift.serialization import deserialize  # noqa: PLC0415
 

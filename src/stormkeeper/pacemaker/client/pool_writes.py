@@ -55,7 +55,6 @@ LONGEST_SECS: Final = 30.0
 _GROWTH: Final = 1.5
 
 
-#: Seconds that `close` waits for the thread.
 _JOIN_SECS: Final = 5.0
 
 
@@ -73,7 +72,6 @@ class MissedDeletes:
     def __init__(self, limit: int = LIMIT) -> None:
         self._limit = limit
         self._lock = threading.Lock()
-        #: Without servers that missed nothing.
         self._missed: dict[Address, list[MissedDelete]] = {}
 
     def servers(self) -> list[Address]:
@@ -143,9 +141,7 @@ class DeleteRepair:
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._closed = False
-        #: Number of internal errors in the thread.
         self.defects = 0
-        #: Set when the thread must wake up.
         self._news = threading.Event()
 
     def remember(self, address: Address, path: str) -> None:
@@ -166,7 +162,6 @@ class DeleteRepair:
                 try:
                     thread.start()
                 except RuntimeError as error:
-                    # The next missed delete tries again.
                     log.warning(
                         "missed deletes wait for the next read, as no thread starts: %s", error
                     )
@@ -189,7 +184,6 @@ class DeleteRepair:
         except StormkeeperError:  # the client was closed
             pass
         finally:
-            # Not sent: kept for later.
             for missed in left:
                 self._missed.settle(client.address, missed, done=False)
 
@@ -240,7 +234,6 @@ class DeleteRepair:
                         )
 
 
-#: The writer is a part of the pool, and logs in its name.
 log = logging.getLogger("stormkeeper.pacemaker.client.pool")
 
 #: Seconds between checks of the home, on average: a restarted server has its writers back within
@@ -278,7 +271,6 @@ class Placement:
         self._patience = 1.0
         self._look_at = float("inf")
         self._returned_at = float("-inf")
-        #: The server that gets the pulses now.
         self.current = self.home
 
     @property

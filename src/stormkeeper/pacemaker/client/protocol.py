@@ -75,7 +75,6 @@ class Backoff:
         self._random = random
         self._base = base
         self._cap = cap
-        #: Failures since the last success.
         self.failures = 0
 
     def failed(self) -> float:
@@ -117,19 +116,15 @@ class ClientProtocol:
         self._backoff = backoff
         self._try_timeout = try_timeout
         self._identity = identity
-        #: The authentication of this or the next connection.
         self._authentication: ClientAuthentication | None = None
         self._max_in_flight = max_in_flight
         self._last_message_id = last_message_id
         self._state = LinkState.DOWN
-        #: Calls to send, in order.
         self._waiting: deque[ClientCall] = deque()
         self._in_flight = self._new_table()
         self._extensions = ServerExtensions()
-        #: Reason of the last failure; empty before the first.
         self.last_failure = ""
         self._retry_at = float("-inf")
-        #: When connecting or authenticating times out.
         self._connect_by = NEVER
         #: When `passed` is due; possibly too early, never too late.
         self.alarm = NEVER
@@ -302,7 +297,6 @@ class ClientProtocol:
         self.alarm = self._connect_by = NEVER
 
     def _settle(self, call: ClientCall, outcome: Message | StormkeeperError) -> None:
-        """Settle a call once."""
         if call.settled:
             return
         call.settled = True
@@ -313,7 +307,6 @@ class ClientProtocol:
     def _give_up(
         self, call: ClientCall, reason: str, now: float, *, peer_at_fault: bool = False
     ) -> None:
-        """Fail an unanswered call."""
         tries = "1 try" if call.tries == 1 else f"{call.tries} tries"
         kind = RemoteProtocolError if peer_at_fault else PacemakerUnavailableError
         error = kind(
@@ -323,7 +316,6 @@ class ClientProtocol:
         self._settle(call, error)
 
     def _begin(self, now: float) -> None:
-        """Use the connected and authenticated connection."""
         self._state = LinkState.UP
         self._connect_by = NEVER
         self._in_flight = self._new_table()
@@ -356,7 +348,6 @@ class ClientProtocol:
             self._arm(self._connect_by)
 
     def _unready(self) -> str:
-        """Describe the timeout of a connection that is not up."""
         if self._state is LinkState.CONNECTING or self._authentication is None:
             return f"no connection within {self._try_timeout:g} s"
         return self._authentication.overdue(self._try_timeout)
@@ -368,7 +359,6 @@ class ClientProtocol:
         self.alarm = min(self.alarm, time)
 
     def _stuck_at(self) -> float:
-        """Return when the connection times out."""
         if self._state is not LinkState.UP:
             return NEVER
         oldest = self._in_flight.oldest()
@@ -380,7 +370,6 @@ class ClientProtocol:
         return NEVER if since is None else since + self._try_timeout
 
     def _advance(self, now: float) -> None:
-        """Send waiting calls, or connect."""
         if self._state is LinkState.UP:
             self._dispatch(now)
         elif self._state is LinkState.DOWN and self._waiting:

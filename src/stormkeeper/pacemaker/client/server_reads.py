@@ -154,7 +154,6 @@ def names_below(paths: Sequence[str]) -> Question[dict[str, ListedNames]]:
 
 
 def _nodes(kind: MessageType, paths: Sequence[str]) -> Question[dict[str, frozenset[str] | None]]:
-    """List names; None if the server lacks the extension."""
     nodes: dict[str, frozenset[str] | None] = dict.fromkeys(paths)
     try:
         for first in range(0, len(paths), _WIDTH):
@@ -224,7 +223,6 @@ def _changes_of(answer: Message) -> Changes:
 def _take_up(
     page: Changes, found: dict[str, Heartbeat], server: Address, elapsed: float, *, values: bool
 ) -> None:
-    """Add the pulses of a page, of up to 100,000 in all."""
     paths, revisions, ages_ms, sizes, details = page.columns
     ages = [age_ms / 1000 - elapsed for age_ms in ages_ms]
     # An older server always sends values.
@@ -254,7 +252,6 @@ class JavaReader:
     def __init__(self, path: str) -> None:
         self._root = path
         self._seen = {path}
-        #: Paths whose pulses are to be read, with the depth below the root.
         self._paths: deque[tuple[str, int]] = deque([(path, 0)])
         #: Paths without a pulse, whose children are to be listed.
         self._parents: deque[tuple[str, int]] = deque()

@@ -79,16 +79,13 @@ class SocketThread:
         self._thread: threading.Thread | None = None
         self._connection: PacemakerConnection | None = None
         self._dropped: list[socket.socket] = []
-        #: Number of the wanted attempt to connect, if any.
         self._attempt_wanted: int | None = None
         self._attempts = 0
-        #: Whether the attempt is for the last connection's address.
         self._is_reconnect = False
         #: Whether the thread will check these attributes again before it sleeps.
         self._awake = True
         self._is_failure_logged = False
         self._steps = StepRunner(f"{name} authentication")
-        #: Number of internal errors in the thread.
         self.defects = 0
 
         # Used by the thread only, once it runs.
@@ -175,8 +172,6 @@ class SocketThread:
             if thread.is_alive():
                 log.warning("Thread %s did not end within %g s", thread.name, _JOIN_SECS)
 
-    # --- with the lock held
-
     def _start(self) -> None:
         with ExitStack() as undoing:
             try:
@@ -256,11 +251,9 @@ class SocketThread:
         try:
             self._steps.run(partial(self._compute, step))
         except RuntimeError as error:
-            # No more threads, for now.
             self._protocol.abandoned(f"no thread to authenticate in: {error}", self._clock())
 
     def _connect(self, *, again: bool) -> None:
-        """Request a connection, with `again` to the last address."""
         self._attempts += 1
         self._attempt_wanted = self._attempts
         self._is_reconnect = again
@@ -395,7 +388,6 @@ class SocketThread:
             self._watched = mask
 
     def _dial(self) -> bool:
-        """Continue connecting; return whether that ended."""
         try:
             made = self._dialer.poll()
         except OSError as error:
@@ -422,7 +414,6 @@ class SocketThread:
         return True
 
     def _greet(self, made: socket.socket) -> None:
-        """Start to use a new connection."""
         peer = host_port(self._host, self._port)
         stream = None if self._tls is None else TlsStream(self._tls(), self._host, peer)
         self._connection = connection = PacemakerConnection(

@@ -49,7 +49,6 @@ from stormkeeper.pacemaker.server.server_tls import TLS_BYTES, fault_of, secure
 #: that a client can have sent at once, also over TLS.
 _LAST_LOOKS: Final = READ_BYTES // TLS_BYTES + 1
 
-#: Seconds for a client to finish TLS.
 _HANDSHAKE_SECONDS: Final = 10.0
 
 
@@ -71,7 +70,6 @@ class AsyncioChannels:
         self.frame_timeout = frame_timeout
         self.output_timeout = output_timeout
         self.max_buffered = 0
-        #: Bytes of unanswered requests and unread answers.
         self.buffered = 0
         self.clock = clock
         self.on_closed = on_closed
@@ -88,7 +86,6 @@ class AsyncioChannels:
         self._round_ends: float | None = None
         #: Whether a turn of the round left requests unanswered.
         self.is_cut = False
-        #: Channels whose next request may be long.
         self._long: deque[_Channel] = deque()
 
     def __len__(self) -> int:
@@ -222,16 +219,13 @@ class _Channel(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         #: The TCP transport, which holds unsent bytes with and without TLS.
         self._below: asyncio.Transport | None = None
-        #: Whether answers wait for the client to read.
         self._is_full = False
-        #: Whether the session is over; the last answers may still be sent.
         self._is_over = False
         # Whether another turn is scheduled, and one for a long request.
         self._is_due = False
         self._is_due_long = False
         #: Remaining rounds of the loop with reads while the server drains.
         self._looks = _LAST_LOOKS
-        #: Monotonic time since when requests wait for another turn.
         self._waits_since: float | None = None
         # Clock seconds since when a frame is incomplete and answers are unread.
         self._frame_since: float | None = None
@@ -268,7 +262,6 @@ class _Channel(asyncio.BufferedProtocol):
             self._channels.forget(self)
 
     def _close(self, connection: socket.socket) -> None:
-        """Close the descriptor of a connection without its final transport."""
         if self._below is None:
             connection.close()
         else:
@@ -416,7 +409,6 @@ class _Channel(asyncio.BufferedProtocol):
             self._frame_since = self._channels.clock()
 
     def _unsent_bytes(self) -> int:
-        """Return the bytes of answers that the kernel has not taken."""
         transport, below = self._transport, self._below
         if transport is None or below is None:
             return 0

@@ -38,7 +38,6 @@ _log = logging.getLogger(__name__)
 #: ``struct linger``: send a reset at once.
 _AT_ONCE: Final = struct.pack("ii", 1, 0)
 
-#: Bytes read at a time.
 READ_BYTES: Final = 262_144
 #: Bytes of answers made before sending; a single answer may be larger.
 ANSWER_BYTES: Final = 262_144
@@ -62,7 +61,6 @@ LATENCY_BOUNDS: Final = (
     *(0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0),
 )
 
-# Causes of ends, for counters.
 BY_CLIENT: Final = ""
 PROTOCOL: Final = "protocol"
 AUTHENTICATION: Final = "authentication"
@@ -96,7 +94,6 @@ class Channels(Protocol):
     an `OnClosed` and an `OnFreed`.
     """
 
-    # These may be set at any time.
     max_size: int
     frame_timeout: float
     output_timeout: float

@@ -143,7 +143,6 @@ def _fingerprint(conf: Conf) -> bytes:
 
 
 def _keytab(conf: Conf) -> bytes:
-    """Hash the server's keytab, if the JAAS file names a keytab."""
     if conf["pacemaker.auth.method"] != "KERBEROS":
         return b""
     path = login(conf, methods.SERVER_SECTION).options.get("keyTab", "").removeprefix("FILE:")
@@ -160,11 +159,8 @@ class ServerAuthentication:
 
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
-        #: None before the start and after the end.
         self._mechanism: Mechanism | None = None
-        #: The authenticated user, at the end.
         self.authorization_id: str | None = None
-        #: The same, for log lines.
         self.user = ""
 
     def received(self, message: Message) -> bytes:
@@ -235,11 +231,9 @@ class ClientSession:
 
     def __init__(self, sessions: "ClientSessions", address: str, port: int) -> None:
         self.address = address
-        #: Address with port.
         self.origin = host_port(address, port)
         #: Name in the log: address, port and authenticated user.
         self.peer = self.origin
-        #: Authenticated user for the log, else empty.
         self.user = ""
         self.authorization_id: str | None = None
         #: Reason for closing the connection, and the cause for counters.
@@ -252,7 +246,6 @@ class ClientSession:
         # Whether the client was refused the reserved path, and whether it did anything else.
         self._has_asked = self._has_done_more = False
         policy = sessions.policy
-        #: Permissions to read, and to write and delete.
         self.may_read = policy.everyone_may_read
         self.may_write = policy.everyone_may_write
         #: Clock seconds at which the connection is closed without authentication.

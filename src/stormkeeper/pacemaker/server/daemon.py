@@ -42,15 +42,12 @@ _log = logging.getLogger(__name__)
 
 #: FileDescriptorName of the metrics socket that systemd passes.
 METRICS_SOCKET: Final = "metrics"
-#: Advice in errors about an address.
 AN_ADDRESS: Final = (
     "an address of this machine (`ip address` lists them), or to 0.0.0.0 for all of them"
 )
-#: Advice in errors about a privileged port.
 PRIVILEGE: Final = "have systemd open it (ListenStream= of a socket unit)"
 
 _BACKLOG: Final = 16
-#: Seconds between status lines for systemd.
 _STATUS_SECS: Final = 10.0
 
 
@@ -245,7 +242,6 @@ def _version_and_files(conf: Conf) -> str:
 
 
 def _listener(conf: Conf, manager: ServiceManager) -> socket.socket:
-    """Return the socket passed by systemd, or open a socket."""
     passed = manager.take_listeners("")
     if len(passed) > 1:
         raise ListenError(

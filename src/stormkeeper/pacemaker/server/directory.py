@@ -28,7 +28,6 @@ class Census:
     __slots__ = ("bytes",)
 
     def __init__(self) -> None:
-        #: Without the root.
         self.bytes = 0
 
     def add(self, name: bytes) -> None:
@@ -49,7 +48,6 @@ class Directory:
         self.parent = parent
         self.name = name
         self.census: Census = Census() if parent is None else parent.census
-        #: Pulses here and below.
         self.pulses = 0
         self._leaves: list[PulseEntry] = []
         self._directories: list[Directory] = []
@@ -148,7 +146,6 @@ class Directory:
                 stack.pop()
 
     def _in_order(self) -> Iterator["PulseEntry | Directory"]:
-        """Iterate over the pulses and directories directly here, sorted by name."""
         leaves = self._leaves
         prefix = leaves[0].path[: leaves[0].path.rfind(b"/") + 1] if leaves else b""
         leaf = 0

@@ -23,7 +23,6 @@ _MOVES: Final = 8
 #: Entries between two readings of the clock: some 20 microseconds.
 _STRIDE: Final = 16
 
-#: The byte that comes after ``/``.
 _BEHIND_SLASH: Final = b"0"
 
 
@@ -47,13 +46,11 @@ class Expiry:
         self.limits = limits
         #: Tombstones up to this revision may have been dropped.
         self.floor = 0
-        #: Pulses deleted because of their age.
         self.expired = 0
         self._index = index
         self._clock = clock
         #: Sorted by revision.
         self._tombstones: dict[PulseEntry, None] = {}
-        #: Paths of the tombstones, sorted.
         self._paths: list[bytes] = []
         self._bytes = 0
         #: Pulses received before this clock reading are too old.
@@ -140,7 +137,6 @@ class Expiry:
             entry = following
 
     def _forget_before(self, changed: float, deadline: float) -> None:
-        """Drop the tombstones of deletions before `changed`."""
         oldest = next(iter(self._tombstones), None)
         if oldest is None or oldest.changed >= changed:
             return

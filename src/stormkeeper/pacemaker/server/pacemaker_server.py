@@ -54,7 +54,6 @@ class PacemakerEngine(NamedTuple):
     #: Name and reason, for the log.
     description: str
     pulse_index: Callable[[], PulseIndex]
-    #: Constructor of `Channels`.
     channels: Callable[..., Channels]
 
     def over_tls(self) -> "PacemakerEngine":
@@ -193,7 +192,6 @@ def _shown(value: object) -> str:
     return "null" if value is None else str(value)
 
 
-#: Seconds between sweeps.
 _TICK: Final = 1.0
 #: Pause in seconds between stretches of expiry: a fifth of a core.
 _EXPIRY_REST: Final = 0.01
@@ -205,7 +203,6 @@ _BUFFERED_SHARE: Final = 8
 _OWN_DESCRIPTORS: Final = 64
 #: Fewer open files are too few for a daemon that serves a cluster.
 _FEW_DESCRIPTORS: Final = 1_000
-#: Keys of the limits of connections: in all, and per address.
 _LIMITS: Final = ("pacemaker.max.connections", "pacemaker.max.connections.per.address")
 #: Seconds per log line about refused connections, for each cause.
 _TURNED_AWAY_SECONDS: Final = 10.0
@@ -493,7 +490,6 @@ def _descriptors() -> int:
 
 
 def _admitted(conf: Conf) -> tuple[int, int]:
-    """Return the limits of connections: in all, and per address."""
     possible = max(1, _descriptors() - _OWN_DESCRIPTORS)
     most = conf["pacemaker.max.connections"] or possible
     return min(most, possible), conf["pacemaker.max.connections.per.address"]

@@ -42,15 +42,10 @@ class PulseIndex:
     )
 
     def __init__(self) -> None:
-        #: The newest revision; the first is 1.
         self.revision = 0
-        #: Paths with a pulse.
         self.keys = 0
-        #: Paths with a tombstone.
         self.tombstones = 0
-        #: Pulses stored since the start.
         self.pulses_received = 0
-        #: Bytes of all pulses and their paths.
         self.bytes_held = 0
         #: Limit of `bytes_held` for `replace`; 0: none.
         self.max_bytes = 0

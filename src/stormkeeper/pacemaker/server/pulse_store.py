@@ -45,7 +45,6 @@ MAX_LOOKED_AT: Final = 25_000
 _ENDS: Final = 64
 
 
-#: Entries taken from the index at once: as many as a page with values has.
 _BATCH: Final = 400
 
 
@@ -94,7 +93,6 @@ class Pager:
         self._expiry = expiry
         self._clock = clock
         self._overhead = overhead
-        #: Last entries of pages, by revision.
         self._ends: dict[int, PulseEntry] = {}
 
     def changes(
@@ -167,7 +165,6 @@ class Pager:
         return keys == self._index.keys and not self._index.tombstones
 
     def _to_fill(self, limit: int, room: int, each: int, values: bool) -> int:
-        """Return how many changes of average size fill a page."""
         index = self._index
         usual = index.bytes_held // index.keys if values and index.keys else 0
         return min(limit, 1 + room // (each + usual))

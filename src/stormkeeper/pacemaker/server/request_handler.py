@@ -165,7 +165,6 @@ class RequestHandler:
             ) from error
 
     def _fitting(self, answer: bytes) -> bytes:
-        """Return `answer`; raise `LimitError` if `answer` exceeds a frame."""
         size = len(answer) - 4
         if size > self._max_size:
             raise LimitError(
@@ -176,7 +175,6 @@ class RequestHandler:
         return answer
 
     def _check(self, kind: MessageType, path: bytes) -> None:
-        """Raise `LimitError` if requests of `kind` may not name `path`."""
         if VERBS[kind].writes and (path == _RESERVED or path.startswith(_BELOW_RESERVED)):
             raise LimitError("reserved", f"{shown(path)}: {RESERVED_PATH} is reserved")
         # Stored pulses stay readable if limits are lowered. The store checks paths of new pulses.
@@ -229,7 +227,6 @@ class RequestHandler:
         )
 
     def _all_pulses(self, path: bytes) -> list[Pulse] | None:
-        """Return all pulses at and below `path`; None if the pulses exceed a frame."""
         pulses = []
         room = self._max_size - RECORDS_OVERHEAD
         for entry in self._store.pulses(path):

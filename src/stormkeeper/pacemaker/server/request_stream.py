@@ -48,7 +48,6 @@ class RequestStream:
         self.ending: tuple[str, str] | None = None
         #: Whether the next request may be long, or needs another turn.
         self.has_long = False
-        # Requests answered.
         self.sends = self.gets = self.others = 0
         self._session = session
         self._splitter = PacemakerFrameSplitter(max_size)

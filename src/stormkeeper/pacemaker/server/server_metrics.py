@@ -27,13 +27,11 @@ from stormkeeper.pacemaker.server.server_status import (
     ServerSnapshot,
 )
 
-#: Prefix of all names.
 PREFIX: Final = "stormkeeper_pacemaker_"
 
 #: Seconds without a sweep, which is due every second, after which the event loop counts as stuck.
 MAX_SILENCE: Final = 5.0
 
-#: Quantiles of the sizes of the newest pulses.
 _QUANTILES: Final = (0.5, 0.9, 0.99, 1.0)
 
 

@@ -29,9 +29,7 @@ REFUSED: Final = (
     *(("path", READ), ("path", WRITE), ("reserved", WRITE), ("store-full", WRITE)),
     *(("too-large", READ), ("unauthenticated", READ), ("unauthenticated", WRITE)),
 )
-#: Outcomes of authentications.
 OUTCOMES: Final = ("failed", "ok", "timeout")
-#: Requests counted by the channels.
 _COUNTED_BY_CHANNELS: Final = (MessageType.SEND_PULSE, MessageType.GET_PULSE)
 #: Entries of the index checked by a snapshot: a tenth of a millisecond.
 _LOOKED_AT: Final = 1_000
@@ -49,15 +47,12 @@ class EventCounts:
     )
 
     def __init__(self) -> None:
-        #: Served connections.
         self.accepted = 0
         #: Connections closed before service, by cause; "descriptors" counts pauses of accepting.
         self.turned_away: Counter[str] = Counter()
-        #: Served connections that the server ended, by cause.
         self.closed: Counter[str] = Counter()
         #: Requests answered with NOT_AUTHORIZED, by cause and by `READ` or `WRITE`.
         self.refusals: Counter[tuple[str, str]] = Counter()
-        #: Authentications by method and outcome.
         self.authentications: Counter[tuple[str, str]] = Counter()
 
     def lost_pulses(self) -> int:

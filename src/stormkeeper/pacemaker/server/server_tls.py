@@ -31,7 +31,6 @@ _AUTHORITIES: Final = "pacemaker.tls.ca.file"
 _CLIENT_AUTH: Final = "pacemaker.tls.client.auth"
 _MINIMUM: Final = "pacemaker.tls.minimum.version"
 
-#: Keys that name files.
 FILES: Final = (_CERTIFICATE, _KEY, _AUTHORITIES)
 
 #: How long before its end a certificate is warned of.
@@ -44,7 +43,6 @@ _CLIENT_CERTIFICATES: Final = {
     "required": ssl.CERT_REQUIRED,
 }
 
-#: Texts for OpenSSL's reasons.
 _FAULTS: Final = {
     "HTTP_REQUEST": "plain HTTP on a port with TLS",
     "WRONG_VERSION_NUMBER": f"no TLS on a port with TLS; set {_ENABLE}: true for this client too",
@@ -61,7 +59,6 @@ _FAULTS: Final = {
     "UNEXPECTED_EOF_WHILE_READING": "the client went away within the TLS handshake",
 }
 
-#: Bytes decrypted at a time: a record has no more.
 TLS_BYTES: Final = 16_384
 
 #: A fatal alert, protocol_version (RFC 8446 §6), for clients without TLS, as OpenSSL sends nothing.

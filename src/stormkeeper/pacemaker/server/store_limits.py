@@ -19,14 +19,12 @@ from stormkeeper.errors import NotAuthorizedError
 
 #: Tombstones: twice the workers of the largest known clusters.
 MAX_TOMBSTONES: Final = 16_384
-#: Bytes of the paths of all tombstones.
 MAX_TOMBSTONE_BYTES: Final = 4_194_304
 #: Age in seconds after which tombstones are dropped. A reader that was away longer reads anew.
 TOMBSTONE_SECONDS: Final = 3_600.0
 
 #: C0, DEL, and C1 as UTF-8, on which a terminal would act.
 _CONTROL: Final = re.compile(rb"[\x00-\x1f\x7f]|\xc2[\x80-\x9f]")
-#: Bytes of a refused path in log lines.
 _SHOWN: Final = 200
 
 
@@ -119,7 +117,6 @@ def memory_allowed(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgr
 
 
 def _group_limits(proc: Path, cgroups: Path) -> Iterator[int]:
-    """Read the memory limits of this process's control groups and their parents."""
     try:
         lines = (proc / "self" / "cgroup").read_text().splitlines()
     except OSError:

@@ -25,7 +25,6 @@ SET: Final = 14
 LIST: Final = 15
 UUID: Final = 16
 
-#: Bytes of a value, for the types with a fixed size.
 _FIXED_SIZES: Final[dict[int, int]] = {
     BOOL: 1,
     BYTE: 1,
@@ -36,13 +35,11 @@ _FIXED_SIZES: Final[dict[int, int]] = {
     UUID: 16,
 }
 
-#: Format characters of `struct`.
 _LETTERS: Final = {I32: "i", I64: "q"}
 
 #: Nesting of structs and containers; Thrift's own readers stop at 64 too.
 MAX_NESTING: Final = 64
 
-#: No frame has more values: a length is an i32.
 UNLIMITED_VALUES: Final = 0x7FFFFFFF
 
 _pack_boolean: Final = Struct(">Bh?").pack

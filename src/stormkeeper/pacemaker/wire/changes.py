@@ -38,7 +38,6 @@ _TAIL: Final = 23
 _header: Final = Struct(">3si")
 _tail: Final = Struct(">3sq3sqB")
 
-#: Path, value, revision, age.
 _Row = tuple[str, bytes | None, int, int]
 
 #: Fields of a page without values, in the order of `Columns`.

@@ -345,7 +345,6 @@ def _read_message(payload: bytes, *, is_request: bool) -> Message:
 
 
 def _read_data(reader: BinaryReader, *, is_request: bool) -> Message:
-    """Read the union; the last member counts."""
     message = Message(None)
     while True:
         kind, field_id = reader.field()
@@ -404,7 +403,6 @@ def _read_nodes(reader: BinaryReader) -> list[str]:
             reader.skip(kind)
 
 
-#: Members of the union: Thrift type, name in `Message`, reader.
 _MEMBERS: Final[dict[int, tuple[int, str, Callable[[BinaryReader], object]]]] = {
     1: (STRING, "path", lambda reader: reader.text("path")),
     2: (STRUCT, "pulse", _read_pulse),
@@ -419,7 +417,6 @@ _UNKNOWN_MEMBER: Final = (STOP, "", BinaryReader.boolean)
 _ANSWER_MEMBERS: Final = frozenset({4, 5, 101})
 
 
-#: A handshake record of any version of TLS.
 _TLS_HANDSHAKE: Final = b"\x16\x03"
 # HTTP comes to a Pacemaker's port by mistake for the metrics' port, and the other way round.
 _HTTP: Final = (b"GET ", b"HEAD", b"POST")

@@ -27,7 +27,6 @@ DEFAULT_MAX_SIZE: Final = 10_485_760
 #: At this path a Stormkeeper server describes itself (``ServerInfo``); no pulse is stored there.
 RESERVED_PATH: Final = "/.stormkeeper"
 
-#: The extension of servers that can leave out the values of changes.
 SIZES: Final = "sizes"
 
 #: Size of a deleted pulse.
@@ -144,22 +143,18 @@ class Message:
 class Verb(NamedTuple):
     """Properties of a request type."""
 
-    #: Member of the request.
     asks_with: str
     #: Member that the answer must have. GET_ALL_PULSE_FOR_PATH has none: Storm always answers it
     #: without data, a Stormkeeper server does if the pulses exceed a frame.
     answered_with: str | None
     #: Verb for messages to people: ``a request to <deed> /path``.
     deed: str
-    #: Whether the request needs permission to write.
     writes: bool = False
-    #: Whether the work is small whatever is stored.
     is_short: bool = False
     #: Extension that the server must have; None for Storm's own requests.
     extension: str | None = None
 
 
-#: All requests on the pulse store.
 VERBS: Final[dict[int, Verb]] = {
     MessageType.CREATE_PATH: Verb("path", None, "create", writes=True, is_short=True),
     MessageType.EXISTS: Verb("path", "boolval", "look for", is_short=True),
