@@ -114,7 +114,7 @@ def test_too_many_do_not_wait(storm, caplog):
     reports = ErrorReports(storm, "a.example")
     for number in range(101):
         reports.put(WORK, 6700, str(number))
-    assert caplog.text.count("too many wait") == 1
+    assert caplog.text.count("too many reports wait") == 1
 
 
 def test_the_last_lines_of_a_log(tmp_path):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from stormkeeper.errors import EnvironmentBuildError, PeerError, SupervisorError
-from stormkeeper.supervisor.launch import Preparations
+from stormkeeper.supervisor.launch import PreparationThreads
 from stormkeeper.supervisor.slot_model import PreparationFailed, Prepared
 from support.waiting import DEADLINE_SECS, until
 
@@ -70,7 +70,7 @@ def answers():
 
 @pytest.fixture
 def preparing(code, environments, answers):
-    return Preparations(code, environments, lambda *answer: answers.put(answer))
+    return PreparationThreads(code, environments, lambda *answer: answers.put(answer))
 
 
 def test_what_was_done_is_answered(preparing, code, answers):

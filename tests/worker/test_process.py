@@ -485,7 +485,9 @@ def test_an_id_that_is_none_ends_it_before_it_beats(start, script):
 
 def test_worker_leaves_script_with_closed_stdout(script, monkeypatch):
     job = Job(script=script(""), storm_id="t-1-1", node="node", port=6700)
-    worker = TopologyWorker(defaults(), job, settle=lambda _: defaults(), signalled=lambda: True)
+    worker = TopologyWorker(
+        defaults(), job, resolve_conf=lambda _: defaults(), signalled=lambda: True
+    )
     reader, writer = os.pipe()
     os.close(reader)
     printed, left = os.fdopen(writer, "w"), []
@@ -556,7 +558,7 @@ def test_pacemakers_that_it_does_not_beat_to_are_warned_of(start, script):
 def test_a_heartbeat_is_for_the_storm_that_is_configured(script, configured, release):
     conf = {**defaults(), "storm.meta.serialization.release": configured}
     job = Job(script=script(""), storm_id="wc-1-1", node="node", port=6700)
-    worker = TopologyWorker(conf, job, settle=lambda _topology: conf, signalled=lambda: False)
+    worker = TopologyWorker(conf, job, resolve_conf=lambda _topology: conf, signalled=lambda: False)
     data = worker._heartbeat()
     beat = deserialize(ClusterWorkerHeartbeat, data)
     assert data == serialize(beat, release=Release(release))

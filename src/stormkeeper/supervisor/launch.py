@@ -155,7 +155,7 @@ log = logging.getLogger(__name__)
 _WAIT_SECS: Final = BUILD_SECS + 2 * CHECK_SECS
 
 
-class Preparations:
+class PreparationThreads:
     """Preparations of launches, each on a thread: code and environments. Thread-safe.
 
     `answer` gets a slot's port and the answer to its request.

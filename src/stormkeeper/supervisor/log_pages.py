@@ -261,7 +261,7 @@ def _part(logs: LogFiles, query: _Query) -> Page:
         return refusal(HTTPStatus.NOT_FOUND, "no log has that name: they are ID/PORT/worker.log")
     start, length = query.number("start"), query.number("length")
     piece = logs.read(name, start, USUAL_BYTES if length is None else length)
-    told = (
+    headers = (
         ("Log-Identity", piece.identity),
         ("Log-Start", str(piece.start)),
         ("Log-Size", str(piece.size)),
@@ -273,7 +273,7 @@ def _part(logs: LogFiles, query: _Query) -> Page:
             HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE, f"the file has {piece.size} bytes"
         )
     kind = "application/gzip" if name.name.endswith(".gz") else TEXT
-    return Page(HTTPStatus.OK, piece.data, kind, (*told, _AS_IT_IS))
+    return Page(HTTPStatus.OK, piece.data, kind, (*headers, _AS_IT_IS))
 
 
 def _list(logs: LogFiles, query: _Query) -> Page:

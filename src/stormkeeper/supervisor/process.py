@@ -177,7 +177,7 @@ def _control_groups() -> ControlGroups | None:
     try:
         groups = ControlGroups.here()
     except NoControlGroupsError as error:
-        log.info("the memory of workers is limited by measuring it now and then: %s", error)
+        log.info("the memory of workers is limited by measurements, not by the kernel: %s", error)
         return None
     log.info("the memory of workers is limited by the kernel, in groups in %s", groups.above)
     return groups

@@ -291,7 +291,9 @@ class ErrorReports:
         try:
             self._waiting.put_nowait(report)
         except queue.Full:
-            log.warning("an error of %s is not reported: too many wait", report.assignment.storm_id)
+            log.warning(
+                "an error of %s is not reported: too many reports wait", report.assignment.storm_id
+            )
 
     def _run(self) -> None:
         while (report := self._waiting.get()) is not None:

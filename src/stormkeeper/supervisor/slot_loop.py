@@ -23,7 +23,7 @@ from stormkeeper.supervisor.assignments import Assigned, Orders, find_orders, fi
 from stormkeeper.supervisor.cleanup import CheckpointRemoval, Cleanup, Needed
 from stormkeeper.supervisor.directories import Directories
 from stormkeeper.supervisor.environments import Environments
-from stormkeeper.supervisor.launch import Launcher, Preparations
+from stormkeeper.supervisor.launch import Launcher, PreparationThreads
 from stormkeeper.supervisor.local_state import LocalState
 from stormkeeper.supervisor.process_table import ProcessWaiter
 from stormkeeper.supervisor.registration import ErrorReports, Machine, Registration, last_lines
@@ -107,7 +107,7 @@ class SlotLoop:
             port: SlotMachine(lambda: str(uuid.uuid4()), context.times, record=record, now=now)
             for port, record in self._records.items()
         }
-        self._preparations = Preparations(
+        self._preparations = PreparationThreads(
             context.code, context.environments, lambda *said: self._send(said)
         )
         self._cleanup = Cleanup(

@@ -35,8 +35,8 @@ def main(arguments: list[str] | None = None) -> int:
     """Run a worker by command-line arguments; return the exit code."""
     if sys.getfilesystemencoding() == "ascii" or sys.flags.optimize >= 2:
         restart_if_unfit()
-    given = _parser().parse_args(sys.argv[1:] if arguments is None else arguments)
-    files = given.config or None
+    options = _parser().parse_args(sys.argv[1:] if arguments is None else arguments)
+    files = options.config or None
     configure_logging()
     # The script's output appears line by line, also in a file or a pipe; characters that the
     # encoding lacks, as with PYTHONIOENCODING=ascii, are escaped.
@@ -48,28 +48,30 @@ def main(arguments: list[str] | None = None) -> int:
         extras.require("spark", "a worker")
         from stormkeeper.worker import process, worker_conf  # noqa: PLC0415  (PySpark)
 
-        saved = worker_conf.read_overrides(given.overrides) if given.overrides is not None else {}
+        saved = (
+            worker_conf.read_overrides(options.overrides) if options.overrides is not None else {}
+        )
         # Unknown keys are reported later, as a topology has keys of its own.
-        conf = load(files=files, overrides=given.conf, unknown="keep")
-        commanded = {override.partition("=")[0].strip() for override in given.conf}
+        conf = load(files=files, overrides=options.conf, unknown="keep")
+        commanded = {override.partition("=")[0].strip() for override in options.conf}
         conf = worker_conf.with_overrides(conf, saved, keep=commanded)
         job = Job(
-            script=given.script,
-            storm_id=given.storm_id,
-            node=given.node,
-            port=given.port,
-            arguments=given.arguments,
-            py_files=given.py_files,
-            queries=given.query,
-            claims=dict(given.claim),
-            package=read_package(given.root) if given.root is not None else None,
-            alive=given.alive,
+            script=options.script,
+            storm_id=options.storm_id,
+            node=options.node,
+            port=options.port,
+            arguments=options.arguments,
+            py_files=options.py_files,
+            queries=options.query,
+            claims=dict(options.claim),
+            package=read_package(options.root) if options.root is not None else None,
+            alive=options.alive,
         )
         return process.serve(
             conf,
             job,
             lambda topology: worker_conf.merged(
-                topology, files=files, overrides=given.conf, strict=given.strict, saved=saved
+                topology, files=files, overrides=options.conf, strict=options.strict, saved=saved
             ),
         )
     except (ConfigError, InvalidPathError) as error:  # the latter of --storm-id or --node
@@ -93,7 +95,7 @@ def _parser() -> ScriptArgumentParser:
         action="append",
         default=[],
         metavar="ID",
-        help="run only this query of the topology, named by its sink; may be given several times",
+        help="run only this query of the topology, named by its sink; may be options several times",
     )
     parser.add_argument(
         "--claim",
@@ -102,7 +104,7 @@ def _parser() -> ScriptArgumentParser:
         type=_claim,
         metavar="ID=CLAIM",
         help="run this query with this claim, EPOCH-COUNTER-LAUNCH, and end it when a greater one"
-        " is in its checkpoint; may be given several times",
+        " is in its checkpoint; may be options several times",
     )
     parser.add_argument(
         "--root",

@@ -370,7 +370,7 @@ class WorkerReports:
                 answer = answers.get(timeout=_ANSWER_SECS)
                 if isinstance(answer, StormkeeperError):
                     raise WorkerError(
-                        f"that the query {query!r} begins cannot be written: {answer}", query
+                        f"the begin of the query {query!r} cannot be recorded: {answer}", query
                     ) from answer
                 if not answer:
                     raise ClaimedError(f"the query {query!r} was given to another launch")

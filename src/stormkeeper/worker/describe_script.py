@@ -69,36 +69,36 @@ def main(arguments: Sequence[str]) -> int:
     session = parser.add_mutually_exclusive_group()
     session.add_argument("--session", action="store_true", help="give the script a Spark session")
     session.add_argument("--session-first", action="store_true", help="start one before it begins")
-    given = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     configure_logging()
     die_with_parent()
 
-    def settle(topology: Topology | None) -> Conf:
+    def resolve_conf(topology: Topology | None) -> Conf:
         return worker_conf.merged(
-            topology, files=given.config, overrides=given.conf, strict=given.strict
+            topology, files=options.config, overrides=options.conf, strict=options.strict
         )
 
     try:
-        scripts.prepare(given.script, given.arguments, given.py_files, given.root)
+        scripts.prepare(options.script, options.arguments, options.py_files, options.root)
         described = describe(
-            given.script,
-            settle if given.session or given.session_first else None,
-            given.py_files,
-            given.root,
-            session_first=given.session_first,
+            options.script,
+            resolve_conf if options.session or options.session_first else None,
+            options.py_files,
+            options.root,
+            session_first=options.session_first,
         )
-        given.to.write_bytes(description.encode(described))
+        options.to.write_bytes(description.encode(described))
     except NeedsSessionError as needed:
         return ExitCode.NEEDS_SESSION_FIRST if needed.first else ExitCode.NEEDS_SESSION
     except StormkeeperError as error:
-        given.to.write_text(str(error), errors="backslashreplace")
+        options.to.write_text(str(error), errors="backslashreplace")
         return ExitCode.FAULT
     return ExitCode.DESCRIBED
 
 
 def describe(
     script: Path,
-    settle: Callable[[Topology | None], Conf] | None = None,
+    resolve_conf: Callable[[Topology | None], Conf] | None = None,
     py_files: Sequence[Path] = (),
     root: Path | None = None,
     *,
@@ -106,14 +106,14 @@ def describe(
 ) -> Description:
     """Run a script in this process, after `scripts.prepare`, and describe the result.
 
-    `settle` returns the configuration of the script's Spark session; None: no session. Raises
+    `resolve_conf` returns the configuration of the script's Spark session; None: no session. Raises
     `NeedsSessionError` if the script or PySpark asks for a session without one, and `TopologyError`
     or `WorkerError` for a fault of the script.
     """
     made: list[Topology] = []
     session = None
-    if settle is not None:
-        conf = settle
+    if resolve_conf is not None:
+        conf = resolve_conf
         session = WorkerSession(
             lambda: conf(made[0] if made else None).with_values(_MASTER), script.stem, py_files
         )

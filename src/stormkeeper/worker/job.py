@@ -181,6 +181,6 @@ class ScriptArgumentParser(argparse.ArgumentParser):
     def parse_args(self, args: Sequence[str]) -> Any:  # type: ignore[override]
         """Return the options, with `arguments` from behind ``--``."""
         end = args.index("--") if "--" in args else len(args)
-        given = super().parse_args(args[:end])
-        given.arguments = list(args[end + 1 :])
-        return given
+        options = super().parse_args(args[:end])
+        options.arguments = list(args[end + 1 :])
+        return options

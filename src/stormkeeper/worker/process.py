@@ -82,11 +82,13 @@ _LOOK_SECS = 0.2
 _STDERR = 2
 
 
-def serve(conf: Conf, job: Job, settle: Callable[[Topology | None], Conf] | None = None) -> int:
+def serve(
+    conf: Conf, job: Job, resolve_conf: Callable[[Topology | None], Conf] | None = None
+) -> int:
     """Run a worker until all queries have ended, or until a signal; return the exit code.
 
-    `settle` returns the configuration of the queries, once the topology is known; `conf` is that of
-    the heartbeats. Raises `ConfigError`.
+    `resolve_conf` returns the configuration of the queries, once the topology is known; `conf` is
+    that of the heartbeats. Raises `ConfigError`.
     """
     die_with_parent()
     worker_conf.warn_of_silent_pacemakers(conf)
@@ -94,7 +96,8 @@ def serve(conf: Conf, job: Job, settle: Callable[[Topology | None], Conf] | None
         worker = TopologyWorker(
             conf,
             job,
-            settle=settle or (lambda topology: worker_conf.with_topology(conf, topology)),
+            resolve_conf=resolve_conf
+            or (lambda topology: worker_conf.with_topology(conf, topology)),
             signalled=lambda: signals.stopped,
         )
         stopper = threading.Thread(
@@ -115,13 +118,13 @@ class TopologyWorker:
         conf: Conf,
         job: Job,
         *,
-        settle: Callable[[Topology | None], Conf],
+        resolve_conf: Callable[[Topology | None], Conf],
         signalled: Callable[[], bool],
     ) -> None:
         self._job = job
-        self._settle_without = settle
+        self._resolve_conf = resolve_conf
         self._began = time.monotonic()
-        self._settled: Conf | None = None
+        self._conf: Conf | None = None
         self._topologies: list[Topology] = []
         self._stop_request = StopRequest(
             *(signalled, STOPPED if job.package is not None else 0),
@@ -250,7 +253,7 @@ class TopologyWorker:
         self._live.stop(self._countdown)
         self._queries_stopped.set()
         if not self._script_over.wait(min(AFTER_SECS, self._countdown.left(SCRIPT_SECS))):
-            log.warning("%s is still not over; leaving it", self._job.script)
+            log.warning("the script %s has not ended; leaving it", self._job.script)
             self._leave(self._stop_request.code)
 
     def _report_failure(self, error: Exception) -> None:
@@ -334,25 +337,25 @@ class TopologyWorker:
     def _declared(self, topology: Topology) -> None:
         self._topologies.append(topology)
         if len(self._topologies) == 1:
-            self._settled = self._settle(topology)
+            self._conf = self._conf_for(topology)
             # Later code of the script may need a session, as a column does.
             if self._session.started is None:
                 self._session.get()
             else:
                 self._session.adapt()
 
-    def _settle(self, topology: Topology | None) -> Conf:
-        return with_credentials(self._settle_without(topology), self._reports.credentials)
+    def _conf_for(self, topology: Topology | None) -> Conf:
+        return with_credentials(self._resolve_conf(topology), self._reports.credentials)
 
     def _run_conf(self) -> Conf:
-        if self._settled is None:
-            self._settled = self._settle(None)
-        return self._settled
+        if self._conf is None:
+            self._conf = self._conf_for(None)
+        return self._conf
 
     # --- a topology ----------------------------------------------------------------------------
 
     def _run_topology(self, topology: Topology) -> None:
-        conf = self._run_conf() if topology is self._topologies[0] else self._settle(topology)
+        conf = self._run_conf() if topology is self._topologies[0] else self._conf_for(topology)
         spread(topology, self._reports.hints)
         the_plan = plan(topology)
         if self._job.chosen:

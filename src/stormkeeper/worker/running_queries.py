@@ -197,18 +197,18 @@ class Trigger:
 class JvmWatch:
     """Polls the JVM on a thread, for the JVM's silence and the running batches.
 
-    Heartbeats report a silence of `said_secs`. `ask` returns the states of all runs.
+    Heartbeats report a silence of `reported_secs`. `ask` returns the states of all runs.
     """
 
     def __init__(
         self,
         events: QueryEvents,
-        said_secs: float,
+        reported_secs: float,
         ask: Callable[[QueryEvents], States] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._events = events
-        self._said_secs = said_secs
+        self._reported_secs = reported_secs
         self._ask = ask or _states
         self._clock = clock
         self._lock = threading.Lock()
@@ -244,7 +244,7 @@ class JvmWatch:
     def silent_ms(self) -> int | None:
         """The JVM's silence in milliseconds; None while the JVM answers in time."""
         with self._lock:
-            return int(self._silence * 1000) if self._silence >= self._said_secs else None
+            return int(self._silence * 1000) if self._silence >= self._reported_secs else None
 
     def find_unreported_end(self, secs: float) -> QueryRun | None:
         """Return a run that the JVM ended at least `secs` ago, without an event."""

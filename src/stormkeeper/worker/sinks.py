@@ -169,7 +169,7 @@ def _check(folder: str, options: Mapping[str, Any]) -> None:
         f"{known}. Spark would take {taken} for written, and drop the rows. Write each run to a "
         "folder of its own, or move this one away; to go on where that run ended, start the query "
         "with that run's checkpoint, if there still is one: `storm submit --from` does that, and "
-        "storm local keeps none but that which the script names"
+        "storm local keeps only a checkpoint that the script names"
     )
 
 

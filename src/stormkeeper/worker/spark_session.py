@@ -264,9 +264,9 @@ class WorkerSession:
         if self._watch is not None and self._watch.has_lost and self.started is not None:
             raise WorkerError(
                 f"Spark has lost all executors at spark.master={self._given['spark.master']},"
-                f" and got no other one for {remote_spark.LOST_SECS:.0f} s: Spark's workers are"
-                " gone, or its master has started anew and does not know this driver, which"
-                " registers again when it is started again"
+                f" and got no new one for {remote_spark.LOST_SECS:.0f} s: Spark's workers are"
+                " gone, or its master has restarted and does not know this driver, which"
+                " registers again at its own restart"
             )
 
     def explained(self, error: Exception) -> Exception:

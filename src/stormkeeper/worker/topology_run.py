@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 #: Longest wait of the next query for a query's first batch, in seconds: queries with Python workers
 #: that start at the same time cause the transient failure that is retried below.
-_SETTLE_SECS = 60.0
+_FIRST_BATCH_SECS = 60.0
 
 _LOOK_SECS = 0.1
 
@@ -180,7 +180,7 @@ class TopologyRun:
             running = _Running(built, query, str(query.runId), Starts())
             self._running.append(running)
             log.info("the query %s runs", built.query.id)
-            self._settle(running)
+            self._wait_first_batch(running)
         while self._running and not self._stopping():
             self._events.wait(self._any_ended, _LOOK_SECS)
             check_jvm(self._events.sessions)
@@ -200,8 +200,8 @@ class TopologyRun:
                 f"the query {built.query.id!r} did not start:\n{readable(error)}", built.query.id
             ) from error
 
-    def _settle(self, running: _Running) -> None:
-        deadline = time.monotonic() + _SETTLE_SECS
+    def _wait_first_batch(self, running: _Running) -> None:
+        deadline = time.monotonic() + _FIRST_BATCH_SECS
         while time.monotonic() < deadline and not self._stopping():
             run = self._run(running)
             if self._has_ended(running) or (run is not None and run.batches):
@@ -234,7 +234,7 @@ class TopologyRun:
         time.sleep(pause)
         running.query = self._start(running.built)
         running.run_id = str(running.query.runId)
-        self._settle(running)
+        self._wait_first_batch(running)
 
     def _run(self, running: _Running) -> QueryRun | None:
         return self._events.run(running.run_id)

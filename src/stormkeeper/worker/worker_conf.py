@@ -93,8 +93,8 @@ def with_credentials(conf: Conf, credentials: Mapping[str, str]) -> Conf:
         return conf.with_values(credentials)
     except ConfigError:
         raise ConfigError(
-            "a credential of the topology has the name of a key, and is not what that may be: "
-            "give it another one by `storm upload-credentials`"
+            "a credential of the topology has the name of a key, and a value that the key does not"
+            " allow: rename the credential by `storm upload-credentials`"
         ) from None
 
 
@@ -103,8 +103,8 @@ def warn_of_silent_pacemakers(conf: Conf) -> None:
     store = conf["storm.cluster.state.store"]
     if store == factory.ZOOKEEPER and conf["pacemaker.servers"]:
         log.warning(
-            "heartbeats go to ZooKeeper, and not to pacemaker.servers; if they are to go there, "
-            "set storm.cluster.state.store=%s",
+            "heartbeats go to ZooKeeper, and not to pacemaker.servers; to send them there, set "
+            "storm.cluster.state.store=%s",
             factory.PACEMAKER[0],
         )
 
@@ -115,7 +115,7 @@ def warn_of_own_checkpoints(conf: Mapping[str, Any]) -> None:
     if is_local(root) and not conf["topology.checkpoint.shared"]:
         log.warning(
             "executors on other machines would keep the state of queries in a %s of their own,"
-            " where no other one finds it: set topology.checkpoint.dir to a folder that all"
+            " where the others do not find it: set topology.checkpoint.dir to a folder that all"
             " machines share, and topology.checkpoint.shared to true",
             root,
         )
