@@ -1,15 +1,14 @@
 """Pages of changes on a Pacemaker, for the pipeline and the commands.
 
 A reader remembers a `Position` on each server and asks for later changes. The answer is current
-state, not a log: each path once, with its newest pulse, or a tombstone. A reading goes on to what
-the server holds at its end, since a pulse overwritten while pages are read would be missing from
-them, and, if its beat keeps pace with the reader, from all readings. So a change may be read twice,
-but no changing path is ever missed.
+state, not a log: each path once, with its newest pulse or a tombstone. A reading goes on to what
+the server holds at its end, since a pulse overwritten meanwhile would be missing, and, if its beat
+keeps pace with the reader, from all readings. So a change may be read twice, but no changing path
+is missed.
 
-A page that `is_anew` replaces everything read from the server before. It comes after a restart, and
-when tombstones do not reach back far enough.
-
-A Java Pacemaker has no revisions: it is read as a whole, with the instance `WITHOUT_REVISIONS`.
+A page that `is_anew` replaces everything read from the server before: after a restart, or when
+tombstones do not reach back far enough. A Java Pacemaker has no revisions and is read as a whole,
+with the instance `WITHOUT_REVISIONS`.
 """
 
 from __future__ import annotations
@@ -65,16 +64,10 @@ class PathChange(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ChangePage:
-    """Changes of one answer, in the order of their revisions.
+    """Changes of one answer in the order of revisions, received at `read_at` by the reader's clock.
 
-    Parameters
-    ----------
-    read_at
-        When the answer came, in seconds of the reader's clock.
-    position
-        Where to continue.
-    is_anew
-        Whether the page starts over, though the reader asked for changes.
+    The next page begins at `position`. `is_anew`: the page starts over, though changes were
+    requested.
     """
 
     changes: list[PathChange]
@@ -92,22 +85,11 @@ def pages(
     values: bool = True,
     clock: Callable[[], float] = time.time,
 ) -> Iterator[ChangePage]:
-    """Read the changes at and below a path since a position.
+    """Read the changes at and below a path since a position, None for the server's beginning.
 
-    Everything that the server had at the first answer is in a page, each path once or, if it
-    changes, again. The pages end when the server has no more, or only paths that keep changing.
-
-    Parameters
-    ----------
-    position
-        None for a server's beginning. With the instance `WITHOUT_REVISIONS` everything is read,
-        with Storm's own messages.
-    page_size
-        Changes per request; 0 leaves it to the server.
-    values
-        Whether to read pulses besides ages and sizes.
-    clock
-        Gives `ChangePage.read_at`.
+    All that the server had at the first answer is in a page, each path once or, if it changes,
+    again. With the instance `WITHOUT_REVISIONS` everything is read, with Storm's own messages.
+    `page_size` 0 leaves it to the server; without `values`, only ages and sizes come.
 
     Raises
     ------
@@ -274,18 +256,9 @@ def _everything(
 class ServerReading:
     """The result of reading one of our servers once.
 
-    Parameters
-    ----------
-    pages
-        The changes since the requested position, or everything.
-    position
-        Where the next reading begins.
-    is_anew
-        Whether the pages hold everything: at first, and when a server starts over.
-    revisions
-        Pulses and deletions counted by the server meanwhile; those not in `pages` were overwritten.
-    info
-        The server's details, after the pages.
+    `pages` are changes since the requested position, or everything if `is_anew`; the next reading
+    begins at `position`. `revisions` counts all pulses and deletions meanwhile, also overwritten
+    ones. `info` was read after the pages.
     """
 
     pages: list[ChangePage]
@@ -305,14 +278,7 @@ def look(
 ) -> ServerReading:
     """Read the changes at and below a path since a position, and the server's details; see `pages`.
 
-    Raises
-    ------
-    PacemakerUnavailableError
-        The server does not answer, or restarted meanwhile.
-    UnsupportedExtensionError
-        A Java Pacemaker.
-    PacemakerError, ProtocolError
-        The server refuses, or breaks the protocol.
+    Raises `PacemakerUnavailableError` also if the server restarted meanwhile.
     """
     found: list[ChangePage] = []
     is_anew = position is None

@@ -22,22 +22,11 @@ _PLAIN = ClientSettings()
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """The coverage of a server at one moment.
+    """The coverage of a server at `read_at`, seconds since the epoch on this machine's clock.
 
-    Parameters
-    ----------
-    read_at
-        Seconds since the epoch, on this machine's clock.
-    error
-        Why the server could not be read; None if it answered.
-    position
-        Instance and newest revision; None without an answer.
-    uptime_secs
-        Time since the server started; None without an answer, or of a Java Pacemaker.
-    horizon_secs
-        Shortest proven silence of a path without a pulse; None likewise.
-    keys
-        Number of pulses; None likewise.
+    Without an answer only `error` is set. `horizon_secs` is the shortest proven silence of a path
+    without a pulse; it, `uptime_secs` and `keys` (the number of pulses) are None of a Java
+    Pacemaker.
     """
 
     read_at: float
@@ -107,14 +96,8 @@ def unproven_on(
 ) -> dict[Address, ServerInfo]:
     """Return the servers on which a missing pulse does not prove that its worker is gone.
 
-    Parameters
-    ----------
-    infos
-        The answers of the servers. A Java Pacemaker gives no details and is trusted.
-    since_secs
-        Age of the pulse's last sight: a server that was up then has dropped it.
-    timeout_secs
-        After this uptime a server has a pulse of every live worker that writes to it.
+    Proof is an uptime from before the pulse was seen, `since_secs` ago, or a horizon of
+    `timeout_secs`, after which every live worker has a pulse. A Java Pacemaker is trusted.
     """
     return {
         server: info

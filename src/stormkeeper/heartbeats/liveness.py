@@ -55,16 +55,9 @@ class Status(StrEnum):
 class LivenessLimits:
     """Ages at which a worker's status changes, in seconds.
 
-    Parameters
-    ----------
-    late_secs
-        Oldest pulse of a worker that is alive: ``pipeline.late.secs``.
-    timeout_secs
-        Longest silence of a worker that is not dead: ``nimbus.task.timeout.secs``.
-    forget_secs
-        Longest silence of a worker with a row.
-    timeouts
-        ``topology.worker.timeout.secs`` by topology; as in Storm's Nimbus, the longer timeout wins.
+    From ``pipeline.late.secs``, ``nimbus.task.timeout.secs``, and by topology
+    ``topology.worker.timeout.secs``; as in Storm's Nimbus, the longer timeout wins. Rows go after
+    `forget_secs`.
     """
 
     late_secs: float
@@ -173,16 +166,8 @@ def step(
 ) -> LivenessStep:
     """Return all workers after a batch.
 
-    Parameters
-    ----------
-    previous
-        The workers before, with forgotten ones.
-    beats, tombstones
-        The batch, in any order; of a server with ages only changes.
-    servers
-        Every server that is read, by name.
-    now
-        When the batch was read: seconds since the epoch, on the judge's clock.
+    `previous` includes forgotten workers; of a server with ages, `beats` and `tombstones` are only
+    changes; `now` is seconds since the epoch on the judge's clock.
     """
     known, taken = newest(previous, beats, tombstones, servers, now=now)
     held = {(beat.worker, beat.server) for beat in beats}
@@ -237,16 +222,9 @@ def unseen(
 ) -> dict[WorkerId, Status]:
     """Return the status of workers that should beat and have no pulse on any server.
 
-    Any server may be the one that such a worker writes to. So it is dead only if all can vouch for
-    the silence. A Java Pacemaker that answers is trusted, as it was read as a whole.
-
-    Parameters
-    ----------
-    expected
-        When each worker was launched, or the reader began to look for it, the later of both, in
-        seconds since the epoch.
-    now
-        When the servers were read, on the clock of `expected`.
+    `expected` has the time of the launch, or the beginning of the search, the later of both. Any
+    server may be the one that a worker writes to, so it is dead only if all can vouch for the
+    silence. A Java Pacemaker that answers is trusted, as it was read as a whole.
     """
     vouched = min((_vouches_secs(server) for server in servers.values()), default=0.0)
     found = {}

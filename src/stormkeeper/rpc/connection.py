@@ -1,15 +1,12 @@
 """A client's connection to a Thrift server: the protocol without I/O, and the socket.
 
 - A client authenticates before its first call, if it must.
-- One call at a time is carried out; its answer comes before the next call.
-- A frame that is too long, or an unreadable message, ends the connection after the answers to the
-  calls before it, since the next message cannot be found.
-- Nothing is read from a client while a call waits behind the one in progress, or behind an answer
-  that the client does not read.
-- Memory is allocated for received bytes, never for announced lengths, with a limit for all
-  connections together (`ServerLimits.max_held`).
-- Every state has a time limit. The log says why a connection was ended, except for silence and the
-  client's own end; each cause has a counter.
+- One call at a time is carried out. A frame that is too long, or an unreadable message, ends the
+  connection after the answers to earlier calls, since the next message cannot be found.
+- Nothing is read from a client while a call waits, or an answer is unread.
+- Memory is allocated for received bytes, never for announced lengths, up to a limit for all
+  connections together.
+- Every state has a time limit, and every cause of an end a counter.
 """
 
 from __future__ import annotations

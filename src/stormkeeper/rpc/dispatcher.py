@@ -75,7 +75,7 @@ class Caller:
 
     address: str
     port: int
-    #: The authenticated user; None without authentication.
+    #: None without authentication.
     user: str | None = None
 
     def __str__(self) -> str:

@@ -1,9 +1,8 @@
 """The client that finds the leading Nimbus, as Storm's clients do: by asking the seeds.
 
-Each of ``nimbus.seeds`` is asked for the leader (``getLeader``), and the leader is dialled unless
-it answered itself. The next seed is asked after a failure, or beside a seed that does not answer
-soon. If none knows a leader, all are asked again after a pause, as there is no leader during an
-election. (Storm's client tries a dead seed six times, for ten seconds, before it asks the next.)
+Each of ``nimbus.seeds`` is asked for the leader (``getLeader``), which is dialled unless it
+answered itself. If none knows a leader, all are asked again, as there is none during an election.
+(Storm's client tries a dead seed six times, for ten seconds, before the next.)
 """
 
 from __future__ import annotations
@@ -53,29 +52,10 @@ class _LeaderAwayError(RpcUnavailableError):
 class LeaderClient:
     """Calls the leading Nimbus, from any thread.
 
-    Parameters
-    ----------
-    seeds
-        Addresses as ``host`` or ``host:port``.
-    default_port
-        The port of seeds without one.
-    max_frame
-        Most bytes of a message.
-    timeout
-        Default seconds for a call, with finding the leader.
-    rounds
-        How often all seeds are asked again.
-    pause
-        Seconds before the first of these rounds; grows by a millisecond, two, four, …
-    longest_pause
-        Limit of the pause.
-    head_start
-        Seconds before the next seed is asked too.
-
-    Raises
-    ------
-    ConfigError
-        A seed is not an address.
+    Seeds are ``host`` or ``host:port``. If no seed knows a leader, all are asked again in `rounds`,
+    after a pause that grows by a millisecond, two, four, … up to `longest_pause`. After
+    `head_start` seconds without an answer the next seed is asked too. Raises `ConfigError` for an
+    invalid seed.
     """
 
     def __init__(

@@ -118,24 +118,9 @@ class ServiceClient:
     def call(self, name: str, *arguments: Any, timeout: float | None = None) -> Any:
         """Make a call, with the arguments in the order of the IDL; those left out are absent.
 
-        `timeout` in seconds includes connecting.
-
-        Raises
-        ------
-        Exception
-            An exception that the method declares.
-        RpcUnavailableError
-            The call was not sent.
-        RpcOutcomeUnknownError
-            The call was sent and not answered.
-        RpcRefusedError
-            The server says that the call failed.
-        RemoteProtocolError
-            The answer is invalid.
-        LocalProtocolError
-            The arguments are too large for a message.
-        SerializationError
-            An argument has another type.
+        Raises an exception of the method, an `RpcError` (see the module), `RemoteProtocolError` for
+        an invalid answer, `LocalProtocolError` for arguments too large for a message, or
+        `SerializationError`.
         """
         method = self._service.methods[name]
         deadline = time.monotonic() + (self._timeout if timeout is None else timeout)

@@ -2,10 +2,9 @@
 
 - Every announced length is compared with the remaining bytes before anything is allocated or
   repeated, so time and memory are linear in the input.
-- A field that the class does not know, or knows with another type, is skipped, as everywhere in
-  Thrift. Exception: an integer is read as i32 or i64, because Storm widened
-  ``ClusterWorkerHeartbeat.time_secs`` between 2 and 3, and so each cannot read the other's. A value
-  that does not fit the field is an error.
+- A field that the class does not know, or knows with another type, is skipped. Exception: integers
+  are read as i32 or i64, because Storm widened ``ClusterWorkerHeartbeat.time_secs`` between 2 and
+  3; a value that does not fit the field is an error.
 - Errors are an absent required field, a second member of a union, an enum value without a name, and
   a string that is not UTF-8.
 - As in Storm's readers, a bool is true only if its byte is 1, and bytes after the record are
@@ -13,11 +12,10 @@
 
 thriftpy2 makes the classes but does not read them: as of 0.7.1 its fast protocol returns
 uninitialised memory for a string longer than the value, accepts truncated records, iterates as
-often as a list of an unknown type announces, and cannot read lists as keys, as in an assignment.
+often as a list of an unknown type announces, and cannot read lists as keys.
 
-Readers are closures, made from a schema at first use. Positions only grow, and every record ends
-with a byte that is read, so running off the end always raises `IndexError` or `struct.error`; only
-slices need checks.
+Readers are closures, made from a schema at first use. Every record ends with a byte that is read,
+so running off the end raises `IndexError` or `struct.error`; only slices need checks.
 """
 
 from __future__ import annotations
@@ -112,9 +110,8 @@ def decode(cls: type[Record], data: bytes) -> Record:
 def decode_end(cls: type[Record], data: bytes, field_id: int) -> Record | None:
     """Read the end of a larger record, from its i32 field `field_id` on; None if it is not found.
 
-    Statistics take most of the decoding time of a heartbeat. The fields after them are searched
-    from the end, and must end exactly with the data. `cls` has the last fields of the larger class,
-    with the same ids, and the data has its fields in the order of their ids.
+    Statistics take most of the decoding time of a heartbeat. The fields after them, in the order of
+    ids, are searched from the end, and must end exactly with the data.
     """
     read, header = _struct_reader(cls), _field_header.pack(I32, field_id)
     at = data.rfind(header)
@@ -209,9 +206,9 @@ def _list_reader(element: Type, collect: Callable[[Iterable[Any]], Any]) -> Read
 def _map_reader(of: tuple[Type, Type]) -> Reader:
     """Return the reader of a map, in which a heartbeat's decoding spends most of its time.
 
-    A record's statistics have few keys, equal in every window and in the same order. No struct's
-    encoding is the beginning of another's, so bytes of a known key mean that key. Known keys are
-    tried in the order in which they were met, once for each map, which limits the cost of misses.
+    A record's maps have few keys, equal in every window and in the same order. No struct's encoding
+    is the beginning of another's, so bytes of a known key mean that key. Each known key is tried
+    once for each map, in order, which limits the cost of misses.
     """
     key_kind, value_kind = (wire_kind(part) for part in of)
     least = LEAST[key_kind] + LEAST[value_kind]

@@ -55,15 +55,8 @@ def serialize(
 ) -> bytes:
     """Return a record as Storm stores it.
 
-    `release` is the Storm that reads it, by default that of `release_for`; it matters only for
-    ``ClusterWorkerHeartbeat.time_secs``, i32 in Storm 2 and i64 in Storm 3. Our readers accept
-    both.
-
-    Raises
-    ------
-    SerializationError
-        The record does not fit its schema: a required field is None, a value has a wrong type or
-        range, or a union does not have exactly one member.
+    `release` matters only for ``ClusterWorkerHeartbeat.time_secs``, i32 in Storm 2 and i64 in Storm
+    3; our readers accept both. Raises `SerializationError` if the record does not fit its schema.
     """
     return compress(encode(record, release or release_for(compression)), compression)
 
@@ -88,14 +81,8 @@ def deserialize(
 ) -> Record:
     """Read a record that any release of Storm, or Stormkeeper, has stored, compressed or not.
 
-    Absent optional fields are None. `limit` is for the decompressed bytes; a record in memory can
-    take forty times as much, so use a lower limit for bytes of untrusted writers.
-
-    Raises
-    ------
-    SerializationError
-        The bytes are not such a record, or decompress to more than `limit`. No other error is
-        raised, and the time is linear in the decompressed size.
+    A record in memory can take forty times its bytes, so use a lower `limit` for those of untrusted
+    writers. Raises only `SerializationError`, in time linear in the decompressed size.
     """
     return decode(cls, uncompressed(cls, bytes(data), limit))
 
