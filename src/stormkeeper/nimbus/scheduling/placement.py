@@ -196,6 +196,15 @@ class Placement:
         gone = [*fates.lost, *fates.vacated]
         return [launch for launch in gone if fates.place_of(launch) not in self.slots]
 
+    def new_workers(self) -> list[tuple[Slot, tuple[str, ...]]]:
+        """Return the slots of the new workers with their queries, divided evenly."""
+        found: list[tuple[Slot, tuple[str, ...]]] = []
+        for node, slots in self.slots.items():
+            queries = self.fates.needs[node]
+            shares = (tuple(queries[n :: len(slots)]) for n in range(len(slots)))
+            found += zip(sorted(slots), shares, strict=True)
+        return sorted(found)
+
     def take_one(self, capacity: Capacity) -> bool:
         """Take another slot; returns whether an allowed slot was free."""
         left = self.fates.most - self.given

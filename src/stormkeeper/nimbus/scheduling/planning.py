@@ -7,14 +7,13 @@ same moment is empty.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from stormkeeper.nimbus.scheduling.cluster import Cluster, Launch, Supervisor, Topology
 from stormkeeper.nimbus.scheduling.placement import Capacity, Placement, place
 from stormkeeper.nimbus.scheduling.status_text import status_text
 from stormkeeper.nimbus.scheduling.worker_fate import TO_RUN, WorkerFates, worker_fates
-from stormkeeper.paths import Slot
 from stormkeeper.thrift.records import TopologyStatus
 from stormkeeper.topology.plan import Claim
 
@@ -204,11 +203,8 @@ def _next_counter(cluster: Cluster) -> int:
 
 def _launched(placed: Placement, counter: int, cluster: Cluster) -> tuple[list[Launch], int]:
     fates = placed.fates
-    new: list[tuple[Slot, tuple[str, ...]]] = []
-    for node, slots in placed.slots.items():
-        new += zip(sorted(slots), _spread(fates.needs[node], len(slots)), strict=True)
     launches = [*fates.kept, *placed.retained]
-    for slot, queries in sorted(new):
+    for slot, queries in placed.new_workers():
         launches.append(
             Launch(
                 slot=slot,
@@ -222,10 +218,6 @@ def _launched(placed: Placement, counter: int, cluster: Cluster) -> tuple[list[L
         )
         counter += 1
     return launches, counter
-
-
-def _spread(queries: Sequence[str], workers: int) -> list[tuple[str, ...]]:
-    return [tuple(queries[n::workers]) for n in range(workers)]
 
 
 def _changes(
