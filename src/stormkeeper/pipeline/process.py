@@ -26,7 +26,7 @@ from stormkeeper.daemon.http import HttpThread
 from stormkeeper.daemon.lifecycle import StopSignals, announce, die_with_parent
 from stormkeeper.daemon.logs import configure_logging
 from stormkeeper.daemon.sockets import address_of, listen
-from stormkeeper.errors import ConfigError, EngineError, ListenError, TableError
+from stormkeeper.errors import EngineError, ListenError, TableError
 from stormkeeper.heartbeats import coverage
 from stormkeeper.history.manifest import sole_writer
 from stormkeeper.history.table_store import TableStore
@@ -126,13 +126,8 @@ def keep(spark: SparkSession, conf: Conf) -> None:
 
 
 def _servers(conf: Conf) -> list[str]:
-    servers = [str(address) for address in conf.pacemaker_servers()]
-    if not servers:
-        raise ConfigError(
-            "the pipeline has no Pacemaker to read: set pacemaker.servers, as in "
-            "-c 'pacemaker.servers=[host-a, host-b]'"
-        )
-    return servers
+    remedy = "set pacemaker.servers, as in -c 'pacemaker.servers=[host-a, host-b]'"
+    return queries.pacemaker_servers(conf, remedy)
 
 
 @contextlib.contextmanager
@@ -183,20 +178,14 @@ def _places(conf: Conf) -> Iterator[Stores]:
             held.enter_context(sole_writer(given, "pipeline.checkpoint.dir"))
         _warn_of_old_tables(directory)
         for place, checkpoint_place in of_queries.values():
-            held.enter_context(sole_writer(place))  # as whoever runs one of the queries elsewhere
+            held.enter_context(sole_writer(place))  # as a topology does for each query
             tables.prepare_checkpoint(checkpoint_place, place)
-        yield {
-            name: held.enter_context(_store(conf, name, place))
-            for name, (place, _) in of_queries.items()
+        stores = {
+            name: held.enter_context(queries.table_store(conf, name)) for name in queries.NAMES
         }
-
-
-def _store(conf: Conf, query: str, place: Path) -> TableStore:
-    store = TableStore(
-        place, queries.table_specs(conf, query), interval_secs=queries.interval_secs(conf, query)
-    )
-    store.check_place()
-    return store
+        for store in stores.values():
+            store.check_place()
+        yield stores
 
 
 @contextlib.contextmanager

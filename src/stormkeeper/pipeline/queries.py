@@ -19,6 +19,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from stormkeeper.conf import Conf
+from stormkeeper.errors import ConfigError
 from stormkeeper.heartbeats.liveness import LivenessLimits
 from stormkeeper.history.manifest import write_error
 from stormkeeper.history.parquet import Retention, TableSpec
@@ -119,6 +120,20 @@ def table_specs(conf: Conf, query: str) -> Iterator[TableSpec]:
         yield TableSpec(name, ROLLUP, "log", time="bucket", sort=order, retention=kept)
 
 
+def table_store(conf: Conf, query: str) -> TableStore:
+    """Return the store of a query's tables."""
+    place, _ = tables.query_folders(conf, query)
+    return TableStore(place, table_specs(conf, query), interval_secs=interval_secs(conf, query))
+
+
+def pacemaker_servers(conf: Conf, remedy: str) -> list[str]:
+    """Return the Pacemakers to read; raise `ConfigError` with the remedy if there are none."""
+    servers = [str(address) for address in conf.pacemaker_servers()]
+    if not servers:
+        raise ConfigError(f"the pipeline has no Pacemaker to read: {remedy}")
+    return servers
+
+
 def interval_secs(conf: Conf, query: str) -> float:
     """Return the time between two batches of a query, in seconds."""
     trigger: float = conf["pipeline.trigger.secs"]
@@ -140,7 +155,7 @@ def start(
     session: SparkSession,
     conf: Conf,
     servers: list[str],
-    places: Stores,
+    stores: Stores,
     status: StatusTracker | None = None,
     *,
     named: Named = lambda pulses: pulses,
@@ -149,10 +164,10 @@ def start(
     names: Collection[str] = NAMES,
 ) -> Iterator[StreamingQuery]:
     """Start the queries in `names` in order, until `stopped`; report batches to `status`."""
-    for store in places.values():
+    for store in stores.values():
         store.check_place()  # before Spark creates the folder again for its checkpoint
     status = status or StatusTracker()
-    conf = choose_parts(conf, servers, places[STATISTICS])
+    conf = choose_parts(conf, servers, stores[STATISTICS])
 
     def begin(name: str) -> StreamingQuery:
         place, checkpoint = tables.query_folders(conf, name)
@@ -160,8 +175,8 @@ def start(
         if (session.sparkContext.master or "").startswith("local"):
             options["aside"] = _emptied(place / ".aside")
         rows = read_stream(session, conf, servers, name, options)
-        make = partial(table_updater, published=partial(status.record_batch, name), named=named)
-        keep = make(conf, servers, name, places, timeouts=timeouts)
+        make = partial(table_updater, on_published=partial(status.record_batch, name), named=named)
+        keep = make(conf, servers, name, stores, timeouts=timeouts)
         writer = write_stream(rows, conf, name, keep).queryName(name)
         return writer.option("checkpointLocation", f"file://{checkpoint.absolute()}").start()
 
@@ -234,21 +249,23 @@ def table_updater(
     conf: Conf,
     servers: list[str],
     query: str,
-    places: Stores,
+    stores: Stores,
     *,
-    published: OnPublished = lambda _: None,
+    on_published: OnPublished = lambda _: None,
     named: Named = lambda pulses: pulses,
     timeouts: ReadTimeouts = dict,
 ) -> TableUpdater:
     """Return the updater of a query's tables; `on_published` is called after each batch."""
     if query == LIVENESS:
-        advance = liveness_tables(
+        compute = liveness_tables(
             limits(conf),
             LastPulses(Options.parse(source_options(conf, servers))),
-            partial(places[STATISTICS].read, tables.WORKER_REPORTS, schema=worker_liveness.STARTS),
+            partial(stores[STATISTICS].read, tables.WORKER_REPORTS, schema=worker_liveness.STARTS),
             timeouts,
         )
     else:
         period_secs = float(conf["task.heartbeat.frequency.secs"])
-        advance = statistics_tables(limits(conf), period_secs, named)
-    return TableUpdater(places[query], advance, published, partitions.number_of_parts(conf, query))
+        compute = statistics_tables(limits(conf), period_secs, named)
+    return TableUpdater(
+        stores[query], compute, on_published, partitions.number_of_parts(conf, query)
+    )

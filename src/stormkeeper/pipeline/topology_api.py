@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from stormkeeper.conf import Conf
-from stormkeeper.errors import ConfigError, TableError
+from stormkeeper.errors import TableError
 from stormkeeper.history.manifest import sole_writer
 from stormkeeper.history.table_store import TableStore
 from stormkeeper.pipeline import queries, table_updates, tables
@@ -32,7 +32,7 @@ _process: Final = contextlib.ExitStack()
 atexit.register(_process.close)
 
 #: By folder: the stores of this process, and the Nimbus poller beside them.
-_held: Final[dict[Path, TableStore]] = {}
+_stores: Final[dict[Path, TableStore]] = {}
 _pollers: Final[dict[Path, NimbusPoller]] = {}
 
 #: The alert folders for which this process runs the analyses.
@@ -50,7 +50,7 @@ def ages(spark: SparkSession, conf: Conf) -> DataFrame:
 
 def pulses(spark: SparkSession, conf: Conf) -> DataFrame:
     """Return the stream of heartbeats: a spout for `statistics`, configured as `ages`."""
-    return queries.read_stream(spark, _settled(conf), _servers(conf), STATISTICS)
+    return queries.read_stream(spark, _choose_parts(conf), _servers(conf), STATISTICS)
 
 
 def liveness(ages: DataFrame, conf: Conf) -> DataStreamWriter:
@@ -67,62 +67,54 @@ def statistics(pulses: DataFrame, conf: Conf) -> DataStreamWriter:
     return _sink(pulses, conf, STATISTICS)
 
 
-def _settled(conf: Conf) -> Conf:
-    return queries.choose_parts(conf, _servers(conf), _tables(conf, STATISTICS))
+def _choose_parts(conf: Conf) -> Conf:
+    return queries.choose_parts(conf, _servers(conf), queries.table_store(conf, STATISTICS))
 
 
 def _sink(rows: DataFrame, conf: Conf, query: str) -> DataStreamWriter:
     status = StatusTracker()
-    conf = _settled(conf) if query == STATISTICS else conf
-    places = {name: _tables(conf, name) for name in queries.NAMES if name != query}
-    places[query] = _own_tables(conf, query)
-    keeper = partial(queries.table_updater, published=partial(status.record_batch, query))
+    conf = _choose_parts(conf) if query == STATISTICS else conf
+    stores = {name: queries.table_store(conf, name) for name in queries.NAMES if name != query}
+    stores[query] = _own_store(conf, query)
+    updater = partial(queries.table_updater, on_published=partial(status.record_batch, query))
     if query == STATISTICS:
-        keeper = partial(keeper, named=_poller(conf, status).named)
-    keep = keeper(conf, _servers(conf), query, places, timeouts=TopologyTimeouts(conf))
+        updater = partial(updater, named=_poller(conf, status).named)
+    update = updater(conf, _servers(conf), query, stores, timeouts=TopologyTimeouts(conf))
     _run_analyses(conf, rows.sparkSession, status)
     place, _ = tables.query_folders(conf, query)
-    return queries.write_stream(rows, conf, query, _checked(keep, place))
+    return queries.write_stream(rows, conf, query, _checked(update, place))
 
 
-def _checked(keep: TableUpdater, place: Path) -> Callable[[DataFrame, int], None]:
-    """Return `keep`, with a check before the first batch that the tables match the checkpoint."""
+def _checked(update: TableUpdater, place: Path) -> Callable[[DataFrame, int], None]:
+    """Return `update`, with a check before the first batch that the tables match the checkpoint."""
     checked = False
 
-    def keep_checked(batch: DataFrame, number: int) -> None:
+    def update_checked(batch: DataFrame, number: int) -> None:
         nonlocal checked
         if not checked:
             tables.check_first_batch(table_updates.batch_origin(batch, number), place)
             checked = True
-        keep(batch, number)
+        update(batch, number)
 
-    return keep_checked
+    return update_checked
 
 
 def _servers(conf: Conf) -> list[str]:
-    servers = [str(address) for address in conf.pacemaker_servers()]
-    if not servers:
-        raise ConfigError(
-            "the pipeline has no Pacemaker to read: set pacemaker.servers in the topology's conf, "
-            "or in the storm.yaml of the machines that run it"
-        )
-    return servers
+    remedy = (
+        "set pacemaker.servers in the topology's conf, "
+        "or in the storm.yaml of the machines that run it"
+    )
+    return queries.pacemaker_servers(conf, remedy)
 
 
-def _tables(conf: Conf, query: str) -> TableStore:
+def _own_store(conf: Conf, query: str) -> TableStore:
     place, _ = tables.query_folders(conf, query)
-    secs = queries.interval_secs(conf, query)
-    return TableStore(place, queries.table_specs(conf, query), interval_secs=secs)
-
-
-def _own_tables(conf: Conf, query: str) -> TableStore:
-    place, _ = tables.query_folders(conf, query)
-    if place not in _held:
+    if place not in _stores:
         _process.enter_context(sole_writer(place))
-        store = _process.enter_context(_tables(conf, query))
+        store = _process.enter_context(queries.table_store(conf, query))
         store.check_place()
-        _held[place] = store
-    return _held[place]
+        _stores[place] = store
+    return _stores[place]
 
 
 def _poller(conf: Conf, status: StatusTracker) -> NimbusPoller:
