@@ -17,15 +17,15 @@ from stormkeeper.pacemaker.wire import (
 
 class FixedBackoff:
     def __init__(self, delay=0.25):
-        self.failures = 0
+        self.count = 0
         self.delay = delay
 
-    def failed(self):
-        self.failures += 1
+    def record(self):
+        self.count += 1
         return self.delay
 
-    def succeeded(self):
-        self.failures = 0
+    def reset(self):
+        self.count = 0
 
 
 def at_or_below(path, root):

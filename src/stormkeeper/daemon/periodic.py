@@ -32,14 +32,22 @@ class FailureStreak:
     jitter
         The share of each pause that is random, so that clients which failed together do not retry
         together.
+    source
+        Source of the jitter; None for the module's own.
     """
 
     def __init__(
-        self, first_secs: float = 0.25, longest_secs: float = 10.0, *, jitter: float = 0.0
+        self,
+        first_secs: float = 0.25,
+        longest_secs: float = 10.0,
+        *,
+        jitter: float = 0.0,
+        source: random.Random | None = None,
     ) -> None:
         self._first_secs = first_secs
         self._longest_secs = longest_secs
         self._jitter = jitter
+        self._uniform = random.uniform if source is None else source.uniform
         #: Failures since the last success.
         self.count = 0
 
@@ -47,7 +55,7 @@ class FailureStreak:
         """Count a failure; returns the pause before the next attempt, in seconds."""
         pause = min(self._longest_secs, self._first_secs * 2.0 ** min(self.count, 30))
         self.count += 1
-        return pause * random.uniform(1.0 - self._jitter, 1.0)
+        return pause * self._uniform(1.0 - self._jitter, 1.0)
 
     @property
     def should_log(self) -> bool:

@@ -15,10 +15,9 @@ from typing import Final
 
 from stormkeeper.conf import Address
 from stormkeeper.errors import ProtocolError, RemoteProtocolError
-from stormkeeper.pacemaker.client.pacemaker_client import TRY_TIMEOUT
+from stormkeeper.pacemaker.client.pacemaker_client import TRY_TIMEOUT, make_backoff
 from stormkeeper.pacemaker.client.pool import WRITE_DEADLINE
 from stormkeeper.pacemaker.client.pool_writes import Placement
-from stormkeeper.pacemaker.client.protocol import Backoff
 from stormkeeper.pacemaker.wire import MessageType, PacemakerFrameSplitter, decode
 from stormkeeper.pacemaker.wire.message_codec import encode_acknowledgement, encode_pulse_around
 from stormkeeper.simulation.model import SimulatedBeat
@@ -46,7 +45,7 @@ class Link:
         self.failed = failed
         self._taken = taken
         self._placement = Placement(servers, random)
-        self._backoff = Backoff(random)
+        self._backoff = make_backoff(random)
         self._wire: _Wire | None = None
         #: Former connections with outstanding answers.
         self._left: set[_Wire] = set()
@@ -139,13 +138,13 @@ class Link:
     def _note(self, reason: str) -> None:
         self._reason = reason
         self._failures += 1
-        self._retry_at = self.clock() + self._backoff.failed()
+        self._retry_at = self.clock() + self._backoff.record()
 
     def took(self, beat: SimulatedBeat, wire: _Wire) -> None:
         """Record an acknowledgement."""
         if self._failures and wire is self._wire:
             self._failures = 0
-            self._backoff.succeeded()
+            self._backoff.reset()
             self._placement.took(wire.address, self._placement.current, self.clock())
         self._taken(beat, wire.server)
 

@@ -25,7 +25,8 @@ from stormkeeper.pacemaker.client.calls import (
     Send,
     Settle,
 )
-from stormkeeper.pacemaker.client.protocol import Backoff, ClientProtocol, LinkState
+from stormkeeper.pacemaker.client.pacemaker_client import make_backoff
+from stormkeeper.pacemaker.client.protocol import ClientProtocol, LinkState
 from stormkeeper.pacemaker.wire import Message, MessageType, Pulse, encode
 from support.leaks import nothing_left_behind
 from support.mechanisms import REMEDY, Digest, Fake, identity
@@ -47,7 +48,7 @@ class World:
 
     def __init__(self, who=None):
         self.protocol = ClientProtocol(
-            "p:1", Backoff(Half()), try_timeout=1.0, identity=who or identity()
+            "p:1", make_backoff(Half()), try_timeout=1.0, identity=who or identity()
         )
         self.now = 0.0
         self.connects = 0

@@ -15,6 +15,7 @@ from random import Random
 from typing import TYPE_CHECKING, Final, Self
 
 from stormkeeper.conf import Address
+from stormkeeper.daemon.periodic import FailureStreak
 from stormkeeper.errors import (
     LocalProtocolError,
     PacemakerClosedError,
@@ -29,7 +30,7 @@ from stormkeeper.pacemaker.client.calls import (
     path_of,
     type_name,
 )
-from stormkeeper.pacemaker.client.protocol import Backoff, ClientProtocol
+from stormkeeper.pacemaker.client.protocol import ClientProtocol
 from stormkeeper.pacemaker.client.server_reads import JavaReader, server_info_of
 from stormkeeper.pacemaker.client.socket_thread import SocketThread
 from stormkeeper.pacemaker.wire import (
@@ -61,6 +62,17 @@ DEADLINE: Final = 15.0
 
 #: Seconds beyond a deadline after which a call fails even if a callback blocks the client's thread.
 _GRACE: Final = 5.0
+
+
+#: First and longest delay of the back-off, in seconds: a cut connection is back at once, and a
+#: worker finds a revived server with its next pulse.
+_FIRST_DELAY: Final = 0.05
+_LONGEST_DELAY: Final = 1.0
+
+
+def make_backoff(random: Random) -> FailureStreak:
+    """Make a back-off with full jitter, which spreads the clients of a revived server."""
+    return FailureStreak(_FIRST_DELAY, _LONGEST_DELAY, jitter=1.0, source=random)
 
 
 class PacemakerClient:
@@ -125,7 +137,7 @@ class PacemakerClient:
         self._max_message_size = max_message_size
         protocol = ClientProtocol(
             str(address),
-            Backoff(random or Random()),
+            make_backoff(random or Random()),
             try_timeout=try_timeout,
             identity=identity,
         )

@@ -19,9 +19,9 @@ connect, send, drop, settle. The rules:
 from collections import deque
 from collections.abc import Callable, Iterable
 from enum import Enum
-from random import Random
 from typing import Final
 
+from stormkeeper.daemon.periodic import FailureStreak
 from stormkeeper.errors import (
     NotAuthorizedError,
     PacemakerClosedError,
@@ -55,38 +55,7 @@ from stormkeeper.pacemaker.client.calls import (
 )
 from stormkeeper.pacemaker.wire import RESERVED_PATH, Message, MessageType
 
-#: Longest first delay in seconds: a cut connection is back at once.
-BASE_SECS: Final = 0.05
-#: Longest delay in seconds: a worker must find a revived server with its next pulse.
-CAP_SECS: Final = 1.0
-
 NEVER: Final = float("inf")
-
-
-class Backoff:
-    """Exponential back-off with full jitter, which spreads the clients of a revived server.
-
-    The n-th delay is uniform between 0 and ``min(cap, base * 2**(n-1))`` seconds.
-    """
-
-    __slots__ = ("_base", "_cap", "_random", "failures")
-
-    def __init__(self, random: Random, *, base: float = BASE_SECS, cap: float = CAP_SECS) -> None:
-        self._random = random
-        self._base = base
-        self._cap = cap
-        self.failures = 0
-
-    def failed(self) -> float:
-        """Count a failure and return the delay in seconds."""
-        self.failures += 1
-        # 2.0 ** 1024 overflows; the cap is reached long before 30 doublings.
-        ceiling = min(self._cap, self._base * 2.0 ** min(self.failures - 1, 30))
-        return self._random.uniform(0.0, ceiling)
-
-    def succeeded(self) -> None:
-        """Reset the count after an answer."""
-        self.failures = 0
 
 
 class LinkState(Enum):
@@ -105,7 +74,7 @@ class ClientProtocol:
     def __init__(
         self,
         peer: str,
-        backoff: Backoff,
+        backoff: FailureStreak,
         *,
         try_timeout: float,
         identity: Identity | None = None,
@@ -141,7 +110,7 @@ class ClientProtocol:
     @property
     def suspect(self) -> bool:
         """Whether the server failed since the last answer."""
-        return self._backoff.failures > 0
+        return self._backoff.count > 0
 
     def retry_in(self, now: float) -> float:
         """Return the seconds of back-off left."""
@@ -215,7 +184,7 @@ class ClientProtocol:
         self._forget_connection()
         if was_used or peer_at_fault:
             # The end of an idle connection is no failure.
-            self._retry_at = now + self._backoff.failed()
+            self._retry_at = now + self._backoff.record()
             self.last_failure = reason
         for call in touched:
             if refusal is not None:
@@ -407,12 +376,12 @@ class ClientProtocol:
 
     def _answered(self, call: ClientCall, answer: Message) -> str | None:
         """Settle `call` with the answer; return the fault of the answer, if any."""
-        self._backoff.succeeded()
+        self._backoff.reset()
         fault = fault_of(call.kind, answer)
         if fault is None and call.kind == MessageType.GET_PULSE and call.path == RESERVED_PATH:
             fault = self._read_description(call, answer)
         if fault is not None:
-            self._backoff.failed()
+            self._backoff.record()
             self._settle(call, WrongAnswerError(f"{self._peer} broke the protocol: {fault}"))
         elif answer.type == MessageType.NOT_AUTHORIZED:
             self._settle(call, self._refusal(call))

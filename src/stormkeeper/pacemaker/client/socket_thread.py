@@ -18,6 +18,7 @@ from contextlib import ExitStack
 from functools import partial
 from typing import Final
 
+from stormkeeper.daemon.periodic import FailureStreak
 from stormkeeper.errors import (
     AuthenticationError,
     PacemakerUnavailableError,
@@ -44,7 +45,7 @@ log = logging.getLogger(__name__)
 _JOIN_SECS: Final = 5.0
 
 # First and longest pause after an internal error, in seconds.
-_DEFECT_SECS: Final = 0.05
+_DEFECT_SECS: Final = 0.1
 _LONGEST_DEFECT_SECS: Final = 1.0
 
 _Settled = list[tuple[Future[Message], Message | StormkeeperError]]
@@ -95,7 +96,7 @@ class SocketThread:
         self._dialer: Dialer
         self._attempt: int | None = None
         self._watched = 0
-        self._defects_in_row = 0
+        self._streak = FailureStreak(_DEFECT_SECS, _LONGEST_DEFECT_SECS)
         #: When the thread last began to poll its sockets.
         self._looked_at = clock()
 
@@ -302,7 +303,6 @@ class SocketThread:
             goes_on = self._turn()
         except BaseException as error:
             self.defects += 1
-            self._defects_in_row += 1
             if self.defects & (self.defects - 1) == 0:
                 log.exception(
                     "%s reconnects after an internal error (%s so far)",
@@ -310,11 +310,9 @@ class SocketThread:
                     self.defects,
                 )
             # Without the lock, so that other threads continue.
-            time.sleep(
-                min(_DEFECT_SECS * 2.0 ** min(self._defects_in_row, 30), _LONGEST_DEFECT_SECS)
-            )
+            time.sleep(self._streak.record())
             return self._reset(f"internal error: {error!r}")
-        self._defects_in_row = 0
+        self._streak.reset()
         return goes_on
 
     def _reset(self, reason: str) -> bool:

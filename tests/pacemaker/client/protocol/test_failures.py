@@ -137,7 +137,7 @@ def test_a_connection_alone_is_no_success(world):
         world.ask("/a")
         world.connect()
         world.fail("cut")
-        assert world.backoff.failures == failures
+        assert world.backoff.count == failures
         world.wait(0.25)
 
 
