@@ -75,42 +75,42 @@ def names_in(folder):
 
 def test_nimbus_names_what_workers_do_not(nimbus, tmp_path):
     leave(nimbus, SMALL, **{"topology.worker.timeout.secs": 120})
-    sight = StatusTracker()
+    tracker = StatusTracker()
     configured = settings(tmp_path, nimbus.port)
     timeouts = TopologyTimeouts(configured)
     assert timeouts() == {}
-    with run_nimbus_poller(configured, sight) as asking:
+    with run_nimbus_poller(configured, tracker) as asking:
         asking.named(of_storm())
         until(lambda: names_in(tmp_path) == SMALL.tasks)
-        until(lambda: sight.current.unnamed == 0)
+        until(lambda: tracker.current.unnamed == 0)
         assert timeouts() == {STORM_ID: 120.0}
         assert unnamed(asking.named(of_storm())) == {}
-    assert sight.current.unanswered == 0
+    assert tracker.current.unanswered == 0
     # Started again, it asks nobody for what it knows: there is nobody to ask.
-    with run_nimbus_poller(settings(tmp_path, ports.reserve()), sight) as asking:
+    with run_nimbus_poller(settings(tmp_path, ports.reserve()), tracker) as asking:
         asking.named(of_storm())
         asking.named(
             pulses(("unknown-1-17", "n", 1, heartbeat("unknown-1-17", {(1, 1): spout(1)})))
         )
-        until(lambda: sight.current.unanswered)
-        assert sight.current.unnamed == 1
+        until(lambda: tracker.current.unanswered)
+        assert tracker.current.unnamed == 1
     assert names_in(tmp_path) == SMALL.tasks
 
 
 def test_who_says_names_asks_nobody(tmp_path):
     stats = bolt({})
     stats.component = "words"
-    sight = StatusTracker()
-    with run_nimbus_poller(settings(tmp_path, ports.reserve()), sight) as asking:
+    tracker = StatusTracker()
+    with run_nimbus_poller(settings(tmp_path, ports.reserve()), tracker) as asking:
         asking.named(pulses(("t-1-17", "n", 1, heartbeat("t-1-17", {(1, 1): stats}))))
         asking.named(pulses(("t-1-17", "n", 1, b"garbage")))
-    assert sight.current.unanswered == 0
+    assert tracker.current.unanswered == 0
     assert not (tmp_path / tables.NAMING).exists()
 
 
 def test_a_nimbus_that_is_away_is_asked_until_it_answers(nimbus, tmp_path, caplog):
     caplog.set_level(logging.INFO, "stormkeeper.pipeline.status")
-    sight, asked = StatusTracker(), []
+    tracker, asked = StatusTracker(), []
 
     def ask(storm_id):
         asked.append(storm_id)
@@ -119,34 +119,34 @@ def test_a_nimbus_that_is_away_is_asked_until_it_answers(nimbus, tmp_path, caplo
         return there.ask(storm_id)
 
     with (
-        run_nimbus_poller(settings(tmp_path, ports.reserve()), sight) as away,
-        run_nimbus_poller(settings(tmp_path, nimbus.port), sight) as there,
-        NimbusPoller(there.store, ask, sight, outage_secs=(0.01, 0.05)) as asking,
+        run_nimbus_poller(settings(tmp_path, ports.reserve()), tracker) as away,
+        run_nimbus_poller(settings(tmp_path, nimbus.port), tracker) as there,
+        NimbusPoller(there.store, ask, tracker, outage_secs=(0.01, 0.05)) as asking,
     ):
         leave(nimbus, SMALL)
         asking.named(of_storm())
         until(lambda: names_in(tmp_path) == SMALL.tasks)
     assert asked == [STORM_ID] * 5
-    assert sight.current.unanswered == 4
+    assert tracker.current.unanswered == 4
     said = [(record.levelname, record.getMessage()) for record in caplog.records]
     assert [level for level, _ in said] == ["WARNING", "INFO"], said
     assert "Could not find leader nimbus" in said[0][1]
 
 
 def test_a_topology_that_nimbus_does_not_know_is_no_failure(nimbus, tmp_path):
-    sight = StatusTracker()
-    with run_nimbus_poller(settings(tmp_path, nimbus.port), sight) as asking:
+    tracker = StatusTracker()
+    with run_nimbus_poller(settings(tmp_path, nimbus.port), tracker) as asking:
         asking.named(pulses(("killed-1-17", "n", 1, heartbeat("killed-1-17", {(1, 1): spout(1)}))))
-        until(lambda: sight.current.unnamed == 1)
+        until(lambda: tracker.current.unnamed == 1)
         leave(nimbus, SMALL)
         asking.named(of_storm())
         until(lambda: names_in(tmp_path) == SMALL.tasks)
-        until(lambda: sight.current.unnamed == 1)
-    assert sight.current.unanswered == 0
+        until(lambda: tracker.current.unnamed == 1)
+    assert tracker.current.unanswered == 0
 
 
 def test_unreadable_answer_does_not_stop_other_questions(nimbus, tmp_path):
-    sight, odd = StatusTracker(), "odd-1-17"
+    tracker, odd = StatusTracker(), "odd-1-17"
 
     def ask(storm_id):
         if storm_id == odd:
@@ -154,46 +154,46 @@ def test_unreadable_answer_does_not_stop_other_questions(nimbus, tmp_path):
         return there.ask(storm_id)
 
     with (
-        run_nimbus_poller(settings(tmp_path, nimbus.port), sight) as there,
-        NimbusPoller(there.store, ask, sight) as asking,
+        run_nimbus_poller(settings(tmp_path, nimbus.port), tracker) as there,
+        NimbusPoller(there.store, ask, tracker) as asking,
     ):
         leave(nimbus, SMALL)
         asking.named(pulses((odd, "n", 1, heartbeat(odd, {(1, 1): spout(1)}))))
-        until(lambda: sight.current.unanswered)
-        assert odd in sight.current.why_unanswered
+        until(lambda: tracker.current.unanswered)
+        assert odd in tracker.current.why_unanswered
         asking.named(of_storm())
         until(lambda: names_in(tmp_path) == SMALL.tasks)
 
 
 def test_what_nobody_foresaw_does_not_end_the_asking(nimbus, tmp_path, monkeypatch, caplog):
-    sight = StatusTracker()
+    tracker = StatusTracker()
     with (
-        run_nimbus_poller(settings(tmp_path, nimbus.port), sight) as there,
-        NimbusPoller(there.store, there.ask, sight, outage_secs=(0.01, 0.05)) as asking,
+        run_nimbus_poller(settings(tmp_path, nimbus.port), tracker) as there,
+        NimbusPoller(there.store, there.ask, tracker, outage_secs=(0.01, 0.05)) as asking,
     ):
         leave(nimbus, SMALL)
         with monkeypatch.context() as patched:
-            patched.setattr(sight, "record_unnamed", lambda _: 1 / 0)
+            patched.setattr(tracker, "record_unnamed", lambda _: 1 / 0)
             asking.named(of_storm())
-            until(lambda: sight.current.unanswered)
+            until(lambda: tracker.current.unanswered)
         assert "ZeroDivisionError" in caplog.text
         asking.named(of_storm())
         until(lambda: names_in(tmp_path) == SMALL.tasks)
-        until(lambda: sight.current.unnamed == 0)
+        until(lambda: tracker.current.unnamed == 0)
 
 
 def test_a_disk_that_refuses_loses_no_name(nimbus, tmp_path):
     leave(nimbus, SMALL)
-    sight = StatusTracker()
+    tracker = StatusTracker()
     blocked = tmp_path / tables.NAMING
     with (
-        run_nimbus_poller(settings(tmp_path, nimbus.port), sight) as there,
-        NimbusPoller(there.store, there.ask, sight, outage_secs=(0.01, 0.05)) as asking,
+        run_nimbus_poller(settings(tmp_path, nimbus.port), tracker) as there,
+        NimbusPoller(there.store, there.ask, tracker, outage_secs=(0.01, 0.05)) as asking,
     ):
         blocked.write_bytes(b"no folder")
         asking.named(of_storm())
-        until(lambda: sight.current.unanswered)
-        assert "cannot be kept" in sight.current.why_unanswered
+        until(lambda: tracker.current.unanswered)
+        assert "cannot be kept" in tracker.current.why_unanswered
         blocked.unlink()
 
         def kept():

@@ -31,8 +31,8 @@ def liveness(*statuses):
     return pa.Table.from_pylist(rows, schema=WORKER_LIVENESS)
 
 
-def publish(sight, servers, liveness):
-    sight.record_batch("liveness", {tables.SERVERS: servers, tables.WORKER_LIVENESS: liveness})
+def publish(tracker, servers, liveness):
+    tracker.record_batch("liveness", {tables.SERVERS: servers, tables.WORKER_LIVENESS: liveness})
 
 
 @pytest.fixture
@@ -48,42 +48,42 @@ def said(caplog):
 
 
 def test_each_change_of_a_server_is_one_line(said):
-    sight = StatusTracker()
-    sight.record_coverage({"a": UP, "b": DOWN})
+    tracker = StatusTracker()
+    tracker.record_coverage({"a": UP, "b": DOWN})
     assert said() == [("WARNING", f"the Pacemaker b cannot be read: {DOWN.error}")]
     for _ in range(3):
-        publish(sight, servers(a=None, b="it is gone (2 tries in 0.3 s; gone)"), liveness())
+        publish(tracker, servers(a=None, b="it is gone (2 tries in 0.3 s; gone)"), liveness())
     assert said() == []
-    publish(sight, servers(a=None, b="wrong password"), liveness())
+    publish(tracker, servers(a=None, b="wrong password"), liveness())
     assert said() == [("WARNING", "the Pacemaker b cannot be read: wrong password")]
-    publish(sight, servers(a=None, b=None), liveness())
+    publish(tracker, servers(a=None, b=None), liveness())
     assert said() == [("INFO", "the Pacemaker b is read again")]
 
 
 def test_who_sees_nothing_says_so_once(said):
-    sight = StatusTracker()
-    sight.record_coverage({"a": DOWN, "b": DOWN})
+    tracker = StatusTracker()
+    tracker.record_coverage({"a": DOWN, "b": DOWN})
     *_, (level, line) = said()
     assert level == "WARNING"
     assert line.startswith("no Pacemaker can be read: ")
-    publish(sight, servers(a=DOWN.error, b=DOWN.error), liveness())
+    publish(tracker, servers(a=DOWN.error, b=DOWN.error), liveness())
     assert said() == []
-    publish(sight, servers(a=None, b=DOWN.error), liveness())
+    publish(tracker, servers(a=None, b=DOWN.error), liveness())
     assert said() == [("INFO", "the Pacemaker a is read again")]
-    publish(sight, servers(a=DOWN.error, b=DOWN.error), liveness())
+    publish(tracker, servers(a=DOWN.error, b=DOWN.error), liveness())
     assert [line.split()[0] for _, line in said()] == ["the", "no"]
 
 
 def test_what_is_seen_is_that_of_the_newest_batch():
-    sight = StatusTracker(clock=lambda: 100.0)
-    assert sight.current.sees_nothing
-    assert sight.current.published_at == {}
-    sight.record_coverage({"a": UP})
-    assert sight.current.servers == {"a": ServerStatus(None, 20.0, 3)}
-    publish(sight, servers(a=None), liveness("alive", "late", "late?", "dead"))
-    sight.record_batch("statistics", {})
-    sight.record_alive()
-    seen = sight.current
+    tracker = StatusTracker(clock=lambda: 100.0)
+    assert tracker.current.sees_nothing
+    assert tracker.current.published_at == {}
+    tracker.record_coverage({"a": UP})
+    assert tracker.current.servers == {"a": ServerStatus(None, 20.0, 3)}
+    publish(tracker, servers(a=None), liveness("alive", "late", "late?", "dead"))
+    tracker.record_batch("statistics", {})
+    tracker.record_alive()
+    seen = tracker.current
     assert seen.batches == {"liveness": 1, "statistics": 1}
     assert {name: at for name, (at, _) in seen.published_at.items()} == dict.fromkeys(
         ("liveness", "statistics"), 100.0
@@ -101,16 +101,16 @@ def test_what_two_threads_take_in_at_once_is_all_seen():
     def clock():
         now = next(times, None)
         if now == 2.0:
-            batches = threading.Thread(target=publish, args=(sight, servers(a=None), liveness()))
+            batches = threading.Thread(target=publish, args=(tracker, servers(a=None), liveness()))
             batches.start()
             batches.join(60)
         return now or 3.0
 
-    sight = StatusTracker(clock)
-    sight.record_alive()
-    assert (sight.current.started_at, sight.current.looked_at) == (1.0, 2.0)
-    assert sight.current.batches == {"liveness": 1}
-    assert sight.current.servers.keys() == {"a"}
+    tracker = StatusTracker(clock)
+    tracker.record_alive()
+    assert (tracker.current.started_at, tracker.current.looked_at) == (1.0, 2.0)
+    assert tracker.current.batches == {"liveness": 1}
+    assert tracker.current.servers.keys() == {"a"}
 
 
 def test_alerts_that_are_open_are_counted():
@@ -119,26 +119,29 @@ def test_alerts_that_are_open_are_counted():
         schema = pa.schema([(name, pa.string()) for name in names])
         return pa.Table.from_pylist([dict(zip(names, row, strict=True)) for row in rows], schema)
 
-    sight = StatusTracker()
-    assert sight.current.alerts == sight.current.failures == {}
-    sight.record_rules(["skew", "growth"])
-    sight.record_alerts(alerts(("skew", "warning", None)), None)
-    assert sight.current.alerts == {
+    tracker = StatusTracker()
+    assert tracker.current.alerts == tracker.current.failures == {}
+    tracker.record_rules(["skew", "growth"])
+    tracker.record_alerts(alerts(("skew", "warning", None)), None)
+    assert tracker.current.alerts == {
         ("skew", "warning"): 1,
         ("skew", "critical"): 0,
         ("growth", "warning"): 0,
         ("growth", "critical"): 0,
     }
-    assert sight.current.alerted_at is None
-    sight.record_failures(["growth"])
-    sight.record_failures(["growth"])
-    sight.record_alerts(alerts(("skew", "warning", "then"), ("skew", "critical", None)), 17.0)
-    assert (sight.current.alerts["skew", "warning"], sight.current.alerts["skew", "critical"]) == (
+    assert tracker.current.alerted_at is None
+    tracker.record_failures(["growth"])
+    tracker.record_failures(["growth"])
+    tracker.record_alerts(alerts(("skew", "warning", "then"), ("skew", "critical", None)), 17.0)
+    assert (
+        tracker.current.alerts["skew", "warning"],
+        tracker.current.alerts["skew", "critical"],
+    ) == (
         0,
         1,
     )
-    assert sight.current.alerted_at == 17.0
-    assert sight.current.failures == {"skew": 0, "growth": 2, "round": 0}
+    assert tracker.current.alerted_at == 17.0
+    assert tracker.current.failures == {"skew": 0, "growth": 2, "round": 0}
 
 
 POSITION = Position("i", 7)

@@ -34,21 +34,21 @@ LIVENESS = TableSpec(
 )
 
 
-def watch_of(folder, sight, listed=lambda: Listed((), {}), **conf):
+def watch_of(folder, tracker, listed=lambda: Listed((), {}), **conf):
     conf = {**defaults(), "pipeline.tables.dir": str(folder), **conf}
     alerts = TableStore(folder / tables.ALERTS, alert_tables(conf), interval_secs=1)
-    return AnalysisRunner(conf, alerts, sight, listed)
+    return AnalysisRunner(conf, alerts, tracker, listed)
 
 
 def test_a_failure_is_said_once_and_counted_each_time(tmp_path, caplog):
     caplog.set_level(logging.INFO)
-    sight = StatusTracker()
-    sight.record_rules(["skew"])
-    one = watch_of(tmp_path, sight)
+    tracker = StatusTracker()
+    tracker.record_rules(["skew"])
+    one = watch_of(tmp_path, tracker)
     for reason in ("no columns", "no columns", "no rows"):
         one._tell({"skew": RuntimeError(reason)})
     one._tell({"round": OSError("disk full")})
-    assert sight.current.failures == {"skew": 3, "round": 1}
+    assert tracker.current.failures == {"skew": 3, "round": 1}
     assert caplog.messages == [
         "the analysis skew failed and is repeated in the next round: no columns",
         "the analysis skew failed and is repeated in the next round: no rows",
@@ -83,11 +83,11 @@ def test_which_topologies_were_killed_is_asked_of_nimbus(tmp_path):
 
 
 def test_without_an_interval_nothing_is_asked(tmp_path):
-    sight = StatusTracker()
-    one = watch_of(tmp_path, sight, **{"pipeline.analyses.secs": 0})
+    tracker = StatusTracker()
+    one = watch_of(tmp_path, tracker, **{"pipeline.analyses.secs": 0})
     one.start(None)
     one.stop()
-    assert sight.current.alerts == {}
+    assert tracker.current.alerts == {}
     assert not list(tmp_path.iterdir())
 
 
@@ -101,8 +101,8 @@ def test_an_analysis_that_hangs_is_given_up_and_the_others_go_on(spark, tmp_path
     asked = [*(replace(nodes, rule=rule, ask=endless) for rule in ("x", "y")), nodes]
     monkeypatch.setattr(runner, "chosen_questions", lambda _: asked)
     monkeypatch.setattr(runner, "_JOB_SECS", 3.0)
-    sight = StatusTracker()
-    one = watch_of(tmp_path, sight, **{"pipeline.analyses.secs": 0.2})
+    tracker = StatusTracker()
+    one = watch_of(tmp_path, tracker, **{"pipeline.analyses.secs": 0.2})
     with store(tmp_path / tables.LIVENESS, LIVENESS) as written:
         rows = [
             {
@@ -117,8 +117,8 @@ def test_an_analysis_that_hangs_is_given_up_and_the_others_go_on(spark, tmp_path
         written.publish(origin(1), {tables.WORKER_LIVENESS: table})
         one.start(spark)
         try:
-            until(lambda: sight.current.alerts.get(("node_late", "critical")) == 1)
-            until(lambda: sight.current.failures["x"] and sight.current.failures["y"])
+            until(lambda: tracker.current.alerts.get(("node_late", "critical")) == 1)
+            until(lambda: tracker.current.failures["x"] and tracker.current.failures["y"])
             (alert,) = present(tmp_path / tables.ALERTS, tables.ALERTS)
             assert alert["subject"] == "node-3"
             monkeypatch.setattr(runner, "_JOB_SECS", 600.0)
