@@ -178,7 +178,7 @@ def test_what_a_pacemaker_lost_as_it_started_again_is_not_gone(environ, start_pa
             assert listing.line().split()[1:] == ["-b"]
             other.kill()
             said = listing.remark()
-            assert re.match(r"storm: \d\d:\d\d:\d\d 1 of 2 Pacemakers is missing ", said)
+            assert re.match(r"storm: \d\d:\d\d:\d\d 1 of 2 Pacemakers failed in the last read:", said)
             assert other.address in said
             other.start()
             assert listing.remark().endswith(" Every Pacemaker answers again")
@@ -550,7 +550,7 @@ def test_pacemakers_with_other_auth_methods_are_reported_missing(storm, start_pa
         told = storm(*list_, *options)
         assert (told.returncode, told.stdout) == (3, "")
         warning, nothing = told.stderr.splitlines()
-        assert warning.startswith("storm: warning: 1 of 2 Pacemakers is missing")
+        assert warning.startswith("storm: warning: 1 of 2 Pacemakers failed in the last read")
         assert missing.address in warning
         assert nothing == "storm: nothing at /workerbeats on the Pacemakers that answered"
 
