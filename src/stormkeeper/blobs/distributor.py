@@ -30,18 +30,15 @@ class BlobSettings:
     #: The folder of blobs, and that of files that will be submitted.
     folder: Path
     inbox: Path
-    #: Most bytes in one chunk of a download.
     chunk_bytes: int = 65536
     #: Seconds without a call after which an upload or download ends.
     idle_secs: float = 600.0
     #: The same for uploads to the inbox, and how long a file there waits for its submission.
     inbox_idle_secs: float = 600.0
     inbox_kept_secs: float = 3600.0
-    #: Most bytes in one upload; None for any number.
     most_bytes: int | None = MOST_BYTES
     #: Seconds between rounds of the synchronisation without a change.
     period_secs: float = 120.0
-    #: How long an unneeded blob is kept.
     delay_secs: float = 300.0
     #: Seconds from the end of one check of all checksums to the next.
     scrub_secs: float = 3600.0
@@ -125,14 +122,7 @@ class CodeDistributor:
     def upload(self, topology_id: str, parts: Mapping[str, bytes | Path]) -> None:
         """Publish a topology's code, all or nothing: bytes or a file for each of `keys.PARTS`.
 
-        Raises
-        ------
-        ValueError
-            A part is missing or unknown.
-        BlobExistsError
-            There is code of that topology already.
-        BlobStorageError, StateError
-            The disk or ZooKeeper failed; nothing is left, unless the clean-up failed too.
+        Raises `ValueError` for other parts, `BlobExistsError`, `BlobStorageError` or `StateError`.
         """
         if sorted(parts) != sorted(keys.PARTS):
             raise ValueError(f"a topology's code has {', '.join(keys.PARTS)}, not {sorted(parts)}")
@@ -159,16 +149,9 @@ class CodeDistributor:
         """Publish a new version of a part of a topology's code, unless its bytes stay equal.
 
         `is_repeated`: an earlier try may have made the newest version. If no live Nimbus has that
-        version any more, as after a lost disk, the version here is changed.
-
-        Raises
-        ------
-        BlobNotFoundError
-            There is no such code, or its newest version is not here.
-        BlobExistsError
-            Another Nimbus has changed it meanwhile.
-        BlobStorageError, StateError
-            As `upload`.
+        version any more, as after a lost disk, the version here is changed. Raises
+        `BlobNotFoundError` if the newest version is not here, `BlobExistsError` after a change by
+        another Nimbus, and as `upload`.
         """
         key = f"{topology_id}-{part}"
         base, known = self.publisher.base(key), self.publisher.known(key)

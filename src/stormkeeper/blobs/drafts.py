@@ -1,8 +1,8 @@
-"""Files in progress: a draft is written from its beginning to its end and then becomes a blob.
+"""Drafts: files that are written from beginning to end and then become blobs.
 
-A draft counts the SHA-256 of its bytes and their CRC-32C (RFC 3720, appendix B.4). Storm calls the
-CRC-32C the version of a blob, and its clients compare it with that of their copy, so it must
-be the same on every Nimbus. Only the SHA-256 is relied on here.
+A draft counts the SHA-256 of its bytes and, for what clients upload, their CRC-32C (RFC 3720,
+appendix B.4), Storm's version of a blob: clients compare it with that of their copy, so every
+Nimbus must have the same.
 """
 
 from __future__ import annotations
@@ -39,14 +39,9 @@ class Content(NamedTuple):
 
 
 class Draft:
-    """A file that is written from its beginning to its end. Not safe for concurrent use.
+    """A file that is written from beginning to end; an existing file is continued.
 
-    An existing file is continued.
-
-    Raises
-    ------
-    BlobStorageError
-        The file cannot be made or read.
+    Not safe for concurrent use. Raises `BlobStorageError` if the file cannot be made or read.
     """
 
     def __init__(self, path: Path) -> None:
@@ -65,7 +60,7 @@ class Draft:
                 raise
 
     def write(self, data: bytes) -> None:
-        """Append bytes; discard the draft and raise `BlobStorageError` if the disk refuses them."""
+        """Append bytes; discard the draft and raise `BlobStorageError` if the disk refuses."""
         remaining = memoryview(data)
         try:
             with storing(self.path.parent, f"write {len(data)} bytes of a blob"):
@@ -91,7 +86,7 @@ class Draft:
             raise
 
     def close(self) -> None:
-        """Close the file as it is, to be continued later."""
+        """Close the file; a later draft may continue it."""
         self._file.close()
 
     def discard(self) -> None:
@@ -106,14 +101,7 @@ class Draft:
 
 
 def write_upload(draft: Draft, data: bytes, most_bytes: int | None) -> None:
-    """Append what a client sends; None allows any size.
-
-    Raises
-    ------
-    BlobStorageError
-        The draft would be larger than `most_bytes`, or the disk refused the bytes. The draft is
-        discarded.
-    """
+    """Append a client's bytes; raise `BlobStorageError` above `most_bytes`, if given."""
     if most_bytes is not None and draft.size + len(data) > most_bytes:
         draft.discard()
         raise BlobStorageError(
@@ -125,7 +113,7 @@ def write_upload(draft: Draft, data: bytes, most_bytes: int | None) -> None:
 
 @contextmanager
 def storing(folder: Path, action: str) -> Iterator[None]:
-    """Turn an `OSError` into a `BlobStorageError` that says what failed and what to do."""
+    """Turn an `OSError` into a `BlobStorageError` with a remedy."""
     try:
         yield
     except OSError as error:

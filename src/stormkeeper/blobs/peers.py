@@ -166,7 +166,6 @@ class SupervisorPeer:
 class FetchLimits:
     """When to give up a fetch."""
 
-    #: Seconds that a peer may take for one answer.
     answer_secs: float = ANSWER_SECS
     #: Called before each chunk is written; False ends the fetch.
     is_wanted: Callable[[], bool] = lambda: True
@@ -198,13 +197,8 @@ def fetch(
 ) -> Draft:
     """Download a blob into a file, continuing a partial file; return the file, finished.
 
-    Raises
-    ------
-    PeerError
-        The peer failed, is too slow or has other bytes, or the blob is not wanted any more. A
-        useful partial file stays.
-    BlobStorageError
-        The disk refused the bytes; the file is removed.
+    Raises `PeerError` if the peer fails, is too slow or has other bytes, or the blob is not wanted
+    any more; a useful partial file stays. Raises `BlobStorageError` if the disk refuses.
     """
     draft = Draft(path)
     begun = draft.size
@@ -277,16 +271,8 @@ def deliver(
     """Put the newest code of a topology into a folder, all or nothing; return the files.
 
     A hidden folder beside it gathers the files, survives a failure, and then takes its place. One
-    process at a time may deliver to a folder.
-
-    Raises
-    ------
-    BlobNotFoundError
-        No Nimbus has ever had the code.
-    PeerError
-        No live Nimbus has a part of the code, or could send it.
-    BlobStorageError, StateError
-        The disk or ZooKeeper failed.
+    process at a time may deliver to a folder. Raises `BlobNotFoundError` if no Nimbus ever had the
+    code, `PeerError` if no live Nimbus can send it, `BlobStorageError` or `StateError`.
     """
     keys.check(topology_id)
     blobs = keys.of_topology(topology_id)

@@ -60,15 +60,9 @@ class Publisher:
     def publish(self, upload: Upload) -> BlobRecord:
         """Publish a finished draft as the newest version of its blob.
 
-        Raises
-        ------
-        BlobExistsError
-            Another upload was published since this one began.
-        BlobNotFoundError
-            The blob was deleted meanwhile.
-        BlobStorageError, StateError
-            The disk or ZooKeeper failed: the blob may be stored and not announced yet, or, after
-            `OutcomeUnknownError`, a version counted that no Nimbus has.
+        Raises `BlobExistsError` if another upload was first, `BlobNotFoundError` if the blob was
+        deleted meanwhile, `BlobStorageError` or `StateError`. The blob may then be stored and not
+        announced yet; after `OutcomeUnknownError` a version may be counted that no Nimbus has.
         """
         key, draft = upload.key, upload.draft
         if upload.is_new and self.known(key) is not None:

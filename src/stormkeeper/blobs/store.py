@@ -41,7 +41,6 @@ SCRUB_SHARE: Final = 0.02
 #: Errors of a read that are not the file's fault: too many open files, or no memory.
 _OF_THE_PROCESS: Final = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 
-#: In place of a record: any.
 _ANY: Final[Any] = object()
 
 
@@ -56,7 +55,6 @@ class BlobStore:
         self.folder = folder
         #: Called on the thread in which `open` or `scrub` finds blobs lost.
         self.on_loss: Callable[[], None] = lambda: None
-        #: Blobs lost since the start.
         self.losses = 0
         self._data = folder / "data"
         self._keys = folder / "keys"
@@ -207,15 +205,9 @@ class BlobStore:
         """Store a blob on the disk; return False if its record is not `expected` (None: no blob).
 
         `draft` has the blob's bytes, finished, and is consumed. None: the bytes are here already,
-        such as those of another version.
-
-        Raises
-        ------
-        ValueError
-            The bytes do not match the record.
-        BlobStorageError
-            The disk refused it. The old blob stays, unless the last sync failed: then the new one
-            is there, and may not survive a power failure.
+        such as those of another version. Raises `ValueError` for other bytes, and
+        `BlobStorageError`: the old blob stays, unless the last sync failed; then the new one may
+        not survive a power failure.
         """
         keys.check(key)
         content = Content(record.sha256, record.size)

@@ -100,20 +100,9 @@ class PeerBackoff(Generic[Name]):
 class BlobSync:
     """Synchronises the blobs of one Nimbus.
 
-    Parameters
-    ----------
-    period_secs
-        Time between rounds without a change.
-    delay_secs
-        How long an unneeded blob is kept.
-    leader
-        Returns the leader's writes, None while this Nimbus does not lead.
-    submitted
-        Returns the topologies that are being submitted here, until they are in ZooKeeper.
-    scrub_secs
-        Time between two checks of all checksums.
-    tidy
-        Called in each round.
+    `leader` returns the leader's writes, None while this Nimbus does not lead; `submitted` the
+    topologies that are being submitted here, until they are in ZooKeeper. `tidy` is called in each
+    round. An unneeded blob is kept for `delay_secs`.
     """
 
     def __init__(
@@ -345,7 +334,7 @@ class BlobSync:
         local: BlobRecord | None,
         peer: Peer | None = None,
     ) -> bool:
-        """BlobFetch a blob from the Nimbus `source`, or from `peer`; return whether it arrived."""
+        """Fetch a blob from the Nimbus `source`, or from `peer`; return whether it arrived."""
         began = self._clock()
         part = self._store.part(record.sha256)
         try:

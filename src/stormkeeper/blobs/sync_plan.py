@@ -1,11 +1,8 @@
 """Decides which blobs a Nimbus fetches, announces, withdraws and deletes. Pure.
 
-ZooKeeper's list of topologies says what is needed, and its records of blobs say what they are. The
-code of an active topology is always needed; any other blob is needed while ZooKeeper counts its
-versions.
-
-An unneeded blob is deleted after a delay: first by the leader in ZooKeeper, then by every Nimbus on
-its disk. So a Nimbus that was asleep or sees old state deletes nothing that the others have.
+The code of an active topology is always needed, any other blob while ZooKeeper counts its versions.
+An unneeded blob is deleted after a delay, first by the leader in ZooKeeper, then by every Nimbus on
+its disk: so a Nimbus with old state deletes nothing that the others have.
 """
 
 from __future__ import annotations
@@ -21,14 +18,11 @@ from stormkeeper.state.storm.blob_records import BlobEntry, BlobRecord
 class BlobSnapshot:
     """The input of `plan`; times are seconds of one monotonic clock."""
 
-    #: The id of this Nimbus.
     nimbus: str
-    #: The ids of the active topologies.
     topologies: Collection[str]
     #: The blobs on the disk. They must be read before `entries`, or a new blob here could look like
     #: a deleted one.
     local: Mapping[str, BlobRecord]
-    #: The blobs in ZooKeeper.
     entries: Mapping[str, BlobEntry]
     #: Topologies that are being submitted here: their code is stored before they are active.
     submitted: Collection[str] = ()
@@ -39,7 +33,6 @@ class BlobSnapshot:
     #: When each blob became unneeded, from the last `SyncPlan`.
     unneeded_since: Mapping[str, float] = field(default_factory=dict)
     now: float = 0.0
-    #: How long an unneeded blob is kept.
     delay_secs: float = 0.0
 
 
@@ -75,7 +68,6 @@ class SyncPlan:
     count: tuple[str, ...] = ()
     #: Blobs that ZooKeeper lists for this Nimbus and that are not here.
     withdraw: tuple[str, ...] = ()
-    #: Blobs to delete on the disk.
     delete: tuple[str, ...] = ()
     #: Blobs for the leader to delete in ZooKeeper.
     forget: tuple[str, ...] = ()
@@ -83,7 +75,6 @@ class SyncPlan:
     awaited: tuple[str, ...] = ()
     #: Parts of topologies' code that no live Nimbus has and whose checksums are known.
     lost: tuple[BlobFetch, ...] = ()
-    #: Topologies with missing code, by id.
     missing: Mapping[str, Missing] = field(default_factory=dict)
     unneeded_since: Mapping[str, float] = field(default_factory=dict)
 
@@ -163,10 +154,9 @@ def newest(
 ) -> BlobRecord | None:
     """Return the version of a blob that should be here, None if there is none.
 
-    It is the newest that any Nimbus has announced, or a newer one here that was not announced when
-    its process ended. A local blob with another `born` is an earlier, deleted blob with this key.
-    The code of a topology has no earlier one, as ids are not reused: if its `born` differs or is
-    missing, ZooKeeper has lost the entry.
+    It is the newest announced one, or a newer one here that was not announced when its process
+    ended. A local blob with another `born` is an earlier, deleted one; but the code of a topology
+    has no earlier one, so then ZooKeeper has lost the entry.
     """
     recorded = None if entry is None else entry.record
     if local is None:

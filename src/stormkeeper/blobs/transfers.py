@@ -183,14 +183,8 @@ class Uploads:
     def begin_create(self, key: str, settable: bytes = b"") -> str:
         """Begin the upload of a new blob; return the session.
 
-        Raises
-        ------
-        InvalidBlobKeyError
-            The key is invalid, or reserved for a topology's code.
-        BlobExistsError
-            The blob exists, here or on another Nimbus.
-        BlobStorageError, StateError
-            The disk or ZooKeeper failed.
+        Raises `InvalidBlobKeyError` also for names of topologies' code, `BlobExistsError`,
+        `BlobStorageError` or `StateError`.
         """
         if keys.topology_of(keys.check(key)) is not None:
             raise InvalidBlobKeyError(

@@ -91,12 +91,8 @@ def pages(
     again. With the instance `WITHOUT_REVISIONS` everything is read, with Storm's own messages.
     `page_size` 0 leaves it to the server; without `values`, only ages and sizes come.
 
-    Raises
-    ------
-    PacemakerError, ProtocolError
-        The server does not answer, refuses, or breaks the protocol.
-    UnsupportedExtensionError
-        A Java Pacemaker, and `position` does not say so.
+    Raises `PacemakerError` or `ProtocolError`; of a Java Pacemaker `UnsupportedExtensionError`,
+    unless `position` says so.
     """
     if position is not None and position.instance == WITHOUT_REVISIONS:
         yield from _everything(client, path, values, clock)

@@ -173,12 +173,8 @@ def pacemaker_sender(conf: Conf) -> PacemakerHeartbeats:
     """Return the sender of a configuration; nothing is connected yet.
 
     It authenticates only if ``pacemaker.auth.writes`` is true, and may not read where a Pacemaker
-    requires readers to authenticate.
-
-    Raises
-    ------
-    ConfigError
-        No Pacemaker is configured, or a file for authentication or TLS is missing or invalid.
+    requires readers to authenticate. Raises `ConfigError` without Pacemakers, or for a bad file of
+    authentication or TLS.
     """
     return PacemakerHeartbeats(connect(conf, role="writer"))
 

@@ -72,9 +72,7 @@ class ServerLimits:
     protect the other clients from a broken or malicious one.
     """
 
-    #: Bytes of one message.
     max_frame: int = 1024 * 1024
-    #: Calls in progress.
     threads: int = 64
     #: Calls that wait for a thread.
     max_waiting: int = 100_000
@@ -85,7 +83,6 @@ class ServerLimits:
     #: Bytes of unanswered calls and unread answers of all connections. Above it, a connection that
     #: holds more than `READ_BYTES` ends.
     max_held: int = 128 * 1024 * 1024
-    #: Seconds for the authentication.
     handshake_timeout: float = 10.0
     #: Seconds from the beginning of a message to its end.
     frame_timeout: float = 30.0
@@ -114,7 +111,6 @@ class StreamState(Enum):
 
     AUTHENTICATING = "authenticating"
     READY = "ready"
-    #: A call is in progress.
     CALLED = "called"
     OVER = "over"
 
@@ -122,11 +118,9 @@ class StreamState(Enum):
 class HandshakeStep(NamedTuple):
     """The result of bytes in a handshake."""
 
-    #: Bytes to send.
     send: bytes = b""
     #: Bytes behind the end of the handshake; None while it continues.
     rest: bytes | None = None
-    #: The authenticated user, at the end.
     user: str | None = None
     #: The reason of a failure, safe to log.
     fault: str | None = None
@@ -262,7 +256,6 @@ class ConnectionCounts:
     accepted: int = 0
     #: Refused connections by cause: connections, address; and descriptors, for pauses of accepting.
     turned_away: Counter[str] = field(default_factory=Counter)
-    #: Ended connections by cause.
     ended: Counter[str] = field(default_factory=Counter)
     #: Calls refused since too many waited.
     refused: int = 0
@@ -276,7 +269,6 @@ class Host(Protocol):
     loop: asyncio.AbstractEventLoop
     limits: ServerLimits
     counts: ConnectionCounts
-    #: Bytes held by all channels.
     held: int
     #: Receives `READ_BYTES` bytes; shared, as a channel copies them at once.
     buffer: memoryview
@@ -303,7 +295,6 @@ class Channel(asyncio.BufferedProtocol):
         self.caller = caller
         #: Whether only sending and closing is left.
         self.is_over = False
-        #: The method of the call in progress.
         self.method: str | None = None
         self._server = server
         self._connection = connection

@@ -52,10 +52,9 @@ class _LeaderAwayError(RpcUnavailableError):
 class LeaderClient:
     """Calls the leading Nimbus, from any thread.
 
-    Seeds are ``host`` or ``host:port``. If no seed knows a leader, all are asked again in `rounds`,
-    after a pause that grows by a millisecond, two, four, … up to `longest_pause`. After
-    `head_start` seconds without an answer the next seed is asked too. Raises `ConfigError` for an
-    invalid seed.
+    Without a leader all seeds (``host`` or ``host:port``) are asked again in `rounds`, after a
+    pause that grows by a millisecond, two, four, … up to `longest_pause`. After `head_start`
+    seconds without an answer the next seed is asked too. Raises `ConfigError` for an invalid seed.
     """
 
     def __init__(

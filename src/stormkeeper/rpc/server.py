@@ -69,7 +69,6 @@ class ThriftServer:
         self._authenticate = authenticate
         self.workers = CallThreads(limits.threads, limits.max_waiting, f"{name}-call")
         self.buffer = memoryview(bytearray(READ_BYTES))
-        #: Bytes held by all connections.
         self.held = 0
         self.is_draining = False
 

@@ -85,11 +85,8 @@ def compress(data: bytes, compression: Compression) -> bytes:
 def decompress(data: bytes, limit: int = DEFAULT_LIMIT) -> bytes:
     """Return the decompressed bytes; without a magic number, the bytes themselves.
 
-    Raises
-    ------
-    SerializationError
-        The data is damaged, incomplete, or larger than `limit` when decompressed; then at most a
-        few MiB more are allocated.
+    Raises `SerializationError` for damaged or incomplete data, or for more than `limit` bytes, of
+    which at most a few MiB are allocated.
     """
     if data.startswith(GZIP_MAGIC):
         return _gunzip(data, limit)

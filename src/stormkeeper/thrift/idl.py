@@ -54,7 +54,6 @@ class Method(NamedTuple):
     """A method of a service."""
 
     name: str
-    #: Record class of the arguments.
     arguments: type[TPayload]
     #: Record class of the answer: ``success`` (id 0), if any, and a field for each exception, of
     #: which at most one is set. None for a ``oneway`` method.
@@ -94,13 +93,8 @@ def load(
 ) -> dict[str, type | Service]:
     """Load an IDL file of this package; return enums, records, exceptions and services by name.
 
-    Parameters
-    ----------
-    module
-        The module that will hold the classes, for pickle.
-    included
-        For each included file, by name without ``.thrift``, the module with its classes. These are
-        not in the result.
+    `module` will hold the classes, for pickle; `included` has the modules with the classes of
+    included files, by name without ``.thrift``, which are not in the result.
     """
     text = resources.files(__package__).joinpath(file).read_text(encoding="utf-8")
     return load_text(text, module, included)

@@ -86,14 +86,9 @@ _STRUCT_READERS: dict[type, Reader] = {}
 
 
 def decode(cls: type[Record], data: bytes) -> Record:
-    """Read an uncompressed record; bytes after it are ignored.
+    """Read an uncompressed record; bytes after it are ignored; raise `SerializationError`.
 
     Equal keys, and equal structs of scalars, may be one object: copy a part before changing it.
-
-    Raises
-    ------
-    SerializationError
-        The bytes are not such a record.
     """
     read = _struct_reader(cls)
     try:

@@ -65,15 +65,9 @@ class _UnfitError(Exception):
 
 
 def encode(record: TPayload, release: Release = Release.STORM_2) -> bytes:
-    """Encode a record; fields that are None are left out.
+    """Encode a record without the fields that are None; raise `SerializationError`.
 
-    Raises
-    ------
-    SerializationError
-        A value does not have its field's type or range, a required field is None, or a union does
-        not have exactly one member.
-    TypeError
-        The class is not a record class.
+    Values must have their field's type and range, required fields a value, and a union one member.
     """
     out: list[bytes] = []
     try:

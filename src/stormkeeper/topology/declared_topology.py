@@ -52,12 +52,8 @@ def check_described(
 ) -> None:
     """Raise `FaultError` for the first fault of the topology that a script declares.
 
-    Parameters
-    ----------
-    called
-        The script's names for `Topology`.
-    foreign
-        Imports of modules that may do anything.
+    `called` are the script's names for `Topology`, `foreign` imports of modules that may do
+    anything.
     """
     with contextlib.suppress(_UndecidedError):
         _Described(tree, _only(called), foreign).check()

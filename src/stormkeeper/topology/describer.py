@@ -62,23 +62,9 @@ def describe(
     without a Spark session; then, if needed, with one that begins when the script asks for it or
     makes a `Topology`; and if that is too late, with one from the beginning.
 
-    Parameters
-    ----------
-    root
-        The first folder in ``sys.path``; by default the script's own.
-    py_files
-        Modules and archives of modules that the script can import.
-    files, overrides
-        Of the configuration of its Spark session, as in `stormkeeper.conf.load`.
-
-    Raises
-    ------
-    TopologyError
-        The script has a fault, takes too long or describes too much, or a file is missing.
-    MissingExtraError
-        The script has to run, and PySpark is not installed.
-    ChildError
-        The process cannot be started.
+    `root` is the first folder in ``sys.path``, by default the script's; `files` and `overrides`
+    configure the session, as in `stormkeeper.conf.load`. Raises `TopologyError` for a fault,
+    `MissingExtraError` if the script must run without PySpark, and `ChildError`.
     """
     if not has_to_run(script, root=root, py_files=py_files):
         return description.of_script(script)

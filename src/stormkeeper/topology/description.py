@@ -51,22 +51,12 @@ class ExecutorDescription(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
 
 
 class Description(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A topology, or a plain script.
+    """A topology, or a plain script (`kind` "script").
 
-    Parameters
-    ----------
-    kind
-        "script" for a PySpark script without a topology. Its queries are unknown before it runs, so
-        it has no components and runs in one worker.
-    name
-        The topology's, or that of the script's file.
-    needs_session, session_first
-        Whether the script needed a Spark session to run to its end, and whether before it begins,
-        as for ``@udf("string")`` above the first Topology.
-    components
-        In the order of definition, each after its inputs.
-    queries, executors
-        What follows from the components; see `stormkeeper.topology.plan`.
+    The queries of a script are unknown before it runs, so it has no components and runs in one
+    worker. `needs_session`: the script ran to its end only with a Spark session; `session_first`:
+    with one before its beginning, as for ``@udf("string")`` above the first Topology. Queries and
+    executors follow from the components.
     """
 
     version: int
@@ -97,13 +87,7 @@ class Description(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 def of_topology(
     topology: Topology, *, needs_session: bool = False, session_first: bool = False
 ) -> Description:
-    """Describe a topology.
-
-    Raises
-    ------
-    TopologyError
-        There is no plan, or the conf has a value that is not JSON.
-    """
+    """Describe a topology; raise `TopologyError` without a plan, or for a conf that is not JSON."""
     the_plan = plan(topology)
     return Description(
         version=VERSION,
@@ -163,12 +147,9 @@ def encode(description: Description) -> bytes:
 
 
 def decode(data: bytes) -> Description:
-    """Read a description; what follows from the components is computed again and compared.
+    """Read a description, and check what follows from the components.
 
-    Raises
-    ------
-    SerializationError
-        The data is not a valid description of this release; the message says why.
+    Raises `SerializationError` with the reason.
     """
     if len(data) > MAX_BYTES:
         raise SerializationError(

@@ -89,12 +89,7 @@ def plan(topology: Topology) -> Plan:
     """Return the plan of a topology.
 
     A bolt that no component reads from counts as a sink; the worker finds out when it calls the
-    function.
-
-    Raises
-    ------
-    TopologyError
-        There is no sink, or no component reads from a spout.
+    function. Raises `TopologyError` without a sink, or for a spout that no component reads.
     """
     components = {id_: component.description for id_, component in topology.components.items()}
     if not components:

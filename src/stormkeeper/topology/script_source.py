@@ -350,7 +350,6 @@ class Modules:
         return False
 
 
-#: Names that begin a streaming query.
 _STARTS = ("writeStream", "DataStreamWriter")
 
 #: Python's modules that run code from elsewhere.

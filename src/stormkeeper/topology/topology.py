@@ -244,16 +244,10 @@ SERVICES = ("spark", "conf")
 
 
 class ComponentDescription(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A component without its function.
+    """A component without its function; `id` is unique in the topology.
 
-    Parameters
-    ----------
-    id
-        Its name, unique in the topology.
-    inputs
-        Ids of the components that it reads from, in the order of the function's parameters.
-    parallelism
-        Number of its partitions, and of its tasks.
+    `inputs` are ids in the order of the function's parameters, `parallelism` is the number of
+    partitions and of tasks.
     """
 
     id: str

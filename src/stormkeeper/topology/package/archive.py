@@ -37,19 +37,15 @@ from stormkeeper.topology.package import manifest
 from stormkeeper.topology.package.code import PackagedCode
 from stormkeeper.topology.package.manifest import PackageManifest, PackedFile, Versions
 
-#: The earliest time in a zip.
 TIME: Final = (1980, 1, 1, 0, 0, 0)
 
-#: The two modes of a file.
 PLAIN: Final = stat.S_IFREG | 0o644
 EXECUTABLE: Final = stat.S_IFREG | 0o755
 
 _CHUNK: Final = 1024 * 1024
 
-#: The system whose modes are in a zip.
 _UNIX: Final = 3
 
-#: Every Java archive has this file.
 _JAR: Final = "META-INF/MANIFEST.MF"
 
 #: The record at the end of a zip (APPNOTE.TXT 4.3.16): mark, four counts of disks and files, size
@@ -69,7 +65,6 @@ _LOCATOR_BYTES: Final = 20
 #: The one flag that an entry may have: a name in UTF-8.
 _UTF8: Final = 0x800
 
-#: Prefix of unfinished folders.
 _UNFINISHED: Final = ".unpacking-"
 
 #: For the owner alone, as code may be private. Programs have the folder's mode.
@@ -103,13 +98,7 @@ class PackageContents:
         return manifest.CODE + self.code.script.relative_to(self.code.root).as_posix()
 
     def files(self) -> dict[str, Path]:
-        """Return the files by name in the package.
-
-        Raises
-        ------
-        TopologyError
-            Two files have the same name.
-        """
+        """Return the files by name in the package; raise `TopologyError` for equal names."""
         found: dict[str, Path] = {}
         for file in self.code.files:
             found[manifest.CODE + file.relative_to(self.code.root).as_posix()] = file
@@ -237,10 +226,7 @@ class Package:
     def chunks(self, file: PackedFile) -> Iterator[bytes]:
         """Yield the bytes of a file.
 
-        Raises
-        ------
-        SerializationError
-            At the end, if the bytes do not match the manifest: do not use any before.
+        Raises `SerializationError` at the end if they do not match the manifest: use none before.
         """
         digest, size = hashlib.sha256(), 0
         with _zip_errors(), self._zip.open(self._infos[file.name]) as packed:

@@ -185,11 +185,6 @@ def read_ignored(folder: Path) -> Ignored:
     line of ``.stormignore`` is a comment (``#``) or a pattern of a shell, in which ``*`` and ``?``
     match slashes too: with a slash it is relative to the top, else a name at any depth; with a
     slash at its end it matches folders only. There is no ``!``.
-
-    Raises
-    ------
-    TopologyError
-        ``.stormignore`` cannot be read, or has an invalid line.
     """
     file = folder / IGNORE_FILE
     try:

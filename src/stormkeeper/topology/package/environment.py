@@ -92,12 +92,7 @@ def pin(
 ) -> tuple[str, ...]:
     """Return the pinned requirements of everything that must be installed, sorted.
 
-    `file` is where the requirements are from, for errors.
-
-    Raises
-    ------
-    TopologyError
-        pip finds no consistent versions, or fails; the message ends with pip's last words.
+    Raises `TopologyError` with pip's last words, and `file`, where the requirements are from.
     """
     if not required:
         return ()
@@ -212,12 +207,8 @@ def gather(
 ) -> tuple[Path, ...]:
     """Fetch or build the wheels of pinned requirements in an empty folder; return them, sorted.
 
-    The wheels fit this machine: its Python and, if they are compiled, its system.
-
-    Raises
-    ------
-    TopologyError
-        A requirement has an address, from which every machine would fetch it anyway, or pip fails.
+    The wheels fit this machine. Raises `TopologyError` if pip fails, or for a requirement with an
+    address, from which every machine would fetch it anyway.
     """
     addressed = next((pin for pin in pins if "://" in pin), None)
     if addressed is not None:

@@ -71,9 +71,8 @@ class PackageManifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
     """The contents of a package, and how it is run.
 
     `entry_point` is the script below ``code/``; in a folder there it is a module of that package,
-    as with ``python -m``. `py_files`, `jars` and `wheels` are in the order of use, `jvm_packages`
-    are Maven's ``GROUP:NAME:VERSION``, `requirements` are pinned, and `files` has all files but the
-    manifest, sorted.
+    as with ``python -m``. Files are in the order of use, in `files` sorted and without the
+    manifest; `jvm_packages` are Maven's ``GROUP:NAME:VERSION``, `requirements` are pinned.
     """
 
     version: int
@@ -108,13 +107,7 @@ def encode(manifest: PackageManifest) -> bytes:
 
 
 def decode(data: bytes) -> PackageManifest:
-    """Read a manifest.
-
-    Raises
-    ------
-    SerializationError
-        The data is not a valid manifest of this release; the message says why.
-    """
+    """Read a manifest; raise `SerializationError` with the reason."""
     if len(data) > MAX_MANIFEST_BYTES:
         raise SerializationError(
             f"a package's manifest may have {MAX_MANIFEST_BYTES:,} bytes, not {len(data):,}"
