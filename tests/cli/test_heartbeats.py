@@ -178,7 +178,9 @@ def test_what_a_pacemaker_lost_as_it_started_again_is_not_gone(environ, start_pa
             assert listing.line().split()[1:] == ["-b"]
             other.kill()
             said = listing.remark()
-            assert re.match(r"storm: \d\d:\d\d:\d\d 1 of 2 Pacemakers failed in the last read:", said)
+            assert re.match(
+                r"storm: \d\d:\d\d:\d\d 1 of 2 Pacemakers failed in the last read:", said
+            )
             assert other.address in said
             other.start()
             assert listing.remark().endswith(" Every Pacemaker answers again")
