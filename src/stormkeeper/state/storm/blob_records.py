@@ -1,8 +1,8 @@
-"""Who holds which version of a blob, who has held it, and how versions are counted.
+"""Blobs in the cluster's state: versions, present holders, and past holders.
 
-Storm's nodes say who holds a blob now: they are ephemeral. Who has held it is ours: a persistent
-record below the number of the blob's versions, by each Nimbus for itself. It has the blob's
-checksum, and it goes when the blob is deleted, as Storm deletes the number with all below it.
+Storm's nodes name the present holders; they are ephemeral. The past holders are ours: each Nimbus
+writes a persistent record with the blob's checksum below the blob's number of versions. It goes
+when the blob is deleted, as Storm deletes the number with all nodes below.
 """
 
 from __future__ import annotations
@@ -29,39 +29,38 @@ from stormkeeper.state.storm.record_io import RecordReader, RecordWriter, Sessio
 from stormkeeper.state.storm.subscriptions import Callback
 from stormkeeper.state.watches import WatchKind
 
-#: How Storm writes a sequence number.
+#: Storm's form of a sequence number.
 _NUMBER = struct.Struct(">i")
 _LARGEST = 2**31 - 1
 
 
 class BlobRecord(msgspec.Struct, frozen=True):
-    """One version of a blob: its number, and what is in it."""
+    """A version of a blob, with its checksum."""
 
-    #: The first is 1.
     version: Annotated[int, Meta(ge=1, le=_LARGEST)]
-    #: Of its bytes, in hexadecimal digits; its size is in bytes.
+    #: Of the content, in hexadecimal digits; the size is in bytes.
     sha256: Annotated[str, Meta(pattern=r"\A[0-9a-f]{64}\Z")]
     size: Annotated[int, Meta(ge=0)]
-    #: What Storm's clients take for the version: the same on every Nimbus that has these bytes.
+    #: The version for Storm's clients: the same on every Nimbus that has this content.
     crc32c: Annotated[int, Meta(ge=0, le=2**32 - 1)]
-    #: Which blob of that key: the change of the store that made its number (its creation zxid).
-    #: After it was deleted, another one may get the same key, and the same versions.
+    #: Creation zxid of the blob's number. After a deletion, a new blob may get the same key and
+    #: versions.
     born: Annotated[int, Meta(ge=0)]
-    #: A ``SettableBlobMeta`` in Thrift's binary protocol, or nothing.
+    #: A ``SettableBlobMeta`` in Thrift's binary protocol, or empty.
     settable: bytes = b""
 
     def encode(self) -> bytes:
-        """Return it as JSON."""
+        """Return the record as JSON."""
         return msgspec.json.encode(self)
 
     @classmethod
     def decode(cls, data: bytes) -> BlobRecord:
-        """Read what `encode` has written.
+        """Decode a record from JSON.
 
         Raises
         ------
         SerializationError
-            It is something else.
+            `data` is no such record.
         """
         try:
             return msgspec.json.decode(data, type=cls)
@@ -70,43 +69,43 @@ class BlobRecord(msgspec.Struct, frozen=True):
 
 
 class BlobEntry(NamedTuple):
-    """What is known of a blob: its newest version that any Nimbus has held, and who that is."""
+    """A blob: its newest version that any Nimbus has held, and the holders."""
 
-    #: The highest version that is counted. Where it is above that of `record`, one is being made,
-    #: or was lost before anybody could say that it was there.
+    #: The highest counted version. If it is above that of `record`, one is being made, or was lost
+    #: before a Nimbus announced it.
     number: int
-    #: The change of the store that made the number; see `BlobRecord.born`.
+    #: Creation zxid of the number; see `BlobRecord.born`.
     born: int
-    #: None where nobody has held any.
+    #: None if no Nimbus has held a version.
     record: BlobRecord | None
-    #: The ids of the Nimbuses that have held that version, sorted, whatever became of them.
+    #: Sorted ids of the Nimbuses that have ever held that version.
     held: tuple[str, ...]
-    #: The ids of those that hold it now, sorted.
+    #: Sorted ids of its present holders.
     alive: tuple[str, ...]
 
 
 class VersionedNumber(NamedTuple):
-    """A blob's sequence number, and the version of the node that has it."""
+    """A blob's sequence number, and its node's version."""
 
     number: int
     version: int
 
 
 class BlobReads(RecordReader):
-    """Which blobs there are."""
+    """Reads of blobs and holders."""
 
     def blobstore(self, callback: Callback | None = None) -> list[str]:
-        """Return the keys of all blobs, sorted, as of now or later.
+        """Return the sorted keys of all blobs, as of now or later.
 
-        `callback` is told, once, when a blob comes or goes.
+        `callback` is called, once, when a blob comes or goes.
         """
         self._state.sync_path(paths.BLOBSTORE)
         return self._names(paths.BLOBSTORE, callback)
 
     def blobstore_info(self, key: str, callback: Callback | None = None) -> list[BlobHolder]:
-        """Return who holds a blob, and in which version, as of now or later.
+        """Return the holders of a blob with their versions, as of now or later.
 
-        `callback` is told, once, when a holder comes or goes.
+        `callback` is called, once, when a holder comes or goes.
         """
         path = paths.blob(key)
         self._state.sync_path(path)
@@ -114,7 +113,7 @@ class BlobReads(RecordReader):
         return [holder for holder in holders if holder]
 
     def blob_holders(self, keys: Collection[str]) -> dict[str, list[BlobHolder]]:
-        """Return who holds each of some blobs, as of now or a moment ago, read in one go."""
+        """Return the holders of blobs by key, as of now or a moment ago, read in one go."""
         names = self._state.children_many([paths.blob(key) for key in keys])
         return {
             key: [holder for holder in map(paths.parse_blob_holder, of_key or ()) if holder]
@@ -124,16 +123,16 @@ class BlobReads(RecordReader):
     def blobs(
         self, keys: Collection[str] | None = None, callback: Callback | None = None
     ) -> dict[str, BlobEntry]:
-        """Return what is known of blobs, by their keys, as of now or later, read in one go.
+        """Return blobs by key, as of now or later, read in one go.
 
         Parameters
         ----------
         keys : collection of str, optional
-            Which; all if left out. One that does not exist is left out of the result.
+            All by default. A key that does not exist is left out.
         callback : callable, optional
-            Told once when a version of one of them is counted or deleted, and when a key comes or
-            goes if all were asked for. Who holds a new version is said a moment later:
-            `blobstore_info` tells when.
+            Called once when a version of these blobs is counted or deleted, and when a key comes or
+            goes if all were asked for. Holders of a new version are announced a moment later: watch
+            `blobstore_info`.
         """
         self._state.sync_path(paths.BLOB_KEY_SEQUENCES)
         if keys is None:
@@ -176,12 +175,12 @@ class BlobReads(RecordReader):
             return None
 
     def blob_key_sequence(self, key: str) -> VersionedNumber | None:
-        """Return the highest version that a blob has had, None when none is counted.
+        """Return the highest version that a blob has had, None if none is counted.
 
         Raises
         ------
         SerializationError
-            What is there is not a number of four bytes.
+            The value is not a number of four bytes.
         """
         path = paths.blob_key_sequence(key)
         found = self._state.get_data_with_version(path)
@@ -195,13 +194,12 @@ class BlobReads(RecordReader):
 
 
 class BlobHolderWrites(SessionWriter):
-    """What a Nimbus says of the blobs that it holds."""
+    """A Nimbus's announcements of the blobs that it holds."""
 
     def setup_blob(self, key: str, nimbus_id: str | NimbusId, version: int) -> None:
-        """Say that a Nimbus holds a version of a blob, and no other of its versions any more.
+        """Announce that a Nimbus holds a version of a blob, and no other version any more.
 
-        It is said until the Nimbus's session ends or is closed, and again in the session that
-        follows one that was lost.
+        The announcement lasts as long as the session, and is made again after a lost session.
         """
         top = paths.blob(key)
         self._state.mkdirs(top)
@@ -209,12 +207,12 @@ class BlobHolderWrites(SessionWriter):
         self._state.set_ephemeral_node(paths.blob_holder(key, str(nimbus_id), version), b"")
 
     def announce_blob(self, key: str, nimbus_id: str | NimbusId, record: BlobRecord) -> None:
-        """Say that a Nimbus holds a version of a blob, as `setup_blob`, and write it down for good.
+        """Announce a version as `setup_blob`, and record it for good.
 
         Raises
         ------
         NoNodeError
-            There is no such blob: it was deleted, or none of its versions was ever counted.
+            The blob does not exist: it was deleted, or no version was ever counted.
         """
         path = paths.blob_record(key, str(nimbus_id), record.version)
         try:
@@ -230,18 +228,18 @@ class BlobHolderWrites(SessionWriter):
         self.setup_blob(key, nimbus_id, record.version)
 
     def withdraw_blob(self, key: str, nimbus_id: str | NimbusId) -> None:
-        """Say no more that a Nimbus holds a blob, of whichever version; that it has stays written.
+        """Withdraw a Nimbus's announcements of a blob, of any version and any earlier life.
 
-        What an earlier life of it has said is withdrawn too.
+        The record that the Nimbus has held it stays.
         """
         self._delete_others(paths.blob(key), nimbus_id, None)
 
     def leave_blob(self, key: str, nimbus_id: str | NimbusId, version: int) -> None:
-        """Say no more, in no later session either, that a Nimbus holds a blob that was deleted.
+        """Withdraw the announcement of a deleted blob, also in later sessions.
 
-        The last one to leave deletes what has the announcements.
+        The last holder to leave deletes the directory of announcements.
         """
-        # Also where it is gone: it would be made again in the next session.
+        # Even if it is gone: the next session would make it again.
         self._state.delete_node(paths.blob_holder(key, str(nimbus_id), version))
         self.withdraw_blob(key, nimbus_id)
         try:
@@ -251,7 +249,7 @@ class BlobHolderWrites(SessionWriter):
                 raise error.reason from error
 
     def _delete_others(self, top: str, nimbus_id: str | NimbusId, version: int | None) -> None:
-        """Delete what is below `top` of a Nimbus's versions but one."""
+        """Delete a Nimbus's nodes below `top` except that of `version`."""
         for name in self._names(top):
             holder = paths.parse_blob_holder(name)
             if holder and holder.nimbus == str(nimbus_id) and holder.version != version:
@@ -259,14 +257,14 @@ class BlobHolderWrites(SessionWriter):
 
 
 class BlobWrites(RecordWriter):
-    """What any Nimbus writes of blobs; the leader's are fenced."""
+    """Writes about blobs by any Nimbus; the leader's are fenced."""
 
     def remove_blobstore_key(self, key: str) -> None:
-        """Delete a blob's key with all that hold it; none is fine."""
+        """Delete a blob's announcements; fine if absent."""
         self._writer.delete_node(paths.blob(key))
 
     def set_blob_key_sequence(self, key: str, number: int, expected_version: int | None) -> None:
-        """Set a blob's sequence number if nobody else has since it was read.
+        """Set a blob's sequence number unless another process has set it since.
 
         Parameters
         ----------
@@ -275,16 +273,16 @@ class BlobWrites(RecordWriter):
         number : int
             The new number, of at most 31 bits; the first version of a blob is 1.
         expected_version : int, optional
-            ``blob_key_sequence(key).version``; None where there was none.
+            ``blob_key_sequence(key).version``; None if there was none.
 
         Raises
         ------
         BadVersionError, NodeExistsError, NoNodeError
-            Somebody else has set, made or deleted it: read again.
+            Another process has set, made or deleted it: read again.
         OutcomeUnknownError
             The connection was lost meanwhile: read again.
         ValueError
-            It is no such number.
+            The number is out of range.
         """
         if not isinstance(number, int) or not 0 <= number <= _LARGEST:
             raise ValueError(
@@ -305,12 +303,12 @@ class BlobWrites(RecordWriter):
             raise error.reason from error
 
     def remove_blob_key_sequence(self, key: str) -> None:
-        """Forget a blob's sequence number; none is fine."""
+        """Delete a blob's sequence number; fine if absent."""
         self._writer.delete_node(paths.blob_key_sequence(key))
 
 
 def _newest(names: Collection[str] | None, version: int | None = None) -> list[BlobHolder]:
-    """Return who is named of those that have a version, or else the highest one; sorted."""
+    """Return the sorted holders of a version, or of the highest."""
     holders = [holder for holder in map(paths.parse_blob_holder, names or ()) if holder]
     if version is None:
         version = max((holder.version for holder in holders), default=0)

@@ -1,4 +1,4 @@
-"""`StormClusterState`: what every daemon, worker and tool may read, and write of its own."""
+"""Storm's cluster state: all reads, a process's own writes, and a leader's fenced writes."""
 
 from __future__ import annotations
 
@@ -49,31 +49,26 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ClusterSnapshot:
-    """A cluster as it was read; whoever decides about it reads nothing else.
+    """A cluster as it was read, for a decision that reads nothing else.
 
-    It is not of one moment: the heartbeats were read last, so that a worker that an assignment
-    names had the time to beat, and each of the others in one go.
+    It is not of one moment: each kind of record was read in one go, and the heartbeats last, so
+    that an assigned worker had time to beat.
 
     Parameters
     ----------
-    bases, assignments
-        By the ids of their topologies.
+    bases, assignments, ended, claimed
+        By topology id. `ended` has the queries that ended by themselves; `claimed` has the queries
+        whose checkpoint a launch has claimed, read after the assignments.
     supervisors
-        By their ids.
+        By id.
     nimbuses
-        By the names of their nodes.
-    ended
-        The queries that have ended by themselves, by the ids of their topologies.
-    claimed
-        The queries of which a launch has told that it claims the checkpoint, by the ids of their
-        topologies. They were read after the assignments.
+        By node name.
     heartbeats
-        By path, without values unless they were asked for, and how far back each server can vouch.
+        By path, without values unless requested, and each server's horizon.
     heartbeats_at
-        When the read of the heartbeats began, which their ages are of, by the reader's clock.
+        When the read of the heartbeats began, by the reader's clock; their ages are of that time.
     unreadable
-        The paths of records that are there and cannot be read, so that nobody takes them for
-        absent.
+        Paths of records that cannot be read, and so must not count as absent.
     """
 
     bases: Mapping[str, StormBase]
@@ -90,7 +85,7 @@ class ClusterSnapshot:
 def _queries(
     told: Mapping[str, list[str]], parse: Callable[[str], str | None]
 ) -> Mapping[str, frozenset[str]]:
-    """Return which queries the names of nodes are about, by topology."""
+    """Return the queries that the names of nodes are about, by topology."""
     found = {
         storm_id: frozenset(query for name in names if (query := parse(name)) is not None)
         for storm_id, names in told.items()
@@ -103,19 +98,19 @@ Value = TypeVar("Value")
 
 
 class Dependents(Generic[T]):
-    """What has to end with a session, by weak references. Safe for many threads."""
+    """Weak references to objects that end with a session. Safe for many threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._held: weakref.WeakSet[T] = weakref.WeakSet()
 
     def add(self, one: T) -> None:
-        """Add one, also while others are looked at."""
+        """Add an object, also during an iteration."""
         with self._lock:
             self._held.add(one)
 
     def __iter__(self) -> Iterator[T]:
-        """Look at those that there are now."""
+        """Iterate over the present objects."""
         with self._lock:
             return iter(list(self._held))
 
@@ -127,25 +122,23 @@ class StormReads(
     DaemonReads,
     BlobReads,
 ):
-    """All reads. Safe for many threads.
+    """All reads of a cluster. Safe for many threads.
+
+    A callback is called once, on the store's callback thread: when the result of the read has
+    changed, or may have changed during a lost session. To be called again it reads again, as
+    `watch` does. After `disconnect` a read with a callback raises `StateClosedError`. All
+    operations may raise the errors of `ClusterState`.
 
     Parameters
     ----------
     state : StateReader
         The store.
     codec : Codec
-        How records are written in it.
+        Encodes and decodes records.
     heartbeats : HeartbeatStore
-        Where heartbeats are.
+        The store of heartbeats.
     clock : callable, optional
         Seconds since 1970.
-
-    Notes
-    -----
-    A callback is called once: when what was read has changed, or may have while the session was
-    lost. It runs on the store's callback thread. To be called again it reads again; `watch` does
-    that. After `disconnect` a read with a callback raises `StateClosedError`. Beside their own
-    errors, all operations may raise those of `ClusterState`.
     """
 
     _heartbeats: HeartbeatStore
@@ -163,15 +156,10 @@ class StormReads(
         self._streams: Dependents[Stream[Any]] = Dependents()
 
     def watch(self, read: Callable[[Callback], Value]) -> Stream[Value]:
-        """Return a stream of the values of a read: the present one, and one after each change.
+        """Return a stream of a read's values: the present one, and one after each change.
 
-        `disconnect` closes it.
-
-        Parameters
-        ----------
-        read : callable
-            Takes a callback, such as ``storm.assignments``, or
-            ``lambda again: storm.assignment_info("wc-1-1700000000", again)``.
+        `read` takes a callback, such as ``storm.assignments``, or ``lambda again:
+        storm.assignment_info("wc-1-1700000000", again)``. `disconnect` closes the stream.
         """
         stream = Stream(read, self._callbacks.forget_all)
         self._streams.add(stream)
@@ -190,24 +178,24 @@ class StormReads(
         may_lack_heartbeats: bool = False,
         clock: Callable[[], float] = time.time,
     ) -> ClusterSnapshot:
-        """Read bases, assignments, supervisors, Nimbuses, and then who beats.
+        """Read bases, assignments, supervisors, Nimbuses, and then the heartbeats.
 
-        It takes nine round trips to ZooKeeper, and one bulk read of the heartbeats.
+        Takes nine round trips to ZooKeeper, and one bulk read of the heartbeats.
 
         Parameters
         ----------
         values
-            Whether to read the heartbeats' values too.
+            Read the heartbeats' values too.
         may_lack_heartbeats
-            Whether there are no heartbeats, and no server that could vouch for anything, where no
-            Pacemaker answered; that is waited for no longer than it has to be. Else it is an error.
+            If no Pacemaker answers, return no heartbeats and no coverage, after the shortest wait,
+            instead of raising.
         clock
-            Tells when the heartbeats were read.
+            Gives `ClusterSnapshot.heartbeats_at`.
 
         Raises
         ------
         PacemakerError
-            No Pacemaker answered. Where some did, `Heartbeats.missing` names the others.
+            No Pacemaker answered. If some did, `Heartbeats.missing` names the others.
         """
         unreadable: set[str] = set()
 
@@ -241,7 +229,7 @@ class StormReads(
         )
 
     def _told(self, storm_ids: Sequence[str]) -> dict[str, list[str]]:
-        """Return the names of what workers have left in ZooKeeper, by topology."""
+        """Return the names of the nodes that workers left in ZooKeeper, by topology."""
         names = self._state.children_many([paths.workerbeats(each) for each in storm_ids])
         return {storm_id: below for storm_id, below in zip(storm_ids, names, strict=True) if below}
 
@@ -256,20 +244,18 @@ class StormClusterState(
     BlobWrites,
     CheckpointRemovalWrites,
 ):
-    """All reads, and what a process writes of its own: registrations, heartbeats, errors.
-
-    What only a leader may write is in `stormkeeper.state.storm.cluster`.
+    """All reads, and a process's own writes: registrations, heartbeats, errors.
 
     Parameters
     ----------
     state : ClusterState
-        A session with the store, which `disconnect` closes.
+        A session, which `disconnect` closes.
     codec : Codec
-        How records are written in it.
+        Encodes and decodes records.
     heartbeats : HeartbeatStore, optional
-        Where heartbeats are, which `disconnect` closes too; nodes of the session if left out.
+        The store of heartbeats, which `disconnect` closes; by default nodes of the session.
     limits : ErrorLimits, optional
-        How many errors a component may report in which time; Storm's if left out.
+        Limits of a component's errors; Storm's by default.
     clock : callable, optional
         Seconds since 1970.
     monotonic : callable, optional
@@ -293,26 +279,26 @@ class StormClusterState(
         self._writer = state
         self._throttles = ErrorThrottles(limits or ErrorLimits(), monotonic)
         self._nimbus_places = {}
-        #: What else uses the session, such as a leader; `disconnect` disconnects it too.
+        #: Other users of the session, such as a leader; `disconnect` disconnects them too.
         self.handles: Dependents[StormReads] = Dependents()
 
     @property
     def state(self) -> ClusterState:
-        """The session: for a lock in it, and for what has no record."""
+        """The session: for locks, and for nodes without a record."""
         return self._state
 
     @property
     def heartbeats(self) -> HeartbeatStore:
-        """Where heartbeats are: for their ages, and how far back each server can vouch."""
+        """The store of heartbeats: for ages and coverage."""
         return self._heartbeats
 
     @property
     def codec(self) -> Codec:
-        """How records are written."""
+        """Encodes and decodes records."""
         return self._codec
 
     def disconnect(self) -> None:
-        """Call no callback any more, and end the session with all that it registered."""
+        """Call no callback any more, and end the session with all registrations."""
         super().disconnect()
         for handle in self.handles:
             handle.disconnect()
@@ -325,15 +311,15 @@ class StormClusterState(
 def connect(conf: Conf, *, role: Role = Role.SERVER) -> StormClusterState:
     """Connect to the store that the configuration names.
 
-    A server makes the directories that are absent, as every daemon of Storm does. A worker may not
-    make them, and does without.
+    A server makes absent directories, as every daemon of Storm does. A worker may not make
+    directories, and does without.
 
     Raises
     ------
     ConfigError
-        A key is wrong.
+        A key is invalid.
     StateUnavailableError, StateAuthenticationError
-        No server answered in time, or none took us for who we say we are.
+        No server answered in time, or accepted our credentials.
     """
     codec = Codec.from_conf(conf)
     limits = ErrorLimits.from_conf(conf)
@@ -357,29 +343,26 @@ class LeaderClusterState(
     ProfileRequestWrites,
     BlobWrites,
 ):
-    """All reads, and what a leader decides: every write is fenced, every record names the leader.
+    """All reads, and a leader's writes: each is fenced, and each record names the leader.
 
-    The session had the first lock of the queue when `writer` was made. It leads as long as that
-    lock is there, which every write checks. Once the lock is gone every write raises
-    `NotLeaderError`. A process that leads again makes another one of these with its new lock.
+    `writer` checks the leader's lock with every write. Once the lock is gone every write raises
+    `NotLeaderError`. A process that leads again makes another object with the new lock.
 
     Parameters
     ----------
     writer : FencedWriter
-        What lets the leader's writes through. Reads are those of its session, which `disconnect`
-        leaves open.
+        Its session, which `disconnect` leaves open, serves the reads.
     codec : Codec
-        How records are written.
+        Encodes and decodes records.
     heartbeats : HeartbeatStore, optional
-        Where heartbeats are; nodes of the session if left out. What it removes of nodes, it removes
-        through `writer`.
+        The store of heartbeats; by default nodes of the session, which `writer` removes.
     clock : callable, optional
         Seconds since 1970.
 
     Raises
     ------
     TypeError
-        `writer` is none that is fenced.
+        `writer` is no `FencedWriter`.
     """
 
     def __init__(
@@ -403,15 +386,14 @@ class LeaderClusterState(
 
     @property
     def fence(self) -> Fence:
-        """The lock that lets its writes through."""
+        """The lock that lets the writes through."""
         return self._writer.fence
 
 
 def leader_state(storm: StormClusterState, fence: Fence) -> LeaderClusterState:
     """Return the leader's calls, for the session of `storm`, which leads by `fence`.
 
-    Its callbacks are its own: `disconnect` it when the reign is over. `storm.disconnect` ends it
-    too.
+    Disconnect it at the end of the leadership; `storm.disconnect` does so too.
 
     Raises
     ------

@@ -1,8 +1,8 @@
-"""The daemons that are there: each keeps a record of itself for as long as its session lives.
+"""Registrations of supervisors and Nimbuses, each for as long as the daemon's session lives.
 
-A supervisor's is at its id. A Nimbus's is at its host's name, as in Storm, by which tools know a
-Nimbus; of several on one machine the others have their ports in their nodes' names. Whoever reads
-takes host and port from the record.
+A supervisor's node has its id. A Nimbus's node has its host's name, as in Storm, by which tools
+know a Nimbus; further Nimbuses on the machine add their ports. Readers take host and port from the
+record.
 """
 
 from __future__ import annotations
@@ -22,49 +22,49 @@ from stormkeeper.thrift.records import NimbusSummary, SupervisorInfo
 
 log = logging.getLogger(__name__)
 
-#: How often a Nimbus looks for a place while others take and leave theirs.
+#: Attempts of a Nimbus to find a place while others take and leave theirs.
 ROUNDS: Final = 20
 
 
 class DaemonReads(RecordReader):
-    """Which supervisors and Nimbuses there are, and what they say of themselves."""
+    """Reads of registered supervisors and Nimbuses."""
 
     def supervisors(self, callback: Callback | None = None) -> list[str]:
-        """Return the ids of the supervisors that are there, sorted.
+        """Return the sorted ids of the registered supervisors.
 
-        `callback` is told, once, when one comes or goes.
+        `callback` is called, once, when one comes or goes.
         """
         return self._names(paths.SUPERVISORS, callback)
 
     def supervisor_info(
         self, supervisor_id: str, callback: Callback | None = None
     ) -> SupervisorInfo | None:
-        """Return what a supervisor says of itself, None when it is not there.
+        """Return a supervisor's record, None if absent.
 
-        `callback` is told, once, when it says something new, comes or goes.
+        `callback` is called, once, when the record changes, comes or goes.
 
         Raises
         ------
         SerializationError
-            What is there is not a record of a supervisor.
+            The value is not a record of a supervisor.
         """
         return self._record(SupervisorInfo, paths.supervisor(supervisor_id), callback)
 
     def all_supervisor_info(self, callback: Callback | None = None) -> dict[str, SupervisorInfo]:
-        """Return what every supervisor says of itself, by its id, read in one go.
+        """Return every supervisor's record by id, read in one go.
 
-        A record that cannot be read is left out, logged and counted. `callback` is told, once,
-        when a supervisor comes or goes; not when one says something new, as it does all the time.
+        An unreadable record is left out, logged and counted. `callback` is called, once, when a
+        supervisor comes or goes; not when a record changes, as that happens all the time.
         """
         if callback is not None:
             self.supervisors(callback)
         return self._records(SupervisorInfo, paths.SUPERVISORS)
 
     def nimbuses(self, callback: Callback | None = None) -> list[NimbusSummary]:
-        """Return what every Nimbus says of itself, in the order of their nodes' names.
+        """Return every Nimbus's record, in the order of node names.
 
-        A record that cannot be read is left out, logged and counted. `callback` is told, once,
-        when a Nimbus comes or goes.
+        An unreadable record is left out, logged and counted. `callback` is called, once, when a
+        Nimbus comes or goes.
         """
         if callback is not None:
             self._names(paths.NIMBUSES, callback)
@@ -72,27 +72,25 @@ class DaemonReads(RecordReader):
 
 
 class DaemonWrites(SessionWriter):
-    """What a supervisor, or a Nimbus, says of itself."""
+    """Registrations of a supervisor or a Nimbus."""
 
     _nimbus_places: dict[tuple[str, int], NimbusPlace]
 
     def supervisor_heartbeat(self, supervisor_id: str, info: SupervisorInfo) -> None:
-        """Register a supervisor, or say something new of it.
+        """Register a supervisor, or update its record.
 
-        It is there until its session ends or is closed, and again in the session that follows one
-        that was lost.
+        The registration lasts as long as the session, and is made again after a lost session.
         """
         self._state.set_ephemeral_node(
             paths.supervisor(supervisor_id), self._codec.write(checked(SupervisorInfo, info))
         )
 
     def add_nimbus_host(self, summary: NimbusSummary) -> None:
-        """Register a Nimbus under its host, or say something new of it.
+        """Register a Nimbus under its host, or update its record.
 
-        Where another one that lives is registered under the host, with another port, it is
-        ``host:port``. It is there until its session ends or is closed, and again in the session
-        that follows one that was lost, wherever there is a place then. What an earlier life of it
-        left is replaced.
+        If another live Nimbus, with another port, has the host's node, the name is ``host:port``.
+        The registration lasts as long as the session, and is made again after a lost session,
+        wherever there is a place. A node of an earlier life is replaced.
         """
         data = self._codec.write(checked(NimbusSummary, summary))
         nimbus = (summary.host, summary.port)
@@ -101,7 +99,7 @@ class DaemonWrites(SessionWriter):
 
 
 class NimbusPlace:
-    """Where one Nimbus is registered. Safe for many threads."""
+    """The node of one Nimbus. Safe for many threads."""
 
     def __init__(
         self, state: ClusterState, codec: Codec, callbacks: WaitingCallbacks, host: str, port: int
@@ -114,21 +112,21 @@ class NimbusPlace:
         self._of_its_own = paths.nimbus(host_port(host, port))
         self._lock = threading.Lock()
         self._data = b""
-        # Whether it waits for a connection to look for a place; of the store's callbacks alone.
+        # Whether it waits for a connection; used by the store's callbacks alone.
         self._is_following = False
-        #: Whether it was registered under its host, and did not give that up.
+        #: Whether it registered under the host's name, and did not give that up.
         self._had_of_host = False
 
     def take(self, data: bytes) -> None:
-        """Register `data`, in the place of what an earlier life left."""
+        """Register `data`, replacing the node of an earlier life."""
         with self._lock:
             self._data = data
             self._settle(over_others=True)
 
     def _look_again(self) -> None:
-        """Find a place again if it is another one's by now, as after a lost session."""
+        """Find a place again if another Nimbus has taken it, as after a lost session."""
         if not self._is_following:
-            # Beforehand, so that no connection is missed that is made while this fails.
+            # Beforehand, so that a connection made during a failure is not missed.
             self._is_following = True
             self._state.add_listener(self._on_connection)
         try:
@@ -152,12 +150,9 @@ class NimbusPlace:
             self._look_again()
 
     def _settle(self, *, over_others: bool) -> None:
-        """Write until it is there, and watched.
+        """Write until the node is there, and watched.
 
-        Parameters
-        ----------
-        over_others
-            Whether to replace what another life of this Nimbus has written.
+        `over_others`: replace the node of another life of this Nimbus.
         """
         path = self._of_host
         for _ in range(ROUNDS):
@@ -172,7 +167,7 @@ class NimbusPlace:
                     self._leave(self._of_its_own)
                 return
             elif node is None or is_ours or over_others:
-                # Whoever comes in between is replaced, and finds another place by its watch.
+                # A Nimbus that comes in between is replaced, and finds another place by its watch.
                 self._state.set_ephemeral_node(path, self._data)
                 self._had_of_host |= path == self._of_host
             else:
@@ -188,14 +183,14 @@ class NimbusPlace:
         return node
 
     def _withdraw(self, path: str, node: NodeData) -> None:
-        """Give up a place that another process has taken; once that goes, it would be ours again.
+        """Give up a place that another process has taken, so that it is not made again.
 
-        The session's own other Nimbus has its registration there.
+        The session's own other Nimbus keeps its registration there.
         """
         if self._had_of_host and node.stat.owner != self._state.session_id:
             self._had_of_host = False
             self._state.withdraw_registration(path)
-            # The other one may have gone just now.
+            # The other Nimbus may have gone just now.
             self._leave(path)
 
     def _is_anothers(self, node: NodeData) -> bool:

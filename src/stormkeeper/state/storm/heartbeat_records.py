@@ -1,4 +1,8 @@
-"""The heartbeats of workers: the same calls, whether they are in ZooKeeper or in Pacemaker."""
+"""Heartbeats of workers, in ZooKeeper or in Pacemaker, and the task-level tree.
+
+A task of Storm's first years has a record of its component, a heartbeat, and its newest errors.
+Nothing of Storm 2 or 3 reads or writes this tree.
+"""
 
 from __future__ import annotations
 
@@ -44,52 +48,49 @@ from stormkeeper.thrift.serialization import activity_of, heartbeat_release
 
 log = logging.getLogger(__name__)
 
-#: Who runs an executor, by its first and last task: as in ``Assignment.executor_node_port``.
+#: The worker of each executor, by first and last task: as ``Assignment.executor_node_port``.
 ExecutorNodePort = Mapping[tuple[int, ...], NodeInfo]
 
 
 @dataclass(frozen=True, slots=True)
 class ExecutorBeat:
-    """What the worker that runs an executor says of it."""
+    """An executor's part of the heartbeat of its worker."""
 
     stats: ExecutorStats
 
-    #: The worker's wall clock when it beat, in seconds since 1970. It may be wrong.
+    #: The worker's wall clock at the beat, in seconds since 1970. It may be wrong.
     time_secs: int
 
-    #: How long the worker had run then, in seconds.
+    #: The worker's uptime at the beat, in seconds.
     uptime_secs: int
 
-    #: Where the worker runs: the id of its supervisor, and its port.
+    #: The worker's slot: id of its supervisor, and port.
     node: str
     port: int
 
 
 class HeartbeatReads(RecordReader):
-    """What workers say of themselves.
-
-    Every call may raise `PacemakerError` where heartbeats are in Pacemaker.
-    """
+    """Reads of heartbeats. Each may raise `PacemakerError` with heartbeats in Pacemaker."""
 
     _heartbeats: HeartbeatStore
     _other_release_told = False
 
     def heartbeat_storms(self) -> list[str]:
-        """Return the ids of the topologies that have heartbeats, sorted.
+        """Return the sorted ids of the topologies that have heartbeats.
 
-        In ZooKeeper also of those that have only been set up.
+        In ZooKeeper, also of topologies that were only set up.
         """
         return self._heartbeats.names()
 
     def worker_heartbeat(
         self, storm_id: str, node: str, port: int
     ) -> ClusterWorkerHeartbeat | None:
-        """Return a worker's heartbeat, None when there is none.
+        """Return a worker's heartbeat, None if absent.
 
         Raises
         ------
         SerializationError
-            What is there is not a heartbeat.
+            The value is not a heartbeat.
         """
         path = paths.workerbeat(storm_id, node, port)
         data = value_at(self._heartbeats, path)
@@ -104,19 +105,19 @@ class HeartbeatReads(RecordReader):
     ) -> dict[Slot, ClusterWorkerHeartbeat]:
         """Return the heartbeats of a topology's workers, by slot.
 
-        One request where they are in Pacemaker; one listing and one read for all of them in
-        ZooKeeper. What cannot be read is left out, logged and counted.
+        Takes one request with Pacemaker; one listing and one read in ZooKeeper. Unreadable values
+        are left out, logged and counted.
 
         Parameters
         ----------
         storm_id : str
             The topology.
         launched : mapping, optional
-            When the worker of a slot was launched, in seconds since 1970. A heartbeat that was
-            received before is of a worker of before, and is left out. (Of one on a Java Pacemaker
-            nobody knows when it was.)
+            Launch time of a slot's worker, in seconds since 1970. A heartbeat received before is an
+            earlier worker's, and is left out. (A Java Pacemaker does not tell when it received a
+            heartbeat.)
         hurried : bool, optional
-            As of `HeartbeatReader.read_all`.
+            As `HeartbeatReader.read_all`.
         """
         top = paths.workerbeats(storm_id)
         read = self._heartbeats.read_all(top, values=True, hurried=hurried).by_path
@@ -135,17 +136,17 @@ class HeartbeatReads(RecordReader):
     def activities(
         self, storm_id: str | None = None, *, hurried: bool = False
     ) -> dict[WorkerId, tuple[WorkerActivity, float | None]]:
-        """Return what workers say beside their statistics, and how old that is in seconds.
+        """Return the activity in workers' heartbeats, with its age in seconds.
 
-        One bulk read; of 4,000 workers it takes a tenth of the time that all of their heartbeats
-        take. What cannot be read is left out.
+        One bulk read; for 4,000 workers it takes a tenth of the time of whole heartbeats.
+        Unreadable values are left out.
 
         Parameters
         ----------
         storm_id : str, optional
-            The topology; all, if left out.
+            The topology; all by default.
         hurried : bool, optional
-            As of `HeartbeatReader.read_all`.
+            As `HeartbeatReader.read_all`.
         """
         top = paths.WORKERBEATS if storm_id is None else paths.workerbeats(storm_id)
         found = {}
@@ -170,18 +171,18 @@ class HeartbeatReads(RecordReader):
     def executor_beats(
         self, storm_id: str, executor_node_port: ExecutorNodePort | None
     ) -> dict[ExecutorInfo, ExecutorBeat]:
-        """Return what is said of a topology's executors by the workers that they are assigned to.
+        """Return the heartbeats of a topology's executors, from their assigned workers.
 
-        Only the slots of the assignment are asked for, and of what a worker says only the
-        executors count that are assigned to that very slot: one that has moved is still in the
-        last heartbeat of where it was. An executor that nobody spoke of yet is not in the result.
+        Only the assigned slots are read, and of a heartbeat only the executors that are assigned to
+        that slot: an executor that has moved is still in the last heartbeat of its former worker.
+        An executor without a heartbeat is left out.
 
         Parameters
         ----------
         storm_id : str
             The topology.
         executor_node_port : mapping, optional
-            Who runs what: ``Assignment.executor_node_port``; None where nobody runs anything.
+            ``Assignment.executor_node_port``; None if nothing runs.
         """
         slots: dict[Slot, set[ExecutorInfo]] = {}
         for tasks, where in (executor_node_port or {}).items():
@@ -214,10 +215,10 @@ class HeartbeatReads(RecordReader):
         return {slot: beat for name, beat in beats.items() if (slot := paths.parse_slot(name))}
 
     def _compare_release(self, path: str, data: bytes) -> None:
-        """Log, once, that others write heartbeats for another Storm than we are configured for.
+        """Log, once, that another process writes heartbeats for another Storm than we do.
 
-        What is read is not followed: anyone may write to a Pacemaker that asks nobody who he is,
-        and while a cluster is upgraded there are both.
+        The codec does not adapt: anyone may write to a Pacemaker without authentication, and during
+        an upgrade both forms exist.
         """
         theirs = heartbeat_release(data)
         if theirs is not self._codec.release:
@@ -232,34 +233,34 @@ class HeartbeatReads(RecordReader):
             )
 
     def task_storms(self) -> list[str]:
-        """Return the ids of the topologies that have tasks, sorted."""
+        """Return the sorted ids of the topologies that have tasks."""
         return self._names(paths.TASKS)
 
     def task_ids(self, storm_id: str) -> list[int]:
-        """Return the ids of a topology's tasks, in order; none when there is no such topology."""
+        """Return the sorted ids of a topology's tasks."""
         return _ids(self._names(paths.tasks(storm_id)))
 
     def task_info(self, storm_id: str, task: int) -> TaskInfo | None:
-        """Return which component a task belongs to, None when there is no such task.
+        """Return the component of a task, None if the task does not exist.
 
         Raises
         ------
         SerializationError
-            What is there is not a record of a task.
+            The value is not a record of a task.
         """
         return self._record(TaskInfo, paths.task(storm_id, task))
 
     def heartbeat_tasks(self, storm_id: str) -> list[int]:
-        """Return the ids of the tasks of a topology that have a heartbeat, in order."""
+        """Return the sorted ids of the tasks of a topology that have a heartbeat."""
         return _ids(self._heartbeats.names(paths.taskbeats(storm_id)))
 
     def task_heartbeat(self, storm_id: str, task: int) -> TaskHeartbeat | None:
-        """Return a task's heartbeat, None when there is none.
+        """Return a task's heartbeat, None if absent.
 
         Raises
         ------
         SerializationError
-            What is there is not a heartbeat of a task.
+            The value is not a heartbeat of a task.
         """
         path = paths.taskbeat(storm_id, task)
         data = value_at(self._heartbeats, path)
@@ -267,51 +268,43 @@ class HeartbeatReads(RecordReader):
 
 
 class HeartbeatWrites(SessionWriter):
-    """What a worker says of itself."""
+    """A worker's writes about itself and its tasks."""
 
     _heartbeats: HeartbeatStore
 
     def set_worker_heartbeat(
         self, storm_id: str, node: str, port: int, heartbeat: ClusterWorkerHeartbeat
     ) -> None:
-        """Store a worker's heartbeat; it outlives the worker's session.
+        """Store a worker's heartbeat, which outlives the worker's session.
 
         Raises
         ------
         PacemakerError
-            No Pacemaker took it.
+            No Pacemaker accepted the heartbeat.
         """
         path = paths.workerbeat(storm_id, node, port)
         self._heartbeats.beat(path, self._codec.write(checked(ClusterWorkerHeartbeat, heartbeat)))
 
     def set_query_ended(self, storm_id: str, query: str, heartbeat: ClusterWorkerHeartbeat) -> None:
-        """Say that a query has ended by itself; it stays said until the topology is gone.
+        """Record that a query has ended by itself, until the topology is gone.
 
-        It is written in ZooKeeper, also where heartbeats are in Pacemaker, which forgets them.
-
-        Parameters
-        ----------
-        storm_id : str
-            The topology.
-        query : str
-            The query's id.
-        heartbeat : ClusterWorkerHeartbeat
-            The last one of its executors.
+        Written in ZooKeeper also with Pacemaker, which forgets. `heartbeat` is the last one of the
+        query's executors.
         """
         path = paths.query_end(storm_id, query)
         self._state.set_data(path, self._codec.write(checked(ClusterWorkerHeartbeat, heartbeat)))
 
     def begin_claim(self, storm_id: str, query: str, claim: LaunchClaim) -> bool:
-        """Say that a launch claims a query's checkpoint; return False if it must not any more.
+        """Record that a launch claims a query's checkpoint; return False if it must not.
 
-        Of a launch that is released, or that the assignment no longer names, nothing is written:
-        Nimbus counts on that when it moves the query. What is written stays until the topology is
-        gone. Without an assignment nothing depends on it.
+        For a launch that is released, or that the assignment no longer names, nothing is written:
+        Nimbus relies on that when it moves the query. The record stays until the topology is gone.
+        Without an assignment nothing depends on the record.
 
         Raises
         ------
         StateError
-            ZooKeeper is not reached, or others changed the assignment all the time.
+            ZooKeeper is not reached, or the assignment keeps changing.
         """
         assignment, path = paths.assignment(storm_id), paths.query_claim(storm_id, query)
         for _ in range(ROUNDS):
@@ -337,23 +330,23 @@ class HeartbeatWrites(SessionWriter):
         )
 
     def remove_worker_heartbeat(self, storm_id: str, node: str, port: int) -> None:
-        """Delete a worker's heartbeat; none is fine."""
+        """Delete a worker's heartbeat; fine if absent."""
         self._heartbeats.remove(paths.workerbeat(storm_id, node, port))
 
     def set_task_heartbeat(self, storm_id: str, task: int, heartbeat: TaskHeartbeat) -> None:
-        """Store a task's heartbeat, where workers' heartbeats are.
+        """Store a task's heartbeat, in the store of workers' heartbeats.
 
         Raises
         ------
         PacemakerError
-            No Pacemaker took it.
+            No Pacemaker accepted the heartbeat.
         """
         self._heartbeats.beat(
             paths.taskbeat(storm_id, task), self._codec.write(checked(TaskHeartbeat, heartbeat))
         )
 
     def remove_task_heartbeat(self, storm_id: str, task: int) -> None:
-        """Delete a task's heartbeat; none is fine."""
+        """Delete a task's heartbeat; fine if absent."""
         self._heartbeats.remove(paths.taskbeat(storm_id, task))
 
 
@@ -362,30 +355,30 @@ def _launch_of(assignment: Assignment, claim: LaunchClaim) -> WorkerLaunch | Non
 
 
 class HeartbeatLeaderWrites(LeaderWriter):
-    """Where a topology's heartbeats go, made and taken away by the leader."""
+    """A leader's writes of heartbeat directories and of tasks."""
 
     _heartbeats: HeartbeatStore
 
     def setup_heartbeats(
         self, storm_id: str, topology_conf: Mapping[str, Any] | None = None
     ) -> None:
-        """Make the directory of a topology's heartbeats, which its workers may write in.
+        """Make the directory of a topology's heartbeats, writable for its workers.
 
-        It is made in ZooKeeper also where heartbeats are in Pacemaker, as in Storm: workers may
-        still find none.
+        Made in ZooKeeper also with Pacemaker, as in Storm: workers may still find none.
         """
         self._writer.mkdirs(paths.workerbeats(storm_id), workers=workers_of(topology_conf))
 
     def teardown_heartbeats(self, storm_id: str) -> None:
-        """Delete the heartbeats of a topology's workers and tasks, wherever they are; none is fine.
+        """Delete the heartbeats of a topology's workers and tasks; fine if absent.
 
-        In Pacemaker it is not fenced: who deletes heartbeats late takes nothing that does not come
-        back with the next beat.
+        In Pacemaker the deletion is not fenced: a heartbeat that was deleted late returns with the
+        next beat.
         """
-        # What `heartbeat_storms` lists goes last: after a crash in between it is found again.
+        # The directory that `heartbeat_storms` lists goes last, so that an interrupted teardown is
+        # found again.
         for top in (paths.taskbeats(storm_id), paths.workerbeats(storm_id)):
             self._writer.delete_node(top)
-            if not isinstance(self._heartbeats, NodeHeartbeats):  # of nodes, that was all
+            if not isinstance(self._heartbeats, NodeHeartbeats):  # nodes are gone already
                 self._heartbeats.remove(top)
 
     def set_task(
@@ -395,10 +388,10 @@ class HeartbeatLeaderWrites(LeaderWriter):
         info: TaskInfo,
         topology_conf: Mapping[str, Any] | None = None,
     ) -> None:
-        """Say which component a task belongs to.
+        """Set the component of a task.
 
-        The directories of the topology's task heartbeats and task errors are made with it, as its
-        workers may not make them where ZooKeeper has access control.
+        Also makes the directories of the topology's task heartbeats and task errors, which its
+        workers may not make under access control.
         """
         for top in (paths.taskbeats(storm_id), paths.taskerrors(storm_id)):
             self._writer.mkdirs(top, workers=workers_of(topology_conf))
@@ -406,7 +399,7 @@ class HeartbeatLeaderWrites(LeaderWriter):
 
 
 def value_at(heartbeats: HeartbeatReader, path: str) -> bytes | None:
-    """Return the value of the heartbeat at a path, None when there is none."""
+    """Return the value of the heartbeat at a path, None if absent."""
     found = heartbeats.read(path)
     return None if found is None else found.value
 

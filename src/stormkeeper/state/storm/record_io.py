@@ -1,8 +1,8 @@
-"""How records are read from a store and written to it: the ground of all families of operations.
+"""Records in a store: encoding, reads with callbacks, and writers by authority.
 
-The types say who may write what. A `SessionWriter` writes what a process registers, beats and
-reports. A `LeaderWriter` writes what decides about topologies; its store checks with every write
-that it still leads. A `RecordWriter` writes what either of them may.
+The types say who may write what. A `SessionWriter` writes a process's registrations, heartbeats and
+reports. A `LeaderWriter` writes decisions about topologies, fenced, with the leader's epoch. A
+`RecordWriter` writes what either may write.
 """
 
 from __future__ import annotations
@@ -37,23 +37,23 @@ Record = TypeVar("Record", bound=TPayload)
 
 
 class Codec:
-    """How records are written; every form is read.
+    """Encodes records in one form and decodes all forms.
 
     Parameters
     ----------
     compression : Compression, optional
         Storm 2's default, gzip, if left out.
     release : Release, optional
-        Which Storm is to read what is written; by `release_for` if left out.
+        The Storm that must read the records; by `release_for` if left out.
     """
 
     def __init__(
         self, compression: Compression = Compression.GZIP, release: Release | None = None
     ) -> None:
         self._compression = compression
-        #: Which Storm is to read what is written.
+        #: The Storm that must read the records.
         self.release = release or release_for(compression)
-        #: What the directories whose records are remembered had when they were last read.
+        #: Values and records of the last `read_all`, by directory.
         self._listed: dict[str, Mapping[str, _Read]] = {}
 
     @classmethod
@@ -63,7 +63,7 @@ class Codec:
         Raises
         ------
         ConfigError
-            ``storm.meta.serialization.delegate`` is none that is known.
+            ``storm.meta.serialization.delegate`` is unknown.
         """
         release = conf["storm.meta.serialization.release"]
         return cls(
@@ -72,32 +72,32 @@ class Codec:
         )
 
     def read(self, cls: type[Record], data: bytes) -> Record:
-        """Return the record of class `cls` that `data` is.
+        """Decode a record of class `cls`.
 
         Raises
         ------
         SerializationError
-            It is none.
+            `data` is no such record.
         """
         return deserialize(cls, data)
 
     def read_all(
         self, cls: type[Record], directory: str, values: Mapping[str, bytes]
     ) -> tuple[dict[str, Record], dict[str, SerializationError]]:
-        """Return the records that `values` are, and what is wrong with those that are none.
+        """Decode the records of a directory; return them and the errors, by name.
 
-        The bytes of a large cluster's records hardly change between two reads, and to decode them
-        takes most of a read's time. So a record whose bytes are those of the last time is not
-        decoded again: the same object is returned. Safe for many threads.
+        Most bytes of a large cluster do not change between two reads, and decoding takes most of a
+        read's time. So a record with unchanged bytes is returned again as the same object. Safe for
+        many threads.
 
         Parameters
         ----------
         cls
-            The records' class: one for each directory.
+            The class of the directory's records.
         directory
-            Where they are. All that it had the last time is remembered, until it is read again.
+            The path; its last values are remembered.
         values
-            All that is there, by name.
+            All values of the directory, by name.
         """
         before, now = self._listed.get(directory, {}), dict[str, _Read]()
         failed = {}
@@ -114,7 +114,7 @@ class Codec:
         return {name: each.record for name, each in now.items()}, failed
 
     def write(self, record: TPayload) -> bytes:
-        """Return a record's bytes.
+        """Encode a record.
 
         Raises
         ------
@@ -130,7 +130,7 @@ class _Read(NamedTuple):
 
 
 def checked(cls: type[Record], record: Record) -> Record:
-    """Return `record` if it is of class `cls`: no other belongs where it is to be written.
+    """Return `record` if its class is `cls`.
 
     Raises
     ------
@@ -143,17 +143,7 @@ def checked(cls: type[Record], record: Record) -> Record:
 
 
 def stamped(record: Record, epoch: int) -> Record:
-    """Return a copy of `record` that says which leader wrote it; the record itself stays.
-
-    Only the copy's own fields are new: what they hold is shared with the record.
-
-    Parameters
-    ----------
-    record : object
-        A record of a class that has the field ``leader_epoch``.
-    epoch : int
-        The leader's: the creation zxid of its lock.
-    """
+    """Return a shallow copy of `record` with the epoch of the leader that writes."""
     ours = copy.copy(record)
     ours.leader_epoch = epoch  # type: ignore[attr-defined]
     return ours
@@ -161,36 +151,36 @@ def stamped(record: Record, epoch: int) -> Record:
 
 log = logging.getLogger(__name__)
 
-#: How often a listing is tried whose node comes and goes meanwhile.
+#: Attempts to list a node that comes and goes.
 ROUNDS = 20
 
-#: Where many records are that seldom change.
+#: Directories of many records that seldom change.
 _REMEMBERED = frozenset({paths.STORMS, paths.ASSIGNMENTS})
 
-#: Bytes of a leader's record: a ZooKeeper server hangs up on a request of 1 MiB, and with the
-#: connection the lead would be gone.
+#: Largest record of a leader, in bytes: a ZooKeeper server hangs up on a request of 1 MiB, and the
+#: leadership would end with the connection.
 LONGEST = 1_000_000
 
-#: How many unreadable values are remembered, so that each is logged once.
+#: Unreadable values that are remembered, so that each is logged once.
 REMEMBERED = 10_000
 
 
 class Versioned(NamedTuple, Generic[Record]):
-    """A record, and the version of its node."""
+    """A record, and its node's version."""
 
     record: Record
     version: int
 
 
 class RecordReader:
-    """Reads records, and has callbacks told when they change. Safe for many threads.
+    """Reads records, and calls callbacks on changes. Safe for many threads.
 
     Parameters
     ----------
     state : StateReader
         The store.
     codec : Codec
-        How records are written in it.
+        Decodes records.
     clock : callable, optional
         Seconds since 1970.
     """
@@ -209,18 +199,18 @@ class RecordReader:
 
     @property
     def unknown_events(self) -> int:
-        """How many events were told of paths that are no part of Storm's layout."""
+        """Number of events at paths outside Storm's layout."""
         return self._callbacks.unknown_events
 
     @property
     def unreadable(self) -> int:
-        """How many values reads of several nodes left out, as they were no records."""
+        """Number of values that bulk reads left out because they were unreadable."""
         return self._unreadable
 
     def _names(self, path: str, callback: Callback | None = None) -> list[str]:
-        """Return the names of a node's children, sorted; none where it is absent.
+        """Return the sorted names of a node's children; none if the node is absent.
 
-        The callback is told once when they change, or when the absent node is made.
+        The callback is called once when they change, or when the absent node is made.
         """
         for _ in range(ROUNDS):
             try:
@@ -232,21 +222,21 @@ class RecordReader:
             with self._callbacks.once(WatchKind.NODE, path, callback) as watch:
                 if not self._state.node_exists(path, watch):
                     return []
-            # Made just now: wait for its children alone, or the callback would be told twice.
+            # Made just now: wait for the children alone, or the callback would be called twice.
             self._callbacks.forget(WatchKind.NODE, path, callback)
         raise StateError(f"{path} came and went {ROUNDS} times while its children were read")
 
     def _record(
         self, cls: type[Record], path: str, callback: Callback | None = None
     ) -> Record | None:
-        """Return a node's record, None where there is no node.
+        """Return a node's record, None if the node is absent.
 
-        The callback is told once when the node is made, deleted or given another value.
+        The callback is called once when the node is made, deleted or set.
 
         Raises
         ------
         SerializationError
-            The node's value is no such record; the callback waits all the same.
+            The value is no such record; the callback stays registered.
         """
         with self._callbacks.once(WatchKind.NODE, path, callback) as watch:
             data = self._state.get_data(path, watch)
@@ -263,19 +253,19 @@ class RecordReader:
         )
 
     def _version(self, path: str, callback: Callback | None = None) -> int | None:
-        """Return a node's version, None where there is no node; callback as `_record`."""
+        """Return a node's version, None if the node is absent; callback as `_record`."""
         with self._callbacks.once(WatchKind.NODE, path, callback) as watch:
             return self._state.get_version(path, watch)
 
     def _records(self, cls: type[Record], path: str) -> dict[str, Record]:
-        """Return the records directly below a node, by name; those that cannot be read left out."""
+        """Return the readable records directly below a node, by name."""
         return self._listed(cls, path)[0]
 
     def _listed(self, cls: type[Record], path: str) -> tuple[dict[str, Record], set[str]]:
-        """Return the records directly below a node, by name, and who of them cannot be read.
+        """Return the records directly below a node, by name, and the names of unreadable values.
 
-        Records of topologies are remembered, and shared by all who read them: nobody changes one
-        that was read.
+        Records of topologies are remembered and shared by all readers, so no reader may change
+        them.
         """
         try:
             nodes = self._state.children_data(path)
@@ -293,10 +283,7 @@ class RecordReader:
     def _decoded(
         self, cls: type[Record], path: str, values: Iterable[tuple[str, bytes]]
     ) -> dict[str, Record]:
-        """Return the records that `values`, by name, below `path` are; others are left out.
-
-        What is left out is counted and logged, once for each value.
-        """
+        """Decode values below `path`, by name; unreadable values are counted and logged once."""
         records = {}
         for name, data in values:
             try:
@@ -306,7 +293,7 @@ class RecordReader:
         return records
 
     def _read(self, cls: type[Record], path: str, data: bytes) -> Record:
-        """Return the record that `data` is; an error says where it was found."""
+        """Decode a record; an error names its path."""
         try:
             return self._codec.read(cls, data)
         except SerializationError as error:
@@ -324,19 +311,19 @@ class RecordReader:
 
 
 class RecordWriter(RecordReader):
-    """What leaders and others may write, each by a writer of its own kind."""
+    """Writes that leaders and other processes may do, each through its own writer."""
 
     _writer: StateWriter
 
 
 class SessionWriter(RecordWriter):
-    """What belongs to a session, or to a process: nobody has to lead for it."""
+    """Writes of a session or process that need no leadership."""
 
     _state: ClusterState
 
 
 class LeaderWriter(RecordWriter):
-    """What only a leader may write."""
+    """Writes of the leader alone."""
 
     _writer: FencedWriter
 
@@ -347,16 +334,16 @@ class LeaderWriter(RecordWriter):
         record: Record,
         topology_conf: Mapping[str, Any] | None = None,
     ) -> None:
-        """Write a record, with the leader's epoch; the one that was given stays as it is.
+        """Write a record with the leader's epoch; the given record stays unchanged.
 
         Raises
         ------
         NotLeaderError
-            Somebody else may lead by now; nothing was written.
+            Another process may lead; nothing was written.
         OutcomeUnknownError
-            The connection was lost in mid-write: written or not.
+            The connection was lost during the write.
         RecordTooLargeError
-            It has too many bytes.
+            The record has too many bytes.
         TypeError
             `record` is not of class `cls`.
         """
@@ -374,6 +361,6 @@ class LeaderWriter(RecordWriter):
 
 
 def workers_of(topology_conf: Mapping[str, Any] | None) -> str | None:
-    """Return the digest of a topology's own workers, None where its configuration names none."""
+    """Return the digest of a topology's workers, None if its configuration names none."""
     payload = (topology_conf or {}).get("storm.zookeeper.topology.auth.payload")
     return digest_id(payload) if payload else None

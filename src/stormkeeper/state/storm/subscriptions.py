@@ -1,7 +1,7 @@
-"""Who is told when something that was read changes: callbacks of one shot, and streams of values.
+"""Subscriptions to changes of reads: one-shot callbacks, and streams of values.
 
-A store tells every event to whoever is registered with it. `WaitingCallbacks` are registered once,
-and tell each event to those that wait for it. A `Stream` reads again whenever its last read is
+A store calls every registered callback with every event. `WaitingCallbacks` registers once, and
+calls only the callbacks that wait for the event. A `Stream` reads again when the last read is
 outdated::
 
     for ids in storm.watch(storm.assignments):
@@ -21,10 +21,10 @@ from stormkeeper.state.watches import TOLD, NodeWatch, WatchKind
 
 log = logging.getLogger(__name__)
 
-#: Told that what was read may have changed: look again.
+#: Called when the result of a read may have changed.
 Callback = Callable[[], None]
 
-#: Stands for all reads that have left a watch.
+#: Stands for all finished reads.
 _DONE: Final = object()
 
 
@@ -34,8 +34,8 @@ class WaitingCallbacks:
     def __init__(self, state: StateReader) -> None:
         self._state = state
         self._lock = threading.Lock()
-        # Callbacks are told in the order in which they came. Each waits for as long as one of its
-        # reads is under way or has left the watch: several threads may read with the same one.
+        # In the order of registration. Each callback waits while one of its reads is under way or
+        # has left the watch, as several threads may read with the same callback.
         self._waiting: dict[NodeWatch, dict[Callback, set[object]]] = {}
         self._closed = False
         self._unknown_events = 0
@@ -43,38 +43,24 @@ class WaitingCallbacks:
 
     @property
     def unknown_events(self) -> int:
-        """How many events were told of paths that are no part of Storm's layout."""
+        """Number of events at paths outside Storm's layout."""
         return self._unknown_events
 
     @contextmanager
     def once(self, watched: WatchKind, path: str, callback: Callback | None) -> Iterator[bool]:
-        """Have `callback` told the next event of a watch that the body leaves.
+        """Call `callback` at the next event of a watch that the body leaves.
 
-        It is told once: by the store's callback thread, at that event, or when events may have been
-        missed, whichever comes first. It can be told before the body has ended. The same callback
-        for the same watch waits once, however often it was given. Where the body raises, it is not
-        told.
-
-        Parameters
-        ----------
-        watched
-            What of the node the body watches.
-        path
-            The node's path.
-        callback
-            None: nobody is told.
-
-        Yields
-        ------
-        bool
-            Whether the body has to leave a watch.
+        It is called once, on the store's callback thread, at the event or when events may have been
+        missed, perhaps before the body ends. The same callback for the same watch waits once. If
+        the body raises, it is not called. Yields whether the body has to leave a watch: not without
+        a callback.
 
         Raises
         ------
         StateClosedError
             After `close`: the callback would wait for ever.
         """
-        # Before the read: the event of a watch may come before the read has returned.
+        # Registered before the read: the event may come before the read returns.
         watch, read = NodeWatch(watched, path), object()
         if callback is None:
             yield False
@@ -88,7 +74,7 @@ class WaitingCallbacks:
         self._end(watch, callback, read, _DONE)
 
     def forget(self, watched: WatchKind, path: str, callback: Callback) -> None:
-        """Have `callback` not told of that watch; one that does not wait for it is fine."""
+        """Stop a callback from waiting for a watch; fine if it does not wait."""
         watch = NodeWatch(watched, path)
         with self._lock:
             waiting = self._waiting.get(watch, {})
@@ -97,14 +83,14 @@ class WaitingCallbacks:
                 self._waiting.pop(watch, None)
 
     def forget_all(self, callback: Callback) -> None:
-        """Have `callback` not told of anything; one that waits for nothing is fine."""
+        """Stop a callback from waiting for anything."""
         with self._lock:
             watches = [watch for watch, waiting in self._waiting.items() if callback in waiting]
         for watch in watches:
             self.forget(*watch, callback)
 
     def close(self) -> None:
-        """Tell nobody anything more."""
+        """Call no callback any more."""
         self._state.unregister(self._registration)
         with self._lock:
             self._closed = True
@@ -121,7 +107,7 @@ class WaitingCallbacks:
     def _end(
         self, watch: NodeWatch, callback: Callback, read: object, result: object | None
     ) -> None:
-        """Have `callback` wait for `result` of a read in place of the read, unless it was told."""
+        """Replace a callback's read by `result`, unless the callback was called already."""
         with self._lock:
             waiting = self._waiting.get(watch, {})
             reads = waiting.get(callback, set())
@@ -153,13 +139,13 @@ class WaitingCallbacks:
             except Exception:
                 log.exception("a callback failed on %s %s", path, event.value)
             except BaseException as error:
-                # None of them waits any more: the others are told before the store is.
+                # The other callbacks wait no more either, so they are called before this is raised.
                 ending = ending or error
         if ending is not None:
             raise ending
 
     def _taken(self, watches: list[NodeWatch]) -> dict[Callback, None]:
-        """Return those who wait for any of these, each once, and let them wait no more."""
+        """Remove and return the callbacks that wait for any of these watches, each once."""
         with self._lock:
             return {
                 callback: None for watch in watches for callback in self._waiting.pop(watch, {})
@@ -172,17 +158,17 @@ Value = TypeVar("Value")
 class Stream(Generic[Value]):
     """The value of a read, at once and after every change; an iterator for one thread.
 
-    Changes that follow each other quickly are one: the newest value comes, and not every value. A
-    change that was missed while the session was lost is one too. A read that fails raises in
-    `__next__` and `next`; the next call reads again at once, so one may go on after it.
+    Quick changes are merged: the newest value comes, not every value. A change that was missed
+    during a lost session counts as a change. A failed read raises in `__next__` and `next`; the
+    next call reads again at once.
 
     Parameters
     ----------
     read : callable
-        Takes a callback of one shot, leaves a watch for it, and returns what there is now: any
-        read of `StormClusterState` that has a callback.
+        Takes a one-shot callback and returns the present value: any read of `StormClusterState`
+        that has a callback.
     forget : callable
-        Takes a callback that is not to be told any more.
+        Removes a callback.
     """
 
     def __init__(
@@ -198,21 +184,21 @@ class Stream(Generic[Value]):
         return self
 
     def __next__(self) -> Value:
-        """Return the next value; waits for as long as there is none, or until it is closed."""
+        """Return the next value; waits for a change, or until the stream is closed."""
         self._woken.wait()
         if self._closed:
             raise StopIteration
         return self._again()
 
     def next(self, timeout_secs: float) -> Value:
-        """Return the next value; None, as any other, is what was read.
+        """Return the next value; None is the value of an absent node.
 
         Raises
         ------
         TimeoutError
-            There was none within `timeout_secs`: nothing has changed. A later call may have one.
+            Nothing has changed within `timeout_secs`. A later call may return a value.
         StateClosedError
-            The stream was closed, or is while this waits.
+            The stream is closed.
         """
         if not self._woken.wait(timeout_secs):
             raise TimeoutError(f"nothing has changed within {timeout_secs:g} s")
@@ -221,7 +207,7 @@ class Stream(Generic[Value]):
         return self._again()
 
     def close(self) -> None:
-        """End the stream, also for a thread that waits for its next value."""
+        """End the stream, also for a thread that waits for the next value."""
         self._closed = True
         self._woken.set()
         self._forget(self._wake)
@@ -233,7 +219,7 @@ class Stream(Generic[Value]):
         self.close()
 
     def _again(self) -> Value:
-        # Before the read: what changes from then on is another change.
+        # Cleared before the read: a change from now on is another change.
         self._woken.clear()
         try:
             return self._read(self._wake)

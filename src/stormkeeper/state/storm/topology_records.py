@@ -1,4 +1,9 @@
-"""Topologies: what runs (``StormBase``), where (``Assignment``), and with what set for it."""
+"""Records of topologies: ``StormBase``, ``Assignment``, credentials, log levels, kept checkpoints.
+
+When a leader removes a topology, it records what becomes of the checkpoints (`Checkpoints`). Later
+it may record that they must be removed, and on which machines. Each supervisor that has removed
+them says so, and the last one removes the record.
+"""
 
 from __future__ import annotations
 
@@ -34,108 +39,102 @@ from stormkeeper.thrift.records import (
     TopologyStatus,
 )
 
-#: Fields that a base need not have; who wrote it is not for others to say.
+#: Optional fields of a base, without the epoch, which the writer sets.
 _CLEARABLE: Final = frozenset(
     field.name for field in schema_of(StormBase).fields if not field.required
 ) - {"leader_epoch"}
 
 
 class TopologyReads(RecordReader):
-    """Reads of topologies, their assignments, credentials and log levels.
+    """Reads of topologies, assignments, credentials, log levels and kept checkpoints.
 
-    Notes
-    -----
-    Reads of one record raise `SerializationError`, with the path, where a node holds no such
-    record. Those of several leave it out, log it once and count it (`RecordReader.unreadable`).
+    A read of one record raises `SerializationError`, with the path, if the value is unreadable. A
+    read of several leaves the value out, logs it once and counts it (`RecordReader.unreadable`). A
+    callback is called once, at the next change.
     """
 
     def assignments(self, callback: Callback | None = None) -> list[str]:
-        """Return the ids of the topologies that have an assignment, sorted.
+        """Return the sorted ids of the topologies that have an assignment.
 
-        The callback is told once when one is added or removed.
+        The callback is called when one is added or removed.
         """
         return self._names(paths.ASSIGNMENTS, callback)
 
     def assignment_info(self, storm_id: str, callback: Callback | None = None) -> Assignment | None:
-        """Return a topology's assignment, None where it has none; told once when it changes."""
+        """Return a topology's assignment, None if absent."""
         return self._record(Assignment, paths.assignment(storm_id), callback)
 
     def assignment_info_with_version(
         self, storm_id: str, callback: Callback | None = None
     ) -> Versioned[Assignment] | None:
-        """Return a topology's assignment and its node's version; else as `assignment_info`."""
+        """Return a topology's assignment and its node's version, None if absent."""
         return self._versioned(Assignment, paths.assignment(storm_id), callback)
 
     def assignment_version(self, storm_id: str, callback: Callback | None = None) -> int | None:
-        """Return the version of an assignment's node alone; else as `assignment_info`."""
+        """Return the version of an assignment's node alone, None if absent."""
         return self._version(paths.assignment(storm_id), callback)
 
     def assignments_info(self) -> dict[str, Assignment]:
-        """Return all assignments by their topologies' ids, read in one go."""
+        """Return all assignments by topology id, read in one go."""
         return self._records(Assignment, paths.ASSIGNMENTS)
 
     def active_storms(self, callback: Callback | None = None) -> list[str]:
-        """Return the ids of all topologies, sorted, whatever their status: Storm's name for them.
+        """Return the sorted ids of all topologies, whatever their status: Storm's name.
 
-        The callback is told once when one is added or removed.
+        The callback is called when one is added or removed.
         """
         return self._names(paths.STORMS, callback)
 
     def kept_storms(self) -> list[str]:
-        """Return the ids of the topologies of which anything is kept, sorted.
-
-        That is what is in ZooKeeper beside base and assignment, whether or not these are there.
-        """
+        """Return the sorted ids of topologies with nodes besides base and assignment."""
         names = self._state.children_many(paths.BESIDE_TOPOLOGIES)
         return sorted({storm_id for below in names for storm_id in below or ()})
 
     def storm_base(self, storm_id: str, callback: Callback | None = None) -> StormBase | None:
-        """Return a topology's base, None where there is none; told once when it changes."""
+        """Return a topology's base, None if absent."""
         return self._record(StormBase, paths.storm(storm_id), callback)
 
     def storm_bases(self) -> dict[str, StormBase]:
-        """Return the bases of all topologies by their ids, read in one go."""
+        """Return the bases of all topologies by id, read in one go."""
         return self._records(StormBase, paths.STORMS)
 
     def storm_id_by_name(self, name: str) -> str | None:
-        """Return the id of the topology of that name, None where there is none."""
+        """Return the id of the topology of that name, None if absent."""
         bases = self.storm_bases()
         return next((storm_id for storm_id, base in bases.items() if base.name == name), None)
 
     def credentials(self, storm_id: str, callback: Callback | None = None) -> Credentials | None:
-        """Return a topology's credentials, None where it has none; told once when they change."""
+        """Return a topology's credentials, None if absent."""
         return self._record(Credentials, paths.credentials(storm_id), callback)
 
     def topology_log_config(
         self, storm_id: str, callback: Callback | None = None
     ) -> LogConfig | None:
-        """Return a topology's log levels, None where none are set; told once when they change."""
+        """Return a topology's log levels, None if none are set."""
         return self._record(LogConfig, paths.log_config(storm_id), callback)
 
     def all_checkpoints(self) -> dict[str, Checkpoints]:
-        """Return all by their folders' names, read in one go; what is unreadable is left out."""
+        """Return all records of kept checkpoints by folder name, read in one go."""
         return self._records(Checkpoints, paths.CHECKPOINTS)
 
     def checkpoints(self, id_: str) -> Versioned[Checkpoints] | None:
-        """Return what is kept of a folder, and its node's version; None where nothing is.
+        """Return the record of a folder's checkpoints with its version, None if absent.
 
         Raises
         ------
         SerializationError
-            What is there is no such record.
+            The value is no such record.
         """
         return self._versioned(Checkpoints, paths.checkpoints(id_))
 
 
 class TopologyWrites(LeaderWriter):
-    """What a leader decides about topologies, and sets for them.
+    """A leader's decisions about topologies.
 
-    Notes
-    -----
-    Every call may raise `NotLeaderError` (nothing was written, at least by its last step) and
-    `OutcomeUnknownError` (the connection was lost in mid-write: read again). `topology_conf` is the
-    topology's own configuration. If it names a user for the topology's workers
-    (``storm.zookeeper.topology.auth.payload``), the ACL of what is made lets that user in.
+    Every call may raise `NotLeaderError` (at least its last step wrote nothing) and
+    `OutcomeUnknownError` (the connection was lost during the write: read again). `topology_conf` is
+    the topology's own configuration. If it names a user for the topology's workers
+    (``storm.zookeeper.topology.auth.payload``), the ACLs of new nodes let that user in.
     """
 
     def set_assignment(
@@ -144,19 +143,19 @@ class TopologyWrites(LeaderWriter):
         assignment: Assignment,
         topology_conf: Mapping[str, Any] | None = None,
     ) -> None:
-        """Say where a topology is to run."""
+        """Set where a topology runs."""
         self._put(Assignment, paths.assignment(storm_id), assignment, topology_conf)
 
     def activate_storm(
         self, storm_id: str, base: StormBase, topology_conf: Mapping[str, Any] | None = None
     ) -> None:
-        """Make a topology known, or write its base anew."""
+        """Set a topology's base."""
         self._put(StormBase, paths.storm(storm_id), base, topology_conf)
 
     def update_storm(
         self, storm_id: str, changes: StormBase, *, clear: Collection[str] = ()
     ) -> None:
-        """Change a topology's base where `changes` says something, whoever else changes it.
+        """Merge `changes` into a topology's base, whoever else changes it.
 
         Parameters
         ----------
@@ -164,19 +163,18 @@ class TopologyWrites(LeaderWriter):
             The topology.
         changes : StormBase
             A field that is None, empty or 0 stays as it was. ``component_executors`` and
-            ``component_debug`` are merged by component, a component's debug options being replaced
-            as a whole: Storm adds the old and the new sampling percentage up, which no caller can
-            want.
+            ``component_debug`` are merged by component; a component's debug options are replaced as
+            a whole. (Storm adds the old and the new sampling percentage, which no caller can want.)
         clear : collection of str, optional
-            Names of fields that are to be absent, such as ``("prev_status",)``. They are cleared
-            first: what `changes` says of one of them is all that is there then.
+            Fields to clear first, such as ``("prev_status",)``; a value in `changes` is then the
+            whole value.
 
         Raises
         ------
         NoNodeError
-            There is no such topology.
+            The topology does not exist.
         ValueError
-            A name in `clear` is none of a field that may be absent.
+            A name in `clear` is not an optional field.
         """
         checked(StormBase, changes)
         for name in clear:
@@ -188,26 +186,25 @@ class TopologyWrites(LeaderWriter):
         self.change_storm(storm_id, lambda base: _merged(_without(base, clear), changes))
 
     def change_storm(self, storm_id: str, change: Callable[[StormBase], StormBase]) -> None:
-        """Write what `change` makes of a topology's base, whoever else changes it meanwhile.
+        """Write `change` of a topology's base, whoever else changes it meanwhile.
 
         Parameters
         ----------
         storm_id : str
             The topology.
         change : callable
-            Returns another base than the one that it is given, which stays as it is. It is called
-            again, with the newer base, when somebody has written one meanwhile. What it raises is
-            raised, and nothing is written.
+            Returns a new base and leaves its argument unchanged. Called again with the newer base
+            after a concurrent write. Its exceptions are raised, and nothing is written.
 
         Raises
         ------
         NoNodeError
-            There is no such topology.
+            The topology does not exist.
         """
         path = paths.storm(storm_id)
         for attempt in range(ROUNDS):
             if attempt:
-                # The server that was asked may lag behind.
+                # The server may lag behind.
                 self._state.sync_path(path)
             found = self._versioned(StormBase, path)
             if found is None:
@@ -225,31 +222,28 @@ class TopologyWrites(LeaderWriter):
         raise StateError(f"cannot change {path}: others changed it {ROUNDS} times meanwhile")
 
     def deactivate_storm(self, storm_id: str) -> None:
-        """Have a topology's spouts emit nothing until it is activated again.
+        """Stop a topology's spouts until the topology is activated again.
 
         Raises
         ------
         NoNodeError
-            There is no such topology.
+            The topology does not exist.
         """
         self.change_storm(storm_id, _inactive)
 
     def remove_storm(self, storm_id: str) -> None:
-        """Remove all that was written about a topology; one that is gone, or half gone, is fine.
+        """Remove a topology's records; fine if some or all are gone.
 
-        Its log levels, profiling requests, credentials and tasks go first, then base and assignment
-        in one step. Whoever finds a base (or an assignment) after a crash in between calls this
-        again, and nothing is left of which nobody knows. Heartbeats, errors and back-pressure are
-        removed on their own, as in Storm: workers may be writing them still.
+        Log levels, profiling requests, credentials and tasks go first, then base and assignment in
+        one step. After a crash in between, a leader finds the base or the assignment and calls this
+        again. Heartbeats, errors and back-pressure have their own calls, as in Storm: workers may
+        still be writing them.
         """
         self.remove_settings(storm_id)
         self._delete_together([paths.storm(storm_id), paths.assignment(storm_id)])
 
     def remove_settings(self, storm_id: str) -> None:
-        """Remove what was set for a topology, and leave it where it is; none is fine.
-
-        That is its log levels, profiling requests, credentials and tasks.
-        """
+        """Remove a topology's log levels, profiling requests, credentials and tasks."""
         for path in (
             paths.log_config(storm_id),
             paths.profiler_configs(storm_id),
@@ -259,9 +253,9 @@ class TopologyWrites(LeaderWriter):
             self._writer.delete_node(path)
 
     def _delete_together(self, remaining: list[str]) -> None:
-        """Delete nodes in one step, in order; what is absent is left out of it.
+        """Delete nodes in one step, in order, without absent nodes.
 
-        The store is not asked beforehand: a server that lags could answer with what was.
+        The store is not asked beforehand: a lagging server could answer with an old state.
         """
         for _ in range(ROUNDS):
             try:
@@ -285,7 +279,7 @@ class TopologyWrites(LeaderWriter):
         credentials: Credentials,
         topology_conf: Mapping[str, Any] | None = None,
     ) -> None:
-        """Give a topology credentials in place of those it has."""
+        """Replace a topology's credentials."""
         self._put(Credentials, paths.credentials(storm_id), credentials, topology_conf)
 
     def set_topology_log_config(
@@ -294,20 +288,20 @@ class TopologyWrites(LeaderWriter):
         log_config: LogConfig,
         topology_conf: Mapping[str, Any] | None = None,
     ) -> None:
-        """Give a topology log levels in place of those it has."""
+        """Replace a topology's log levels."""
         self._put(LogConfig, paths.log_config(storm_id), log_config, topology_conf)
 
     def set_checkpoints(self, record: Checkpoints) -> None:
-        """Say what becomes of checkpoints, whatever was said before."""
+        """Record what becomes of checkpoints, replacing any earlier record."""
         self._put(Checkpoints, paths.checkpoints(record.folder), record)
 
     def change_checkpoints(self, record: Checkpoints, version: int) -> bool:
-        """Say it if nobody has said anything since that version; return whether it was said."""
+        """Replace a record of checkpoints if its version is unchanged; return whether it was."""
         path = paths.checkpoints(record.folder)
         return self._commit([SetData(path, self._stamped(record), version)])
 
     def forget_checkpoints(self, id_: str, version: int) -> bool:
-        """Forget checkpoints if nobody has said anything since; return whether that was done."""
+        """Delete a record of checkpoints if its version is unchanged; return whether it was."""
         return self._commit([Delete(paths.checkpoints(id_), version)])
 
     def _commit(self, operations: list[SetData | Delete]) -> bool:
@@ -345,15 +339,15 @@ def _inactive(base: StormBase) -> StormBase:
 
 
 class CheckpointRemovalWrites(SessionWriter, TopologyReads):
-    """What a supervisor says of checkpoints."""
+    """A supervisor's reports of removed checkpoints."""
 
     def checkpoints_removed(self, id_: str, supervisor_id: str) -> None:
-        """Say that checkpoints are gone from a supervisor's machine.
+        """Report that checkpoints are gone from a supervisor's machine.
 
         Raises
         ------
         StateError
-            It could not be said.
+            The report could not be written.
         """
         path = paths.checkpoints(id_)
         for _ in range(ROUNDS):

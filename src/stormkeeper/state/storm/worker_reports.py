@@ -1,8 +1,9 @@
-"""The errors of components and tasks: the newest ten of each, and a component's last one apart.
+"""Reports of workers: errors and back-pressure; and requests to profile workers.
 
-So that a failing component does not drown ZooKeeper, each may report so many in an interval, as in
-Storm: ``topology.max.error.report.per.interval`` in ``topology.error.throttle.interval.secs``. What
-comes beyond is dropped. An interval begins with the first error after the one before is over.
+A component and a task keep their newest ten errors, and a component also its last error. So that a
+failing component does not flood ZooKeeper, each may report a number of errors in an interval, as in
+Storm: ``topology.max.error.report.per.interval`` in ``topology.error.throttle.interval.secs``.
+Further errors are dropped. An interval begins with the first error after the last interval.
 """
 
 from __future__ import annotations
@@ -27,32 +28,32 @@ from stormkeeper.state.storm.record_io import (
 from stormkeeper.state.storm.subscriptions import Callback
 from stormkeeper.thrift.records import ErrorInfo, NodeInfo, ProfileRequest
 
-#: Errors kept of each component and of each task, as in Storm.
+#: Errors kept of each component and task, as in Storm.
 KEPT = 10
 
-#: Characters kept of an error, half of its beginning and half of its end: ZooKeeper hangs up on a
-#: value of 1 MiB, and the traceback of a query can be longer.
+#: Characters kept of an error, half of the beginning and half of the end: ZooKeeper hangs up on a
+#: value of 1 MiB, and a query's traceback can be longer.
 LONGEST = 65_536
 
 _NODE = re.compile(r"e([0-9]+)")
 
-#: Reporters remembered at once. A worker has its topology's components; whoever reports for others
-#: as well (a supervisor) forgets those that were silent for longest.
+#: Reporters remembered at once. A worker has the components of its topology; a supervisor reports
+#: for many, and forgets the longest silent.
 REMEMBERED = 10_000
 
 
 class ErrorLimits(NamedTuple):
-    """How many errors a component may report."""
+    """Limits of a component's error reports."""
 
-    #: How long an interval is, in seconds.
+    #: Length of an interval, in seconds.
     interval_secs: float = 10.0
 
-    #: Errors that it may report in each.
+    #: Errors per interval.
     per_interval: int = 5
 
     @classmethod
     def from_conf(cls, conf: Mapping[str, object]) -> Self:
-        """Return the limits of a configuration, which may be one topology's."""
+        """Return the limits of a configuration, which may be a topology's."""
         interval = conf["topology.error.throttle.interval.secs"]
         most = conf["topology.max.error.report.per.interval"]
         assert isinstance(interval, int | float)
@@ -61,7 +62,7 @@ class ErrorLimits(NamedTuple):
 
 
 class ErrorThrottle:
-    """Decides of each error of one component whether it is reported. It has no clock of its own."""
+    """Decides which errors of a component are reported; has no clock."""
 
     def __init__(self, limits: ErrorLimits) -> None:
         self._limits = limits
@@ -69,7 +70,7 @@ class ErrorThrottle:
         self._count = 0
 
     def admits(self, now: float) -> bool:
-        """Return whether an error that came at `now`, in seconds of any clock, is reported."""
+        """Return whether an error at `now`, in seconds of any clock, is reported."""
         if self._began is None or now - self._began > self._limits.interval_secs:
             self._began = now
             self._count = 0
@@ -78,14 +79,14 @@ class ErrorThrottle:
 
 
 class ErrorThrottles:
-    """A throttle for each component, or task, that reports. Safe for many threads.
+    """A throttle for each component or task that reports. Safe for many threads.
 
     Parameters
     ----------
     limits : ErrorLimits
         The limits of each.
     monotonic : callable, optional
-        A clock that never goes back, in seconds.
+        Seconds of a monotonic clock.
     """
 
     def __init__(
@@ -94,15 +95,15 @@ class ErrorThrottles:
         self._limits = limits
         self._monotonic = monotonic
         self._lock = threading.Lock()
-        #: In the order in which they reported last.
+        #: In the order of the last reports.
         self._throttles: dict[tuple[str, str | int], ErrorThrottle] = {}
 
     def __len__(self) -> int:
-        """Return how many reporters are remembered."""
+        """Return the number of remembered reporters."""
         return len(self._throttles)
 
     def admits(self, storm_id: str, reporter: str | int) -> bool:
-        """Return whether an error is reported; `reporter` is a component's name or a task's id."""
+        """Return whether an error of a component (by name) or a task (by id) is reported."""
         key = (storm_id, reporter)
         with self._lock:
             throttle = self._throttles.pop(key, None) or ErrorThrottle(self._limits)
@@ -112,38 +113,38 @@ class ErrorThrottles:
             return throttle.admits(self._monotonic())
 
     def forget(self, storm_id: str) -> None:
-        """Forget what a topology has reported."""
+        """Forget a topology's reporters."""
         with self._lock:
             for key in [key for key in self._throttles if key[0] == storm_id]:
                 del self._throttles[key]
 
 
 class ReportReads(RecordReader):
-    """What went wrong in components."""
+    """Reads of errors, back-pressure and profiling requests."""
 
     def errors(self, storm_id: str, component: str) -> list[ErrorInfo]:
-        """Return a component's newest errors, the newest first: ten, or a few more for a moment.
+        """Return a component's newest errors, newest first: ten, or briefly a few more.
 
-        What cannot be read is left out, logged and counted.
+        Unreadable values are left out, logged and counted.
         """
         return self._errors_below(paths.component_errors(storm_id, component))
 
     def last_error(self, storm_id: str, component: str) -> ErrorInfo | None:
-        """Return a component's last error, None when it has had none.
+        """Return a component's last error, None if there was none.
 
-        Unlike the newest ten it outlives the session of the worker that reported it.
+        Unlike the newest ten, the last error outlives the session of its worker.
 
         Raises
         ------
         SerializationError
-            What is there is not an error.
+            The value is not an error.
         """
         return self._record(ErrorInfo, paths.last_error(storm_id, component))
 
     def topology_errors(self, storm_id: str) -> dict[str, list[ErrorInfo]]:
-        """Return the newest errors of all components of a topology, the newest first, by component.
+        """Return the newest errors of all components of a topology, newest first, by component.
 
-        They are read in one go. The last error of a component is among them.
+        Read in one go, with the last error of each component.
         """
         top = paths.errors(storm_id)
         names = self._names(top)
@@ -164,7 +165,7 @@ class ReportReads(RecordReader):
         }
         errors = self._decoded(ErrorInfo, top, values.items())
         found: dict[str, list[tuple[int, int, ErrorInfo]]] = {}
-        # The last ones at the end: most of them are there already.
+        # Last errors at the end, as most repeat a numbered error.
         for component, number, place in sorted(places, key=lambda one: one[1] is None):
             error = errors.get(place)
             of_it = found.setdefault(component, [])
@@ -174,15 +175,15 @@ class ReportReads(RecordReader):
         return {component: _newest_first(of_it) for component, of_it in found.items()}
 
     def task_errors(self, storm_id: str, task: int) -> list[ErrorInfo]:
-        """Return a task's newest errors, the newest first; else as `errors`."""
+        """Return a task's newest errors, newest first; else as `errors`."""
         return self._errors_below(paths.task_errors(storm_id, task))
 
     def error_topologies(self) -> list[str]:
-        """Return the ids of the topologies that have errors, or a place for them, sorted."""
+        """Return the sorted ids of the topologies that have errors, or a directory for errors."""
         return self._names(paths.ERRORS)
 
     def _errors_below(self, top: str) -> list[ErrorInfo]:
-        """Read errors; of two in the same second the one with the higher number is the newer."""
+        """Read errors; of two in the same second the higher number is the newer."""
         numbered = [
             (error.error_time_secs, number, error)
             for name, error in self._records(ErrorInfo, top).items()
@@ -191,31 +192,31 @@ class ReportReads(RecordReader):
         return _newest_first(numbered)
 
     def topology_profile_requests(self, storm_id: str) -> list[ProfileRequest]:
-        """Return the requests for a topology's workers, in the order of their nodes' names."""
+        """Return the requests for a topology's workers, in the order of node names."""
         return list(self._records(ProfileRequest, paths.profiler_configs(storm_id)).values())
 
     def worker_profile_requests(self, storm_id: str, node_info: NodeInfo) -> list[ProfileRequest]:
-        """Return the requests for one worker of a topology."""
+        """Return the requests for a worker of a topology."""
         requests = self.topology_profile_requests(storm_id)
         return [request for request in requests if request.nodeInfo == node_info]
 
     def backpressure_topologies(self) -> list[str]:
-        """Return the ids of the topologies that have back-pressure, or a place for it, sorted."""
+        """Return the sorted ids of the topologies that have a back-pressure directory."""
         return self._names(paths.BACKPRESSURE)
 
     def topology_backpressure(
         self, storm_id: str, timeout_ms: int, callback: Callback | None = None
     ) -> bool:
-        """Return whether a worker of a topology has said lately that it cannot keep up.
+        """Return whether a worker of a topology has lately reported back-pressure.
 
         Parameters
         ----------
         storm_id : str
             The topology.
         timeout_ms : int
-            What was said longer ago, in milliseconds, does not count.
+            Reports older than this, in milliseconds, do not count.
         callback : callable, optional
-            Told, once, when a worker comes under back-pressure or is it no longer.
+            Called, once, when a worker reports or removes back-pressure.
         """
         top = paths.backpressure_of_topology(storm_id)
         names = self._names(top, callback)
@@ -229,7 +230,7 @@ class ReportReads(RecordReader):
 
 
 class ReportWrites(SessionWriter):
-    """What a worker reports."""
+    """A worker's reports of errors and back-pressure."""
 
     _throttles: ErrorThrottles
 
@@ -242,25 +243,24 @@ class ReportWrites(SessionWriter):
         host: str | None = None,
         port: int | None = None,
     ) -> bool:
-        """Report an error of a component, and delete all but its newest ten.
+        """Report an error of a component, and delete all but the newest ten.
 
         Parameters
         ----------
         storm_id : str
             The topology.
         component : str
-            Its component's name.
+            The component's name.
         error : str
-            The error and where it happened, as lines of text. Of more than 65,536 characters only
-            the beginning and the end are kept.
+            The error with its traceback. Of more than 65,536 characters only the beginning and the
+            end are kept.
         host, port : str and int, optional
-            Which worker it happened in.
+            The worker.
 
         Returns
         -------
         bool
-            False when the component has reported as many as it may in an interval: this one was
-            dropped (`stormkeeper.state.storm.worker_reports`).
+            False if the error was dropped: the component has reached its limit in this interval.
         """
         if not self._throttles.admits(storm_id, component):
             return False
@@ -279,7 +279,7 @@ class ReportWrites(SessionWriter):
         host: str | None = None,
         port: int | None = None,
     ) -> bool:
-        """Report an error of a task, and delete all but its newest ten; else as `report_error`."""
+        """Report an error of a task, and delete all but the newest ten; else as `report_error`."""
         if not self._throttles.admits(storm_id, task):
             return False
         data = self._error(error, host, port)
@@ -288,60 +288,61 @@ class ReportWrites(SessionWriter):
         return True
 
     def forget_errors(self, storm_id: str) -> None:
-        """Forget how much a topology has reported, as when it has ended."""
+        """Forget a topology's reports in the throttle, when the topology has ended."""
         self._throttles.forget(storm_id)
 
     def _error(self, text: str, host: str | None, port: int | None) -> bytes:
         if (left_out := len(text) - LONGEST) > 0:
             half = LONGEST // 2
             text = f"{text[:half]}\n… {left_out:,} characters left out …\n{text[-half:]}"
-        # Whatever failed, its report must not: text of any origin may hold what UTF-8 cannot.
+        # A report must not fail: the text may hold what UTF-8 cannot encode.
         text = text.encode("utf-8", "replace").decode("utf-8")
         return self._codec.write(ErrorInfo(text, int(self._clock()), host, port))
 
     def _prune(self, top: str) -> None:
         try:
             names = self._state.get_children(top)
-        except NoNodeError:  # the topology was torn down meanwhile
+        except NoNodeError:  # topology torn down meanwhile
             return
         numbered = sorted((number, name) for name in names if (number := _number(name)) is not None)
-        # Those of other workers as well: whoever else prunes now deletes the same.
+        # Errors of other workers too: a concurrent prune deletes the same ones.
         for _, name in numbered[:-KEPT]:
             self._state.delete_node(f"{top}/{name}")
 
     def worker_backpressure(self, storm_id: str, node: str, port: int, timestamp_ms: int) -> None:
-        """Say that a worker cannot keep up, as of `timestamp_ms`: milliseconds since 1970.
+        """Report that a worker cannot keep up, as of `timestamp_ms`: milliseconds since 1970.
 
-        It holds until it is removed, or the worker's session ends.
+        The report lasts until it is removed, or the worker's session ends.
         """
         path = paths.backpressure(storm_id, node, port)
         self._state.set_ephemeral_node(path, _MILLISECONDS.pack(timestamp_ms))
 
     def remove_worker_backpressure(self, storm_id: str, node: str, port: int) -> None:
-        """Say that a worker keeps up again; so it does when nothing was said."""
+        """Report that a worker keeps up again; fine without an earlier report."""
         self._state.delete_node(paths.backpressure(storm_id, node, port))
 
 
 class ReportLeaderWrites(LeaderWriter):
-    """Where a topology's errors go, made and taken away by the leader."""
+    """A leader's writes of report directories and of profiling requests."""
 
     def setup_errors(self, storm_id: str, topology_conf: Mapping[str, Any] | None = None) -> None:
-        """Make the directory of a topology's errors, which its workers may write in."""
+        """Make the directory of a topology's errors, writable for its workers."""
         self._writer.mkdirs(paths.errors(storm_id), workers=workers_of(topology_conf))
 
     def teardown_errors(self, storm_id: str) -> None:
-        """Delete the errors of a topology's components and tasks; none is fine."""
-        # What `error_topologies` lists goes last: after a crash in between it is found again.
+        """Delete the errors of a topology's components and tasks; fine if absent."""
+        # The directory that `error_topologies` lists goes last, so that an interrupted teardown is
+        # found again.
         self._writer.delete_node(paths.taskerrors(storm_id))
         self._writer.delete_node(paths.errors(storm_id))
 
     def set_worker_profile_request(self, storm_id: str, request: ProfileRequest) -> None:
-        """Ask that a worker be profiled; a second request for the same action replaces the first.
+        """Request the profiling of a worker, replacing a request for the same action.
 
         Raises
         ------
         InvalidPathError
-            The request does not name a node, exactly one port of it and an action.
+            The request does not name a node, exactly one port and an action.
         NotLeaderError, OutcomeUnknownError
             As in `TopologyWrites`.
         """
@@ -350,18 +351,18 @@ class ReportLeaderWrites(LeaderWriter):
     def setup_backpressure(
         self, storm_id: str, topology_conf: Mapping[str, Any] | None = None
     ) -> None:
-        """Make the directory of a topology's back-pressure, which its workers may write in."""
+        """Make the directory of a topology's back-pressure, writable for its workers."""
         self._writer.mkdirs(
             paths.backpressure_of_topology(storm_id), workers=workers_of(topology_conf)
         )
 
     def remove_backpressure(self, storm_id: str) -> None:
-        """Delete a topology's back-pressure and the directory of it; none is fine."""
+        """Delete a topology's back-pressure with its directory; fine if absent."""
         self._writer.delete_node(paths.backpressure_of_topology(storm_id))
 
 
 def _newest_first(errors: list[tuple[int, int, ErrorInfo]]) -> list[ErrorInfo]:
-    """Return errors by their times and numbers."""
+    """Return errors by time and number, newest first."""
     return [error for *_, error in sorted(errors, key=lambda one: one[:2], reverse=True)]
 
 
@@ -370,20 +371,20 @@ def _number(name: str) -> int | None:
     return int(match[1]) if match else None
 
 
-#: How Storm writes a time: milliseconds since 1970.
+#: Storm's form of a time: milliseconds since 1970.
 _MILLISECONDS = struct.Struct(">q")
 
 
 class ProfileRequestWrites(RecordWriter):
-    """What the leader, and the supervisor that did it, remove."""
+    """Removal of profiling requests, by the leader or by the supervisor that has profiled."""
 
     def delete_topology_profile_requests(self, storm_id: str, request: ProfileRequest) -> None:
-        """Remove a request; one that is gone is fine.
+        """Remove a request; fine if absent.
 
         Raises
         ------
         InvalidPathError
-            The request does not name a node, exactly one port of it and an action.
+            The request does not name a node, exactly one port and an action.
         """
         self._writer.delete_node(_path(storm_id, request))
 
