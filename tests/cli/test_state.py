@@ -294,7 +294,7 @@ def test_check_of_a_cluster_that_is_well_and_of_one_that_is_not(ask, kazoo, zook
         ("left-behind", "/errors/wc-3"),
     ]
     # What to do is told once, below all of a kind.
-    assert told.stdout.count("nobody's session takes it away") == 1
+    assert told.stdout.count("does not end with any session") == 1
     assert lines[-2].startswith("  ")
     told = ask("check", "--json")
     assert told.returncode == 1

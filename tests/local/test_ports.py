@@ -112,7 +112,7 @@ def test_one_with_leftovers_of_connections_is_free():
 
 
 def test_an_address_of_another_machine_is_said_at_once():
-    with pytest.raises(LocalClusterError, match=r"nobody can listen on 192\.0\.2\.1:\d+ \(Cannot"):
+    with pytest.raises(LocalClusterError, match=r"cannot listen on 192\.0\.2\.1:\d+ \(Cannot"):
         ports.reserve("192.0.2.1")
 
 

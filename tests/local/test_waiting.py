@@ -52,14 +52,14 @@ COUNTED = seen({"lines": ComponentCounts(emitted=7), "words": ComponentCounts()}
     ],
 )
 def test_what_is_waited_for(snapshot, starts, said):
-    asked = {"told": FOUND, "pipeline_starts": starts}
+    asked = {"nimbus_view": FOUND, "pipeline_starts": starts}
     assert waits_for(snapshot, is_submitted=True, **asked) == said
     assert waits_for(snapshot, is_submitted=False, **asked) == progress.SUBMITS
 
 
 def test_what_nimbus_waits_for_is_said_as_long_as_nobody_runs():
     told = replace(FOUND, sched_status="Not enough slots: 1 of 2 queries")
-    asked = {"is_submitted": True, "told": told, "pipeline_starts": False}
+    asked = {"is_submitted": True, "nimbus_view": told, "pipeline_starts": False}
     assert waits_for(NOBODY, **asked) == told.sched_status
     assert waits_for(STARTING, **asked) == progress.SPARK_STARTS
 
@@ -74,7 +74,11 @@ def test_what_nimbus_waits_for_is_said_as_long_as_nobody_runs():
     ],
 )
 def test_what_hinders_a_topology_that_runs_is_said(health, said):
-    asked = {"is_submitted": True, "told": replace(FOUND, health=health), "pipeline_starts": False}
+    asked = {
+        "is_submitted": True,
+        "nimbus_view": replace(FOUND, health=health),
+        "pipeline_starts": False,
+    }
     assert waits_for(COUNTED, **asked).startswith(said)
     assert bool(waits_for(COUNTED, **asked)) is bool(said)
 

@@ -4,6 +4,7 @@ import pytest
 
 from stormkeeper.state.storage import ConnectionState, EventType
 from stormkeeper.state.watches import Callbacks
+from support.memory_state import InlineCallbacks
 from support.waiting import DEADLINE_SECS, until
 
 CREATED = EventType.NODE_CREATED
@@ -21,8 +22,8 @@ def test_events_and_states_keep_their_order(callbacks):
     callbacks.register(lambda _event, path: told.append(path))
     callbacks.add_listener(told.append)
     for number in range(100):
-        callbacks.tell_event(CREATED, str(number))
-        callbacks.tell_connection(ConnectionState.SUSPENDED)
+        callbacks.queue_event(CREATED, str(number))
+        callbacks.queue_connection(ConnectionState.SUSPENDED)
     until(lambda: len(told) == 200)
     assert told[::2] == [str(number) for number in range(100)]
     assert set(told[1::2]) == {ConnectionState.SUSPENDED}
@@ -31,7 +32,7 @@ def test_events_and_states_keep_their_order(callbacks):
 def test_the_thread_has_its_name(callbacks):
     names = []
     callbacks.register(lambda *_: names.append(threading.current_thread().name))
-    callbacks.tell_event(CREATED, "/")
+    callbacks.queue_event(CREATED, "/")
     until(lambda: names == ["callbacks of a test"])
 
 
@@ -46,8 +47,8 @@ def test_one_that_raises_does_not_keep_the_next_from_being_told(callbacks, caplo
     callbacks.add_listener(fail)
     callbacks.register(lambda *event: told.append(event))
     callbacks.add_listener(told.append)
-    callbacks.tell_event(CREATED, "/a")
-    callbacks.tell_connection(ConnectionState.LOST)
+    callbacks.queue_event(CREATED, "/a")
+    callbacks.queue_connection(ConnectionState.LOST)
     until(lambda: told == [(CREATED, "/a"), ConnectionState.LOST])
     # The errors themselves: how caplog writes them is up to who has logged in this process.
     logged = [str(record.exc_info[1]) for record in caplog.records if record.exc_info]
@@ -64,7 +65,7 @@ def test_one_may_unregister_another_that_was_still_to_be_told(callbacks):
     second = callbacks.register(lambda *event: told.append(event))
     last = threading.Event()
     callbacks.register(lambda *_: last.set())
-    callbacks.tell_event(CREATED, "/a")
+    callbacks.queue_event(CREATED, "/a")
     assert last.wait(DEADLINE_SECS)
     assert told == []
 
@@ -79,8 +80,8 @@ def test_one_registered_meanwhile_is_told_from_the_next_event_on(callbacks):
             callbacks.register(lambda _event, path: told.append(path))
 
     callbacks.register(register_another)
-    callbacks.tell_event(CREATED, "/a")
-    callbacks.tell_event(CREATED, "/b")
+    callbacks.queue_event(CREATED, "/a")
+    callbacks.queue_event(CREATED, "/b")
     until(lambda: told == ["/b"])
 
 
@@ -95,8 +96,8 @@ def test_nothing_is_told_after_close():
         leave.wait(DEADLINE_SECS)
 
     callbacks.register(block)
-    callbacks.tell_event(CREATED, "/a")
-    callbacks.tell_event(CREATED, "/b")
+    callbacks.queue_event(CREATED, "/a")
+    callbacks.queue_event(CREATED, "/b")
     assert entered.wait(DEADLINE_SECS)
     closing = threading.Thread(target=callbacks.close)
     closing.start()
@@ -117,7 +118,7 @@ def test_callback_that_hangs_delays_close_for_a_while_only(monkeypatch, caplog):
         leave.wait(DEADLINE_SECS)
 
     callbacks.register(block)
-    callbacks.tell_event(CREATED, "/a")
+    callbacks.queue_event(CREATED, "/a")
     assert entered.wait(DEADLINE_SECS)
     callbacks.close()
     assert "a callback still runs" in caplog.text
@@ -127,7 +128,7 @@ def test_callback_that_hangs_delays_close_for_a_while_only(monkeypatch, caplog):
 class TestInline:
     @pytest.fixture
     def inline(self):
-        callbacks = Callbacks("callbacks of a test", inline=True)
+        callbacks = InlineCallbacks("callbacks of a test")
         yield callbacks
         callbacks.close()
 
@@ -135,8 +136,8 @@ class TestInline:
         told = []
         inline.register(lambda _event, path: told.append(path))
         inline.add_listener(told.append)
-        inline.tell_event(CREATED, "/a")
-        inline.tell_connection(ConnectionState.LOST)
+        inline.queue_event(CREATED, "/a")
+        inline.queue_connection(ConnectionState.LOST)
         assert told == []
         assert inline.run_pending()
         assert told == ["/a", ConnectionState.LOST]
@@ -145,7 +146,7 @@ class TestInline:
     def test_it_runs_on_the_thread_that_asks(self, inline):
         threads = []
         inline.register(lambda *_: threads.append(threading.current_thread()))
-        inline.tell_event(CREATED, "/a")
+        inline.queue_event(CREATED, "/a")
         inline.run_pending()
         assert threads == [threading.current_thread()]
 
@@ -154,12 +155,12 @@ class TestInline:
 
         def callback(_event, path):
             if path == "/a":
-                inline.tell_event(CREATED, "/b")
+                inline.queue_event(CREATED, "/b")
                 assert not inline.run_pending()
             told.append(path)
 
         inline.register(callback)
-        inline.tell_event(CREATED, "/a")
+        inline.queue_event(CREATED, "/a")
         inline.run_pending()
         assert told == ["/a", "/b"]
 
@@ -168,7 +169,7 @@ class TestInline:
             raise SystemExit
 
         inline.register(leave)
-        inline.tell_event(CREATED, "/a")
+        inline.queue_event(CREATED, "/a")
         with pytest.raises(SystemExit):
             inline.run_pending()
         assert not inline.run_pending()
@@ -176,7 +177,7 @@ class TestInline:
     def test_nothing_is_told_after_close(self, inline):
         told = []
         inline.register(lambda _event, path: told.append(path))
-        inline.tell_event(CREATED, "/a")
+        inline.queue_event(CREATED, "/a")
         inline.close()
         inline.run_pending()
         assert told == []

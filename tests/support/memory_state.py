@@ -62,6 +62,39 @@ class Losing(enum.Enum):
     ANSWER = "answer"
 
 
+class InlineCallbacks(Callbacks):
+    """Callbacks without a thread: `run_pending` runs them."""
+
+    _is_running = False
+
+    def _start(self) -> None:
+        pass
+
+    def run_pending(self) -> bool:
+        """Run queued callbacks, and those that they queue; return whether there were any.
+
+        Within a callback it does nothing and returns False.
+        """
+        if self._is_running or self._queue.empty():
+            return False
+        self._is_running = True
+        try:
+            while not self._queue.empty():
+                call = self._queue.get()
+                if call is not None:
+                    call()
+        finally:
+            self._is_running = False
+        return True
+
+    @contextmanager
+    def _logged(self, failure: str) -> Iterator[None]:
+        try:
+            yield
+        except Exception:
+            log.exception("%s", failure)
+
+
 class MemoryState(ClusterState):
     """A `ClusterState` in memory: a session with a `MemoryEnsemble`, which makes it."""
 
@@ -248,13 +281,13 @@ class MemoryState(ClusterState):
     def become(self, state: ConnectionState) -> None:
         """Take on a connection state, and tell it."""
         self._connection = state
-        self._callbacks.tell_connection(state)
+        self._callbacks.queue_connection(state)
 
     def hear(self, event: Event) -> None:
         """Tell an event if a watch was left for it, unless the session is cut off."""
         connected = self._connection is ConnectionState.CONNECTED and not self.ended
         if connected and self._armed.fire(*event):
-            self._callbacks.tell_event(*event)
+            self._callbacks.queue_event(*event)
 
     def reconnect(self) -> None:
         """Have the connection back, in a new session if this one was ended, with what it had."""
@@ -264,14 +297,14 @@ class MemoryState(ClusterState):
             self.ended = False
             self._register_again()
             self.become(ConnectionState.CONNECTED)
-            self._callbacks.tell_event(EventType.EVENTS_MISSED, "/")
+            self._callbacks.queue_event(EventType.EVENTS_MISSED, "/")
         else:
             self.become(ConnectionState.CONNECTED)
         self._look_again()
 
     def deliver(self) -> bool:
         """Run the callbacks that are queued, inline; returns whether there were any."""
-        return self._callbacks.run_pending()
+        return isinstance(self._callbacks, InlineCallbacks) and self._callbacks.run_pending()
 
     def _register_again(self) -> None:
         # Without a clock, what cannot be made now waits for the next session.
@@ -294,7 +327,7 @@ class MemoryState(ClusterState):
             event = self._armed.missed(watch, _seen(self._server.tree.find(watch.path)))
             if event is not None:
                 self._armed.fire(event, watch.path)
-                self._callbacks.tell_event(event, watch.path)
+                self._callbacks.queue_event(event, watch.path)
 
     def _look(self, path: str, watch: bool) -> NodeData | None:
         with self._reading(path) as tree:
@@ -406,7 +439,8 @@ class MemoryEnsemble:
     def session(self) -> MemoryState:
         """Open a session."""
         with self.lock:
-            callbacks = Callbacks("state callbacks", inline=self._inline)
+            name = "state callbacks"
+            callbacks = InlineCallbacks(name) if self._inline else Callbacks(name)
             session = MemoryState(self, self.new_id(), callbacks)
             self._sessions.append(session)
             return session

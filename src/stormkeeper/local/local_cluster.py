@@ -208,7 +208,7 @@ class LocalCluster:
             if secs is not None and self._beats_at is not None and now - self._beats_at >= secs:
                 return 0
             if self._watch is not None and is_completed(
-                self._watch.snapshot(), self._submission.told
+                self._watch.snapshot(), self._submission.nimbus_view
             ):
                 # A worker writes its last output before it sends its last pulse.
                 self._note_news()
@@ -310,8 +310,10 @@ class LocalCluster:
     def _picture(self, snapshot: RunSnapshot, now: float, up_secs: float, hint: str) -> Picture:
         pipeline, submission = self._children.get(PIPELINE), self._submission
         starts = pipeline is not None and pipeline.state() == "starting"
-        told = submission.told
-        is_waiting = hint == RUNNING and not self._has_failed and not is_completed(snapshot, told)
+        nimbus_view = submission.nimbus_view
+        is_waiting = (
+            hint == RUNNING and not self._has_failed and not is_completed(snapshot, nimbus_view)
+        )
         output, output_count = self._workers.output
         return Picture(
             title=submission.storm_id or self._request.topology.name,
@@ -319,7 +321,7 @@ class LocalCluster:
             waits_for=waits_for(
                 snapshot,
                 is_submitted=bool(submission.storm_id),
-                told=told,
+                nimbus_view=nimbus_view,
                 pipeline_starts=starts,
             )
             if is_waiting

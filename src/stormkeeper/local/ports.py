@@ -136,7 +136,7 @@ def is_free(host: str, port: int) -> bool:
             if error.errno == errno.EADDRINUSE:
                 return False
             raise LocalClusterError(
-                f"nobody can listen on {host}:{port} ({error.strerror}): name an address of this"
+                f"cannot listen on {host}:{port} ({error.strerror}): name an address of this"
                 " machine, and a port from 1024 on"
             ) from error
     return True

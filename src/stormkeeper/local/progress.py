@@ -24,7 +24,7 @@ PIPELINE_AFTER_SECS = 60.0
 SUBMITS = "the topology is packed, and sent to the Nimbus that leads"
 WORKER_STARTS = "a supervisor starts the worker"
 SPARK_STARTS = "Spark is starting in the worker"
-FIRST_BATCH = "Spark runs in the worker, no heartbeat tells of a row yet"
+FIRST_BATCH = "Spark runs in the worker, no heartbeat has counted a row yet"
 PIPELINE_STARTS = "the heartbeat pipeline is starting: liveness comes with its first batch"
 
 #: Nimbus's statuses of a topology that is placed as far as possible, and of a completed topology.
@@ -42,27 +42,33 @@ def is_pipeline_due(snapshot: RunSnapshot, up_secs: float) -> bool:
     return has_counted(snapshot) or up_secs >= PIPELINE_AFTER_SECS
 
 
-def _unwell(told: TopologyView | None) -> str:
+def _unwell(nimbus_view: TopologyView | None) -> str:
     """Return the fault of a topology that has workers; empty if healthy or starting."""
-    health = None if told is None else told.health
+    health = None if nimbus_view is None else nimbus_view.health
     if health is None or health.state in ("running", "starting"):
         return "" if health is None or health.state == "starting" else health.text
     return str(health)
 
 
-def is_completed(snapshot: RunSnapshot, told: TopologyView | None) -> bool:
+def is_completed(snapshot: RunSnapshot, nimbus_view: TopologyView | None) -> bool:
     """Return whether all queries of a topology have ended by themselves."""
-    if told is None:
+    if nimbus_view is None:
         return False
-    if told.sched_status.startswith(_COMPLETED):
+    if nimbus_view.sched_status.startswith(_COMPLETED):
         return True
     # The workers' pulses say it before Nimbus does.
     done = {(w.worker.node, w.worker.port) for w in snapshot.workers if w.completed}
-    return bool(told.workers) and all((w.supervisor_id, w.port) in done for w in told.workers)
+    return bool(nimbus_view.workers) and all(
+        (w.supervisor_id, w.port) in done for w in nimbus_view.workers
+    )
 
 
 def waits_for(
-    snapshot: RunSnapshot, *, is_submitted: bool, told: TopologyView | None, pipeline_starts: bool
+    snapshot: RunSnapshot,
+    *,
+    is_submitted: bool,
+    nimbus_view: TopologyView | None,
+    pipeline_starts: bool,
 ) -> str:
     """Return the step that the run waits for; empty if all is running.
 
@@ -72,18 +78,18 @@ def waits_for(
         The pulses so far.
     is_submitted
         Whether Nimbus has accepted the topology.
-    told
+    nimbus_view
         Nimbus's last answer.
     pipeline_starts
         Whether the pipeline was started and has not written its tables yet.
     """
     if not is_submitted:
         return SUBMITS
-    unwell = _unwell(told)
+    unwell = _unwell(nimbus_view)
     if unwell and snapshot.workers:
         return unwell
     if not snapshot.workers:
-        status = "" if told is None else told.sched_status
+        status = "" if nimbus_view is None else nimbus_view.sched_status
         return status if status and not status.startswith(_PLACED) else WORKER_STARTS
     if not has_counted(snapshot):
         # A worker reports components once it has a Spark session.

@@ -80,7 +80,7 @@ class Submission:
         #: Name and id, once Nimbus has accepted the topology.
         self.name = self.storm_id = ""
         #: Nimbus's last answer.
-        self.told: TopologyView | None = None
+        self.nimbus_view: TopologyView | None = None
         self._thread = threading.Thread(target=self._run, name="submission", daemon=True)
 
     def start(self) -> None:
@@ -138,11 +138,11 @@ class Submission:
             conf = run_plan.topology_conf(
                 self._conf, overrides, described.conf, strict=request.strict, warn=self._warn
             )
-            told = topology_submission.SubmissionListener(
+            listener = topology_submission.SubmissionListener(
                 _say_nothing, lambda _, __: None, self._warn, strict=request.strict
             )
             for text in submission_conf.own_conf_warnings(described.conf, described.name):
-                told.report_unknown_key(text)
+                listener.report_unknown_key(text)
             values = submission_conf.conf_to_send(described.conf, conf, described.name)
             with (
                 package_builder.build_package(given, code, described, _say_nothing) as packed,
@@ -151,7 +151,7 @@ class Submission:
                 if self._closing.is_set():
                     return
                 sent = topology_submission.send_package(
-                    connection, self._cluster, packed, values, told
+                    connection, self._cluster, packed, values, listener
                 )
                 self.name, self.storm_id = sent.name, sent.storm_id
                 self._follow(connection)
@@ -160,7 +160,7 @@ class Submission:
         while not self._closing.is_set():
             # The leader may be killed; the next look finds another leader.
             with contextlib.suppress(RpcError):
-                self.told = topology_view.get_topology(connection, self.name)
+                self.nimbus_view = topology_view.get_topology(connection, self.name)
             self._closing.wait(_LOOK_SECS)
 
 

@@ -267,7 +267,7 @@ def verify_fence(state: StateReader, fence: Fence) -> None:
     if paths.parent(paths.check(fence.path)) != paths.LEADER_LOCK:
         raise NotLeaderError(f"{fence.path} is no lock: locks are directly below /leader-lock")
     if why := _refusal(nodes(state), fence, state.session_id):
-        raise NotLeaderError(f"nobody leads in this session by {fence.path}: {why}")
+        raise NotLeaderError(f"{fence.path} does not lead in this session: {why}")
 
 
 def _refusal(nodes: Mapping[str, NodeData], fence: Fence, session_id: int | None) -> str | None:
@@ -480,6 +480,6 @@ def _batches(nodes: Sequence[str], most: int) -> Iterator[list[str]]:
 
 def _contended(what: str, path: str) -> StateError:
     return StateError(
-        f"cannot {what} {path}: others made and deleted it, its parents or its children"
+        f"cannot {what} {path}: other sessions made and deleted it, its parents or its children"
         f" {ROUNDS} times meanwhile"
     )

@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Final, Protocol
+from typing import Final
 
 from stormkeeper import paths
 from stormkeeper.errors import NoNodeError, StateUnavailableError
@@ -14,21 +14,13 @@ from stormkeeper.heartbeats.change_pages import Position
 from stormkeeper.heartbeats.coverage import Coverage
 from stormkeeper.heartbeats.stores import Heartbeat, Heartbeats
 from stormkeeper.paths import WORKERBEATS
-from stormkeeper.state.storage import ClusterState, ConnectionState, NodeData
+from stormkeeper.state.storage import ClusterState, ConnectionState, NodeData, StateWriter
 
 #: The server's name in `Heartbeats.coverage`.
 ZOOKEEPER: Final = "zookeeper"
 
 #: Depth of a heartbeat's path: ``/workerbeats/<storm id>/<node>-<port>``.
 _DEPTH: Final = 3
-
-
-class Remover(Protocol):
-    """Deletes nodes: a session, or a leader's fenced writer."""
-
-    def delete_node(self, path: str) -> None:
-        """Delete a node and everything below; an absent node is fine."""
-        ...
 
 
 class NodeAges:
@@ -104,7 +96,7 @@ class NodeHeartbeats:
         self,
         store: ClusterState,
         *,
-        remover: Remover | None = None,
+        remover: StateWriter | None = None,
         ages: NodeAges | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -114,7 +106,7 @@ class NodeHeartbeats:
         if ages is None:
             store.add_listener(self._ages.gap)
 
-    def removed_by(self, remover: Remover) -> NodeHeartbeats:
+    def removed_by(self, remover: StateWriter) -> NodeHeartbeats:
         """Return the same heartbeats for a leader, whose writer removes them."""
         return NodeHeartbeats(self._store, remover=remover, ages=self._ages)
 

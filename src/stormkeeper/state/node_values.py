@@ -265,7 +265,7 @@ def _text(data: bytes) -> Decoded:
     try:
         text = data.decode()
     except UnicodeDecodeError:
-        return _unreadable(data, "not UTF-8, as who waits for the lock writes it")
+        return _unreadable(data, "not UTF-8, as the holder of a lock writes")
     return Decoded("text", text, printable(text))
 
 

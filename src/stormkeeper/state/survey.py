@@ -150,26 +150,25 @@ ADVICE: Final[Mapping[str, str]] = {
         f" it: delete the assignment, {_HOW}."
     ),
     "unreadable": (
-        "Whoever needs it fails or does without. Look at it with `storm state get`; have it written"
-        " again by whoever it belongs to (a supervisor or a worker does so with its next"
-        f" heartbeat), or delete it, {_HOW}."
+        "Its readers fail or do without. Look at it with `storm state get`; have its owner write it"
+        f" again (a supervisor or a worker does so with its next heartbeat), or delete it, {_HOW}."
     ),
     "ephemeral-without-session": (
-        f"It is persistent, and nobody's session takes it away: delete it, {_HOW}. A supervisor"
-        " that runs is there again with its next heartbeat; a Nimbus, or who holds a lock or a"
-        " blob, only when it is started again. Nobody writes an error again: leave it, if it is"
-        " still of use, and it goes with its topology, or when ten newer ones are there."
+        f"It is persistent, and does not end with any session: delete it, {_HOW}. A supervisor"
+        " that runs registers again with its next heartbeat; a Nimbus, or the holder of a lock or"
+        " blob, only after a restart. An error is not written again: if it is still of use, leave"
+        " it; it goes with its topology, or when there are ten newer ones."
     ),
     "left-behind": (
         f"{paths.STORMS} has no node of that name: it was left behind when the topology was"
         f" removed. Delete it, with all below it, {_HOW}; in Pacemakers, with `heartbeats.remove`."
     ),
     "older-epoch": (
-        "Two processes wrote as leaders. See that only one goes on, and that each record says what"
-        " the newer leader means. It is found until it is written again by the leader of now, or"
-        " deleted: `storm deactivate` and `storm activate` write a topology's base,"
-        " `storm rebalance` its assignment, `storm upload-credentials` and `storm set_log_level`"
-        " what they are named after."
+        "Two processes wrote as leaders. Make sure that only one goes on, and that each record is"
+        " as the newer leader wants it. The record is reported until the present leader writes it"
+        " again, or it is deleted: `storm deactivate` and `storm activate` write a topology's base,"
+        " `storm rebalance` its assignment, `storm upload-credentials` its credentials, and"
+        " `storm set_log_level` its log levels."
     ),
 }
 

@@ -5,7 +5,7 @@ what it had seen of each node; when a connection is back, it looks again and rep
 as the event that the server could not send.
 
 The store's own threads only queue events, so that a callback may use the store and delays no
-answer. Without a thread (`inline`), a simulation decides when callbacks run.
+answer.
 """
 
 import enum
@@ -47,7 +47,7 @@ class NodeWatch(NamedTuple):
 
 #: The watches that an event at their path uses up (ZooKeeper's DataTree and WatchManager): a
 #: deleted node has lost its children too.
-TOLD: Final = {
+WATCHES_USED_UP: Final = {
     EventType.NODE_CREATED: (WatchKind.NODE,),
     EventType.NODE_DATA_CHANGED: (WatchKind.NODE,),
     EventType.NODE_DELETED: (WatchKind.NODE, WatchKind.CHILDREN),
@@ -104,7 +104,7 @@ class ArmedWatches:
         if not self._seen:
             return False
         with self._lock:
-            watches = [NodeWatch(watched, path) for watched in TOLD[event]]
+            watches = [NodeWatch(watched, path) for watched in WATCHES_USED_UP[event]]
             used = [watch for watch in watches if watch in self._seen]
             for watch in used:
                 del self._seen[watch], self._left_in[watch]
@@ -135,27 +135,16 @@ CLOSE_SECS = 5.0
 
 
 class Callbacks:
-    """Registered callbacks and listeners, called one at a time on a thread.
+    """Registered callbacks and listeners, called one at a time on a thread of that name."""
 
-    Parameters
-    ----------
-    name
-        Name of the thread.
-    inline
-        Have no thread; queued calls wait for `run_pending`.
-    """
-
-    def __init__(self, name: str, *, inline: bool = False) -> None:
+    def __init__(self, name: str) -> None:
         self._registrations: dict[int, EventCallback] = {}
         self._listeners: list[ConnectionListener] = []
         self._ids = itertools.count(1)
         self._closed = False
         self._queue: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._running_pending = False
-        self._thread: threading.Thread | None = None
-        if not inline:
-            self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-            self._thread.start()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._start()
 
     def register(self, callback: EventCallback) -> int:
         """See `ClusterState.register`."""
@@ -176,39 +165,25 @@ class Callbacks:
         if listener in self._listeners:
             self._listeners.remove(listener)
 
-    def tell_event(self, event: EventType, path: str) -> None:
+    def queue_event(self, event: EventType, path: str) -> None:
         """Queue an event for all callbacks registered when it is delivered; does not block."""
         self._queue.put(lambda: self._tell_event(event, path))
 
-    def tell_connection(self, state: ConnectionState) -> None:
+    def queue_connection(self, state: ConnectionState) -> None:
         """Queue a connection state for every listener; does not block."""
         self._queue.put(lambda: self._tell_connection(state))
-
-    def run_pending(self) -> bool:
-        """Deliver queued calls, and those that they queue; return whether there were any.
-
-        For `inline`. Within a callback it does nothing and returns False.
-        """
-        if self._running_pending or self._queue.empty():
-            return False
-        self._running_pending = True
-        try:
-            while not self._queue.empty():
-                telling = self._queue.get()
-                if telling is not None:
-                    telling()
-        finally:
-            self._running_pending = False
-        return True
 
     def close(self) -> None:
         """Deliver nothing more, and end the thread, unless called on that thread."""
         self._closed = True
         self._queue.put(None)
-        if self._thread is not None and self._thread is not threading.current_thread():
+        if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join(CLOSE_SECS)
             if self._thread.is_alive():
                 log.warning("a callback still runs %s s after its store was closed", CLOSE_SECS)
+
+    def _start(self) -> None:
+        self._thread.start()
 
     def _run(self) -> None:
         while (telling := self._queue.get()) is not None:
@@ -233,8 +208,5 @@ class Callbacks:
         """Log an exception, so that the other callbacks are called all the same."""
         try:
             yield
-        except BaseException as error:
-            # SystemExit would end only this thread.
-            if self._thread is None and not isinstance(error, Exception):
-                raise
+        except BaseException:  # SystemExit would end only this thread
             log.exception("%s", failure)

@@ -271,7 +271,7 @@ def test_one_does_not_fight_for_ever(leader, memory, base, monkeypatch):
     leader.activate_storm(ID, base)
     data = memory.get_data(paths.storm(ID))
     meddle(monkeypatch, leader, lambda: memory.set_data(paths.storm(ID), data))
-    with pytest.raises(StateError, match="others changed it 20 times"):
+    with pytest.raises(StateError, match="other sessions changed it 20 times"):
         leader.deactivate_storm(ID)
 
 
@@ -409,7 +409,7 @@ def test_what_others_left_below_is_removed_too(leader, memory, base):
 def test_one_does_not_delete_for_ever(leader, memory, base, monkeypatch):
     fill(leader, base)
     meddle(monkeypatch, leader, lambda: memory.set_data(f"{paths.storm(ID)}/strange", b""))
-    with pytest.raises(StateError, match="others keep adding nodes below"):
+    with pytest.raises(StateError, match="other sessions keep adding nodes below"):
         leader.remove_storm(ID)
 
 

@@ -83,12 +83,12 @@ class ClusterSnapshot:
 
 
 def _queries(
-    told: Mapping[str, list[str]], parse: Callable[[str], str | None]
+    names: Mapping[str, list[str]], parse: Callable[[str], str | None]
 ) -> Mapping[str, frozenset[str]]:
     """Return the queries that the names of nodes are about, by topology."""
     found = {
-        storm_id: frozenset(query for name in names if (query := parse(name)) is not None)
-        for storm_id, names in told.items()
+        storm_id: frozenset(query for name in below if (query := parse(name)) is not None)
+        for storm_id, below in names.items()
     }
     return MappingProxyType({storm_id: queries for storm_id, queries in found.items() if queries})
 
@@ -215,20 +215,20 @@ class StormReads(
 
         bases = read(StormBase, paths.STORMS)
         assignments = read(Assignment, paths.ASSIGNMENTS)
-        told = self._told(list(bases))
+        names = self._worker_nodes(list(bases))
         return ClusterSnapshot(
             bases=bases,
             assignments=assignments,
             supervisors=read(SupervisorInfo, paths.SUPERVISORS),
             nimbuses=read(NimbusSummary, paths.NIMBUSES),
-            ended=_queries(told, paths.parse_query_end),
-            claimed=_queries(told, paths.parse_query_claim),
+            ended=_queries(names, paths.parse_query_end),
+            claimed=_queries(names, paths.parse_query_claim),
             heartbeats_at=clock(),
             heartbeats=beats(),
             unreadable=frozenset(unreadable),
         )
 
-    def _told(self, storm_ids: Sequence[str]) -> dict[str, list[str]]:
+    def _worker_nodes(self, storm_ids: Sequence[str]) -> dict[str, list[str]]:
         """Return the names of the nodes that workers left in ZooKeeper, by topology."""
         names = self._state.children_many([paths.workerbeats(each) for each in storm_ids])
         return {storm_id: below for storm_id, below in zip(storm_ids, names, strict=True) if below}

@@ -174,7 +174,7 @@ class NimbusPlace:
                 self._callbacks.forget(WatchKind.NODE, path, self._look_again)
                 return
         raise StateError(
-            f"cannot register {self._of_its_own}: others took its place {ROUNDS} times meanwhile"
+            f"cannot register {self._of_its_own}: other Nimbuses took its place {ROUNDS} times"
         )
 
     def _watched(self, path: str) -> NodeData | None:

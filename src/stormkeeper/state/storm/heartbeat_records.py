@@ -73,7 +73,7 @@ class HeartbeatReads(RecordReader):
     """Reads of heartbeats. Each may raise `PacemakerError` with heartbeats in Pacemaker."""
 
     _heartbeats: HeartbeatStore
-    _other_release_told = False
+    _other_release_logged = False
 
     def heartbeat_storms(self) -> list[str]:
         """Return the sorted ids of the topologies that have heartbeats.
@@ -209,7 +209,7 @@ class HeartbeatReads(RecordReader):
         found = {path.removeprefix(f"{top}/"): one.value or b"" for path, one in read.items()}
         of_slots = sorted((name, data) for name, data in found.items() if paths.parse_slot(name))
         beats = self._decoded(ClusterWorkerHeartbeat, top, of_slots)
-        if beats and not self._other_release_told:
+        if beats and not self._other_release_logged:
             name = next(iter(beats))
             self._compare_release(f"{top}/{name}", found[name])
         return {slot: beat for name, beat in beats.items() if (slot := paths.parse_slot(name))}
@@ -222,7 +222,7 @@ class HeartbeatReads(RecordReader):
         """
         theirs = heartbeat_release(data)
         if theirs is not self._codec.release:
-            self._other_release_told = True
+            self._other_release_logged = True
             log.warning(
                 "%s is written for Storm %d, and heartbeats are written here for Storm %d, which"
                 " cannot read the other's; set storm.meta.serialization.release to the release of"
@@ -326,7 +326,7 @@ class HeartbeatWrites(SessionWriter):
             else:
                 return True
         raise StateError(
-            f"cannot write {path}: others changed {assignment} {ROUNDS} times meanwhile"
+            f"cannot write {path}: other sessions changed {assignment} {ROUNDS} times meanwhile"
         )
 
     def remove_worker_heartbeat(self, storm_id: str, node: str, port: int) -> None:

@@ -17,7 +17,7 @@ from typing import Final, Generic, Self, TypeVar
 from stormkeeper import paths
 from stormkeeper.errors import StateClosedError
 from stormkeeper.state.storage import EventType, StateReader
-from stormkeeper.state.watches import TOLD, NodeWatch, WatchKind
+from stormkeeper.state.watches import WATCHES_USED_UP, NodeWatch, WatchKind
 
 log = logging.getLogger(__name__)
 
@@ -99,9 +99,7 @@ class WaitingCallbacks:
     def _add(self, watch: NodeWatch, callback: Callback, read: object) -> None:
         with self._lock:
             if self._closed:
-                raise StateClosedError(
-                    f"nobody can be told what becomes of {watch.path}: this was disconnected"
-                )
+                raise StateClosedError(f"cannot watch {watch.path}: this was disconnected")
             self._waiting.setdefault(watch, {}).setdefault(callback, set()).add(read)
 
     def _end(
@@ -131,7 +129,7 @@ class WaitingCallbacks:
             log.warning("%s %s: no part of Storm's layout, ignored", path, event.value)
             return
         else:
-            watches = [NodeWatch(watched, path) for watched in TOLD[event]]
+            watches = [NodeWatch(watched, path) for watched in WATCHES_USED_UP[event]]
         ending: BaseException | None = None
         for callback in self._taken(watches):
             try:

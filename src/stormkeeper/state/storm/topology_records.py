@@ -219,7 +219,9 @@ class TopologyWrites(LeaderWriter):
                     raise error.reason from error
             else:
                 return
-        raise StateError(f"cannot change {path}: others changed it {ROUNDS} times meanwhile")
+        raise StateError(
+            f"cannot change {path}: other sessions changed it {ROUNDS} times meanwhile"
+        )
 
     def deactivate_storm(self, storm_id: str) -> None:
         """Stop a topology's spouts until the topology is activated again.
@@ -271,7 +273,9 @@ class TopologyWrites(LeaderWriter):
                     raise error.reason from error
             else:
                 return
-        raise StateError(f"cannot delete {' and '.join(remaining)}: others keep adding nodes below")
+        raise StateError(
+            f"cannot delete {' and '.join(remaining)}: other sessions keep adding nodes below"
+        )
 
     def set_credentials(
         self,
@@ -368,4 +372,6 @@ class CheckpointRemovalWrites(SessionWriter, TopologyReads):
                     raise error.reason from error
             else:
                 return
-        raise StateError(f"cannot change {path}: others changed it {ROUNDS} times meanwhile")
+        raise StateError(
+            f"cannot change {path}: other sessions changed it {ROUNDS} times meanwhile"
+        )

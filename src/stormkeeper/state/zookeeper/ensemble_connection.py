@@ -44,11 +44,11 @@ from stormkeeper.state.zookeeper.requests import (
     AccessLists,
     ConnectionLostError,
     Request,
+    identities_text,
     is_outcome_unknown,
     results,
     transaction,
     translated,
-    who,
 )
 
 log = logging.getLogger(__name__)
@@ -164,7 +164,7 @@ class EnsembleConnection:
         return self._closed
 
     @property
-    def dead(self) -> bool:
+    def needs_restart(self) -> bool:
         """Whether kazoo has given up, and it is time for `restart`."""
         loop = self._handler.loop
         return (
@@ -228,7 +228,7 @@ class EnsembleConnection:
                     f"the ZooKeeper client ended and cannot be started again yet: {error!r}"
                 ) from error
         if refused is None:
-            log.error("the ZooKeeper client ended on its own and is started again")
+            log.error("the ZooKeeper client ended by a defect and is started again")
         else:
             log.warning("%s; it is tried again", refused)
 
@@ -246,8 +246,8 @@ class EnsembleConnection:
         closer.join(CLOSE_SECS if is_reached else UNREACHED_CLOSE_SECS)
         if closer.is_alive():
             log.warning(
-                "ZooKeeper did not take leave of session %s; its ephemeral nodes stay until it"
-                " expires",
+                "ZooKeeper did not confirm the end of session %s; its ephemeral nodes stay"
+                " until it expires",
                 self._session_name(),
             )
 
@@ -467,8 +467,8 @@ class EnsembleConnection:
     def _on_refused(self, reason: str) -> None:
         with self._changed:
             self._refused = StateAuthenticationError(
-                f"ZooKeeper at {self.ensemble} does not take this client for who it says it is"
-                f" {who(self.identities)}: {reason}"
+                f"ZooKeeper at {self.ensemble} refuses the credentials of this client"
+                f" {identities_text(self.identities)}: {reason}"
             )
             self._retry_at = time.monotonic() + self._settings.retry_ceiling_secs
             self._changed.notify_all()

@@ -355,7 +355,7 @@ class ServerConnection(ConnectionHandler):  # type: ignore[misc]
         self.last_failure: Failure | None = None
         # Failures by server since the last connection, and whether they were logged.
         self._failures: dict[str, Failure] = {}
-        self._is_told = False
+        self._is_logged = False
         # The last request sent; and for the detection of silence, the number of answers at the last
         # look, and the time of the last news on the monotonic clock.
         self._last_sent: SentRequest | None = None
@@ -433,7 +433,7 @@ class ServerConnection(ConnectionHandler):  # type: ignore[misc]
             self.handler.longest_wait_secs = None
         self.last_failure = None
         self._failures.clear()
-        self._is_told = False
+        self._is_logged = False
         read_timeout_ms, _ = timeouts
         # kazoo's read timeout is two thirds of the session timeout.
         self._on_made(read_timeout_ms * 1.5 / 1000)
@@ -462,8 +462,8 @@ class ServerConnection(ConnectionHandler):  # type: ignore[misc]
         return addresses
 
     def _tell_last_round(self) -> None:
-        if self._failures and not self._is_told:
-            self._is_told = True
+        if self._failures and not self._is_logged:
+            self._is_logged = True
             log.warning(
                 "no ZooKeeper server is reached, and it is tried again: %s",
                 "; ".join(f"{at}: {why}" for at, why in sorted(self._failures.items())),

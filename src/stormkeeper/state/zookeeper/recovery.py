@@ -245,14 +245,14 @@ class Recovery:
         self.defects = 0
         self._failures = FailureStreak(FIRST_PAUSE_SECS, LONGEST_PAUSE_SECS, jitter=0.5)
         # The session for which ``EVENTS_MISSED`` was last reported.
-        self._told_in: int | None = None
+        self._reported_in: int | None = None
         self._wake = threading.Event()
         self._thread = threading.Thread(target=self._run, name="zookeeper recovery", daemon=True)
 
     def start(self) -> None:
         """Follow the connection, which has a first session now."""
         self._registrations.begin()
-        self._told_in = self._registrations.made_in
+        self._reported_in = self._registrations.made_in
         self._thread.start()
 
     def wake(self) -> None:
@@ -273,7 +273,7 @@ class Recovery:
                 # Not after a timeout: unseen news may have come since.
                 self._wake.clear()
             try:
-                if connection.dead:
+                if connection.needs_restart:
                     connection.restart()
                 elif connection.state is ConnectionState.CONNECTED:
                     self._put_back(is_news)
@@ -317,8 +317,8 @@ class Recovery:
 
     def _tell_new_session(self) -> None:
         made_in = self._registrations.made_in
-        if made_in != self._told_in:
-            self._told_in = made_in
+        if made_in != self._reported_in:
+            self._reported_in = made_in
             self._tell(EventType.EVENTS_MISSED, "/")
 
     def _look_again(self) -> None:

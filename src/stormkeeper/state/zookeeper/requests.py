@@ -281,23 +281,24 @@ def _refusal(error: Exception, what: str, path: str, identities: Sequence[str]) 
             return ours(f"{doing}: {reason}")
     if isinstance(error, kazoo_errors.NoAuthError):
         return AccessDeniedError(
-            f"{doing}: the node's ACL does not allow it to this client {who(identities)}"
+            f"{doing}: the node's ACL does not allow it to this client"
+            f" {identities_text(identities)}"
         )
     if isinstance(error, kazoo_errors.InvalidACLError):
         return StateAuthenticationError(
             f"{doing}: ZooKeeper does not take the ACL that the node would get from this client"
-            f" {who(identities)}: an ACL needs a user that the servers know, and"
+            f" {identities_text(identities)}: an ACL needs a user that the servers know, and"
             " storm.zookeeper.superACL a scheme that they have"
         )
     if isinstance(error, kazoo_errors.SessionClosedRequireSaslError | kazoo_errors.AuthFailedError):
         return StateAuthenticationError(
             f"{doing}: ZooKeeper serves only clients that authenticate in its way, and not this"
-            f" client {who(identities)}"
+            f" client {identities_text(identities)}"
         )
     return StateError(f"{doing}: ZooKeeper refused ({type(error).__name__})")
 
 
-def who(identities: Sequence[str]) -> str:
+def identities_text(identities: Sequence[str]) -> str:
     """Return our identities, in parentheses."""
     if not identities:
         return "(which does not authenticate: see storm.zookeeper.auth.scheme)"

@@ -303,5 +303,6 @@ def _partly(error: StateUnavailableError) -> OutcomeUnknownError:
 
 def _contended(what: str, path: str) -> StateError:
     return StateError(
-        f"cannot {what} {path}: others made and deleted it or its parents {ROUNDS} times meanwhile"
+        f"cannot {what} {path}: other sessions made and deleted it or its parents {ROUNDS} times"
+        " meanwhile"
     )

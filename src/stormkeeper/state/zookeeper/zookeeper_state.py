@@ -331,12 +331,12 @@ class ZooKeeperState(ClusterState):
         self._tell(_EVENTS[event.type], event.path.removeprefix(self._root) or "/")
 
     def _on_connection(self, state: ConnectionState) -> None:
-        self._callbacks.tell_connection(state)
+        self._callbacks.queue_connection(state)
         self._recovery.wake()
 
     def _tell(self, event: EventType, path: str) -> None:
         self._armed.fire(event, path)
-        self._callbacks.tell_event(event, path)
+        self._callbacks.queue_event(event, path)
 
 
 def _node_stat(stat: ZnodeStat) -> NodeStat:
