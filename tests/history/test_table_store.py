@@ -270,7 +270,7 @@ def test_rows_that_are_not_the_tables_are_refused(tmp_path, given, told):
         ({"name": "../x"}, "cannot be called"),
         ({"schema": pa.schema([("at", TIME), ("x", pa.float32())])}, "events.x is float"),
         ({"time": None}, "the log events needs a column"),
-        ({"time": "x"}, "events.x is to be timestamp"),
+        ({"time": "x"}, "events.x must be timestamp"),
         ({"time": "when", "sort": ()}, "sorted by when, which it lacks"),
         ({"sort": ("y",)}, "sorted by y, which it lacks"),
     ],

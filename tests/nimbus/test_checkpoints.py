@@ -99,10 +99,10 @@ def test_checkpoints_of_machines_that_are_lost_are_given_up():
 @pytest.mark.parametrize(
     ("query", "fields", "why"),
     [
-        ("x", {}, f"^{OLD} has no checkpoint of x to be abandoned, but of: q, r$"),
+        ("x", {}, f"^{OLD} has no checkpoint of x to abandon, but of: q, r$"),
         ("q", {"shared": True}, "is shared, and not lost with a machine"),
-        ("r", {"hosts": {"b": "m2"}}, r"of r is on m2 \(supervisor b\), which is there: leave out"),
-        ("r", {}, "is on the machine of supervisor b, which is there"),
+        ("r", {"hosts": {"b": "m2"}}, r"of r is on m2 \(supervisor b\), which is present: do not"),
+        ("r", {}, "is on the machine of supervisor b, which is present"),
     ],
 )
 def test_no_checkpoint_is_given_up_that_can_be_reached(query, fields, why):

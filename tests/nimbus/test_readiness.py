@@ -219,7 +219,7 @@ def test_the_log_says_once_what_is_the_matter(session, storm, caplog):
     messages = [each.getMessage() for each in caplog.records]
     assert len(messages) == 4
     assert f"leads these topologies: {JAVAS}; start it with --take-over" in messages[0]
-    assert f"is fetched: {OURS}" in messages[1]
+    assert f"fetching the code of topologies: {OURS}" in messages[1]
     assert "no live Nimbus has the code of gone" in messages[2]
     assert messages[2].endswith("start the Nimbus that held it last: unknown")
     assert "no live Nimbus has the code of lost" in messages[3]

@@ -198,8 +198,7 @@ class Compactor:
 
     def _gave_up(self, spec: TableSpec, path: str, error: Exception) -> None:
         log.warning(
-            "files of the table %s could not be merged, and stay as they are: %s; tried again in "
-            "%.0f s",
+            "files of the table %s could not be merged: %s; next attempt in %.0f s",
             spec.name,
             error,
             _RETRY_SECS,

@@ -76,15 +76,15 @@ def _with_kills(database: HistoryDatabase, found: list[dict[str, Any]]) -> Itera
             f" FROM {database.table('killed_topologies')} WHERE killed_at IS NOT NULL"
         )
         killed = {row["storm_id"]: row["at"] for row in rows}
-    told = set()
+    yielded = set()
     for event in found:
         at = killed.get(event["storm_id"])
         if at is None or event["event"] not in _SILENCES or event["at"] < at:
             yield event
             continue
         worker = (event["storm_id"], event["node"], event["port"])
-        if worker not in told:
-            told.add(worker)
+        if worker not in yielded:
+            yielded.add(worker)
             yield {**event, "event": "killed", "evidence": "its topology was killed"}
 
 

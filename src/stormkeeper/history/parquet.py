@@ -94,7 +94,7 @@ class TableSpec:
         if self.time is None and self.kind == "log":
             raise TableError(f"the log {self.name} needs a column with the time of its rows")
         if self.time is not None and self.schema.field(self.time).type != TIME:
-            raise TableError(f"{self.name}.{self.time} is to be {TIME}")
+            raise TableError(f"{self.name}.{self.time} must be {TIME}")
 
     @property
     def order(self) -> tuple[str, ...]:

@@ -158,17 +158,17 @@ def abandoned(
         if node is None:
             there = ", ".join(sorted(record.nodes))
             raise CheckpointsError(
-                f"{record.storm_id} has no checkpoint of {query} to be abandoned, but of: {there}"
+                f"{record.storm_id} has no checkpoint of {query} to abandon, but of: {there}"
             )
         if record.shared:
             raise CheckpointsError(
-                f"the checkpoint of {query} is shared, and not lost with a machine: leave out that"
-                " it is to be abandoned"
+                f"the checkpoint of {query} is shared, and not lost with a machine: do not"
+                " abandon it"
             )
         if node in supervisors:
             raise CheckpointsError(
-                f"the checkpoint of {query} is on {host(record, node)}, which is there: leave out"
-                " that it is to be abandoned"
+                f"the checkpoint of {query} is on {host(record, node)}, which is present: do not"
+                " abandon it"
             )
     return kept
 

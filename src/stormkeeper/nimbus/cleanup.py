@@ -83,7 +83,9 @@ class Cleaner:
         """Stop cleaning; waits for a removal in progress."""
         thread, self._thread = self._thread, None
         if thread is not None and not thread.close(_END_SECS):
-            log.warning("a removal goes on %g s after this Nimbus led", _END_SECS)
+            log.warning(
+                "a removal still runs %g s after the end of this Nimbus's leadership", _END_SECS
+            )
 
     def _once(self, leader: LeaderClusterState, thread: PeriodicThread) -> float:
         found = {*leader.heartbeat_storms(), *leader.kept_storms()}
@@ -100,7 +102,7 @@ class Cleaner:
                 leader.teardown_heartbeats(storm_id)
                 leader.teardown_errors(storm_id)
                 leader.remove_backpressure(storm_id)
-                log.info("%s: removed what was left of it", storm_id)
+                log.info("%s: removed its leftovers", storm_id)
         if not thread.is_closing:
             self._retention.remove_expired(leader)
         return self._period_secs
@@ -196,7 +198,7 @@ class CheckpointRetention:
                     *(storm_id, changed.root, id_),
                 )
         elif leader.change_checkpoints(changed, found.version):
-            log.info("%s: its checkpoints in the folder %s are to be removed", storm_id, id_)
+            log.info("%s: supervisors remove its checkpoints in the folder %s", storm_id, id_)
 
 
 #: A week, as Storm's default.
@@ -239,7 +241,7 @@ class RemovedTopologies:
                 new.write_bytes(msgspec.json.encode(self._removed))
                 new.replace(self._file)
             except OSError as error:
-                log.warning("the history of topologies is not written: %s", error)
+                log.warning("the list of removed topologies cannot be written: %s", error)
 
     def ids(self, user: str | None) -> list[str]:
         """Return the ids of a user's removed topologies, or of all users' if None or empty."""
@@ -258,5 +260,5 @@ def _read(file: Path) -> list[_Removed]:
     except FileNotFoundError:
         return []
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
-        log.warning("the history of topologies is not read, and begins anew: %s", error)
+        log.warning("the list of removed topologies cannot be read, and starts empty: %s", error)
         return []

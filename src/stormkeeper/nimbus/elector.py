@@ -231,7 +231,9 @@ class Elector:
             if thread is not threading.current_thread():
                 thread.join(max(0.0, deadline - self._clock()))
                 if thread.is_alive() and is_reached:
-                    log.warning("the thread %s still runs after the election was left", thread.name)
+                    log.warning(
+                        "the thread %s still runs after the Nimbus left the election", thread.name
+                    )
 
     def _is_left(self, is_own: bool) -> bool:
         can_wait = self._state.connection is not ConnectionState.CONNECTED
@@ -343,7 +345,7 @@ class LockQueue:
 
     def _log_failure(self, instruction: StoreInstruction, error: Exception) -> None:
         if not isinstance(error, StateError):
-            log.exception("a defect of Stormkeeper in the election, which goes on")
+            log.exception("a defect of Stormkeeper in the election, which continues")
             return
         # The session logs itself that the store is away.
         is_away = isinstance(error, StateUnavailableError)

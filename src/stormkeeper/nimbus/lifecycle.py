@@ -258,7 +258,7 @@ class ConfChanges:
             return data if conf == saved else encode_conf(conf)
 
         self._code.change(storm_id, _CONF, changed, is_repeated=is_repeated)
-        log.info("%s: its conf is changed in %s", storm_id, ", ".join(sorted(overrides)))
+        log.info("%s: changed in its conf: %s", storm_id, ", ".join(sorted(overrides)))
 
     def finish(self, leader: LeaderClusterState, bases: Mapping[str, StormBase]) -> bool:
         """Save conf changes that earlier leaders left unsaved; returns whether a base changed."""
@@ -275,7 +275,7 @@ class ConfChanges:
                 log.warning("%s: its conf cannot be changed yet: %s", storm_id, error)
                 continue
             except (SerializationError, ValueError) as error:
-                log.warning("%s is rebalanced without a change of its conf: %s", storm_id, error)
+                log.warning("%s: rebalanced without its conf changes: %s", storm_id, error)
             with suppress(NoNodeError):  # it is gone
                 leader.change_storm(storm_id, conf_saved)
                 has_changed = True

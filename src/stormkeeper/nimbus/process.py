@@ -89,7 +89,7 @@ def serve(conf: Conf, stop: StopSignals, *, may_take_over: bool = False) -> int:
     try:
         storm = _connect(conf, stop)
         if storm is None:
-            log.info("stopping: ZooKeeper was not reached; asked by %s", stop.asked_by)
+            log.info("stopping before ZooKeeper was reached; asked by %s", stop.asked_by)
             return 0
         try:
             _run(conf, settings, storm, stop, may_take_over=may_take_over)
@@ -117,7 +117,7 @@ def _connect(conf: Conf, stop: StopSignals) -> StormClusterState | None:
         except StateUnavailableError as error:
             failures.record()
             if failures.should_log:
-                log.warning("ZooKeeper is not reached, and is tried again: %s", error)
+                log.warning("ZooKeeper cannot be reached, retrying: %s", error)
             stop.wait(_RETRY_SECS)
     return None
 

@@ -121,9 +121,7 @@ class Readiness:
                 self._disk_fault(),
             )
         if found.lacking:
-            log.info(
-                "the code of these topologies is fetched: %s", ", ".join(sorted(found.lacking))
-            )
+            log.info("fetching the code of topologies: %s", ", ".join(sorted(found.lacking)))
         for storm_id, what in sorted(lost.items()):
             log.warning(
                 "no live Nimbus has the code of %s, whose workers run on; it is fetched from a"
@@ -307,7 +305,7 @@ class Candidate:
             self._elected(leader)
         # On this thread a SystemExit would end nothing.
         except BaseException:
-            log.exception("this Nimbus could not begin to lead, and another one may")
+            log.exception("this Nimbus could not begin to lead, and leaves the lead to another")
             self._depose()
             return NotifyFailed(is_unfit=True)
         return Notified()
@@ -317,7 +315,7 @@ class Candidate:
         try:
             self._deposed()
         except BaseException:
-            log.exception("this Nimbus could not stop leading in order")
+            log.exception("this Nimbus could not end its leadership properly")
         self._disconnect()
         return Notified()
 

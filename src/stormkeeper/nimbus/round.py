@@ -225,7 +225,7 @@ def _moves_at_once(actions: Iterable[Action], cluster: Cluster) -> bool:
 
 
 def _crashes(before: Mapping[Claim, Crashes], cluster: Cluster) -> dict[Claim, Crashes]:
-    told = {
+    reported = {
         claim: one for each in cluster.supervisors.values() for claim, one in each.crashes.items()
     }
     found = {}
@@ -233,7 +233,7 @@ def _crashes(before: Mapping[Claim, Crashes], cluster: Cluster) -> dict[Claim, C
         for launch in topology.launches:
             is_there = launch.slot.node in cluster.supervisors
             last = None if is_there else before.get(launch.claim)
-            known = told.get(launch.claim) or last
+            known = reported.get(launch.claim) or last
             if known is not None:
                 found[launch.claim] = known
     return found

@@ -102,7 +102,10 @@ class Scheduler:
         """Stop scheduling; waits for a write in progress."""
         rounds, self._rounds = self._rounds, None
         if rounds is not None and not rounds.thread.close(_END_SECS):
-            log.warning("scheduling is still at a write %g s after rounds Nimbus led", _END_SECS)
+            log.warning(
+                "a write of scheduling still runs %g s after the end of this Nimbus's leadership",
+                _END_SECS,
+            )
 
     def wake(self) -> None:
         """Start a round at once if this Nimbus leads; returns at once."""
@@ -229,7 +232,7 @@ class Scheduler:
                     return
                 log.info("%s: rebalanced", storm_id)
             case SetStatus():
-                pass  # what is told is no record
+                pass  # texts are not records
             case _:
                 assert_never(action)
 

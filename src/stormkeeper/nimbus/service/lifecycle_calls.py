@@ -227,7 +227,7 @@ class LifecycleCalls(CallGroup):
             wait_secs: float = topology_value(_WAIT, self._conf(storm_id))
         except (CodeError, ConfigError) as error:
             # A damaged topology must still be killable.
-            log.warning("%s waits as others do: %s", storm_id, error)
+            log.warning("%s: waits for the cluster's default time: %s", storm_id, error)
             wait_secs = self._context.conf[_WAIT]
         return math.ceil(wait_secs)
 

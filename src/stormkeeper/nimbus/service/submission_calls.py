@@ -239,13 +239,13 @@ class SubmissionCalls(CallGroup):
                 f"{checked.name} is not submitted: no Nimbus has its code any more; this Nimbus's"
                 " disk has lost it, or its session with ZooKeeper has ended: submit it again"
             )
-        told = f"{found.copies} of {found.wanted} copies of its code"
+        copies = f"{found.copies} of {found.wanted} copies of its code"
         if secs != conf[WAIT_SECS]:
             raise CallerError(
-                f"{checked.name} is not submitted, as there are {told} after {secs:g} s: start"
+                f"{checked.name} is not submitted, as there are {copies} after {secs:g} s: start"
                 " more Nimbuses, or submit it with a lower topology.min.replication.count"
             )
-        log.warning("%s is submitted with %s after %g s", checked.storm_id, told, secs)
+        log.warning("%s is submitted with %s after %g s", checked.storm_id, copies, secs)
 
     def _activate(self, leader: LeaderClusterState, storm_id: str, base: StormBase) -> None:
         """Write the base, which makes the topology exist."""

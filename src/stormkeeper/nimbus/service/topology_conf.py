@@ -37,8 +37,8 @@ USER: Final = "topology.submitter.user"
 _FIXED: Final = {
     "storm.id": "it is given once",
     "topology.name": "a topology keeps its name",
-    PRINCIPAL: "whoever has submitted a topology, it is his",
-    USER: "whoever has submitted a topology, it is his",
+    PRINCIPAL: "a topology stays with its submitter",
+    USER: "a topology stays with its submitter",
     **dict.fromkeys(
         (
             *(checkpoints.DIR, checkpoints.FROM, checkpoints.QUERIES),
