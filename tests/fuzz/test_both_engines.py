@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from fuzz.mutations import EXAMPLES, payloads
 from stormkeeper.pacemaker.server.client_session import ClientSessions, Policy
 from stormkeeper.pacemaker.server.pulse_store import PulseStore
-from stormkeeper.pacemaker.server.request_handler import RequestHandler, ServerStatus
+from stormkeeper.pacemaker.server.request_handler import RequestHandler, ServerDescription
 from stormkeeper.pacemaker.server.server_status import EventCounts
 from stormkeeper.pacemaker.server.store_limits import StoreLimits
 from stormkeeper.pacemaker.wire import (
@@ -158,7 +158,7 @@ class Talk:
         self._rig = Rig(name, lambda: sessions.open("client", 1), max_size=max_size)
         limits = StoreLimits(store_bytes=store_bytes)
         store = PulseStore(self._rig.index, "instance", lambda: self._rig.now, limits)
-        status = ServerStatus("instance", 1, 1, "0", 0, 0, 0, 0)
+        status = ServerDescription("instance", 1, 1, "0", 0, 0, 0, 0)
         self._events = EventCounts()
         handler = RequestHandler(store, lambda: status, max_size=max_size)
         sessions = ClientSessions(handler, Policy(), self._events, lambda: self._rig.now)

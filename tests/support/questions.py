@@ -3,7 +3,7 @@
 from stormkeeper.errors import UnsupportedExtensionError
 from stormkeeper.pacemaker.server.pulse_index import PulseIndex
 from stormkeeper.pacemaker.server.pulse_store import PulseStore
-from stormkeeper.pacemaker.server.request_handler import RequestHandler, ServerStatus
+from stormkeeper.pacemaker.server.request_handler import RequestHandler, ServerDescription
 from stormkeeper.pacemaker.wire import Message, decode, encode
 from support.scripted_pacemaker import answered
 
@@ -41,7 +41,7 @@ class Ours:
         return decode(RequestHandler(self.store, self._status).answer(encode(message)[4:])[4:])
 
     def _status(self):
-        return ServerStatus(self.store.instance, 1, 1, "", self.store.revision, 0, 0, 1)
+        return ServerDescription(self.store.instance, 1, 1, "", self.store.revision, 0, 0, 1)
 
 
 class Java:

@@ -4,7 +4,7 @@ from stormkeeper.errors import AuthenticationError
 from stormkeeper.pacemaker.server.client_session import ClientSessions, Policy
 from stormkeeper.pacemaker.server.pulse_index import PulseIndex
 from stormkeeper.pacemaker.server.pulse_store import PulseStore
-from stormkeeper.pacemaker.server.request_handler import RequestHandler, ServerStatus
+from stormkeeper.pacemaker.server.request_handler import RequestHandler, ServerDescription
 from stormkeeper.pacemaker.server.server_status import EventCounts
 from stormkeeper.pacemaker.wire import Message, PacemakerFrameSplitter, decode, encode
 from stormkeeper.pacemaker.wire.message_codec import Control, control_frame, token_frame
@@ -61,7 +61,7 @@ def new_sessions(policy=None, index=None, **limits):
     clock = Clock()
     store = PulseStore(PulseIndex() if index is None else index, "instance", clock)
     handler = RequestHandler(
-        store, lambda: ServerStatus("instance", 1, 1, "0", 0, 0, 0, 0), **limits
+        store, lambda: ServerDescription("instance", 1, 1, "0", 0, 0, 0, 0), **limits
     )
     return ClientSessions(handler, policy or Policy(), EventCounts(), clock), store, clock
 

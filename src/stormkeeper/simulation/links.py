@@ -17,7 +17,7 @@ from stormkeeper.conf import Address
 from stormkeeper.errors import ProtocolError, RemoteProtocolError
 from stormkeeper.pacemaker.client.pacemaker_client import TRY_TIMEOUT, make_backoff
 from stormkeeper.pacemaker.client.pool import WRITE_DEADLINE
-from stormkeeper.pacemaker.client.pool_writes import Placement
+from stormkeeper.pacemaker.client.pool_writes import WriterPlacement
 from stormkeeper.pacemaker.wire import MessageType, PacemakerFrameSplitter, decode
 from stormkeeper.pacemaker.wire.message_codec import encode_acknowledgement, encode_pulse_around
 from stormkeeper.simulation.model import SimulatedBeat
@@ -44,7 +44,7 @@ class Link:
         self.clock = clock
         self.failed = failed
         self._taken = taken
-        self._placement = Placement(servers, random)
+        self._placement = WriterPlacement(servers, random)
         self._backoff = make_backoff(random)
         self._wire: _Wire | None = None
         #: Former connections with outstanding answers.
@@ -84,7 +84,7 @@ class Link:
                 server = order[self._failures % len(order)]
                 self._connecting = asyncio.ensure_future(self._connect(server))
             return
-        home = self._placement.look_due(now)
+        home = self._placement.pop_due_check(now)
         if home is not None and self._looking is None:
             self._looking = asyncio.ensure_future(self._go_home(home))
 
@@ -121,7 +121,7 @@ class Link:
             return
         finally:
             self._looking = None
-        self._placement.answered(self.clock())
+        self._placement.return_home(self.clock())
         if self._wire is not None:
             self._left.add(self._wire)
             self._wire.leave()
@@ -145,7 +145,7 @@ class Link:
         if self._failures and wire is self._wire:
             self._failures = 0
             self._backoff.reset()
-            self._placement.took(wire.address, self._placement.current, self.clock())
+            self._placement.record_taken(wire.address, self._placement.current, self.clock())
         self._taken(beat, wire.server)
 
     def lost(self, wire: _Wire, beats: list[SimulatedBeat], reason: str) -> None:

@@ -7,7 +7,7 @@ from statistics import mean
 import pytest
 
 from stormkeeper.conf import Address
-from stormkeeper.pacemaker.client.pool_writes import LOOK_SECS, Placement
+from stormkeeper.pacemaker.client.pool_writes import LOOK_SECS, WriterPlacement
 
 A, B, C = SERVERS = [Address(name, 6699) for name in "abc"]
 
@@ -21,11 +21,11 @@ class Middle(Random):
 
 @pytest.fixture
 def placement():
-    return Placement(SERVERS, Middle(1), home=A)
+    return WriterPlacement(SERVERS, Middle(1), home=A)
 
 
 def test_home_and_the_order_of_the_others_are_drawn():
-    orders = Counter(tuple(Placement(SERVERS, Random(seed)).order()) for seed in range(600))
+    orders = Counter(tuple(WriterPlacement(SERVERS, Random(seed)).order()) for seed in range(600))
     assert len(orders) == 6
     assert min(orders.values()) > 60
 
@@ -33,49 +33,49 @@ def test_home_and_the_order_of_the_others_are_drawn():
 def test_writes_stay_with_who_took_them(placement):
     (first, *others) = placement.order()
     assert first == A
-    assert placement.took(others[0], A, 0.0)
+    assert placement.record_taken(others[0], A, 0.0)
     assert placement.current == others[0]
     assert placement.order() == [others[0], others[1], A]
-    assert placement.took(others[1], others[0], 1.0)
+    assert placement.record_taken(others[1], others[0], 1.0)
     assert placement.order() == [others[1], A, others[0]]
-    assert placement.took(A, others[1], 2.0)
+    assert placement.record_taken(A, others[1], 2.0)
     assert placement.current == A
 
 
 def test_a_thread_that_is_late_moves_nobody(placement):
-    assert placement.took(B, A, 0.0)
-    assert not placement.took(C, A, 0.1)
-    assert not placement.took(B, B, 0.1)
+    assert placement.record_taken(B, A, 0.0)
+    assert not placement.record_taken(C, A, 0.1)
+    assert not placement.record_taken(B, B, 0.1)
     assert placement.current == B
 
 
 def test_writer_returns_home_when_it_answers(placement):
-    assert placement.look_due(1000.0) is None, "nobody is away"
-    placement.took(B, A, 1000.0)
-    assert placement.look_due(1000.0 + 0.9 * LOOK_SECS) is None
-    assert placement.look_due(1000.0 + LOOK_SECS) == A
-    assert placement.look_due(1000.0 + LOOK_SECS) is None
-    assert placement.look_due(1000.0 + 2 * LOOK_SECS) == A
-    assert placement.answered(1031.0) == B
+    assert placement.pop_due_check(1000.0) is None, "nobody is away"
+    placement.record_taken(B, A, 1000.0)
+    assert placement.pop_due_check(1000.0 + 0.9 * LOOK_SECS) is None
+    assert placement.pop_due_check(1000.0 + LOOK_SECS) == A
+    assert placement.pop_due_check(1000.0 + LOOK_SECS) is None
+    assert placement.pop_due_check(1000.0 + 2 * LOOK_SECS) == A
+    assert placement.return_home(1031.0) == B
     assert placement.current == A
-    assert placement.answered(1032.0) is None
-    assert placement.look_due(9999.0) is None
+    assert placement.return_home(1032.0) is None
+    assert placement.pop_due_check(9999.0) is None
 
 
 def test_unstable_home_is_checked_less_often(placement):
     now, waits = 0.0, []
     for _ in range(7):
-        placement.took(B, A, now)
+        placement.record_taken(B, A, now)
         began = now
-        while placement.look_due(now) is None:
+        while placement.pop_due_check(now) is None:
             now += 1.0
         waits.append(now - began)
-        placement.answered(now)
+        placement.return_home(now)
         now += 1.0
     assert waits == [LOOK_SECS * factor for factor in (1, 2, 4, 8, 16, 16, 16)]
     now += 10 * LOOK_SECS
-    placement.took(B, A, now)
-    assert placement.look_due(now + LOOK_SECS) == A, "it was well for long"
+    placement.record_taken(B, A, now)
+    assert placement.pop_due_check(now + LOOK_SECS) == A, "it was well for long"
 
 
 # --- a cluster ------------------------------------------------------------------------------------
@@ -88,7 +88,9 @@ class Cluster:
 
     def __init__(self, writers, seed):
         random = Random(seed)
-        self.placements = [Placement(SERVERS, Random(random.random())) for _ in range(writers)]
+        self.placements = [
+            WriterPlacement(SERVERS, Random(random.random())) for _ in range(writers)
+        ]
         self.beats = sorted((random.uniform(0.0, PERIOD), n) for n in range(writers))
         self.now = 0.0
         self.down = set()
@@ -106,12 +108,12 @@ class Cluster:
 
     def beat(self, placement, now):
         before = placement.current
-        home = placement.look_due(now)
+        home = placement.pop_due_check(now)
         if home is not None and home not in self.down:
-            placement.answered(now)
+            placement.return_home(now)
         for server in placement.order():
             if server not in self.down:
-                placement.took(server, placement.current, now)
+                placement.record_taken(server, placement.current, now)
                 break
         if placement.current != before:
             self.arrivals[placement.current, int(now)] += 1

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from stormkeeper.pacemaker.server.client_session import ClientSessions, Policy
 from stormkeeper.pacemaker.server.pulse_store import PulseStore
-from stormkeeper.pacemaker.server.request_handler import RequestHandler, ServerStatus
+from stormkeeper.pacemaker.server.request_handler import RequestHandler, ServerDescription
 from stormkeeper.pacemaker.server.server_status import EventCounts
 from stormkeeper.pacemaker.server.store_limits import StoreLimits
 from stormkeeper.pacemaker.wire import (
@@ -101,7 +101,7 @@ async def converse(name, stream, sizes, limits):
     clock = [5.0]
     rig = Rig(name, lambda: sessions.open("client", 1), max_size=MAX_SIZE)
     store = PulseStore(rig.index, "instance", lambda: clock[0], limits)
-    describe = ServerStatus("instance", 1, 1, "0", 0, 0, 0, 0)
+    describe = ServerDescription("instance", 1, 1, "0", 0, 0, 0, 0)
     events = EventCounts()
     handler = RequestHandler(store, lambda: describe, max_size=MAX_SIZE)
     sessions = ClientSessions(handler, Policy(), events, lambda: clock[0])

@@ -59,7 +59,7 @@ def test_lost_pulse_shortens_horizon_but_not_expiry():
     time = Clock()
     horizon = Horizon(time)
     time.now += 100
-    horizon.lost()
+    horizon.record_loss()
     time.now += 5
     assert horizon.vouched(600) == 5
     assert horizon.seconds() == 105
@@ -69,9 +69,9 @@ def test_longer_ttl_does_not_extend_the_horizon_backwards():
     time = Clock()
     horizon = Horizon(time)
     time.now += 100
-    horizon.dropped(30)
+    horizon.record_dropped(30)
     assert horizon.vouched(0) == 30
     time.now += 5
     assert horizon.vouched(600) == 35
-    horizon.dropped(600)
+    horizon.record_dropped(600)
     assert horizon.vouched(0) == 35

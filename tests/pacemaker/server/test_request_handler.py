@@ -8,7 +8,7 @@ from stormkeeper.pacemaker.server.pulse_store import PulseStore
 from stormkeeper.pacemaker.server.request_handler import (
     RequestHandler,
     RequestRefusedError,
-    ServerStatus,
+    ServerDescription,
 )
 from stormkeeper.pacemaker.server.store_limits import StoreLimits
 from stormkeeper.pacemaker.wire import (
@@ -26,7 +26,7 @@ from stormkeeper.thrift.pacemaker import ServerInfo
 from stormkeeper.thrift.serialization import deserialize
 from support.messages import field, golden_frames, rows_of, string
 
-STATUS = ServerStatus("instance", 1, 2, "0.1.0", 3, 4, 5, 6)
+STATUS = ServerDescription("instance", 1, 2, "0.1.0", 3, 4, 5, 6)
 
 
 class Desk:

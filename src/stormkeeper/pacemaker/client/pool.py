@@ -43,7 +43,12 @@ from stormkeeper.pacemaker.client.pool_reads import (
     stopwatch,
     without_values,
 )
-from stormkeeper.pacemaker.client.pool_writes import LOOK_SECS, DeleteRepair, Placement, PulseWriter
+from stormkeeper.pacemaker.client.pool_writes import (
+    LOOK_SECS,
+    DeleteRepair,
+    PulseWriter,
+    WriterPlacement,
+)
 from stormkeeper.pacemaker.client.server_reads import (
     Heartbeat,
     Question,
@@ -91,7 +96,7 @@ class PacemakerPool:
     write_deadline
         Seconds after which a write fails.
     write_to
-        The home of writes (see `Placement`); None for a random one.
+        The home of writes (see `WriterPlacement`); None for a random one.
     look_secs
         Seconds, on average, between checks whether the home is back.
     random
@@ -141,7 +146,7 @@ class PacemakerPool:
         self._repair = DeleteRepair(self._clients, name=f"{name} repair")
         self._writer = PulseWriter(
             self._clients,
-            Placement(addresses, random, home=write_to, look_secs=look_secs),
+            WriterPlacement(addresses, random, home=write_to, look_secs=look_secs),
             self._repair,
             deadline=write_deadline,
             retries=retries,

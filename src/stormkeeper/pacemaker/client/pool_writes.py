@@ -247,10 +247,10 @@ MOST_PATIENCE: Final = 16.0
 _SOON: Final = 4.0
 
 #: Checks whether a server accepts writes: needs the same permission as a pulse and stores nothing.
-_LOOK: Final = Message(MessageType.CREATE_PATH, path="/")
+_CHECK: Final = Message(MessageType.CREATE_PATH, path="/")
 
 
-class Placement:
+class WriterPlacement:
     """Chooses the server of a writer, by default with a random home; no I/O, not thread-safe."""
 
     def __init__(
@@ -269,7 +269,7 @@ class Placement:
         self._random = random
         self._look_secs = look_secs
         self._patience = 1.0
-        self._look_at = float("inf")
+        self._check_at = float("inf")
         self._returned_at = float("-inf")
         self.current = self.home
 
@@ -283,7 +283,7 @@ class Placement:
         first = self._order.index(self.current)
         return self._order[first:] + self._order[:first]
 
-    def took(self, server: Address, instead_of: Address, now: float) -> bool:
+    def record_taken(self, server: Address, instead_of: Address, now: float) -> bool:
         """Record that `server` took a pulse first offered to `instead_of`.
 
         Returns whether the current server changed.
@@ -294,17 +294,17 @@ class Placement:
         if instead_of == self.home:
             soon = now < self._returned_at + _SOON * self._look_secs
             self._patience = min(2.0 * self._patience, MOST_PATIENCE) if soon else 1.0
-            self._plan_look(now)
+            self._plan_check(now)
         return True
 
-    def look_due(self, now: float) -> Address | None:
+    def pop_due_check(self, now: float) -> Address | None:
         """Return the home if a check is due, and plan the next check; else None."""
-        if self.current == self.home or now < self._look_at:
+        if self.current == self.home or now < self._check_at:
             return None
-        self._plan_look(now)
+        self._plan_check(now)
         return self.home
 
-    def answered(self, now: float) -> Address | None:
+    def return_home(self, now: float) -> Address | None:
         """Return to the home, which answered; return the server that was left, if any."""
         if self.current == self.home:
             return None
@@ -312,8 +312,8 @@ class Placement:
         self._returned_at = now
         return left
 
-    def _plan_look(self, now: float) -> None:
-        self._look_at = now + self._patience * self._look_secs * self._random.uniform(0.5, 1.5)
+    def _plan_check(self, now: float) -> None:
+        self._check_at = now + self._patience * self._look_secs * self._random.uniform(0.5, 1.5)
 
 
 class PulseWriter:
@@ -322,7 +322,7 @@ class PulseWriter:
     def __init__(
         self,
         clients: Mapping[Address, PacemakerClient],
-        placement: Placement,
+        placement: WriterPlacement,
         repair: DeleteRepair,
         *,
         deadline: float,
@@ -354,13 +354,13 @@ class PulseWriter:
         message = Message(MessageType.SEND_PULSE, pulse=Pulse(path, details))
         started = self._clock()
         end = started + self._deadline
-        self._look(started)
+        self._check_home(started)
         begun_with = self._placement.current
         failed: dict[Address, StormkeeperError] = {}
         refused: dict[Address, NotAuthorizedError] = {}
         tries: Counter[Address] = Counter()
         while tries.total() <= self._retries:
-            address = self._next(refused, tries)
+            address = self._choose(refused, tries)
             if address is None or (refused and address in failed):
                 break  # no server is left that might take it
             client = self._clients[address]
@@ -382,7 +382,7 @@ class PulseWriter:
             except (PacemakerUnavailableError, RemoteProtocolError) as error:
                 failed[address] = error
             else:
-                self._stay_with(address, begun_with, {**failed, **refused})
+                self._keep_server(address, begun_with, {**failed, **refused})
                 return
         if refused:
             raise next(iter(refused.values()))
@@ -396,7 +396,7 @@ class PulseWriter:
             f" {self._clock() - started:.1f} s: {reasons}"
         )
 
-    def _next(self, refused: Mapping[Address, object], tries: Counter[Address]) -> Address | None:
+    def _choose(self, refused: Mapping[Address, object], tries: Counter[Address]) -> Address | None:
         """Choose the server with the shortest back-off, then with the fewest tries of this pulse.
 
         The fewest tries, as each try of a server that hangs is long. Then the order decides.
@@ -410,36 +410,36 @@ class PulseWriter:
         }
         return min(ranks, key=ranks.__getitem__, default=None)
 
-    def _stay_with(
+    def _keep_server(
         self, server: Address, begun_with: Address, errors: Mapping[Address, StormkeeperError]
     ) -> None:
         with self._lock:
-            if not self._placement.took(server, begun_with, self._clock()):
+            if not self._placement.record_taken(server, begun_with, self._clock()):
                 return
         reason = errors.get(begun_with) or self._clients[begun_with].last_failure
         log.warning("Pulses go to %s now, not to %s: %s", server, begun_with, reason)
 
-    def _look(self, now: float) -> None:
+    def _check_home(self, now: float) -> None:
         """Check whether the home is back, if due, without waiting for the answer."""
         with self._lock:
-            home = self._placement.look_due(now)
+            home = self._placement.pop_due_check(now)
             left, self._left = self._left, None
         if left is not None:
             self._clients[left].rest()
         if home is None or self._clients[home].retry_in():
             return
         try:
-            future = self._clients[home].submit(_LOOK)
+            future = self._clients[home].submit(_CHECK)
         except PacemakerUnavailableError:
             return  # closed, or no thread is available now
-        future.add_done_callback(self._looked)
+        future.add_done_callback(self._on_home_checked)
 
-    def _looked(self, future: Future[Message]) -> None:
+    def _on_home_checked(self, future: Future[Message]) -> None:
         # Runs in the client's thread, which must not wait.
         if future.exception() is not None:
             return
         with self._lock:
-            left = self._placement.answered(self._clock())
+            left = self._placement.return_home(self._clock())
             home = self._placement.home
             self._left = left or self._left
         if left is not None:

@@ -131,7 +131,7 @@ def copy_of(path: str, server: Address, elapsed: Callable[[], float]) -> Questio
         details = answer.pulse.details if answer.pulse else None
         return None if details is None else _java_copy(server, details)
     found: dict[str, Heartbeat] = {}
-    _take_up(_changes_of(answer), found, server, elapsed(), values=True)
+    _add_page(_changes_of(answer), found, server, elapsed(), values=True)
     return found.get(path)
 
 
@@ -193,11 +193,11 @@ def _scan(
     found: dict[str, Heartbeat] = {}
     who = Message(MessageType.GET_PULSE, path=RESERVED_PATH)
     after, instance, more = 0, None, True
-    take_up: Callable[[], None] = partial(found.update, ())  # no page yet
+    add_page: Callable[[], None] = partial(found.update, ())  # no page yet
     while more:
         request = ChangesRequest(path, after, 0, instance, values)
         asked = Message(MessageType.CHANGES, changes_request=request)
-        answer, *rest = yield Round([asked] if after else [asked, who], take_up)
+        answer, *rest = yield Round([asked] if after else [asked, who], add_page)
         page = _changes_of(answer)
         if page.more and not page.reset and page.next <= after:
             raise RemoteProtocolError(
@@ -205,12 +205,12 @@ def _scan(
             )
         if page.reset:
             found.clear()  # the server was restarted and began again
-        take_up = partial(_take_up, page, found, server, elapsed(), values=values)
+        add_page = partial(_add_page, page, found, server, elapsed(), values=values)
         after, instance, more = page.next, page.instance, page.more
     if rest:
-        take_up()
+        add_page()
     else:
-        rest = yield Round([who], take_up)
+        rest = yield Round([who], add_page)
     return ServerContents(found, server_info_of(server, rest[0].pulse))
 
 
@@ -220,7 +220,7 @@ def _changes_of(answer: Message) -> Changes:
     return answer.changes
 
 
-def _take_up(
+def _add_page(
     page: Changes, found: dict[str, Heartbeat], server: Address, elapsed: float, *, values: bool
 ) -> None:
     paths, revisions, ages_ms, sizes, details = page.columns

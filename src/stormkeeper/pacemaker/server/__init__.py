@@ -1,6 +1,7 @@
 """The Pacemaker daemon.
 
-Every request passes `channels` (bytes to frames), `client_session` (may this client do this?),
-`request_handler` (is the request within the limits of `store_limits`?) and `pulse_store`. A new
-limit on size or path belongs to `store_limits`, a new rule by client to `client_session`.
+A request passes `channels` (bytes to frames), `client_session` (permissions of the client),
+`request_handler` (limits of `store_limits`) and `pulse_store`. The compiled engine overwrites and
+reads existing pulses for clients with both permissions in one step. A new limit on sizes or paths
+belongs to `store_limits`, a new rule by client or address to `client_session`.
 """

@@ -27,7 +27,7 @@ from stormkeeper.pacemaker.server.channels import RESET_BY_CLIENT, Channels
 from stormkeeper.pacemaker.server.client_session import ClientSession, ClientSessions, Policy
 from stormkeeper.pacemaker.server.pulse_index import PulseIndex
 from stormkeeper.pacemaker.server.pulse_store import PulseStore
-from stormkeeper.pacemaker.server.request_handler import RequestHandler, ServerStatus
+from stormkeeper.pacemaker.server.request_handler import RequestHandler, ServerDescription
 from stormkeeper.pacemaker.server.server_status import (
     EventCounts,
     Horizon,
@@ -370,7 +370,7 @@ class PacemakerServer:
         # Nothing below fails.
         kept = self.conf["pacemaker.pulse.ttl.secs"]
         if kept and not 0 < conf["pacemaker.pulse.ttl.secs"] <= kept:
-            self.horizon.dropped(kept)
+            self.horizon.record_dropped(kept)
         if policy.fingerprint != self.sessions.policy.fingerprint:
             changes.append("users and passwords")
         if policy.keytab != self.sessions.policy.keytab:
@@ -458,7 +458,7 @@ class PacemakerServer:
         lost_pulses = self.events.lost_pulses()
         if lost_pulses != self._lost_pulses:
             self._lost_pulses = lost_pulses
-            self.horizon.lost()
+            self.horizon.record_loss()
 
     def vouched(self) -> float:
         """Return the seconds for which a path without a pulse has been silent at least."""
@@ -466,8 +466,8 @@ class PacemakerServer:
         self.observe()
         return self.horizon.vouched(self.conf["pacemaker.pulse.ttl.secs"])
 
-    def _status(self) -> ServerStatus:
-        return ServerStatus(
+    def _status(self) -> ServerDescription:
+        return ServerDescription(
             instance=self.store.instance,
             uptime_ms=int((clock() - self.started) * 1000),
             horizon_ms=int(self.vouched() * 1000),

@@ -35,7 +35,7 @@ from stormkeeper.pacemaker.wire.message_codec import (
 )
 from stormkeeper.pacemaker.wire.messages import SIZES
 
-#: Extensions of this server, listed in `ServerStatus`.
+#: Extensions of this server, listed in `ServerDescription`.
 EXTENSIONS: Final = ("changes", "held", "deleted", SIZES)
 
 _RESERVED: Final = RESERVED_PATH.encode()
@@ -63,7 +63,7 @@ class RequestRefusedError(NotAuthorizedError):
         self.answer = answer
 
 
-class ServerStatus(NamedTuple):
+class ServerDescription(NamedTuple):
     """A server's description of itself, the value of the reserved path.
 
     For `horizon_ms` milliseconds the server has received and kept every pulse: a path without a
@@ -109,7 +109,7 @@ class RequestHandler:
     def __init__(
         self,
         store: PulseStore,
-        describe: Callable[[], ServerStatus],
+        describe: Callable[[], ServerDescription],
         *,
         max_size: int = DEFAULT_MAX_SIZE,
     ) -> None:

@@ -175,11 +175,11 @@ class Horizon:
         """Begin anew after a time without service."""
         self._began = self._observed = self._clock()
 
-    def lost(self) -> None:
+    def record_loss(self) -> None:
         """Record that a pulse may have been lost."""
         self._took_all = self._clock()
 
-    def dropped(self, kept: float) -> None:
+    def record_dropped(self, kept: float) -> None:
         """Record that pulses older than `kept` seconds were dropped until now."""
         self._took_all = max(self._took_all, self._clock() - kept)
 
