@@ -57,9 +57,6 @@ def plan(
 
     A group has `fan_in` files of one level, or fewer if the next one would exceed `MAX_ROWS`,
     `MAX_BYTES`, or an eighth of the retention in time or bytes.
-
-    So a log has at most ``fan_in - 1`` unmerged files per level, and of larger ones two per limit
-    that its rows, bytes or hours contain.
     """
     levels: dict[int, list[DataFile]] = {}
     for file in files:

@@ -64,21 +64,11 @@ def newest(
     component: str | None = None,
     window: str | None = None,
 ) -> list[dict[str, Any]]:
-    """Return the newest reading of a topology's components, per component and window.
+    """Return the newest reading of a topology's components: rows of ``component_stats``.
 
-    Parameters
-    ----------
-    database
-        The tables.
-    topology
-        A name or an id. By name, the last submitted one that was read.
-    component, window
-        Only this component; only this window (``600``, ``10800``, ``86400`` or ``:all-time``).
-
-    Returns
-    -------
-    list
-        Rows of ``component_stats``, by component and length of window; unnamed components first.
+    By name, the topology is the last submitted one that was read. `window` is ``600``, ``10800``,
+    ``86400`` or ``:all-time``. Rows are sorted by component and length of window; unnamed
+    components come first.
     """
     only, values = "", []
     for column, given in (("component", component), ("window", window)):
@@ -122,28 +112,12 @@ def totals(database: HistoryDatabase, storm_id: str) -> list[dict[str, Any]]:
 def executors(
     database: HistoryDatabase, storm_id: str, component: str, window: str, expected: int
 ) -> list[dict[str, Any]]:
-    """Return the newest figures of each executor of a component.
+    """Return the newest figures of each executor of a component, by tasks.
 
-    Parameters
-    ----------
-    database
-        The tables.
-    storm_id
-        The topology's id.
-    component
-        Its name.
-    window
-        ``600``, ``10800``, ``86400`` or ``:all-time``.
-    expected
-        Number of executors. If the newest reading has fewer, as some workers sent nothing new,
-        earlier ones are used, too.
-
-    Returns
-    -------
-    list
-        One object per executor, by tasks: its slot, time of reading, counts on all streams (without
-        Storm's own in ``emitted`` and ``transferred``), averages, and ``capacity``: the busy share
-        of the last ten minutes. Executors silent for ten minutes are left out.
+    Counts are those on all streams (without Storm's own in ``emitted`` and ``transferred``);
+    ``capacity`` is the busy share of the last ten minutes. If the newest reading has fewer than
+    `expected` executors, as some workers sent nothing new, earlier ones are used, too; executors
+    silent for ten minutes are left out.
     """
     found: list[dict[str, Any]] = []
     latest = database.latest("executor_stats")
@@ -204,30 +178,15 @@ def course(
     component: str | None = None,
     rollup: str | None = None,
 ) -> list[dict[str, Any]]:
-    """Return the figures of a topology or a component in each bucket of a time.
+    """Return the figures of a topology or a component in each bucket of a time, oldest first.
 
-    Parameters
-    ----------
-    database
-        The tables.
-    topology
-        A name or an id. By name, all topologies of that name are added up.
-    since, until
-        Buckets that begin from `since` to before `until`.
-    component
-        Only this one. Without, ``acked``, ``failed`` and ``complete_ms_avg`` are those of spouts,
-        as Storm has them for a topology; other counts are of all components, averages are weighed,
-        and ``capacity`` is the largest. A worker counts with each of its components, so
-        ``restarts`` and ``skipped`` are those of the component with the most.
-    rollup
-        ``rollup_1m``, ``rollup_10m`` or ``rollup_60m``; None: by `rollup_for`.
-
-    Returns
-    -------
-    list
-        One object per bucket, oldest first; None for missing counts and for averages of nothing. If
-        ``interval_secs``, the longest time between two readings, exceeds the bucket, counts include
-        earlier time.
+    By name, all topologies of that name are added up. Buckets begin from `since` to before `until`.
+    Without `component`, ``acked``, ``failed`` and ``complete_ms_avg`` are those of spouts, as in
+    Storm; other counts are of all components, averages are weighed, and ``capacity`` is the
+    largest. A worker counts with each of its components, so ``restarts`` and ``skipped`` are those
+    of the component with the most. `rollup` defaults to `rollup_for` the time. Missing counts and
+    averages of nothing are None. If ``interval_secs``, the longest time between two readings,
+    exceeds the bucket, counts include earlier time.
     """
     name = rollup or rollup_for(until - since)
     of_workers = "max" if component is None else "sum"
@@ -292,22 +251,8 @@ def _finite(average: str, weight: str) -> str:
 class Reading:
     """The newest reading of a topology or a component.
 
-    Attributes
-    ----------
-    storm_id
-        The topology's id.
-    read_at
-        When it was read.
-    newest_at
-        When any topology was last read.
-    interval_secs
-        How often the pipeline reads.
-    totals
-        Rows of ``topology_stats``, per window.
-    components
-        Rows of ``component_stats``, per component and window.
-    executors
-        The component's `executors`; None for a topology.
+    `newest_at` is when any topology was last read. `totals` are rows of ``topology_stats``,
+    `components` of ``component_stats``; `executors` is None for a topology.
     """
 
     storm_id: str

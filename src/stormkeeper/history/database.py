@@ -268,8 +268,6 @@ def named(rows: str, components: str, columns: Sequence[str]) -> str:
     Executors of a component become one row again: counts are added, averages are weighed by their
     counts, a capacity is the largest. Two executors may share a worker, so the number of workers is
     unknown, and restarts, readings and skipped ones are those of the executor with the most.
-
-    `rows` and `components` are tables for FROM; `columns` are those of `rows`.
     """
     whole = f"SELECT r.* FROM {rows} r ANTI JOIN {components} n ON n.storm_id = r.storm_id"
     first, last = (

@@ -29,24 +29,11 @@ def events(
     until: datetime | None = None,
     limit: int = 1000,
 ) -> list[dict[str, Any]]:
-    """Return the events of a node's or topology's workers, oldest first.
+    """Return the events of a node's or topology's workers, oldest first: rows of ``worker_events``.
 
-    Parameters
-    ----------
-    database
-        The tables.
-    subject
-        A node or its host, or a topology's name or id: the first of these with events.
-    since, until
-        Only events from `since` to before `until`.
-    limit
-        Most events; the newest.
-
-    Returns
-    -------
-    list
-        Rows of ``worker_events``. For a worker whose topology was killed, its silence since then is
-        one event, ``killed``.
+    `subject` is a node or its host, or a topology's name or id: the first of these with events.
+    `limit` keeps the newest. For a worker whose topology was killed, its silence since then is one
+    event, ``killed``.
     """
     tries = [of_topology(subject, is_id=is_id) for is_id in names_of(subject)]
     named = [node for node, host in hosts(database).items() if host == subject]

@@ -54,25 +54,9 @@ class Retention:
 class TableSpec:
     """A table's definition.
 
-    Parameters
-    ----------
-    name
-        Lower-case letters, digits and ``_``; also the name of its folder.
-    schema
-        Its columns, of the types in `TYPES`.
-    kind
-        ``current`` or ``log``.
-    time
-        The column with the time of a row, never null. Required for a log.
-    sort
-        Sort columns of the rows in a file; default: by time.
-    retention
-        Bounds of a log.
-
-    Raises
-    ------
-    TableError
-        The definition is invalid.
+    Its name has lower-case letters, digits and ``_``, and is also the name of its folder. The
+    `time` column is never null, and a log must have one. Rows of a file are sorted by `sort`, or by
+    time. Raises `TableError` if the definition is invalid.
     """
 
     name: str
@@ -237,19 +221,11 @@ class NewFile:
 
 
 def _repeating(spec: TableSpec) -> list[str]:
-    """Return the columns to write with a dictionary.
-
-    Names repeat. Counts and latencies hardly do, and are a fifth smaller without.
-    """
     kinds = (pa.string(), pa.binary())
     return [column.name for column in spec.schema if column.type in kinds]
 
 
 def _encoded(rows: pa.Table, names: Sequence[str]) -> pa.Table:
-    """Return rows with dictionaries in some columns, which are faster to write than values.
-
-    A group of rows writes the whole dictionary, so it should consist of few rows.
-    """
     for name in names:
         place = rows.column_names.index(name)
         rows = rows.set_column(place, name, rows[name].dictionary_encode())
@@ -267,20 +243,7 @@ def read(
 ) -> pa.Table:
     """Return the rows of files: null for columns that a file lacks, without dropped columns.
 
-    Parameters
-    ----------
-    folder
-        The folder of the tables.
-    files
-        The files to read.
-    schema
-        Columns of the table; texts may be dictionaries.
-    columns
-        Columns to return; None: all.
-    only
-        Filter of rows.
-    use_threads
-        Whether to use all cores.
+    `schema` has columns of the table, where texts may be dictionaries; `only` filters rows.
     """
     if not files:
         return schema.empty_table().select(list(columns or schema.names))

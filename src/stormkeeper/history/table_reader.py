@@ -102,21 +102,10 @@ class Tables:
         until: datetime | None = None,
         columns: Sequence[str] | None = None,
     ) -> pa.Table:
-        """Return the rows of a table, in no order.
+        """Return the rows of a table, in no order; columns that a file lacks are null.
 
-        Parameters
-        ----------
-        name
-            The table.
-        since, until
-            Only rows from `since` to before `until`, by the table's time; with time zones.
-        columns
-            Columns to return; None: all. Columns that a file lacks are null.
-
-        Raises
-        ------
-        TableError
-            There is no such table, or a file cannot be read.
+        Only rows from `since` to before `until`, by the table's time; both need a time zone. Raises
+        `TableError` if there is no such table, or a file cannot be read.
         """
         return self._read(name, self._files(name, since, until), since, until, columns)
 

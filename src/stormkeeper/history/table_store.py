@@ -57,22 +57,9 @@ _CLOSE_SECS: Final = 5.0
 class TableStore:
     """Writes the tables of a folder; a context manager.
 
-    Compaction and retention run beside it; commits put them into effect.
-
-    Parameters
-    ----------
-    folder
-        Made by the first commit if missing. A folder that replaces it later is refused.
-    specs
-        The tables. Other tables in the folder stay unchanged.
-    interval_secs
-        Time between commits, for the manifest.
-    keep_secs
-        How long a file stays after it left the manifest.
-    fan_in
-        Files of a log per merge.
-    clock, steady
-        The machine's clock in seconds since the epoch, and a monotonic clock.
+    Compaction and retention run beside it; commits put them into effect. A folder that replaces the
+    first one is refused, and tables other than `specs` stay unchanged. `keep_secs` is how long a
+    file stays after it left the manifest; `steady` is a monotonic clock.
     """
 
     def __init__(
@@ -163,22 +150,13 @@ class TableStore:
     def publish(self, origin: Origin, tables: Mapping[str, Rows]) -> int:
         """Publish the tables of a micro-batch atomically; returns the number of the commit.
 
-        Repeating the micro-batch of the newest commit changes nothing.
+        `tables` has all rows of a ``current`` table, new rows of a log; other tables stay.
+        Repeating the micro-batch of the newest commit changes nothing. Rows in several pieces are
+        made while being written; their errors are raised unchanged. Nothing is published after an
+        error.
 
-        Parameters
-        ----------
-        origin
-            The micro-batch.
-        tables
-            By name: all rows of a ``current`` table, new rows of a log. Other tables stay. Rows in
-            several pieces are made while being written; their errors are raised unchanged, and
-            nothing is published.
-
-        Raises
-        ------
-        TableError
-            The rows do not fit, another process writes the same tables, the folder is gone, or the
-            file system refuses. Nothing is published.
+        Raises `TableError` if the rows do not fit, another process writes the same tables, the
+        folder is gone, or the file system refuses.
         """
         return self.publish_in_parts(origin, [tables.items()])
 

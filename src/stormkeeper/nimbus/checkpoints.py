@@ -1,11 +1,9 @@
 """A topology's checkpoints: folder, machines, continuation by other topologies, removal; pure.
 
-A folder of checkpoints belongs to one topology at a time. A topology that continues from another
-uses the same folder: nothing is copied or moved, so nothing is read twice or lost. A worker of the
-earlier topology that still runs somewhere sees the later one's greater claims there, and stops.
-
-While a topology exists, its base names its checkpoints; afterwards a record of their own does. A
-base takes precedence over the record.
+A topology that continues from another uses the same folder: nothing is copied or moved, so nothing
+is read twice or lost. A worker of the earlier topology that still runs sees the later one's greater
+claims there, and stops. While a topology exists, its base names its checkpoints, and takes
+precedence over the record that does so afterwards.
 """
 
 from __future__ import annotations

@@ -1,13 +1,10 @@
 """Remains of removed topologies: leftovers in ZooKeeper, checkpoints, and ids in the history.
 
-A topology's workers may still write heartbeats, errors and back-pressure when it goes, so these are
-removed ``nimbus.topology.blobstore.deletion.delay.ms`` later, together with its code
-(`stormkeeper.blobs.sync`). Leftovers of interrupted submissions, such as credentials, go as well.
-
-Checkpoints are kept for a while; then the leader orders supervisors to remove them. Never removed
-are checkpoints that a topology may use: while a base is unreadable, nothing is removed. Nor is the
-wall clock trusted at once: a machine that starts with a clock far ahead would give up all
-checkpoints.
+A topology's workers may still write when it goes, so its leftovers are removed
+``nimbus.topology.blobstore.deletion.delay.ms`` later, together with its code. Checkpoints are kept
+for a while; then the leader orders supervisors to remove them. While a base is unreadable, no
+checkpoint is removed. Nor is the wall clock trusted at once: a machine that starts with a clock far
+ahead would give up all checkpoints.
 """
 
 from __future__ import annotations

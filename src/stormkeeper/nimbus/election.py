@@ -2,23 +2,18 @@
 
 The Nimbus whose lock is first in the queue of `stormkeeper.state.leader_lock` may lead. The rules:
 
-- **Every decision follows a look** at the whole queue. Whatever may have changed the queue (a
-  watch, a lost answer, a broken connection, a write of our own) causes another look; the answer to
-  a write is never relied on.
+- **Every decision follows a look** at the whole queue. A watch, a lost answer, a broken connection
+  or a write of our own causes another look; the answer to a write is never relied on.
 - **A Nimbus never queues behind itself.** It takes a lock only after a look without any of its
-  locks, while no other request is open. A lock whose answer was lost is adopted, or deleted if
-  unwanted; so is a lock of a former session.
-- **A look proves contact.** ZooKeeper heard of a look that began at `t` at `t` or later, so the
-  session lives until `t` plus its timeout, and the leader's lease is two thirds of that. A broken
-  connection ends the lease at once.
+  locks, while no other request is open. A lock whose answer was lost, or of a former session, is
+  adopted or deleted.
+- **A look proves contact.** A look that began at `t` means that the session lives until `t` plus
+  its timeout; the leader's lease is two thirds of that. A broken connection ends the lease at once.
 - **A Nimbus neither queues nor leads without the code** of every topology that some live Nimbus
-  has. It checks before it takes a lock, and again when the lock is first; if code is missing it
-  gives the lock back, fetches, and takes another. After three failed fetches it leads without that
-  code: the cluster must have a leader.
-- **A Nimbus that cannot write to its disk** neither queues nor leads while one that can is in the
-  queue.
+  has. It checks before it takes a lock and when the lock is first; to fetch code it gives the lock
+  back. After three failed fetches it leads without: the cluster must have a leader.
+- **A Nimbus that cannot write to its disk** leaves the lead to one in the queue that can.
 - **A leader checks again** when its code or disk changes.
-- **One request at a time** goes to the store, and one to the Nimbus; each has one answer.
 
 A leader's writes do not depend on this: each checks the lock in its transaction. The lease is for
 what a process does without writing.

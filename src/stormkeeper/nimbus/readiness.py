@@ -1,11 +1,8 @@
 """Conditions of leading: topologies of our own, complete code, and a writable disk.
 
-The list of topologies is ZooKeeper's, whatever is on the disk. A topology is Java's if its
-``StormBase`` has no ``leader_epoch``: our leaders write that field (1000) into every record, and
-Storm's drop it from records that they write again. So it shows who wrote the base last.
-
-A Nimbus whose disk takes no files says so in its record in ZooKeeper, so the Nimbuses know whether
-one that can write is in the queue.
+A topology is Java's if its ``StormBase`` has no ``leader_epoch``: our leaders write that field
+(1000) into every record, and Storm's drop it. A Nimbus whose disk takes no files says so in its
+record in ZooKeeper, so other Nimbuses know whether one that can write is in the queue.
 """
 
 import logging

@@ -1,12 +1,9 @@
 """A leader's round, pure: from the cluster as read, and the memory, to actions.
 
-A round reads once, decides once, then writes. The memory has what no record has: since when this
-Nimbus watches each worker, deadlines on its own clock, claims that may have been given, and texts.
-
-A deadline is written on the clock of the Nimbus that led then. Clocks differ, so its remaining time
-is kept between zero and the requested wait. A leader computes it once, when it first sees the
-deadline, and counts down on its own clock: a Nimbus whose clock is behind would otherwise find the
-whole wait left in each round.
+The memory has what no record has: since when this Nimbus watches each worker, deadlines on its own
+clock, claims that may have been given, and texts. A deadline is written on the clock of the Nimbus
+that led then, and clocks differ: so a leader computes the remaining time once, between zero and the
+requested wait, and counts down on its own clock.
 """
 
 from __future__ import annotations
@@ -46,20 +43,10 @@ _BEATS: Final = 3
 class Timeouts:
     """The configured times, in seconds.
 
-    Parameters
-    ----------
-    monitor
-        Longest time between two rounds.
-    launch
-        A worker's time until its first heartbeat.
-    limits
-        Ages at which a worker is late, and dead.
-    kept
-        How long leftovers of a removed topology are kept.
-    checkpoints
-        How long its checkpoints are kept; None: for ever.
-    supervisor
-        How long a supervisor must be missing to count as lost.
+    `launch` is a worker's time until its first heartbeat, `limits` the ages at which a worker is
+    late and dead, `kept` how long leftovers of a removed topology stay, `checkpoints` how long its
+    checkpoints stay (None: for ever), and `supervisor` how long a supervisor must be missing to
+    count as lost.
     """
 
     monitor: float

@@ -1,11 +1,9 @@
 """The leader's scheduling thread: reads the cluster, decides by `round`, and writes the actions.
 
 A round starts on a watch (a topology, an assignment or a supervisor comes or goes, or a supervisor
-reports a stopped worker), after a command, and by time: a kill or rebalance is due, a worker may be
-dead, or ``nimbus.monitor.freq.secs`` have passed. Changes during a round cause one more round.
-
-Every write is fenced. After a write with unknown outcome the next round reads behind a sync. No
-claim is given twice: the counter is kept before the first write, for the whole epoch.
+reports a stopped worker), after a command, and by time. Every write is fenced. After a write with
+unknown outcome the next round reads behind a sync. No claim is given twice: the counter is kept
+before the first write, for the whole epoch.
 """
 
 from __future__ import annotations

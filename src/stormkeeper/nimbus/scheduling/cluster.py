@@ -88,24 +88,16 @@ class Topology:
 
     Parameters
     ----------
-    workers
-        Most slots.
-    launched_at
-        When it was submitted: earlier topologies are served first.
     is_shared
         Whether every machine reaches its checkpoints. Else a query stays on its first machine.
     homes
         By query, the supervisor id of the machine that has its checkpoint.
     hosts
         Host names by supervisor id, also of supervisors that are gone.
-    ended
-        Queries that have ended for good.
     claimed
         Queries whose checkpoint a launch has claimed.
     released
         Launches that were released before `claimed` was read: these can claim nothing more.
-    previous
-        Its status before a rebalance.
     rebalanced_workers, rebalanced_memory_mb
         `workers` and `memory_mb` after the rebalance; None: unchanged.
     blocked

@@ -1,19 +1,17 @@
 """Placement: free slots and memory of the supervisors, and the order of topologies.
 
-Capacity is taken evenly: from the supervisor with the fewest workers of the topology, then from the
-least used one, by its share of slots or memory, whichever is greater; then by name, so that the
-same capacity is always filled in the same way.
+Slots come from the supervisor with the fewest workers of the topology, then from the least used
+one, by its share of slots or memory, whichever is greater; then by name.
 
-1. A topology whose workers were stopped for a rebalance first gets as many slots as it had: it was
-   running, and its own slots are free for that.
+1. A topology whose workers were stopped for a rebalance first gets as many slots as it had.
 2. Then slots go round: every topology with unplaced queries gets one slot before any gets a second.
    Among equals, topologies whose queries are all bound to machines come first, then those with
    fewer slots, then those submitted earlier.
 
-One slot is enough to place all queries of a topology; each further slot spreads them over one more
-worker. So a query that is still unplaced fits only if a running worker moves. Small workers may
-take the memory that a large one needs. Then a second attempt packs tightly, the largest first, and
-wins if it leaves fewer queries unplaced. (The optimum would take too long.)
+One slot places all queries of a topology; each further slot spreads them over one more worker. So a
+query that is still unplaced fits only if a running worker moves. Small workers may take the memory
+that a large one needs: then a second attempt packs tightly, the largest first, and wins if it
+leaves fewer queries unplaced. (The optimum would take too long.)
 """
 
 from __future__ import annotations

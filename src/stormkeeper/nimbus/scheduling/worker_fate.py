@@ -1,20 +1,18 @@
 """The fate of a topology's workers: which stay, and which queries need a new worker.
 
-- **A worker stays unless it is proven dead.** A late worker stays, and so does a worker of unknown
-  liveness: after a Pacemaker's restart, a change of leader or a network partition its pulses have
-  yet to return.
-- **A worker stays if its supervisor reports it running.** Only its pulses are lost; a hanging
-  worker is restarted by its supervisor.
+- **A worker stays unless it is proven dead.** Late or unknown is not dead: after a Pacemaker's
+  restart, a change of leader or a network partition pulses have yet to return.
+- **A worker stays if its supervisor reports it running.** A hanging worker is restarted by its
+  supervisor.
 - **A dead worker leaves a living supervisor** only after the supervisor had time to restart it, and
   only for another machine with room.
-- **A query whose checkpoint is on one machine stays there**, however long that machine is gone,
-  also when its topology continues from an earlier one.
+- **A query whose checkpoint is on one machine stays there**, however long that machine is gone.
 - **A checkpoint that no launch has claimed binds nothing.** A launch records a claim before it
   first claims a checkpoint, and only while it is not released. So a dead worker without a record is
   released first; if there is still none then, its queries may move.
 - **Storm's own supervisors run nothing of ours**, so their machines have no checkpoints.
-- **No query of a topology starts while a released worker of it may still run.** Either its
-  supervisor reports that it stopped, or the supervisor is gone and the worker is proven dead.
+- **No query starts while a released worker of its topology may still run.** Either the supervisor
+  reports that worker stopped, or the supervisor is gone and the worker is proven dead.
 - **A worker stays while one of its queries has not ended**: its queries cannot change without a
   restart.
 """

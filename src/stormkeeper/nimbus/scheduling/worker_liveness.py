@@ -1,14 +1,13 @@
 """The liveness of each launched worker, from heartbeats.
 
-The rules are those of `stormkeeper.heartbeats.liveness`, with two additions. A slot's pulses have
-the same path for each worker in it, so a pulse from before a launch says nothing about that launch;
-nor is a worker judged that was launched, or that this Nimbus watches, only since a moment ago.
+The rules are those of `stormkeeper.heartbeats.liveness`, with two additions. All workers of a slot
+share a path, so a pulse from before a launch says nothing about that launch, and a worker is not
+judged that was launched, or is watched, only since a moment ago.
 
 And a machine with a Pacemaker, a supervisor and workers may die as a whole. Then no server can
-vouch for the silence of workers that beat to that Pacemaker. But living workers would have moved to
-another Pacemaker, so a worker that is silent on all answering servers for long enough is dead once
-its supervisor is lost, too. While the supervisor is present the worker is unproven: this Nimbus
-alone may be cut off, and a dead worker is restarted by its supervisor.
+vouch for the silence of its workers. But living workers would have moved to another Pacemaker, so
+silence on all answering servers is death once the supervisor is lost, too. While the supervisor is
+present the worker is unproven: this Nimbus alone may be cut off.
 """
 
 from __future__ import annotations

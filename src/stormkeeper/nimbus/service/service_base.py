@@ -51,14 +51,9 @@ MOST: Final = 16
 class Submissions:
     """The topologies that are being submitted to this Nimbus. Safe for many threads.
 
-    Their code arrives before they exist, so the blob clean-up must spare it. Of two concurrent
-    submissions of one name the second is refused.
-
-    Parameters
-    ----------
-    threads
-        Threads of the service. Half of them stay free for other calls, among them those of the
-        Nimbuses that fetch the copies for which a submission waits.
+    Their code arrives before they exist, so the blob clean-up must spare it. Half of the service's
+    `threads` stay free for other calls, among them those of Nimbuses that fetch the copies for
+    which a submission waits.
     """
 
     def __init__(self, threads: int = 2 * MOST) -> None:

@@ -64,15 +64,9 @@ Value = TypeVar("Value")
 class SharedRead(Generic[Value]):
     """A read that concurrent callers share. Safe for many threads.
 
-    A caller never gets a read that began before its call, so it sees every earlier write. Calls
-    that come during a read wait for its end and share the next one, and also its error.
-
-    Parameters
-    ----------
-    read
-        The read; its result is shared and must not be changed.
-    patience_secs
-        How long a caller waits for other callers' reads before it reads by itself.
+    A caller never gets a read that began before its call. Calls that come during a read wait for
+    its end and share the next one, also its error; after `patience_secs` a caller reads by itself.
+    The result must not be changed.
     """
 
     def __init__(
