@@ -132,27 +132,27 @@ def storm_id_of(path: str) -> str | None:
 
 
 def assignment(storm_id: str) -> str:
-    """Return the path of a topology's assignment."""
+    """Path of a topology's assignment."""
     return _join(ASSIGNMENTS, storm_id)
 
 
 def storm(storm_id: str) -> str:
-    """Return the path of a topology's ``StormBase``."""
+    """Path of a topology's ``StormBase``."""
     return _join(STORMS, storm_id)
 
 
 def supervisor(supervisor_id: str) -> str:
-    """Return the path of a supervisor's registration."""
+    """Path of a supervisor's registration."""
     return _join(SUPERVISORS, supervisor_id)
 
 
 def workerbeats(storm_id: str) -> str:
-    """Return the path of a topology's heartbeats."""
+    """Path of a topology's heartbeats."""
     return _join(WORKERBEATS, storm_id)
 
 
 def workerbeat(storm_id: str, node: str, port: int) -> str:
-    """Return the path of a worker's heartbeat; `node` is the supervisor's id."""
+    """Path of a worker's heartbeat; `node` is the supervisor's id."""
     return _join(WORKERBEATS, storm_id, f"{node}-{port}")
 
 
@@ -194,7 +194,7 @@ def parse_workerbeat(path: str) -> WorkerId | None:
 
 
 def query_end(storm_id: str, query: str) -> str:
-    """Return the path of the record that a query ended by itself; no slot has such a name."""
+    """Path of the record that a query ended by itself; no slot has such a name."""
     return _join(WORKERBEATS, storm_id, _encode(query) + _ENDED)
 
 
@@ -204,7 +204,7 @@ def parse_query_end(name: str) -> str | None:
 
 
 def query_claim(storm_id: str, query: str) -> str:
-    """Return the path of a launch's claim of a query's checkpoint."""
+    """Path of a launch's claim of a query's checkpoint."""
     return _join(WORKERBEATS, storm_id, _encode(query) + _CLAIMED)
 
 
@@ -214,17 +214,17 @@ def parse_query_claim(name: str) -> str | None:
 
 
 def component_errors(storm_id: str, component: str) -> str:
-    """Return the path of a component's newest errors, sequential nodes ``e…``."""
+    """Path of a component's newest errors, sequential nodes ``e…``."""
     return _join(ERRORS, storm_id, _encode(component))
 
 
 def error_prefix(storm_id: str, component: str) -> str:
-    """Return the path of a component's next error, to which `create_sequential` adds a number."""
+    """Path of a component's next error, to which `create_sequential` adds a number."""
     return _join(component_errors(storm_id, component), "e")
 
 
 def last_error(storm_id: str, component: str) -> str:
-    """Return the path of a component's last error."""
+    """Path of a component's last error."""
     return component_errors(storm_id, component) + _LAST_ERROR
 
 
@@ -246,12 +246,12 @@ def parse_last_error(name: str) -> str | None:
 
 
 def errors(storm_id: str) -> str:
-    """Return the path of a topology's errors."""
+    """Path of a topology's errors."""
     return _join(ERRORS, storm_id)
 
 
 def nimbus(name: str) -> str:
-    """Return the path of a Nimbus's registration: by host, or as ``host:port``."""
+    """Path of a Nimbus's registration: by host, or as ``host:port``."""
     return _join(NIMBUSES, name)
 
 
@@ -275,12 +275,12 @@ def parse_nimbus_id(text: str) -> NimbusId | None:
 
 
 def blob(key: str) -> str:
-    """Return the path of the holders of a blob."""
+    """Path of the holders of a blob."""
     return _join(BLOBSTORE, key)
 
 
 def blob_holder(key: str, nimbus_id: str, version: int) -> str:
-    """Return the path of a Nimbus's record of holding a version of a blob."""
+    """Path of a Nimbus's record of holding a version of a blob."""
     return _join(BLOBSTORE, key, f"{nimbus_id}-{version}")
 
 
@@ -298,57 +298,57 @@ def parse_blob_holder(name: str) -> BlobHolder | None:
 
 
 def blob_key_sequence(key: str) -> str:
-    """Return the path of the counter of a blob's highest version."""
+    """Path of the counter of a blob's highest version."""
     return _join(BLOB_KEY_SEQUENCES, key)
 
 
 def blob_record(key: str, nimbus_id: str, version: int) -> str:
-    """Return the path of the lasting record of a holder of a blob, named as the holder."""
+    """Path of the lasting record of a holder of a blob, named as the holder."""
     return _join(BLOB_KEY_SEQUENCES, key, f"{nimbus_id}-{version}")
 
 
 def credentials(storm_id: str) -> str:
-    """Return the path of a topology's credentials."""
+    """Path of a topology's credentials."""
     return _join(CREDENTIALS, storm_id)
 
 
 def checkpoints(id_: str) -> str:
-    """Return the path of the record of a folder of checkpoints, by the folder's name."""
+    """Path of the record of a folder of checkpoints, by the folder's name."""
     return _join(CHECKPOINTS, id_)
 
 
 def log_config(storm_id: str) -> str:
-    """Return the path of a topology's log levels."""
+    """Path of a topology's log levels."""
     return _join(LOG_CONFIGS, storm_id)
 
 
 def profiler_configs(storm_id: str) -> str:
-    """Return the path of a topology's profiling requests."""
+    """Path of a topology's profiling requests."""
     return _join(PROFILER_CONFIGS, storm_id)
 
 
 def profiler_config(storm_id: str, host: str, port: int, action: str) -> str:
-    """Return the path of a worker's profiling request; `action` is a ``ProfileAction``'s name."""
+    """Path of a worker's profiling request; `action` is a ``ProfileAction``'s name."""
     return _join(PROFILER_CONFIGS, storm_id, f"{host}_{port}_{action}")
 
 
 def backpressure_of_topology(storm_id: str) -> str:
-    """Return the path of the back-pressure of a topology's workers."""
+    """Path of the back-pressure of a topology's workers."""
     return _join(BACKPRESSURE, storm_id)
 
 
 def backpressure(storm_id: str, node: str, port: int) -> str:
-    """Return the path of the start of a worker's back-pressure."""
+    """Path of the start of a worker's back-pressure."""
     return _join(BACKPRESSURE, storm_id, f"{node}-{port}")
 
 
 def tasks(storm_id: str) -> str:
-    """Return the path of a topology's tasks."""
+    """Path of a topology's tasks."""
     return _join(TASKS, storm_id)
 
 
 def task(storm_id: str, task_id: int) -> str:
-    """Return the path of a task's component id."""
+    """Path of a task's component id."""
     return _join(TASKS, storm_id, str(task_id))
 
 
@@ -358,27 +358,27 @@ def parse_task(name: str) -> int | None:
 
 
 def taskbeats(storm_id: str) -> str:
-    """Return the path of the heartbeats of a topology's tasks."""
+    """Path of the heartbeats of a topology's tasks."""
     return _join(TASKBEATS, storm_id)
 
 
 def taskbeat(storm_id: str, task_id: int) -> str:
-    """Return the path of a task's heartbeat."""
+    """Path of a task's heartbeat."""
     return _join(TASKBEATS, storm_id, str(task_id))
 
 
 def taskerrors(storm_id: str) -> str:
-    """Return the path of the errors of a topology's tasks."""
+    """Path of the errors of a topology's tasks."""
     return _join(TASKERRORS, storm_id)
 
 
 def task_errors(storm_id: str, task_id: int) -> str:
-    """Return the path of a task's newest errors, sequential nodes ``e…``."""
+    """Path of a task's newest errors, sequential nodes ``e…``."""
     return _join(TASKERRORS, storm_id, str(task_id))
 
 
 def task_error_prefix(storm_id: str, task_id: int) -> str:
-    """Return the path of a task's next error, to which `create_sequential` adds a number."""
+    """Path of a task's next error, to which `create_sequential` adds a number."""
     return _join(task_errors(storm_id, task_id), "e")
 
 
@@ -399,7 +399,6 @@ def _names_below(top: str, path: str, count: int) -> list[str] | None:
 
 
 def _numbered(name: str) -> tuple[str, int | None]:
-    """Split ``name-number``; no number in other names."""
     head, _, digits = name.rpartition("-")
     return (head, _number(digits)) if head else (name, None)
 

@@ -155,7 +155,6 @@ def _time(kind: int, value: bytes) -> datetime:
 
 
 def _name(value: bytes) -> str:
-    """Return the text of a Name: a sequence of sets of pairs of attribute and value."""
     parts = []
     for _, attributes in _der(value):
         for _, attribute in _der(attributes):
@@ -167,7 +166,6 @@ def _name(value: bytes) -> str:
 
 
 def _der(data: bytes) -> list[tuple[int, bytes]]:
-    """Return the tags and contents of consecutive DER values."""
     values: list[tuple[int, bytes]] = []
     pos = 0
     while pos < len(data):
@@ -207,7 +205,6 @@ class _Renewed:
 
 
 def _mark(file: Path) -> _Mark:
-    """Return values that differ after a change of the file."""
     try:
         status = file.stat()
     except OSError:

@@ -2,8 +2,7 @@
 
 Nimbus and supervisors do not authenticate callers, so they refuse to start with a configuration
 that asks for it, unless `IGNORE` is true. Empty values and the defaults of Storm's releases are
-accepted, so a ``storm.yaml`` may repeat them. The keys of Pacemaker's and ZooKeeper's
-authentication are supported, and are not listed here.
+accepted. The keys of Pacemaker's and ZooKeeper's authentication are supported, and not here.
 """
 
 from __future__ import annotations
@@ -147,7 +146,7 @@ def asks(values: Mapping[str, Any]) -> list[str]:
 def check(conf: Conf) -> list[str]:
     """Return warnings about keys of access control that `IGNORE` permits.
 
-    Raises `ConfigError` if there are such keys without `IGNORE`; names each key and its place.
+    Raises `ConfigError`, with each key and its place, without `IGNORE`.
     """
     keys = [_named(conf, key) for key in asks(conf)]
     if keys and not conf[IGNORE]:

@@ -17,14 +17,7 @@ MAX_PORT: Final = 65535
 
 @dataclass(frozen=True, slots=True, order=True)
 class Address:
-    """A host and a port.
-
-    Parameters
-    ----------
-    host
-        A host name, an IPv4 address, or an IPv6 address without brackets.
-    port
-        0 to 65535; 0 means any free port to a server.
+    """A host (an IPv6 address without brackets) and a port; port 0 is any free port to a server.
 
     Examples
     --------
@@ -44,7 +37,7 @@ class Address:
     def parse(cls, text: str, default_port: int) -> Address:
         """Read ``host``, ``host:port``, ``[v6]``, ``[v6]:port`` or a bare IPv6 address.
 
-        Raises `ConfigError` if `text` is none of these, or its port is not from 1 to 65535.
+        Raises `ConfigError` for other texts, and ports outside 1 to 65535.
         """
         host, port = _split(text.strip())
         if port is None:
@@ -75,8 +68,7 @@ def _split(text: str) -> tuple[str, str | None]:
 def check_host(text: str) -> str:
     """Return a valid host name, or IP address without brackets, unchanged.
 
-    Raises `ConfigError` if no machine can have that name; for example, it is a placeholder of a
-    template.
+    Raises `ConfigError` for others, such as a placeholder of a template.
     """
     if fault := host_fault(text):
         raise ConfigError(fault)
@@ -85,7 +77,6 @@ def check_host(text: str) -> str:
 
 #: A supervisor's id, Storm's or ours: a UUID and the name of its machine.
 _SUPERVISOR: Final = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}-(.+)")
-#: Length of a short id.
 _SHORT: Final = 8
 
 
@@ -121,8 +112,7 @@ def supervisor_names(hosts: Mapping[str, str]) -> dict[str, str]:
 def hostname(conf: Mapping[str, Any]) -> str:
     """Return this machine's name in the cluster: ``storm.local.hostname`` or the system's name.
 
-    Asks no name server, so that a daemon starts without one. Raises `ConfigError` if the system's
-    host name is invalid.
+    Asks no name server. Raises `ConfigError` if the system's name is invalid.
     """
     configured: str | None = conf["storm.local.hostname"]
     if configured:

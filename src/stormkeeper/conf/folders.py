@@ -10,8 +10,7 @@ from stormkeeper.errors import ConfigError
 def folder(key: str, value: str) -> Path:
     """Return the folder in a key's value; a leading ``~`` is a user's home.
 
-    A shell does not expand the ``~`` of ``-c key=~/folder``. Raises `ConfigError` if there is no
-    such user, or the user has no home.
+    A shell does not expand ``-c key=~/folder``. Raises `ConfigError` without such a home.
     """
     try:
         return Path(value).expanduser()
@@ -27,10 +26,7 @@ def is_relative(value: str) -> bool:
 
 
 def checkpoint_root(conf: Mapping[str, Any]) -> str:
-    """Return the folder or URL above all topologies' checkpoints.
-
-    Raises `ConfigError` if the folder is in the home of a user without one.
-    """
+    """Return the folder or URL above all topologies' checkpoints; raises as `folder`."""
     chosen = conf["topology.checkpoint.dir"]
     if chosen is None:
         return str((folder("storm.local.dir", conf["storm.local.dir"]) / "checkpoints").absolute())

@@ -1,7 +1,6 @@
 """Types of configuration values: numbers, times, texts, addresses; and Spark's sizes of memory.
 
-Ranges are Java's for Storm's keys, because Storm's daemons may read the same file; where Storm
-wants whole seconds, fractions are accepted too.
+Ranges of Storm's keys are Java's, because Storm's daemons may read the same file.
 """
 
 import dataclasses
@@ -27,7 +26,6 @@ _CLASS: Final = re.compile(r"[^\W\d][\w$]*(?:\.[^\W\d][\w$]*)+")
 _UNITS: Final = {"k": 1, "m": 2, "g": 3, "t": 4}
 _SIZE: Final = re.compile(r"(\d+(?:\.\d+)?) ?([kmgt])(?:iB?)?", re.IGNORECASE)
 
-#: Text that is not empty.
 Text = Annotated[str, Meta(min_length=1)]
 
 
@@ -37,10 +35,10 @@ class Key:
 
     Parameters
     ----------
-    type
-        Type to which msgspec converts its value, strictly.
-    allowed
-        `type` in words, for messages and documentation.
+    type, allowed
+        Type to which msgspec converts the value, strictly; and the same in words.
+    is_list
+        Whether a single value stands for a list of one.
     read
         Converts a text to `type`; raises `ConfigError`.
     check
@@ -48,8 +46,7 @@ class Key:
     unset
         Values that mean "not set", as in Storm.
     is_class
-        Whether the value names a Java class. Other classes than those of `type` are kept: Storm may
-        have them.
+        Whether the value names a Java class. Other classes are kept: Storm may have them.
     """
 
     name: str
@@ -143,7 +140,7 @@ def size_of(written: str) -> int:
     """Return the bytes of a size such as ``512m``, ``512 MiB`` or ``1.5G``.
 
     Units are k, m, g and t, in either case, alone or with ``i`` or ``iB``: powers of 1024. Raises
-    `ConfigError` if the text is no size.
+    `ConfigError` for other texts.
     """
     found = _SIZE.fullmatch(written)
     if found is None:

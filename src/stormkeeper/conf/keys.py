@@ -1,8 +1,8 @@
 """The names of all configuration keys of Storm, in any release, and of Spark.
 
 A ``storm.yaml`` has many keys that only Storm reads; they are accepted by name. ``storm_keys.txt``
-has the names of Storm 3.0 and 2.x (``Config``, ``DaemonConfig`` and ``defaults.yaml``) and the
-retired ones of 1.x and 0.x. ``scripts/spark-keys`` derives ``spark_keys.txt`` from Spark's jars.
+has those of Storm 3.0 and 2.x (``Config``, ``DaemonConfig`` and ``defaults.yaml``), 1.x and 0.x.
+``scripts/spark-keys`` derives ``spark_keys.txt`` from Spark's jars.
 """
 
 import difflib
@@ -27,7 +27,6 @@ _FREE_OF_SPARK = re.compile(
     r"|[a-z]+\.io)\."
 )
 
-#: Least similarity of a misspelt key to Spark's.
 _SPARK_LIKENESS = 0.9
 
 #: Keys of a cluster's servers and a machine's folders, which a topology cannot set: its workers
@@ -55,7 +54,6 @@ OF_THE_CLUSTER = frozenset(
 _SECRET = re.compile(r"passw(or)?d|payload|secret|token|credential|(access|private)[._]?key", re.I)
 
 
-#: Similar names to examine.
 _CANDIDATES = 5
 
 #: Least similarity of the differing parts of two keys: two swapped letters of four leave 0.75, and
@@ -119,7 +117,6 @@ def nearest(key: str, also: Collection[str] = ()) -> str | None:
 
 @functools.cache
 def _of_spark(key: str) -> str | None:
-    """Return the setting of Spark that a misspelt `key` stands for; None if well-spelt."""
     if key in spark_keys() or _FREE_OF_SPARK.match(key):
         return None
     for name in difflib.get_close_matches(key, spark_keys(), n=_CANDIDATES, cutoff=_SPARK_LIKENESS):

@@ -1,9 +1,9 @@
 """Configuration in layers: defaults, ``storm.yaml``, and ``-c key=value``.
 
-Later layers win, key by key: the defaults; the file (``--config FILE``; else ``storm.yaml`` in
-``$STORM_CONF_DIR``; else ``~/.storm/storm.yaml``); the ``-c`` overrides in order. Keys with a
-schema are checked in each layer; Storm's other keys are accepted; unknown keys get a warning. A
-nested key (``pacemaker:`` with ``port: 7000`` below) is an error, because nothing would read it.
+Later layers win, key by key: defaults; the file (``--config FILE``; else ``storm.yaml`` in
+``$STORM_CONF_DIR``; else ``~/.storm/storm.yaml``); ``-c`` in order. Keys with a schema are checked
+in each layer; Storm's other keys are accepted; unknown keys get a warning. A nested key
+(``pacemaker:`` with ``port: 7000`` below) is an error, because nothing would read it.
 """
 
 import copy
@@ -30,7 +30,6 @@ log = logging.getLogger(__name__)
 #: Treatment of unknown keys; "warn" and "keep" keep them in the result.
 Unknown = Literal["warn", "error", "keep"]
 
-#: Longest excerpt of a wrong value in a message, in characters.
 _SHOWN = 80
 
 #: Lists of servers, and the single hosts of older releases. The last layer with either key counts,
@@ -39,10 +38,9 @@ _LISTS_AND_HOSTS = (("pacemaker.servers", "pacemaker.host"), ("nimbus.seeds", "n
 
 
 class Conf(Mapping[str, Any]):
-    """Configuration values by key; immutable.
+    """Configuration values by key, with a value for every key of the schema; immutable.
 
-    Holds a value for every key of the schema, and others that were given. Lists and mappings are
-    copied on access. The ``repr`` shows no values.
+    Lists and mappings are copied on access. The ``repr`` shows no values.
     """
 
     __slots__ = ("_overrides", "_values", "files")
@@ -115,7 +113,7 @@ class Conf(Mapping[str, Any]):
     def to_overrides(self) -> list[str]:
         """Return the values that differ from the defaults as ``key=value`` texts for ``-c``.
 
-        Without secrets, as other users can read a command line: pass these in a file, with `write`.
+        Without secrets, as other users can read a command line: `write` passes these.
         """
         return [
             f"{key}={write_value(value)}"
@@ -128,10 +126,7 @@ class Conf(Mapping[str, Any]):
         return write_yaml(self.changed())
 
     def write(self, path: Path | str) -> None:
-        """Write `to_yaml` to a file that only this user can read.
-
-        Raises `OSError` if the file cannot be written.
-        """
+        """Write `to_yaml` to a file that only this user can read."""
         write_file(Path(path), self.to_yaml().encode(), mode=0o600)
 
 
@@ -158,13 +153,13 @@ def load(
     Parameters
     ----------
     files
-        Read these instead of ``storm.yaml``; each must exist, and later ones win.
+        Read these, which must exist, instead of ``storm.yaml``; later ones win.
     overrides
         ``key=value`` texts, with values in YAML; later ones win.
-    strict
-        Whether an unknown key is an error, whatever `unknown` says.
-    unknown
-        Treatment of keys that neither Storm nor this project nor `also_known` has.
+    strict, unknown
+        Whether unknown keys are errors; else their treatment.
+    also_known
+        Further known keys.
     instead_of
         The configuration before a reload. A file of it that is now missing or empty is an error:
         it is probably being replaced.
@@ -172,8 +167,8 @@ def load(
     Raises
     ------
     ConfigError
-        A file cannot be read or is no mapping in YAML, an override is not ``key=value``, a value
-        does not fit its key, or a key is unknown and that is an error. One line.
+        In a line: a file cannot be read or is no mapping in YAML, an override is not ``key=value``,
+        a value does not fit its key, or a key is unknown and that is an error.
     """
     before = {} if instead_of is None else instead_of.files
     found = _find(environ, warn, before) if files is None else [Path(file) for file in files]
@@ -236,8 +231,7 @@ def check(path: Path | str, *, strict: bool = False) -> tuple[list[str], list[Fi
 def mistyped(keys: Iterable[str]) -> Iterator[str]:
     """Yield warnings about keys of a topology's conf that are probably misspelt.
 
-    A topology may have keys of its own: only keys with Storm's prefix of topologies, or similar to
-    a known key, count.
+    A topology may have keys of its own: only keys like Storm's count.
     """
     for key in keys:
         if key in SCHEMA or is_known(key):
@@ -273,7 +267,6 @@ def _find(
 
 
 def _own(environ: Mapping[str, str]) -> Path | None:
-    """Return the path of this user's configuration; None for a user without a home."""
     home = environ.get("HOME")
     try:
         dot_storm = (Path(home) if home else Path.home()) / ".storm"

@@ -38,7 +38,6 @@ from stormkeeper.conf.key_types import (
     whole_or_null,
 )
 
-#: The state store with heartbeats in ZooKeeper.
 ZOOKEEPER_STATE_STORE = "org.apache.storm.cluster.ZKStateStorageFactory"
 
 #: The state store with heartbeats in Pacemaker: its name in Storm's documentation (a former Clojure
@@ -74,12 +73,10 @@ TlsVersion = Literal["TLSv1.2", "TLSv1.3"]
 #: When the supervisor restarts a worker that ended by itself.
 Restart = Literal["always", "on-failure", "never"]
 
-#: The rules of the pipeline's analyses.
 Analysis = Literal[
     "node_late", "pacemaker_late", "flapping", "skew", "throughput", "saturation", "growth"
 ]
 
-#: Engine of a Pacemaker: compiled, or plain Python.
 PacemakerEngine = Literal["auto", "compiled", "interpreted"]
 
 _KEYS = (
@@ -593,5 +590,4 @@ _KEYS = (
     port("ui.port", "port of the web UI"),
 )
 
-#: Every key that is read, by name.
 SCHEMA: dict[str, Key] = {key.name: key for key in _KEYS}

@@ -1,8 +1,7 @@
-"""Child processes: their start, ready line, log, memory and end.
+"""Child processes: start, ready line, log, memory and end.
 
-Every child runs in a session of its own, so that Ctrl-C in a terminal reaches the parent alone,
-which stops the children in order. A mark in their environment, which their own children inherit,
-finds processes whose parents are gone.
+Each child has its own session, so that Ctrl-C reaches only the parent, which stops the children in
+order. A mark in the environment, which descendants inherit, finds processes without a parent.
 """
 
 from __future__ import annotations
@@ -25,7 +24,6 @@ import psutil
 from stormkeeper.daemon import die_with_parent
 from stormkeeper.errors import ChildError
 
-#: Lines of a child's standard output that are kept.
 TAIL_LINES = 200
 
 #: A longer line of standard output counts as several.
@@ -39,16 +37,12 @@ ERROR_BYTES = 64 * 1024
 #: Lines of a program's output in an error, before those of its log.
 OUTPUT_LINES: Final = 12
 
-#: Interval of polls, in seconds.
 POLL_SECS = 0.05
 
-#: Time in which a program may end after SIGTERM, in seconds.
 GRACE_SECS: Final = 3.0
 
-#: The environment variable that marks the processes of a run.
 RUN_MARK = "STORMKEEPER_RUN"
 
-#: Time in which killed processes disappear, in seconds.
 KILLED_SECS = 2.0
 
 _NEVER = re.compile(r"(?!)")
@@ -67,8 +61,7 @@ def how_it_ended(exit_code: int) -> str:
 def memory_mib(pid: int, *, without: Collection[int] = ()) -> float:
     """Return the memory of a process with descendants, in MiB; 0 without a process.
 
-    Shared pages count once: Spark forks its Python workers. Processes `without` and their
-    descendants do not count.
+    Shared pages count once, as Spark forks its Python workers. Families of `without` do not count.
     """
     total = 0
     others = {member.pid for other in without for member in _family(other)}
@@ -89,17 +82,14 @@ def _family(pid: int) -> list[psutil.Process]:
 
 
 class Child:
-    """A child process.
-
-    Raises `ChildError` if the command cannot be started.
+    """A child process. Raises `ChildError` if the command cannot be started.
 
     Parameters
     ----------
     log
-        The file for its standard error. Standard output is kept in memory only, so that none of its
-        lines passes for one of the log.
+        For standard error. Standard output stays in memory: its lines must not pass for the log's.
     ready
-        Matches the line on standard output that says that it is ready.
+        Matches the line on standard output that reports readiness.
     """
 
     def __init__(
@@ -152,10 +142,7 @@ class Child:
         return how_it_ended(code)
 
     def wait_ready(self, timeout_secs: float) -> re.Match[str] | None:
-        """Wait for the ready line; None after `timeout_secs`.
-
-        Raises `ChildError` if the process ended; the message includes the end of its log.
-        """
+        """Wait for the ready line; None after `timeout_secs`. `ChildError` at an early end."""
         deadline = time.monotonic() + timeout_secs
         while self.ready_match is None:
             if self.returncode is not None:
@@ -254,10 +241,7 @@ class Children:
         ready: re.Pattern[str],
         environment: Mapping[str, str],
     ) -> None:
-        """Start a `Child` with `environment` in addition to this process's own.
-
-        Raises `ChildError` if the command cannot be started.
-        """
+        """Start a `Child` with `environment` in addition to this process's own."""
         log = self._folder / f"{name.replace(' ', '-')}.log"
         self.by_name[name] = Child(
             name, command, log=log, env={**os.environ, **environment}, ready=ready
@@ -296,15 +280,8 @@ def run(
 ) -> None:
     """Run a program to the end; the program and its session end with the calling thread, too.
 
-    Raises `ChildError` if the program cannot be started, fails, is cancelled, or exceeds the limit;
-    the message includes its last lines.
-
-    Parameters
-    ----------
-    cancelled
-        Polled; True ends the program.
-    progress
-        Called with lines of the output, of which it may miss some.
+    `cancelled` is polled; `progress` gets lines of the output, but may miss some. Raises
+    `ChildError`, with the last lines, for a failure, a cancellation, or too much time.
     """
     with_us = [sys.executable, "-I", "-S", die_with_parent.__file__, str(os.getpid())]
     child = Child(name, [*with_us, *argv], log=log, env=env, ready=_NEVER)
@@ -329,7 +306,6 @@ def run(
 
 
 def _pass_on(child: Child, heard: int, progress: Callable[[str], None]) -> int:
-    """Pass on the lines after the first `heard`; returns the number of all."""
     lines, count = child.output()
     for line in lines[len(lines) - min(count - heard, len(lines)) :]:
         progress(line)
@@ -337,16 +313,15 @@ def _pass_on(child: Child, heard: int, progress: Callable[[str], None]) -> int:
 
 
 def _last_words(child: Child) -> str:
-    """Return the last lines of output and log, either of which may have the reason."""
     if not child.log.stat().st_size:
         return child.log_tail()  # which is the output then
     return "\n".join([*child.output()[0][-OUTPUT_LINES:], child.log_tail()])
 
 
 def end_marked(run: str, *, settle_secs: float) -> int:
-    """Kill every process that carries the mark of `run`, and return how many were killed.
+    """Kill every process with the mark of `run`, and return the number of kills.
 
-    Processes that end by themselves within `settle_secs` do not count. None is left on return.
+    Processes that end by themselves within `settle_secs` do not count.
     """
     deadline = time.monotonic() + settle_secs
     while (left := marked(run)) and time.monotonic() < deadline:

@@ -1,9 +1,8 @@
-"""Runs a program that ends when the thread that started it ends, such as a JVM.
+"""Runs a program that ends with the thread that started it, such as a JVM.
 
-Usage: ``python -I -S die_with_parent.py PARENT_PID PROGRAM [ARGUMENT…]``, by path. Asks Linux for
-SIGTERM at the parent's death, then becomes PROGRAM with the same process id. A process of its own,
-because code between fork and exec is unsafe in a parent with threads; imports nothing of ours, so
-that it costs a few milliseconds. Other systems have no such request: PROGRAM just runs.
+Usage: ``python -I -S die_with_parent.py PARENT_PID PROGRAM [ARGUMENT…]``. Asks Linux for SIGTERM at
+the parent's death, then becomes PROGRAM. A process of its own, because code between fork and exec
+is unsafe in a parent with threads; imports nothing of ours, to start in a few milliseconds.
 """
 
 import ctypes

@@ -1,7 +1,7 @@
 """Files on a daemon's disk: writes that survive a power failure, locks, and a check of a folder.
 
-A file is written aside, brought to the disk, and renamed: readers see the old or the new content,
-never a part. The rename itself survives once the folder, too, is on the disk.
+A write goes to a new file, to the disk, and then to its name by a rename: readers see the old or
+the new content. The rename survives once the folder is on the disk.
 """
 
 from __future__ import annotations
@@ -25,12 +25,7 @@ _log = logging.getLogger(__name__)
 def replace_file(path: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
     """Yield a new file, which replaces `path` unless the block raises.
 
-    Raises `OSError` if the disk does not take it; the old file is unchanged.
-
-    Parameters
-    ----------
-    mode
-        Permissions of the new file, less the umask.
+    `mode` has the permissions, less the umask. Raises `OSError` if the disk refuses.
     """
     new = path.with_name(f".{path.name[:40]}.{uuid.uuid4().hex[:12]}.new")
     descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
@@ -72,12 +67,8 @@ def sync_folder(folder: Path) -> None:
 def try_lock(file: IO[Any] | int, *, if_unsupported: bool) -> bool:
     """Lock an open file for this process; returns whether the process now holds the lock.
 
-    The system releases the lock when the file is closed, or the process ends.
-
-    Parameters
-    ----------
-    if_unsupported
-        The result on a file system without locks.
+    The lock ends with the file or the process. On a file system without locks the result is
+    `if_unsupported`.
     """
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -99,7 +90,6 @@ LEAST_FREE_BYTES: Final = 64 * 2**20
 #: lead, or work, to and fro.
 AGAIN_FREE_BYTES: Final = 2 * LEAST_FREE_BYTES
 
-#: Remedies for errors of a write, by errno.
 _REMEDIES: Final = {
     errno.ENOSPC: "make room on its disk",
     errno.EDQUOT: "make room, or raise the user's disk quota",
@@ -121,10 +111,9 @@ def find_fault(folder: Path, *, had_fault: bool = False, is_written: bool = True
     Parameters
     ----------
     had_fault
-        Whether the last check found a fault: then more free space is needed.
+        Whether the last check found a fault: more free space is needed then.
     is_written
-        Whether to write a probe file and bring it to the disk; else only a full or read-only
-        disk is found, cheaply.
+        Whether to write a probe file; else only full and read-only disks are found, cheaply.
     """
     try:
         (_write_probe if is_written else _look)(folder)

@@ -1,12 +1,10 @@
 """Pages over HTTP, such as a daemon's metrics and health, in the daemon's event loop or a thread.
 
-- The daemon's own work comes first. A connection carries one request of at most `MAX_REQUEST`
-  bytes, due within `DEADLINE` seconds; the client has as long to read the answer. After each
-  request the endpoint rests `_REST` times as long as the request took, and `_LONG_REST` seconds at
-  most, so that constant requests take less than a tenth of the daemon's time.
-- Addresses take turns: twenty requests of one delay the page of another by one page. At most
-  `MAX_CONNECTIONS` are open, `MAX_PER_ADDRESS` per address; a further one replaces the oldest,
-  preferably one without a whole request, so that slow clients lock no others out.
+- The daemon's own work comes first: a connection carries a single request, limited in size and
+  time, and after each request the endpoint rests `_REST` times as long as the request took. So
+  requests take less than a tenth of the daemon's time.
+- Addresses take turns. At a limit of connections, a new one replaces the oldest, preferably one
+  without a whole request, so that slow clients lock no others out.
 - Plain functions make pages on request. A page that reads files belongs in an `HttpThread`.
 
 h11 speaks the protocol (RFC 9112).
@@ -37,7 +35,6 @@ MAX_CONNECTIONS: Final = 64
 MAX_PER_ADDRESS: Final = 32
 
 _REST: Final = 10
-#: Seconds between two accepts.
 _LEAST_REST: Final = 0.01
 #: Longest rest, in seconds; also the rest without free descriptors.
 _LONG_REST: Final = 1.0
@@ -54,21 +51,18 @@ class Page(NamedTuple):
     headers: tuple[tuple[str, str], ...] = ()
 
 
-#: Functions that make pages, by path.
 Pages = Mapping[str, Callable[[str], Page]]
 
 
 class HttpEndpoint:
-    """Serves pages on a socket, in the running event loop, until closed.
+    """Serves pages on a non-blocking listening socket, in the running event loop, until closed.
 
     Parameters
     ----------
-    listener
-        A non-blocking listening socket, which the endpoint closes.
     pages
-        Functions that make pages, by path; called with the request's ``Accept`` header, or "".
+        Functions by path, called with the request's ``Accept`` header, or "".
     queries
-        The same; called with the raw query string, or "".
+        Functions by path, called with the raw query string, or "".
     """
 
     def __init__(
@@ -84,7 +78,6 @@ class HttpEndpoint:
         self._connections: set[_Connection] = set()
         #: Waiting requests by network, in the order of their turns.
         self._waiting: dict[str, deque[tuple[_Connection, h11.Request]]] = {}
-        #: Whether the next request is served at once.
         self._is_free = True
         self._tasks: set[asyncio.Task[None]] = set()
         self._loop = asyncio.get_running_loop()
@@ -154,7 +147,6 @@ class HttpEndpoint:
             self._serve()
 
     def _serve(self) -> None:
-        """Answer the next request, and rest."""
         self._is_free = True
         while self._waiting and not self._is_closed:
             network, requests = next(iter(self._waiting.items()))
@@ -203,8 +195,6 @@ class HttpEndpoint:
 
 
 class _Connection(asyncio.Protocol):
-    """A connection with a single request."""
-
     transport: asyncio.Transport
 
     def __init__(self, endpoint: HttpEndpoint, address: str) -> None:
@@ -288,10 +278,7 @@ _PATIENCE: Final = 5.0
 
 
 class HttpThread:
-    """Serves pages as `HttpEndpoint` does, in a separate thread, while entered.
-
-    For daemons without an event loop. Pages are made in that thread. Parameters as there.
-    """
+    """Serves pages as `HttpEndpoint` does, in a separate thread, while entered."""
 
     def __init__(
         self, listener: socket.socket, pages: Pages, queries: Pages = MappingProxyType({})

@@ -37,10 +37,7 @@ _PR_SET_PDEATHSIG: Final = 1  # <linux/prctl.h>
 
 
 def announce(line: str) -> None:
-    """Announce a ready daemon: a line on stdout, or a log record if the log is JSON.
-
-    So stdout and stderr together are JSON if the log is.
-    """
+    """Announce a ready daemon: on stdout, or in the log if that is JSON."""
     if is_json():
         _log.info("%s", line)
         return
@@ -52,14 +49,14 @@ def announce(line: str) -> None:
 class StopSignals:
     """Turns SIGTERM and SIGINT into a flag while entered, for daemons without asyncio.
 
-    Enter it once, in the main thread; any thread may wait. Leaving restores the former handlers.
+    Enter it once, in the main thread; any thread may wait.
 
     Parameters
     ----------
     also
-        Further stop signals, unless they are ignored.
+        Further stop signals, unless ignored.
     at_once
-        Called in the signal handler, with the number of a later signal, before the process ends.
+        Called in the signal handler, with a later signal, before the process ends.
 
     Examples
     --------
@@ -159,17 +156,15 @@ def stop_requested(loop: "asyncio.AbstractEventLoop") -> "asyncio.Future[int]":
 def end_of_signals() -> None:
     """Block the stop signals and SIGHUP while an asyncio daemon that has stopped ends.
 
-    Call it in the main thread. Otherwise a signal during the close of the loop ends the process
-    with a failure.
+    For the main thread. A signal while the loop closes would end the process with a failure.
     """
     signal.pthread_sigmask(signal.SIG_BLOCK, {*_STOP_SIGNALS, signal.SIGHUP})
 
 
 def die_with_parent() -> None:
-    """Ask Linux for a SIGTERM at the parent's death, if `DIE_WITH_PARENT` is set.
+    """Ask Linux for a SIGTERM at the parent's death if `DIE_WITH_PARENT` is set, and remove that.
 
-    Removes the variable: a child of this process has another parent. Linux sends the signal when
-    the *thread* that started this process ends: start such daemons in a thread that outlives them.
+    Linux sends the signal when the *thread* that started this process ends.
     """
     wanted = os.environ.pop(DIE_WITH_PARENT, "")
     if not wanted or sys.platform != "linux":
@@ -202,8 +197,7 @@ _VARIABLES: Final = (
 class ServiceManager:
     """The connection of a daemon to systemd; does nothing without systemd.
 
-    Speaks sd_notify(3), sd_watchdog_enabled(3) and sd_listen_fds(3): datagrams to the socket in
-    NOTIFY_SOCKET, and sockets passed as descriptors from 3 on.
+    Speaks sd_notify(3), sd_watchdog_enabled(3) and sd_listen_fds(3).
     """
 
     def __init__(self, environ: MutableMapping[str, str] = os.environ) -> None:
@@ -212,7 +206,7 @@ class ServiceManager:
         if self._address.startswith("@"):
             self._address = "\0" + self._address[1:]
         self._has_failed = False
-        #: Seconds without `alive` after which systemd ends this daemon; None: no watchdog.
+        #: Seconds without `alive` before systemd ends this daemon, if limited.
         self.watchdog: float | None = None
         usec, pid = given["WATCHDOG_USEC"], given["WATCHDOG_PID"]
         if usec.isdigit() and int(usec) > 0 and pid in ("", str(os.getpid())):
@@ -225,15 +219,10 @@ class ServiceManager:
         ]
 
     def take_listeners(self, name: str) -> list[socket.socket]:
-        """Return the listening sockets that systemd passed under `name`, each once.
+        """Return the non-blocking listening sockets that systemd passed under `name`, each once.
 
-        They are non-blocking and not inherited. Raises `ListenError` if one of them does not listen
-        for TCP connections.
-
-        Parameters
-        ----------
-        name
-            ``FileDescriptorName=`` of the socket unit; empty for all that are left.
+        `name` is ``FileDescriptorName=`` of the socket unit; empty for all that are left. Raises
+        `ListenError` for a socket without TCP connections.
         """
         taken = [passed for passed in self._passed if name in ("", passed[0])]
         self._passed = [passed for passed in self._passed if passed not in taken]
@@ -268,7 +257,6 @@ class ServiceManager:
             with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as sender:
                 sender.sendto(message.encode(errors="backslashreplace"), self._address)
         except OSError as error:
-            # The daemon goes on without.
             if not self._has_failed:
                 _log.warning("cannot tell systemd %s: %s", assignments[0], error.strerror)
             self._has_failed = True

@@ -1,7 +1,6 @@
 """The log of a daemon: lines of text or JSON on stderr.
 
-A record's fields, given with ``extra=``, appear in JSON only: ``log.warning("closing %s", peer,
-extra={"peer": peer})``.
+Fields in ``extra=`` of a record appear in JSON only.
 """
 
 import json
@@ -17,15 +16,14 @@ from stormkeeper.names import printable
 #: Names of log levels in configuration and on the wire, which are log4j's.
 LEVELS: Final = ("ALL", "TRACE", "DEBUG", "INFO", "WARN", "ERROR", "FATAL", "OFF")
 
-#: Prefix of a record's further lines in a text log.
 CONTINUED: Final = "  "
 
 
 class _LineFormatter(logging.Formatter):
     """Text: ``2026-03-01T12:00:00.123Z INFO stormkeeper.pacemaker message``, a traceback indented.
 
-    Line breaks in a message are escaped, and lines of a traceback begin with `CONTINUED`, so text
-    of a peer never passes for a record. Other unprintable characters are escaped everywhere.
+    Line breaks are escaped or followed by `CONTINUED`, so that text of a peer never passes for a
+    record; other unprintable characters are escaped.
     """
 
     converter = staticmethod(time.gmtime)
@@ -53,13 +51,9 @@ _TIME: Final = _LineFormatter()
 def configure_logging(level: str = "INFO", *, as_json: bool = False) -> None:
     """Send records of `level` and above, of every logger, to stderr.
 
-    A further call only changes the level: the command that runs a daemon may have chosen the form.
-
-    Parameters
-    ----------
-    as_json
-        One JSON object per record: ``time``, ``level``, ``logger``, ``message``, the record's
-        fields, and an error's traceback as ``exception``. Uncaught exceptions are records too.
+    A further call only changes the level. `as_json`: an object per record, with ``time``,
+    ``level``, ``logger``, ``message``, the record's fields, and a traceback as ``exception``, also
+    for uncaught exceptions.
     """
     root = logging.getLogger()
     root.setLevel(level)
@@ -102,7 +96,6 @@ def _json_formatter() -> logging.Formatter:
 
 
 def _in_order(_: object, __: str, event: MutableMapping[str, Any]) -> Mapping[str, Any]:
-    """Put the standard fields first; fields of the same name do not replace these."""
     record: logging.LogRecord = event["_record"]
     first = {
         "time": _TIME.formatTime(record),
@@ -159,7 +152,6 @@ class LineBudget:
     def __init__(self, lines: int, seconds: float) -> None:
         self._lines = lines
         self._seconds = seconds
-        #: By subject: start of the span, and lines since.
         self._spans: dict[Hashable, tuple[float, int]] = {}
 
     def spend(self, subject: Hashable, now: float) -> int | None:

@@ -1,7 +1,7 @@
-"""The pages by which daemons show metrics and health, and the metrics of a process.
+"""Pages of metrics and health for all daemons, and the metrics of a process.
 
-prometheus-client's own collector of processes counts open files by listing them, which stops a
-daemon with thousands of connections for several milliseconds.
+prometheus-client's collector of processes lists open files, which stops a daemon with thousands of
+connections for several milliseconds.
 """
 
 import os

@@ -1,7 +1,6 @@
 """Threads that repeat a step, and the back-off and log of failing steps.
 
-A failing step is retried for ever. Its first failure is logged, then each power of two, so that a
-long outage does not fill the log.
+A failing step is retried for ever; its first failure is logged, then each power of two.
 """
 
 from __future__ import annotations
@@ -25,15 +24,8 @@ _ENDS: Final = (NotLeaderError, StateClosedError)
 class FailureStreak:
     """Counts failures in a row: the pause before the next attempt, and whether to log.
 
-    Parameters
-    ----------
-    first_secs, longest_secs
-        The first pause, which doubles with each failure, and the longest.
-    jitter
-        The share of each pause that is random, so that clients which failed together do not retry
-        together.
-    source
-        Source of the jitter; None for the module's own.
+    Pauses double from `first_secs` to `longest_secs`. `jitter` is their random share, so that
+    clients which failed together do not retry together; `source` draws the share.
     """
 
     def __init__(
@@ -73,20 +65,17 @@ class PeriodicThread:
     Parameters
     ----------
     step
-        Returns the seconds until the next step at the latest; None: `period_secs`. A step that
-        raises is retried after a pause; `NotLeaderError` and `StateClosedError` end the thread.
-    period_secs
-        Pause between two steps; infinite: until `wake`.
-    first_secs
-        Pause before the first step, which `wake` ends; infinite: until `wake`.
+        Returns the longest pause before the next step, in seconds; None: `period_secs`.
+        `NotLeaderError` and `StateClosedError` end the thread quietly.
+    period_secs, first_secs
+        Pause between two steps, and before the first; infinite: until `wake`.
     settle_secs
         Pause between a `wake` and its step, for changes that come in groups. With a pause, a step
         also waits as long as the one before took: a thread that is always woken uses half the time.
     retried
         Errors that are retried; others end the thread.
     failure, recovery
-        Log lines of a failing step, and of its next success; default: a line with the name, and
-        none.
+        Log lines of a failing step, and of the next success, which is not logged by default.
     """
 
     def __init__(

@@ -1,7 +1,6 @@
 """Listening sockets, a loop that accepts connections, and limits on their numbers.
 
-Connections are counted in all and by address. IPv6 addresses are counted by their /64 network,
-because one machine usually has all of it.
+IPv6 addresses are counted by their /64 network, because one machine usually has all of it.
 """
 
 import asyncio
@@ -46,16 +45,9 @@ def listen(
 ) -> socket.socket:
     """Return a non-blocking TCP socket that listens; IPv6 wildcards take IPv4 clients too.
 
-    Raises `ListenError` if the address is not one of this machine's, cannot be resolved, or is in
-    use.
-
-    Parameters
-    ----------
-    host, port
-        Address; port 0 is any free port.
-    if_taken, if_elsewhere, if_forbidden
-        Remedies for the error: the address is in use; is not this machine's or not resolvable;
-        needs a privilege.
+    Port 0 is any free port. Raises `ListenError` with `keys`, the address's configuration keys, and
+    a remedy if the address is in use (`if_taken`), not this machine's or not resolvable
+    (`if_elsewhere`), or needs a privilege (`if_forbidden`).
     """
     try:
         family, _, _, _, address = socket.getaddrinfo(
@@ -115,7 +107,7 @@ def network_of(address: str) -> str:
 class Acceptor:
     """Accepts connections in an asyncio loop, also through a shortage of file descriptors.
 
-    In a shortage, accepting pauses for a second, and clients wait in the backlog.
+    In a shortage accepting pauses for a second, and clients wait in the backlog.
     """
 
     def __init__(
@@ -176,13 +168,7 @@ class Acceptor:
 
 
 class Admission:
-    """Counts connections, and refuses further connections at a limit.
-
-    Parameters
-    ----------
-    most_per_address
-        Connections of one address at a time; 0: no limit but `most`.
-    """
+    """Counts connections, and refuses further connections at a limit; 0: none per address."""
 
     def __init__(self, most: int, most_per_address: int, keys: tuple[str, str] = ("", "")) -> None:
         #: May change; open connections stay.
@@ -221,7 +207,7 @@ class Admission:
 class Places(Admission, Generic[_C]):
     """The connections of a server that closes an idle connection to admit a new client.
 
-    So a client with many connections locks no other client out. Parameters as of `Admission`.
+    So a client with many connections locks no other client out.
     """
 
     def __init__(self, most: int, most_per_address: int, keys: tuple[str, str] = ("", "")) -> None:
@@ -256,9 +242,8 @@ class Places(Admission, Generic[_C]):
     ) -> _C | None:
         """Return the connection to close for a new connection of `address`.
 
-        That is the least recently used idle connection of the same address if the address is at its
-        limit; else of the address with the most connections. None: no connection has to be closed,
-        or none is idle.
+        That is the least recently used idle connection of the same address at its limit, else of
+        the address with the most connections; None without need or without an idle connection.
         """
         refusal = self.refuses(address, already)
         if refusal is None:

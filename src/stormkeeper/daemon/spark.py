@@ -1,8 +1,7 @@
-"""A Spark session for a daemon, from configuration.
+"""A Spark session for a daemon, from the ``spark.*`` keys of the configuration.
 
-Spark gets every ``spark.*`` key of the configuration unchanged. Other settings are those of a small
-driver: no web UI, serial collector, C1 compiler, as many shuffle partitions as cores; with a local
-master, no socket on an outside address. Spark logs to stderr, from warnings up.
+Other settings are those of a small driver: no web UI, serial collector, C1 compiler, as many
+shuffle partitions as cores; with a local master, no socket on an outside address.
 """
 
 from __future__ import annotations
@@ -56,7 +55,6 @@ _SLOW_PYTHON = (
     "Python worker did not connect back in time",
 )
 
-#: Starts of a query without a batch between them.
 _STARTS = 4
 
 #: Pause before the second start, which doubles, and the longest.
@@ -74,7 +72,6 @@ _ARCHIVE_STAYS = (
 #: JVM options of the user replace ours: two collectors or compilers keep the JVM from starting.
 _USER_JAVA_OPTIONS = ("spark.driver.extraJavaOptions", "spark.driver.defaultJavaOptions")
 
-#: Interval of polls of `cancelled`, in seconds.
 _LOOK_SECS = 0.1
 
 
@@ -87,12 +84,8 @@ def settings(
 ) -> dict[str, str]:
     """Return the settings of a session, all ``spark.*``.
 
-    Parameters
-    ----------
-    conf
-        Any mapping; only keys that begin with ``spark.`` count, and None means "not set".
-    java_options
-        Further options of the JVM, unless the configuration sets options.
+    Of `conf` only ``spark.*`` keys count, and None means "not set". The configuration's JVM options
+    replace ours and `java_options`.
     """
     given = {k: _text(v) for k, v in conf.items() if k.startswith("spark.") and v is not None}
     chosen = {
@@ -156,15 +149,9 @@ def session(
 ) -> SparkSession:
     """Start a Spark session, or adapt this process's session.
 
-    Python workers use this Python, unless ``PYSPARK_PYTHON`` is set. Signal handlers stay: Spark's
-    own for SIGINT is suppressed. The JVM ends with this process, however it ends. Raises
-    `EngineError` if Spark does not start: no Java, no temporary folder, or a refused setting; or
-    the start was cancelled.
-
-    Parameters
-    ----------
-    cancelled
-        Polled in a thread of its own; True gives up the start.
+    Python workers use this Python, unless ``PYSPARK_PYTHON`` is set. Signal handlers stay, without
+    Spark's own for SIGINT. The JVM ends with this process. `cancelled` is polled in a thread.
+    Raises `EngineError` if Spark does not start, or the start was cancelled.
     """
     try:
         chosen = settings(conf, app_name, java_options=java_options)
@@ -209,7 +196,7 @@ def _log_in(gateway: Any) -> None:
 def end(session: SparkSession, timeout_secs: float = 15.0) -> None:
     """Stop a session, the JVM and Spark's Python workers; returns when all are gone.
 
-    Closing its standard input ends the JVM. After `timeout_secs` in all, the JVM is killed.
+    The JVM ends at the end of its standard input, or is killed after `timeout_secs`.
     """
     gateway = SparkContext._gateway
     process = getattr(gateway, "proc", None)
@@ -240,7 +227,7 @@ def kill_jvm() -> None:
 def jvm_exit(session: SparkSession, timeout_secs: float = 0.0) -> int | None:
     """Return the exit status of a session's JVM, negative after a signal.
 
-    None if the JVM has not ended within `timeout_secs`, or is not a child of this process.
+    None if it runs after `timeout_secs`, or is not a child of this process.
     """
     gateway = session.sparkContext._gateway or SparkContext._gateway
     process = getattr(gateway, "proc", None)
@@ -375,7 +362,6 @@ def _ended_when(cancelled: Callable[[], bool]) -> Iterator[None]:
 
 
 def _kill(program: psutil.Process) -> None:
-    """Kill a program with descendants."""
     with contextlib.suppress(psutil.Error):
         # The program first: the script `spark-class` would log the end of its child.
         for process in (program, *program.children(recursive=True)):
@@ -419,14 +405,8 @@ def settings_file(
 ) -> Iterator[None]:
     """Have a JVM that PySpark starts in this block read settings from a private file.
 
-    PySpark puts settings, passwords among them, on the JVM's command line, which every user of the
-    machine can read. PySpark waits until the JVM answers, which has then read the file; the file is
-    removed.
-
-    Parameters
-    ----------
-    launched
-        Called with the gateway to the JVM before PySpark uses it.
+    Every user can read PySpark's command line, with passwords. PySpark waits until the JVM has read
+    the file. `launched` gets the gateway to the JVM before PySpark uses it.
     """
     names = vars(context)
     launch = names["launch_gateway"]

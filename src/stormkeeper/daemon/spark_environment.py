@@ -1,10 +1,8 @@
 """Prepares the environment of processes that start a JVM with Spark, and finds Java.
 
-Spark takes from its environment which Spark it runs, its configuration folder, user, home and
-address. A container lacks some of these; a shell may have those of another Spark. Daemons and
-commands that start such a process call `prepare`: supervisor, pipeline, ``storm local``, the
-archive's builder. `stormkeeper.daemon.spark.session` calls `complete`, for workers that were
-started by hand.
+Spark takes its home, configuration, user and address from there. A container lacks some of these; a
+shell may have those of another Spark. Parents of such processes call `prepare`.
+`stormkeeper.daemon.spark.session` calls `complete`, for workers that were started by hand.
 """
 
 from __future__ import annotations
@@ -29,10 +27,8 @@ from stormkeeper.errors import EngineError
 
 log = logging.getLogger(__name__)
 
-#: Spark 4 needs 17.
 MINIMUM_VERSION: Final = 17
 
-#: ``java -version`` takes well under a second.
 _VERSION_TIMEOUT_SECS: Final = 20.0
 
 _RELEASE_LINE = re.compile(r'^JAVA_VERSION="([^"]+)"', re.MULTILINE)
@@ -59,7 +55,6 @@ FOREIGN_VARIABLES: Final = (
 #: The user's name if the system has none for its id.
 NAMELESS: Final = "stormkeeper"
 
-#: Further options of the JVM.
 _JVM_OPTIONS: Final = "SPARK_SUBMIT_OPTS"
 
 #: Spark's variable for the host's address, for a name that does not resolve.
@@ -74,12 +69,8 @@ _ASCII_LOCALES: Final = {"", "C", "POSIX"}
 def prepare(chosen: Mapping[str, object] | None = None, *, home: Path | None = None) -> None:
     """Prepare this process's environment for children with Spark; logs removed variables.
 
-    Raises `EngineError` if there is no Java that can run Spark, or no place for a home.
-
-    Parameters
-    ----------
-    chosen
-        ``topology.environment``, which the children get in addition.
+    The children get `chosen`, ``topology.environment``, in addition. Raises `EngineError` if there
+    is no Java that can run Spark, or no place for a home.
     """
     find_java({**os.environ, **{name: str(value) for name, value in (chosen or {}).items()}})
     if removed := clean(os.environ):
@@ -102,16 +93,10 @@ def removal_text(names: list[str]) -> str:
 
 
 def complete(environ: MutableMapping[str, str], *, home: Path | None = None) -> None:
-    """Add a missing home, user's name and UTF-8 locale.
+    """Add a missing home, user's name and UTF-8 locale; ``PYTHONOPTIMIZE=2`` becomes 1.
 
-    Other variables stay, except ``PYTHONOPTIMIZE=2``, which becomes 1. Idempotent. Raises
-    `EngineError` if there is no home, and no place for one.
-
-    Parameters
-    ----------
-    home
-        Home of a user without one, created if missing. None: a temporary folder, removed when
-        this process ends.
+    The default of `home` is a temporary folder, removed when this process ends. Raises
+    `EngineError` if there is no place for a home.
     """
     account = _account()
     if not _is_folder(environ.get("HOME")):
@@ -135,8 +120,7 @@ def complete(environ: MutableMapping[str, str], *, home: Path | None = None) -> 
 def complete_address(environ: MutableMapping[str, str], master: str) -> None:
     """Set this host's address for Spark if the host's own name does not resolve.
 
-    Asks the name service, which may take seconds. `master` is ``spark.master``; a local master
-    needs only the loopback address.
+    Asks the name service, which may take seconds. A local `master` needs the loopback address.
     """
     if _ADDRESS in environ or "SPARK_LOCAL_HOSTNAME" in environ:
         return
@@ -168,7 +152,7 @@ def restart_if_unfit() -> None:
     """Restart this program if Python started in a way in which the program would fail.
 
     With an ASCII locale Python cannot name most files; ``PYTHONOPTIMIZE=2`` removes docstrings,
-    from which thriftpy2 makes its parser. Call it first of all.
+    from which thriftpy2 makes its parser.
     """
     before = dict(os.environ)
     _complete_python(os.environ)
@@ -181,8 +165,7 @@ def restart_if_unfit() -> None:
 def find_java(environ: Mapping[str, str] = os.environ) -> Path:
     """Return the ``java`` executable of ``JAVA_HOME``, or else of ``PATH``.
 
-    Raises `EngineError` if it does not exist, does not run, or is older than 17; the error says
-    what to do.
+    Raises `EngineError`, with the remedy, if it is missing, broken, or older than 17.
     """
     home = environ.get("JAVA_HOME")
     if home:
@@ -282,7 +265,6 @@ def _complete_python(environ: MutableMapping[str, str]) -> None:
 
 
 def _outward_address() -> str:
-    """Return the address from which this machine reaches others."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect(_ELSEWHERE)

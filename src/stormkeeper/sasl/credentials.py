@@ -16,7 +16,6 @@ DEFAULT_CLIENT_NAME = "pacemaker-client"
 #: ``DigestLoginModule``.
 _USER_OPTION = "user_"
 
-#: Default limit of `printable`, in characters.
 _SHOWN = 100
 
 
@@ -31,7 +30,7 @@ class UserPassword:
 def user_password(login: Login) -> UserPassword:
     """Return the user of a section with a ``username`` and a ``password``.
 
-    Raises `ConfigError` if either is missing, or a ``user_NAME`` gives the user another password.
+    Raises `ConfigError` if either is missing, or a ``user_NAME`` has another password.
     """
     user = UserPassword(login.option("username"), login.option("password"))
     other = f"{_USER_OPTION}{user.username}"
@@ -46,7 +45,7 @@ def user_password(login: Login) -> UserPassword:
 def user_passwords(login: Login) -> dict[str, UserPassword]:
     """Return all users of a section by name, of ``username`` and of ``user_NAME``.
 
-    Raises `ConfigError` if there is none, one has no password, or one has two passwords.
+    Raises `ConfigError` without users, or for a user with no or two passwords.
     """
     users = {
         option.removeprefix(_USER_OPTION): UserPassword(

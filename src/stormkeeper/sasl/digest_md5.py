@@ -1,8 +1,7 @@
 """DIGEST-MD5 (RFC 2831), the mechanism of Storm's ``pacemaker.auth.method: DIGEST``.
 
-Both halves, with quality of protection ``auth`` and without "subsequent authentication", to the
-byte as Storm uses the JDK's. Historic since 2011 (RFC 6331): a listener can try passwords offline.
-SCRAM-SHA-256 and TLS are the alternatives.
+Both halves, with quality of protection ``auth`` and without "subsequent authentication", as the JDK
+writes them. Historic since 2011 (RFC 6331): a listener can try passwords offline.
 """
 
 import base64
@@ -50,12 +49,7 @@ def random_nonce() -> bytes:
 class DigestServer:
     """The server's half: a challenge, a response, and the server's proof.
 
-    Parameters
-    ----------
-    password_of
-        Returns the password of a user name; None for an unknown user.
-    realm, digest_uri
-        Required of the client; Storm's by default.
+    `password_of` returns None for an unknown user. The client must use `realm` and `digest_uri`.
     """
 
     name = "DIGEST-MD5"
@@ -87,10 +81,7 @@ class DigestServer:
         return self._authorization_id
 
     def start(self) -> bytes:
-        """Return the challenge.
-
-        Raises `AuthenticationError` at a second call.
-        """
+        """Return the challenge; raises `AuthenticationError` at a second call."""
         if self._nonce is not None:
             raise AuthenticationError("the authentication has begun already")
         self._nonce = self._new_nonce()
@@ -106,8 +97,7 @@ class DigestServer:
     def step(self, token: bytes) -> bytes:
         """Check the client's response; returns the server's proof.
 
-        Raises `AuthenticationError` if the response is malformed, or proves no knowledge of the
-        password.
+        Raises `AuthenticationError` for a malformed response, or one without the password.
         """
         if self._nonce is None:
             raise AuthenticationError("a response came before the challenge")
@@ -145,7 +135,6 @@ class DigestServer:
         return b"rspauth=" + _digest(key, self._nonce, response["cnonce"], b":" + uri)
 
     def _check_terms(self, response: Mapping[str, bytes]) -> None:
-        """Check the public parts of a response."""
         assert self._nonce is not None
         if not hmac.compare_digest(response["nonce"], self._nonce):
             raise AuthenticationError(
@@ -169,12 +158,8 @@ class DigestServer:
 class DigestClient:
     """The client's half: answers a challenge, and checks the server's proof.
 
-    Parameters
-    ----------
-    user
-        For Storm the results of `credentials.storm_username` and `credentials.storm_password`.
-    authzid
-        The identity to act as; None leaves it out.
+    For Storm `user` has the results of `credentials.storm_username` and
+    `credentials.storm_password`. `authzid` is an identity to act as.
     """
 
     name = "DIGEST-MD5"
@@ -209,8 +194,7 @@ class DigestClient:
     def step(self, token: bytes) -> bytes | None:
         """Process the challenge and return the response; or check the server's proof.
 
-        Raises `AuthenticationError` if the challenge is malformed or unsupported, or the server
-        does not know the password.
+        Raises `AuthenticationError` for an unsupported challenge, or a server without the password.
         """
         if self._complete:
             raise AuthenticationError("a token came after the end of the authentication")
@@ -364,13 +348,8 @@ _ESCAPE = re.compile(rb"\\(.)", re.DOTALL)
 def parse_directives(token: bytes, most: int) -> list[tuple[str, bytes]]:
     """Return the directives ``name=value, name="value"`` of a token (RFC 2831 §2.1.1, §7.1).
 
-    Names are in lower case, values without quotes and escapes. Raises `AuthenticationError` if the
-    token is longer or malformed.
-
-    Parameters
-    ----------
-    most
-        Longest token in bytes: 2048 for a challenge, 4096 for a response.
+    Names are in lower case, values without quotes and escapes. Raises `AuthenticationError` for a
+    malformed token, or one of more than `most` bytes.
     """
     if len(token) > most:
         raise AuthenticationError(f"the token has {len(token)} bytes, more than {most}")

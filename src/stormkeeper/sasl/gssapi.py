@@ -1,8 +1,8 @@
 """GSSAPI (RFC 4752), the mechanism of Storm's ``pacemaker.auth.method: KERBEROS``.
 
-Both halves need the extra ``kerberos`` (python-gssapi and MIT Kerberos). There is no security layer
-and, as in Storm's client, no mutual authentication by AP-REP: the server's wrapped token proves as
-much, because only the service's key opens the ticket with the session key.
+Both halves need the extra ``kerberos``. There is no security layer and, as in Storm's client, no
+mutual authentication by AP-REP: the server's wrapped token proves as much, because only the
+service's key opens the ticket with the session key.
 """
 
 import hashlib
@@ -34,7 +34,6 @@ CHOICE = b"\x01\x00\x00\x00"
 
 _NO_LAYER = 1
 
-#: Longest quote of the library in a message, in characters.
 _REASON = 300
 
 _KRB5 = gssapi.MechType.kerberos
@@ -45,15 +44,10 @@ _BAD_KEY_VERSION = (-1765328384 + 44) % 2**32
 
 
 class Keytab:
-    """The server's key, from a keytab.
+    """The server's key, from the ``keyTab`` of a JAAS section, by default Kerberos's.
 
-    Raises `ConfigError` if the keytab cannot be read, or has no key for the principal.
-
-    Parameters
-    ----------
-    login
-        The JAAS section: ``keyTab``, by default Kerberos's, and ``principal``, by default (or with
-        ``*``) any in the keytab.
+    ``principal`` is any in the keytab by default, or with ``*``. Raises `ConfigError` without a
+    key.
     """
 
     def __init__(self, login: Login) -> None:
@@ -91,8 +85,8 @@ class GssapiServer:
     def step(self, token: bytes) -> bytes | None:
         """Process the client's next token; returns the answer, None at the end.
 
-        Takes well under a millisecond. Raises `AuthenticationError` if the ticket is invalid,
-        expired or replayed, or the client wants a security layer or another identity.
+        Takes well under a millisecond. Raises `AuthenticationError` for an invalid, expired or
+        replayed ticket, or a client that wants a security layer or another identity.
         """
         step, self._step = self._step, self._refuse
         try:
@@ -148,16 +142,9 @@ class GssapiClient:
     """The client's half, whose `start` may wait for Kerberos servers.
 
     MIT Kerberos waits some seconds for each silent server: a caller with a deadline calls `start`
-    in another thread. Raises `ConfigError` if the section is incomplete, or its keytab cannot be
-    read or has no key for the principal.
-
-    Parameters
-    ----------
-    login
-        The JAAS section: ``serviceName``; ``useTicketCache`` (with ``ticketCache``) or
-        ``useKeyTab`` (with ``keyTab``), and ``principal``.
-    host
-        The server's host: its principal is ``serviceName/host``.
+    in another thread. The JAAS section has ``serviceName``; ``useTicketCache`` (with
+    ``ticketCache``) or ``useKeyTab`` (with ``keyTab``); and ``principal``. The server's principal
+    is ``serviceName/host``. Raises `ConfigError` for an incomplete section or keytab.
     """
 
     name = NAME
@@ -177,10 +164,7 @@ class GssapiClient:
         return self._complete
 
     def start(self) -> bytes:
-        """Return the ticket for the service, as an AP-REQ.
-
-        Raises `AuthenticationError` if Kerberos gives none.
-        """
+        """Return the ticket, as an AP-REQ; raises `AuthenticationError` without one."""
         if self._context is not None:
             raise AuthenticationError("the authentication has begun already")
         principal = self._login.options.get("principal")
@@ -210,7 +194,7 @@ class GssapiClient:
     def step(self, token: bytes) -> bytes:
         """Process the server's next token; returns the answer.
 
-        Raises `AuthenticationError` if the server lacks the service's key, or demands a security
+        Raises `AuthenticationError` for a server without the service's key, or with a security
         layer.
         """
         step, self._step = self._step, self._refuse
@@ -239,10 +223,7 @@ class GssapiClient:
 
 
 def default_realm() -> str:
-    """Return the default realm in this machine's ``krb5.conf``.
-
-    Raises `ConfigError` if there is none.
-    """
+    """Return the default realm of ``krb5.conf``; raises `ConfigError` without one."""
     try:
         name = gssapi.Name("x", gssapi.NameType.kerberos_principal).canonicalize(_KRB5)
     except gssapi.exceptions.GSSError as error:
@@ -280,7 +261,6 @@ def _keytab(login: Login, key: str) -> dict[str, str]:
 
 
 def _keys(login: Login) -> Any:
-    """Return credentials for a section's principal from the keytab."""
     principal = login.options.get("principal", "*")
     try:
         return gssapi.Credentials(
@@ -316,7 +296,6 @@ def _client_store(login: Login) -> dict[str, str]:
 
 
 def _remedy(error: Any) -> str:
-    """Return the remedy of a server's error, if known."""
     if error.min_code != _BAD_KEY_VERSION:
         return ""
     return (
@@ -326,7 +305,6 @@ def _remedy(error: Any) -> str:
 
 
 def _reason(error: Any) -> str:
-    """Return the mechanism's message, or else GSSAPI's."""
     texts = error.get_all_statuses(error.min_code, False) if error.min_code else []
     # A damaged token has no code of the mechanism.
     texts = [text for text in texts if text != "Success"]

@@ -1,8 +1,7 @@
 """JAAS files: a daemon's users, passwords and keytabs, in sections.
 
 The format is Java's (``javax.security.auth.login.Configuration``), and that of Storm's
-documentation, without the login module and flag (``com.sun...Krb5LoginModule required``) that Java
-requires before the options::
+documentation, without the login module and flag that Java requires before the options::
 
     PacemakerDigest {
         username="some user"
@@ -49,14 +48,9 @@ _PROPERTY = re.compile(r"\$\{[^}]*\}")
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Login:
-    """A section of a JAAS file.
+    """A section of a JAAS file; `module` and `flag` are None if absent.
 
-    Parameters
-    ----------
-    module, flag
-        The class of its login module, and the flag in lower case; None if absent.
-    options
-        Of several modules in a section, the first with an option gives its value, as in Storm.
+    Of several modules in a section, the first with an option gives its value, as in Storm.
     """
 
     section: str
@@ -67,7 +61,6 @@ class Login:
     line: int
 
     def __repr__(self) -> str:
-        """Return the names of the options: each value may be a secret."""
         return f"<Login {self.section} of {self.place} with {', '.join(self.options) or 'nothing'}>"
 
     @property
@@ -76,20 +69,14 @@ class Login:
         return f"{self.source}:{self.line}"
 
     def option(self, name: str) -> str:
-        """Return the value of a required option.
-
-        Raises `ConfigError` if the option is absent or empty.
-        """
+        """Return the value of a required option; raises `ConfigError` without one."""
         value = self.options.get(name, "")
         if not value:
             raise ConfigError(f'{self.place}: section {self.section} has no {name}="…"; add it')
         return value
 
     def switch(self, name: str, *, default: bool = False) -> bool:
-        """Return the value of an option that is true or false.
-
-        Raises `ConfigError` if it is neither.
-        """
+        """Return an option that is true or false; raises `ConfigError` for others."""
         value = self.options.get(name, str(default)).lower()
         if value not in ("true", "false"):
             raise ConfigError(f"{self.place}: {name} of {self.section} must be true or false")
@@ -99,7 +86,7 @@ class Login:
 def read(path: Path, named_by: str = "java.security.auth.login.config") -> dict[str, Login]:
     """Return the sections of a JAAS file, in UTF-8, by name.
 
-    Raises `ConfigError` if the file cannot be read, or is no JAAS file; the error says where.
+    Raises `ConfigError`, with the place, and `named_by`, the configuration key of the path.
     """
     try:
         with path.open("rb") as file:
@@ -122,11 +109,8 @@ def read(path: Path, named_by: str = "java.security.auth.login.config") -> dict[
 def parse(text: str, source: str = "JAAS") -> dict[str, Login]:
     """Return the sections in the text of a JAAS file by name.
 
-    Raises
-    ------
-    ConfigError
-        The text is malformed. Names the line and what was expected, and never quotes the text,
-        which may be a part of a password.
+    Raises `ConfigError` with the line and what was expected, and never with the text, which may be
+    a part of a password.
     """
     reader = _Reader(source, list(_tokens(text, source)))
     sections: dict[str, Login] = {}
@@ -181,8 +165,6 @@ def _unescape(quoted: str) -> str:
 
 
 class _Reader:
-    """Takes token after token; errors name the line."""
-
     def __init__(self, source: str, tokens: list[_Token]) -> None:
         self.source = source
         self._tokens = tokens
@@ -250,7 +232,6 @@ def _read_section(reader: _Reader, name: str, line: int) -> Login:
 
 
 def _read_options(reader: _Reader) -> dict[str, str]:
-    """Return the options of a module, up to and with the semicolon."""
     options: dict[str, str] = {}
     while reader.sees_word() and reader.sees("=", 1):
         place = f"{reader.source}:{reader.line}"
@@ -285,7 +266,6 @@ class LoginFile:
     named_by: str
 
     def __str__(self) -> str:
-        """Return both, for messages."""
         return f"{self.path} ({self.named_by})"
 
 
@@ -293,8 +273,8 @@ def login_file(conf: Conf) -> LoginFile | None:
     """Return the configured JAAS file, or None.
 
     In this order: ``java.security.auth.login.config`` given with ``-c``; that JVM property in
-    ``pacemaker.childopts``, as in Storm's documentation of Pacemaker; the key in another layer.
-    Raises `ConfigError` if ``pacemaker.childopts`` has an unclosed quote.
+    ``pacemaker.childopts``, as in Storm's documentation; the key in another layer. Raises
+    `ConfigError` for an unclosed quote in ``pacemaker.childopts``.
     """
     own = None if conf[KEY] is None else LoginFile(Path(conf[KEY]), KEY)
     if own is not None and conf.is_override(KEY):
@@ -307,8 +287,8 @@ def login_file(conf: Conf) -> LoginFile | None:
 def in_one_layer(conf: Conf) -> Conf:
     """Return a configuration that names the same file after a `Conf.write`.
 
-    There is no ``-c`` then, so the JVM property that ``-c`` overrode is removed. Raises
-    `ConfigError` as `login_file` does.
+    There is no ``-c`` then, so the JVM property that ``-c`` overrode is removed. Raises as
+    `login_file`.
     """
     if conf[KEY] is None or not conf.is_override(KEY):
         return conf
@@ -318,10 +298,7 @@ def in_one_layer(conf: Conf) -> Conf:
 
 
 def ignored_childopts(conf: Conf) -> list[str]:
-    """Return the names of configured JVM options without effect, except the default ones.
-
-    Raises `ConfigError` as `login_file` does.
-    """
+    """Return the names of configured JVM options without effect; raises as `login_file`."""
     if conf[CHILDOPTS] == defaults()[CHILDOPTS]:
         return []
     return [
@@ -332,10 +309,7 @@ def ignored_childopts(conf: Conf) -> list[str]:
 
 
 def login(conf: Conf, *sections: str) -> Login:
-    """Return the first of these sections that the JAAS file has.
-
-    Raises `ConfigError` if there is no file, it is malformed, or has none of the sections.
-    """
+    """Return the first of these sections of the JAAS file; raises `ConfigError` without any."""
     method = conf["pacemaker.auth.method"]
     file = login_file(conf)
     if file is None:

@@ -2,7 +2,6 @@
 
 from typing import Final, Protocol
 
-#: End of a message about a peer with another mechanism.
 SAME_METHOD: Final = "is pacemaker.auth.method the same at both ends?"
 
 
@@ -24,22 +23,15 @@ class Mechanism(Protocol):
     def authorization_id(self) -> str | None:
         """The client's name, in a complete server half; else None.
 
-        With GSSAPI the principal, with SCRAM the user; with Storm's DIGEST-MD5 a name of the
-        client's choice, which knows the password.
+        The principal or the user; with Storm's DIGEST-MD5 any name of the client's choice.
         """
 
     def start(self) -> bytes | None:
-        """Return the first token if this half begins, else None.
-
-        Raises `AuthenticationError` as `step` does.
-        """
+        """Return the first token if this half begins, else None; raises as `step`."""
 
     def step(self, token: bytes) -> bytes | None:
         """Process the other side's next token; returns the answer, or None.
 
-        Raises
-        ------
-        AuthenticationError
-            The other side does not authenticate or violates the mechanism. The message is safe to
-            log. The authentication is over, and the connection must end.
+        Raises `AuthenticationError`, safe to log, for a failure or a violation of the mechanism:
+        the connection must end.
         """

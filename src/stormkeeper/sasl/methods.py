@@ -27,7 +27,6 @@ SCRAM_SECTION = "PacemakerScram"
 SERVER_SECTION = "PacemakerServer"
 CLIENT_SECTION = "PacemakerClient"
 
-#: A server's sections, and their methods.
 _OF_SERVERS = {
     DIGEST_SECTION: "DIGEST or SCRAM",
     SCRAM_SECTION: "SCRAM",
@@ -38,8 +37,7 @@ _OF_SERVERS = {
 def server_mechanism(conf: Conf) -> Callable[[], Mechanism] | None:
     """Return a factory of server halves; None with the method NONE.
 
-    Reads the JAAS file and its keytab once; call it again to reread them. Raises `ConfigError` if
-    the JAAS file, or a needed part of it, is missing or wrong.
+    Reads the JAAS file and keytab now; raises `ConfigError` if they lack what the method needs.
     """
     match conf["pacemaker.auth.method"]:
         case "NONE":
@@ -58,8 +56,8 @@ def server_mechanism(conf: Conf) -> Callable[[], Mechanism] | None:
 def unused_login(conf: Conf) -> str | None:
     """Return a warning about a JAAS file that has no effect, as the method is NONE.
 
-    None if the file has no section of a Pacemaker's: Storm's daemons may need it for ZooKeeper.
-    Raises `ConfigError` if ``pacemaker.childopts`` has an unclosed quote.
+    None without a section of a Pacemaker's: Storm's daemons may need the file for ZooKeeper.
+    Raises `ConfigError` as `login_file` does.
     """
     file = login_file(conf)
     if file is None or conf["pacemaker.auth.method"] != "NONE":
@@ -78,14 +76,10 @@ def unused_login(conf: Conf) -> str | None:
 
 
 def client_mechanism(conf: Conf, host: str) -> Callable[[], Mechanism] | None:
-    """Return a factory of client halves; None with the method NONE. Reads the JAAS file once.
+    """Return a factory of client halves; None with the method NONE.
 
-    Raises `ConfigError` if the JAAS file, or a needed part of it, is missing or wrong.
-
-    Parameters
-    ----------
-    host
-        The Pacemaker's name as configured, which is a part of its Kerberos principal.
+    `host` is the Pacemaker's configured name, a part of its Kerberos principal. Reads the JAAS file
+    now; raises `ConfigError` if it lacks what the method needs.
     """
     match conf["pacemaker.auth.method"]:
         case "NONE":
@@ -147,9 +141,8 @@ def authorised(conf: Conf, authorization_id: str) -> bool:
     """Return whether the client that authenticated as `authorization_id` may read.
 
     With DIGEST and SCRAM every client with a password may; with KERBEROS ``nimbus.daemon.user`` and
-    ``pacemaker.kerberos.users``, each a full principal or a short name. Raises
-    `AuthenticationError` if `authorization_id` is no Kerberos principal, or ``krb5.conf`` has lost
-    its default realm, which short names need.
+    ``pacemaker.kerberos.users``. Raises `AuthenticationError` for an invalid principal, or without
+    the default realm in ``krb5.conf``, which short names need.
     """
     match conf["pacemaker.auth.method"]:
         case "NONE":
@@ -186,11 +179,7 @@ class Principal:
 
     @classmethod
     def parse(cls, text: str) -> "Principal":
-        """Parse a principal with realm in Kerberos's form.
-
-        Raises `AuthenticationError` if there is no realm, nothing before it, or something behind
-        it.
-        """
+        """Parse a principal with realm in Kerberos's form; raises `AuthenticationError`."""
         components: list[str] = []
         position = 0
         while (match := _PRINCIPAL_PART.match(text, position)) is not None and match[2]:
@@ -206,8 +195,8 @@ class Principal:
     def short_name(self, default_realm: str) -> str | None:
         """Return the first of at most two components in the default realm, else None.
 
-        That is the rule ``DEFAULT`` of Java's ``auth_to_local``. The same name in another realm is
-        another user.
+        That is ``DEFAULT`` of Java's ``auth_to_local``. In another realm the name is another
+        user's.
         """
         if self.realm != default_realm or len(self.components) > 2:
             return None
@@ -215,15 +204,10 @@ class Principal:
 
 
 def admits(users: Iterable[str], principal: str, default_realm: str) -> bool:
-    """Return whether `principal` is among `users`.
+    """Return whether `principal` is among `users`; raises `AuthenticationError` for no principal.
 
-    Raises `AuthenticationError` if `principal` is none.
-
-    Parameters
-    ----------
-    users
-        Full principals (``nimbus/host@REALM``), also without the default realm (``nimbus/host``),
-        and short names (``nimbus``).
+    Users are full principals (``nimbus/host@REALM``), also without the default realm
+    (``nimbus/host``), and short names (``nimbus``).
     """
     parsed = Principal.parse(principal)
     names = {principal, parsed.short_name(default_realm)}

@@ -28,7 +28,6 @@ ITERATIONS = 16_384
 #: Most rounds that a client does for a server, in about half a second.
 MAX_ITERATIONS = 1_000_000
 
-#: Longest message, in bytes.
 MAX_MESSAGE = 4096
 
 _SALT_LENGTH = 16
@@ -39,14 +38,9 @@ _Verifier = tuple[bytes, bytes, bytes, int]  # salt, stored key, server key, ite
 class ScramUsers:
     """A server's verifiers of its users, without passwords.
 
-    An unknown name gets a salt too, the same at every try, and fails at the same point as a wrong
-    password, so that names cannot be found out. Raises `ConfigError` if a name or password has a
-    character that SCRAM forbids (RFC 4013).
-
-    Parameters
-    ----------
-    salt_key
-        Source of the salts; random by default, so that they change at every start.
+    An unknown name gets a salt too, always the same, and fails where a wrong password does, so that
+    names cannot be found out. Salts come from `salt_key`, random by default. Raises `ConfigError`
+    for a character that SCRAM forbids (RFC 4013).
     """
 
     def __init__(self, users: Mapping[str, UserPassword], salt_key: bytes | None = None) -> None:
@@ -111,8 +105,7 @@ class ScramServer:
     def step(self, token: bytes) -> bytes:
         """Process client-first or client-final; returns server-first or server-final.
 
-        Raises `AuthenticationError` if a message is malformed or out of turn, or the password is
-        wrong.
+        Raises `AuthenticationError` for a malformed message, or a wrong password.
         """
         self._step += 1
         if self._step > 2:
@@ -142,10 +135,7 @@ class ScramServer:
 
 
 class ScramClient:
-    """The client's half.
-
-    Raises `ConfigError` if SCRAM forbids the name or password (RFC 4013).
-    """
+    """The client's half; raises `ConfigError` for characters that SCRAM forbids (RFC 4013)."""
 
     name = NAME
     authorization_id = None
@@ -174,8 +164,8 @@ class ScramClient:
     def step(self, token: bytes) -> bytes | None:
         """Process the greeting, server-first or server-final; returns the answer.
 
-        Raises `AuthenticationError` if a message is malformed or out of turn, or demands too much
-        work; or the server has another mechanism, or does not know the password.
+        Raises `AuthenticationError` for a malformed message, too much work, another mechanism, or a
+        server without the password.
         """
         self._step += 1
         if self._step > 3:

@@ -147,7 +147,6 @@ class Template:
         packed = self._pack(task, task, *numbers)
         pieces = self._pieces.copy()
         pieces[1::2] = self._cut(packed)
-        # Tasks are i32.
         pieces[1] = pieces[3] = packed[4:8]
         return b"".join(pieces)
 
@@ -159,7 +158,6 @@ def _cutter(slots: int) -> Callable[[bytes], tuple[bytes, ...]]:
 
 
 def _marks(component: SimulatedComponent, latencies: list[bool]) -> Numbers:
-    """Yield a mark for each number of an executor, and note whether the number is a latency."""
     for is_latency, rates in component.groups:
         for _ in range(len(rates) * len(WINDOWS)):
             mark = _NUMBER + len(latencies)
@@ -184,7 +182,6 @@ class Opened:
         self._release = release
         self._size = len(body)
         self._crc = 0
-        #: The heartbeat without its end, until the next counters.
         self.start = body
         if compression is Compression.GZIP:
             self._crc = zlib.crc32(body)
@@ -209,7 +206,6 @@ class Opened:
 
 
 def _zstd_start(body: bytes, size: int) -> bytes:
-    """Return a frame of `size` bytes without the last block."""
     frame = zstd_library().ZstdCompressor(level=_LEVEL)
     frame.set_pledged_input_size(size)
     start: bytes = frame.compress(body, frame.FLUSH_BLOCK)

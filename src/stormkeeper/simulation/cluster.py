@@ -12,7 +12,6 @@ from stormkeeper import paths
 from stormkeeper.errors import ConfigError
 from stormkeeper.simulation.activity import Activity, Ramp
 
-#: Prefix of simulated topologies' names.
 PREFIX: Final = "simulated-"
 
 
@@ -126,7 +125,6 @@ class SimulatedComponent:
         return replace(self, outputs=(*self.outputs, *more))
 
 
-#: Part of every worker; counts nothing.
 SYSTEM_BOLT: Final = SimulatedComponent(SYSTEM, "bolt", (), (), (1.0,))
 
 
@@ -151,18 +149,14 @@ def make_components(
 
 
 class _Flow:
-    """Builds the components of a topology, from the spouts down."""
-
     def __init__(self, random: Random, streams: int) -> None:
         self._random = random
         self._streams = streams
-        #: Tuples per second of each spout.
         self._rate = min(random.lognormvariate(5.0, 1.2), 20_000.0)
         self._inputs: dict[str, list[Input]] = {}
         self._outputs: dict[str, dict[str, float]] = {}
         self._executors: dict[str, int] = {}
         self._taken: dict[tuple[str, str], int] = {}
-        #: Streams without a taker.
         self._open: list[tuple[str, str]] = []
 
     def add(self, id_: str, executors: int, *, is_spout: bool, is_last: bool) -> None:
@@ -179,7 +173,6 @@ class _Flow:
         self._open += [(id_, stream) for stream in outputs]
 
     def _take(self) -> list[Input]:
-        """Choose the inputs of a bolt: a stream without a taker, and perhaps another stream."""
         random = self._random
         chosen = [self._open.pop(0)] if self._open else []
         known = [(id_, stream) for id_, made in self._outputs.items() for stream in made]
@@ -247,7 +240,6 @@ def _named(names: tuple[str, ...], number: int) -> str:
 
 
 def _parallelism(random: Random, components: int, executors: int) -> list[int]:
-    """Spread executors over components, at least one each."""
     weights = [random.uniform(0.5, 2.0) for _ in range(components)]
     left = executors - components
     counts = [1 + int(left * weight / sum(weights)) for weight in weights]
@@ -256,13 +248,11 @@ def _parallelism(random: Random, components: int, executors: int) -> list[int]:
 
 
 def _shares(random: Random, executors: int) -> tuple[float, ...]:
-    """Share the work among executors: unevenly, as groupings by a key do."""
     weights = [random.lognormvariate(0.0, 0.1) for _ in range(executors)]
     total = sum(weights)
     return tuple(weight / total for weight in weights)
 
 
-#: Ports of a node, from 6700.
 _MOST_WORKERS_PER_NODE: Final = 10_000
 
 
@@ -333,7 +323,6 @@ PROFILES: Final = {
 }
 
 
-#: Port of the first worker of a node, as in Storm.
 _FIRST_PORT: Final = 6700
 
 
@@ -368,11 +357,8 @@ class SimulatedTopology:
     storm_id: str
     components: list[SimulatedComponent]
     activity: Activity
-    #: First slots of the workers.
     slots: list[paths.Slot]
-    #: Activity of skewed executors, by task.
     skewed: dict[int, Activity] = field(default_factory=dict)
-    #: Rising latencies, by component.
     slowed: dict[str, Ramp] = field(default_factory=dict)
     growth: Growth | None = None
 
@@ -440,7 +426,6 @@ def _node(random: Random, number: int) -> str:
 
 
 def _sizes(random: Random, workers: int, topologies: int) -> Sequence[int]:
-    """Spread workers over topologies: few have many, most have few, each has at least one."""
     weights = [random.lognormvariate(0.0, 0.7) for _ in range(topologies)]
     left = workers - topologies
     sizes = [1 + int(left * weight / sum(weights)) for weight in weights]

@@ -47,13 +47,11 @@ class Link:
         self._placement = WriterPlacement(servers, random)
         self._backoff = make_backoff(random)
         self._wire: _Wire | None = None
-        #: Former connections with outstanding answers.
         self._left: set[_Wire] = set()
         self._connecting: asyncio.Task[None] | None = None
         self._looking: asyncio.Task[None] | None = None
         self._waiting: deque[SimulatedBeat] = deque()
         self._retry_at = 0.0
-        #: Failures since the last acknowledgement.
         self._failures = 0
         self._reason = "no connection was made"
 
@@ -160,8 +158,6 @@ class Link:
 
 
 class _Wire(asyncio.Protocol):
-    """A connection to a server."""
-
     def __init__(self, link: Link, server: str, address: Address) -> None:
         self.server = server
         self.address = address
@@ -194,18 +190,15 @@ class _Wire(asyncio.Protocol):
             self._unsent.clear()
 
     def leave(self) -> None:
-        """Close the connection after the last answer."""
         self._is_left = True
         if not self._unanswered and self._transport is not None:
             self._transport.close()
 
     def look(self, now: float) -> None:
-        """Abort the connection if an answer is due and nothing arrives."""
         if self._unanswered and now - self._alive_at >= TRY_TIMEOUT:
             self._give_up(f"no answer within {TRY_TIMEOUT:g} s")
 
     def abandon(self) -> list[SimulatedBeat]:
-        """Abort the connection; returns the unanswered heartbeats."""
         beats = [beat for _, beat in self._unanswered]
         self._unanswered.clear()
         if self._transport is not None:

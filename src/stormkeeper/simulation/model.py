@@ -38,7 +38,6 @@ _CLOCK_SECS: Final = 2
 _PAUSE_PERIODS: Final = 3
 
 
-#: Takes an event of the truth, an object of JSON.
 Tell = Callable[[dict[str, Any]], None]
 
 
@@ -64,7 +63,6 @@ class SimulatedBeat:
     counted_at: float
     time_secs: int
     uptime_secs: int
-    #: The server that acknowledged it.
     server: str = ""
     acknowledged_at: float = 0.0
 
@@ -117,16 +115,11 @@ class Worker:
         self.executors = executors
         self.started = started
         self.path = paths.workerbeat(topology.storm_id, slot.node, slot.port)
-        #: Error of its clock.
         self.fast_secs = 0
-        #: Alive but silent until then.
         self.silent_until = 0.0
-        #: The present body, and the time of its counters.
         self.opened: Opened | None = None
         self.counted_at = 0.0
-        #: The unanswered heartbeat.
         self.under_way: SimulatedBeat | None = None
-        #: The last acknowledged heartbeat.
         self.taken: SimulatedBeat | None = None
         self.taken_beats = 0
         self.failed = 0
@@ -185,7 +178,6 @@ class Writer:
         self._release = release
         self._names_components = names_components
         self._heads: dict[tuple[str, int], bytes] = {}
-        #: By topology, component and number of streams.
         self._templates: dict[str, dict[tuple[str, int], Template]] = {}
 
     def count(self, worker: Worker, at: float) -> None:
@@ -217,7 +209,6 @@ def _as_json(record: Any) -> dict[str, Any]:
 
 
 def _by_source(by_window: dict[str, dict[Any, Any]]) -> dict[str, list[list[Any]]]:
-    """Return the values of inputs as lists of source, stream and value."""
     return {
         window: [[key.componentId, key.streamId, value] for key, value in by_input.items()]
         for window, by_input in by_window.items()
@@ -286,10 +277,8 @@ class Simulation:
         self._place = 0
         self._agenda: list[tuple[float, int, Callable[[float], None]]] = []
         self._numbers = itertools.count()
-        #: Paths to delete on every server.
         self.deletions: list[str] = []
         seats = [self._first(random, t, *worker, now) for t, worker in _each(cluster)]
-        #: In the order of the period.
         self.seats = sorted(seats, key=lambda seat: seat.phase)
         for turn, seat in enumerate(self.seats):
             seat.turn = turn
@@ -316,8 +305,6 @@ class Simulation:
         worker = Worker(topology, slot, executors, at)
         worker.fast_secs = self._fast[slot.node]
         return worker
-
-    # --- the schedule ----------------------------------------------------------------------------
 
     def prepare(self, now: float) -> Iterator[None]:
         """Make a worker's first body per step."""
@@ -400,8 +387,6 @@ class Simulation:
         worker.under_way = None
         if worker.ending:
             self._tell_end(worker, now)
-
-    # --- who starts and ends ---------------------------------------------------------------------
 
     def start(self, seat: Seat, worker: Worker, now: float) -> None:
         """Start a worker in an empty seat."""

@@ -28,7 +28,6 @@ from stormkeeper.simulation.model import SimulatedBeat, Simulation, Writer
 from stormkeeper.simulation.troubles import ROUND_SECS, Troubles
 from stormkeeper.thrift.serialization import Release, compression_for, release_for
 
-#: Seconds between two checks of due heartbeats, and of timeouts.
 _TICK_SECS: Final = 0.02
 _LOOK_SECS: Final = 0.25
 
@@ -36,10 +35,8 @@ _LOOK_SECS: Final = 0.25
 _BATCH: Final = 1024
 _BATCH_SECS: Final = 0.05
 
-#: Seconds between two lines on progress.
 _REPORT_SECS: Final = 5.0
 
-#: Longest wait for the last answers, in seconds.
 _END_SECS: Final = 6.0
 
 _NAMES_SHOWN: Final = 3
@@ -127,8 +124,6 @@ def check_alone(pool: PacemakerPool) -> None:
 
 
 class _Lags:
-    """Counts of heartbeats by their delay, in whole milliseconds, rounded up."""
-
     def __init__(self) -> None:
         self._counts: Counter[int] = Counter()
 
@@ -136,7 +131,6 @@ class _Lags:
         self._counts[math.ceil(secs * 1000.0)] += 1
 
     def take(self, others: _Lags) -> None:
-        """Move the counts of others here."""
         self._counts.update(others._counts)
         others._counts.clear()
 
@@ -156,8 +150,6 @@ def _pause() -> None:
 
 
 class _Run:
-    """A run of a simulation."""
-
     def __init__(
         self,
         conf: Conf,
@@ -171,12 +163,9 @@ class _Run:
         self._truth = truth
         self._say = say
         self._behind = time.time() - time.monotonic()
-        #: Delays until the last line on progress, and since.
         self._lags, self._recent = _Lags(), _Lags()
         self._deleting: set[asyncio.Task[None]] = set()
-        #: CPU seconds before the first heartbeat.
         self._prepared_cpu = 0.0
-        #: Reason of the newest failure since the last line.
         self._reason = ""
         begin = self._clock()
         compression = compression_for(conf["storm.meta.serialization.delegate"])
@@ -210,11 +199,9 @@ class _Run:
         return time.monotonic() + self._behind
 
     def prepare(self, stop: StopSignals) -> None:
-        """Make every worker's first heartbeat, so that the schedule begins without a delay."""
         for _ in self._simulation.prepare(self._began):
             if stop.stopped:
                 return
-        # None of this is ever garbage.
         gc.freeze()
         profile, took = self._options.profile, self._clock() - self._began
         workers = counted(profile.workers, "worker")
@@ -222,7 +209,6 @@ class _Run:
         self._say(f"ready after {took:.1f} s: {workers} of {topologies}")
 
     async def until(self, stop: StopSignals) -> dict[str, Any]:
-        """Send heartbeats until the duration is over or a signal arrives; returns the summary."""
         self._began = began = self._clock()
         self._prepared_cpu = time.process_time()
         self._simulation.begin(began)
@@ -269,7 +255,6 @@ class _Run:
         )
 
     def _send(self, now: float) -> bool:
-        """Send due heartbeats; returns whether more may be due."""
         touched = set()
         count = 0
         for beat in self._simulation.due(now):
@@ -288,7 +273,6 @@ class _Run:
         return count > 0
 
     async def _look(self, now: float) -> None:
-        """Look after connections, with answers up to `now`, and delete paths."""
         # The first reads waiting answers, the second handles them: a pause of this process is not
         # the servers' fault.
         await asyncio.sleep(0)
@@ -302,7 +286,6 @@ class _Run:
             self._deleting.add(task)
 
     async def _drain(self) -> None:
-        """Wait until all heartbeats are answered or have failed."""
         end = self._clock() + _END_SECS
         while self._simulation.unanswered() and self._clock() < end:
             await self._look(self._clock())
@@ -350,7 +333,6 @@ class Truth:
 
     def __init__(self, path: Path | None) -> None:
         self._path = path
-        #: Why it could not be written any more.
         self.fault: SimulationError | None = None
         try:
             self._file = None if path is None else path.open("w", encoding="utf-8")

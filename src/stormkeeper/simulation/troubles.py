@@ -26,10 +26,8 @@ from stormkeeper.simulation.activity import Change, Ramp
 from stormkeeper.simulation.cluster import Growth, SimulatedComponent, SimulatedTopology
 from stormkeeper.simulation.model import Seat, Simulation, Tell, Worker, named
 
-#: Length of a round of an endless simulation.
 ROUND_SECS: Final = 600.0
 
-#: Restarts of a flapping worker in a round.
 _FLAPS: Final = 6
 
 #: First port of moved workers, above all others.
@@ -57,7 +55,6 @@ class Troubles:
         self._begin = begin
         self._tell = tell
         self._moved = 0
-        #: Topologies and nodes with a trouble in this round.
         self._used: set[str] = set()
         #: Killed topologies, and those that will be, which have no other trouble.
         self._killed: set[str] = set()
@@ -73,14 +70,10 @@ class Troubles:
         self._simulation.at(self._begin, self._plant)
 
     def _at(self, since: float, until: float | None, kind: str, **subject: Any) -> None:
-        """Schedule the event of a trouble."""
         told = {"event": "trouble", "kind": kind, "since": since, "until": until, **subject}
         self._simulation.at(since, lambda now: self._tell({**told, "at": now}))
 
-    # --- who -------------------------------------------------------------------------------------
-
     def _seat(self) -> Seat | None:
-        """Choose a worker, preferably of a topology without a trouble."""
         taken = [
             seat
             for seat in self._simulation.seats
@@ -103,7 +96,6 @@ class Troubles:
     def _topology(
         self, *, alone: bool, fits: Callable[[SimulatedTopology], bool] = lambda _: True
     ) -> SimulatedTopology | None:
-        """Choose a topology; `alone`: only one without a trouble."""
         living = [
             topology
             for topology in self._simulation.cluster.topologies
@@ -122,8 +114,6 @@ class Troubles:
         self._used.add(node)
         on_node = [s for s in self._simulation.seats if s.worker and s.worker.slot.node == node]
         return node, on_node
-
-    # --- what happens to workers -----------------------------------------------------------------
 
     def _worker_died(self, since: float, until: float) -> None:  # noqa: ARG002
         seat = self._seat()
@@ -205,8 +195,6 @@ class Troubles:
                 self._simulation.start(seat, self._simulation.another(before, slot, now), now)
 
         self._simulation.at(at, end)
-
-    # --- what happens to topologies --------------------------------------------------------------
 
     def _topology_killed(self, since: float, until: float) -> None:  # noqa: ARG002
         if len(self._simulation.cluster.topologies) - len(self._doomed) < 2:
@@ -293,6 +281,5 @@ def _bolts(topology: SimulatedTopology) -> list[SimulatedComponent]:
 
 
 def _widest(topology: SimulatedTopology) -> SimulatedComponent | None:
-    """Return the bolt with the most executors, if these are three or more."""
     widest = max(_bolts(topology), key=lambda bolt: len(bolt.shares))
     return widest if len(widest.shares) >= 3 else None
