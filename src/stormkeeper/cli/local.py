@@ -8,6 +8,7 @@ import click
 from stormkeeper import extras
 from stormkeeper.cli import options
 from stormkeeper.cli.options import (
+    ScriptCommand,
     conf_options,
     examples,
     exit_with,
@@ -19,18 +20,6 @@ from stormkeeper.cli.options import (
 _TABLES = "pipeline.tables.dir"
 
 
-class _Local(click.Command):
-    """Adds a hint to the error for an unknown option, which may be the script's."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Read the command line."""
-        try:
-            return super().parse_args(ctx, args)
-        except click.NoSuchOption as error:
-            hint = f"Options of the script follow --, as in: -- {error.option_name}"
-            raise click.UsageError(f"{error.format_message()} {hint}", ctx) from error
-
-
 def _report(_: click.Context, __: click.Parameter, file: Path | None) -> Path | None:
     if file is not None and not file.parent.is_dir():
         raise click.BadParameter(f"the folder {file.parent} does not exist")
@@ -38,7 +27,7 @@ def _report(_: click.Context, __: click.Parameter, file: Path | None) -> Path | 
 
 
 @click.command(
-    cls=_Local,
+    cls=ScriptCommand,
     epilog=examples(
         "storm local examples/word_count.py",
         "storm local examples/word_count.py --seconds 60 --report report.json",

@@ -112,6 +112,18 @@ class LazyGroup(Group):
             ) from None
 
 
+class ScriptCommand(click.Command):
+    """A command for a script; the error for an unknown option explains ``--``."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Read the command line."""
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            hint = f"Options of the script follow --, as in: -- {error.option_name}"
+            raise click.UsageError(f"{error.format_message()} {hint}", ctx) from error
+
+
 @dataclass
 class ConfOptions:
     """The configuration options of the command line, each in the order given."""

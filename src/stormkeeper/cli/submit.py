@@ -9,7 +9,7 @@ import click
 
 from stormkeeper.cli import nimbus_command, options
 from stormkeeper.cli.nimbus_command import interrupted_with, waiting, waiting_options
-from stormkeeper.cli.options import examples, faults, load_conf, settings
+from stormkeeper.cli.options import ScriptCommand, examples, faults, load_conf, settings
 from stormkeeper.cli.output import Progress
 from stormkeeper.cli.topology_settings import read_credentials
 
@@ -25,18 +25,14 @@ _TIMEOUT = 300.0
 _ARGUMENTS = "stormkeeper.arguments"
 
 
-class _Submit(click.Command):
+class _SubmitCommand(ScriptCommand):
     """Keeps the words after ``--`` for the script, so that the first is not taken for NAME."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Read the command line."""
         at = args.index("--") if "--" in args else len(args)
         ctx.meta[_ARGUMENTS] = tuple(args[at + 1 :])
-        try:
-            return super().parse_args(ctx, args[:at])
-        except click.NoSuchOption as error:
-            hint = f"Options of the script follow --, as in: -- {error.option_name}"
-            raise click.UsageError(f"{error.format_message()} {hint}", ctx) from error
+        return super().parse_args(ctx, args[:at])
 
 
 def _packages(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> tuple[str, ...]:
@@ -50,7 +46,7 @@ def _packages(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> 
 
 
 @click.command(
-    cls=_Submit,
+    cls=_SubmitCommand,
     epilog=examples(
         "storm submit examples/word_count.py",
         "storm submit my_topology.py nightly-counts -c topology.workers=2 -c input=/data/in",
