@@ -22,7 +22,6 @@ log = logging.getLogger(__name__)
 #: Assignments by topology id; None: an assignment that cannot be read.
 Assigned = Mapping[str, Assignment | None]
 
-#: Interval at which all assignments are compared, in case a watch was missed, in seconds.
 _PERIOD_SECS: Final = 60.0
 
 _RETRY_SECS: Final = 1.0
@@ -43,7 +42,6 @@ class Assignments:
         self._known: dict[str, Assignment | None] = {}
         self._published: Assigned | None = None
         self._lock = threading.Lock()
-        #: Whether the list has to be read again, and the topologies whose assignments have to be.
         self._is_list_stale = True
         self._stale: set[str] = set()
         #: Callbacks of watches, by topology: a watch with the same callback is set once.
@@ -143,7 +141,6 @@ _MIB: Final = 2**20
 class Orders:
     """A leader's orders to a supervisor."""
 
-    #: Each slot's assignment, by port; a missing port runs nothing.
     wanted: Mapping[int, SlotAssignment] = field(default_factory=dict)
     released: Mapping[int, Claim] = field(default_factory=dict)
     #: Topologies with a launch here, even a released one, whose workers may come back.

@@ -44,7 +44,6 @@ _REMOVED = ".removing-"
 _IDENTITY = re.compile(rf"[0-9a-f]{{{DIGITS}}}")
 _RECORD = "environment.json"
 
-#: File that adds the supervisor's environment.
 _LINK = "_stormkeeper_base.pth"
 
 

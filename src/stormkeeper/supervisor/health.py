@@ -30,7 +30,6 @@ _END_SECS: Final = 1.0
 
 _KILLED_SECS: Final = 1.0
 
-#: Most bytes of a check's output that are read, for its last line.
 _OUTPUT_BYTES: Final = 4096
 
 

@@ -34,7 +34,6 @@ from stormkeeper.supervisor.worker_processes import WorkerCommand
 
 _CONF, _OVERRIDES, _ALIVE = "worker.yaml", "topology.json", "heartbeats/alive"
 
-#: File of the exit code that a worker intends, beside its sign of life.
 _ENDED = "ended"
 
 _MODE: Final = 0o600
@@ -173,7 +172,6 @@ class PreparationThreads:
         self._lock = threading.Lock()
         self._requests: set[tuple[int, int]] = set()
         self._pythons: dict[str, Path] = {}
-        #: Identity of the environment of each topology.
         self._building: dict[str, str] = {}
 
     def fetch(self, port: int, request: int, storm_id: str) -> None:

@@ -112,7 +112,6 @@ class LogEntry(NamedTuple):
     #: Stays the same when the file is renamed.
     identity: str
     size: int
-    #: Time of the last write, in seconds since 1970.
     modified: float
 
 
@@ -120,7 +119,6 @@ class Piece(NamedTuple):
     """A part of a file."""
 
     identity: str
-    #: Offset in the file, in bytes.
     start: int
     size: int
     data: bytes

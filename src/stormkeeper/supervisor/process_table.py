@@ -25,7 +25,6 @@ from typing import Final
 
 _PROC: Final = Path("/proc")
 
-#: States of ended processes: zombie, dead.
 _ENDED: Final = frozenset("ZX")
 
 #: Positions of fields in ``/proc/<pid>/stat`` behind pid and name (proc(5)).

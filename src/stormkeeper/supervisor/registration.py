@@ -42,7 +42,6 @@ class Machine:
     supervisor_id: str
     hostname: str
     ports: tuple[int, ...]
-    #: Capacity of all workers together.
     memory_mb: float
     cpu_percent: float
     #: Port of metrics, health and logs, if any.
@@ -67,9 +66,7 @@ class Machine:
 class MachineStatus:
     """The changing part of a supervisor's registration."""
 
-    #: Slots in which a process of a worker may be left.
     used_ports: frozenset[int] = frozenset()
-    #: The newest launch without any process left, by port.
     stopped: Mapping[int, LaunchClaim] = field(default_factory=dict)
     #: Why the supervisor takes no new work, if so.
     refuses: str | None = None
@@ -218,7 +215,6 @@ class Registration:
 #: Most waiting reports while the cluster's state is not reached; further ones are only logged.
 _MOST_REPORTS: Final = 100
 
-#: Longest wait for the remaining reports at the end, in seconds.
 _REPORT_END_SECS: Final = 3.0
 
 #: Lines of a worker's log in a report, and the bytes at its end in which they are looked for.
@@ -232,7 +228,6 @@ class _Report(NamedTuple):
     assignment: SlotAssignment
     port: int
     text: str
-    #: Start of the crashed worker, in seconds since 1970.
     began: float | None = None
     log_end: str = ""
 

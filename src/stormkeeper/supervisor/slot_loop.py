@@ -78,11 +78,9 @@ class SupervisorContext:
 @dataclass(slots=True)
 class _Worker:
     port: int
-    #: When its main process was first seen to be missing.
     ended_at: float = inf
     #: Time of the last sign of life, in nanoseconds; None before the first.
     beat: int | None = None
-    #: Whether the queries of an ended worker have ended; None before that was read.
     is_done: bool | None = None
     is_logged: bool = False
 
@@ -121,11 +119,8 @@ class SlotLoop:
         self._launches = self._crashes = self._problems = 0
         self.needed = self._find_needed()
         self.status = SupervisorStatus(now)
-        #: Why the slots' records could not be saved last; empty if they are.
         self._unsaved = ""
-        #: Why the thread has ended by itself; empty if it has not.
         self.failure = ""
-        #: Set once the slots have their assignments.
         self.ready = threading.Event()
         self._lock = threading.Lock()
         self._messages: deque[tuple[int, slot_model.Event] | Assigned] = deque()

@@ -45,7 +45,6 @@ class CrashSeries:
     """Crashes of the same queries in a row."""
 
     count: int
-    #: Time of the first crash, in seconds since 1970.
     since_secs: int
     error: str
 
@@ -55,10 +54,8 @@ class SlotAssignment:
     """The work of a slot. A change of any field but `restart` and `crashes` is a new launch."""
 
     storm_id: str
-    #: The claim of each query, as text, by query id.
     claims: dict[str, str] = field(default_factory=dict)
     version: str = ""
-    #: Memory limit of the worker and all that it starts; None: no limit.
     memory_bytes: int | None = None
     restart: Restart = Restart.ON_FAILURE
     #: Crashes of the same queries before this launch, in any slot.
@@ -87,7 +84,6 @@ class WorkerRecord:
     #: Names the launch; its processes carry it as their mark.
     worker_id: str
     assignment: SlotAssignment
-    #: None while it is unknown whether a process was started.
     process: ProcessId | None = None
 
 
@@ -99,9 +95,7 @@ class SlotRecord:
     #: The launch of which processes may be left, even of an earlier assignment.
     worker: WorkerRecord | None = None
     crashes: int = 0
-    #: How `wanted` has ended, if it is not run again.
     outcome: SlotOutcome | None = None
-    #: Time of the first of these crashes, in seconds since 1970; 0 without one.
     crashing_since: int = 0
 
 
@@ -115,10 +109,8 @@ WORKER_END_SECS: Final = 27.0
 class SlotTimeouts:
     """Timeouts of a slot's steps, in seconds."""
 
-    #: From the launch to the first sign of life.
     start: float = 120.0
     silence: float = 30.0
-    #: From SIGTERM to SIGKILL.
     grace: float = 30.0
     #: From the end of the main process to SIGKILL for the rest: a JVM ends about two seconds after
     #: the Python that started it.

@@ -48,7 +48,6 @@ from stormkeeper.supervisor.slot_model import (
 )
 from stormkeeper.topology.faults import UNSEEN_END
 
-#: Measurements over the memory limit in a row that end a worker.
 _TOO_LARGE = 2
 
 #: Exit code of a worker that is started again at once and has not crashed: so the queries of a
@@ -81,12 +80,10 @@ class SlotStatus:
 
     state: SlotState
     assignment: SlotAssignment | None
-    #: The worker of which processes may be left.
     worker_id: str | None
     crashes: int
     #: Why the last worker crashed or is being ended, or what prevents the next start; may be empty.
     reason: str
-    #: Time of the first of these crashes, in seconds since 1970; 0 without one.
     crashing_since: int = 0
 
 
@@ -109,7 +106,6 @@ class Preparation:
     ) -> None:
         self.assignment = assignment
         self.step = PreparationStep.CODE
-        #: Deadline of the request, or time of the next.
         self.deadline = -inf
         self.reason = ""
         self._times = times
@@ -163,7 +159,6 @@ class _Phase(Enum):
     STARTING = auto()
     RUNNING = auto()
     ASKED = auto()
-    #: The main process has ended, others may be left.
     LINGERING = auto()
     KILLING = auto()
 
@@ -182,7 +177,6 @@ class _Worker:
     is_answered: bool = False
     #: Whether it ends for another assignment, which is no crash.
     is_unwanted: bool = False
-    #: Why it had to be ended.
     fault: str = ""
     exit_code: int | None = None
     has_ended: bool = False

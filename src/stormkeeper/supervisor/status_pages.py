@@ -18,7 +18,6 @@ MAX_SILENCE: Final = 10.0
 
 PREFIX: Final = "stormkeeper_supervisor_"
 
-#: Text for a topology whose assignment has no launches.
 FOREIGN: Final = (
     "is not run here: a Nimbus that is not ours, such as Java's, has placed it on this supervisor;"
     " stop that Nimbus and kill the topology, or give this supervisor another storm.zookeeper.root"
@@ -29,10 +28,8 @@ FOREIGN: Final = (
 class SupervisorStatus:
     """The status of a supervisor's slots, with counts since the start."""
 
-    #: Time of the thread's last turn, in seconds of a monotonic clock.
     turned_at: float
     slots: Mapping[int, SlotStatus] = field(default_factory=dict)
-    #: Memory of each worker with all that it started, in bytes, by port.
     memory: Mapping[int, int] = field(default_factory=dict)
     launches: int = 0
     crashes: int = 0

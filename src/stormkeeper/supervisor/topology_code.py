@@ -56,7 +56,6 @@ class LocalTopologyCode:
         self._peers = peers
         self._directories = directories
         self._lock = threading.Lock()
-        #: Held during a topology's fetch.
         self._fetching: dict[str, threading.Lock] = {}
         #: Held while code is looked for or removed.
         self._disk = threading.RLock()

@@ -56,9 +56,7 @@ class WorkerLook:
     process: ProcessId | None
     is_alive: bool
     exit_code: int | None
-    #: The running processes, in the order of their start.
     members: tuple[ProcessId, ...]
-    #: Whether the kernel has ended a process at the memory limit.
     is_too_large: bool = False
     #: Whether user code ended the process with an exit code that the worker did not write.
     is_premature: bool = False
@@ -78,9 +76,7 @@ class WorkerLook:
 @dataclass(slots=True)
 class _Worker:
     process: ProcessId | None
-    #: Set if this supervisor started the worker.
     child: subprocess.Popen[bytes] | None = None
-    #: When the main process was last seen alive, in ticks.
     seen: int = 0
     members: tuple[ProcessId, ...] = ()
 
@@ -299,7 +295,6 @@ class EndedWorker:
     port: int | None
     #: None if the main process had ended before.
     pid: int | None
-    #: Whether a process had to be killed.
     by_force: bool
 
 

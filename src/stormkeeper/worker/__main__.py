@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 #: Exit code for a missing extra: EX_UNAVAILABLE of sysexits.h.
 _MISSING_EXTRA = 69
 
-#: How long threads of the script may keep the process after the worker's end, in seconds.
 _LINGER_SECS = 5.0
 
 

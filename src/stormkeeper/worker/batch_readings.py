@@ -28,10 +28,8 @@ from stormkeeper.daemon.spark_callbacks import BatchFunction
 
 log = logging.getLogger(__name__)
 
-#: Operators that take only the rows that they need.
 _STOPPING = frozenset({"CollectLimit", "CollectTail", "GlobalLimit", "LocalLimit"})
 
-#: Prefixes of operators that read all of their input before they return the first row.
 _EXHAUSTING = (
     "BroadcastExchange",
     "Exchange",
@@ -60,7 +58,6 @@ _EXECUTION_ID = "spark.sql.execution.id"
 _PLAN_SECS = 0.1
 _LOOK_SECS = 0.02
 
-#: Most batches that are kept until Spark reports their end.
 _KEPT = 100
 
 
@@ -68,7 +65,6 @@ _KEPT = 100
 class BatchReading:
     """One pass over a batch or a part."""
 
-    #: Rows by partition; 0 for a partition that is empty or was not read.
     rows: tuple[int, ...]
     #: Spark's number of the reading action, if the action may have stopped early; None in front of
     #: a shuffle.

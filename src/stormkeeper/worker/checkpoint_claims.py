@@ -39,13 +39,11 @@ log = logging.getLogger(__name__)
 
 _FOLDER = "claims"
 
-#: Interval at which a worker looks for newer claims, in seconds.
 LOOK_SECS = 1.0
 
 #: Longest time until a worker notices that its claim was removed, in seconds.
 SETTLE_SECS = 3 * LOOK_SECS
 
-#: Errors of a checkpoint that cannot be read or written, and of a JVM that has ended.
 _UNREADABLE = (Py4JError, PySparkException, OSError)
 
 
@@ -57,9 +55,7 @@ class Owner(msgspec.Struct, frozen=True, kw_only=True):
     host: str
     port: int
     pid: int
-    #: Address of the cluster's state.
     cluster: str
-    #: Time of the claim, in seconds since 1970.
     since: float
 
     def __str__(self) -> str:
@@ -299,7 +295,6 @@ class JobClaims:
         note: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._note = note
-        #: Why the script waits for a checkpoint; None while it does not.
         self.waiting: str | None = None
         self._job = job
         self._events = events

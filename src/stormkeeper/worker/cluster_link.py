@@ -57,10 +57,8 @@ RETRY_SECS = 2.0
 _LOOK_SECS = 0.1
 _ANSWER_SECS = 0.1
 
-#: Tolerance of a process's start time, in seconds.
 _CLOCK_SECS = 2.0
 
-#: Wait for ZooKeeper before a log line says that a query waits for it, in seconds.
 _PATIENCE_SECS = 5.0
 
 
@@ -79,7 +77,6 @@ class ClusterLink:
         self._connect = connect
         self._storm_id = storm_id
         self._on_log_config = on_log_config
-        #: Kinds of values that cannot be read, each logged once.
         self._unread: set[str] = set()
         self._status: TopologyStatus | None = None
         self._hints: dict[str, int] = {}

@@ -40,7 +40,6 @@ KEPT: Final = 9
 
 LOOK_SECS: Final = 5.0
 
-#: Pause after a failure such as a full disk, in seconds.
 RETRY_SECS: Final = 600.0
 
 _COLLAPSE: Final = 0x08  # <linux/falloc.h>
@@ -48,7 +47,6 @@ _CHUNK: Final = 1024 * 1024
 
 ROOT: Final = "ROOT"
 
-#: Python's levels by log4j's names.
 PYTHON_LEVELS: Final = {
     "ALL": 1,
     "TRACE": 5,
@@ -60,7 +58,6 @@ PYTHON_LEVELS: Final = {
     "OFF": logging.CRITICAL + 10,
 }
 
-#: Interval at which expiry and a new JVM are looked for while a level is set, in seconds.
 _LEVELS_LOOK_SECS: Final = 1.0
 
 
@@ -252,7 +249,6 @@ class AppliedLevels:
 
     def __init__(self, loggers: Loggers) -> None:
         self._loggers = loggers
-        #: The level that is set and the state before, by logger name.
         self._set: dict[str, tuple[str, Any]] = {}
 
     def apply(self, levels: Mapping[str, str]) -> None:

@@ -34,7 +34,6 @@ log = logging.getLogger(__name__)
 
 WINDOWS = (600, 10800, 86400)
 
-#: Storm's name of the unlimited window.
 ALL_TIME = ":all-time"
 
 #: Storm's ``NUM_STAT_BUCKETS``.
@@ -104,7 +103,6 @@ class ComponentWork:
     emitted: int = 0
     #: Rows of its output, once for each component of the query that reads them.
     transferred: int = 0
-    #: Rows of its input, by source component.
     executed: Mapping[str, int] = field(default_factory=dict)
     #: Duration of the whole micro-batch, from the look for data to the commit.
     took_ms: float = 0.0
@@ -118,7 +116,6 @@ class Figures:
 
     emitted: Mapping[str, int]
     transferred: Mapping[str, int]
-    #: By window and source component.
     executed: Mapping[str, Mapping[str, int]]
     #: Mean duration of the micro-batches, weighted by their emitted rows; None without rows.
     complete_ms: Mapping[str, float | None]

@@ -20,7 +20,6 @@ from stormkeeper.daemon.spark_callbacks import without_separators
 from stormkeeper.topology import faults
 from stormkeeper.topology.package import manifest
 
-#: A Python traceback inside a longer text: its frames, and the exception's own lines.
 _TRACEBACK = re.compile(
     r"Traceback \(most recent call last\):\n((?:[ \t]+.*\n)+)"
     r"(\S[^\n]*(?:\n(?![ \t]+at |[ \t]*SQLSTATE: |=== |\s*$)[^\n]+)*)"
@@ -31,10 +30,8 @@ _FRAME = re.compile(r'[ \t]+File "([^"]+)", line \d+.*\n(?:(?![ \t]+File ").*\n)
 _APPENDIX = re.compile(r"\s+at |=== |JVM stacktrace|Driver stacktrace|['~+:]|\s*$")
 _SQLSTATE = re.compile(r"[;. ]*SQLSTATE: \w+;?$")
 
-#: End of an exception's text that a missing module caused.
 _MISSING = re.compile(r"\bModuleNotFoundError: (No module named '([^']+)')$")
 
-#: End of an exception's text after a call of `sys.exit`.
 _EXIT = re.compile(r"^SystemExit(\(\)|: .*)?$(?!\n)", re.MULTILINE)
 
 #: The system's errors of a full disk, in the text of any exception of a chain.
@@ -49,7 +46,6 @@ _CUT_OFF = re.compile(r"Unexpected end-of-input.*Current Available Offsets: \{\}
 
 _CALL = re.compile(r"\A(?:py4j\.protocol\.Py4JJavaError: )?An error occurred while calling \S+\n: ")
 
-#: Folders of files whose frames are left out.
 _FOREIGN_FOLDERS = (
     *(str(Path(module.__file__ or "").parent) for module in (pyspark, py4j, stormkeeper)),
     "<frozen",
@@ -57,7 +53,6 @@ _FOREIGN_FOLDERS = (
 
 _FOREIGN_ARCHIVES = ("pyspark.zip", "py4j-")
 
-#: Most exceptions of a chain, and most characters of a line of it.
 _LONGEST_CHAIN = 20
 _LONGEST_LINE = 300
 

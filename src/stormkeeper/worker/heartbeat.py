@@ -39,7 +39,6 @@ STREAM = "default"
 #: Share of tuples that are counted: all; Storm samples one in twenty.
 RATE = 1.0
 
-#: Interval at which a new sign of life looks for the first heartbeat, in seconds.
 _FIRST_LOOK_SECS = 0.1
 
 _ENDED = "ended"
@@ -164,7 +163,6 @@ class Beater:
         self._clock = clock
         self._sender: HeartbeatSender | None = None
         self._failing_since: float | None = None
-        #: Time of the last attempt, accepted or not; None before the first.
         self.beaten_at: float | None = None
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="worker-heartbeat", daemon=True)

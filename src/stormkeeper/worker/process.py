@@ -166,7 +166,6 @@ class TopologyWorker:
         self._countdown = Countdown()
         self._silence_secs = conf["supervisor.worker.timeout.secs"]
         self._jvm = JvmWatch(self._events, self._silence_secs / 3)
-        #: The topology's queries; None for a plain script.
         self._query_ids: frozenset[str] | None = None
         self._queries_stopped = threading.Event()
         self._script_began = False

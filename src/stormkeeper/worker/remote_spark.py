@@ -95,7 +95,6 @@ def check_master(master: str) -> None:
     )
 
 
-#: Remedies of failures on executors, by the failure's text.
 _REMEDIES: Final = (
     (
         re.compile(r'Cannot run program "([^"]+)"'),
@@ -227,7 +226,6 @@ class ExecutorWatch:
         self._limit_secs = limit_secs
         self._wait_secs = wait_secs
         self._look_secs = look_secs
-        #: Why the driver waits; None while it has executors.
         self.waiting: str | None = None
         self._lost = threading.Event()
         self._closed = threading.Event()

@@ -30,7 +30,6 @@ ROWS = "rows"
 
 _PERIOD_SECS = 2.0
 
-#: Longest time that one look adds to the JVM's silence, in seconds.
 _LOOK_SECS = 1.0
 
 #: Running triggers by run id, each as its start and its batch; None if the JVM has ended the run. A
@@ -56,7 +55,6 @@ class QueryRun:
     name: str | None
     batches: int = 0
     last_batch: int = -1
-    #: Time of the last batch, in seconds of a monotonic clock; None before the first.
     last_at: float | None = None
     ended: bool = False
     #: Text of the exception that ended the run, pages long; None without one.
@@ -85,7 +83,6 @@ class QueryEvents:
         self._runs: dict[str, QueryRun] = {}
         self._listener = _Listener(self)
         self._sessions: list[SparkSession] = []
-        #: Rows that ``foreachBatch`` functions read, once `BatchReadings.installed`.
         self.readings = BatchReadings(lambda: self._sessions)
 
     def attach(self, session: SparkSession) -> None:
@@ -217,7 +214,6 @@ class JvmWatch:
         self._looked = clock()
         self._silence = 0.0
         self._triggers: dict[str, Trigger] = {}
-        #: When each run was first seen to have ended in the JVM, by run id.
         self._ended: dict[str, float] = {}
         self._thread = PeriodicThread(
             "worker-jvm", self._poll, period_secs=_PERIOD_SECS, first_secs=_PERIOD_SECS

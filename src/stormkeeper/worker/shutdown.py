@@ -67,12 +67,9 @@ JVM_SECS: Final = 12.0
 PAUSE_SECS: Final = 600.0
 #: Reports to the cluster's state when the worker ends by itself.
 REPORT_SECS: Final = 5.0
-#: The first read of the topology's status.
 STATUS_SECS: Final = 15.0
-#: The end of the session with the cluster's state.
 CLOSE_SECS: Final = 1.0
 
-#: How long an interrupted query may take to end, in seconds.
 INTERRUPT_SECS = 1.0
 
 #: Spark's status of a query from the first look at a batch's rows until its commit.

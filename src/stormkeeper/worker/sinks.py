@@ -35,7 +35,6 @@ _QUERY = "query name"
 _FORMAT, _TABLE, _FUNCTION = "sink format", "sink table", "sink function"
 _CHOSEN = "chosen checkpoint"
 
-#: Parent folder of checkpoints that are not named, by query name.
 _CHECKPOINTS = "spark.sql.streaming.checkpointLocation"
 
 _METHODS = (
@@ -43,7 +42,6 @@ _METHODS = (
     *("start", "toTable"),
 )
 
-#: Longest name of a checkpoint, in characters, without checksum and number.
 _LONGEST = 60
 
 
