@@ -24,6 +24,7 @@ from stormkeeper.supervisor.slot_model import (
     ReportProblem,
     Restart,
     SaveRecord,
+    SignOfLife,
     SlotAssignment,
     SlotOutcome,
     SlotRecord,
@@ -31,7 +32,6 @@ from stormkeeper.supervisor.slot_model import (
     TerminateWorker,
     Tick,
     Wanted,
-    WorkerBeat,
     WorkerEnded,
     WorkerGone,
     WorkerRecord,
@@ -80,7 +80,7 @@ class Played:
     def run(self, assignment=COUNTS):
         """Come to a worker that runs; return its id."""
         worker_id = self.launch(assignment)
-        assert self.say(WorkerBeat(worker_id)) == []
+        assert self.say(SignOfLife(worker_id)) == []
         return worker_id
 
     @property
@@ -104,7 +104,7 @@ class TestFromAssignmentToWorker:
         assert played.say(Prepared(2)) == [LaunchWorker("w1", COUNTS)]
         assert played.state is SlotState.WAITING_FOR_WORKER_START
         assert played.say(WorkerStarted("w1", PROCESS)) == []
-        assert played.say(WorkerBeat("w1")) == []
+        assert played.say(SignOfLife("w1")) == []
         assert played.state is SlotState.RUNNING
 
     def test_a_launch_is_written_down_before_and_its_process_after(self, played):
@@ -114,7 +114,7 @@ class TestFromAssignmentToWorker:
         assert second == LaunchWorker("w1", COUNTS)
         (third,) = played.slot.handle(WorkerStarted("w1", PROCESS), played.now)
         assert third == SaveRecord(SlotRecord(COUNTS, WorkerRecord("w1", COUNTS, PROCESS)))
-        assert played.slot.handle(WorkerBeat("w1"), played.now) == []
+        assert played.slot.handle(SignOfLife("w1"), played.now) == []
 
     def test_saying_the_same_again_changes_nothing(self, played):
         played.run()
@@ -264,17 +264,17 @@ class TestCrash:
                 assert played.say(Tick(), after=waits[-1] - 0.5) == []
                 launched = played.say(Tick(), after=0.5)
             worker_id = launched[0].worker_id
-            played.say(WorkerStarted(worker_id, PROCESS), WorkerBeat(worker_id))
+            played.say(WorkerStarted(worker_id, PROCESS), SignOfLife(worker_id))
         assert waits == [0, 1, 2, 4, 8, 16, 32, 60, 60]
 
     def test_a_long_run_makes_up_for_earlier_crashes(self, played):
         played.say(WorkerEnded(played.run(), 1))
         *_, fetch = played.say(WorkerGone("w1"))
         worker_id = played.relaunch(fetch)
-        played.say(WorkerBeat(worker_id))
+        played.say(SignOfLife(worker_id))
         beats = int(TIMES.stable / 10) - 1
         for _ in range(beats):
-            played.say(WorkerBeat(worker_id), after=10)
+            played.say(SignOfLife(worker_id), after=10)
         assert played.slot.status().crashes == 1
         assert played.slot.deadline == played.now + 10
         played.tick_at_deadline()
@@ -416,9 +416,9 @@ class TestWatched:
         played.run()
         for _ in range(5):
             assert played.say(Tick(), after=TIMES.silence - 1) == []
-            assert played.say(WorkerBeat("w1")) == []
+            assert played.say(SignOfLife("w1")) == []
         assert played.tick_at_deadline() == [TerminateWorker("w1")]
-        assert played.say(WorkerBeat("w1")) == [], "too late"
+        assert played.say(SignOfLife("w1")) == [], "too late"
         assert played.state is SlotState.ENDING
         assert played.slot.status().reason == "it was silent for 30 s"
         played.say(WorkerEnded("w1", 0))
@@ -459,7 +459,7 @@ class TestWatched:
             LaunchFailed("w9", "x"),
             WorkerEnded("w9", 0),
             WorkerGone("w9"),
-            WorkerBeat("w9"),
+            SignOfLife("w9"),
             MemoryMeasured("w9", 2**50),
             Prepared(0),
             Prepared(2),
@@ -493,14 +493,14 @@ class TestAfterARestart:
 
     def test_the_worker_that_still_runs_goes_on(self):
         played = Played(self.RECORD)
-        assert played.say(Wanted(COUNTS), WorkerBeat("w7")) == []
+        assert played.say(Wanted(COUNTS), SignOfLife("w7")) == []
         assert played.state is SlotState.RUNNING
         assert played.slot.status().crashes == 2
         assert played.records == []
 
     def test_it_goes_on_as_long_as_nobody_says_what_is_wanted(self):
         played = Played(self.RECORD)
-        assert played.say(*[WorkerBeat("w7")] * 3, after=20) == []
+        assert played.say(*[SignOfLife("w7")] * 3, after=20) == []
 
     def test_it_is_ended_if_something_else_is_wanted(self):
         played = Played(self.RECORD)

@@ -22,12 +22,12 @@ from stormkeeper.supervisor.slot_model import (
     ReportCrash,
     Restart,
     SaveRecord,
+    SignOfLife,
     SlotAssignment,
     SlotRecord,
     SlotTimeouts,
     Tick,
     Wanted,
-    WorkerBeat,
     WorkerEnded,
     WorkerGone,
     WorkerRecord,
@@ -123,7 +123,7 @@ class AnyOrder(RuleBasedStateMachine):
         if self.unanswered and not so_far:
             self.answer_the_launch(True)
         for worker_id in list(self.alive):
-            self.say(WorkerBeat(worker_id))
+            self.say(SignOfLife(worker_id))
 
     @rule(data=st.data())
     def not_prepared(self, data):
@@ -145,7 +145,7 @@ class AnyOrder(RuleBasedStateMachine):
         if data.draw(st.booleans()):
             for worker_id, processes in list(self.alive.items()):
                 if "main" in processes:
-                    self.say(WorkerBeat(worker_id))
+                    self.say(SignOfLife(worker_id))
         self.say(Tick())
 
     @rule(which=st.sampled_from(["main", "jvm"]), code=st.sampled_from([0, 1, AGAIN, -9, None]))
@@ -173,7 +173,7 @@ class AnyOrder(RuleBasedStateMachine):
     @rule(data=st.data())
     def said_of_an_old_worker(self, data):
         worker_id = data.draw(st.sampled_from(self.workers[:-1] or ["w0"]))
-        for event in (WorkerGone(worker_id), WorkerEnded(worker_id, 0), WorkerBeat(worker_id)):
+        for event in (WorkerGone(worker_id), WorkerEnded(worker_id, 0), SignOfLife(worker_id)):
             self.say(event)
 
     @rule(so=st.booleans())

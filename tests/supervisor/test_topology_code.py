@@ -15,8 +15,8 @@ from stormkeeper.blobs import keys
 from stormkeeper.daemon.http import HttpThread
 from stormkeeper.daemon.sockets import listen
 from stormkeeper.errors import BlobNotFoundError, PeerError, StateUnavailableError, SupervisorError
-from stormkeeper.supervisor.cleanup import Needed, _Now
 from stormkeeper.supervisor.directories import Directories
+from stormkeeper.supervisor.disk_cleanup import Needed, _Now
 from stormkeeper.supervisor.log_pages import MOST_BYTES, code_queries
 from stormkeeper.supervisor.topology_code import LocalTopologyCode
 from stormkeeper.thrift.records import Assignment, NodeInfo, SupervisorInfo

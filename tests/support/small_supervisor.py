@@ -52,7 +52,7 @@ class SmallSupervisor:
             self.say(slot_model.Wanted(wanted))
             for worker_id, look in self.processes.look().items():
                 if look.is_alive:
-                    self.say(slot_model.WorkerBeat(worker_id))
+                    self.say(slot_model.SignOfLife(worker_id))
                 for event in look.events(worker_id):
                     self.say(event)
             self.say(slot_model.Tick())

@@ -237,10 +237,10 @@ def node_health_check(as_json: bool) -> None:
     Exit code 1: one or more failed; a supervisor on this machine then takes no new work.
     """
     conf = load_conf()
-    from stormkeeper.supervisor import health
+    from stormkeeper.supervisor import health_checks
 
     with faults():
-        failed = health.check(conf)
+        failed = health_checks.check(conf)
     if as_json:
         values = [{"name": one.name, "reason": one.reason} for one in failed]
         click.echo(json.dumps({"healthy": not failed, "failed": values}))

@@ -36,11 +36,11 @@ from stormkeeper.state.storm.record_io import Codec
 from stormkeeper.state.storm.worker_reports import ErrorLimits
 from stormkeeper.supervisor import registration
 from stormkeeper.supervisor.assignments import Assignments
-from stormkeeper.supervisor.cleanup import CheckpointRemoval
 from stormkeeper.supervisor.control_groups import ControlGroups, NoControlGroupsError
 from stormkeeper.supervisor.directories import Directories
+from stormkeeper.supervisor.disk_cleanup import CheckpointRemoval
 from stormkeeper.supervisor.environments import Environments
-from stormkeeper.supervisor.health import HealthWatch
+from stormkeeper.supervisor.health_checks import HealthWatch
 from stormkeeper.supervisor.launch import Launcher
 from stormkeeper.supervisor.local_state import LocalState
 from stormkeeper.supervisor.log_pages import LogFiles, code_queries, queries

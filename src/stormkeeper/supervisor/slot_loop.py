@@ -20,8 +20,8 @@ from typing import Final
 from stormkeeper.errors import ConfigError, StateError, StormkeeperError, SupervisorError
 from stormkeeper.supervisor import process_table, slot_model
 from stormkeeper.supervisor.assignments import Assigned, Orders, find_orders, find_stopped
-from stormkeeper.supervisor.cleanup import CheckpointRemoval, Cleanup, Needed
 from stormkeeper.supervisor.directories import Directories
+from stormkeeper.supervisor.disk_cleanup import CheckpointRemoval, DiskCleanup, Needed
 from stormkeeper.supervisor.environments import Environments
 from stormkeeper.supervisor.launch import Launcher, PreparationThreads
 from stormkeeper.supervisor.local_state import LocalState
@@ -108,7 +108,7 @@ class SlotLoop:
         self._preparations = PreparationThreads(
             context.code, context.environments, lambda *said: self._send(said)
         )
-        self._cleanup = Cleanup(
+        self._cleanup = DiskCleanup(
             *(context.code, context.environments, context.checkpoints, context.directories),
             lambda: self.needed,
         )
@@ -231,7 +231,7 @@ class SlotLoop:
             beat = self._last_beat(worker_id)
             if beat is not None and beat != worker.beat:
                 worker.beat = beat
-                self._handle(worker.port, slot_model.WorkerBeat(worker_id))
+                self._handle(worker.port, slot_model.SignOfLife(worker_id))
 
     def _last_beat(self, worker_id: str) -> int | None:
         try:

@@ -200,7 +200,7 @@ class LaunchFailed:
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerBeat:
+class SignOfLife:
     """The worker gave a sign of life."""
 
     worker_id: str
@@ -245,7 +245,7 @@ Event = (
     | PreparationFailed
     | WorkerStarted
     | LaunchFailed
-    | WorkerBeat
+    | SignOfLife
     | MemoryMeasured
     | WorkerEnded
     | WorkerGone

@@ -33,6 +33,7 @@ from stormkeeper.supervisor.slot_model import (
     ReportProblem,
     Restart,
     SaveRecord,
+    SignOfLife,
     SlotAssignment,
     SlotOutcome,
     SlotRecord,
@@ -40,7 +41,6 @@ from stormkeeper.supervisor.slot_model import (
     TerminateWorker,
     Tick,
     Wanted,
-    WorkerBeat,
     WorkerEnded,
     WorkerGone,
     WorkerRecord,
@@ -312,7 +312,7 @@ class SlotMachine:
             case (
                 WorkerStarted()
                 | LaunchFailed()
-                | WorkerBeat()
+                | SignOfLife()
                 | MemoryMeasured()
                 | WorkerEnded()
                 | WorkerGone()
@@ -325,7 +325,7 @@ class SlotMachine:
         worker: _Worker,
         event: WorkerStarted
         | LaunchFailed
-        | WorkerBeat
+        | SignOfLife
         | MemoryMeasured
         | WorkerEnded
         | WorkerGone,
@@ -338,7 +338,7 @@ class SlotMachine:
                 if not worker.is_answered:
                     worker.fault = worker.fault or reason
                     self._forget(worker, now)
-            case WorkerBeat():
+            case SignOfLife():
                 if worker.phase in _WORKING:
                     if worker.phase is not _Phase.RUNNING:
                         worker.running_since = now

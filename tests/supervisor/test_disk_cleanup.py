@@ -7,8 +7,8 @@ import pytest
 from stormkeeper.errors import SupervisorError
 from stormkeeper.state.storm.cluster import StormClusterState
 from stormkeeper.state.storm.record_io import Codec
-from stormkeeper.supervisor.cleanup import CheckpointRemoval, Cleanup, Needed
 from stormkeeper.supervisor.directories import PYTHON, Directories
+from stormkeeper.supervisor.disk_cleanup import CheckpointRemoval, DiskCleanup, Needed
 from stormkeeper.supervisor.environments import Environments
 from stormkeeper.thrift.records import Checkpoints
 from stormkeeper.topology.package.environment import Base
@@ -50,7 +50,7 @@ def directories(tmp_path):
 def tidying(directories):
     environments = Environments(directories.environments, Base.here())
     needed = Needed(frozenset({"wc-1-1"}), frozenset({"w1", "w2"}))
-    tidying = Cleanup(Code(), environments, NoCheckpoints(), directories, lambda: needed)
+    tidying = DiskCleanup(Code(), environments, NoCheckpoints(), directories, lambda: needed)
     tidying.start()
     yield tidying
     tidying.close()

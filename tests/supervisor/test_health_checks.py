@@ -6,8 +6,8 @@ import signal
 import pytest
 
 from stormkeeper import conf
-from stormkeeper.supervisor import health, process_table
-from stormkeeper.supervisor.health import FailedCheck, HealthWatch, describe_failures
+from stormkeeper.supervisor import health_checks, process_table
+from stormkeeper.supervisor.health_checks import FailedCheck, HealthWatch, describe_failures
 from support.disks import room_for
 from support.packages import tree
 from support.waiting import until
@@ -23,7 +23,7 @@ def write(tmp_path):
 
 
 def run(tmp_path, timeout_secs=60.0, fail_on_timeouts=True):
-    return health.run(tmp_path, timeout_secs=timeout_secs, fail_on_timeouts=fail_on_timeouts)
+    return health_checks.run(tmp_path, timeout_secs=timeout_secs, fail_on_timeouts=fail_on_timeouts)
 
 
 def test_without_checks_a_machine_is_healthy(tmp_path):
@@ -91,8 +91,8 @@ def test_much_output_is_no_trouble(tmp_path, write):
 def test_checks_of_a_configuration(tmp_path, write):
     write("a", "#!/bin/sh\nexit 1\n")
     chosen = conf.defaults().with_values({"storm.health.check.dir": str(tmp_path)})
-    assert [one.name for one in health.check(chosen)] == ["a"]
-    assert health.check(chosen.with_values({"storm.health.check.dir": None})) == []
+    assert [one.name for one in health_checks.check(chosen)] == ["a"]
+    assert health_checks.check(chosen.with_values({"storm.health.check.dir": None})) == []
     assert chosen["storm.health.check.timeout.ms"] == 5000
     assert chosen["storm.health.check.fail.on.timeouts"] is True
 

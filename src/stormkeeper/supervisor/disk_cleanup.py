@@ -34,7 +34,7 @@ class Needed(NamedTuple):
     worker_ids: frozenset[str]
 
 
-class Cleanup:
+class DiskCleanup:
     """A thread that removes unneeded files: at each `wake`, and regularly after the first.
 
     `needed` includes what is about to be created.
