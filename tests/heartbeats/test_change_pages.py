@@ -15,9 +15,8 @@ from stormkeeper.heartbeats.change_pages import (
 )
 from stormkeeper.pacemaker.client import PacemakerClient
 from stormkeeper.pacemaker.wire import RESERVED_PATH, Changes, Message, MessageType, Pulse
-from stormkeeper.thrift.compression import Compression
 from stormkeeper.thrift.pacemaker import ServerInfo
-from stormkeeper.thrift.serialization import serialize
+from stormkeeper.thrift.serialization import Compression, serialize
 from support.heartbeats import path
 from support.messages import columns_of
 from support.scripted_pacemaker import JavaPacemaker, ScriptedPacemaker, answered

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stormkeeper.errors import ConfigError, SerializationError
-from stormkeeper.thrift.compression import (
+from stormkeeper.thrift.serialization import (
     GZIP_MAGIC,
     ZSTD_MAGIC,
     Compression,
@@ -31,7 +31,7 @@ def library(request):
     """What gunzips: Python's own, and what the extra `spark` brings."""
     found = importlib.import_module(request.param)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("stormkeeper.thrift.compression._zlib", lambda: found)
+        patch.setattr("stormkeeper.thrift.serialization._zlib", lambda: found)
         yield
 
 

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from stormkeeper.errors import SerializationError
 from stormkeeper.thrift import pacemaker, records
-from stormkeeper.thrift.compression import decompress
 from stormkeeper.thrift.serialization import (
     Compression,
     Release,
     activity_of,
+    decompress,
     deserialize,
     heartbeat_release,
     serialize,

@@ -124,7 +124,7 @@ def simulate(
         conf = load_conf()
         from stormkeeper.simulation import process
         from stormkeeper.simulation.cluster import PROFILES
-        from stormkeeper.thrift.serialization import Release
+        from stormkeeper.thrift.writer import Release
 
         sized = PROFILES[profile].sized(nodes, workers_per_node, topologies)
         period = sized.workers / rate if rate else float(conf["task.heartbeat.frequency.secs"])

@@ -20,9 +20,9 @@ from stormkeeper.blobs.store import BlobStore
 from stormkeeper.conf.schema import SCHEMA
 from stormkeeper.errors import BlobNotFoundError, CodeError, ConfigError, SerializationError
 from stormkeeper.statistics.executor_reports import Component, components_of_tasks
-from stormkeeper.thrift.compression import decompress
 from stormkeeper.thrift.nimbus import ComponentCommon, StormTopology
 from stormkeeper.thrift.reader import decode
+from stormkeeper.thrift.serialization import decompress
 from stormkeeper.topology.description import (
     Description,
     ExecutorDescription,

@@ -18,7 +18,6 @@ from typing import Any, Final
 
 from stormkeeper.simulation.activity import WINDOWS
 from stormkeeper.simulation.cluster import SimulatedComponent
-from stormkeeper.thrift.compression import GZIP_MAGIC, Compression, zstd_library
 from stormkeeper.thrift.records import (
     BoltStats,
     ClusterWorkerHeartbeat,
@@ -28,8 +27,8 @@ from stormkeeper.thrift.records import (
     GlobalStreamId,
     SpoutStats,
 )
-from stormkeeper.thrift.serialization import Release
-from stormkeeper.thrift.writer import encode
+from stormkeeper.thrift.serialization import GZIP_MAGIC, Compression, zstd_library
+from stormkeeper.thrift.writer import Release, encode
 
 #: Storm counts one tuple in twenty, as twenty.
 SAMPLING: Final = 20

@@ -23,8 +23,8 @@ from stormkeeper.simulation.cluster import (
     SimulatedExecutor,
     SimulatedTopology,
 )
-from stormkeeper.thrift.compression import Compression
-from stormkeeper.thrift.serialization import Release
+from stormkeeper.thrift.serialization import Compression
+from stormkeeper.thrift.writer import Release
 
 #: Greatest age of workers at the beginning: half of them have full windows.
 _OLDEST_SECS: Final = 2 * 86400.0

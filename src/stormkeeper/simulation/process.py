@@ -26,7 +26,8 @@ from stormkeeper.simulation.cluster import Profile, SimulatedTopology
 from stormkeeper.simulation.links import Link
 from stormkeeper.simulation.model import SimulatedBeat, Simulation, Writer
 from stormkeeper.simulation.troubles import ROUND_SECS, Troubles
-from stormkeeper.thrift.serialization import Release, compression_for, release_for
+from stormkeeper.thrift.serialization import compression_for, release_for
+from stormkeeper.thrift.writer import Release
 
 _TICK_SECS: Final = 0.02
 _LOOK_SECS: Final = 0.25

@@ -31,7 +31,7 @@ from stormkeeper.errors import (
 from stormkeeper.state.storage import ConnectionState
 from stormkeeper.state.storm.cluster import StormClusterState
 from stormkeeper.supervisor.directories import Directories
-from stormkeeper.thrift.compression import decompress
+from stormkeeper.thrift.serialization import decompress
 from stormkeeper.topology.package import manifest as manifests
 from stormkeeper.topology.package.archive import Package, find_difference, remove_unfinished, unpack
 from stormkeeper.topology.package.manifest import PackageManifest

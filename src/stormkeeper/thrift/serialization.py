@@ -1,42 +1,33 @@
-"""Encodes and decodes the bytes of a znode's value or a pulse's details.
+"""The bytes of a znode's value or a pulse's details: records, encoded and compressed.
 
 ::
 
     data = serialize(heartbeat, compression_for(conf["storm.meta.serialization.delegate"]))
     heartbeat = deserialize(ClusterWorkerHeartbeat, data)
+
+Readers recognise gzip and zstd by the magic number, which cannot begin a Thrift record. Writers use
+Storm's serialization delegate: by default gzip, as Storm 2 (Storm 3: zstd). As in Java's streams,
+gzip members and zstd frames may follow each other; after the last gzip member anything is ignored,
+after the last zstd frame nothing is allowed.
 """
 
 from __future__ import annotations
 
-from typing import Final, TypeVar
+import importlib
+import sys
+import zlib
+from collections.abc import Callable
+from enum import Enum
+from functools import cache
+from typing import Any, Final, Protocol, TypeVar
 
 from thriftpy2.thrift import TPayload
 
-from stormkeeper.errors import SerializationError
-from stormkeeper.thrift.compression import (
-    DEFAULT_LIMIT,
-    Compression,
-    compress,
-    compression_for,
-    decompress,
-)
+from stormkeeper.errors import ConfigError, SerializationError
 from stormkeeper.thrift.idl import I32, schema_of
 from stormkeeper.thrift.reader import decode, decode_end, field_kind, with_article
 from stormkeeper.thrift.records import ClusterWorkerHeartbeat, WorkerActivity
 from stormkeeper.thrift.writer import Release, encode
-
-__all__ = [
-    "DEFAULT_LIMIT",
-    "Compression",
-    "Release",
-    "activity_of",
-    "compression_for",
-    "deserialize",
-    "heartbeat_release",
-    "release_for",
-    "serialize",
-    "uncompressed",
-]
 
 #: Storm's value of a znode that is only a directory.
 _DIRECTORY = b"\x07"
@@ -45,6 +36,43 @@ _DIRECTORY = b"\x07"
 _UPTIME: Final = 4
 
 Record = TypeVar("Record", bound=TPayload)
+
+GZIP_MAGIC: Final = b"\x1f\x8b"
+ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
+
+#: Default limit of a decompressed record in bytes, as in Storm.
+DEFAULT_LIMIT: Final = 100 * 1024 * 1024
+
+# Bytes decompressed at once, against bombs: neither library can stop at a size and also tell
+# whether the stream was complete. A byte of gzip gives at most 1032 (RFC 1951's longest match, 258
+# bytes, in two bits), so a piece 4 MiB; a zstd block has at least four bytes and gives at most
+# 128 KiB (RFC 8878 §3.1.1.2), so a piece 8 MiB.
+_GZIP_PIECE: Final = 4096
+_ZSTD_PIECE: Final = 256
+
+#: Largest window of a zstd frame, as a power of two: 8 MiB, which every reader should support (RFC
+#: 8878 §3.1.1.1.2) and which level 19, the highest of Storm, uses.
+_ZSTD_WINDOW_LOG: Final = 23
+
+_GZIP_LEVEL: Final = 6
+_ZSTD_LEVEL: Final = 3
+
+
+class Compression(Enum):
+    """The compression of a record."""
+
+    PLAIN = "plain"
+    GZIP = "gzip"
+    ZSTD = "zstd"
+
+
+_DELEGATES = {
+    "org.apache.storm.serialization.ThriftSerializationDelegate": Compression.PLAIN,
+    "org.apache.storm.serialization.GzipThriftSerializationDelegate": Compression.GZIP,
+    "org.apache.storm.serialization.GzipBridgeThriftSerializationDelegate": Compression.GZIP,
+    "org.apache.storm.serialization.ZstdThriftSerializationDelegate": Compression.ZSTD,
+    "org.apache.storm.serialization.ZstdBridgeThriftSerializationDelegate": Compression.ZSTD,
+}
 
 
 def serialize(
@@ -120,3 +148,139 @@ def uncompressed(cls: type[TPayload], data: bytes, limit: int = DEFAULT_LIMIT) -
         return decompress(data, limit)
     except SerializationError as error:
         raise SerializationError(f"not {with_article(cls)}: {error}") from error
+
+
+def compression_for(delegate_class_name: str) -> Compression:
+    """Return the compression that one of Storm's Thrift serialization delegates writes.
+
+    Raises `ConfigError` for another class. What "bridge" delegates also read, we always read.
+    """
+    try:
+        return _DELEGATES[delegate_class_name]
+    except KeyError:
+        allowed = ", ".join(_DELEGATES)
+        raise ConfigError(
+            f"storm.meta.serialization.delegate is {delegate_class_name!r}; it must be one of"
+            f" {allowed}"
+        ) from None
+
+
+def compress(data: bytes, compression: Compression) -> bytes:
+    """Compress a record with Storm's levels; equal bytes give equal results."""
+    if compression is Compression.GZIP:
+        return zlib.compress(data, _GZIP_LEVEL, wbits=zlib.MAX_WBITS | 16)
+    if compression is Compression.ZSTD:
+        compressed: bytes = zstd_library().compress(data, _ZSTD_LEVEL)
+        return compressed
+    return data
+
+
+def decompress(data: bytes, limit: int = DEFAULT_LIMIT) -> bytes:
+    """Return the decompressed bytes; without a magic number, the bytes themselves.
+
+    Raises `SerializationError` for damaged or incomplete data, or for more than `limit` bytes, of
+    which at most a few MiB are allocated.
+    """
+    if data.startswith(GZIP_MAGIC):
+        return _gunzip(data, limit)
+    if data.startswith(ZSTD_MAGIC):
+        return _unzstd(data, limit)
+    if len(data) > limit:
+        raise SerializationError(f"{len(data)} bytes, more than the limit of {limit}")
+    return data
+
+
+class _Stream(Protocol):
+    """A gzip member or zstd frame in decompression."""
+
+    @property
+    def eof(self) -> bool: ...
+    @property
+    def unused_data(self) -> bytes: ...
+    def decompress(self, data: bytes, /) -> bytes: ...
+
+
+@cache
+def zstd_library() -> Any:
+    """Return Python's zstd module or its backport; loaded only in clusters that use zstd."""
+    if sys.version_info >= (3, 14):
+        return importlib.import_module("compression.zstd")
+    from backports import zstd  # noqa: PLC0415
+
+    return zstd
+
+
+@cache
+def _zlib() -> Any:
+    """Return zlib-ng, which takes half the time, if installed, or else zlib."""
+    try:
+        from zlib_ng import zlib_ng  # noqa: PLC0415  (of the extra `spark`)
+    except ImportError:
+        return zlib
+    return zlib_ng
+
+
+def _gunzip(data: bytes, limit: int) -> bytes:
+    library = _zlib()
+    try:
+        return _inflate(
+            data,
+            lambda: library.decompressobj(wbits=zlib.MAX_WBITS | 16),
+            piece=_GZIP_PIECE,
+            limit=limit,
+            follows=lambda rest: rest.startswith(GZIP_MAGIC),
+        )
+    except library.error as error:
+        raise SerializationError(f"damaged gzip data ({error})") from error
+    except EOFError:
+        raise SerializationError(f"gzip data that end too early, after {len(data)} bytes") from None
+
+
+def _unzstd(data: bytes, limit: int) -> bytes:
+    library = zstd_library()
+    options = {library.DecompressionParameter.window_log_max: _ZSTD_WINDOW_LOG}
+    try:
+        return _inflate(
+            data,
+            lambda: library.ZstdDecompressor(options=options),
+            piece=_ZSTD_PIECE,
+            limit=limit,
+            follows=lambda _rest: True,
+        )
+    except library.ZstdError as error:
+        raise SerializationError(f"damaged zstd data ({error})") from error
+    except EOFError:
+        raise SerializationError(f"zstd data that end too early, after {len(data)} bytes") from None
+
+
+def _inflate(
+    data: bytes,
+    begin: Callable[[], _Stream],
+    *,
+    piece: int,
+    limit: int,
+    follows: Callable[[bytes], bool],
+) -> bytes:
+    """Decompress stream after stream, in pieces.
+
+    `follows` tells from the bytes behind a stream whether another begins. Raises EOFError if the
+    data ends within a stream.
+    """
+    out: list[bytes] = []
+    size = pos = 0
+    while True:
+        stream = begin()
+        while not stream.eof:
+            if pos == len(data):
+                raise EOFError
+            chunk = data[pos : pos + piece]
+            pos += len(chunk)
+            out.append(stream.decompress(chunk))
+            size += len(out[-1])
+            if size > limit:
+                raise SerializationError(
+                    f"decompresses to more than {limit} bytes from {len(data)}; refused as unsafe"
+                )
+        pos -= len(stream.unused_data)
+        if pos == len(data) or not follows(data[pos : pos + piece]):
+            return b"".join(out)

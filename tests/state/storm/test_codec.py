@@ -7,10 +7,15 @@ from stormkeeper.conf import defaults
 from stormkeeper.errors import ConfigError, SerializationError
 from stormkeeper.state.storm.record_io import Codec, stamped
 from stormkeeper.thrift import records
-from stormkeeper.thrift.compression import decompress
 from stormkeeper.thrift.idl import schema_of
 from stormkeeper.thrift.records import Assignment, StormBase, TopologyStatus
-from stormkeeper.thrift.serialization import Compression, Release, deserialize, serialize
+from stormkeeper.thrift.serialization import (
+    Compression,
+    Release,
+    decompress,
+    deserialize,
+    serialize,
+)
 
 ID = "wc-1-1700000000"
 BASE = StormBase("wc", TopologyStatus.ACTIVE, 2, {"split": 3})

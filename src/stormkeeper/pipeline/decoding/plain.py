@@ -17,7 +17,19 @@ import pyarrow as pa
 from stormkeeper.errors import SerializationError
 from stormkeeper.pipeline.decoding import layout
 from stormkeeper.thrift.idl import DOUBLE, I64, MAP, STRING, STRUCT, schema_of
-from stormkeeper.thrift.reader import MAX_DEPTH, MAX_SEEN, accepted, skip
+from stormkeeper.thrift.reader import (
+    LEAST,
+    MAX_DEPTH,
+    MAX_SEEN,
+    SCALAR_READERS,
+    MalformedError,
+    Reader,
+    Seen,
+    accepted,
+    bad_count,
+    skip,
+    unpack_map_header,
+)
 from stormkeeper.thrift.records import (
     BoltStats,
     ClusterWorkerHeartbeat,
@@ -26,15 +38,6 @@ from stormkeeper.thrift.records import (
     ExecutorStats,
     GlobalStreamId,
     SpoutStats,
-)
-from stormkeeper.thrift.scalars import (
-    LEAST,
-    SCALAR_READERS,
-    MalformedError,
-    Reader,
-    Seen,
-    bad_count,
-    unpack_map_header,
 )
 
 #: A statistic by window and stream. A stream is its name, or its source component and its name.

@@ -26,12 +26,12 @@ from stormkeeper.state.watches import WatchKind
 from stormkeeper.thrift.reader import with_article
 from stormkeeper.thrift.serialization import (
     Compression,
-    Release,
     compression_for,
     deserialize,
     release_for,
     serialize,
 )
+from stormkeeper.thrift.writer import Release
 
 Record = TypeVar("Record", bound=TPayload)
 
