@@ -69,7 +69,7 @@ class TestAuthentication:
                 states.append,
             )
             connection.start()
-            deadline = connection.needs_restartline()
+            deadline = connection.deadline()
             assert connection.call(requests.get("/a"), deadline)[0] == b"/a"
             assert states == [LOST, CONNECTED]
             assert [asked.type for asked in server.peers[0].asked] == [SASL, SASL, 4]
@@ -184,10 +184,8 @@ class TestAuthentication:
             until(lambda: connection._refused is not None)
             until(lambda: not connection._handler.loop.is_alive())
             with pytest.raises(StateUnavailableError, match="does not take this client"):
-                connection.gather(reads(["/a"]), connection.needs_restartline())
+                connection.gather(reads(["/a"]), connection.deadline())
             until(lambda: connection.needs_restart)
             connection.restart()
             until(lambda: connection.state is CONNECTED)
-            assert values(connection.gather(reads(["/a"]), connection.needs_restartline())) == [
-                "/a"
-            ]
+            assert values(connection.gather(reads(["/a"]), connection.deadline())) == ["/a"]

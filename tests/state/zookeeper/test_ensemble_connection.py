@@ -70,7 +70,7 @@ class TestManyRequests:
             connection = connection_to(server.address)
             client = connection._client
             nodes = paths(2 * WINDOW)
-            assert values(connection.gather(reads(nodes), connection.needs_restartline())) == nodes
+            assert values(connection.gather(reads(nodes), connection.deadline())) == nodes
             assert max(handed_over) <= WINDOW
 
     def test_what_is_not_answered_ends_at_the_deadline(self, connection_to):
@@ -83,7 +83,7 @@ class TestManyRequests:
             connection = connection_to(server.address)
             limit_calls(connection, 2.0)
             with pytest.raises(OutcomeUnknownError, match="did not answer in time"):
-                connection.gather(reads(paths(10)), connection.needs_restartline())
+                connection.gather(reads(paths(10)), connection.deadline())
 
     def test_what_was_never_sent_is_not_unknown(self, connection_to):
         def short(peer):
@@ -97,9 +97,9 @@ class TestManyRequests:
             connection = connection_to(server.address)
             limit_calls(connection, 2.0)
             with pytest.raises(OutcomeUnknownError):
-                connection.gather(reads(["/a"]), connection.needs_restartline())
+                connection.gather(reads(["/a"]), connection.deadline())
             with pytest.raises(StateUnavailableError, match="SUSPENDED") as failure:
-                connection.gather(reads(["/a"]), connection.needs_restartline())
+                connection.gather(reads(["/a"]), connection.deadline())
             assert not isinstance(failure.value, OutcomeUnknownError)
 
 
@@ -133,7 +133,7 @@ class TestWhatWasNotSentInTime:
             assert not isinstance(failure.value, OutcomeUnknownError)
             assert nothing_will_be_sent(connection)
             go_on.set()
-            deadline = connection.needs_restartline()
+            deadline = connection.deadline()
             assert connection.call(requests.get("/a"), deadline)[0] == b"/a"
             assert [asked.path for asked in server.peers[1].asked] == ["/a"]
 
@@ -152,17 +152,17 @@ class TestWhatWasNotSentInTime:
             lose_after_the_look(connection, server)
             asked = [requests.delete("/late"), requests.Request("delete", "/ctrl-c", interrupt)]
             with pytest.raises(KeyboardInterrupt):
-                connection.gather(asked, connection.needs_restartline())
+                connection.gather(asked, connection.deadline())
             assert nothing_will_be_sent(connection)
             go_on.set()
-            assert connection.call(requests.get("/a"), connection.needs_restartline())
+            assert connection.call(requests.get("/a"), connection.deadline())
             assert [asked.path for asked in server.peers[1].asked] == ["/a"]
 
     def test_it_is_sent_in_the_next_connection_if_that_comes_in_time(self, connection_to):
         with ScriptedZooKeeper(ScriptedPeer.serve) as server:
             connection = connection_to(server.address)
             lose_after_the_look(connection, server)
-            connection.call(requests.set_data("/a", b""), connection.needs_restartline())
+            connection.call(requests.set_data("/a", b""), connection.deadline())
             assert [[asked.path for asked in peer.asked] for peer in server.peers] == [[], ["/a"]]
 
     def test_behind_what_the_server_does_not_read(self, connection_to):
@@ -176,7 +176,7 @@ class TestWhatWasNotSentInTime:
 
         def fill():
             large = [requests.set_data(f"/full/{number}", bytes(1_000_000)) for number in range(40)]
-            connection.gather(large, connection.needs_restartline())
+            connection.gather(large, connection.deadline())
 
         with ScriptedZooKeeper(busy) as server, ThreadPoolExecutor(1) as pool:
             connection = connection_to(server.address)
@@ -215,7 +215,7 @@ class TestWhatWasNotSentInTime:
             limit_calls(connection, 2.0)
             large = [requests.set_data(f"/{number}", bytes(1_000_000)) for number in range(40)]
             with pytest.raises(OutcomeUnknownError, match="ThrottledOpError"):
-                connection.gather(large, connection.needs_restartline())
+                connection.gather(large, connection.deadline())
             assert nothing_will_be_sent(connection)
             go_on.set()
 
@@ -230,7 +230,7 @@ def test_a_sync_that_is_not_answered_is_not_said_to_be_unsent(connection_to):
         connection = connection_to(server.address)
         limit_calls(connection, 2.0)
         with pytest.raises(OutcomeUnknownError, match="did not answer in time"):
-            connection.call(requests.sync("/a"), connection.needs_restartline())
+            connection.call(requests.sync("/a"), connection.deadline())
 
 
 class TestCloseMeanwhile:
@@ -246,7 +246,7 @@ class TestCloseMeanwhile:
         asked, go_on = threading.Event(), threading.Event()
         with ScriptedZooKeeper(silent) as server, ThreadPoolExecutor(2) as pool:
             connection = connection_to(server.address)
-            write, deadline = requests.set_data("/a", b""), connection.needs_restartline()
+            write, deadline = requests.set_data("/a", b""), connection.deadline()
             writing = pool.submit(connection.call, write, deadline)
             assert asked.wait(DEADLINE_SECS)
             closing = pool.submit(connection.close)
@@ -264,7 +264,7 @@ class TestCloseMeanwhile:
         with ScriptedZooKeeper(ScriptedPeer.serve) as server:
             connection = connection_to(server.address)
             with pytest.raises(OutcomeUnknownError, match="closed; an earlier attempt: was lost"):
-                connection.repeated(write, connection.needs_restartline())
+                connection.repeated(write, connection.deadline())
 
 
 @pytest.mark.parametrize("count", [1, 2])
@@ -279,7 +279,7 @@ def test_nothing_is_sent_after_the_deadline(connection_to, count):
         with pytest.raises(StateUnavailableError, match="time was up before") as failure:
             ask(time.monotonic())
         assert not isinstance(failure.value, OutcomeUnknownError)
-        assert values(ask(connection.needs_restartline())) == paths(count)
+        assert values(ask(connection.deadline())) == paths(count)
         assert len(server.peers[0].asked) == count
 
 
@@ -303,7 +303,7 @@ def test_a_connection_that_was_made_and_is_lost_again_was_made(connection_to, mo
     with ScriptedZooKeeper(ScriptedPeer.serve) as server:
         connection = connection_to(server.address)
         assert lost.is_set()
-        assert connection.call(requests.get("/a"), connection.needs_restartline())
+        assert connection.call(requests.get("/a"), connection.deadline())
 
 
 def test_server_that_never_answers_leaves_time_to_try_again(

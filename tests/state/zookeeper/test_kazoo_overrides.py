@@ -30,7 +30,7 @@ CONNECTED, SUSPENDED, LOST = ConnectionState
 
 
 def read(connection, node):
-    value, _ = connection.call(requests.get(node), connection.needs_restartline())
+    value, _ = connection.call(requests.get(node), connection.deadline())
     return value.decode()
 
 
@@ -162,7 +162,7 @@ def test_what_does_not_fit_into_the_protocol_fails_alone(connection_to, odd):
         connection = connection_to(server.address)
         odd = requests.transaction([odd], lambda _node: None)
         asked = [requests.get("/a"), odd, requests.get("/b")]
-        answers = connection.gather(asked, connection.needs_restartline())
+        answers = connection.gather(asked, connection.deadline())
         assert values(answers[::2]) == ["/a", "/b"]
         assert type(answers[1]) is StateError
         assert "/odd: a value is not bytes, or is not what ZooKeeper's protocol" in str(answers[1])
@@ -185,7 +185,7 @@ def test_answers_that_only_tls_knows_of(connection_to):
     with ScriptedZooKeeper(script, context=context) as server:
         connection = connection_to(server.address, security=Security(contexts=lambda: ours))
         nodes = paths(count)
-        assert values(connection.gather(reads(nodes), connection.needs_restartline())) == nodes
+        assert values(connection.gather(reads(nodes), connection.deadline())) == nodes
 
 
 def test_silent_server_is_noticed_while_requests_keep_coming(connection_to):
@@ -238,7 +238,7 @@ def test_a_server_that_answers_slowly_is_not_silent(connection_to):
         until(ask)
         done.set()
         calls.append(requests.get("/a").send(connection._client))
-        assert calls[-1].is_answered_by(connection.needs_restartline())
+        assert calls[-1].is_answered_by(connection.deadline())
         assert [call.exception for call in calls] == [None] * len(calls)
         assert len(server.peers) == 1
 
@@ -266,7 +266,7 @@ def test_a_refusal_is_one_requests_own(connection_to):
 
     with ScriptedZooKeeper(script) as server:
         connection = connection_to(server.address)
-        answers = connection.gather(reads(paths(5)), connection.needs_restartline())
+        answers = connection.gather(reads(paths(5)), connection.deadline())
         assert [type(answer) for answer in answers] == [tuple, NoNodeError] * 2 + [tuple]
         assert "/1" in str(answers[1])
 
@@ -352,10 +352,10 @@ def test_nobody_waits_for_kazoos_thread(connection_to):
             try:
                 calls = sending.result(DEADLINE_SECS)
                 with pytest.raises(StateUnavailableError, match="could be asked"):
-                    connection.call(requests.get("/late"), connection.needs_restartline() - 19.5)
+                    connection.call(requests.get("/late"), connection.deadline() - 19.5)
             finally:
                 go_on.set()
-        assert calls[-1].is_answered_by(connection.needs_restartline())
+        assert calls[-1].is_answered_by(connection.deadline())
         assert first.ready()
         assert values(call.value for call in calls) == paths(5_000)
 
@@ -382,7 +382,7 @@ class TestARealServer:
                 requests.exists(node),
                 requests.children(state._node("/a")),
             ]
-            answers = connection.gather(asked * 400, connection.needs_restartline())
+            answers = connection.gather(asked * 400, connection.deadline())
             return answers[0::3], answers[1::3], answers[2::3]
 
         with ThreadPoolExecutor(8) as pool:
