@@ -47,7 +47,7 @@ def test_what_is_wrong_is_said_and_mended_after_asking(run, broken, name):
     name = str(broken.parent.parent) if name == "DIR" else name
     said = run("check", name)
     assert said.exit_code == 1
-    assert f"{broken} is empty\n  lost if it is mended: what batch 1 was to read" in said.output
+    assert f"{broken} is empty\n  a repair loses: what batch 1 was to read" in said.output
     [found] = json.loads(run("check", name, "--json").output)
     assert [defect["mendable"] for defect in found["defects"]] == [True]
     assert run("repair", name, given="n\n").exit_code == 1
@@ -55,7 +55,7 @@ def test_what_is_wrong_is_said_and_mended_after_asking(run, broken, name):
     mended = run("repair", name, given="y\n")
     assert mended.exit_code == 0, mended.output
     assert not broken.exists()
-    assert "nothing is wrong" in run("check", name).output
+    assert "no faults" in run("check", name).output
 
 
 def test_nothing_is_mended_while_a_worker_may_run(run, nimbus, broken):

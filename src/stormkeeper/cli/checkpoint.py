@@ -98,14 +98,14 @@ def repair(name: str, yes: bool, offline: bool) -> None:
     }
     if any(mendable.values()):
         if not yes:
-            click.confirm("Mend it, and lose what is said above?", abort=True)
+            click.confirm("Repair them, with the losses above?", abort=True)
         for place, defects in mendable.items():
             try:
                 checkpoint_files.mend(place, defects)
             except OSError as error:
-                raise Fault(f"{place} is not mended: {error}") from error
+                raise Fault(f"{place} is not repaired: {error}") from error
             if defects:
-                click.echo(f"{place}: mended; what was there is in {place}/mended")
+                click.echo(f"{place}: repaired; the broken files are in {place}/mended")
     if any(_check(folder).values()):
         exit_with(1)
 
@@ -125,10 +125,10 @@ def _check(folder: Path) -> dict[Path, list[Defect]]:
 def _say(found: dict[Path, list[Defect]]) -> None:
     for place, defects in found.items():
         if not defects:
-            click.echo(f"{place}: nothing is wrong")
+            click.echo(f"{place}: no faults")
         for defect in defects:
             click.echo(f"{place}: {defect.text}")
-            click.echo(f"  lost if it is mended: {defect.lost or '(it cannot be mended)'}")
+            click.echo(f"  a repair loses: {defect.lost or '(it cannot be repaired)'}")
 
 
 def _as_values(found: dict[Path, list[Defect]]) -> list[dict[str, Any]]:
@@ -212,7 +212,7 @@ def _root(conf: Conf) -> Path:
         named = checkpoint_root(conf)
         root = on_disk(named)
     if root is None:
-        raise Fault(f"the checkpoints in {named} are on no disk: copy the folder here and name it")
+        raise Fault(f"the checkpoints in {named} are not on a disk: copy the folder here, and name it")
     return root
 
 
