@@ -15,7 +15,7 @@ from stormkeeper.nimbus.leadership import LeaderDuties
 from stormkeeper.nimbus.lifecycle import Command, ConfChanges, Event
 from stormkeeper.nimbus.round import Timeouts
 from stormkeeper.nimbus.scheduler import Scheduler
-from stormkeeper.nimbus.status import StatusTracker
+from stormkeeper.nimbus.status import ClusterStatusTracker
 from stormkeeper.nimbus.submitted import Submitted
 from stormkeeper.nimbus.topology_cache import TopologyCache
 from stormkeeper.state import leader_lock
@@ -64,7 +64,7 @@ class Nimbus:
         self.leader = lead(self.storm)
         shared = submitted(**{"topology.checkpoint.shared": True})
         code = Code({ID: submitted(), OTHER: submitted(), SHARED: shared})
-        self.status = StatusTracker()
+        self.status = ClusterStatusTracker()
         self.removed = []
         offset = time.time() - time.monotonic()
         self.scheduler = Scheduler(

@@ -5,7 +5,7 @@ import pytest
 from stormkeeper.heartbeats.coverage import Coverage
 from stormkeeper.heartbeats.stores import Heartbeats
 from stormkeeper.nimbus.scheduling.planning import Assign, FinishRebalance, Remove
-from stormkeeper.nimbus.status import StatusTracker
+from stormkeeper.nimbus.status import ClusterStatusTracker
 from support.clusters import NOW, cluster, launch, supervisor, topology
 
 UP, DOWN = Coverage(NOW), Coverage(NOW, error="connection refused")
@@ -13,7 +13,7 @@ UP, DOWN = Coverage(NOW), Coverage(NOW, error="connection refused")
 
 @pytest.fixture
 def status():
-    status = StatusTracker(lambda: 5.0)
+    status = ClusterStatusTracker(lambda: 5.0)
     status.record_leadership(7)
     return status
 

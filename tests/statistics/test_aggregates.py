@@ -8,7 +8,11 @@ import pytest
 from stormkeeper.errors import UnknownComponentError
 from stormkeeper.statistics import aggregates
 from stormkeeper.statistics.aggregates import WorkerSummary, component_page, topology_page, workers
-from stormkeeper.statistics.executor_reports import AssignedCounts, Component, ExecutorReport
+from stormkeeper.statistics.executor_reports import (
+    AssignedCounts,
+    DeclaredComponent,
+    ExecutorReport,
+)
 from stormkeeper.thrift import nimbus
 from stormkeeper.thrift.idl import schema_of
 from stormkeeper.thrift.records import ExecutorInfo
@@ -142,11 +146,11 @@ def test_results_have_the_names_of_storms_fields():
 # --- ours ----------------------------------------------------------------------------------------
 
 COMPONENTS = {
-    "__acker": Component("bolt", 1, 1),
-    "__system": Component("bolt", 0, 0),
-    "lines": Component("spout", 1, 2),
-    "words": Component("bolt", 2, 4),
-    "counts": Component("bolt", 1, 1),
+    "__acker": DeclaredComponent("bolt", 1, 1),
+    "__system": DeclaredComponent("bolt", 0, 0),
+    "lines": DeclaredComponent("spout", 1, 2),
+    "words": DeclaredComponent("bolt", 2, 4),
+    "counts": DeclaredComponent("bolt", 1, 1),
 }
 
 

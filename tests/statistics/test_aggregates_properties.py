@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stormkeeper.statistics.aggregates import component_page, topology_page
-from stormkeeper.statistics.executor_reports import Component, ExecutorReport
+from stormkeeper.statistics.executor_reports import DeclaredComponent, ExecutorReport
 from stormkeeper.thrift.records import (
     BoltStats,
     ExecutorSpecificStats,
@@ -19,10 +19,10 @@ from stormkeeper.thrift.records import (
 from support.record_strategies import records
 
 COMPONENTS = {
-    "__acker": Component("bolt", 2, 4),
-    "lines": Component("spout", 2, 4),
-    "words": Component("bolt", 2, 4),
-    "counts": Component("bolt", 2, 4),
+    "__acker": DeclaredComponent("bolt", 2, 4),
+    "lines": DeclaredComponent("spout", 2, 4),
+    "words": DeclaredComponent("bolt", 2, 4),
+    "counts": DeclaredComponent("bolt", 2, 4),
 }
 
 WINDOWS = st.sampled_from(["600", "10800", ":all-time"])

@@ -17,7 +17,7 @@ from stormkeeper.nimbus.cleanup import CheckpointRetention, Cleaner
 from stormkeeper.nimbus.leadership import LeaderDuties
 from stormkeeper.nimbus.round import Timeouts
 from stormkeeper.nimbus.scheduler import Scheduler
-from stormkeeper.nimbus.status import StatusTracker
+from stormkeeper.nimbus.status import ClusterStatusTracker
 from stormkeeper.nimbus.submitted import SubmittedCode
 from stormkeeper.nimbus.topology_cache import TopologyCache
 from stormkeeper.state import leader_lock
@@ -60,7 +60,7 @@ class Master(NimbusService):
 
     def __init__(self, folder, storm, clock):
         super().__init__(folder, storm, clock)
-        self._status = StatusTracker()
+        self._status = ClusterStatusTracker()
         self.scheduler = Scheduler(
             storm,
             TopologyCache(SubmittedCode(self.code.store), self.conf),

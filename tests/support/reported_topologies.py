@@ -7,7 +7,7 @@ from math import inf, nan
 import pyarrow as pa
 
 from stormkeeper.pipeline import rows
-from stormkeeper.statistics.executor_reports import Component, ExecutorReport
+from stormkeeper.statistics.executor_reports import DeclaredComponent, ExecutorReport
 from stormkeeper.thrift.records import (
     BoltStats,
     ClusterWorkerHeartbeat,
@@ -36,7 +36,7 @@ class Reported:
     """A topology's components, and its executors with what they reported."""
 
     storm_id: str
-    components: dict[str, Component]
+    components: dict[str, DeclaredComponent]
     executors: tuple[ExecutorReport, ...]
 
 
@@ -61,7 +61,7 @@ def reported(chance: random.Random, storm_id: str) -> Reported:
             )
         )
         task += tasks
-    components = {id_: Component(kind, 1, 1) for id_, kind in COMPONENTS.items()}
+    components = {id_: DeclaredComponent(kind, 1, 1) for id_, kind in COMPONENTS.items()}
     return Reported(storm_id, components, tuple(found))
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from stormkeeper.statistics.executor_reports import (
-    Component,
+    DeclaredComponent,
     ExecutorReport,
     Slot,
     components_of_tasks,
@@ -57,10 +57,10 @@ class Example:
         return self.answers["input"]
 
     @cached_property
-    def components(self) -> dict[str, Component]:
+    def components(self) -> dict[str, DeclaredComponent]:
         """Its components, Storm's own among them."""
         return {
-            id_: Component(
+            id_: DeclaredComponent(
                 kind=declared["type"],
                 num_executors=declared["parallelism_hint"],
                 num_tasks=json.loads(declared["json_conf"])["topology.tasks"],

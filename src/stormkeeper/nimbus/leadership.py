@@ -10,7 +10,7 @@ from typing import Final
 from stormkeeper.errors import NotLeaderError
 from stormkeeper.nimbus.cleanup import Cleaner
 from stormkeeper.nimbus.scheduler import Scheduler
-from stormkeeper.nimbus.status import StatusTracker
+from stormkeeper.nimbus.status import ClusterStatusTracker
 from stormkeeper.state.storm.cluster import LeaderClusterState
 
 #: How long a call waits for a leadership that is about to begin, in seconds.
@@ -39,7 +39,9 @@ class LeaderDuties:
     The election calls `begin` and `end` alternately on one thread; the rest is safe for any thread.
     """
 
-    def __init__(self, scheduler: Scheduler, cleaner: Cleaner, status: StatusTracker) -> None:
+    def __init__(
+        self, scheduler: Scheduler, cleaner: Cleaner, status: ClusterStatusTracker
+    ) -> None:
         self._scheduler = scheduler
         self._cleaner = cleaner
         self._status = status

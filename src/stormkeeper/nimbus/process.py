@@ -45,7 +45,7 @@ from stormkeeper.nimbus.round import Timeouts
 from stormkeeper.nimbus.scheduler import Scheduler
 from stormkeeper.nimbus.service.handler import Handler
 from stormkeeper.nimbus.service.service_base import ServiceContext, Submissions
-from stormkeeper.nimbus.status import StatusTracker
+from stormkeeper.nimbus.status import ClusterStatusTracker
 from stormkeeper.nimbus.submitted import SubmittedCode
 from stormkeeper.nimbus.topology_cache import TopologyCache
 from stormkeeper.paths import NimbusId
@@ -151,7 +151,7 @@ def _run(
 
     submissions = Submissions(conf["nimbus.thrift.threads"])
     timeouts = Timeouts.from_conf(conf)
-    status = StatusTracker()
+    status = ClusterStatusTracker()
     with contextlib.ExitStack() as running:
         running.callback(listener.close)
         code = CodeDistributor(
@@ -293,7 +293,7 @@ def _observed(conf: Conf, made: Callable[[], Pages]) -> Iterator[None]:
 def _pages(
     *,
     server: ThriftServer,
-    status: StatusTracker,
+    status: ClusterStatusTracker,
     storm: StormClusterState,
     timeouts: Timeouts,
     disk: DiskWatch,

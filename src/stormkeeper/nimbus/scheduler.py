@@ -33,7 +33,7 @@ from stormkeeper.nimbus.scheduling.planning import (
     Remove,
     SetStatus,
 )
-from stormkeeper.nimbus.status import StatusTracker
+from stormkeeper.nimbus.status import ClusterStatusTracker
 from stormkeeper.nimbus.topology_cache import CachedTopology, TopologyCache
 from stormkeeper.state.storm.cluster import ClusterSnapshot, LeaderClusterState, StormClusterState
 from stormkeeper.state.storm.subscriptions import Callback
@@ -62,7 +62,7 @@ class Scheduler:
         storm: StormClusterState,
         topology_cache: TopologyCache,
         timeouts: Timeouts,
-        status: StatusTracker,
+        status: ClusterStatusTracker,
         *,
         conf_changes: ConfChanges,
         master_code_dir: str,

@@ -57,7 +57,7 @@ class ClusterStatus:
     unread: int = 0
 
 
-class StatusTracker:
+class ClusterStatusTracker:
     """Keeps the current `ClusterStatus` and logs changes.
 
     Any thread may read `status`. `clock` returns seconds of a monotonic clock.

@@ -19,7 +19,7 @@ from stormkeeper.blobs import keys
 from stormkeeper.blobs.store import BlobStore
 from stormkeeper.conf.schema import SCHEMA
 from stormkeeper.errors import BlobNotFoundError, CodeError, ConfigError, SerializationError
-from stormkeeper.statistics.executor_reports import Component, components_of_tasks
+from stormkeeper.statistics.executor_reports import DeclaredComponent, components_of_tasks
 from stormkeeper.thrift.nimbus import ComponentCommon, StormTopology
 from stormkeeper.thrift.reader import decode
 from stormkeeper.thrift.serialization import decompress
@@ -80,7 +80,7 @@ class Submitted:
         return self.description is not None and self.description.kind == "script"
 
     @cached_property
-    def components(self) -> Mapping[str, Component]:
+    def components(self) -> Mapping[str, DeclaredComponent]:
         """The components by id."""
         executors, tasks = Counter[str](), Counter[str]()
         for executor in self.executors:
@@ -90,7 +90,7 @@ class Submitted:
         for id_, common in commons(self.topology).items():
             hint = common.parallelism_hint
             hint = 1 if hint is None else hint
-            found[id_] = Component(
+            found[id_] = DeclaredComponent(
                 kind="spout" if id_ in self.topology.spouts else "bolt",
                 num_executors=executors[id_] or hint,
                 num_tasks=tasks[id_] or _tasks(common, hint),

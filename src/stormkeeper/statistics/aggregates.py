@@ -13,7 +13,13 @@ from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 from stormkeeper.errors import UnknownComponentError
-from stormkeeper.statistics.executor_reports import Component, ExecutorReport, Kind, Slot, is_system
+from stormkeeper.statistics.executor_reports import (
+    DeclaredComponent,
+    ExecutorReport,
+    Kind,
+    Slot,
+    is_system,
+)
 from stormkeeper.statistics.tallies import Measures, Tally, capacity, counts_by_window, measures
 from stormkeeper.thrift.records import GlobalStreamId
 
@@ -144,7 +150,7 @@ class _Counted(NamedTuple):
 
 
 def topology_page(
-    components: Mapping[str, Component],
+    components: Mapping[str, DeclaredComponent],
     executors: Iterable[ExecutorReport],
     window: str,
     *,
@@ -199,7 +205,7 @@ def topology_page(
 
 def component_page(
     component_id: str,
-    components: Mapping[str, Component],
+    components: Mapping[str, DeclaredComponent],
     executors: Iterable[ExecutorReport],
     window: str,
     *,
@@ -284,7 +290,10 @@ def _tasks_of_components(
 
 
 def _reporting(
-    components: Mapping[str, Component], executors: Iterable[ExecutorReport], *, include_sys: bool
+    components: Mapping[str, DeclaredComponent],
+    executors: Iterable[ExecutorReport],
+    *,
+    include_sys: bool,
 ) -> list[_Counted]:
     found = []
     for executor in executors:

@@ -26,7 +26,7 @@ Slot = tuple[str, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Component:
+class DeclaredComponent:
     """A component as declared; Storm's own components are bolts."""
 
     kind: Kind

@@ -6,7 +6,7 @@ import pytest
 
 from stormkeeper.nimbus.service import topology_checks
 from stormkeeper.nimbus.submitted import MOST_TASKS, Submitted
-from stormkeeper.statistics.executor_reports import Component
+from stormkeeper.statistics.executor_reports import DeclaredComponent
 from stormkeeper.thrift.nimbus import InvalidTopologyException, StreamInfo
 from stormkeeper.thrift.records import GlobalStreamId
 from stormkeeper.topology.description import ExecutorDescription
@@ -122,10 +122,10 @@ def test_each_component_says_how_many_tasks_it_has(topology, described):
     submitted = Submitted(found, {}, described)
     # The spout feeds two queries, and so has two executors.
     assert submitted.components == {
-        "lines": Component("spout", 2, 2),
-        "words": Component("bolt", 1, 2),
-        "count": Component("bolt", 1, 1),
-        "raw": Component("bolt", 1, 1),
+        "lines": DeclaredComponent("spout", 2, 2),
+        "words": DeclaredComponent("bolt", 1, 2),
+        "count": DeclaredComponent("bolt", 1, 1),
+        "raw": DeclaredComponent("bolt", 1, 1),
     }
     assert submitted.tasks == {
         task: each.component

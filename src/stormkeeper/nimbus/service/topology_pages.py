@@ -22,7 +22,7 @@ from stormkeeper.nimbus.service.views import (
 )
 from stormkeeper.statistics import aggregates
 from stormkeeper.statistics.aggregates import SpoutStatistics, Statistics
-from stormkeeper.statistics.executor_reports import Component, ExecutorReport, Slot, reports
+from stormkeeper.statistics.executor_reports import DeclaredComponent, ExecutorReport, Slot, reports
 from stormkeeper.thrift.nimbus import (
     BoltAggregateStats,
     CommonAggregateStats,
@@ -56,7 +56,7 @@ _TOLD: Final = 10
 
 def executors(
     view: View, heartbeats: Mapping[Slot, ClusterWorkerHeartbeat]
-) -> tuple[Mapping[str, Component], tuple[ExecutorReport, ...]]:
+) -> tuple[Mapping[str, DeclaredComponent], tuple[ExecutorReport, ...]]:
     """Return a topology's components, and the assigned executors with their newest reports.
 
     A script's components come from its worker's heartbeat; before the first one the script counts
@@ -72,7 +72,7 @@ def executors(
         for slot in {each.slot: each for each in assigned}.values()
         for report in _of_script(slot, heartbeats.get(slot.slot))
     )
-    components = {each.component_id: Component("spout", 1, each.num_tasks) for each in said}
+    components = {each.component_id: DeclaredComponent("spout", 1, each.num_tasks) for each in said}
     return components or view.submitted.components, said
 
 
