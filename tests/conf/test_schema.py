@@ -6,7 +6,7 @@ import pytest
 import stormkeeper
 from stormkeeper import conf
 from stormkeeper.conf import keys, yaml_text
-from stormkeeper.conf.schema import PACEMAKER_STATE_STORES, SCHEMA, ZOOKEEPER_STATE_STORE
+from stormkeeper.conf.schema import SCHEMA
 from stormkeeper.errors import ConfigError
 
 PACKAGE = Path(stormkeeper.__file__).parent
@@ -88,7 +88,11 @@ ACCEPTED = {
     "pacemaker.tls.minimum.version": ["TLSv1.2", "TLSv1.3"],
     "pacemaker.childopts": ["-Xmx1g", ["-Xmx1g", "-ea"], None],
     "pacemaker.pulse.ttl.secs": [0, 0.5, 3600],
-    "storm.cluster.state.store": [ZOOKEEPER_STATE_STORE, *PACEMAKER_STATE_STORES],
+    "storm.cluster.state.store": [
+        "org.apache.storm.cluster.ZKStateStorageFactory",
+        "org.apache.storm.pacemaker.pacemaker_state_factory",
+        "org.apache.storm.cluster.PaceMakerStateStorageFactory",
+    ],
     "storm.meta.serialization.release": [None, 2, 3],
     "storm.zookeeper.root": ["/", "/storm", "/a/b"],
     "storm.zookeeper.servers": [["zk1", "zk2:2182"]],

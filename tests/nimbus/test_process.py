@@ -13,7 +13,6 @@ from thrift.Thrift import TApplicationException
 from thrift.transport.TTransport import TTransportException
 
 from stormkeeper.blobs import keys
-from stormkeeper.conf.schema import PACEMAKER_STATE_STORES
 from stormkeeper.daemon.sockets import listen
 from stormkeeper.nimbus import process
 from stormkeeper.pacemaker.client import PacemakerClient
@@ -178,7 +177,7 @@ def test_no_worker_moves_without_a_pacemaker_that_vouches(start, storm, tmp_path
     timeout_secs = 3
     nimbus, port = start(
         **{
-            "storm.cluster.state.store": PACEMAKER_STATE_STORES[0],
+            "storm.cluster.state.store": "org.apache.storm.pacemaker.pacemaker_state_factory",
             "pacemaker.servers": [pacemaker.address],
             "nimbus.task.timeout.secs": timeout_secs,
             "nimbus.monitor.freq.secs": 0.2,

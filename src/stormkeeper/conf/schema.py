@@ -38,15 +38,8 @@ from stormkeeper.conf.key_types import (
     whole_or_null,
 )
 
-ZOOKEEPER_STATE_STORE = "org.apache.storm.cluster.ZKStateStorageFactory"
-
-#: The state store with heartbeats in Pacemaker: its name in Storm's documentation (a former Clojure
-#: namespace), and in its code.
-PACEMAKER_STATE_STORES = (
-    "org.apache.storm.pacemaker.pacemaker_state_factory",
-    "org.apache.storm.cluster.PaceMakerStateStorageFactory",
-)
-
+#: Heartbeats in ZooKeeper, or in Pacemaker: by Storm's documentation (a former Clojure namespace),
+#: and by Storm's code.
 StateStore = Literal[
     "org.apache.storm.cluster.ZKStateStorageFactory",
     "org.apache.storm.pacemaker.pacemaker_state_factory",
