@@ -212,7 +212,9 @@ def _root(conf: Conf) -> Path:
         named = checkpoint_root(conf)
         root = on_disk(named)
     if root is None:
-        raise Fault(f"the checkpoints in {named} are not on a disk: copy the folder here, and name it")
+        raise Fault(
+            f"the checkpoints in {named} are not on a disk: copy the folder here, and name it"
+        )
     return root
 
 
