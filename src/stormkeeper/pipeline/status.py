@@ -61,18 +61,10 @@ class ServerStatus(NamedTuple):
 class PipelineStatus:
     """The status at a moment; replaced as a whole, never changed.
 
-    Parameters
-    ----------
-    published_at
-        On the monotonic clock, and in seconds since the epoch, by query.
-    workers
-        Workers by status; stale workers are among the late ones.
-    failures
-        By analysis, and of whole rounds as `ROUND`.
-    looked_at
-        When the queries were last found alive, on the monotonic clock; None before they run.
-    unnamed
-        Topologies with components that neither workers nor Nimbus have named.
+    `published_at` is by query, on the monotonic clock and in seconds since the epoch; `looked_at`,
+    when the queries were last found alive, is monotonic. Stale workers are among the late ones.
+    `failures` of whole rounds are under `ROUND`. `unnamed` counts topologies with components that
+    neither workers nor Nimbus have named.
     """
 
     servers: Mapping[str, ServerStatus] = field(default_factory=dict)

@@ -200,20 +200,12 @@ def sum_workers(executors: pa.Table) -> pa.Table:
 
 
 def worker_stats(executors: pa.Table) -> pa.Table:
-    """Sum up executors' counts by worker, component and window.
+    """Sum up executors' counts by worker, component and window, into rows of `ENCODED`.
 
-    Parameters
-    ----------
-    executors
-        Rows of `tally_rows`, one report per executor.
-
-    Returns
-    -------
-    Rows of `WORKER_STATS`, with dictionaries of texts: what is to be kept of a worker for
-    `component_stats` and `topology_stats`. The columns are those of `component_stats`, but for
-    latencies: ``complete_ms`` is the sum of average times count, in milliseconds,
-    ``complete_page_ms`` the same with that of each executor cut to a whole number; so are those of
-    the other two. ``capacity`` is in rows of the window of ten minutes alone.
+    `executors` come from `tally_pulses` or `tally_rows`. ``…_ms`` are average times count;
+    ``…_page_ms`` too,
+    cut to whole milliseconds for each executor. ``capacity`` is the largest of the executors', in
+    the rows of ten minutes, else null.
     """
     found = sum_workers(executors)
     columns = {name: found[name] for name in found.column_names}

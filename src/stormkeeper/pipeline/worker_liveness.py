@@ -180,15 +180,9 @@ def next_liveness(
 ) -> pa.Table:
     """Return the next liveness table.
 
-    Parameters
-    ----------
-    batch
-        Decoded rows, servers' rows included; without values, `read_last_pulses` is needed.
-    between
-        The earliest and latest time of the reading on the driver's clock, in seconds since the
-        epoch. None: every server counts as read at the newest ``read_at``.
-    reports
-        The newest worker reports, for the workers' start times.
+    Without values in the decoded `batch`, `read_last_pulses` is needed. `between` is the earliest
+    and latest time of the reading on the driver's clock, in seconds since the epoch; without it,
+    every server counts as read at the newest ``read_at``. `reports` have the workers' start times.
     """
     known = WORKER_LIVENESS.empty_table() if previous is None else previous
     result, _, now = judge_workers(
@@ -216,19 +210,8 @@ def liveness(
 ) -> DataFrame:
     """Judge the workers by a single read of the ``pacemaker`` source.
 
-    Parameters
-    ----------
-    df
-        Rows of ``spark.read.format("pacemaker")``, all columns.
-    late_secs, timeout_secs, forget_secs
-        As in `liveness.LivenessLimits`; the defaults are those of Storm's configuration.
+    `df` has all columns of the source; the limits are those of `LivenessLimits`.
 
-    Returns
-    -------
-    The rows of the liveness table, as the pipeline would write them had it just started.
-
-    Examples
-    --------
     >>> raw = spark.read.format("pacemaker").option("servers", "a,b").load()  # doctest: +SKIP
     >>> raw.transform(liveness, timeout_secs=60).show()  # doctest: +SKIP
     """

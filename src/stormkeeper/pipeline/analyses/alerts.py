@@ -149,15 +149,8 @@ def merge(
 
     An alert that is found again keeps its ``since``. Without a finding it stays open for its rule's
     `clear_secs`; then its ``until`` is when it was last seen. Each end is in exactly one result.
-
-    Parameters
-    ----------
-    previous
-        The result of the call before; an empty table of `ALERTS` at the beginning.
-    found
-        The rows of all analyses that were called with this `now`; the newest of each id counts.
-    now
-        Later times, as after a clock was set back, are replaced by this one.
+    `previous` is the last result, or an empty table; of the rows in `found`, the newest of each id
+    counts. Times later than `now`, as after a clock was set back, are replaced by `now`.
     """
     moment = instant(now)
     names = [field.name for field in ALERTS.fields]

@@ -73,18 +73,10 @@ def skewed_components(
 
     ``value`` is the busiest executor's share of the work, or else the coefficient of variation
     between executors, ``threshold`` its limit. It is critical if the busiest executor's capacity is
-    0.9 or more. Work is ``executed``, or ``emitted`` where that is 0 or null.
-
-    Parameters
-    ----------
-    rollup
-        ``rollup_1m``, or another with its `bucket_secs`, which suits quiet components better.
-    buckets, needed
-        A component is found if `needed` of the last `buckets` buckets were uneven.
-    keys_cv
-        How unevenly keys may spread: standard deviation between executors by their mean.
-    sampled
-        Tuples for each one that is counted; 1 for workers that count every tuple.
+    0.9 or more. Work is ``executed``, or ``emitted`` where that is 0 or null. `needed` of the last
+    `buckets` must be uneven, by more than keys (`keys_cv`, the variation that keys may cause) and
+    sampling (`sampled` tuples for each that is counted) explain. `rollup` is ``rollup_1m``, or
+    another with its `bucket_secs`, which suits quiet components better.
     """
     end = after(F.col("bucket"), bucket_secs)
     rows = until_now(rollup, end, now, past_secs=(buckets + 1) * bucket_secs)
