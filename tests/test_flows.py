@@ -158,11 +158,11 @@ class TestTheMasterMonitoring:
         master.assigned(storm_id)
         cluster.storm.heartbeats.beat(path(storm_id), heartbeat(storm_id))
         master.wait(1)
-        until(lambda: (master.seen.supervisors, dict(master.seen.workers)) == (1, {"alive": 1}))
+        until(lambda: (master.status.supervisors, dict(master.status.workers)) == (1, {"alive": 1}))
         cluster.storm.state.delete_node(paths.supervisor("node"))
-        until(lambda: (master.seen.supervisors, dict(master.seen.workers)) == (0, {"alive": 1}))
+        until(lambda: (master.status.supervisors, dict(master.status.workers)) == (0, {"alive": 1}))
         master.wait(DEAD_SECS)
-        until(lambda: dict(master.seen.workers) == {"dead": 1})
+        until(lambda: dict(master.status.workers) == {"dead": 1})
 
     def test_3_it_makes_a_new_assignment_where_there_is_a_problem(
         self, cluster, master, submit, register
