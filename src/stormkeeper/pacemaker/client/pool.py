@@ -1,12 +1,8 @@
 """Client of several Pacemakers, which share nothing.
 
-Pacemakers share nothing. A pulse goes to one server (`pool_writes`), a read asks all servers at
-once (`pool_reads`), and the newest of several copies counts. A delete goes to all. Storm's clients
-work the same way, so both can share the servers.
-
-If some servers do not answer, a read returns the pulses of the others and a warning is logged. If
-none answers, a read raises an error, and a refusal if one server refused. A delete that a server
-missed is repeated when the server is back.
+A pulse goes to a single server (`pool_writes`). A read asks all servers, and the newest copy counts
+(`pool_reads`); a read fails only if no server answers. A delete goes to all servers. Storm's
+clients work the same way, so both can share the servers.
 """
 
 import logging

@@ -1,23 +1,21 @@
 """Reads of several Pacemakers: all are asked at once, and the newest copy of each pulse counts.
 
 A read takes as long as the slowest healthy server. A server that fails costs one try and is then a
-suspect until it answers: it is asked, but awaited only `GRACE` beyond the others. A server that
-fails quickly, as during a restart, gets a second try. If all servers are suspects, the read waits
-for all, unless the caller is in a hurry.
+suspect until it answers: awaited only `GRACE` beyond the others, unless all are suspects. A server
+that fails quickly, as during a restart, gets a second try.
 
-A worker moves to another Pacemaker when its own fails, so older copies of its pulse, or deleted
-ones, may lie elsewhere:
+A worker moves to another Pacemaker when its own fails, so older or deleted copies may lie
+elsewhere:
 
 - Copies and tombstones on Stormkeeper's servers are ranked by the time of receipt. A tombstone
   newer than every copy hides them all.
 - A Java Pacemaker sends no ages. Its copies are ranked by ``time_secs`` of the heartbeat, the
-  worker's clock; a value that is no heartbeat is the oldest.
-- The newest by age and the newest by ``time_secs`` are compared by ``time_secs``; in a tie the copy
-  with an age wins. A tombstone hides nothing on a Java Pacemaker.
+  worker's clock, and compared by it with the newest copy that has an age, which wins a tie. A value
+  that is no heartbeat is the oldest. A tombstone hides nothing on a Java Pacemaker.
 
 A listing finds the names that the bulk read would find. A name is certain if a server lists it and
-no other server has tombstones there. A name in doubt counts if a name below it is certain, which
-takes two more small requests; the pulses of names still in doubt are read.
+no other server has tombstones there. A name in doubt counts if a name below is certain; the pulses
+of names still in doubt are read.
 """
 
 import logging

@@ -1,22 +1,19 @@
 """Writes to several Pacemakers: each pulse to a single server, missed deletes later.
 
-Rules that keep the writers of a cluster evenly spread:
+Writers spread evenly:
 
-- Each writer draws a random home and a random order of the other servers, so that the writers of a
-  dead server spread over all others.
+- Each writer draws a random home and a random order of the other servers.
 - A pulse goes to the current server; if that fails, to the next ones in the order, until the
   deadline. The server that takes the pulse becomes the current one.
-- A writer away from home checks at random intervals whether the home answers, and then returns, so
-  writers return one by one over one and a half `LOOK_SECS`. Pulses do not wait for the check. If
-  the home soon fails again, the interval doubles.
+- A writer away from home checks at random intervals whether the home answers, and then returns.
+  Pulses do not wait for the check. If the home soon fails again, the interval doubles.
 
 Moving is harmless: of a path's pulses on two servers the one received last counts.
 
-A delete that a server missed is sent again, ahead of the next request to the server on the same
-connection, so that no read shows deleted pulses. If there is no request, a thread sends it from
-time to time. A pulse cancels the missed deletes that would delete it; other paths below stay until
-they expire (``pacemaker.pulse.ttl.secs``), as after too many missed deletes or the end of the
-process.
+A missed delete is sent ahead of the next request to the server, on the same connection, so that no
+read shows deleted pulses; without requests a thread sends it. A pulse cancels the missed deletes of
+its path; other paths below stay until they expire (``pacemaker.pulse.ttl.secs``), as after too many
+missed deletes or the end of the process.
 """
 
 import logging

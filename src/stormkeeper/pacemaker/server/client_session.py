@@ -1,24 +1,16 @@
 """Sessions of clients: authentication, permissions, and log lines per client; without I/O.
 
-`ClientSession.answer` decides on every request of a client without `may_read` or `may_write`;
-the compiled engine answers frequent requests of clients with both permissions itself. A rule by
-client or address therefore clears one of the two, and is checked in `_authorise`.
+`ClientSession.answer` decides on every request of a client without `may_read` or `may_write`; the
+compiled engine answers frequent requests of clients with both permissions itself. A rule by client
+or address therefore clears one of the two, and is checked in `_authorise`.
 
 - A request that is not a known write is a read. Reads need permission, also of the reserved path.
-- An authenticated client may read and write. A client that fails to authenticate loses the
-  connection. Leaving half-way counts as a failure: the client may have noticed another method in
-  the first token, and then informs only its own user.
+- A client that fails to authenticate, or leaves half-way, loses the connection, and the failure is
+  logged: after the first token only the client knows that the methods differ.
 - Only the first refusal of a client is logged, and the lines per address are limited.
 - Stormkeeper's clients send EXISTS of the reserved path on a separate connection before they
-  authenticate, since authenticating may end a Java Pacemaker; that refusal is not logged. Other
-  clients send GET_PULSE. A client that only did that and left may lack the method: that is logged.
-
-An authentication (Storm's; SCRAM, Stormkeeper's own, goes like DIGEST)::
-
-    DIGEST    client: control SASL_TOKEN_REQUEST    server: token
-              client: token                         server: token, control SASL_COMPLETE
-    KERBEROS  client: token …                       server: token …
-              client: token                         server: control SASL_COMPLETE, twice
+  authenticate (`client.authentication` has the messages); that refusal is not logged. Other clients
+  send GET_PULSE. A client that only did that and left may lack the method: that is logged.
 """
 
 import hashlib

@@ -2,12 +2,10 @@
 
 Overwriting and reading a pulse cost the same whatever is stored; a listing costs the children, a
 deletion the subtree, a page of changes the page. A path is validated with its first pulse only.
-`PulseIndex` finds paths and orders changes, `Directory` knows subtrees, `Expiry` drops old entries.
 
-A page of changes has about `PAGE_BYTES`, so that writers never wait long. A larger pulse is a page
-of its own, or is left out if it exceeds a frame. Changes of a small subtree of a large store are
-searched in the subtree or among all changes, whichever is less work; a page may end before it is
-full if few of many checked entries matched.
+A page of changes has about `PAGE_BYTES`, so that writers never wait long; a larger pulse is a page
+of its own, or is left out if it exceeds a frame. Changes of a subtree are searched in the subtree
+or among all changes, whichever is less work. A page may end early if few of many entries matched.
 """
 
 from collections.abc import Callable, Iterator
