@@ -95,6 +95,25 @@ def test_a_new_one_whose_worker_crashes_is_waited_for_no_more(connected, nimbus,
     assert seen == WaitStatus(False, CRASH, has_failed=True)
 
 
+def test_cause_of_a_crash_is_reported_once(connected, nimbus, wait):
+    standing = nimbus.has("wc")
+    standing.errs(f"ValueError: no day\n{CRASH}")
+    seen = topology_commands.wait_for_first_batches(connected, "wc", wait)
+    assert seen == WaitStatus(False, CRASH, has_failed=True)
+
+
+def test_error_is_held_back_for_the_report_of_a_crash(connected, nimbus):
+    now, told = [100.0], []
+
+    def sleep(secs):
+        now[0] += secs
+
+    wait = Wait(60, lambda *_: None, lambda: now[0], sleep, lambda _: told.append(now[0]))
+    nimbus.has("wc").errs("its code cannot be fetched: no Nimbus answers")
+    assert topology_commands.wait_for_first_batches(connected, "wc", wait).is_done
+    assert told == [105.0]
+
+
 def test_a_crash_of_which_no_error_tells_ends_the_wait(connected, nimbus, wait):
     standing = nimbus.has("wc")
     series = CrashSeries(2, 17, "it ended by SIGKILL")
