@@ -32,7 +32,7 @@ class Permission(Enum):
 
 
 class Grant(NamedTuple):
-    """One entry of a node's ACL."""
+    """An entry of a node's ACL."""
 
     #: ZooKeeper's authentication scheme: "digest", "sasl", or "auth" for the node's maker.
     scheme: str
@@ -58,16 +58,8 @@ _REPORT: Final = frozenset(
 class AccessRules:
     """Grants on nodes that this process makes. Safe for threads.
 
-    Parameters
-    ----------
-    authenticated
-        Whether this process authenticates; if not, its nodes are open to all.
-    role
-        The kind of this process.
-    topology_digest
-        The workers' `digest_id` if a topology has none of its own; None for none.
-    super_acl
-        A worker's grant to the daemons.
+    Without authentication nodes are open to all. `topology_digest` is the workers' `digest_id` for
+    topologies without their own; `super_acl` is a worker's grant to the daemons.
     """
 
     def __init__(
@@ -86,12 +78,8 @@ class AccessRules:
     def grants(self, path: str, workers: str | None = None) -> tuple[Grant, ...]:
         """Return the grants on a node made at `path`; ``()``: open to all.
 
-        Parameters
-        ----------
-        path
-            Relative to ``storm.zookeeper.root``: "/assignments/wc-1-1700000000".
-        workers
-            The `digest_id` of the topology's workers; None: `topology_digest`.
+        `path` is relative to ``storm.zookeeper.root``. `workers` is the `digest_id` of the
+        topology's workers; None: `topology_digest`.
         """
         if not self._authenticated:
             return ()
@@ -122,11 +110,7 @@ def digest_id(payload: str) -> str:
     """Return the ACL id of a user, from ``user:password``.
 
     As ZooKeeper's ``DigestAuthenticationProvider``: the user, and the SHA-1 of the whole in base64.
-
-    Raises
-    ------
-    ConfigError
-        `payload` is no text, or has no colon; the message does not contain it.
+    Raises `ConfigError`, which does not contain `payload`, without a colon.
 
     Examples
     --------

@@ -25,14 +25,8 @@ PACEMAKER = (
 def connect(conf: Conf, *, role: Role = Role.SERVER, read_only: bool = False) -> ClusterState:
     """Connect to ZooKeeper, the store of everything but heartbeats.
 
-    Parameters
-    ----------
-    conf
-        The configuration.
-    role
-        Selects credentials and access rules.
-    read_only
-        Make nothing, not even an absent root, which is an error then.
+    `role` selects credentials and access rules. With `read_only` nothing is made, not even an
+    absent root.
 
     Raises
     ------
@@ -57,12 +51,8 @@ def heartbeat_sender(conf: Conf) -> HeartbeatSender:
 
     With Pacemaker no ZooKeeper server is asked, so heartbeats go out without ZooKeeper. The sender
     authenticates only if ``pacemaker.auth.writes`` is true, and cannot read from a Pacemaker that
-    authenticates readers. To ZooKeeper it connects with the topology's credentials.
-
-    Raises
-    ------
-    ConfigError, StateAuthenticationError, StateUnavailableError, NoNodeError
-        As `connect`.
+    authenticates readers. To ZooKeeper it connects with the topology's credentials. Errors are
+    those of `connect`.
     """
     if in_pacemaker(conf):
         return pacemaker_sender(conf)
@@ -74,12 +64,8 @@ def heartbeat_sender(conf: Conf) -> HeartbeatSender:
 def heartbeats(conf: Conf, state: ClusterState) -> HeartbeatStore:
     """Return the store of heartbeats that ``storm.cluster.state.store`` names.
 
-    If heartbeats are nodes of `state`, closing the store closes `state`.
-
-    Raises
-    ------
-    ConfigError
-        The store is unknown, no Pacemaker is named, or a credential or certificate is invalid.
+    If heartbeats are nodes of `state`, closing the store closes `state`. Raises `ConfigError` as
+    `connect`, and if no Pacemaker is named.
     """
     if in_pacemaker(conf):
         return pacemaker_reader(conf)
@@ -89,13 +75,7 @@ def heartbeats(conf: Conf, state: ClusterState) -> HeartbeatStore:
 
 
 def in_pacemaker(conf: Conf) -> bool:
-    """Return whether heartbeats go to Pacemakers.
-
-    Raises
-    ------
-    ConfigError
-        ``storm.cluster.state.store`` is unknown.
-    """
+    """Return whether heartbeats go to Pacemakers; `ConfigError` for an unknown store."""
     store: str = conf["storm.cluster.state.store"]
     if store != ZOOKEEPER and store not in PACEMAKER:
         known = ", ".join((ZOOKEEPER, *PACEMAKER))

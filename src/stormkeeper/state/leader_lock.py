@@ -86,12 +86,7 @@ class Lock:
 def take(state: ClusterState, holder: bytes = b"") -> Lock:
     """Make a lock of this session, the last in the queue.
 
-    Parameters
-    ----------
-    state
-        The session that the lock ends with; it may have several locks.
-    holder
-        The node's value. A Nimbus writes its `stormkeeper.paths.NimbusId`.
+    A Nimbus writes its `stormkeeper.paths.NimbusId` as `holder`. A session may have several locks.
 
     Raises
     ------
@@ -128,12 +123,12 @@ def take(state: ClusterState, holder: bytes = b"") -> Lock:
 
 
 def give_up(state: ClusterState, lock: Lock) -> None:
-    """Delete the lock, and so end its holder's writes; a lock that is gone is fine."""
+    """Delete the lock, and so end the holder's writes; fine if the lock is gone."""
     state.delete_node(lock.path)
 
 
 def queue(state: StateReader) -> list[Lock]:
-    """Return all locks, the first one first: it is the leader's, or will be."""
+    """Return all locks, the first at the front: the leader's, or the next leader's."""
     return in_line(nodes(state))
 
 
@@ -141,12 +136,7 @@ def before(state: StateReader, lock: Lock, watch: bool = False) -> Lock | None:
     """Return the lock right before `lock`, None if `lock` is the first.
 
     With `watch`, leave a watch on the returned lock. When it fires, the lock is gone or revoked:
-    ask again, as other locks may still be before `lock`.
-
-    Raises
-    ------
-    NotLeaderError
-        `lock` is gone.
+    ask again, as other locks may still be before `lock`. Raises `NotLeaderError` if `lock` is gone.
     """
     while True:
         ahead = predecessor(queue(state), lock)
@@ -166,7 +156,7 @@ def nodes(state: StateReader) -> dict[str, NodeData]:
 
 
 def in_line(nodes: Mapping[str, NodeData]) -> list[Lock]:
-    """Return the locks among the nodes below ``/leader-lock``, the first one first.
+    """Return the locks among the nodes below ``/leader-lock``, the first at the front.
 
     A persistent node is no lock, whatever its name: no process would ever lead by it.
     """
@@ -183,10 +173,7 @@ def in_line(nodes: Mapping[str, NodeData]) -> list[Lock]:
 def predecessor(line: Sequence[Lock], lock: Lock) -> Lock | None:
     """Return the lock right before `lock` in `line`, None if `lock` is the first.
 
-    Raises
-    ------
-    NotLeaderError
-        `lock` is not in `line`.
+    Raises `NotLeaderError` if `lock` is not in `line`.
     """
     ahead = None
     for each in line:
@@ -215,7 +202,7 @@ def _find(state: ClusterState, prefix: str, unknown: OutcomeUnknownError) -> str
 
 @dataclass(frozen=True, slots=True)
 class Fence:
-    """The first lock of the queue, whose holder's writes are let through."""
+    """The first lock of the queue: lets the holder's writes through."""
 
     #: Where the lock is, or was.
     path: str
@@ -225,19 +212,9 @@ class Fence:
 
 
 def obtain_fence(state: StateReader, lock: Lock) -> Fence:
-    """Return the fence of `lock`, which must be the first.
+    """Return the fence of `lock`, which must be the first and this session's.
 
-    Parameters
-    ----------
-    state
-        The session that the lock ends with.
-    lock
-        From `take`.
-
-    Raises
-    ------
-    NotLeaderError
-        `lock` is not the first, or no lock of this session any more; the message says why.
+    Raises `NotLeaderError`, which says why, otherwise.
     """
     fence = Fence(lock.path, lock.created)
     verify_fence(state, fence)
@@ -249,15 +226,7 @@ def verify_fence(state: StateReader, fence: Fence) -> None:
 
     Writes are let through while the fence's path has a node. So a fence with another node, such as
     a waiting lock or a persistent node, would not be fenced; and the epoch written into records
-    must be the lock's own.
-
-    Raises
-    ------
-    TypeError
-        `fence` is no `Fence`.
-    NotLeaderError
-        The node is gone, no lock, another session's, revoked, or its creation zxid is not the
-        epoch. Or another lock is before it.
+    must be the lock's own. Raises `NotLeaderError`, which says why, otherwise.
     """
     if not isinstance(fence, Fence):
         raise TypeError(
@@ -271,7 +240,7 @@ def verify_fence(state: StateReader, fence: Fence) -> None:
 
 
 def _refusal(nodes: Mapping[str, NodeData], fence: Fence, session_id: int | None) -> str | None:
-    """Return why the holder of `fence` does not lead, with advice; None if it leads."""
+    """Return why the holder of `fence` does not lead, with advice; None for the leader."""
     line = in_line(nodes)
     lock = next((lock for lock in line if lock.path == fence.path), None)
     if lock is None:
@@ -315,28 +284,13 @@ class FencedWriter(StateWriter):
     """A leader's `StateWriter`: every write is applied only while the lock exists, untouched.
 
     It makes no ephemeral nodes: these belong to a session, not to a leader. Reads are those of
-    `session`. Safe for many threads. Besides the errors of `StateWriter`, every write may raise
-    `NotLeaderError`, and then its step wrote nothing. After `OutcomeUnknownError` a later answer
-    does not tell what became of the earlier write: read again.
+    `session`, which its opener closes. Safe for many threads. The constructor verifies `fence`.
+    When the lock is gone or revoked, every write raises `NotLeaderError`, for ever: no lock is made
+    twice. The step that raised it wrote nothing. After `OutcomeUnknownError` a later answer does
+    not tell what became of the earlier write: read again.
 
-    Parameters
-    ----------
-    session
-        The session that the lock ends with; its opener closes it.
-    fence
-        Verified once. When the lock is gone or revoked, every write raises `NotLeaderError`, for
-        ever: no lock is made twice.
-    batch
-        Most nodes that one transaction deletes.
-    clock
-        Seconds, for the deadline of deletions.
-
-    Raises
-    ------
-    TypeError, NotLeaderError
-        See `verify_fence`.
-    StateUnavailableError
-        The store was not reached.
+    `batch` is the most nodes that one transaction deletes; `clock` gives seconds, for the deadline
+    of deletions.
     """
 
     def __init__(
@@ -420,7 +374,7 @@ class FencedWriter(StateWriter):
         raise unknown or _contended("delete", path)
 
     def _create(self, node: Create, *, parent: bytes) -> bool:
-        """Make a node, with missing ancestors, in one step; False if the node exists.
+        """Make a node, with absent ancestors, in one step; False if the node exists.
 
         Ancestors are empty, but the nearest has the value `parent`, as in Storm. Each refusal adds
         one ancestor: a read beforehand could come from a server that lags.
@@ -446,7 +400,7 @@ class FencedWriter(StateWriter):
         raise _contended("create", node.path)
 
     def _delete_all(self, nodes: Sequence[str]) -> NoNodeError | NotEmptyError | None:
-        """Delete nodes in one step; return the refusal if other sessions interfered."""
+        """Delete nodes in one step; return a refusal that other sessions caused."""
         try:
             self.commit(list(map(Delete, nodes)))
         except TransactionError as error:

@@ -134,27 +134,17 @@ class Transaction:
         return self.add(Delete(path, version))
 
     def add(self, operation: Operation) -> Self:
-        """Add any operation.
-
-        Raises
-        ------
-        StateError
-            The transaction was committed already.
-        """
+        """Add any operation. Raises `StateError` after `commit`."""
         if self._committed:
             raise StateError(f"cannot add {operation}: the transaction was committed already")
         self._operations.append(operation)
         return self
 
     def commit(self) -> list[Result]:
-        """Apply all operations, or none; return one result for each, in order.
+        """Apply all operations, or none; return a result for each, in order.
 
-        Does not ask the store if there are no operations.
-
-        Raises
-        ------
-        StateError
-            The transaction was committed already; or as `StateWriter.commit`.
+        Does not ask the store if there are no operations. Raises `StateError` at a second commit,
+        or as `StateWriter.commit`.
         """
         if self._committed:
             raise StateError("the transaction was committed already: begin another one")
@@ -163,13 +153,7 @@ class Transaction:
 
 
 def check_paths(operations: Sequence[Operation]) -> None:
-    """Check that the paths of operations are valid, and that the root is not deleted.
-
-    Raises
-    ------
-    InvalidPathError
-        A path is invalid.
-    """
+    """Raise `InvalidPathError` if a path is invalid, or the root is to be deleted."""
     for operation in operations:
         paths.check(operation.path)
         if operation.path == "/" and isinstance(operation, Delete):
@@ -309,13 +293,9 @@ class StateReader(Protocol):
     def get_children(self, path: str, watch: bool = False) -> list[str]:
         """Return the sorted names of a node's children.
 
-        A watch fires when a child is created or deleted, or the node itself deleted.
-
-        Raises
-        ------
-        NoNodeError
-            The node is absent, as in Storm, and no watch is left. To wait for the node, call
-            `node_exists` with a watch.
+        A watch fires when a child is created or deleted, or the node itself deleted. An absent node
+        raises `NoNodeError`, as in Storm, and gets no watch: to wait for the node, call
+        `node_exists` with a watch.
         """
         ...
 
@@ -337,12 +317,7 @@ class StateReader(Protocol):
     def children_data(self, path: str, watch: bool = False) -> dict[str, NodeData]:
         """Return a node's children by name, sorted, without any that is deleted meanwhile.
 
-        Takes two round trips. The watch is that of `get_children`.
-
-        Raises
-        ------
-        NoNodeError
-            The node is absent; no watch is left.
+        Takes two round trips; watch and `NoNodeError` as `get_children`.
         """
         ...
 
@@ -385,7 +360,7 @@ class StateWriter(Protocol):
     """
 
     def commit(self, operations: Sequence[Operation]) -> list[Result]:
-        """Apply operations, all or none; return one result for each, in order.
+        """Apply operations, all or none; return a result for each, in order.
 
         Each operation sees the effects of those before it. Ancestors are not made. A transaction is
         never repeated: after `OutcomeUnknownError` the caller reads what happened.
@@ -393,13 +368,9 @@ class StateWriter(Protocol):
         Raises
         ------
         InvalidPathError
-            A path is invalid, or the root is to be deleted; nothing was sent.
+            A path is invalid, or the root would be deleted; nothing was sent.
         TransactionError
             An operation was refused, and nothing was applied; says which operation and why.
-        OutcomeUnknownError
-            The connection was lost, or the deadline passed, after the request was sent.
-        StateUnavailableError
-            The store was not reached before the deadline; nothing was applied.
         StateError
             The store refused the whole, for example because of its size.
         """
@@ -410,48 +381,29 @@ class StateWriter(Protocol):
         return Transaction(self.commit)
 
     def set_data(self, path: str, data: bytes, *, workers: str | None = None) -> None:
-        """Set a node's value; make the node, persistent, and its ancestors if absent.
+        """Set a node's value; make an absent node, persistent, with absent ancestors.
 
-        Parameters
-        ----------
-        path, data
-            The node and its value.
-        workers
-            The `stormkeeper.state.access.digest_id` of the topology's workers. If the node is made,
-            its ACL gives them the access of Storm's rules. None: the workers that the configuration
-            names, if any. Stores without ACLs ignore it.
-
-        Raises
-        ------
-        StateError
-            The parent is ephemeral and can have no children.
+        `workers` is the `stormkeeper.state.access.digest_id` of the topology's workers: the ACL of
+        a new node gives them the access of Storm's rules. None: the workers that the configuration
+        names, if any. Stores without ACLs ignore it. Raises `StateError` if the parent is
+        ephemeral.
         """
         ...
 
     def mkdirs(self, path: str, *, workers: str | None = None) -> None:
-        """Make a directory and its ancestors; existing nodes stay as they are.
+        """Make a directory with absent ancestors; existing nodes stay as they are.
 
-        The node's value is `DIRECTORY`; missing ancestors are made empty, as in Storm. `workers` is
-        as in `set_data`.
-
-        Raises
-        ------
-        StateError
-            An ancestor is ephemeral and can have no children.
+        The node's value is `DIRECTORY`; absent ancestors are made empty, as in Storm. `workers` and
+        errors are as in `set_data`.
         """
         ...
 
     def delete_node(self, path: str) -> None:
         """Delete a node and everything below; an absent node is fine.
 
-        Nodes that other sessions add below meanwhile are deleted too. The deletion has several
-        steps: a failure may leave a part, which a second call deletes. Registrations of this
-        session at or below the path are given up.
-
-        Raises
-        ------
-        StateError
-            Other sessions kept adding nodes.
+        Nodes that other sessions add below meanwhile are deleted too; `StateError` if they keep
+        adding. The deletion has several steps: a failure may leave a part, which a second call
+        deletes. Registrations of this session at or below the path are given up.
         """
         ...
 
@@ -468,17 +420,10 @@ class ClusterState(StateReader, StateWriter, Protocol):
         """Register: make an ephemeral node of this session, and absent ancestors.
 
         A node of this session gets the value. A node of another session, left over from an earlier
-        life of this process, or a persistent node is replaced in one step. After a lost session the
-        node is made again, but then another session's node at the path is never replaced. If the
-        store refuses, the registration is retried until it succeeds or is withdrawn by
-        `withdraw_registration`, `delete_node` or a transaction.
-
-        Raises
-        ------
-        NotEmptyError
-            The path has a node with children.
-        StateError
-            The parent is ephemeral and can have no children.
+        life of this process, or a persistent node is replaced in one step; `NotEmptyError` if it
+        has children. After a lost session the node is made again, but then another session's node
+        at the path is never replaced. If the store refuses, the registration is retried until it
+        succeeds or is withdrawn by `withdraw_registration`, `delete_node` or a transaction.
         """
         ...
 
@@ -490,14 +435,9 @@ class ClusterState(StateReader, StateWriter, Protocol):
         ...
 
     def create_sequential(self, path: str, data: bytes) -> str:
-        """Make an ephemeral node named `path` and ten growing digits; return its path.
+        """Make an ephemeral node named `path` and ten growing digits; return the whole path.
 
         The digits count the nodes made under the parent so far. Absent ancestors are made. Storm,
         too, makes these nodes ephemeral.
-
-        Raises
-        ------
-        StateError
-            The parent is ephemeral and can have no children.
         """
         ...

@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 class Pacemaker(Protocol):
-    """Lists heartbeats; `stormkeeper.pacemaker.client.pacemaker_client.PacemakerClient` is one."""
+    """Lists heartbeats: a `stormkeeper.pacemaker.client.pacemaker_client.PacemakerClient`."""
 
     def children(self, path: str) -> list[str]:
         """Return the names of the children of a path."""
@@ -46,23 +46,9 @@ def read(
 ) -> Survey:
     """Read all nodes at and below `top`.
 
-    Takes two requests for each level of the tree. A forbidden node and a Pacemaker that does not
-    answer, or refuses, become notes.
-
-    Parameters
-    ----------
-    state
-        The session.
-    top
-        Where to begin; an absent node gives an empty survey.
-    pacemakers
-        By address; all are asked at once which topologies they have heartbeats of, as one Pacemaker
-        says nothing about another.
-
-    Raises
-    ------
-    StateError
-        As `StateReader.read_many`, except for denied access.
+    Takes two requests for each level of the tree. A forbidden node becomes a note, and so does a
+    Pacemaker that does not answer, or refuses. All `pacemakers`, by address, are asked at once
+    which topologies they have heartbeats of, as one Pacemaker says nothing about another.
     """
     found: dict[str, NodeData] = {}
     denied: dict[str, AccessDeniedError] = {}
@@ -315,7 +301,7 @@ def _older(record: _Written, newer: _Written) -> StateProblem:
 
 
 def _names(survey: Survey) -> dict[str, list[str]]:
-    """Return the names directly below each first level, with those that could not be read."""
+    """Return the names directly below each first level, also of forbidden nodes."""
     names: dict[str, list[str]] = defaultdict(list)
     for path in sorted({*survey.nodes, *survey.denied}):
         top, count = _place(path)

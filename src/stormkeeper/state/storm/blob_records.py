@@ -55,13 +55,7 @@ class BlobRecord(msgspec.Struct, frozen=True):
 
     @classmethod
     def decode(cls, data: bytes) -> BlobRecord:
-        """Decode a record from JSON.
-
-        Raises
-        ------
-        SerializationError
-            `data` is no such record.
-        """
+        """Decode a record from JSON; `SerializationError` for anything else."""
         try:
             return msgspec.json.decode(data, type=cls)
         except msgspec.DecodeError as error:
@@ -175,13 +169,7 @@ class BlobReads(RecordReader):
             return None
 
     def blob_key_sequence(self, key: str) -> VersionedNumber | None:
-        """Return the highest version that a blob has had, None if none is counted.
-
-        Raises
-        ------
-        SerializationError
-            The value is not a number of four bytes.
-        """
+        """Return the highest version that a blob has had, None if none is counted."""
         path = paths.blob_key_sequence(key)
         found = self._state.get_data_with_version(path)
         if found is None:
@@ -207,12 +195,9 @@ class BlobHolderWrites(SessionWriter):
         self._state.set_ephemeral_node(paths.blob_holder(key, str(nimbus_id), version), b"")
 
     def announce_blob(self, key: str, nimbus_id: str | NimbusId, record: BlobRecord) -> None:
-        """Announce a version as `setup_blob`, and record it for good.
+        """Announce a version as `setup_blob`, with a record that stays.
 
-        Raises
-        ------
-        NoNodeError
-            The blob does not exist: it was deleted, or no version was ever counted.
+        Raises `NoNodeError` if the blob was deleted, or no version was ever counted.
         """
         path = paths.blob_record(key, str(nimbus_id), record.version)
         try:
@@ -266,23 +251,13 @@ class BlobWrites(RecordWriter):
     def set_blob_key_sequence(self, key: str, number: int, expected_version: int | None) -> None:
         """Set a blob's sequence number unless another process has set it since.
 
-        Parameters
-        ----------
-        key : str
-            The blob.
-        number : int
-            The new number, of at most 31 bits; the first version of a blob is 1.
-        expected_version : int, optional
-            ``blob_key_sequence(key).version``; None if there was none.
+        `number` has at most 31 bits; the first version of a blob is 1. `expected_version` is
+        ``blob_key_sequence(key).version``, None if there was none.
 
         Raises
         ------
         BadVersionError, NodeExistsError, NoNodeError
             Another process has set, made or deleted it: read again.
-        OutcomeUnknownError
-            The connection was lost meanwhile: read again.
-        ValueError
-            The number is out of range.
         """
         if not isinstance(number, int) or not 0 <= number <= _LARGEST:
             raise ValueError(

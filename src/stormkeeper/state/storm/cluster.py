@@ -128,17 +128,6 @@ class StormReads(
     changed, or may have changed during a lost session. To be called again it reads again, as
     `watch` does. After `disconnect` a read with a callback raises `StateClosedError`. All
     operations may raise the errors of `ClusterState`.
-
-    Parameters
-    ----------
-    state : StateReader
-        The store.
-    codec : Codec
-        Encodes and decodes records.
-    heartbeats : HeartbeatStore
-        The store of heartbeats.
-    clock : callable, optional
-        Seconds since 1970.
     """
 
     _heartbeats: HeartbeatStore
@@ -180,22 +169,10 @@ class StormReads(
     ) -> ClusterSnapshot:
         """Read bases, assignments, supervisors, Nimbuses, and then the heartbeats.
 
-        Takes nine round trips to ZooKeeper, and one bulk read of the heartbeats.
-
-        Parameters
-        ----------
-        values
-            Read the heartbeats' values too.
-        may_lack_heartbeats
-            If no Pacemaker answers, return no heartbeats and no coverage, after the shortest wait,
-            instead of raising.
-        clock
-            Gives `ClusterSnapshot.heartbeats_at`.
-
-        Raises
-        ------
-        PacemakerError
-            No Pacemaker answered. If some did, `Heartbeats.missing` names the others.
+        Takes nine round trips to ZooKeeper, and one bulk read of the heartbeats, with `values` if
+        requested. If no Pacemaker answers, it raises `PacemakerError`, or with
+        `may_lack_heartbeats` returns no heartbeats and no coverage after the shortest wait. If some
+        answer, `Heartbeats.missing` names the others.
         """
         unreadable: set[str] = set()
 
@@ -246,20 +223,7 @@ class StormClusterState(
 ):
     """All reads, and a process's own writes: registrations, heartbeats, errors.
 
-    Parameters
-    ----------
-    state : ClusterState
-        A session, which `disconnect` closes.
-    codec : Codec
-        Encodes and decodes records.
-    heartbeats : HeartbeatStore, optional
-        The store of heartbeats, which `disconnect` closes; by default nodes of the session.
-    limits : ErrorLimits, optional
-        Limits of a component's errors; Storm's by default.
-    clock : callable, optional
-        Seconds since 1970.
-    monotonic : callable, optional
-        Seconds, for intervals.
+    `disconnect` closes the session `state` and `heartbeats`, by default nodes of the session.
     """
 
     _state: ClusterState
@@ -312,14 +276,7 @@ def connect(conf: Conf, *, role: Role = Role.SERVER) -> StormClusterState:
     """Connect to the store that the configuration names.
 
     A server makes absent directories, as every daemon of Storm does. A worker may not make
-    directories, and does without.
-
-    Raises
-    ------
-    ConfigError
-        A key is invalid.
-    StateUnavailableError, StateAuthenticationError
-        No server answered in time, or accepted our credentials.
+    directories, and does without. Errors are those of `factory.connect`.
     """
     codec = Codec.from_conf(conf)
     limits = ErrorLimits.from_conf(conf)
@@ -347,22 +304,8 @@ class LeaderClusterState(
 
     `writer` checks the leader's lock with every write. Once the lock is gone every write raises
     `NotLeaderError`. A process that leads again makes another object with the new lock.
-
-    Parameters
-    ----------
-    writer : FencedWriter
-        Its session, which `disconnect` leaves open, serves the reads.
-    codec : Codec
-        Encodes and decodes records.
-    heartbeats : HeartbeatStore, optional
-        The store of heartbeats; by default nodes of the session, which `writer` removes.
-    clock : callable, optional
-        Seconds since 1970.
-
-    Raises
-    ------
-    TypeError
-        `writer` is no `FencedWriter`.
+    `disconnect` leaves the writer's session, which serves the reads, open. `heartbeats` are nodes
+    of the session by default, which `writer` removes.
     """
 
     def __init__(
@@ -393,12 +336,8 @@ class LeaderClusterState(
 def leader_state(storm: StormClusterState, fence: Fence) -> LeaderClusterState:
     """Return the leader's calls, for the session of `storm`, which leads by `fence`.
 
-    Disconnect it at the end of the leadership; `storm.disconnect` does so too.
-
-    Raises
-    ------
-    TypeError, NotLeaderError, StateUnavailableError
-        As `FencedWriter`: this session does not lead by `fence`.
+    Disconnect it at the end of the leadership; `storm.disconnect` does so too. Errors are those of
+    `verify_fence`.
     """
     leader = LeaderClusterState(
         FencedWriter(storm.state, fence), storm.codec, heartbeats=storm.heartbeats

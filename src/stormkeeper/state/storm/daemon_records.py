@@ -42,11 +42,6 @@ class DaemonReads(RecordReader):
         """Return a supervisor's record, None if absent.
 
         `callback` is called, once, when the record changes, comes or goes.
-
-        Raises
-        ------
-        SerializationError
-            The value is not a record of a supervisor.
         """
         return self._record(SupervisorInfo, paths.supervisor(supervisor_id), callback)
 

@@ -37,14 +37,9 @@ Record = TypeVar("Record", bound=TPayload)
 
 
 class Codec:
-    """Encodes records in one form and decodes all forms.
+    """Encodes records in a form and decodes all forms.
 
-    Parameters
-    ----------
-    compression : Compression, optional
-        Storm 2's default, gzip, if left out.
-    release : Release, optional
-        The Storm that must read the records; by `release_for` if left out.
+    `release` is the Storm that must read the records; by `release_for` if left out.
     """
 
     def __init__(
@@ -58,13 +53,7 @@ class Codec:
 
     @classmethod
     def from_conf(cls, conf: Conf) -> Self:
-        """Return the codec that the configuration names.
-
-        Raises
-        ------
-        ConfigError
-            ``storm.meta.serialization.delegate`` is unknown.
-        """
+        """Return the codec that the configuration names; `ConfigError` if unknown."""
         release = conf["storm.meta.serialization.release"]
         return cls(
             compression_for(conf["storm.meta.serialization.delegate"]),
@@ -72,32 +61,17 @@ class Codec:
         )
 
     def read(self, cls: type[Record], data: bytes) -> Record:
-        """Decode a record of class `cls`.
-
-        Raises
-        ------
-        SerializationError
-            `data` is no such record.
-        """
+        """Decode a record of class `cls`; `SerializationError` if `data` is no such record."""
         return deserialize(cls, data)
 
     def read_all(
         self, cls: type[Record], directory: str, values: Mapping[str, bytes]
     ) -> tuple[dict[str, Record], dict[str, SerializationError]]:
-        """Decode the records of a directory; return them and the errors, by name.
+        """Decode all `values` of a directory, by name; return records and errors.
 
         Most bytes of a large cluster do not change between two reads, and decoding takes most of a
         read's time. So a record with unchanged bytes is returned again as the same object. Safe for
         many threads.
-
-        Parameters
-        ----------
-        cls
-            The class of the directory's records.
-        directory
-            The path; its last values are remembered.
-        values
-            All values of the directory, by name.
         """
         before, now = self._listed.get(directory, {}), dict[str, _Read]()
         failed = {}
@@ -114,13 +88,7 @@ class Codec:
         return {name: each.record for name, each in now.items()}, failed
 
     def write(self, record: TPayload) -> bytes:
-        """Encode a record.
-
-        Raises
-        ------
-        SerializationError
-            The record does not fit its schema.
-        """
+        """Encode a record; `SerializationError` if the record does not fit its schema."""
         return serialize(record, self._compression, release=self.release)
 
 
@@ -130,13 +98,7 @@ class _Read(NamedTuple):
 
 
 def checked(cls: type[Record], record: Record) -> Record:
-    """Return `record` if its class is `cls`.
-
-    Raises
-    ------
-    TypeError
-        It is not.
-    """
+    """Return `record` if of class `cls`; `TypeError` otherwise."""
     if type(record) is not cls:
         raise TypeError(f"expected a record of class {cls.__name__}, not {type(record).__name__}")
     return record
@@ -173,17 +135,7 @@ class Versioned(NamedTuple, Generic[Record]):
 
 
 class RecordReader:
-    """Reads records, and calls callbacks on changes. Safe for many threads.
-
-    Parameters
-    ----------
-    state : StateReader
-        The store.
-    codec : Codec
-        Decodes records.
-    clock : callable, optional
-        Seconds since 1970.
-    """
+    """Reads records, and calls callbacks on changes. Safe for many threads."""
 
     _state: StateReader
 
@@ -231,12 +183,8 @@ class RecordReader:
     ) -> Record | None:
         """Return a node's record, None if the node is absent.
 
-        The callback is called once when the node is made, deleted or set.
-
-        Raises
-        ------
-        SerializationError
-            The value is no such record; the callback stays registered.
+        The callback is called once when the node is made, deleted or set; it stays registered if
+        the value is unreadable (`SerializationError`).
         """
         with self._callbacks.once(WatchKind.NODE, path, callback) as watch:
             data = self._state.get_data(path, watch)
@@ -336,16 +284,7 @@ class LeaderWriter(RecordWriter):
     ) -> None:
         """Write a record with the leader's epoch; the given record stays unchanged.
 
-        Raises
-        ------
-        NotLeaderError
-            Another process may lead; nothing was written.
-        OutcomeUnknownError
-            The connection was lost during the write.
-        RecordTooLargeError
-            The record has too many bytes.
-        TypeError
-            `record` is not of class `cls`.
+        Raises `RecordTooLargeError`, and `TypeError` if `record` is not of class `cls`.
         """
         data = self._stamped(checked(cls, record))
         self._writer.set_data(path, data, workers=workers_of(topology_conf))

@@ -53,12 +53,7 @@ class WaitingCallbacks:
         It is called once, on the store's callback thread, at the event or when events may have been
         missed, perhaps before the body ends. The same callback for the same watch waits once. If
         the body raises, it is not called. Yields whether the body has to leave a watch: not without
-        a callback.
-
-        Raises
-        ------
-        StateClosedError
-            After `close`: the callback would wait for ever.
+        a callback. Raises `StateClosedError` after `close`.
         """
         # Registered before the read: the event may come before the read returns.
         watch, read = NodeWatch(watched, path), object()
@@ -159,14 +154,6 @@ class Stream(Generic[Value]):
     Quick changes are merged: the newest value comes, not every value. A change that was missed
     during a lost session counts as a change. A failed read raises in `__next__` and `next`; the
     next call reads again at once.
-
-    Parameters
-    ----------
-    read : callable
-        Takes a one-shot callback and returns the present value: any read of `StormClusterState`
-        that has a callback.
-    forget : callable
-        Removes a callback.
     """
 
     def __init__(
@@ -191,12 +178,8 @@ class Stream(Generic[Value]):
     def next(self, timeout_secs: float) -> Value:
         """Return the next value; None is the value of an absent node.
 
-        Raises
-        ------
-        TimeoutError
-            Nothing has changed within `timeout_secs`. A later call may return a value.
-        StateClosedError
-            The stream is closed.
+        Raises `TimeoutError` if nothing has changed within `timeout_secs`, and `StateClosedError`
+        if the stream is closed.
         """
         if not self._woken.wait(timeout_secs):
             raise TimeoutError(f"nothing has changed within {timeout_secs:g} s")

@@ -118,13 +118,7 @@ class TopologyReads(RecordReader):
         return self._records(Checkpoints, paths.CHECKPOINTS)
 
     def checkpoints(self, id_: str) -> Versioned[Checkpoints] | None:
-        """Return the record of a folder's checkpoints with its version, None if absent.
-
-        Raises
-        ------
-        SerializationError
-            The value is no such record.
-        """
+        """Return the record of a folder's checkpoints, with the node's version, None if absent."""
         return self._versioned(Checkpoints, paths.checkpoints(id_))
 
 
@@ -155,26 +149,13 @@ class TopologyWrites(LeaderWriter):
     def update_storm(
         self, storm_id: str, changes: StormBase, *, clear: Collection[str] = ()
     ) -> None:
-        """Merge `changes` into a topology's base, whoever else changes it.
+        """Merge `changes` into a topology's base, also beside concurrent writers.
 
-        Parameters
-        ----------
-        storm_id : str
-            The topology.
-        changes : StormBase
-            A field that is None, empty or 0 stays as it was. ``component_executors`` and
-            ``component_debug`` are merged by component; a component's debug options are replaced as
-            a whole. (Storm adds the old and the new sampling percentage, which no caller can want.)
-        clear : collection of str, optional
-            Fields to clear first, such as ``("prev_status",)``; a value in `changes` is then the
-            whole value.
-
-        Raises
-        ------
-        NoNodeError
-            The topology does not exist.
-        ValueError
-            A name in `clear` is not an optional field.
+        A field of `changes` that is None, empty or 0 stays as it was. ``component_executors`` and
+        ``component_debug`` are merged by component; a component's debug options are replaced as a
+        whole. (Storm adds the old and the new sampling percentage, which no caller can want.)
+        Fields named in `clear`, such as ``("prev_status",)``, are cleared first. Raises
+        `NoNodeError` for an unknown topology.
         """
         checked(StormBase, changes)
         for name in clear:
@@ -186,20 +167,11 @@ class TopologyWrites(LeaderWriter):
         self.change_storm(storm_id, lambda base: _merged(_without(base, clear), changes))
 
     def change_storm(self, storm_id: str, change: Callable[[StormBase], StormBase]) -> None:
-        """Write `change` of a topology's base, whoever else changes it meanwhile.
+        """Write `change` of a topology's base, also beside concurrent writers.
 
-        Parameters
-        ----------
-        storm_id : str
-            The topology.
-        change : callable
-            Returns a new base and leaves its argument unchanged. Called again with the newer base
-            after a concurrent write. Its exceptions are raised, and nothing is written.
-
-        Raises
-        ------
-        NoNodeError
-            The topology does not exist.
+        `change` returns a new base and leaves its argument unchanged; it is called again with the
+        newer base after a concurrent write. Its exceptions are raised, and nothing is written.
+        Raises `NoNodeError` for an unknown topology.
         """
         path = paths.storm(storm_id)
         for attempt in range(ROUNDS):
@@ -224,13 +196,7 @@ class TopologyWrites(LeaderWriter):
         )
 
     def deactivate_storm(self, storm_id: str) -> None:
-        """Stop a topology's spouts until the topology is activated again.
-
-        Raises
-        ------
-        NoNodeError
-            The topology does not exist.
-        """
+        """Stop a topology's spouts until the next activation; errors as `change_storm`."""
         self.change_storm(storm_id, _inactive)
 
     def remove_storm(self, storm_id: str) -> None:
@@ -300,12 +266,12 @@ class TopologyWrites(LeaderWriter):
         self._put(Checkpoints, paths.checkpoints(record.folder), record)
 
     def change_checkpoints(self, record: Checkpoints, version: int) -> bool:
-        """Replace a record of checkpoints if its version is unchanged; return whether it was."""
+        """Replace a record of checkpoints if the version is unchanged; return whether it was."""
         path = paths.checkpoints(record.folder)
         return self._commit([SetData(path, self._stamped(record), version)])
 
     def forget_checkpoints(self, id_: str, version: int) -> bool:
-        """Delete a record of checkpoints if its version is unchanged; return whether it was."""
+        """Delete a record of checkpoints if the version is unchanged; return whether it was."""
         return self._commit([Delete(paths.checkpoints(id_), version)])
 
     def _commit(self, operations: list[SetData | Delete]) -> bool:
@@ -346,13 +312,7 @@ class CheckpointRemovalWrites(SessionWriter, TopologyReads):
     """A supervisor's reports of removed checkpoints."""
 
     def checkpoints_removed(self, id_: str, supervisor_id: str) -> None:
-        """Report that checkpoints are gone from a supervisor's machine.
-
-        Raises
-        ------
-        StateError
-            The report could not be written.
-        """
+        """Report that checkpoints are gone from a supervisor's machine."""
         path = paths.checkpoints(id_)
         for _ in range(ROUNDS):
             found = self.checkpoints(id_)

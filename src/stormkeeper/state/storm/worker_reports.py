@@ -79,15 +79,7 @@ class ErrorThrottle:
 
 
 class ErrorThrottles:
-    """A throttle for each component or task that reports. Safe for many threads.
-
-    Parameters
-    ----------
-    limits : ErrorLimits
-        The limits of each.
-    monotonic : callable, optional
-        Seconds of a monotonic clock.
-    """
+    """A throttle for each component or task that reports. Safe for many threads."""
 
     def __init__(
         self, limits: ErrorLimits, monotonic: Callable[[], float] = time.monotonic
@@ -133,11 +125,6 @@ class ReportReads(RecordReader):
         """Return a component's last error, None if there was none.
 
         Unlike the newest ten, the last error outlives the session of its worker.
-
-        Raises
-        ------
-        SerializationError
-            The value is not an error.
         """
         return self._record(ErrorInfo, paths.last_error(storm_id, component))
 
@@ -207,16 +194,9 @@ class ReportReads(RecordReader):
     def topology_backpressure(
         self, storm_id: str, timeout_ms: int, callback: Callback | None = None
     ) -> bool:
-        """Return whether a worker of a topology has lately reported back-pressure.
+        """Return whether a worker of a topology reported back-pressure within `timeout_ms`.
 
-        Parameters
-        ----------
-        storm_id : str
-            The topology.
-        timeout_ms : int
-            Reports older than this, in milliseconds, do not count.
-        callback : callable, optional
-            Called, once, when a worker reports or removes back-pressure.
+        `callback` is called once when a worker reports or removes back-pressure.
         """
         top = paths.backpressure_of_topology(storm_id)
         names = self._names(top, callback)
@@ -245,22 +225,9 @@ class ReportWrites(SessionWriter):
     ) -> bool:
         """Report an error of a component, and delete all but the newest ten.
 
-        Parameters
-        ----------
-        storm_id : str
-            The topology.
-        component : str
-            The component's name.
-        error : str
-            The error with its traceback. Of more than 65,536 characters only the beginning and the
-            end are kept.
-        host, port : str and int, optional
-            The worker.
-
-        Returns
-        -------
-        bool
-            False if the error was dropped: the component has reached its limit in this interval.
+        Of more than 65,536 characters only the beginning and the end are kept. `host` and `port`
+        name the worker. Returns False if the error was dropped, as the component has reached its
+        limit in this interval.
         """
         if not self._throttles.admits(storm_id, component):
             return False
@@ -339,12 +306,7 @@ class ReportLeaderWrites(LeaderWriter):
     def set_worker_profile_request(self, storm_id: str, request: ProfileRequest) -> None:
         """Request the profiling of a worker, replacing a request for the same action.
 
-        Raises
-        ------
-        InvalidPathError
-            The request does not name a node, exactly one port and an action.
-        NotLeaderError, OutcomeUnknownError
-            As in `TopologyWrites`.
+        Raises `InvalidPathError` unless the request names a node, exactly one port and an action.
         """
         self._put(ProfileRequest, _path(storm_id, request), request)
 
@@ -379,13 +341,7 @@ class ProfileRequestWrites(RecordWriter):
     """Removal of profiling requests, by the leader or by the supervisor that has profiled."""
 
     def delete_topology_profile_requests(self, storm_id: str, request: ProfileRequest) -> None:
-        """Remove a request; fine if absent.
-
-        Raises
-        ------
-        InvalidPathError
-            The request does not name a node, exactly one port and an action.
-        """
+        """Remove a request; fine if absent. Errors as `set_worker_profile_request`."""
         self._writer.delete_node(_path(storm_id, request))
 
 

@@ -175,14 +175,10 @@ class EnsembleConnection:
         )
 
     def start(self) -> None:
-        """Connect.
+        """Connect within the call timeout; after an error nothing is left running.
 
-        Raises
-        ------
-        StateAuthenticationError
-            A server refuses our credentials; nothing is left running.
-        StateUnavailableError
-            No server answered within the call timeout; nothing is left running.
+        Raises `StateAuthenticationError` if a server refuses our credentials, else
+        `StateUnavailableError`.
         """
         timeout = self._settings.call_timeout_secs
         self._client.start_async()
@@ -212,10 +208,7 @@ class EnsembleConnection:
     def restart(self) -> None:
         """Connect again, as a new session, after kazoo has given up; does not wait.
 
-        Raises
-        ------
-        StateError
-            kazoo cannot start now: no more threads, or an old thread does not end.
+        Raises `StateError` if kazoo cannot start now: no more threads, or an old thread lives.
         """
         refused = self._refused
         with self._starting:
@@ -288,12 +281,7 @@ class EnsembleConnection:
     ) -> list[Result]:
         """Apply operations with whole paths, all or none; not repeated.
 
-        Raises
-        ------
-        TransactionError
-            An operation was refused, and none was applied.
-        StateError
-            As `call`.
+        Raises `TransactionError` if an operation was refused, and none was applied; else as `call`.
         """
         answers = self.call(transaction(operations, acl), deadline)
         return results(operations, answers, self.translated)
@@ -301,12 +289,8 @@ class EnsembleConnection:
     def gather(self, requests: Sequence[Request], deadline: float) -> list[Any]:
         """Send many requests in about one round trip; return their answers in order.
 
-        The answer to a refused request is a `StateError`.
-
-        Raises
-        ------
-        StateUnavailableError, StateClosedError
-            As `call`; some requests may have been carried out.
+        The answer to a refused request is a `StateError`. Raises lost connections as `call`; some
+        requests may have been carried out.
         """
         if not requests:
             return []
@@ -320,11 +304,8 @@ class EnsembleConnection:
     def repeated(self, operation: Callable[[], T], deadline: float) -> T:
         """Run `operation`, and again after a lost connection.
 
-        Raises
-        ------
-        StateUnavailableError
-            It failed as often as the settings allow, or the deadline came; `OutcomeUnknownError` if
-            any attempt may have had an effect.
+        Raises `StateUnavailableError` if it failed as often as the settings allow, or the deadline
+        came; `OutcomeUnknownError` if any attempt may have had an effect.
         """
         pause = self._settings.retry_interval_secs
         lost: ConnectionLostError | None = None

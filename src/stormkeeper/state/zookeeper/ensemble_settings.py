@@ -72,11 +72,7 @@ class Security:
     def from_conf(cls, conf: Mapping[str, Any], role: Role = Role.SERVER) -> Self:
         """Read ``storm.zookeeper.auth.*``, ``.topology.auth.*``, ``.superACL``, ``.ssl.*``, JAAS.
 
-        Raises
-        ------
-        ConfigError
-            A value or file is invalid or missing; the message names the key and a remedy, and never
-            a password.
+        Raises `ConfigError`, which names the key and a remedy, and never a password.
         """
         server, topology = _payload(conf, *_SERVER), _payload(conf, *_TOPOLOGY)
         mechanism, user = _sasl(conf)
@@ -198,15 +194,10 @@ _CERTIFICATES_TO_PEM: Final = "keytool -list -rfc -keystore {} > store.pem"
 
 
 def client_contexts(conf: Mapping[str, Any]) -> Contexts | None:
-    """Return what makes the TLS context of each connection; None without TLS.
+    """Return the maker of each connection's TLS context; None without TLS.
 
-    A renewed file that is invalid is logged, and the earlier context stays in use.
-
-    Raises
-    ------
-    ConfigError
-        A file cannot be read, or is invalid; the message names key and file. The returned function
-        raises nothing.
+    A renewed file that is invalid is logged, and the earlier context stays in use. Raises
+    `ConfigError` for an invalid file; the returned function raises nothing.
     """
     if not conf.get(_ENABLE):
         return None
@@ -300,21 +291,8 @@ class EnsembleSettings:
     ) -> Self:
         """Read ``storm.zookeeper.*``; an entry of ``servers`` may be ``host`` or ``host:port``.
 
-        Parameters
-        ----------
-        conf
-            The configuration.
-        role
-            Selects credentials and access rules.
-        make_root
-            Whether the root may be made. An authenticated worker never makes it, as it would own
-            it.
-
-        Raises
-        ------
-        ConfigError
-            An entry of ``storm.zookeeper.servers`` is no address, or has no port while
-            ``storm.zookeeper.port`` is 0; or as `Security.from_conf`.
+        An authenticated worker never makes the root, as it would own it. Raises `ConfigError` for
+        an invalid entry, a port 0, or as `Security.from_conf`.
         """
         port = conf["storm.zookeeper.port"]
         servers = tuple(Address.parse(entry, port) for entry in conf["storm.zookeeper.servers"])

@@ -44,14 +44,7 @@ _NAMED: Final = 3
 class Registrations:
     """The registrations of a session, by path. Safe for many threads.
 
-    Parameters
-    ----------
-    connection
-        The connection, whose sessions are followed.
-    tree
-        Makes the nodes.
-    node
-        Returns the whole path in ZooKeeper.
+    `node` returns the whole path in ZooKeeper.
     """
 
     def __init__(
@@ -78,10 +71,7 @@ class Registrations:
     def held(self, deadline: float) -> Iterator[None]:
         """Block recovery of registrations, for `put` and `withdraw`.
 
-        Raises
-        ------
-        StateUnavailableError
-            Recovery is running, and did not end by the deadline.
+        Raises `StateUnavailableError` if recovery is running and does not end by the deadline.
         """
         if not self._lock.acquire(timeout=max(0.0, deadline - time.monotonic())):
             raise StateUnavailableError(
@@ -123,12 +113,7 @@ class Registrations:
     def make_again(self) -> None:
         """Make missing registrations of this session, if an attempt is due.
 
-        Raises
-        ------
-        StateUnavailableError, StateClosedError
-            The connection is lost; the rest is made when it is back.
-        StateAuthenticationError
-            The session was refused.
+        Raises errors of a lost connection or a refused session alone; the rest is made later.
         """
         connection = self._connection
         with self.held(connection.deadline()):
@@ -207,22 +192,8 @@ _DENIED: Final = {
 class Recovery:
     """The thread that restores a session's registrations and armed watches.
 
-    Only the end of the connection ends it: failures are logged and retried.
-
-    Parameters
-    ----------
-    connection
-        The connection to follow.
-    registrations
-        Made again in each new session.
-    node
-        Returns the whole path in ZooKeeper.
-    armed
-        Watches, left again in each new connection.
-    watcher
-        Takes kazoo's events of these watches.
-    tell
-        Takes missed events, and ``EVENTS_MISSED``.
+    Only the end of the connection ends it: failures are logged and retried. `tell` takes missed
+    events, and ``EVENTS_MISSED``.
     """
 
     def __init__(

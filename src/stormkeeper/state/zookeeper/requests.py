@@ -149,19 +149,8 @@ def results(
 ) -> list[Result]:
     """Return the result of each operation of a transaction.
 
-    Parameters
-    ----------
-    operations, answers
-        The request, and kazoo's reading of the server's answer.
-    translated
-        Returns our error for one of kazoo's, for an action at a path.
-
-    Raises
-    ------
-    TransactionError
-        An operation was refused, so none was applied.
-    StateError
-        The server does not say which operation was refused.
+    `translated` returns our error for one of kazoo's. Raises `TransactionError` if an operation was
+    refused, so none was applied; `StateError` if the server does not say which.
     """
     for index, (operation, answer) in enumerate(zip(operations, answers, strict=True)):
         # Operations before the refused one have the first of these, operations behind it the
@@ -250,16 +239,7 @@ def translated(
 ) -> StateError:
     """Return our error for an exception of kazoo's in place of an answer.
 
-    Parameters
-    ----------
-    error
-        kazoo's exception.
-    what, path, ensemble
-        For messages: "read", "/storm/assignments", "zk-1:2181".
-    identities
-        Our identities: "digest:storm:…=".
-    size
-        Bytes that were sent; too many can cost the connection.
+    `size` is the number of bytes that were sent; too many can cost the connection.
     """
     if is_outcome_unknown(error):
         return ConnectionLostError(

@@ -42,13 +42,7 @@ class Tree:
     def read(
         self, path: str, deadline: float, watcher: Watcher | None = None
     ) -> tuple[bytes, ZnodeStat]:
-        """Return a node's value and stat; a value that was never set is empty.
-
-        Raises
-        ------
-        NoNodeError
-            The node is absent; no watch is left.
-        """
+        """Return a node's value and stat; `NoNodeError`, and no watch, for an absent node."""
         data, stat = self._read(requests.get(path, watcher), deadline)
         return data or b"", stat
 
@@ -64,13 +58,7 @@ class Tree:
     def children(
         self, path: str, deadline: float, watcher: Watcher | None = None
     ) -> tuple[list[str], ZnodeStat]:
-        """Return the sorted names of a node's children, and the stat.
-
-        Raises
-        ------
-        NoNodeError
-            The node is absent; no watch is left.
-        """
+        """Return the sorted names of a node's children, and the stat; else as `read`."""
         names, stat = self._read(requests.children_and_stat(path, watcher), deadline)
         return sorted(names), stat
 
@@ -118,10 +106,7 @@ class Tree:
     def recreate_ephemeral(self, path: str, data: bytes, deadline: float) -> None:
         """Make an ephemeral node of a former session again in the new session.
 
-        Raises
-        ------
-        NodeExistsError
-            Another session's node or a persistent node has the path, and stays.
+        Raises `NodeExistsError` if another session's node or a persistent node has the path.
         """
         connection = self._connection
         connection.repeated(

@@ -42,34 +42,14 @@ _EVENTS = {
 def connect(
     conf: Mapping[str, Any], *, role: Role = Role.SERVER, read_only: bool = False
 ) -> "ZooKeeperState":
-    """Connect to the ensemble of ``storm.zookeeper.*``.
-
-    `role` selects credentials and access rules. With `read_only` an absent root is an error,
-    instead of being made.
-
-    Raises
-    ------
-    ConfigError
-        An entry of ``storm.zookeeper.servers`` is no address, or a credential is invalid.
-    NoNodeError, StateAuthenticationError, StateUnavailableError
-        As `ZooKeeperState`.
-    """
+    """Connect to the ensemble of ``storm.zookeeper.*``; errors as `factory.connect`."""
     return ZooKeeperState(EnsembleSettings.from_conf(conf, role, make_root=not read_only))
 
 
 class ZooKeeperState(ClusterState):
     """A `ClusterState` in ZooKeeper; connects, and makes an absent root.
 
-    Raises
-    ------
-    InvalidPathError
-        The root is not a path.
-    NoNodeError
-        The root is absent, and the settings forbid to make it.
-    StateAuthenticationError
-        A server refuses our credentials.
-    StateUnavailableError
-        No server answered within the call timeout.
+    Errors are those of `connect`, and `InvalidPathError` for an invalid root.
     """
 
     def __init__(self, settings: EnsembleSettings) -> None:
