@@ -178,12 +178,12 @@ class Placement:
     workers: Counter[str] = field(default_factory=Counter)
 
     @property
-    def given(self) -> int:
+    def slot_count(self) -> int:
         """Number of slots that the topology got."""
         return sum(map(len, self.slots.values()))
 
     @property
-    def left_out(self) -> list[str | None]:
+    def unplaced(self) -> list[str | None]:
         """Machines (None: any) for which queries got no slot."""
         return [node for node in self.fates.needs if node not in self.slots]
 
@@ -205,11 +205,11 @@ class Placement:
 
     def take_one(self, capacity: Capacity) -> bool:
         """Take another slot; returns whether an allowed slot was free."""
-        left = self.fates.most - self.given
+        left = self.fates.most - self.slot_count
         if left <= 0:
             return False
         needs = self.fates.needs
-        is_spare = left > len(self.left_out)  # or each is for some machine that has none as yet
+        is_spare = left > len(self.unplaced)  # or each is for some machine that has none as yet
         for node in sorted(needs, key=self._urgency):
             slots = self.slots.get(node, [])
             if len(slots) == len(needs[node]) or (slots and not is_spare):
@@ -244,9 +244,9 @@ def place(
     """
     found, capacity = _attempt(needy, supervisors, held, is_tight=False)
     if _may_be_packed_better(found):
-        others, other_room = _attempt(needy, supervisors, held, is_tight=True)
+        others, other_capacity = _attempt(needy, supervisors, held, is_tight=True)
         if _missing(others) < _missing(found):
-            return others, other_room
+            return others, other_capacity
     return found, capacity
 
 
@@ -265,20 +265,20 @@ def _attempt(
     for placed in found:
         if placed.fates.vacated:
             capacity.free(placed.fates.vacated)
-            while placed.given < len(placed.fates.vacated) and placed.take_one(capacity):
+            while placed.slot_count < len(placed.fates.vacated) and placed.take_one(capacity):
                 pass
             for launch in placed.retained:
                 if launch.is_released:  # a lost one was never free
                     capacity.hold(launch)
-    at_first = [placed.given for placed in found]
+    at_first = [placed.slot_count for placed in found]
 
     def turn(n: int) -> tuple[int, bool, float, int, float, str]:
         placed, topology = found[n], found[n].fates.topology
         return (
-            placed.given - at_first[n],
+            placed.slot_count - at_first[n],
             None in placed.fates.needs,
             -topology.memory_mb if is_tight else 0.0,
-            len(placed.fates.kept) + placed.given,
+            len(placed.fates.kept) + placed.slot_count,
             topology.launched_at,
             topology.id,
         )
@@ -299,10 +299,10 @@ def _avoided(fates: WorkerFates) -> Counter[str]:
 
 
 def _missing(found: Iterable[Placement]) -> int:
-    return sum(len(placed.left_out) for placed in found)
+    return sum(len(placed.unplaced) for placed in found)
 
 
 def _may_be_packed_better(found: Iterable[Placement]) -> bool:
-    left_out = [placed.fates.topology.memory_mb for placed in found if placed.left_out]
-    served = [placed.fates.topology.memory_mb for placed in found if placed.given]
+    left_out = [placed.fates.topology.memory_mb for placed in found if placed.unplaced]
+    served = [placed.fates.topology.memory_mb for placed in found if placed.slot_count]
     return bool(left_out and served) and min(served) < max(left_out)

@@ -155,7 +155,7 @@ def _settle(topologies: Mapping[str, Topology], before: Launches, cluster: Clust
             id_ = each.topology.id
             new, counter = _launched(got.get(id_) or Placement(each), counter, cluster)
             launches[id_] = in_order(new)
-        if any(each.given for each in placed):
+        if any(each.slot_count for each in placed):
             continue
         if not _release(all_fates, launches, capacity):
             texts = {

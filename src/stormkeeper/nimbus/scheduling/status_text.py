@@ -85,16 +85,16 @@ def _left_out(placed: Placement, capacity: Capacity, cluster: Cluster) -> Iterab
     if fates.not_on:
         return  # the reasons say why they stay
     topology = fates.topology
-    left_out = placed.left_out
-    if left_out and fates.most - placed.given <= 0:
-        is_bound = any(node is not None for node in left_out)
+    unplaced = placed.unplaced
+    if unplaced and fates.most - placed.slot_count <= 0:
+        is_bound = any(node is not None for node in unplaced)
         bound = ", and checkpoints are on several machines and not shared" if is_bound else ""
         yield (
-            f"Not enough workers: {_slots(len(left_out))} missing, as topology.workers is"
+            f"Not enough workers: {_slots(len(unplaced))} missing, as topology.workers is"
             f" {topology.workers}{bound}; raise it with `storm rebalance -n`"
         )
         return
-    for node in left_out:
+    for node in unplaced:
         if node is None:
             where, slots, memory_mb = "", capacity.slots, capacity.most_memory_mb
         else:
