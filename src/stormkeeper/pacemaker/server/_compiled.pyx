@@ -1,9 +1,9 @@
 # cython: auto_pickle=False, language_level=3, boundscheck=False, wraparound=False, cdivision=True
 """The compiled engine: twins of `pulse_index.PulseIndex` and `asyncio_channels.AsyncioChannels`.
 
-Not one typed source for both engines: interpreted, it was measured and is too slow
-(docs/performance.md). Tests check that both give the same results and bytes. `channels` has the
-common rules; these hold here only:
+A typed source for both engines is too slow when interpreted (bench/results/experiments.md). Tests
+check that both give the same results and bytes. `channels` has the common rules; these hold here
+only:
 
 - An overwrite of an existing pulse and a GET_PULSE of an existing pulse, in the exact shapes, are
   answered without Python if the client may write or read. All other requests go to the session. A
