@@ -62,8 +62,6 @@ DEADLINE: Final = 15.0
 
 #: Seconds beyond a deadline after which a call fails even if a callback blocks the client's thread.
 _GRACE: Final = 5.0
-
-
 #: First and longest delay of the back-off, in seconds: a cut connection is back at once, and a
 #: worker finds a revived server with its next pulse.
 _FIRST_DELAY: Final = 0.05

@@ -38,20 +38,14 @@ from stormkeeper.errors import (
 from stormkeeper.pacemaker.client.pacemaker_client import PacemakerClient
 from stormkeeper.pacemaker.wire import Message, MessageType, Pulse
 
+log = logging.getLogger("stormkeeper.pacemaker.client.pool")
+
 #: Missed deletes per server: more topologies than are killed during an outage.
 LIMIT: Final = 1_000
-
-
 # First and longest pause between attempts of the thread, in seconds.
 FIRST_SECS: Final = 1.0
-
-
 LONGEST_SECS: Final = 30.0
-
-
 _GROWTH: Final = 1.5
-
-
 _JOIN_SECS: Final = 5.0
 
 
@@ -230,8 +224,6 @@ class DeleteRepair:
                             self.defects,
                         )
 
-
-log = logging.getLogger("stormkeeper.pacemaker.client.pool")
 
 #: Seconds between checks of the home, on average: a restarted server has its writers back within
 #: half a minute, and a dead one gets few checks.

@@ -77,8 +77,6 @@ CLOSED_WITHIN_A_MESSAGE: Final = "closed by the client within a message"
 RESET_BY_CLIENT: Final = "reset by the client"
 AN_ERROR_OF_OURS: Final = "an error of this server"
 STOPPING: Final = "this server stops"
-
-
 #: Called once per channel at the end of the session: (session, cause, reason).
 OnClosed = Callable[[Any, str, str], None]
 #: Called once per channel when the descriptor is closed, at the session's end or later.

@@ -120,7 +120,6 @@ RELOADED: Final = frozenset(
     }
 )
 
-
 #: Keys that only a restart applies.
 AT_START: Final = frozenset(
     {
@@ -134,7 +133,6 @@ AT_START: Final = frozenset(
         "pacemaker.tls.enable",
     }
 )
-
 
 #: Keys with hidden values: JVM options may hold secrets.
 _HIDDEN: Final = frozenset({"pacemaker.childopts"})

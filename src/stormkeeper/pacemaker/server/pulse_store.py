@@ -29,23 +29,13 @@ from stormkeeper.pacemaker.wire import (
 
 #: Bytes of a page: a millisecond's work, some 340 pulses of 3 KiB.
 PAGE_BYTES: Final = 1_048_576
-
-
 #: Changes of a page: two milliseconds' work without values.
 MAX_CHANGES: Final = 4_000
-
-
 #: Entries checked for a page: 5 ms.
 MAX_LOOKED_AT: Final = 25_000
-
-
 #: Remembered ends of pages, where the next page begins: about as many as concurrent readers.
 _ENDS: Final = 64
-
-
 _BATCH: Final = 400
-
-
 _REVISION: Final = attrgetter("revision")
 
 
