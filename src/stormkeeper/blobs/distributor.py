@@ -9,7 +9,7 @@ from pathlib import Path
 
 from stormkeeper import paths
 from stormkeeper.blobs import keys
-from stormkeeper.blobs.drafts import BLOCK, MOST_BYTES, Draft, storing
+from stormkeeper.blobs.drafts import BLOCK, MOST_BYTES, Draft, disk_errors
 from stormkeeper.blobs.peers import PeerConnector
 from stormkeeper.blobs.publisher import Publisher, Upload, forget
 from stormkeeper.blobs.store import BlobStore
@@ -158,7 +158,7 @@ class CodeDistributor:
         entry = self._storm.blobs([key]).get(key)
         is_lost = is_repeated and entry is not None and not entry.alive
         record, file = self.store.open(key)
-        with file, storing(self.store.folder, f"read {key}"):
+        with file, disk_errors(self.store.folder, f"read {key}"):
             data = file.read()
         if record != known and not is_lost:
             raise BlobNotFoundError(f"the blob {key} is not here yet: try again in a moment")
@@ -224,6 +224,6 @@ class CodeDistributor:
 
 
 def _read(path: Path, draft: Draft) -> None:
-    with storing(path.parent, f"read {path.name}"), path.open("rb") as file:
+    with disk_errors(path.parent, f"read {path.name}"), path.open("rb") as file:
         while block := file.read(BLOCK):
             draft.write(block)

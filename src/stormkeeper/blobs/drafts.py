@@ -49,7 +49,7 @@ class Draft:
         self.size = 0
         self.crc32c = 0
         self._sha256 = hashlib.sha256()
-        with storing(path.parent, "begin a blob"):
+        with disk_errors(path.parent, "begin a blob"):
             self._file = path.open("ab+", buffering=0)
             try:
                 self._file.seek(0)
@@ -63,7 +63,7 @@ class Draft:
         """Append bytes; discard the draft and raise `BlobStorageError` if the disk refuses."""
         remaining = memoryview(data)
         try:
-            with storing(self.path.parent, f"write {len(data)} bytes of a blob"):
+            with disk_errors(self.path.parent, f"write {len(data)} bytes of a blob"):
                 while remaining:
                     remaining = remaining[self._file.write(remaining) :]
         except BlobStorageError:
@@ -78,7 +78,7 @@ class Draft:
     def finish(self) -> None:
         """Sync the file to the disk and close it; errors are those of `write`."""
         try:
-            with storing(self.path.parent, "write a blob"):
+            with disk_errors(self.path.parent, "write a blob"):
                 os.fsync(self._file.fileno())
                 self._file.close()
         except BlobStorageError:
@@ -112,7 +112,7 @@ def write_upload(draft: Draft, data: bytes, most_bytes: int | None) -> None:
 
 
 @contextmanager
-def storing(folder: Path, action: str) -> Iterator[None]:
+def disk_errors(folder: Path, action: str) -> Iterator[None]:
     """Turn an `OSError` into a `BlobStorageError` with a remedy."""
     try:
         yield

@@ -20,7 +20,7 @@ from urllib.parse import urlencode
 
 from stormkeeper import paths
 from stormkeeper.blobs import keys
-from stormkeeper.blobs.drafts import Content, Draft, storing
+from stormkeeper.blobs.drafts import Content, Draft, disk_errors
 from stormkeeper.conf import Address, Conf
 from stormkeeper.daemon.durable import sync_folder
 from stormkeeper.errors import (
@@ -278,12 +278,12 @@ def deliver(
     blobs = keys.of_topology(topology_id)
     entries = storm.blobs(blobs)
     gathered = folder.with_name(f".{folder.name}.part")
-    with storing(folder.parent, "make a folder for code"):
+    with disk_errors(folder.parent, "make a folder for code"):
         gathered.mkdir(mode=0o700, parents=True, exist_ok=True)
     for key, part in zip(blobs, keys.PARTS, strict=True):
         _gather(peers, key, entries.get(key), gathered / part, limits)
     old = folder.with_name(f".{folder.name}.old")
-    with storing(folder.parent, f"put code into {folder.name}"):
+    with disk_errors(folder.parent, f"put code into {folder.name}"):
         sync_folder(gathered)
         shutil.rmtree(old, ignore_errors=True)
         if folder.exists():

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 from stormkeeper.blobs import keys
-from stormkeeper.blobs.drafts import BLOCK, Content, Draft, storing
+from stormkeeper.blobs.drafts import BLOCK, Content, Draft, disk_errors
 from stormkeeper.daemon.durable import sync_folder, try_lock
 from stormkeeper.errors import BlobNotFoundError, BlobStorageError, CodeError, SerializationError
 from stormkeeper.state.storm.blob_records import BlobRecord
@@ -60,11 +60,11 @@ class BlobStore:
         self._keys = folder / "keys"
         self._lock = threading.RLock()
         self._records: dict[str, BlobRecord] = {}
-        with storing(folder, "keep blobs"):
+        with disk_errors(folder, "keep blobs"):
             self._owned = self._make()
         try:
             self._own(self._owned)
-            with storing(folder, "read the blobs"):
+            with disk_errors(folder, "read the blobs"):
                 self._sweep()
         except BaseException:
             self._owned.close()
@@ -97,7 +97,7 @@ class BlobStore:
         gone, the blob is dropped as by `verify`.
         """
         try:
-            with self._lock, storing(self.folder, f"read {key}"):
+            with self._lock, disk_errors(self.folder, f"read {key}"):
                 record = self._records.get(key)
                 if record is None:
                     raise BlobNotFoundError(f"there is no blob {key} here")
@@ -221,7 +221,7 @@ class BlobStore:
             if draft.content() != content if draft is not None else not self._is_here(content):
                 raise ValueError(f"these are not the bytes of {key} with the SHA-256 {content}")
             try:
-                with storing(self.folder, f"store {key}"):
+                with disk_errors(self.folder, f"store {key}"):
                     if draft is not None:
                         draft.path.replace(data)
                         sync_folder(self._data)
@@ -232,7 +232,7 @@ class BlobStore:
                 self._forget(record.sha256)
                 raise
             self._records[key] = record
-            with storing(self.folder, f"store {key}"):
+            with disk_errors(self.folder, f"store {key}"):
                 sync_folder(self._keys)
                 if before is not None:
                     self._forget(before.sha256)
@@ -248,7 +248,7 @@ class BlobStore:
             if record is None or (expected is not _ANY and record != expected):
                 return False
             del self._records[key]
-            with storing(self.folder, f"delete {key}"):
+            with disk_errors(self.folder, f"delete {key}"):
                 self._file(key).unlink(missing_ok=True)
                 sync_folder(self._keys)
                 self._forget(record.sha256)
@@ -261,7 +261,7 @@ class BlobStore:
 
     def drop_parts(self, wanted: Collection[str]) -> None:
         """Delete partial fetches of other checksums than the `wanted` ones."""
-        with storing(self.folder, "delete partial fetches"):
+        with disk_errors(self.folder, "delete partial fetches"):
             for path in self._data.glob(f"*{_PART}"):
                 if path.name.removesuffix(_PART) not in wanted:
                     path.unlink(missing_ok=True)

@@ -20,7 +20,7 @@ from typing import Final, Generic, TypeVar
 
 from stormkeeper import paths
 from stormkeeper.blobs import keys, sync_plan
-from stormkeeper.blobs.drafts import storing
+from stormkeeper.blobs.drafts import disk_errors
 from stormkeeper.blobs.peers import (
     ANSWER_SECS,
     FetchLimits,
@@ -213,7 +213,7 @@ class BlobSync:
             self._await(key, entry)
             if key not in snapshot.local and entry is not None:
                 self._adopt(key, entry.record)
-        with storing(self._store.folder, "remove what is not needed"):
+        with disk_errors(self._store.folder, "remove what is not needed"):
             self._tidy()
             records = (entry.record for entry in snapshot.entries.values())
             self._store.drop_parts({record.sha256 for record in records if record})

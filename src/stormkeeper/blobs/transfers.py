@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import BinaryIO, Final, Generic, TypeVar
 
 from stormkeeper.blobs import keys
-from stormkeeper.blobs.drafts import MOST_BYTES, Draft, storing, write_upload
+from stormkeeper.blobs.drafts import MOST_BYTES, Draft, disk_errors, write_upload
 from stormkeeper.blobs.peers import Download
 from stormkeeper.blobs.publisher import Publisher, Upload
 from stormkeeper.blobs.store import BlobStore
@@ -286,7 +286,7 @@ class Downloads:
 
         Raises `TransferEndedError`, or `BlobStorageError`, which ends it too.
         """
-        with self._sessions.using(session) as file, storing(self._store.folder, "read a blob"):
+        with self._sessions.using(session) as file, disk_errors(self._store.folder, "read a blob"):
             data = file.read(self._chunk_bytes)
         if not data:
             self._sessions.end(session)
@@ -327,13 +327,13 @@ class Inbox:
             "upload", idle_secs, Draft.discard, clock=clock
         )
         self.restore()
-        with storing(folder, "keep uploaded files"):
+        with disk_errors(folder, "keep uploaded files"):
             for path in folder.glob("*.new"):
                 path.unlink(missing_ok=True)
 
     def restore(self) -> None:
         """Make the folder if it is missing."""
-        with storing(self.folder, "keep uploaded files"):
+        with disk_errors(self.folder, "keep uploaded files"):
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def begin(self) -> str:
@@ -352,7 +352,7 @@ class Inbox:
         """End an upload and store the file; raises as `Uploads.chunk`."""
         with self._sessions.using(_session_of(location), last=True) as draft:
             draft.finish()
-            with storing(self.folder, "keep an uploaded file"):
+            with disk_errors(self.folder, "keep an uploaded file"):
                 draft.path.replace(self._path(location))
 
     def take(self, location: str) -> Path:
@@ -368,7 +368,7 @@ class Inbox:
     def expire(self) -> None:
         """End idle uploads, and delete files that were not submitted in time."""
         self._sessions.expire()
-        with storing(self.folder, "remove uploaded files"):
+        with disk_errors(self.folder, "remove uploaded files"):
             for path in self.folder.glob("stormjar-*.jar"):
                 try:
                     written = path.stat().st_mtime
