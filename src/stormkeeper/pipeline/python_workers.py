@@ -12,16 +12,16 @@ import gc
 import os
 import sys
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JError
 from pyspark import daemon
 from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
 
-from stormkeeper.daemon.spark import reason
 from stormkeeper.errors import EngineError
-from stormkeeper.pipeline.source import PacemakerDataSource
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 #: The worker that reads and decodes; Spark starts others once, to plan sources.
 _WORKER = "pyspark.worker"
@@ -37,6 +37,9 @@ def register(spark: SparkSession) -> None:
 
     >>> register(spark)  # doctest: +SKIP
     """
+    # Not at the top: daemons that fork no decoding worker do without Arrow.
+    from stormkeeper.pipeline.source import PacemakerDataSource  # noqa: PLC0415
+
     context: Any = spark.sparkContext
     lacking = _lacking(context)
     if lacking is not None and "PYSPARK_PYTHON" not in os.environ:
@@ -69,6 +72,8 @@ def _lacking(context: Any) -> str | None:
     try:
         found: list[str | None] = context.parallelize([0], 1).mapPartitions(look).collect()
     except (PySparkException, Py4JError) as error:
+        from stormkeeper.daemon.spark import reason  # noqa: PLC0415
+
         return f"{context.pythonExec} did not run: {reason(error)}"
     return found[0]
 
