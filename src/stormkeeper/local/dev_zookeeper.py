@@ -60,16 +60,8 @@ def serve(conf: Mapping[str, Any]) -> int:
 
     It listens on ``storm.zookeeper.port`` (0: any free port) of the loopback address, keeps its
     data in ``zookeeper`` below ``storm.local.dir``, and prints ``zookeeper listening on HOST:PORT``
-    when it serves.
-
-    Raises
-    ------
-    EngineError
-        No Java of version 17 or newer.
-    LocalClusterError
-        The server could not start, or ended; the message has the end of its log.
-    ConfigError
-        ``storm.local.dir`` names the home of an unknown user.
+    when it serves. Raises `EngineError` without Java 17 or newer, and `LocalClusterError`, with the
+    end of the log, if the server ends.
     """
     configure_logging()
     die_with_parent()
@@ -97,20 +89,14 @@ class DevZooKeeper:
     Parameters
     ----------
     data_dir
-        Holds data, configuration and log; made if absent. Data of an earlier server is served
-        again.
+        Holds data, configuration and log; made if absent. Earlier data is served again.
     port
-        TCP port; 0 for any free port, chosen at the first start and then reserved until this
-        process ends.
-    host
-        Address to listen on.
+        0 for any free port, chosen at the first start and then reserved.
     settings
         Entries of ``zoo.cfg``, which prevail over the defaults. With ``server.N`` the server is a
         member of an ensemble, and `data_dir` must have ``data/myid``.
     jvm_options
-        Options of the JVM, which prevail over the defaults.
-    environ
-        Has ``JAVA_HOME`` and ``PATH``.
+        Prevail over the defaults.
     """
 
     def __init__(
@@ -176,20 +162,8 @@ class DevZooKeeper:
     ) -> None:
         """Start the server and return when the server serves.
 
-        Parameters
-        ----------
-        deadline_secs
-            Timeout.
-        cancelled
-            Asked meanwhile; if it returns True, the server is stopped.
-
-        Raises
-        ------
-        EngineError
-            No Java of version 17 or newer.
-        LocalClusterError
-            No PySpark, another server on the same data, the port is in use, the server ended, or it
-            did not serve in time. No process is left.
+        If `cancelled` returns True meanwhile, the server is stopped. Raises `EngineError` without
+        Java, and `LocalClusterError` for any other failure; then no process is left.
         """
         if self.running:
             return
@@ -314,10 +288,7 @@ class DevZooKeeper:
 def four_letter_word(host: str, port: int, word: str) -> str:
     """Ask a ZooKeeper server an administrative question, such as ``srvr`` or ``mntr``.
 
-    Raises
-    ------
-    OSError
-        The server was not reached, or did not answer within two seconds.
+    Raises `OSError` if the server does not answer within two seconds.
     """
     with socket.create_connection((host, port), timeout=QUESTION_SECS) as connection:
         connection.sendall(word.encode())
@@ -453,12 +424,7 @@ MAX_SESSION_MILLIS = 120_000
 def zookeeper_classpath() -> str:
     """Return the class path of a ZooKeeper server, from PySpark's jars.
 
-    Raises
-    ------
-    MissingExtraError
-        PySpark is not installed.
-    LocalClusterError
-        PySpark has no ZooKeeper among its jars.
+    Raises `MissingExtraError` without PySpark.
     """
     extras.require("spark", "ZooKeeper, which is started out of PySpark's jars,", "pyspark")
     spec = importlib.util.find_spec("pyspark")
@@ -482,19 +448,7 @@ def server_command(
     options: Sequence[str] = (),
     main: str = MAIN_CLASS,
 ) -> list[str]:
-    """Return the command line of a server.
-
-    Parameters
-    ----------
-    java, classpath
-        The JVM and its class path.
-    settings, logging
-        The files of `server_settings` and `logging_settings`.
-    options
-        Options of the JVM, which prevail over `JVM_OPTIONS`.
-    main
-        `MAIN_CLASS` or `MEMBER_CLASS`.
-    """
+    """Return the command line of a server; `options` prevail over `JVM_OPTIONS`."""
     return [
         *(str(java), *JVM_OPTIONS, f"-Dlog4j2.configurationFile={logging.as_uri()}", *options),
         *("-cp", classpath, main, str(settings)),

@@ -76,12 +76,8 @@ STOPPED = "Everything has stopped."
 def run(conf: Conf, request: RunRequest) -> int:
     """Run the cluster until a signal or the topology's end; return the exit code of the command.
 
-    Raises
-    ------
-    EngineError
-        No Java that can run Spark.
-    LocalClusterError
-        The script does not exist, or the run's files have no place.
+    Raises `EngineError` without a Java that can run Spark, and `LocalClusterError` without the
+    script.
     """
     if not request.topology.is_file():
         raise LocalClusterError(f"there is no file {request.topology}: name a topology's script")

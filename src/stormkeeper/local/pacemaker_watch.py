@@ -196,15 +196,8 @@ LAST_LOOKS = 3
 class ClusterWatcher:
     """Follows the changes on every Pacemaker and keeps a ledger.
 
-    Parameters
-    ----------
-    servers
-        The Pacemakers.
-    period_secs
-        Seconds between two looks: less than a heartbeat period, as a Pacemaker keeps only the
-        newest pulse of a worker.
-    settings
-        How to connect to the Pacemakers.
+    `period_secs` must be less than a heartbeat period, as a Pacemaker keeps only the newest pulse
+    of a worker.
     """
 
     def __init__(

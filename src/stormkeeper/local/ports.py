@@ -43,23 +43,10 @@ _file: list[int] = []
 def reserve(host: str = "127.0.0.1", among: Sequence[int] | None = None) -> int:
     """Return a free port, reserved for this process.
 
-    Parameters
-    ----------
-    host
-        Address on which a server will listen.
-    among
-        Ports to choose from; None for those that outgoing connections never get.
-
-    Raises
-    ------
-    LocalClusterError
-        Every port is reserved or in use, or `host` is no address of this machine.
-
-    Notes
-    -----
-    Safe for many threads. Processes of one user share a file and lock one byte of it for each port;
-    the system drops the lock when a process ends. Servers of other users are found by a test bind
-    alone.
+    `among` are the ports to choose from; None for those that outgoing connections never get. Safe
+    for many threads. Processes of one user share a file and lock one byte of it for each port; the
+    system drops the lock when a process ends. Servers of other users are found by a test bind
+    alone. Raises `LocalClusterError` if no port is free, or `host` is no address of this machine.
     """
     among = outside(first_outgoing()) if among is None else among
     start = _choice.randrange(len(among))
@@ -121,10 +108,7 @@ def _opened_in(folder: Path) -> int:
 def is_free(host: str, port: int) -> bool:
     """Return whether a server could listen on a port.
 
-    Raises
-    ------
-    LocalClusterError
-        The bind failed for another reason than a port in use.
+    Raises `LocalClusterError` if the bind fails for another reason than a port in use.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:

@@ -72,16 +72,8 @@ def waits_for(
 ) -> str:
     """Return the step that the run waits for; empty if all is running.
 
-    Parameters
-    ----------
-    snapshot
-        The pulses so far.
-    is_submitted
-        Whether Nimbus has accepted the topology.
-    nimbus_view
-        Nimbus's last answer.
-    pipeline_starts
-        Whether the pipeline was started and has not written its tables yet.
+    `nimbus_view` is Nimbus's last answer; `pipeline_starts` says that the pipeline was started and
+    has not written its tables yet.
     """
     if not is_submitted:
         return SUBMITS
@@ -125,16 +117,8 @@ def build_report(
 ) -> dict[str, Any]:
     """Return the report of a run, ready for JSON.
 
-    Parameters
-    ----------
-    snapshot
-        What the Pacemakers reported.
-    now
-        End of the run, on the clock of the snapshot: a silence that lasted until then is a gap.
-    tables
-        Rows of each table of the heartbeat pipeline.
-    processes_left
-        Processes of the run that had to be killed at the end.
+    `now` is the end of the run, on the clock of the snapshot: a silence that lasted until then is a
+    gap. `tables` has rows of each table; `processes_left` counts processes that had to be killed.
     """
     return {
         "pacemakers": [
@@ -166,13 +150,7 @@ def build_report(
 
 
 def write_report(file: Path, report: Mapping[str, Any]) -> None:
-    """Write a report to a file.
-
-    Raises
-    ------
-    LocalClusterError
-        The file cannot be written.
-    """
+    """Write a report to a file; `LocalClusterError` if that fails."""
     try:
         file.write_text(json.dumps(report, indent=2) + "\n")
     except OSError as error:

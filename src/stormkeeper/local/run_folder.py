@@ -32,13 +32,7 @@ OWNER = ".owner"
 
 
 class RunFolder:
-    """A temporary folder for the run with this `mark`; removed at the end.
-
-    Raises
-    ------
-    LocalClusterError
-        No folder can be made.
-    """
+    """A temporary folder for the run with this `mark`; removed at the end."""
 
     def __init__(self, mark: str) -> None:
         try:
@@ -78,13 +72,7 @@ class RunFolder:
 
 
 def remove_abandoned() -> int:
-    """Remove the folders and processes of killed runs of this user; return how many there were.
-
-    Raises
-    ------
-    LocalClusterError
-        The system has no temporary folder.
-    """
+    """Remove the folders and processes of killed runs of this user; return how many there were."""
     removed = 0
     try:
         temporary = Path(tempfile.gettempdir())
@@ -146,15 +134,7 @@ _IN_ORDER = b"."
 
 
 class Reaper:
-    """Starts the reaper process of a run, and ends the reaper with the run.
-
-    Parameters
-    ----------
-    folder
-        The folder of the run.
-    mark
-        The mark in the environment of the run's processes.
-    """
+    """Starts the reaper process of a run, and ends the reaper with the run."""
 
     def __init__(self, folder: RunFolder, mark: str) -> None:
         # A session of its own, so that it does not hold the terminal open.

@@ -92,13 +92,7 @@ def keeps_tables(conf: Conf) -> bool:
 
 
 def tables_folder(conf: Conf, directory: Path) -> Path:
-    """Return the folder of the tables, for a run in `directory`.
-
-    Raises
-    ------
-    ConfigError
-        The user names a URL.
-    """
+    """Return the folder of the tables; `ConfigError` if the user names a URL."""
     return (tables.tables_folder(conf) if keeps_tables(conf) else directory / "tables").resolve()
 
 
@@ -117,16 +111,8 @@ def run_conf(
 ) -> Conf:
     """Return the configuration of the processes of a run.
 
-    Parameters
-    ----------
-    conf
-        The user's configuration.
-    overrides
-        The settings of ``-c``. Keys among them that only the topology knows are sent with it.
-    directory
-        The run's own folder.
-    places
-        Addresses of the servers. Each command line has its own port and folder.
+    `overrides` are the settings of ``-c``: keys among them that only the topology knows are sent
+    with the topology. Each process's command line has its own port and folder.
     """
     keys = [key_of(override) for override in overrides]
     values = {key: of_a_run for key, of_a_run in _GIVEN.items() if not conf.is_override(key)}
@@ -171,23 +157,8 @@ def topology_conf(
 ) -> Conf:
     """Return the configuration that a topology is submitted with.
 
-    Parameters
-    ----------
-    conf
-        The user's configuration.
-    overrides
-        The settings of ``-c``.
-    own
-        Keys that the topology itself sets; they count as known.
-    strict
-        Whether an unknown key is an error.
-    warn
-        Takes a warning about an unknown key otherwise.
-
-    Raises
-    ------
-    ConfigError
-        A key is unknown and `strict` is set.
+    `own` are keys that the topology itself sets; they count as known. Another unknown key is an
+    error (`ConfigError`) if `strict`, else a warning.
     """
     chosen = load(
         files=[*conf.files],
@@ -256,26 +227,9 @@ class Stage(IntEnum):
 
 @dataclass(frozen=True)
 class RunRequest:
-    """The user's request.
+    """The user's request: script, settings of ``-c``, run time, report.
 
-    Parameters
-    ----------
-    topology
-        The script: a topology, or any PySpark streaming script.
-    overrides
-        The user's ``key=value`` settings, which prevail over the topology's.
-    seconds
-        Run time after the first heartbeat of a worker; None until Ctrl-C or the topology's end.
-    report
-        File for the report, as JSON.
-    strict
-        Whether an unknown configuration key is an error.
-    arguments
-        The script's ``sys.argv[1:]``.
-    py_files
-        Modules and archives of modules that the script can import.
-    pipeline
-        Whether the heartbeat pipeline runs too.
+    `seconds` counts from the first heartbeat of a worker; None until Ctrl-C or the topology's end.
     """
 
     topology: Path
@@ -292,20 +246,8 @@ class RunRequest:
 class RunSite:
     """Files, addresses and machines of a run.
 
-    Parameters
-    ----------
-    directory
-        Holds the run's files; removed at the end.
-    mark
-        In the environment of the run's processes, workers included.
-    parent
-        Process id of the run; its processes end with it.
-    places
-        Addresses of the servers.
-    machines
-        Names of the supervisors, each with a machine's identity.
-    cores
-        CPU cores of this machine.
+    `mark` is in the environment of the run's processes, workers included. `machines` are the
+    supervisors, each with a machine's identity. The processes end with `parent`.
     """
 
     directory: Path
@@ -344,22 +286,9 @@ class RunSite:
 class PlannedProcess:
     """A process before the start.
 
-    Parameters
-    ----------
-    name
-        For the user.
-    command, environment
-        Command line, and variables added to the environment.
-    ready
-        Matches the line of standard output that says that the process is ready.
-    ready_note
-        Message for the user then; ``{}`` is the first group of `ready`.
-    stage
-        When it starts.
-    stop_order
-        When it stops: with all processes of the same number, after those of lower numbers.
-    address
-        The address that it listens on, or empty.
+    `ready` matches the line of standard output that says that the process is ready; `ready_note` is
+    the message for the user then, with the first group for ``{}``. A process stops with all of the
+    same `stop_order`, after those of lower ones. `address` may be empty.
     """
 
     name: str

@@ -48,18 +48,8 @@ _FINDING_SECS: Final = 5.0
 class Submission:
     """The topology of a run, in its cluster.
 
-    Parameters
-    ----------
-    conf
-        The user's configuration.
-    cluster
-        The run's configuration, which names the Nimbuses.
-    request
-        The user's request.
-    finding_secs
-        Timeout for the first leader.
-    warn
-        Takes warnings.
+    `cluster` is the run's configuration, which names the Nimbuses. `finding_secs` is the timeout
+    for the first leader.
     """
 
     def __init__(
@@ -88,13 +78,7 @@ class Submission:
         self._thread.start()
 
     def check(self) -> None:
-        """Raise the error that kept the topology from being submitted, if any.
-
-        Raises
-        ------
-        StormkeeperError
-            As `stormkeeper.client.topology_submission.submit`.
-        """
+        """Raise the error that kept the topology from being submitted, if any."""
         if self._error is not None:
             raise self._error
 
@@ -105,13 +89,7 @@ class Submission:
             self._thread.join(_END_SECS)
 
     def kill(self) -> None:
-        """Have Nimbus kill the topology at once; does not wait for an election.
-
-        Raises
-        ------
-        StormkeeperError
-            Nimbus was not reached, or refused.
-        """
+        """Have Nimbus kill the topology at once; does not wait for an election."""
         with connect(self._cluster, finding_secs=_FINDING_SECS, say=_refuse) as connection:
             topology_commands.kill(connection, self.name, 0)
 
@@ -185,18 +163,8 @@ def end_topology(
 ) -> None:
     """End a topology, finishing the running batches.
 
-    Parameters
-    ----------
-    submission
-        Closed already.
-    machines
-        The folders of the supervisors.
-    grace_secs
-        Grace period of the workers; then they are killed.
-    stop_supervisors
-        Ends the supervisors, which would start workers again.
-    note
-        Takes messages for the user.
+    The workers are killed after `grace_secs`. `stop_supervisors` ends the supervisors, which would
+    start workers again.
     """
     if submission.storm_id:
         try:

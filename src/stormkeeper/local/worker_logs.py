@@ -141,12 +141,8 @@ class WorkerProcess:
 class LocalWorkers:
     """All workers of one topology.
 
-    Parameters
-    ----------
-    machines
-        The folders of the supervisors.
-    code
-        Folder of the original code; replaces paths of the packed copy in messages.
+    `machines` are the supervisors' folders; `code` is the original code's folder, which replaces
+    paths of the packed copy in messages.
     """
 
     def __init__(self, machines: Sequence[Directories], code: Path) -> None:

@@ -78,18 +78,8 @@ class NodeHeartbeats:
 
     ZooKeeper does not tell a node's age. So a heartbeat's age is the time since this reader saw its
     node change, and 0 at first sight. The horizon is the time since the first read, and restarts
-    after a lost connection: without a quorum no worker can beat.
-
-    Parameters
-    ----------
-    store
-        The session; closed with this.
-    remover
-        Deletes nodes; the session by default.
-    ages
-        Ages shared with another reader.
-    clock
-        Monotonic seconds.
+    after a lost connection: without a quorum no worker can beat. `remover` deletes nodes, by
+    default the session, which is closed with this; `ages` are shared with another reader.
     """
 
     def __init__(
