@@ -97,7 +97,9 @@ def test_a_checkpoint_whose_machine_is_lost_is_given_up(cluster, master, submit,
     kill(old)
     until(lambda: here.noted(6700) is None)
     lost = {"topology_checkpoint_abandon": [QUERY]}
-    with pytest.raises(InvalidTopologyException, match=rf"of {QUERY} is on .*{here.id}.* is present"):
+    with pytest.raises(
+        InvalidTopologyException, match=rf"of {QUERY} is on .*{here.id}.* is present"
+    ):
         submit("new", "wc", **lost)
     with pytest.raises(InvalidTopologyException, match=r"give topology\.checkpoint\.from, too"):
         submit("new", **lost)
