@@ -1,4 +1,4 @@
-"""A leader's handle: what it writes is written in its reign, or not at all."""
+"""A leader's handle: what it writes is written while it leads, or not at all."""
 
 import inspect
 import typing

@@ -216,23 +216,23 @@ def test_one_that_goes_while_it_is_watched_is_not_waited_for(ensemble, session):
 
 
 @given(ends=st.lists(st.integers(0, 4), max_size=30))
-def test_whoever_is_the_first_stays_it_and_each_reign_is_later(ends):
+def test_first_lock_stays_first_and_epochs_grow(ends):
     """Whatever ends when, also the directory, whose numbers begin again at 0."""
     ensemble = MemoryEnsemble(inline=True)
     state = ensemble.session()
     taken = []
-    reigns = []
+    leaders = []
     for end in ends:
         taken.append(leader_lock.take(state))
         first = leader_lock.queue(state)[0]
         assert first == taken[0]
-        if not reigns or first != reigns[-1]:
-            reigns.append(first)
+        if not leaders or first != leaders[-1]:
+            leaders.append(first)
         if end < len(taken):
             leader_lock.give_up(state, taken.pop(end))
         if not taken:
             state.delete_node(paths.LEADER_LOCK)
-    epochs = [lock.created for lock in reigns]
+    epochs = [lock.created for lock in leaders]
     assert epochs == sorted(set(epochs))
 
 

@@ -51,7 +51,7 @@ class TestObtaining:
             leader_lock.take(store.open())
             leader_lock.verify_fence(state, fence)
 
-    def test_epochs_grow_from_reign_to_reign(self, store):
+    def test_epochs_grow_with_each_leadership(self, store):
         """Whoever leads next, and also where the directory of the locks was deleted meanwhile."""
         sessions = [store.open() for _ in range(4)]
         waiting = [(each, leader_lock.take(each)) for each in sessions]

@@ -218,7 +218,7 @@ def test_second_leadership_needs_another_lock(open_storm):
         WRITES["activate_storm"](former)
 
 
-def test_the_end_of_a_reign_is_not_the_end_of_the_session(open_storm):
+def test_end_of_leadership_keeps_the_session(open_storm):
     process = open_storm()
     leader = lead(process)
     leader.disconnect()

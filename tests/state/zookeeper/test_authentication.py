@@ -183,7 +183,9 @@ class TestAuthentication:
             drop.set()
             until(lambda: connection._refused is not None)
             until(lambda: not connection._handler.loop.is_alive())
-            with pytest.raises(StateUnavailableError, match="refuses the credentials of this client"):
+            with pytest.raises(
+                StateUnavailableError, match="refuses the credentials of this client"
+            ):
                 connection.gather(reads(["/a"]), connection.deadline())
             until(lambda: connection.needs_restart)
             connection.restart()
