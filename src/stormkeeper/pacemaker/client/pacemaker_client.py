@@ -64,13 +64,13 @@ DEADLINE: Final = 15.0
 _GRACE: Final = 5.0
 #: First and longest delay of the back-off, in seconds: a cut connection is back at once, and a
 #: worker finds a revived server with its next pulse.
-_FIRST_DELAY: Final = 0.05
-_LONGEST_DELAY: Final = 1.0
+FIRST_DELAY: Final = 0.05
+LONGEST_DELAY: Final = 1.0
 
 
 def make_backoff(random: Random) -> FailureStreak:
     """Make a back-off with full jitter, which spreads the clients of a revived server."""
-    return FailureStreak(_FIRST_DELAY, _LONGEST_DELAY, jitter=1.0, source=random)
+    return FailureStreak(FIRST_DELAY, LONGEST_DELAY, jitter=1.0, source=random)
 
 
 class PacemakerClient:

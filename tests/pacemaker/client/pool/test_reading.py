@@ -289,7 +289,7 @@ def test_dead_server_is_logged_as_missing(own_daemons, pool_of, caplog):
         assert list(pool.read("/w").by_path) == ["/w/a"]
     warnings = [record for record in caplog.records if record.levelno == logging.WARNING]
     assert len(warnings) == 1, "once, and not at every read"
-    assert "1 of 2 Pacemakers is missing" in warnings[0].getMessage()
+    assert "1 of 2 Pacemakers failed" in warnings[0].getMessage()
     assert second.address in warnings[0].getMessage()
     second.start()
     until(lambda: pool.children("/w") and "Every Pacemaker answers again" in caplog.text)
