@@ -17,7 +17,7 @@ from stormkeeper.heartbeats.coverage import Coverage
 from stormkeeper.heartbeats.liveness import LivenessLimits
 from stormkeeper.history.table_store import TableStore
 from stormkeeper.pacemaker.client import PacemakerClient
-from stormkeeper.pipeline import process, queries, table_updates, tables
+from stormkeeper.pipeline import batch, process, queries, table_updates, tables
 from stormkeeper.pipeline.rows import page_rows, server_row
 from support.heartbeats import bolt, change_of, heartbeat, page_of, path, spout
 from support.pipelines import PipelineProcess
@@ -322,7 +322,7 @@ def test_a_reader_whose_clock_is_wrong_makes_nobody_dead(spark, tmp_path, ahead)
 
 @pytest.mark.spark
 def test_published_micro_batch_is_not_repeated(spark, pacemaker, tmp_path):
-    def batch(emitted):
+    def read(emitted):
         with PacemakerClient(pacemaker.address) as client:
             client.send_pulse(path("t"), heartbeat("t", {(1, 1): spout(emitted)}))
         raw = spark.read.format("pacemaker").option("servers", pacemaker.address)
@@ -332,9 +332,9 @@ def test_published_micro_batch_is_not_repeated(spark, pacemaker, tmp_path):
         advance = table_updates.statistics_tables(LivenessLimits(9, 30), period_secs=3)
         return table_updates.TableUpdater(store_of(tmp_path, tables.STATISTICS), advance)
 
-    keeper()(batch(1), 1)
+    keeper()(read(1), 1)
     before = (tmp_path / "manifest.json").read_bytes()
-    keeper()(batch(2), 1)
+    keeper()(read(2), 1)
     assert (tmp_path / "manifest.json").read_bytes() == before
     assert {row["emitted"] for row in present(tmp_path, tables.TOPOLOGY_STATS)} == {1}
 
