@@ -7,7 +7,7 @@ only:
 
 - An overwrite of an existing pulse and a GET_PULSE of an existing pulse, in the exact shapes, are
   answered without Python if the client may write or read. All other requests go to the session. A
-  limit on pulses or a rule by client must clear `may_write`, or be checked in `overwrite`.
+  rule by client needs `may_write` False. A limit on the size of pulses is checked in `overwrite`.
 - All channels share one input and one output buffer. A channel has memory of its own only for a
   partial frame, waiting requests, or answers that the client did not take.
 - A large value is sent from the store without copying. A large value is received into its final

@@ -36,14 +36,14 @@ from stormkeeper.pacemaker.wire import AUTHENTICATING, VERBS
 _log = logging.getLogger(__name__)
 
 #: ``struct linger``: send a reset at once.
-_AT_ONCE: Final = struct.pack("ii", 1, 0)
+_RESET_AT_ONCE: Final = struct.pack("ii", 1, 0)
 
 READ_BYTES: Final = 262_144
 #: Bytes of answers made before sending; a single answer may be larger.
 ANSWER_BYTES: Final = 262_144
 #: Rounds of `ANSWER_BYTES` in a turn, if the client reads.
 TURN_ROUNDS: Final = 4
-#: Seconds after which a turn ends, after the next request answered in Python.
+#: A turn ends after the first request that Python answers later than this many seconds.
 TURN_SECONDS: Final = 0.00025
 #: Seconds of turns after which the event loop runs timers and accepts connections.
 BATCH_SECONDS: Final = 0.02
@@ -53,7 +53,8 @@ SHORT: Final = frozenset(
     for kind in (*(kind for kind, verb in VERBS.items() if verb.is_short), *AUTHENTICATING)
 )
 SHORT_BYTES: Final = 7
-#: Seconds in which a client with a bad frame can read earlier answers; on epoll up to one more.
+#: Seconds in which a client with a bad frame can read earlier answers; on epoll up to one second
+#: more, until the next sweep.
 LINGER: Final = 1.0
 #: Upper bounds in seconds of the buckets of `Channels.latency`; one more bucket has no bound.
 LATENCY_BOUNDS: Final = (
@@ -151,7 +152,7 @@ def prepare(connection: socket.socket) -> None:
 def reset_on_close(connection: socket.socket) -> None:
     """Make the kernel drop unread answers when the socket is closed."""
     with contextlib.suppress(OSError):  # reset by the client meanwhile
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _AT_ONCE)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_AT_ONCE)
 
 
 def let_others_run() -> None:

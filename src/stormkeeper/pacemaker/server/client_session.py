@@ -1,12 +1,13 @@
 """Sessions of clients: authentication, permissions, and log lines per client; without I/O.
 
-`ClientSession.answer` decides on every request of a client without `may_read` or `may_write`; the
-compiled engine answers frequent requests of clients with both permissions itself. A rule by client
-or address therefore clears one of the two, and is checked in `_authorise`.
+The compiled engine overwrites pulses for sessions with `may_write` and reads pulses for sessions
+with `may_read`, without asking the session. A rule by client or address is checked in `_authorise`,
+and needs the permission to be False for such clients, also after `_admit`; the deadline and
+`is_within` read both permissions too.
 
 - A request that is not a known write is a read. Reads need permission, also of the reserved path.
-- A client that fails to authenticate, or leaves half-way, loses the connection, and the failure is
-  logged: after the first token only the client knows that the methods differ.
+- A failed or abandoned authentication is logged and ends the connection. If the methods differ,
+  only the client notices, after the first token.
 - Only the first refusal of a client is logged, and the lines per address are limited.
 - Stormkeeper's clients send EXISTS of the reserved path on a separate connection before they
   authenticate (`client.authentication` has the messages); that refusal is not logged. Other clients
@@ -200,7 +201,7 @@ class ServerAuthentication:
 
 
 class ClientSession:
-    """Permissions and authentication of a client; made by `ClientSessions.open`."""
+    """Permissions and authentication of one connection; made by `ClientSessions.open`."""
 
     __slots__ = (
         "_authentication",
@@ -223,6 +224,7 @@ class ClientSession:
 
     def __init__(self, sessions: "ClientSessions", address: str, port: int) -> None:
         self.address = address
+        #: Address and port, for the log.
         self.origin = host_port(address, port)
         #: Name in the log: address, port and authenticated user.
         self.peer = self.origin
@@ -350,7 +352,10 @@ class ClientSession:
         return self._sessions.policy.mechanism is None and self.may_read and self.may_write
 
     def _authorise(self, payload: bytes) -> bytes | None:
-        """Return a refusal or the answer of an authentication; None to carry out the request."""
+        """Answer a message of an authentication, or refuse a request; None if it is permitted.
+
+        The only cause of a refusal here is "unauthenticated".
+        """
         exact = match_exact_shape(payload)
         if exact is not None:
             kind, message_id, path = exact[:3]

@@ -1,9 +1,9 @@
 """Expiry of old pulses and old tombstones.
 
 A deletion leaves a tombstone for readers of changes. Tombstones are bounded in number, bytes and
-age; the oldest go first, and `floor` is the revision of the last dropped one. No entry is older
-than the floor: a pulse that would be gets the next revision, so a reader that starts from nothing
-always gets a revision above the floor. Every deletion moves a few pulses early, so that no single
+age; the oldest go first, and `floor` is the revision of the last dropped one. Every entry has a
+revision above the floor: a pulse below it gets the next revision. So a reader that starts at 0
+always ends above the floor. Every deletion moves a few pulses early, so that no single
 deletion has to move them all.
 
 Expiry checks the oldest changes up to the first young pulse, or until its time budget is spent, and

@@ -257,8 +257,7 @@ class PacemakerServer:
     async def stop(self) -> int:
         """Stop accepting, answer received requests, and close all connections.
 
-        Returns the number of clients that did not read their answers in time, as far as the kernel
-        had not taken the answers.
+        Returns the number of clients whose answers the kernel could not take in time.
         """
         self.is_serving = False
         self._acceptor.stop()
@@ -379,7 +378,7 @@ class PacemakerServer:
         losers = self.sessions.replace_policy(policy)
         if losers:
             changes.append(f"{counted(losers, 'connection')} to begin anew")
-            self.channels.sweep(clock())  # at once, while they still have permissions
+            self.channels.sweep(clock())  # compiled channels still have the old permissions
         self.conf, self._tls, self._tls_files = conf, context, tls_files
         self.store.limits = limits
         self.admission.most, self.admission.most_per_address = _admitted(conf)
@@ -439,7 +438,7 @@ class PacemakerServer:
         """Expire pulses within the time budget, and continue soon if more are due."""
         # Before the work, so that a failure does not stop expiry.
         self._is_expiring = False
-        # Within the horizon a pulse may be old because the next one could not arrive.
+        # Until the server has run that long without a stop, the next pulse may not have arrived.
         ttl: float = self.conf["pacemaker.pulse.ttl.secs"]
         now = self.store.expire(ttl if ttl <= self.horizon.seconds() else 0)
         self._is_expiring = now > 0

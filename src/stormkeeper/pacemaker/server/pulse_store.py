@@ -321,6 +321,7 @@ class PulseStore:
         if not is_pulse:
             self._limits.check_size(path)
             self._limits.check_text(path)
+        # The overwrite of an existing pulse failed because it would grow beyond the limit.
         if is_pulse or 0 < index.max_bytes < index.bytes_held + len(path) + len(details):
             raise LimitError(
                 "store-full",
@@ -331,9 +332,8 @@ class PulseStore:
         if 0 < self._limits.index_bytes < needed:
             raise LimitError(
                 "store-full",
-                f"to find {index.keys} pulses takes {needed} bytes of memory, and one more for"
-                f" {shown(path)} would exceed the {self._limits.index_bytes} that are a quarter of"
-                " what this process may have",
+                f"the index needs {needed} bytes with a pulse for {shown(path)}, more than"
+                f" {self._limits.index_bytes}, a quarter of the memory of this process",
             )
         if entry is not None:
             self._expiry.revive(entry)
@@ -389,7 +389,7 @@ class PulseStore:
     def expire(self, max_age: float, budget: float = EXPIRY_BUDGET) -> int:
         """Delete old pulses and tombstones, as `Expiry.expire` does.
 
-        A pulse that was moved among the newest changes expires up to another `max_age` later.
+        A pulse whose revision was renewed to make room for tombstones may expire `max_age` late.
         """
         return self._expiry.expire(max_age, budget)
 

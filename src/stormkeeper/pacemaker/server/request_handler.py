@@ -128,7 +128,7 @@ class RequestHandler:
         """
         exact = match_exact_shape(payload)
         if exact is not None:
-            # The path of a stored pulse is valid and not reserved.
+            # No checks: the path of a stored pulse has passed them.
             kind, message_id, path, details = exact
             store = self._store
             if details is None:

@@ -1,7 +1,7 @@
 """Requests and answers of a client, without I/O: bytes in, bytes out.
 
-Answers are made on demand and in bounded portions. If a client sends requests and does not read,
-the server holds its requests, which are small, and not the answers.
+Answers are made on demand and in bounded portions. If a client does not read, the server
+holds the requests of the client, and makes no more answers.
 """
 
 from collections import deque

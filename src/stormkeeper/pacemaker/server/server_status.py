@@ -1,7 +1,8 @@
 """The state of a Pacemaker for metrics and clients: event counts, horizon, and a snapshot of all.
 
-Rare events are counted where they happen; the channels count the requests that succeed. Causes are
-a few fixed words, never text of a client, as each becomes a label of a metric.
+Rare events are counted where they happen; the channels count the requests that were answered, also
+with a refusal. Causes are a few fixed words, never text of a client, as each becomes a label of a
+metric.
 """
 
 import time
@@ -56,7 +57,10 @@ class EventCounts:
         self.authentications: Counter[tuple[str, str]] = Counter()
 
     def lost_pulses(self) -> int:
-        """Return how often a pulse may have been lost to a limit or an error of the server."""
+        """Count the events that may have lost a pulse.
+
+        Clients turned away, connections ended for memory or an error of ours, a full store.
+        """
         return (
             sum(self.turned_away.values())
             + self.closed["memory"]
@@ -115,7 +119,7 @@ class ServerSnapshot:
 
 
 def requests_by_verb(counts: Mapping[str, int], asked: Mapping[MessageType, int]) -> dict[str, int]:
-    """Return the number of requests by type; "other" are refused and authenticating ones."""
+    """Return the number of requests by type; "other" are of authentications, or refused unseen."""
     others = [verb for verb in map(MessageType, VERBS) if verb not in _COUNTED_BY_CHANNELS]
     by_verb = {verb.name.lower(): asked.get(verb, 0) for verb in others}
     other = max(0, counts["others"] - sum(by_verb.values()))
@@ -159,7 +163,7 @@ class Horizon:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._began = self._observed = self._took_all = clock()
+        self._began = self._observed = self._complete_since = clock()
 
     def observe(self) -> float | None:
         """Record that the process runs; return the seconds of a stop, if any."""
@@ -177,11 +181,11 @@ class Horizon:
 
     def record_loss(self) -> None:
         """Record that a pulse may have been lost."""
-        self._took_all = self._clock()
+        self._complete_since = self._clock()
 
     def record_dropped(self, kept: float) -> None:
         """Record that pulses older than `kept` seconds were dropped until now."""
-        self._took_all = max(self._took_all, self._clock() - kept)
+        self._complete_since = max(self._complete_since, self._clock() - kept)
 
     def seconds(self) -> float:
         """Return the seconds without a stop; call `observe` before."""
@@ -192,5 +196,5 @@ class Horizon:
 
         `kept` is the age at which pulses are dropped; 0: never.
         """
-        span = self._clock() - max(self._began, self._took_all)
+        span = self._clock() - max(self._began, self._complete_since)
         return min(span, kept) if kept else span

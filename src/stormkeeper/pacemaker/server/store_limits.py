@@ -1,10 +1,9 @@
 """Limits of the pulse store: bytes held, lengths of paths, number of tombstones.
 
 A request beyond a limit raises `LimitError`: the client gets NOT_AUTHORIZED and the store stays as
-it is. `RequestHandler` and `PulseStore.put` check the limits of every request; rules by client
-belong to `client_session`. The compiled engine overwrites an existing pulse without either, so a
-limit on the size of a pulse must also hold in `PulseIndex.replace` of both engines, as `max_bytes`
-does.
+it is. `RequestHandler` and `PulseStore.put` check the limits; rules by client belong to
+`client_session`. Both engines overwrite an existing pulse by `PulseIndex.replace` alone, so a limit
+on the size of a pulse must hold there too, as `max_bytes` does.
 """
 
 import os
