@@ -77,16 +77,13 @@ def carried_out(before, actions=None):
         elif isinstance(action, SetStatus):
             topologies[id_] = replace(was, text=action.text)
         elif isinstance(action, FinishRebalance):
-            memory_mb = was.rebalanced_memory_mb
             topologies[id_] = replace(
                 was,
                 status=was.previous or TopologyStatus.ACTIVE,
                 workers=was.rebalanced_workers or was.workers,
-                memory_mb=was.memory_mb if memory_mb is None else memory_mb,
                 due_at=None,
                 previous=None,
                 rebalanced_workers=None,
-                rebalanced_memory_mb=None,
             )
     return replace(
         before,

@@ -5,7 +5,7 @@ from typing import Final
 from stormkeeper.errors import InvalidBlobKeyError
 from stormkeeper.names import blob_key_fault
 
-#: The three blobs of a topology's code: package, description and configuration.
+#: The three blobs of a topology's code: package, Storm's topology record, conf.
 PARTS: Final = ("stormjar.jar", "stormcode.ser", "stormconf.ser")
 
 

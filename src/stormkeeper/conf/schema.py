@@ -1,4 +1,4 @@
-"""Every configuration key that this project reads: type, range and meaning.
+"""The configuration keys that users set and we check: type, range and meaning.
 
 Each has a default in ``defaults.yaml``. Storm's other keys are accepted by name
 (`stormkeeper.conf.keys`) and kept. Names, units and ranges of Storm's keys are Storm's.

@@ -35,6 +35,14 @@ DIE_WITH_PARENT: Final = "STORMKEEPER_DIE_WITH_PARENT"
 
 _PR_SET_PDEATHSIG: Final = 1  # <linux/prctl.h>
 
+_FIRST_DESCRIPTOR: Final = 3
+
+#: Variables of systemd that children must not inherit.
+_VARIABLES: Final = (
+    *("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"),
+    *("LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES"),
+)
+
 
 def announce(line: str) -> None:
     """Announce a ready daemon: on stdout, or in the log if that is JSON."""
@@ -183,15 +191,6 @@ def raise_file_limit() -> None:
 
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-
-
-_FIRST_DESCRIPTOR: Final = 3
-
-#: Variables of systemd that children must not inherit.
-_VARIABLES: Final = (
-    *("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"),
-    *("LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES"),
-)
 
 
 class ServiceManager:

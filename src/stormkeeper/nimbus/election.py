@@ -211,7 +211,7 @@ LOOK_SECS: Final = 5.0
 #: How long a Nimbus may be first without leading, in seconds, before the next has its turn.
 HESITATION_SECS: Final = 30.0
 
-#: Failed fetches of a topology's code before it is done without, and the pause after each.
+#: Failed fetches after which a Nimbus leads without a topology's code; the pause after each.
 FETCHES: Final = 3
 FETCH_PAUSE_SECS: Final = 5.0
 

@@ -26,7 +26,8 @@ class Leadership:
     leader
         Fenced writes: ZooKeeper refuses them once this Nimbus no longer leads.
     wake
-        Starts a round of scheduling at once. Optional: the scheduler has watches and a period.
+        Starts a round of scheduling at once. A caller need not call it: the scheduler has watches
+        and a period.
     """
 
     leader: LeaderClusterState

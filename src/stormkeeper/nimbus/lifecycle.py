@@ -34,6 +34,10 @@ from stormkeeper.thrift.records import (
     TopologyStatus,
 )
 
+log = logging.getLogger(__name__)
+
+_CONF: Final = keys.PARTS[2]
+
 
 class Event(Enum):
     """An event in a topology's life."""
@@ -217,11 +221,6 @@ _REMEDIES: Final = {
     TopologyStatus.REBALANCING: "try again when the rebalance is done",
     TopologyStatus.KILLED: "submit it again when it is gone",
 }
-
-
-log = logging.getLogger(__name__)
-
-_CONF: Final = keys.PARTS[2]
 
 
 class ConfChanges:

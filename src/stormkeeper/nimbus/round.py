@@ -31,9 +31,8 @@ from stormkeeper.state.storm.cluster import ClusterSnapshot
 from stormkeeper.thrift.records import StormBase, TopologyStatus
 from stormkeeper.topology.plan import Claim
 
-#: A worker is dead only after its time is over; how much later the next round starts, in seconds.
+#: Seconds from a worker's timeout to the next round: at the timeout itself it is not dead.
 _AFTER_SECS: Final = 0.05
-
 
 #: Missed heartbeats after which a worker is late.
 _BEATS: Final = 3
@@ -203,6 +202,10 @@ def decide(
 
 
 def _moves_at_once(actions: Iterable[Action], cluster: Cluster) -> bool:
+    """Return whether a released worker's supervisor is gone.
+
+    Then the next round, at once, may place that worker's queries.
+    """
     return any(
         launch.is_released and launch.slot.node not in cluster.supervisors
         for action in actions

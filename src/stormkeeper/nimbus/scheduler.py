@@ -230,7 +230,7 @@ class Scheduler:
                     return
                 log.info("%s: rebalanced", storm_id)
             case SetStatus():
-                pass  # texts are not records
+                pass  # `decide` returns none of these
             case _:
                 assert_never(action)
 
@@ -259,6 +259,8 @@ class Scheduler:
 
 
 class _Rounds:
+    """The rounds of one leadership: their thread and watches."""
+
     def __init__(self, leader: LeaderClusterState, once: Callable[[_Rounds], float]) -> None:
         self.leader = leader
         self.thread = PeriodicThread(

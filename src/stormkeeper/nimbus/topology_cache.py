@@ -1,4 +1,4 @@
-"""Caches facts about topologies that scheduling needs and only their code has."""
+"""Caches what scheduling needs of each topology's package and conf."""
 
 from __future__ import annotations
 

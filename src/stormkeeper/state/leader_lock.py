@@ -224,8 +224,8 @@ def obtain_fence(state: StateReader, lock: Lock) -> Fence:
 def verify_fence(state: StateReader, fence: Fence) -> None:
     """Check that `fence` is a lock that this session has taken, still has, and leads by.
 
-    Writes are let through while the fence's path has a node. So a fence with another node, such as
-    a waiting lock or a persistent node, would not be fenced; and the epoch written into records
+    A write needs only an untouched node at the fence's path. So the path must be that of the
+    leading lock, and not of a waiting lock or a persistent node; and the epoch, which records get,
     must be the lock's own. Raises `NotLeaderError`, which says why, otherwise.
     """
     if not isinstance(fence, Fence):
@@ -304,14 +304,14 @@ class FencedWriter(StateWriter):
         verify_fence(session, fence)
         self.session = session
         self.fence = fence
-        self._lock = Check(fence.path, _UNTOUCHED)
+        self._lock_check = Check(fence.path, _UNTOUCHED)
         self._batch = batch
         self._clock = clock
 
     def commit(self, operations: Sequence[Operation]) -> list[Result]:
         """See `StateWriter.commit`; indexes of operations leave out the lock's check."""
         try:
-            return self.session.commit([self._lock, *operations])[1:]
+            return self.session.commit([self._lock_check, *operations])[1:]
         except TransactionError as error:
             if error.index > 0:
                 raise TransactionError(error.index - 1, error.reason) from error

@@ -72,7 +72,6 @@ def a_topology(name, free, claims, randomness):
         due_at=choice([NOW - 1, NOW, NOW + 1]) if is_waiting else None,
         previous=choice([None, TopologyStatus.INACTIVE]) if is_waiting else None,
         rebalanced_workers=choice([None, 1, 4]) if is_waiting else None,
-        rebalanced_memory_mb=choice([None, *MEMORY]) if is_waiting else None,
         blocked=choice([None, None, None, None, "nobody has its code"]),
     )
 

@@ -125,7 +125,7 @@ def test_record_is_decoded_again_only_if_its_bytes_changed(storm, leader):
 
 
 def test_what_is_remembered_of_the_unreadable_is_bounded(storm, memory, monkeypatch):
-    monkeypatch.setattr("stormkeeper.state.storm.record_io.REMEMBERED", 3)
+    monkeypatch.setattr("stormkeeper.state.storm.record_io.MOST_UNREADABLE", 3)
     for number in range(10):
         memory.set_data(paths.assignment(f"t{number}"), b"nonsense")
         storm.assignments_info()

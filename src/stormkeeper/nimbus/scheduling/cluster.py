@@ -39,7 +39,7 @@ class Supervisor:
     is_ours
         Whether it belongs to Stormkeeper. Storm's own supervisors cannot run our queries.
     tells_claims
-        Whether its workers record their claims (`Launch.tells_claims`).
+        Whether its workers write ``<query>-claimed`` (`Launch.tells_claims`).
     """
 
     id: str
@@ -69,7 +69,8 @@ class Launch:
     crashes
         Crash series of its queries before this launch, in any slot.
     tells_claims
-        Whether every launch of these queries so far records a claim before it claims a checkpoint.
+        Whether all launches of these queries so far write ``<query>-claimed`` before they take the
+        checkpoint.
     """
 
     slot: Slot
@@ -88,18 +89,28 @@ class Topology:
 
     Parameters
     ----------
+    workers
+        The most workers that it may have: ``topology.workers``, or as rebalanced since.
     is_shared
         Whether every machine reaches its checkpoints. Else a query stays on its first machine.
     homes
         By query, the supervisor id of the machine that has its checkpoint.
     hosts
         Host names by supervisor id, also of supervisors that are gone.
+    ended
+        Queries that ended by themselves: none of them gets a new worker.
     claimed
         Queries whose checkpoint a launch has claimed.
     released
         Launches that were released before `claimed` was read: these can claim nothing more.
-    rebalanced_workers, rebalanced_memory_mb
-        `workers` and `memory_mb` after the rebalance; None: unchanged.
+    launches
+        Its workers as the assignment has them, the released ones too.
+    due_at
+        When its kill or rebalance is due; None: none is pending, or its conf is not saved yet.
+    previous
+        The status before a pending rebalance, which the topology gets again; None: ACTIVE.
+    rebalanced_workers
+        `workers` after the rebalance; None: unchanged.
     blocked
         Why nothing may be decided about it, such as missing code; None: not blocked.
     text
@@ -122,7 +133,6 @@ class Topology:
     due_at: float | None = None
     previous: TopologyStatus | None = None
     rebalanced_workers: int | None = None
-    rebalanced_memory_mb: float | None = None
     blocked: str | None = None
     text: str = ""
 
@@ -141,7 +151,7 @@ class Topology:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
-    """A snapshot of the cluster.
+    """A plan's input, which `conversion` makes from a `ClusterSnapshot`.
 
     Parameters
     ----------

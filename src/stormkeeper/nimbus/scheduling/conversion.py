@@ -80,7 +80,7 @@ def runs_packages(info: SupervisorInfo) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopologyFacts:
-    """Facts about a topology beyond the records, with the field names of `Topology`."""
+    """What a `Topology` has beside base and assignment; same field names."""
 
     queries: tuple[str, ...]
     memory_mb: float

@@ -8,8 +8,9 @@ one, by its share of slots or memory, whichever is greater; then by name.
    Among equals, topologies whose queries are all bound to machines come first, then those with
    fewer slots, then those submitted earlier.
 
-One slot places all queries of a topology; each further slot spreads them over one more worker. So a
-query that is still unplaced fits only if a running worker moves. Small workers may take the memory
+One slot is enough for all queries that may run anywhere; queries bound to machines need one slot on
+each. Queries are divided over the slots at the end. So a query that is still unplaced fits only if
+a running worker moves, or if the topology may have more workers. Small workers may take the memory
 that a large one needs: then a second attempt packs tightly, the largest first, and wins if it
 leaves fewer queries unplaced. (The optimum would take too long.)
 """
@@ -26,7 +27,7 @@ from stormkeeper.nimbus.scheduling.cluster import Launch, Supervisor
 from stormkeeper.nimbus.scheduling.worker_fate import WorkerFates
 from stormkeeper.paths import Slot
 
-#: More workers than any topology has on a machine.
+#: Worker count for a machine to avoid: it sorts last.
 _LAST = 1_000_000
 
 
@@ -118,7 +119,8 @@ class Capacity:
     ) -> Slot | None:
         """Take a slot for a worker; None if no supervisor has room.
 
-        `workers` is the number of the topology's workers on each supervisor.
+        `workers` is the number of the topology's workers on each supervisor. With `only_on`,
+        `not_on` is ignored.
         """
         node = self._on(only_on, memory_mb) if only_on else self._next(memory_mb, workers, not_on)
         if node is None:
@@ -205,11 +207,11 @@ class Placement:
 
     def take_one(self, capacity: Capacity) -> bool:
         """Take another slot; returns whether an allowed slot was free."""
-        left = self.fates.most - self.slot_count
+        left = self.fates.free_workers - self.slot_count
         if left <= 0:
             return False
         needs = self.fates.needs
-        is_spare = left > len(self.unplaced)  # or each is for some machine that has none as yet
+        is_spare = left > len(self.unplaced)  # else every slot left is for a machine without one
         for node in sorted(needs, key=self._urgency):
             slots = self.slots.get(node, [])
             if len(slots) == len(needs[node]) or (slots and not is_spare):

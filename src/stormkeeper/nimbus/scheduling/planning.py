@@ -76,10 +76,10 @@ Launches = Mapping[str, tuple[Launch, ...]]
 def plan(cluster: Cluster) -> tuple[Action, ...]:
     """Return the actions, to be carried out in order.
 
-    Due kills come first, then due rebalances: their workers are released, and a later plan places
-    the queries again once all have stopped. Then topologies that need slots get free ones
-    (`stormkeeper.nimbus.scheduling.placement`); no worker moves for another topology. At last come
-    the texts.
+    Removals come first, then each topology's actions, its text last. A due rebalance releases
+    workers; the first plan that finds all of them stopped places their queries. Topologies that
+    need slots get free ones (`stormkeeper.nimbus.scheduling.placement`); no worker moves for
+    another topology.
 
     The time is about linear in the changes and in the number of supervisors and topologies.
     """
@@ -130,18 +130,17 @@ def _is_over(topology: Topology, cluster: Cluster) -> bool:
 
 
 def _rebalanced(topology: Topology) -> Topology:
-    memory_mb = topology.rebalanced_memory_mb
     return replace(
         topology,
         status=topology.previous or TopologyStatus.ACTIVE,
         workers=topology.rebalanced_workers or topology.workers,
-        memory_mb=topology.memory_mb if memory_mb is None else memory_mb,
         launches=tuple(replace(launch, is_released=True) for launch in topology.launches),
         due_at=None,
     )
 
 
 def _settle(topologies: Mapping[str, Topology], before: Launches, cluster: Cluster) -> _Settled:
+    """Place queries, then release workers, until nothing changes."""
     launches = dict(before)
     counter = _next_counter(cluster)
     while True:
@@ -190,7 +189,7 @@ def _held(fates: WorkerFates, supervisors: Mapping[str, Supervisor]) -> Iterator
     yield from fates.vacated
     for launch in fates.lost:
         supervisor = supervisors.get(launch.slot.node)
-        # A worker on a slot that the supervisor no longer has never runs again.
+        # If the supervisor lost the slot, its worker never runs again.
         if supervisor is None or launch.slot.port in supervisor.ports:
             yield launch
 

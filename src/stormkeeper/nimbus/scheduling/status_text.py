@@ -83,10 +83,10 @@ def _named(launches: list[Launch], topology: Topology, cluster: Cluster) -> str:
 def _left_out(placed: Placement, capacity: Capacity, cluster: Cluster) -> Iterable[str]:
     fates = placed.fates
     if fates.not_on:
-        return  # the reasons say why they stay
+        return  # only stuck workers have `not_on`, and their reason is told already
     topology = fates.topology
     unplaced = placed.unplaced
-    if unplaced and fates.most - placed.slot_count <= 0:
+    if unplaced and fates.free_workers - placed.slot_count <= 0:
         is_bound = any(node is not None for node in unplaced)
         bound = ", and checkpoints are on several machines and not shared" if is_bound else ""
         yield (

@@ -7,9 +7,10 @@
 - **A dead worker leaves a living supervisor** only after the supervisor had time to restart it, and
   only for another machine with room.
 - **A query whose checkpoint is on one machine stays there**, however long that machine is gone.
-- **A checkpoint that no launch has claimed binds nothing.** A launch records a claim before it
-  first claims a checkpoint, and only while it is not released. So a dead worker without a record is
-  released first; if there is still none then, its queries may move.
+- **A checkpoint that no launch has claimed binds nothing.** A launch writes the node
+  ``<query>-claimed`` before it first takes the query's checkpoint, and only while it is not
+  released. So a dead worker without that node is released first; if there is still none then, its
+  queries may move.
 - **Storm's own supervisors run nothing of ours**, so their machines have no checkpoints.
 - **No query starts while a released worker of its topology may still run.** Either the supervisor
   reports that worker stopped, or the supervisor is gone and the worker is proven dead.
@@ -75,7 +76,8 @@ class WorkerFates:
     needs
         Queries to place, by the machine (supervisor id) that they need; None: any.
     not_on
-        Supervisors that these queries must avoid.
+        Supervisors that stuck workers' queries must avoid; not checked for a query that needs a
+        machine.
     reasons
         Why workers stay.
     """
@@ -91,8 +93,8 @@ class WorkerFates:
     reasons: list[tuple[Reason, Launch]] = field(default_factory=list)
 
     @property
-    def most(self) -> int:
-        """How many more slots the topology may have."""
+    def free_workers(self) -> int:
+        """Workers that the topology may have beside the kept ones."""
         return max(0, self.topology.workers - len(self.kept))
 
     def place_of(self, launch: Launch) -> str | None:
@@ -107,7 +109,7 @@ class WorkerFates:
         return node if node is not None and self._has_checkpoints(node) else None
 
     def tells_claims(self, queries: Collection[str]) -> bool:
-        """Return whether every launch of these queries so far records claims."""
+        """Return whether all launches of these queries so far write ``<query>-claimed``."""
         if self.topology.is_shared:
             return False  # nothing depends on it
         before = [

@@ -1,8 +1,8 @@
 """The liveness of each launched worker, from heartbeats.
 
 The rules are those of `stormkeeper.heartbeats.liveness`, with two additions. All workers of a slot
-share a path, so a pulse from before a launch says nothing about that launch, and a worker is not
-judged that was launched, or is watched, only since a moment ago.
+share a path, so a pulse from before a launch says nothing about that launch, and a worker without a
+pulse of its own is judged only some time after its launch, and after this Nimbus began to watch it.
 
 And a machine with a Pacemaker, a supervisor and workers may die as a whole. Then no server can
 vouch for the silence of its workers. But living workers would have moved to another Pacemaker, so

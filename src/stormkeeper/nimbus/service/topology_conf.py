@@ -181,7 +181,7 @@ def without_secrets(conf: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _is_the_clusters(name: str) -> bool:
-    """Return whether Storm's clients send a key that does not belong to a topology."""
+    """Return whether a key is the cluster's, not a topology's."""
     if name.startswith(_TOPOLOGYS):
         return False
     return (

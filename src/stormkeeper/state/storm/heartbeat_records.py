@@ -30,7 +30,7 @@ from stormkeeper.state.storm.record_io import (
     RecordReader,
     SessionWriter,
     checked,
-    workers_of,
+    workers_digest,
 )
 from stormkeeper.thrift.records import (
     Assignment,
@@ -308,7 +308,7 @@ class HeartbeatLeaderWrites(LeaderWriter):
 
         Made in ZooKeeper also with Pacemaker, as in Storm: workers may still find none.
         """
-        self._writer.mkdirs(paths.workerbeats(storm_id), workers=workers_of(topology_conf))
+        self._writer.mkdirs(paths.workerbeats(storm_id), workers=workers_digest(topology_conf))
 
     def teardown_heartbeats(self, storm_id: str) -> None:
         """Delete the heartbeats of a topology's workers and tasks; fine if absent.
@@ -336,7 +336,7 @@ class HeartbeatLeaderWrites(LeaderWriter):
         workers may not make under access control.
         """
         for top in (paths.taskbeats(storm_id), paths.taskerrors(storm_id)):
-            self._writer.mkdirs(top, workers=workers_of(topology_conf))
+            self._writer.mkdirs(top, workers=workers_digest(topology_conf))
         self._put(TaskInfo, paths.task(storm_id, task), info, topology_conf)
 
 

@@ -33,7 +33,22 @@ from stormkeeper.thrift.serialization import (
 )
 from stormkeeper.thrift.writer import Release
 
+log = logging.getLogger(__name__)
+
 Record = TypeVar("Record", bound=TPayload)
+
+#: Attempts at a read or write beside other sessions' changes.
+ROUNDS = 20
+
+#: Directories of many records that seldom change.
+_CACHED_DIRECTORIES = frozenset({paths.STORMS, paths.ASSIGNMENTS})
+
+#: Largest record of a leader, in bytes: a ZooKeeper server hangs up on a request of 1 MiB, and the
+#: leadership would end with the connection.
+LONGEST = 1_000_000
+
+#: Most unreadable values that are remembered, so that each is logged once.
+MOST_UNREADABLE = 10_000
 
 
 class Codec:
@@ -109,22 +124,6 @@ def stamped(record: Record, epoch: int) -> Record:
     ours = copy.copy(record)
     ours.leader_epoch = epoch  # type: ignore[attr-defined]
     return ours
-
-
-log = logging.getLogger(__name__)
-
-#: Attempts to list a node that comes and goes.
-ROUNDS = 20
-
-#: Directories of many records that seldom change.
-_REMEMBERED = frozenset({paths.STORMS, paths.ASSIGNMENTS})
-
-#: Largest record of a leader, in bytes: a ZooKeeper server hangs up on a request of 1 MiB, and the
-#: leadership would end with the connection.
-LONGEST = 1_000_000
-
-#: Unreadable values that are remembered, so that each is logged once.
-REMEMBERED = 10_000
 
 
 class Versioned(NamedTuple, Generic[Record]):
@@ -220,7 +219,7 @@ class RecordReader:
         except NoNodeError:
             nodes = {}
         values = {name: node.data for name, node in nodes.items()}
-        if path in _REMEMBERED:
+        if path in _CACHED_DIRECTORIES:
             found, failed = self._codec.read_all(cls, path, values)
             for name, error in failed.items():
                 self._leave_out(f"{path}/{name}", values[name], error)
@@ -251,7 +250,7 @@ class RecordReader:
         known = hash(data)
         if self._unread.get(path) == known:
             return
-        if len(self._unread) >= REMEMBERED:
+        if len(self._unread) >= MOST_UNREADABLE:
             self._unread.clear()
         self._unread[path] = known
         self._unreadable += 1
@@ -286,10 +285,10 @@ class LeaderWriter(RecordWriter):
 
         Raises `RecordTooLargeError`, and `TypeError` if `record` is not of class `cls`.
         """
-        data = self._stamped(checked(cls, record))
-        self._writer.set_data(path, data, workers=workers_of(topology_conf))
+        data = self._encoded(checked(cls, record))
+        self._writer.set_data(path, data, workers=workers_digest(topology_conf))
 
-    def _stamped(self, record: TPayload) -> bytes:
+    def _encoded(self, record: TPayload) -> bytes:
         data = self._codec.write(stamped(record, self._writer.fence.epoch))
         if len(data) > LONGEST:
             raise RecordTooLargeError(
@@ -299,7 +298,7 @@ class LeaderWriter(RecordWriter):
         return data
 
 
-def workers_of(topology_conf: Mapping[str, Any] | None) -> str | None:
+def workers_digest(topology_conf: Mapping[str, Any] | None) -> str | None:
     """Return the digest of a topology's workers, None if its configuration names none."""
     payload = (topology_conf or {}).get("storm.zookeeper.topology.auth.payload")
     return digest_id(payload) if payload else None

@@ -183,7 +183,7 @@ class TopologyWrites(LeaderWriter):
                 if attempt:
                     raise NoNodeError(f"there is no topology {storm_id}: {path} does not exist")
                 continue
-            data = self._stamped(change(found.record))
+            data = self._encoded(change(found.record))
             try:
                 self._writer.commit([SetData(path, data, found.version)])
             except TransactionError as error:
@@ -268,7 +268,7 @@ class TopologyWrites(LeaderWriter):
     def change_checkpoints(self, record: Checkpoints, version: int) -> bool:
         """Replace a record of checkpoints if the version is unchanged; return whether it was."""
         path = paths.checkpoints(record.folder)
-        return self._commit([SetData(path, self._stamped(record), version)])
+        return self._commit([SetData(path, self._encoded(record), version)])
 
     def forget_checkpoints(self, id_: str, version: int) -> bool:
         """Delete a record of checkpoints if the version is unchanged; return whether it was."""

@@ -55,8 +55,19 @@ from stormkeeper.names import host_port
 from stormkeeper.sasl import Mechanism
 from stormkeeper.state.zookeeper.ensemble_settings import EnsembleSettings
 
+log = logging.getLogger(__name__)
+
 #: Most requests in kazoo's queue: the capacity of a pipe, in bytes.
 _MOST_WAKE_UPS = 1_048_576
+
+#: Reason if a server ends a connection without TLS before its first answer.
+_WITHOUT_TLS: Final = (
+    "the server hung up when it was first spoken to, as one does that is no ZooKeeper, that has TLS"
+    " on this port (set storm.zookeeper.ssl.enable), or that is not ready to serve"
+)
+
+#: kazoo's message for a connection that the server ended.
+_KAZOOS_HUNG_UP: Final = "socket connection broken"
 
 
 class SentRequest(AsyncResult):  # type: ignore[misc]
@@ -240,18 +251,6 @@ class KazooHandler(SequentialThreadingHandler):  # type: ignore[misc]
             [one for one in writing if one in ready],
             [],
         )
-
-
-log = logging.getLogger(__name__)
-
-#: Reason if a server ends a connection without TLS before its first answer.
-_WITHOUT_TLS: Final = (
-    "the server hung up when it was first spoken to, as one does that is no ZooKeeper, that has TLS"
-    " on this port (set storm.zookeeper.ssl.enable), or that is not ready to serve"
-)
-
-#: kazoo's message for a connection that the server ended.
-_KAZOOS_HUNG_UP: Final = "socket connection broken"
 
 
 class Failure(NamedTuple):

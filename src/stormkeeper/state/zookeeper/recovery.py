@@ -33,9 +33,20 @@ from stormkeeper.state.zookeeper.ensemble_connection import EnsembleConnection
 from stormkeeper.state.zookeeper.requests import Request, Watcher
 from stormkeeper.state.zookeeper.tree import Tree
 
+log = logging.getLogger(__name__)
+
 #: First and longest pause after failures, in seconds.
 FIRST_PAUSE_SECS: Final = 1.0
 LONGEST_PAUSE_SECS: Final = 10.0
+
+#: Seconds between two looks whether a lost connection must be restarted.
+LOOK_SECS: Final = 1.0
+
+#: Event for the watcher of a node that became forbidden.
+_DENIED: Final = {
+    WatchKind.NODE: EventType.NODE_DATA_CHANGED,
+    WatchKind.CHILDREN: EventType.NODE_CHILDREN_CHANGED,
+}
 
 #: Paths in a log line.
 _NAMED: Final = 3
@@ -175,18 +186,6 @@ class Registrations:
 def _named(paths: list[str]) -> str:
     more = len(paths) - _NAMED
     return ", ".join(paths[:_NAMED]) + (f" and {more} more" if more > 0 else "")
-
-
-log = logging.getLogger(__name__)
-
-#: Seconds between two looks whether a lost connection must be restarted.
-LOOK_SECS: Final = 1.0
-
-#: Event for the watcher of a node that became forbidden.
-_DENIED: Final = {
-    WatchKind.NODE: EventType.NODE_DATA_CHANGED,
-    WatchKind.CHILDREN: EventType.NODE_CHILDREN_CHANGED,
-}
 
 
 class Recovery:

@@ -55,39 +55,39 @@ class Request(NamedTuple):
 
 
 def get(path: str, watcher: Watcher | None = None) -> Request:
-    """Get a node's value and stat; leaves no watch on an absent node."""
+    """Return a request that gets a node's value and stat; leaves no watch on an absent node."""
     return Request("read", path, lambda client: client.get_async(path, watcher))
 
 
 def exists(path: str, watcher: Watcher | None = None) -> Request:
-    """Get a node's stat, None for an absent node; leaves a watch either way."""
+    """Return a request that gets a node's stat, None if absent; leaves a watch either way."""
     return Request("look at", path, lambda client: client.exists_async(path, watcher))
 
 
 def children(path: str) -> Request:
-    """Get the names of a node's children."""
+    """Return a request that gets the names of a node's children."""
     return Request("list", path, lambda client: client.get_children_async(path))
 
 
 def children_and_stat(path: str, watcher: Watcher | None = None) -> Request:
-    """Get the names of a node's children, and the stat; no watch on an absent node."""
+    """Return a request that gets children's names and the stat; no watch on an absent node."""
     return Request(
         "list", path, lambda client: client.get_children_async(path, watcher, include_data=True)
     )
 
 
 def set_data(path: str, data: bytes) -> Request:
-    """Set a node's value, whatever the version."""
+    """Return a request that sets a node's value, whatever the version."""
     return Request("write", path, lambda client: client.set_async(path, data), len(data))
 
 
 def delete(path: str) -> Request:
-    """Delete a node, whatever the version."""
+    """Return a request that deletes a node, whatever the version."""
     return Request("delete", path, lambda client: client.delete_async(path))
 
 
 def sync(path: str) -> Request:
-    """Make the server catch up with the ensemble's leader.
+    """Return a request that makes the server catch up with the ensemble's leader.
 
     kazoo queues its own call for this, which cannot be withdrawn, so it counts as sent. A late sync
     changes nothing.
@@ -102,7 +102,7 @@ def sync(path: str) -> Request:
 
 
 def transaction(operations: Sequence[Operation], acl: AccessLists) -> Request:
-    """Apply operations, all or none; `results` reads the answer."""
+    """Return a request that applies operations, all or none; `results` reads the answer."""
 
     def send(client: Any) -> SentRequest:
         transaction = client.transaction()
@@ -133,10 +133,10 @@ def _in_bytes(operation: Operation, acl: AccessLists) -> Any:
 
 
 def create(operation: Create, acl: AccessLists) -> Request:
-    """Make one node; `results` reads the answer.
+    """Return a request that makes one node; `results` reads the answer.
 
-    It is a transaction of one operation: kazoo's ``create_async`` answers by way of its own call,
-    which cannot be withdrawn.
+    The request is a transaction of one operation: kazoo's ``create_async`` answers by way of its
+    own call, which cannot be withdrawn.
     """
     request = transaction([operation], acl)
     return request._replace(what="create", size=len(operation.data))
