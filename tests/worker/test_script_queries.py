@@ -3,7 +3,7 @@ import functools
 import pytest
 
 from stormkeeper.worker.batch_readings import BatchRows
-from stormkeeper.worker.executor_counts import ALL_TIME, ScriptQueries, WorkerStatistics
+from stormkeeper.worker.executor_counts import ALL_TIME, ScriptCounts, WorkerStatistics
 from stormkeeper.worker.running_queries import QueryRun
 from stormkeeper.worker.sinks import ScriptCheckpoints, Sink, checkpoint_name
 
@@ -34,12 +34,12 @@ RUNS = (
 
 
 def test_each_query_is_a_component(statistics):
-    count(ScriptQueries(statistics, clock=lambda: 0.0), *RUNS)
+    count(ScriptCounts(statistics, clock=lambda: 0.0), *RUNS)
     assert emitted(statistics) == {("named", "named", 1): 3, ("query-2", "query-2", 2): 9}
 
 
 def test_in_a_cluster_the_script_is_one_component_and_one_query(statistics):
-    queries = ScriptQueries(statistics, "daily", lambda: 0.0)
+    queries = ScriptCounts(statistics, "daily", lambda: 0.0)
     assert not queries.any
     count(queries, *RUNS)
     assert queries.any
@@ -47,7 +47,7 @@ def test_in_a_cluster_the_script_is_one_component_and_one_query(statistics):
 
 
 def test_which_query_failed_is_said_by_its_own_name(statistics, caplog):
-    queries = ScriptQueries(statistics, "daily")
+    queries = ScriptCounts(statistics, "daily")
     for name, said in (("named", "the query named has"), (None, "the query daily has")):
         queries.ended(QueryRun("r", "q", name, error="ValueError: no"))
         assert f"{said} ended with an error: ValueError: no" in caplog.text

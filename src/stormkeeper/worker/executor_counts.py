@@ -119,6 +119,7 @@ class Figures:
     executed: Mapping[str, Mapping[str, int]]
     #: Mean duration of the micro-batches, weighted by their emitted rows; None without rows.
     complete_ms: Mapping[str, float | None]
+    #: Micro-batches that were counted in part.
     partial: Mapping[str, int]
 
 
@@ -261,7 +262,7 @@ class TopologyCounts:
         """Do nothing: the topology's run handles ends."""
 
 
-class ScriptQueries:
+class ScriptCounts:
     """Counts the queries of a plain script, each as a component with a single task.
 
     A component has the query's name, or else ``query-N`` in the order of first starts. In a cluster

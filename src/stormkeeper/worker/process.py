@@ -41,7 +41,7 @@ from stormkeeper.worker.checkpoint_claims import Checkpoint, JobClaims
 from stormkeeper.worker.cluster_link import WorkerReports
 from stormkeeper.worker.driver_log import LogLevels, LogRotation
 from stormkeeper.worker.executor_counts import (
-    ScriptQueries,
+    ScriptCounts,
     TopologyCounts,
     WorkerStatistics,
     count_written_frames,
@@ -131,8 +131,8 @@ class TopologyWorker:
             write_code=lambda code: write_exit_code(job.alive, code),
         )
         self._statistics = WorkerStatistics()
-        self._script_queries = ScriptQueries(self._statistics, job.script_id)
-        self._events = QueryEvents(self._script_queries)
+        self._script_counts = ScriptCounts(self._statistics, job.script_id)
+        self._events = QueryEvents(self._script_counts)
         self._session = WorkerSession(
             self._run_conf,
             job.storm_id,
@@ -324,7 +324,7 @@ class TopologyWorker:
                     self._check_is_script()
                     self._stay()
                     return
-            if self._script_queries.any:
+            if self._script_counts.any:
                 raise TopologyError(f"{self._job.script}: {faults.starts_beside(topology.name)}")
             self._run_topology(topology)
 
@@ -434,11 +434,11 @@ class TopologyWorker:
         return None
 
     def _stay(self) -> None:
-        if not self._script_queries.any:
+        if not self._script_counts.any:
             raise WorkerError(faults.starts_nothing(self._job.script))
         for run in self._live.wait():
             if run.error is not None:
-                name = run.name or self._script_queries.component(run)
+                name = run.name or self._script_counts.component(run)
                 raise WorkerError(f"the query {name!r} failed:\n{readable_text(run.error)}")
 
     # --- ends ----------------------------------------------------------------------------------

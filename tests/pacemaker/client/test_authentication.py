@@ -361,8 +361,8 @@ class AnyCourse(RuleBasedStateMachine):
         self.world.wait(seconds)
 
     @rule()
-    def it_rests(self):
-        self.world.protocol.rest()
+    def it_closes_an_idle_connection(self):
+        self.world.protocol.close_idle()
         self.world.carried_out()
 
     @invariant()

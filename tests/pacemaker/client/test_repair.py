@@ -45,9 +45,9 @@ def test_what_was_missed_goes_ahead_of_what_is_asked_next(repair_of):
     repair, (client,) = repair_of(java)
     repair.remember(client.address, "/w")
     repair.remember(client.address, "/v")
-    repair.make_good(client)
+    repair.send_missed_deletes(client)
     assert client.children("/") == ["kept"]
-    repair.make_good(client)
+    repair.send_missed_deletes(client)
     client.exists("/v")
     assert java.asked.count(DELETE) == 2
 
@@ -88,7 +88,7 @@ def test_it_goes_on_until_the_server_answers(repair_of):
 def test_a_refusal_ends_it(repair_of, caplog):
     repair, (client,) = repair_of(refusing)
     repair.remember(client.address, "/w")
-    repair.make_good(client)
+    repair.send_missed_deletes(client)
     until(lambda: "the missed delete of /w failed" in caplog.text)
     until(lambda: not is_running())
 
@@ -99,7 +99,7 @@ def test_a_pulse_on_its_way_ends_the_delete(repair_of):
     repair.remember(client.address, "/w")
     repair.pulse_sent(client.address, "/w/new")
     client.send_pulse("/w/new", b"")
-    repair.make_good(client)
+    repair.send_missed_deletes(client)
     assert client.exists("/w/new")
 
 
@@ -116,7 +116,7 @@ def test_a_closed_client_is_no_defect(repair_of):
     repair, (client,) = repair_of(JavaPacemaker())
     repair.remember(client.address, "/w")
     client.close()
-    repair.make_good(client)
+    repair.send_missed_deletes(client)
 
 
 def test_a_defect_with_one_server_ends_nothing(repair_of, monkeypatch, caplog):

@@ -39,7 +39,7 @@ def test_a_defect_costs_the_connection_and_not_the_client(client, monkeypatch, c
     assert client.get_pulse("/w") == b"pulse"
     thread = client._thread._thread
     if step == "_dial":
-        client._thread.rest()
+        client._thread.close_idle()
     monkeypatch.setattr(SocketThread, step, fail)
     # The answer to the first may come before the thread comes to it.
     for _ in range(2):

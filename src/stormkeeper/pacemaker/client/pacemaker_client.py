@@ -181,9 +181,9 @@ class PacemakerClient:
     def __repr__(self) -> str:
         return f"<PacemakerClient of {self._address}>"
 
-    def rest(self) -> None:
+    def close_idle(self) -> None:
         """Close an idle connection; the next request connects again."""
-        self._thread.rest()
+        self._thread.close_idle()
 
     def close(self) -> None:
         """Close connection and thread; open calls raise `PacemakerClosedError`. Idempotent."""

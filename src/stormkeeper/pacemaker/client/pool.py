@@ -324,7 +324,7 @@ class PacemakerPool:
 
         def begin(client: PacemakerClient) -> Question[T]:
             # For each try, as deletes sent ahead of a failed try have failed too.
-            self._repair.make_good(client)
+            self._repair.send_missed_deletes(client)
             return question_for(client)
 
         for _ in range(1 if hurried else 1 + self._retries):

@@ -163,7 +163,7 @@ class DeleteRepair:
         """Cancel the deletes that would delete a pulse about to be sent."""
         self._missed.pulse_sent(address, path)
 
-    def make_good(self, client: PacemakerClient) -> None:
+    def send_missed_deletes(self, client: PacemakerClient) -> None:
         """Send the missed deletes of a server, without waiting for answers."""
         left = deque(self._missed.take(client.address))
         try:
@@ -213,7 +213,7 @@ class DeleteRepair:
                 try:
                     client = self._clients[address]
                     if client.retry_in() == 0.0:
-                        self.make_good(client)
+                        self.send_missed_deletes(client)
                 except Exception:
                     # The thread must go on, for servers without other requests.
                     self.defects += 1
@@ -357,7 +357,7 @@ class PulseWriter:
             if client.retry_in() >= left:
                 break
             tries[address] += 1
-            self._repair.make_good(client)
+            self._repair.send_missed_deletes(client)
             self._repair.pulse_sent(address, path)
             try:
                 future = client.submit(
@@ -386,9 +386,10 @@ class PulseWriter:
         )
 
     def _choose(self, refused: Mapping[Address, object], tries: Counter[Address]) -> Address | None:
-        """Choose the server with the shortest back-off, then with the fewest tries of this pulse.
+        """Choose the server of the next try; None if all have refused.
 
-        The fewest tries, as each try of a server that hangs is long. Then the order decides.
+        Choose by the shortest back-off, then the fewest tries of this pulse (a try of a hanging
+        server is long), then the order.
         """
         with self._lock:
             order = self._placement.order()
@@ -414,7 +415,7 @@ class PulseWriter:
             home = self._placement.pop_due_check(now)
             left, self._left = self._left, None
         if left is not None:
-            self._clients[left].rest()
+            self._clients[left].close_idle()
         if home is None or self._clients[home].retry_in():
             return
         try:

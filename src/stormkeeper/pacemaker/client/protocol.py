@@ -241,7 +241,7 @@ class ClientProtocol:
             min((call.deadline for call in self._open), default=NEVER),
         )
 
-    def rest(self) -> None:
+    def close_idle(self) -> None:
         """Close an idle connection; the next call connects again."""
         if self._state is LinkState.UP and not self._in_flight and not self._open:
             self.effects.append(Drop("the connection is not needed at present"))

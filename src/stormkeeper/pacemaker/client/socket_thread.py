@@ -150,11 +150,11 @@ class SocketThread:
         """Whether the caller is the client's thread."""
         return threading.current_thread() is self._thread
 
-    def rest(self) -> None:
+    def close_idle(self) -> None:
         """Close an idle connection."""
         if os.getpid() == self._pid:
             with self._lock:
-                self._protocol.rest()
+                self._protocol.close_idle()
                 settled = self._perform()
             _settle(settled)
 

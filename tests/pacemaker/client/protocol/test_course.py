@@ -51,13 +51,13 @@ def test_connection_without_ids_is_replaced_without_loss():
     assert not world.protocol.suspect
 
 
-def test_rest_closes_and_next_call_connects(connected):
+def test_an_idle_connection_closes_and_the_next_call_connects(connected):
     connected.ask("/a")
-    connected.protocol.rest()
+    connected.protocol.close_idle()
     connected.carried_out()
     assert not connected.drops, "an answer is due on it"
     connected.serve()
-    connected.protocol.rest()
+    connected.protocol.close_idle()
     connected.carried_out()
     assert len(connected.drops) == 1
     call = connected.ask("/b")
