@@ -147,7 +147,9 @@ def test_every_option_key_and_column_is_described():
         described = re.split(r"```|\n\*\*", described)[0]
         columns = re.findall(r"^\| `(\w+)` \| (\w+) \|", described, re.MULTILINE)
         fields = from_arrow_schema(schema).fields
-        assert columns == [(field.name, field.dataType.simpleString()) for field in fields]
+        wanted = [(field.name, field.dataType.simpleString()) for field in fields]
+        said = "describe it in docs/pipeline-tables.md, in the schema's order"
+        assert columns == wanted, f"{table}: {said}"
     described = paragraph("| column | type | meaning |\n|---|---|---|\n| `kind` |")
     for name in rows.SCHEMA.names:
         assert f"\n| `{name}` |" in described, name

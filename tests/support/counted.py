@@ -1,4 +1,4 @@
-"""Small tables of what components counted, written as the pipeline's statistics query does."""
+"""Small statistics tables, with the columns that `storm stats` reads."""
 
 import time
 

@@ -25,8 +25,7 @@ _ROLLUPS: Final = (
     ("rollup_60m", timedelta.max),
 )
 
-#: How far before the newest of all readings a topology's newest is first looked for: usually in the
-#: last one, unless it was silent lately.
+#: How far back from the newest reading of any topology to look first for a topology's own.
 _BACK: Final = (timedelta(0), timedelta(minutes=10))
 
 #: Time of submission, from the id.

@@ -255,7 +255,8 @@ _OTHERS: Final = {
     "executed_cv": f"sqrt(greatest({_SPREAD}, 0)) / nullif(sum(executed), 0)",
 }
 
-#: Columns of tables whose executors can be summed up.
+#: A table with another column is not merged by component: add new columns here. Without a
+#: rule above, a column gets its largest value.
 _SUMMED_UP: Final = {
     *(*_KEYS, *_SUMS, *_WEIGHTS, *_OTHERS),
     *("component", "capacity", "interval_secs", "restarts", "readings", "skipped"),

@@ -85,8 +85,7 @@ def aggregated(
     """Aggregate rows by their groups, into a column by name.
 
     `counts` are summed up exactly, with null as 0, beyond 64 bits if need be (see `to_int64`);
-    `others`
-    have ``sum``, ``max``, ``min`` or ``any``, null for a group without values.
+    `others` have ``sum``, ``max``, ``min`` or ``any``, null for a group without values.
     """
     found = {name: _counted(rows[name], groups) for name in counts}
     for name, function in (others or {}).items():

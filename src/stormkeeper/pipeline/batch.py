@@ -32,8 +32,8 @@ from stormkeeper.pipeline.rows import TYPED
 #: would take each row apart, twice.
 PACKED: Final = pa.schema([("part", pa.int32()), ("rows", pa.binary())])
 
-#: `PACKED` rows in order of parts, or spill files with rows. Each of a part's ``reads`` ends with a
-#: row without either.
+#: `PACKED` rows in order of parts, or spill files with rows. Each read of a part ends with a row
+#: that has only ``part`` and ``reads``, the part's number of reads.
 PACKED_PARTS: Final = pa.schema([*PACKED, ("file", pa.string()), ("reads", pa.int32())])
 
 #: The part of rows about servers, which each part needs.
@@ -63,7 +63,7 @@ _WITHOUT_LARGE: Final = pa.ipc.IpcReadOptions(
 Chunks = Callable[[], Iterator[pa.Table]]
 
 #: Adds the component names that decoded pulses lack.
-Named = Callable[[pa.Table], pa.Table]
+AddNames = Callable[[pa.Table], pa.Table]
 
 #: Only glibc has it, and needs it.
 _TRIM: Final = getattr(ctypes.CDLL(None), "malloc_trim", None)
@@ -189,7 +189,7 @@ class Batch:
         light = [pa.ipc.open_stream(value, options=_WITHOUT_LARGE).read_all() for value in values]
         return cls(pa.concat_tables(light or [TYPED.empty_table().drop_columns([_LARGE])]), chunks)
 
-    def pulses(self, wanted: Any, named: Named = lambda pulses: pulses) -> Pulses:
+    def pulses(self, wanted: Any, named: AddNames = lambda pulses: pulses) -> Pulses:
         """Return the wanted rows (a mask) with all columns, named by `named`."""
         return Pulses(self._chunks, wanted, named)
 
@@ -197,7 +197,7 @@ class Batch:
 class Pulses:
     """Rows of pulses, unpacked some at a time in each iteration."""
 
-    def __init__(self, chunks: Chunks, wanted: Any, named: Named) -> None:
+    def __init__(self, chunks: Chunks, wanted: Any, named: AddNames) -> None:
         self._chunks = chunks
         self._wanted = wanted
         self._named = named

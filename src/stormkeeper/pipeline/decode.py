@@ -41,7 +41,8 @@ def statistics(df: DataFrame) -> DataFrame:
 
     ``window`` is 600, 10800, 86400 (seconds) or ``:all-time``, a string. ``source`` is the
     component from which the stream came in, or null for a stream that the executor emitted on.
-    ``partial`` is whether the executor had more rows in that window than were counted.
+    ``partial`` is whether the executor had more rows in that window than were counted. For the
+    columns of the table use `pipeline.statistics.executor_stats`.
     """
     worker = ["storm_id", "node", "port", "server", "received_at", "time_secs"]
     executor = ["task_start", "task_end", "component", "kind"]

@@ -2,8 +2,9 @@
 
 To add a column, give its name and type in `_REPORT` (any column of `rows.TYPED`: one value per
 heartbeat), `_EXECUTOR` (a field of `decoding.layout.EXECUTOR`) or `decoding.layout.COUNTER` (per
-stream; both decoding engines fill these). `split_pulses` computes a column that heartbeats lack, as
-it does ``topology``, and `executor_rows` repeats each value in its rows.
+stream; both decoding engines fill these). `executor_rows` repeats each value in its rows.
+`split_pulses` computes a column that heartbeats lack, as it does ``topology``: name such a column
+in `_COMPUTED`, which leaves it out of `READ`. Describe each column in docs/pipeline-tables.md.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ ALL_TIME: Final = ":all-time"
 
 WINDOWS: Final = (CAPACITY_WINDOW, "10800", "86400", ALL_TIME)
 
-#: Columns of the heartbeat, and of the executor.
+#: Columns of the heartbeat.
 _REPORT: Final = {
     **dict.fromkeys(("read_at", "received_at"), rows.TIMESTAMP),
     **dict.fromkeys(("storm_id", "topology", "node"), pa.string()),
@@ -35,6 +36,11 @@ _REPORT: Final = {
     **dict.fromkeys(("revision", "time_secs"), pa.int64()),
     "uptime_secs": pa.int32(),
 }
+
+#: Columns of `_REPORT` that heartbeats lack.
+_COMPUTED: Final = ("topology",)
+
+#: Columns of the executor.
 _EXECUTOR: Final = {
     **dict.fromkeys(("task_start", "task_end"), pa.int32()),
     **dict.fromkeys(("component", "kind"), pa.string()),
@@ -46,18 +52,17 @@ EXECUTOR_STATS: Final = pa.schema(
     [*_REPORT.items(), *_EXECUTOR.items(), *((field.name, plain(field.type)) for field in COUNTER)]
 )
 
-#: The columns of a pulse that are read.
-READ: Final = (*(name for name in _REPORT if name != "topology"), "executors")
+#: The columns that a pulse must have: `_REPORT` without computed ones, and ``executors``.
+READ: Final = (*(name for name in _REPORT if name not in _COMPUTED), "executors")
 
-#: About the memory of one piece's rows, in bytes, unless one pulse needs more. An Arrow column of
-#: texts is limited to 2 GiB.
+#: Target memory of a piece's rows, in bytes; a single pulse may need more. An Arrow column of texts
+#: is limited to 2 GiB.
 _PIECE_BYTES: Final = 16 << 20
 
 #: A row's memory without the component's name, which a heartbeat may make long.
 _ROW_BYTES: Final = 256
 
-
-#: Kinds of components, by their numbers.
+#: Kinds by their numbers in tallies. `layout._KINDS` has another order.
 KINDS: Final = pa.array(["spout", "bolt"])
 
 
@@ -110,8 +115,8 @@ class SplitPulses(NamedTuple):
     """Decoded pulses as three tables without repetition; texts are dictionaries.
 
     ``executors`` have the number of their ``worker``, ``counters`` that of their ``executor``, and
-    ``place``: this number times `WINDOWS`, plus the window's; null for a window that is not
-    Storm's.
+    ``place``: the executor's number times the number of windows, plus the window's number; null for
+    a window that is not Storm's.
     """
 
     workers: pa.Table

@@ -28,8 +28,9 @@ from stormkeeper.pipeline.source import Options
 
 log = logging.getLogger(__name__)
 
-#: Reads a part of a table, by name; of a log only rows since a time; only a schema's columns.
-Before = Callable[..., pa.Table | None]
+#: Reads this part of a table, by name. `since` skips a log's older files, and reads the other files
+#: whole; `schema` chooses columns.
+ReadPrevious = Callable[..., pa.Table | None]
 
 #: Workers in a part, about, unless ``pipeline.statistics.parts`` is set.
 WORKERS_OF_PART: Final = 8192
@@ -55,7 +56,7 @@ _HEARD: Final = {
 _BY_OUR_CLOCK: Final = frozenset({tables.WORKER_LIVENESS, tables.WORKER_REPORTS})
 
 #: Brings a table of the batch before, by name, to the present clock.
-OnTime = Callable[[str, pa.Table | None], pa.Table | None]
+ToPresentClock = Callable[[str, pa.Table | None], pa.Table | None]
 
 
 def choose_parts(conf: Conf, options: Options, store: TableStore) -> Conf:
@@ -97,7 +98,7 @@ class GrowthWarning:
             )
 
 
-def read_previous(store: TableStore, part: Part, on_time: OnTime) -> Before:
+def read_previous(store: TableStore, part: Part, on_time: ToPresentClock) -> ReadPrevious:
     """Return the reader of a part of a query's tables, with times on the present clock."""
 
     def read(
@@ -150,7 +151,7 @@ class Clock:
         self._steady = steady
         self._ahead: float | None = None
 
-    def look(self) -> OnTime:
+    def look(self) -> ToPresentClock:
         """Return the function that brings the tables of the batch before to the present clock.
 
         No pulse was heard later than now, even if the clock was set back before the start.

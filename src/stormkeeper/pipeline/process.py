@@ -139,7 +139,7 @@ def _prepared(
         _metrics_served(conf, status),  # first, as the port may be taken
         _places(conf) as places,
         _analyses(conf, status) as runner,
-        run_nimbus_poller(conf, status) as names,
+        run_nimbus_poller(conf, status) as poller,
     ):
         timeouts = TopologyTimeouts(conf)
 
@@ -148,7 +148,7 @@ def _prepared(
         ) -> Iterator[StreamingQuery]:
             return queries.start(
                 *(session, conf, servers, places, status),
-                named=names.named,
+                named=poller.named,
                 timeouts=timeouts,
                 stopped=stopped,
                 names=wanted,

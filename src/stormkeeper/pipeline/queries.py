@@ -33,7 +33,7 @@ from stormkeeper.pipeline import (
     tables,
     worker_liveness,
 )
-from stormkeeper.pipeline.batch import Named, pack
+from stormkeeper.pipeline.batch import AddNames, pack
 from stormkeeper.pipeline.rollups import OPEN, ROLLUP
 from stormkeeper.pipeline.source import Options
 from stormkeeper.pipeline.status import SERVERS, StatusTracker
@@ -158,7 +158,7 @@ def start(
     stores: Stores,
     status: StatusTracker | None = None,
     *,
-    named: Named = lambda pulses: pulses,
+    named: AddNames = lambda pulses: pulses,
     timeouts: ReadTimeouts = dict,
     stopped: Callable[[], bool] = lambda: False,
     names: Collection[str] = NAMES,
@@ -176,8 +176,8 @@ def start(
             options["aside"] = _emptied(place / ".aside")
         rows = read_stream(session, conf, servers, name, options)
         make = partial(table_updater, on_published=partial(status.record_batch, name), named=named)
-        keep = make(conf, servers, name, stores, timeouts=timeouts)
-        writer = write_stream(rows, conf, name, keep).queryName(name)
+        update = make(conf, servers, name, stores, timeouts=timeouts)
+        writer = write_stream(rows, conf, name, update).queryName(name)
         return writer.option("checkpointLocation", f"file://{checkpoint.absolute()}").start()
 
     for name in names:
@@ -252,7 +252,7 @@ def table_updater(
     stores: Stores,
     *,
     on_published: OnPublished = lambda _: None,
-    named: Named = lambda pulses: pulses,
+    named: AddNames = lambda pulses: pulses,
     timeouts: ReadTimeouts = dict,
 ) -> TableUpdater:
     """Return the updater of a query's tables; `on_published` is called after each batch."""

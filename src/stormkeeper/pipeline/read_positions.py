@@ -1,15 +1,15 @@
 """Positions up to which a stream has read: the ``pacemaker`` source's offsets, and spill positions.
 
 An offset is a JSON object, ``{"host:port": [instance, revision]}``: the end of a planned batch.
-Executors read it later, and a server that fails then fails no query. So a batch repeats the changes
-of the batch before, from the entry ``"before host:port"``.
+Spark's executors read the changes later, and a server that fails then fails no query. So a batch
+repeats the changes of the batch before, from the entry ``"before host:port"``.
 
 ``"tick": ["reader", n]`` grows at every trigger, so that a batch also runs without changes: silence
 must be noticed. A Java Pacemaker has the instance ``""`` and the tick as its revision, and is read
 as a whole.
 
-With driver and executors on one machine, files in the spill folder, which belongs to one run of one
-query, say how far each part was read: the next batch begins there.
+With the driver and Spark's executors on one machine, files in the spill folder, which belongs to
+one run of one query, say how far each part was read: the next batch begins there.
 """
 
 from __future__ import annotations

@@ -244,7 +244,10 @@ def _where(wanted: Any, values: Any) -> Any:
 
 
 class _Marks(NamedTuple):
-    """Minutes are closed up to `closed`; of workers started by `since`, the past may be unknown."""
+    """Minutes before `closed` are closed.
+
+    Earlier counts of a worker that started by `since` may be unknown.
+    """
 
     closed: datetime
     since: datetime

@@ -114,7 +114,8 @@ TOPOLOGY_STATS: Final = pa.schema(
 def tally_rows(executors: pa.Table) -> pa.Table:
     """Sum up each executor's streams, in each of Storm's windows; kinds become numbers.
 
-    `executors` are rows of ``executor_stats``, one report per executor, or concatenated results.
+    `executors` are rows of ``executor_stats``, one report per executor, or concatenated results of
+    this function.
     """
     keys = [*_WORKER, "component", "task_start", "task_end", "window"]
     keys += ["kind", "read_at", "uptime_secs"]
@@ -203,9 +204,8 @@ def worker_stats(executors: pa.Table) -> pa.Table:
     """Sum up executors' counts by worker, component and window, into rows of `ENCODED`.
 
     `executors` come from `tally_pulses` or `tally_rows`. ``…_ms`` are average times count;
-    ``…_page_ms`` too,
-    cut to whole milliseconds for each executor. ``capacity`` is the largest of the executors', in
-    the rows of ten minutes, else null.
+    ``…_page_ms`` too, cut to whole milliseconds for each executor. ``capacity`` is the largest of
+    the executors', in the rows of ten minutes, else null.
     """
     found = sum_workers(executors)
     columns = {name: found[name] for name in found.column_names}
@@ -224,8 +224,7 @@ def component_stats(workers: pa.Table) -> pa.Table:
     - ``emitted``, ``transferred`` are without Storm's own streams (``__…``), ``…_all`` with them.
       Counts are 0 where not reported, and limited to 64 bits.
     - ``…_ms_avg`` is exact, as on a component's page; ``…_ms_page`` as on the topology's page,
-    where
-      Storm cuts each executor's time to whole milliseconds. Null where the count is 0.
+      where Storm cuts each executor's time to whole milliseconds. Null where the count is 0.
     - ``capacity`` of a bolt is the largest of its executors', of the last ten minutes; null for a
       spout.
     - ``partial``: an executor had more rows in that window than were counted.

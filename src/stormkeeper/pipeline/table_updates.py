@@ -26,11 +26,11 @@ from stormkeeper.history.table_store import Made, Rows, TableStore
 from stormkeeper.paths import WorkerId
 from stormkeeper.pipeline import partitions, rollups, tables, worker_liveness
 from stormkeeper.pipeline.aggregation import groups_by
-from stormkeeper.pipeline.batch import Batch, Named, Pulses, read_parts, release_memory
+from stormkeeper.pipeline.batch import AddNames, Batch, Pulses, read_parts, release_memory
 from stormkeeper.pipeline.executor_counters import OWNERSHIP, READINGS, counters, superseded_workers
 from stormkeeper.pipeline.executor_stats import SplitPulses, cut_pulses, executor_rows, split_pulses
 from stormkeeper.pipeline.liveness_columns import worker_keys
-from stormkeeper.pipeline.partitions import Before, Clock
+from stormkeeper.pipeline.partitions import Clock, ReadPrevious
 from stormkeeper.pipeline.status import next_servers
 from stormkeeper.pipeline.summaries import (
     ENCODED,
@@ -42,9 +42,9 @@ from stormkeeper.pipeline.summaries import (
 from stormkeeper.pipeline.worker_events import FLAP_SECS, next_events
 from stormkeeper.pipeline.worker_reports import KNOWN_SECS, next_rejected, next_reports
 
-#: Computes a query's next tables (of logs the new rows) from the tables before, a batch, and the
-#: earliest and latest time at which the batch was read, in seconds since the epoch.
-ComputeTables = Callable[[Before, Batch, tuple[float, float]], Made]
+#: Computes a query's next tables (of a log, the new rows only) from the previous tables, the batch,
+#: and the earliest and latest time at which the batch was read, in seconds since the epoch.
+ComputeTables = Callable[[ReadPrevious, Batch, tuple[float, float]], Made]
 
 #: Called when a batch was published, with the tables `_REPORTED` of the batch.
 OnPublished = Callable[[Mapping[str, Rows]], None]
@@ -91,14 +91,14 @@ class TableUpdater:
                 before = partitions.read_previous(self._tables, part, on_time)
                 yield self._computed(before, next(read), began, reported)
                 release_memory()
-            next(read, None)  # lets Spark say that this was all
+            next(read, None)  # exhausts the iterator, which ends its threads here and in Spark
 
         with uncollected():
             self._tables.publish_in_parts(origin, computed())
         self._on_published(reported)
 
     def _computed(
-        self, before: Before, batch: Batch, began: float, reported: dict[str, Rows]
+        self, before: ReadPrevious, batch: Batch, began: float, reported: dict[str, Rows]
     ) -> Made:
         for name, rows in self._compute(before, batch, (began, time.time())):
             if name in _REPORTED:
@@ -120,7 +120,7 @@ def liveness_tables(
 ) -> ComputeTables:
     """Return the function that computes the liveness query's tables, from rows without values."""
 
-    def compute(before: Before, batch: Batch, between: tuple[float, float]) -> Made:
+    def compute(before: ReadPrevious, batch: Batch, between: tuple[float, float]) -> Made:
         previous = before(tables.WORKER_LIVENESS)
         now_known = replace(limits, timeouts=timeouts())
         liveness = worker_liveness.next_liveness(
@@ -138,12 +138,12 @@ def liveness_tables(
 
 
 def statistics_tables(
-    limits: LivenessLimits, period_secs: float, named: Named = lambda pulses: pulses
+    limits: LivenessLimits, period_secs: float, named: AddNames = lambda pulses: pulses
 ) -> ComputeTables:
     """Return the function that computes the statistics query's tables, from decoded rows."""
     growth = partitions.GrowthWarning()
 
-    def compute(before: Before, batch: Batch, between: tuple[float, float]) -> Made:
+    def compute(before: ReadPrevious, batch: Batch, between: tuple[float, float]) -> Made:
         reports, newest = next_reports(
             before(tables.WORKER_REPORTS), batch.rows, limits, period_secs, between
         )
@@ -202,8 +202,8 @@ class StatisticsUpdate:
     ) -> dict[str, Rows]:
         """Return ``worker_stats``, and the new rows of ``component_stats`` and ``topology_stats``.
 
-        `previous` reads ``worker_stats``, `executors` are the readings so far, `reports` the next
-        worker reports. A worker whose new pulse is unreadable keeps its sums.
+        `previous` reads ``worker_stats``, `executors` are the newest readings before this batch,
+        `reports` the next worker reports. A worker whose new pulse is unreadable keeps its sums.
         """
         read = pa.concat_tables(self._workers)
         kept, sums = _kept(previous, read, reports), self._sums

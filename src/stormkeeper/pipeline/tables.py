@@ -2,8 +2,8 @@
 
 A checkpoint says what was read, the tables hold the results. If tables were lost or restored
 without it, what was read before would never be in them: so their newest batch must match. Tables
-without a checkpoint are harmless: the Pacemakers are read from their beginning; so they are if a
-power failure truncated a file of the checkpoint, which Spark does not sync.
+without a checkpoint are harmless: the Pacemakers are read from their beginning. The same holds
+after a power failure has truncated a file of the checkpoint, which Spark does not sync.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ NAMING: Final = "names"
 COMPONENTS: Final = "components"
 TOPOLOGIES: Final = "topologies"
 
-#: All tables for readers, by folder.
+#: The readers' tables of the queries and the analyses, by folder.
 NAMES: Final = {
     LIVENESS: (WORKER_LIVENESS, WORKER_EVENTS, SERVERS),
     STATISTICS: (

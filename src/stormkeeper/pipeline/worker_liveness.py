@@ -1,7 +1,7 @@
 """The table ``worker_liveness`` as Arrow, and how a batch updates the table.
 
-It has the present, one row per worker, and is all that is remembered from batch to batch. The
-driver merges it: a join in Spark takes four times as long, for a hundred workers as for ten
+The table has one row per worker, as of now; the next batch starts from it. The driver merges the
+batch into the table: a join in Spark takes four times as long, for a hundred workers as for ten
 thousand. The liveness query reads no values; but the last pulse of a worker whose queries have all
 ended says so, and such a worker is not dead: so the newest pulse of each late worker is read, once.
 """

@@ -83,8 +83,8 @@ struct ClusterWorkerHeartbeat {
   1002: optional list<QueryActivity> queries
   // Ours: milliseconds for which the worker's JVM has not answered; absent while it answers.
   1003: optional i64 jvm_silent_ms
-  // What a worker waits for that runs and gets no further, as "no executor has come from ..."; left
-  // out where it waits for nothing.
+  // Ours: why a running worker makes no progress, such as "no executor has come from ..."; absent
+  // if it does.
   1004: optional string waiting
 }
 

@@ -94,7 +94,7 @@ def _parser() -> ScriptArgumentParser:
         action="append",
         default=[],
         metavar="ID",
-        help="run only this query of the topology, named by its sink; may be options several times",
+        help="run only this query of the topology, named by its sink; may be given several times",
     )
     parser.add_argument(
         "--claim",
@@ -103,7 +103,7 @@ def _parser() -> ScriptArgumentParser:
         type=_claim,
         metavar="ID=CLAIM",
         help="run this query with this claim, EPOCH-COUNTER-LAUNCH, and end it when a greater one"
-        " is in its checkpoint; may be options several times",
+        " is in its checkpoint; may be given several times",
     )
     parser.add_argument(
         "--root",

@@ -142,7 +142,7 @@ def next_due(due: float, period: float, now: float) -> float:
 class Beater:
     """A thread that sends a heartbeat at once and then every `period_secs`, until closed.
 
-    `connect` is called again after an error; `on_first` once, after the first accepted heartbeat.
+    `connect` is called until it succeeds; `on_first` once, after the first accepted heartbeat.
     """
 
     def __init__(

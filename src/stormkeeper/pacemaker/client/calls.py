@@ -47,8 +47,8 @@ class WrongAnswerError(RemoteProtocolError):
 class ClientCall:
     """A try of a request.
 
-    `frame` holds any message id. `deadline` and `started` (of the first try) are times of the
-    client's clock. `path`, `started` and `tries` appear in errors.
+    The message id in `frame` is replaced when the request is sent. `deadline` and `started` (of the
+    first try) are times of the client's clock. `path`, `started` and `tries` appear in errors.
     """
 
     kind: int

@@ -1,12 +1,10 @@
 # cython: auto_pickle=False, language_level=3, boundscheck=False, wraparound=False, cdivision=True
-"""The compiled engine of decoding: the twin of `plain.Builder`, which it makes columns like.
+"""The compiled engine of decoding. Makes the same columns as `plain.Builder`.
 
 The rules that hold here:
 
-- It takes a heartbeat, or leaves it alone: what is truncated or malformed, and what no writer makes
-  (a field, a window or an executor that comes twice), is the plain engine's, which has the reasons
-  and the dictionaries. So nothing is decided in two places but what a heartbeat says that is as it
-  should be. Where in doubt it leaves alone.
+- It decodes well-formed heartbeats only. Others (truncated, malformed, a field, window or executor
+  twice) it leaves to the plain engine, which decodes them or gives the reason.
 - No byte is read before it was held against the end; a count is held against what is left before
   anything is repeated. Nothing is allocated by a length that a value announces.
 - Time is linear in the bytes: what is looked up is hashed, with a key that no sender knows.

@@ -18,6 +18,7 @@ NAME_BYTES: Final = HEARTBEAT_BYTES
 NUMBER: Final = pa.int32()
 TEXT: Final = pa.dictionary(NUMBER, pa.string())
 
+#: Both engines fill these by position: three names, counts, averages, `partial` last.
 COUNTER: Final = pa.struct(
     {
         **dict.fromkeys(("window", "source", "stream"), TEXT),
@@ -38,7 +39,8 @@ EXECUTOR: Final = pa.struct(
     ]
 )
 
-#: The columns of a heartbeat; without one, all are null but `error`.
+#: The columns of a heartbeat. Without a heartbeat all others are null; `error` says why a value was
+#: not decoded.
 HEARTBEAT: Final[dict[str, pa.DataType]] = {
     "time_secs": pa.int64(),
     "uptime_secs": pa.int32(),
