@@ -65,7 +65,7 @@ def test_a_topology_with_its_credentials_errors_and_components(run, nimbus):
     storm_id = nimbus.submit("wc")
     told = run("upload-credentials", "wc", "-f", "-", given="user=bob\n")
     assert told.exit_code == 0
-    assert told.stdout.startswith("Uploaded new creds to topology: wc\nIts workers have them from")
+    assert told.stdout.startswith("Uploaded new creds to topology: wc\nIts workers read them")
     assert nimbus.storm.credentials(storm_id).creds == {"user": "bob"}
     told = run("get-errors", "wc")
     assert json.loads(told.stdout) == {"Topology Name": "wc", "Comp-Errors": {}}
