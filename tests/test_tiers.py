@@ -85,11 +85,10 @@ def test_what_nobody_asks_for_does_not_run(pytester, arguments, expected):
         ("cluster/test_cluster.py", "slow", "clusters"),
         ("cluster/test_cluster.py", "", "spark"),
         ("pipeline/test_source.py", "slow", "spark"),
-        ("pipeline/analyses/test_runner.py", "slow", "workers"),
-        ("pipeline/analyses/test_runner.py", "", "spark"),
+        ("local/test_storm_local.py", "slow", "clusters"),
         ("cli/test_main.py", "slow", None),
     ],
 )
-def test_those_of_spark_wait_in_one_line_or_in_three(file, marks, expected):
+def test_spark_tests_wait_in_one_line_or_in_two(file, marks, expected):
     config = SimpleNamespace(rootpath=HERE.parent, option=SimpleNamespace(markexpr=marks))
     assert line_of(config, HERE / file) == expected

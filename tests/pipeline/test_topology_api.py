@@ -98,7 +98,7 @@ def test_query_restarts_in_its_process_but_not_without_tables(spark, pacemaker, 
     query = start()
     try:
         until(lambda: not query.isActive)
-        assert "has to be a folder that they share" in str(query.exception())
+        assert "must be a folder that they share" in str(query.exception())
     finally:
         query.stop()
 

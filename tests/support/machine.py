@@ -6,8 +6,9 @@ Python worker that is not there within 10 s, and where two start theirs on two p
 other things to do, it takes longer. So that nobody waits for that, one process of the run gets all
 files with such tests, and shares one session among them.
 
-In the second tier, which is for machines that have nothing else to do, these tests are three lines,
-and each process of the run has one: their tests wait half of the time.
+In the second tier, which is for machines that have nothing else to do, these tests are two lines:
+those of whole clusters, which wait most of the time, run beside the others. With three lines, Spark
+gave up on Python workers when the machine was busy.
 """
 
 import fcntl
@@ -24,11 +25,8 @@ from support import tiers
 #: What a file has in it that has tests of Spark.
 _MARK = "pytest.mark." + "spark"
 
-#: The lines of the second tier beside "spark", by the folders of their tests: about as long as it.
-_LINES = {
-    "clusters": ("cluster", "faults"),
-    "workers": ("daemon", "local", "worker", "pipeline/analyses"),
-}
+#: The lines of the second tier beside "spark", by the folders of their tests.
+_LINES = {"clusters": ("cluster", "daemon", "faults", "local")}
 
 
 class Schedule(LoadFileScheduling):
