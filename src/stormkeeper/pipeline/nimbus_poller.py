@@ -200,7 +200,7 @@ class NimbusPoller:
 
     def _learn(self, storm_id: str) -> None:
         try:
-            told = self.ask(storm_id)
+            answer = self.ask(storm_id)
         except NotAliveException:
             log.debug("Nimbus does not know %s, whose workers still beat", storm_id)
         except AuthorizationException as error:
@@ -217,7 +217,7 @@ class NimbusPoller:
                 f"its answer about {storm_id} cannot be read: {error!r}"
             )
         else:
-            self._names.learn(storm_id, *told, time.time())
+            self._names.learn(storm_id, *answer, time.time())
             self._status.record_nimbus_answer(None)
             self._pause_secs = self._outage_secs[0]
         self._questions.asked(storm_id, self._is_known, time.monotonic())

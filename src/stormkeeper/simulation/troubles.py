@@ -70,8 +70,8 @@ class Troubles:
         self._simulation.at(self._begin, self._plant)
 
     def _at(self, since: float, until: float | None, kind: str, **subject: Any) -> None:
-        told = {"event": "trouble", "kind": kind, "since": since, "until": until, **subject}
-        self._simulation.at(since, lambda now: self._tell({**told, "at": now}))
+        event = {"event": "trouble", "kind": kind, "since": since, "until": until, **subject}
+        self._simulation.at(since, lambda now: self._tell({**event, "at": now}))
 
     def _seat(self) -> Seat | None:
         taken = [

@@ -464,9 +464,9 @@ class ClientSessions:
             line = f"{session.peer}: {session.refusals} requests were refused in all"
             self._log(logging.INFO, session, line, session.fields)
         if not cause:
-            told = session.left()
-            if told is not None:
-                level, cause, line = told
+            ending = session.left()
+            if ending is not None:
+                level, cause, line = ending
                 self._log(level, session, line, session.fields | {"cause": cause})
             return
         cause = session.cause or cause

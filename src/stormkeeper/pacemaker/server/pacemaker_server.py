@@ -60,8 +60,8 @@ class PacemakerEngine(NamedTuple):
         """Return the engine for TLS: the same index, with channels on asyncio."""
         if self.name == "interpreted":
             return self
-        told = "interpreted (TLS is served in plain Python)"
-        return self._replace(name=told, description=told, channels=AsyncioChannels)
+        name = "interpreted (TLS is served in plain Python)"
+        return self._replace(name=name, description=name, channels=AsyncioChannels)
 
 
 def load_engine(choice: str) -> PacemakerEngine:
