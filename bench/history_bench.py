@@ -32,7 +32,8 @@ from stormkeeper.history.manifest import DataFile, Entry, Manifest, Origin
 from stormkeeper.history.parquet import TIME
 from stormkeeper.history.table_store import TableStore
 from stormkeeper.pipeline import queries, tables
-from stormkeeper.pipeline.analyses.alerts import ALERT_ROWS, alert_tables
+from stormkeeper.pipeline.analyses.alerts import alert_tables
+from stormkeeper.pipeline.table_columns import ALERT_ROWS
 
 RESULTS = Path(__file__).resolve().parent / "results" / "history.json"
 STORM = Path(sys.executable).with_name("storm")

@@ -14,7 +14,8 @@ from stormkeeper.conf import defaults
 from stormkeeper.history.manifest import Origin
 from stormkeeper.history.table_store import TableStore
 from stormkeeper.pipeline import tables
-from stormkeeper.pipeline.analyses.alerts import ALERT_HISTORY, ALERT_ROWS, alert_tables
+from stormkeeper.pipeline.analyses.alerts import alert_tables
+from stormkeeper.pipeline.table_columns import ALERT_HISTORY, ALERT_ROWS
 from support.command import HEAVY, Running, imported_by
 from support.tables import store
 

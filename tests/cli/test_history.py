@@ -17,8 +17,7 @@ from stormkeeper.history.manifest import Origin
 from stormkeeper.history.table_store import TableStore
 from stormkeeper.pipeline import queries, tables
 from stormkeeper.pipeline.analyses import alerts
-from stormkeeper.pipeline.worker_events import WORKER_EVENTS
-from stormkeeper.pipeline.worker_liveness import WORKER_LIVENESS
+from stormkeeper.pipeline.table_columns import WORKER_EVENTS, WORKER_LIVENESS
 from support.command import AS_ANY_USER, HEAVY, imported_by, needs_any_user
 
 WC = "wc-1-1700000000"

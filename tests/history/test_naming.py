@@ -8,8 +8,8 @@ import pytest
 from stormkeeper.history import component_stats
 from stormkeeper.history.database import HistoryDatabase, named
 from stormkeeper.history.parquet import TIME, TableSpec
-from stormkeeper.pipeline.rollups import ROLLUP as ROLLUP_COLUMNS
-from stormkeeper.pipeline.summaries import COMPONENT_STATS
+from stormkeeper.pipeline.table_columns import COMPONENT_STATS
+from stormkeeper.pipeline.table_columns import ROLLUP as ROLLUP_COLUMNS
 from support.tables import at, origin, store
 
 TEXT, COUNT, NUMBER = pa.string(), pa.int64(), pa.float64()

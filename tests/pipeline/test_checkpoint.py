@@ -11,7 +11,8 @@ from stormkeeper.history.parquet import TableSpec
 from stormkeeper.history.table_store import TableStore
 from stormkeeper.pacemaker.client import PacemakerClient
 from stormkeeper.pipeline import process, queries, tables
-from stormkeeper.pipeline.status import SERVERS, StatusTracker
+from stormkeeper.pipeline.status import StatusTracker
+from stormkeeper.pipeline.table_columns import SERVERS
 from support.heartbeats import heartbeat, path
 from support.tables import present
 from support.waiting import until

@@ -1,16 +1,8 @@
 import pyarrow as pa
 
 from stormkeeper.pipeline import rows
-from stormkeeper.pipeline.components import (
-    COMPONENTS,
-    TOPOLOGIES,
-    Lookup,
-    Names,
-    Questions,
-    Tasks,
-    join_ranges,
-    unnamed,
-)
+from stormkeeper.pipeline.components import Lookup, Names, Questions, Tasks, join_ranges, unnamed
+from stormkeeper.pipeline.table_columns import COMPONENTS, TOPOLOGIES
 from support import vectors
 from support.heartbeats import bolt, change_of, decode_batch, heartbeat, page_of, path, spout
 

@@ -13,23 +13,22 @@ from stormkeeper.history.manifest import Origin
 from stormkeeper.history.table_store import TableStore
 from stormkeeper.pacemaker.client import PacemakerClient
 from stormkeeper.pipeline import process, queries, rows, tables
-from stormkeeper.pipeline.analyses.alerts import (
+from stormkeeper.pipeline.table_columns import (
     ALERT_HISTORY,
     ALERT_ROWS,
-    KILLED_TOPOLOGIES,
-    SUPERVISORS,
-)
-from stormkeeper.pipeline.executor_stats import EXECUTOR_STATS
-from stormkeeper.pipeline.rollups import ROLLUP
-from stormkeeper.pipeline.status import SERVERS
-from stormkeeper.pipeline.summaries import (
     COMPONENT_STATS,
+    EXECUTOR_STATS,
+    KILLED_TOPOLOGIES,
+    REJECTED,
+    ROLLUP,
+    SERVERS,
+    SUPERVISORS,
     TOPOLOGY_STATS,
+    WORKER_EVENTS,
+    WORKER_LIVENESS,
+    WORKER_REPORTS,
     WORKER_STATS,
 )
-from stormkeeper.pipeline.worker_events import WORKER_EVENTS
-from stormkeeper.pipeline.worker_liveness import WORKER_LIVENESS
-from stormkeeper.pipeline.worker_reports import REJECTED, WORKER_REPORTS
 from support.heartbeats import bolt, heartbeat, path, spout
 from support.waiting import until
 

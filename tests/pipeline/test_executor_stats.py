@@ -6,7 +6,8 @@ import pyarrow as pa
 import pytest
 
 from stormkeeper.pipeline import executor_stats as readings
-from stormkeeper.pipeline.executor_stats import EXECUTOR_STATS, WINDOWS, cut_pulses, executor_stats
+from stormkeeper.pipeline.executor_stats import WINDOWS, cut_pulses, executor_stats
+from stormkeeper.pipeline.table_columns import EXECUTOR_STATS
 from support.heartbeats import bolt, change_of, heartbeat, path, spout
 from support.reported_topologies import decoded, heartbeats_of, reported
 

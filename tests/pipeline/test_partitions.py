@@ -25,7 +25,7 @@ from stormkeeper.pipeline import (
     worker_liveness,
 )
 from stormkeeper.pipeline.source import Options, PacemakerStreamReader
-from stormkeeper.pipeline.worker_reports import WORKER_REPORTS
+from stormkeeper.pipeline.table_columns import WORKER_REPORTS
 from support.dataframes import dataframe
 from support.heartbeats import bolt, change_of, heartbeat, page_of, path, spout
 

@@ -3,7 +3,8 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
 from stormkeeper.heartbeats.change_pages import WITHOUT_REVISIONS
 from stormkeeper.pipeline import rows, worker_reports
-from stormkeeper.pipeline.worker_reports import REJECTED, next_rejected
+from stormkeeper.pipeline.table_columns import REJECTED
+from stormkeeper.pipeline.worker_reports import next_rejected
 from support.heartbeats import change_of, decode_batch, heartbeat, page_of, path
 
 NOW = 1_772_366_400.0

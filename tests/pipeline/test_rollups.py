@@ -11,10 +11,8 @@ import pytest
 from stormkeeper.pipeline import rows, tables
 from stormkeeper.pipeline.aggregation import COUNTED, WEIGHTS
 from stormkeeper.pipeline.executor_counters import TIMES, counters
-from stormkeeper.pipeline.executor_stats import EXECUTOR_STATS
 from stormkeeper.pipeline.rollups import (
     OPEN,
-    ROLLUP,
     ROLLUPS,
     add_sums,
     merge_buckets,
@@ -24,6 +22,7 @@ from stormkeeper.pipeline.rollups import (
 )
 from stormkeeper.pipeline.statistics import coarser
 from stormkeeper.pipeline.summaries import tally_rows
+from stormkeeper.pipeline.table_columns import EXECUTOR_STATS, ROLLUP
 
 MINUTE = 1_700_000_040.0  # a whole one
 

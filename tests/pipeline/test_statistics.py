@@ -15,6 +15,7 @@ from stormkeeper.pipeline.statistics import (
     newest,
     topology_stats,
 )
+from stormkeeper.pipeline.table_columns import COMPONENT_STATS, TOPOLOGY_STATS
 from support.heartbeats import bolt, change_of, heartbeat, path, spout
 from support.reported_topologies import decoded, heartbeats_of, reported
 from support.statistics_examples import example
@@ -39,10 +40,10 @@ def test_the_rows_are_those_of_arrow(spark):
     assert said(found, readings.EXECUTOR_STATS) == said(executors, readings.EXECUTOR_STATS)
     found = df.transform(component_stats).toArrow()
     expected = summaries.component_stats(workers)
-    assert said(found, summaries.COMPONENT_STATS) == said(expected, summaries.COMPONENT_STATS)
+    assert said(found, COMPONENT_STATS) == said(expected, COMPONENT_STATS)
     found = df.transform(topology_stats).toArrow()
     expected = summaries.topology_stats(workers)
-    assert said(found, summaries.TOPOLOGY_STATS) == said(expected, summaries.TOPOLOGY_STATS)
+    assert said(found, TOPOLOGY_STATS) == said(expected, TOPOLOGY_STATS)
 
 
 def test_only_the_newest_readable_heartbeat_counts(spark):

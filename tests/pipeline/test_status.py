@@ -8,8 +8,8 @@ from stormkeeper.heartbeats.change_pages import Position
 from stormkeeper.heartbeats.coverage import Coverage
 from stormkeeper.pipeline import decode, rows, tables
 from stormkeeper.pipeline.batch import merge_server_rows
-from stormkeeper.pipeline.status import SERVERS, ServerStatus, StatusTracker, cause, next_servers
-from stormkeeper.pipeline.worker_liveness import WORKER_LIVENESS
+from stormkeeper.pipeline.status import ServerStatus, StatusTracker, cause, next_servers
+from stormkeeper.pipeline.table_columns import SERVERS, WORKER_LIVENESS
 from support.heartbeats import change_of, page_of
 
 UP, DOWN = (

@@ -16,21 +16,23 @@ from stormkeeper.heartbeats.liveness import LivenessLimits
 from stormkeeper.pipeline import rows, tables
 from stormkeeper.pipeline.batch import Batch
 from stormkeeper.pipeline.executor_stats import (
-    EXECUTOR_STATS,
     cut_pulses,
     executor_rows,
     executor_stats,
     split_pulses,
 )
 from stormkeeper.pipeline.summaries import (
-    COMPONENT_STATS,
     ENCODED,
-    TOPOLOGY_STATS,
-    WORKER_STATS,
     component_stats,
     tally_rows,
     topology_stats,
     worker_stats,
+)
+from stormkeeper.pipeline.table_columns import (
+    COMPONENT_STATS,
+    EXECUTOR_STATS,
+    TOPOLOGY_STATS,
+    WORKER_STATS,
 )
 from stormkeeper.pipeline.table_updates import StatisticsUpdate
 from stormkeeper.pipeline.worker_reports import next_reports

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
 from stormkeeper.heartbeats.liveness import LivenessLimits
-from stormkeeper.pipeline.worker_events import WORKER_EVENTS, next_events
-from stormkeeper.pipeline.worker_liveness import WORKER_LIVENESS
+from stormkeeper.pipeline.table_columns import WORKER_EVENTS, WORKER_LIVENESS
+from stormkeeper.pipeline.worker_events import next_events
 
 LIMITS = LivenessLimits(late_secs=9, timeout_secs=30)
 NOW = 1_772_366_400.0

@@ -12,8 +12,8 @@ from stormkeeper.heartbeats.coverage import Coverage
 from stormkeeper.heartbeats.liveness import LivenessLimits
 from stormkeeper.paths import WorkerId, parse_workerbeat
 from stormkeeper.pipeline import decode, rows, worker_liveness
+from stormkeeper.pipeline.table_columns import WORKER_LIVENESS, WORKER_REPORTS
 from stormkeeper.pipeline.worker_liveness import liveness, next_liveness, topology_name
-from stormkeeper.pipeline.worker_reports import WORKER_REPORTS
 from support.heartbeats import change_of, decode_batch, heartbeat, page_of, path, spout
 
 LIMITS = LivenessLimits(late_secs=9, timeout_secs=30)
@@ -44,17 +44,14 @@ def typed(*args, **kwargs):
 
 
 def test_the_arrow_schema_is_the_one_that_spark_expects():
-    assert (
-        to_arrow_schema(from_arrow_schema(worker_liveness.WORKER_LIVENESS), timezone="UTC")
-        == worker_liveness.WORKER_LIVENESS
-    )
+    assert to_arrow_schema(from_arrow_schema(WORKER_LIVENESS), timezone="UTC") == WORKER_LIVENESS
 
 
 def test_a_batch_becomes_a_row_per_worker():
     beat = heartbeat(time_secs=1234, uptime_secs=77)
     batch = typed(NOW, {A: [change_of(path("wc-1-17"), beat, 5, 10.25)]})
     table = next_liveness(None, batch, LIMITS)
-    assert table.schema == worker_liveness.WORKER_LIVENESS
+    assert table.schema == WORKER_LIVENESS
     (row,) = table.to_pylist()
     assert row == {
         "storm_id": "wc-1-17",
@@ -241,7 +238,7 @@ def test_start_time_comes_from_the_report_and_stays():
     table, found = None, []
     for said in (None, reports(time_at(NOW - 9)), None, reports(None), reports(time_at(NOW))):
         table = next_liveness(table, typed(NOW, readings), LIMITS, reports=said)
-        assert table.schema.remove_metadata() == worker_liveness.WORKER_LIVENESS
+        assert table.schema.remove_metadata() == WORKER_LIVENESS
         found.append(table["started_at"].to_pylist())
     assert found == [[None, None], *[[time_at(NOW - 9), None]] * 3, [time_at(NOW), None]]
 

@@ -14,27 +14,7 @@ import pyarrow.compute as pc
 
 from stormkeeper.pipeline import rows
 from stormkeeper.pipeline.decoding.layout import EXECUTOR
-
-#: One row per component and contiguous range of its tasks.
-COMPONENTS: Final = pa.schema(
-    [
-        ("storm_id", pa.string()),
-        ("component", pa.string()),
-        ("task_start", pa.int32()),
-        ("task_end", pa.int32()),
-    ]
-)
-
-#: One row per topology: its ``topology.worker.timeout.secs``, if any; when Nimbus was asked; and
-#: when its unnamed workers were last read, up to a day too early.
-TOPOLOGIES: Final = pa.schema(
-    [
-        ("storm_id", pa.string()),
-        ("timeout_secs", pa.float64()),
-        ("asked_at", rows.TIMESTAMP),
-        ("seen_at", rows.TIMESTAMP),
-    ]
-)
+from stormkeeper.pipeline.table_columns import COMPONENTS, TOPOLOGIES
 
 #: Topologies kept at most: those read last.
 MOST_TOPOLOGIES: Final = 10_000

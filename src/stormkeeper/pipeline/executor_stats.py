@@ -1,10 +1,10 @@
 """The table ``executor_stats``: counts of executors, a row per executor, window and stream.
 
-To add a column, give its name and type in `_REPORT` (any column of `rows.TYPED`: one value per
-heartbeat), `_EXECUTOR` (a field of `decoding.layout.EXECUTOR`) or `decoding.layout.COUNTER` (per
-stream; both decoding engines fill these). `executor_rows` repeats each value in its rows.
-`split_pulses` computes a column that heartbeats lack, as it does ``topology``: name such a column
-in `_COMPUTED`, which leaves it out of `READ`. Describe each column in docs/pipeline-tables.md.
+To add a column, describe it in `table_columns.EXECUTOR_STATS`. A column of a heartbeat is one of
+`rows.TYPED`, a column of an executor is a field of `decoding.layout.EXECUTOR` named in `_EXECUTOR`,
+a column of a stream is a field of `decoding.layout.COUNTER`, which both decoding engines fill.
+`executor_rows` repeats each value in its rows. `split_pulses` computes a column that heartbeats
+lack, as it does ``topology``: name such a column in `_COMPUTED`, which leaves it out of `READ`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from stormkeeper.pipeline import rows
-from stormkeeper.pipeline.decoding.layout import COUNTER, plain
+from stormkeeper.pipeline.decoding.layout import COUNTER
+from stormkeeper.pipeline.table_columns import EXECUTOR_STATS
 from stormkeeper.pipeline.worker_liveness import topology_name
 
 #: The window of the capacity, whichever window is requested.
@@ -27,30 +28,16 @@ ALL_TIME: Final = ":all-time"
 
 WINDOWS: Final = (CAPACITY_WINDOW, "10800", "86400", ALL_TIME)
 
-#: Columns of the heartbeat.
-_REPORT: Final = {
-    **dict.fromkeys(("read_at", "received_at"), rows.TIMESTAMP),
-    **dict.fromkeys(("storm_id", "topology", "node"), pa.string()),
-    "port": pa.int32(),
-    **dict.fromkeys(("server", "instance"), pa.string()),
-    **dict.fromkeys(("revision", "time_secs"), pa.int64()),
-    "uptime_secs": pa.int32(),
-}
-
-#: Columns of `_REPORT` that heartbeats lack.
-_COMPUTED: Final = ("topology",)
-
 #: Columns of the executor.
-_EXECUTOR: Final = {
-    **dict.fromkeys(("task_start", "task_end"), pa.int32()),
-    **dict.fromkeys(("component", "kind"), pa.string()),
-}
+_EXECUTOR: Final = ("task_start", "task_end", "component", "kind")
 
-#: One row per executor, window and stream of a worker's reading; counts and averages are null where
-#: not reported.
-EXECUTOR_STATS: Final = pa.schema(
-    [*_REPORT.items(), *_EXECUTOR.items(), *((field.name, plain(field.type)) for field in COUNTER)]
+#: Columns of the heartbeat, and the ones that heartbeats lack.
+_REPORT: Final = tuple(
+    name
+    for name in EXECUTOR_STATS.names
+    if name not in _EXECUTOR and COUNTER.get_field_index(name) < 0
 )
+_COMPUTED: Final = ("topology",)
 
 #: The columns that a pulse must have: `_REPORT` without computed ones, and ``executors``.
 READ: Final = (*(name for name in _REPORT if name not in _COMPUTED), "executors")

@@ -30,15 +30,9 @@ from stormkeeper.history.parquet import TableSpec
 from stormkeeper.history.table_reader import Tables
 from stormkeeper.history.table_store import TableStore
 from stormkeeper.pipeline import tables
-from stormkeeper.pipeline.components import (
-    COMPONENTS,
-    TOPOLOGIES,
-    Names,
-    Questions,
-    Tasks,
-    unnamed,
-)
+from stormkeeper.pipeline.components import Names, Questions, Tasks, unnamed
 from stormkeeper.pipeline.status import StatusTracker
+from stormkeeper.pipeline.table_columns import COMPONENTS, TOPOLOGIES
 from stormkeeper.rpc.leader_client import LeaderClient
 from stormkeeper.thrift.nimbus import (
     AuthorizationException,

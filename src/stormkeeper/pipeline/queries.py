@@ -26,17 +26,27 @@ from stormkeeper.history.parquet import Retention, TableSpec
 from stormkeeper.history.table_store import TableStore
 from stormkeeper.pacemaker.client.client_settings import access_of
 from stormkeeper.pipeline import (
-    executor_stats,
     partitions,
     rollups,
-    summaries,
     tables,
     worker_liveness,
 )
 from stormkeeper.pipeline.batch import AddNames, pack
-from stormkeeper.pipeline.rollups import OPEN, ROLLUP
+from stormkeeper.pipeline.rollups import OPEN
 from stormkeeper.pipeline.source import Options
-from stormkeeper.pipeline.status import SERVERS, StatusTracker
+from stormkeeper.pipeline.status import StatusTracker
+from stormkeeper.pipeline.table_columns import (
+    COMPONENT_STATS,
+    EXECUTOR_STATS,
+    REJECTED,
+    ROLLUP,
+    SERVERS,
+    TOPOLOGY_STATS,
+    WORKER_EVENTS,
+    WORKER_LIVENESS,
+    WORKER_REPORTS,
+    WORKER_STATS,
+)
 from stormkeeper.pipeline.table_updates import (
     OnPublished,
     ReadTimeouts,
@@ -45,9 +55,7 @@ from stormkeeper.pipeline.table_updates import (
     statistics_tables,
 )
 from stormkeeper.pipeline.tables import LIVENESS, STATISTICS
-from stormkeeper.pipeline.worker_events import WORKER_EVENTS
 from stormkeeper.pipeline.worker_liveness import LastPulses
-from stormkeeper.pipeline.worker_reports import REJECTED, WORKER_REPORTS
 
 #: The queries, and the names of their folders.
 NAMES: Final = (LIVENESS, STATISTICS)
@@ -58,12 +66,12 @@ Stores = Mapping[str, TableStore]
 #: The ``current`` tables of each query; the logs are in `table_specs`.
 _CURRENT: Final = {
     LIVENESS: (
-        TableSpec(tables.WORKER_LIVENESS, worker_liveness.WORKER_LIVENESS, "current"),
+        TableSpec(tables.WORKER_LIVENESS, WORKER_LIVENESS, "current"),
         TableSpec(tables.SERVERS, SERVERS, "current"),
     ),
     STATISTICS: (
         TableSpec(tables.WORKER_REPORTS, WORKER_REPORTS, "current"),
-        TableSpec(tables.WORKER_STATS, summaries.WORKER_STATS, "current"),
+        TableSpec(tables.WORKER_STATS, WORKER_STATS, "current"),
         TableSpec(tables.EXECUTOR_COUNTERS, rollups.EXECUTOR_COUNTERS, "current"),
         TableSpec(tables.ROLLUP_OPEN, OPEN, "current"),
         TableSpec(tables.ROLLUP_PARTS, rollups.ROLLUP_PARTS, "current"),
@@ -104,12 +112,12 @@ def table_specs(conf: Conf, query: str) -> Iterator[TableSpec]:
         hours=conf["pipeline.retention.executor.stats.hours"],
         mb=conf["pipeline.retention.executor.stats.mb"],
     )
-    yield log(tables.EXECUTOR_STATS, executor_stats.EXECUTOR_STATS, kept)
+    yield log(tables.EXECUTOR_STATS, EXECUTOR_STATS, kept)
     kept = Retention(hours=conf["pipeline.retention.stats.hours"])
     # Readers ask for one topology; and neighbours that are alike compress better.
     for name, schema, what in (
-        (tables.COMPONENT_STATS, summaries.COMPONENT_STATS, ("component",)),
-        (tables.TOPOLOGY_STATS, summaries.TOPOLOGY_STATS, ()),
+        (tables.COMPONENT_STATS, COMPONENT_STATS, ("component",)),
+        (tables.TOPOLOGY_STATS, TOPOLOGY_STATS, ()),
     ):
         yield log(name, schema, kept, sort=("topology", *what, "window", "read_at"))
     kept = Retention(hours=conf["pipeline.retention.rejected.hours"])

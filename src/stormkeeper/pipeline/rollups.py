@@ -33,6 +33,7 @@ from stormkeeper.pipeline.aggregation import (
 )
 from stormkeeper.pipeline.executor_counters import COUNTERS, TIMES, increments
 from stormkeeper.pipeline.liveness_columns import worker_keys
+from stormkeeper.pipeline.table_columns import ROLLUP
 
 _KEYS: Final = {
     "bucket": rows.TIMESTAMP,
@@ -40,20 +41,6 @@ _KEYS: Final = {
 }
 _SIZES: Final = ("workers", "executors", "tasks")
 _COUNTS: Final = (*COUNTED, "restarts", "readings", "skipped")
-
-#: The columns of a roll-up, in order.
-ROLLUP: Final = pa.schema(
-    [
-        *_KEYS.items(),
-        *((name, pa.int64()) for name in (*_SIZES, *COUNTED)),
-        *((f"{name}_ms_avg", pa.float64()) for name in WEIGHTS),
-        *((name, pa.float64()) for name in ("capacity", "capacity_mean")),
-        ("restarts", pa.int64()),
-        ("heartbeat_bytes", pa.float64()),
-        *((name, pa.int64()) for name in ("readings", "skipped")),
-        *((name, pa.float64()) for name in ("interval_secs", "largest_share", "executed_cv")),
-    ]
-)
 
 #: Sums besides counts, and maxima.
 _ADDED: Final = (*TIMES, "capacities", "work", "squares")

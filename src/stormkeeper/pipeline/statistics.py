@@ -11,24 +11,17 @@ from pyspark.sql import functions as fn
 from pyspark.sql.functions import col
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from stormkeeper.pipeline.executor_stats import (
-    EXECUTOR_STATS,
-    READ,
-    cut_pulses,
-    executor_rows,
-    split_pulses,
-)
-from stormkeeper.pipeline.rollups import ROLLUP, merge_buckets
-from stormkeeper.pipeline.summaries import (
-    COMPONENT_STATS,
-    SUMMED,
-    TOPOLOGY_STATS,
-    concat_sums,
-    sum_workers,
-    tally_rows,
-)
+from stormkeeper.pipeline.executor_stats import READ, cut_pulses, executor_rows, split_pulses
+from stormkeeper.pipeline.rollups import merge_buckets
+from stormkeeper.pipeline.summaries import SUMMED, concat_sums, sum_workers, tally_rows
 from stormkeeper.pipeline.summaries import component_stats as of_components
 from stormkeeper.pipeline.summaries import topology_stats as of_topologies
+from stormkeeper.pipeline.table_columns import (
+    COMPONENT_STATS,
+    EXECUTOR_STATS,
+    ROLLUP,
+    TOPOLOGY_STATS,
+)
 
 #: Rows of executors' sums that are merged before more are read.
 _AT_ONCE: Final = 1 << 18

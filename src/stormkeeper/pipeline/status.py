@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 
 from stormkeeper.heartbeats.coverage import Coverage
 from stormkeeper.pipeline import rows, tables
+from stormkeeper.pipeline.table_columns import SERVERS
 
 log = logging.getLogger(__name__)
 
@@ -27,23 +28,6 @@ SEVERITIES: Final = ("warning", "critical")
 #: The key under which failures of a whole round of analyses are counted.
 ROUND: Final = "round"
 
-
-#: One row per server of ``pacemaker.servers``.
-SERVERS: Final = pa.schema(
-    [
-        ("server", pa.string()),
-        ("reachable", pa.bool_()),
-        ("reason", pa.string()),
-        ("since", rows.TIMESTAMP),
-        ("read_at", rows.TIMESTAMP),
-        ("instance", pa.string()),
-        ("revision", pa.int64()),
-        ("uptime_secs", pa.float64()),
-        ("horizon_secs", pa.float64()),
-        ("keys", pa.int64()),
-        ("reset", pa.bool_()),
-    ]
-)
 
 #: The tries in a client's error; the cause comes last.
 _TRIES: Final = re.compile(r"\(\d+ (?:try|tries) in [\d.]+ s(?:; (?P<cause>.*))?\)")

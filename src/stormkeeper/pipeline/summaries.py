@@ -34,6 +34,7 @@ from stormkeeper.pipeline.executor_stats import (
     is_storms_own,
     is_workers_own,
 )
+from stormkeeper.pipeline.table_columns import COMPONENT_STATS, TOPOLOGY_STATS, WORKER_STATS
 from stormkeeper.pipeline.worker_liveness import topology_name
 
 #: Counts; ``_all`` includes Storm's own streams.
@@ -63,51 +64,10 @@ _SIZES: Final = ("workers", "executors", "tasks")
 
 _OF_KIND: Final = {"complete": "spout", "execute": "bolt", "process": "bolt"}
 
-_OF_COMPONENT: Final = dict.fromkeys(("component", "kind"), pa.string())
-
-#: One row per worker, component and window.
-WORKER_STATS: Final = pa.schema(
-    {
-        "read_at": rows.TIMESTAMP,
-        **dict.fromkeys(("storm_id", "topology", "node"), pa.string()),
-        "port": pa.int32(),
-        **_OF_COMPONENT,
-        "window": pa.string(),
-        **dict.fromkeys(("executors", "tasks", *COUNTS), pa.int64()),
-        **dict.fromkeys((*_TOTALS, *_PAGE_TOTALS, "capacity"), pa.float64()),
-        "partial": pa.bool_(),
-    }
-)
-
 #: `WORKER_STATS` with dictionaries of texts.
 ENCODED: Final = pa.schema(
     (field.name, pa.dictionary(pa.int32(), field.type) if field.type == pa.string() else field.type)
     for field in WORKER_STATS
-)
-
-#: One row per component, window and reading.
-COMPONENT_STATS: Final = pa.schema(
-    {
-        "read_at": rows.TIMESTAMP,
-        **dict.fromkeys(("storm_id", "topology"), pa.string()),
-        **_OF_COMPONENT,
-        "window": pa.string(),
-        **dict.fromkeys((*_SIZES, *COUNTS), pa.int64()),
-        **dict.fromkeys((f"{name}_ms_avg" for name in WEIGHTS), pa.float64()),
-        **dict.fromkeys((f"{name}_ms_page" for name in WEIGHTS), pa.float64()),
-        "capacity": pa.float64(),
-        "partial": pa.bool_(),
-    }
-)
-
-#: One row per topology, window and reading.
-TOPOLOGY_STATS: Final = pa.schema(
-    {
-        "read_at": rows.TIMESTAMP,
-        **dict.fromkeys(("storm_id", "topology", "window"), pa.string()),
-        **dict.fromkeys((*_SIZES, *(name for name in COUNTS if name != "executed")), pa.int64()),
-        "complete_ms_avg": pa.float64(),
-    }
 )
 
 

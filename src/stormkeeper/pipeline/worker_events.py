@@ -17,24 +17,8 @@ import pyarrow.compute as pc
 from stormkeeper.heartbeats.liveness import LivenessLimits, Status
 from stormkeeper.pipeline import rows
 from stormkeeper.pipeline.liveness_columns import columns_of, positions
+from stormkeeper.pipeline.table_columns import WORKER_EVENTS
 from stormkeeper.pipeline.worker_liveness import topology_name
-
-#: One row per event.
-WORKER_EVENTS: Final = pa.schema(
-    [
-        ("at", rows.TIMESTAMP),
-        ("storm_id", pa.string()),
-        ("topology", pa.string()),
-        ("node", pa.string()),
-        ("port", pa.int32()),
-        ("event", pa.string()),
-        ("server", pa.string()),
-        ("from_server", pa.string()),
-        ("age_secs", pa.float64()),
-        ("timeout_secs", pa.float64()),
-        ("evidence", pa.string()),
-    ]
-)
 
 #: A worker flaps if it returns, or is restarted, this often within `FLAP_SECS` seconds.
 FLAPS: Final = 3

@@ -44,29 +44,7 @@ from stormkeeper.pipeline.liveness_columns import (
     worker_keys,
 )
 from stormkeeper.pipeline.source import Options
-
-#: One row per worker. Unproven workers are ``late`` and ``stale``. ``time_secs``, the worker's
-#: clock, ranks pulses where a server knows no ages.
-WORKER_LIVENESS: Final = pa.schema(
-    [
-        ("storm_id", pa.string()),
-        ("topology", pa.string()),
-        ("node", pa.string()),
-        ("port", pa.int32()),
-        ("status", pa.string()),
-        ("stale", pa.bool_()),
-        ("age_secs", pa.float64()),
-        ("last_seen", rows.TIMESTAMP),
-        ("updated_at", rows.TIMESTAMP),
-        ("server", pa.string()),
-        ("instance", pa.string()),
-        ("revision", pa.int64()),
-        ("time_secs", pa.int64()),
-        ("started_at", rows.TIMESTAMP),
-        ("moved_from", pa.string()),
-        ("moved_at", rows.TIMESTAMP),
-    ]
-)
+from stormkeeper.pipeline.table_columns import WORKER_LIVENESS
 
 #: The columns of ``worker_reports`` with workers' start times.
 STARTS: Final = pa.schema(

@@ -11,27 +11,8 @@ import pyarrow.compute as pc
 from stormkeeper.heartbeats.liveness import LivenessLimits, Status
 from stormkeeper.pipeline import rows
 from stormkeeper.pipeline.liveness_columns import WORKERS, is_same, numbers, positions
+from stormkeeper.pipeline.table_columns import REJECTED, WORKER_REPORTS
 from stormkeeper.pipeline.worker_liveness import forgotten, judge_workers, schema_with_forgotten
-
-#: One row per worker.
-WORKER_REPORTS: Final = pa.schema(
-    [
-        ("storm_id", pa.string()),
-        ("node", pa.string()),
-        ("port", pa.int32()),
-        ("server", pa.string()),
-        ("instance", pa.string()),
-        ("revision", pa.int64()),
-        ("received_at", rows.TIMESTAMP),
-        ("time_secs", pa.int64()),
-        ("uptime_secs", pa.int32()),
-        ("started_at", rows.TIMESTAMP),
-        ("completed", pa.bool_()),
-        ("bytes", pa.int64()),
-        ("error", pa.string()),
-        ("skipped", pa.int64()),
-    ]
-)
 
 #: Columns in both, by their names in `liveness_columns.WORKERS`.
 _OF_WORKER: Final = {
@@ -40,21 +21,6 @@ _OF_WORKER: Final = {
     if name in WORKER_REPORTS.names or name == "last_seen"
 }
 
-
-#: One row per pulse that could not be decoded, or belongs to no worker.
-REJECTED: Final = pa.schema(
-    [
-        ("read_at", rows.TIMESTAMP),
-        ("storm_id", pa.string()),
-        ("node", pa.string()),
-        ("port", pa.int32()),
-        ("path", pa.string()),
-        ("server", pa.string()),
-        ("revision", pa.int64()),
-        ("bytes", pa.int64()),
-        ("reason", pa.string()),
-    ]
-)
 
 #: Rows that a batch adds at most: a broken release of workers must not fill the disk.
 AT_ONCE: Final = 1000

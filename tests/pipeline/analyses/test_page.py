@@ -5,10 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from stormkeeper.pipeline import rollups
 from stormkeeper.pipeline.analyses.alerts import ALERTS
-from stormkeeper.pipeline.worker_events import WORKER_EVENTS
-from stormkeeper.pipeline.worker_liveness import WORKER_LIVENESS
+from stormkeeper.pipeline.table_columns import ROLLUP, WORKER_EVENTS, WORKER_LIVENESS
 from support import troubled_cluster
 
 PAGE = (Path(__file__).parents[3] / "docs" / "analytics.md").read_text()
@@ -60,5 +58,5 @@ def test_the_tables_have_the_columns_that_are_read():
             "late_nodes": WORKER_LIVENESS.names,
             "late_pacemakers": WORKER_LIVENESS.names,
             "flapping_workers": WORKER_EVENTS.names,
-        }.get(function, rollups.ROLLUP.names)
+        }.get(function, ROLLUP.names)
         assert set(re.findall(r"`(\w+)`", read.split("(")[0])) <= set(table), function

@@ -13,9 +13,7 @@ from stormkeeper.history.parquet import TableSpec
 from stormkeeper.history.table_reader import Tables
 from stormkeeper.pipeline import tables
 from stormkeeper.pipeline.analyses import questions
-from stormkeeper.pipeline.rollups import ROLLUP
-from stormkeeper.pipeline.worker_events import WORKER_EVENTS
-from stormkeeper.pipeline.worker_liveness import WORKER_LIVENESS
+from stormkeeper.pipeline.table_columns import ROLLUP, WORKER_EVENTS, WORKER_LIVENESS
 from support.tables import origin, store
 
 NOW = datetime(2026, 3, 2, 12, tzinfo=UTC)

@@ -12,9 +12,6 @@ from stormkeeper.history.table_reader import Tables
 from stormkeeper.pipeline import tables
 from stormkeeper.pipeline.analyses import questions
 from stormkeeper.pipeline.analyses.alerts import (
-    ALERT_ROWS,
-    KILLED_TOPOLOGIES,
-    SUPERVISORS,
     alert_changes,
     clear_times,
     next_alerts,
@@ -22,6 +19,7 @@ from stormkeeper.pipeline.analyses.alerts import (
 )
 from stormkeeper.pipeline.analyses.questions import Asked, Rounds, due
 from stormkeeper.pipeline.analyses.runner import Silence, has_to_ask, next_killed, next_supervisors
+from stormkeeper.pipeline.table_columns import ALERT_ROWS, KILLED_TOPOLOGIES, SUPERVISORS
 from support.tables import origin, store
 
 NOW = datetime(2026, 3, 2, 12, tzinfo=UTC)

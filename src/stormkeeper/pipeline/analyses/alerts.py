@@ -10,31 +10,21 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import DoubleType, StringType, StructField, StructType, TimestampType
+from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.window import Window
 
 from stormkeeper.conf import Conf
 from stormkeeper.history.parquet import TIME, Retention, TableSpec
 from stormkeeper.pipeline import tables
-
-_TEXTS: Final = (
-    *("id", "rule", "severity", "subject_kind", "subject"),
-    *("storm_id", "topology", "component", "node"),
+from stormkeeper.pipeline.table_columns import (
+    ALERT_HISTORY,
+    ALERT_ROWS,
+    KILLED_TOPOLOGIES,
+    SUPERVISORS,
 )
 
-#: One row per finding. `id` is the rule and the subject; `value` and `threshold` have the rule's
-#: unit. It was last found at `seen_at`; `until` is null while it holds.
-ALERTS: Final = StructType(
-    [
-        *(StructField(name, StringType()) for name in _TEXTS),
-        StructField("value", DoubleType()),
-        StructField("threshold", DoubleType()),
-        StructField("evidence", StringType()),
-        StructField("since", TimestampType()),
-        StructField("until", TimestampType()),
-        StructField("seen_at", TimestampType()),
-    ]
-)
+#: The columns of a finding; `value` and `threshold` have the rule's unit.
+ALERTS: Final = from_arrow_schema(ALERT_ROWS)
 
 #: Seconds without a finding until its alert ends.
 CLEAR_SECS: Final[Mapping[str, float]] = {
@@ -50,25 +40,6 @@ CLEAR_SECS: Final[Mapping[str, float]] = {
 #: For rules that are not in `CLEAR_SECS`.
 DEFAULT_CLEAR_SECS: Final = 1800
 
-
-_TYPES: Final = {"string": pa.string(), "double": pa.float64(), "timestamp": TIME}
-
-#: `ALERTS` in Arrow.
-ALERT_ROWS: Final = pa.schema(
-    [(field.name, _TYPES[field.dataType.simpleString()]) for field in ALERTS.fields]
-)
-
-#: One row for each beginning, change of severity, and end of an alert.
-ALERT_HISTORY: Final = pa.schema([("at", TIME), ("change", pa.string()), *ALERT_ROWS])
-
-#: One row per topology that Nimbus has listed; `killed_at` is its last pulse, once no longer
-#: listed.
-KILLED_TOPOLOGIES: Final = pa.schema(
-    [("storm_id", pa.string()), ("listed_at", TIME), ("killed_at", TIME)]
-)
-
-#: One row per supervisor that Nimbus has listed.
-SUPERVISORS: Final = pa.schema([("node", pa.string()), ("host", pa.string()), ("listed_at", TIME)])
 
 #: Seconds for which an ended alert stays among the present ones.
 ENDED_SECS: Final = 86_400.0

@@ -23,12 +23,8 @@ from stormkeeper.conf import Conf
 from stormkeeper.history.table_reader import Tables
 from stormkeeper.pipeline import tables
 from stormkeeper.pipeline.analyses import trends, worker_health, workload
-from stormkeeper.pipeline.analyses.alerts import (
-    ALERT_ROWS,
-    as_alert_rows,
-    next_alerts,
-    without_killed,
-)
+from stormkeeper.pipeline.analyses.alerts import as_alert_rows, next_alerts, without_killed
+from stormkeeper.pipeline.table_columns import ALERT_ROWS
 
 _MINUTE: Final = 60.0
 _TEN_MINUTES: Final = 600.0
@@ -298,7 +294,7 @@ def due(
 
 
 def ask(session: SparkSession, question: Question, found: Tables, now: datetime) -> pa.Table:
-    """Return the findings of an analysis, as `alerts.ALERT_ROWS`."""
+    """Return the findings of an analysis, as `ALERT_ROWS`."""
     rows = question.rows(found, now)
     if not rows.num_rows:
         return ALERT_ROWS.empty_table()

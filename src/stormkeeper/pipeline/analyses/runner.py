@@ -25,15 +25,10 @@ from stormkeeper.history.manifest import Origin
 from stormkeeper.history.table_reader import Tables
 from stormkeeper.history.table_store import TableStore
 from stormkeeper.pipeline import tables
-from stormkeeper.pipeline.analyses.alerts import (
-    ALERT_ROWS,
-    KILLED_TOPOLOGIES,
-    SUPERVISORS,
-    alert_changes,
-    clear_times,
-)
+from stormkeeper.pipeline.analyses.alerts import alert_changes, clear_times
 from stormkeeper.pipeline.analyses.questions import Rounds, chosen_questions
 from stormkeeper.pipeline.status import ROUND, StatusTracker
+from stormkeeper.pipeline.table_columns import ALERT_ROWS, KILLED_TOPOLOGIES, SUPERVISORS
 from stormkeeper.rpc.leader_client import LeaderClient
 from stormkeeper.thrift.nimbus import AuthorizationException
 
