@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass, replace
 
-from stormkeeper.pipeline.partitions import WORKERS_OF_PART
+from stormkeeper.pipeline.table_updates import WORKERS_OF_PART
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,9 @@ import pytest
 
 from stormkeeper.heartbeats.liveness import LivenessLimits
 from stormkeeper.pipeline import table_updates, tables, worker_liveness
-from stormkeeper.pipeline.partitions import Clock
 from stormkeeper.pipeline.rollups import EXECUTOR_COUNTERS
 from stormkeeper.pipeline.table_columns import WORKER_LIVENESS, WORKER_REPORTS
+from stormkeeper.pipeline.table_updates import Clock
 from support.heartbeats import change_of, heartbeat, path, spout
 from support.one_query import NOW, Machine
 

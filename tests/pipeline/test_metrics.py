@@ -4,8 +4,7 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from stormkeeper.pipeline.metrics import PREFIX, pages
-from stormkeeper.pipeline.status import PipelineStatus, ServerStatus
+from stormkeeper.pipeline.status import PREFIX, PipelineStatus, ServerStatus, pages
 
 PAGE = (Path(__file__).parents[2] / "docs" / "observability.md").read_text()
 

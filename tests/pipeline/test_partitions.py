@@ -15,15 +15,7 @@ from stormkeeper.history.manifest import Origin
 from stormkeeper.history.table_reader import Tables
 from stormkeeper.history.table_store import TableStore
 from stormkeeper.pacemaker.client import PacemakerClient
-from stormkeeper.pipeline import (
-    batch,
-    partitions,
-    queries,
-    rows,
-    table_updates,
-    tables,
-    worker_liveness,
-)
+from stormkeeper.pipeline import batch, queries, rows, table_updates, tables, worker_liveness
 from stormkeeper.pipeline.source import Options, PacemakerStreamReader
 from stormkeeper.pipeline.table_columns import WORKER_REPORTS
 from support.dataframes import dataframe
@@ -210,16 +202,16 @@ def test_server_that_hung_in_one_part_is_not_asked_for_others(pacemaker):
 
 
 def test_number_of_parts_follows_workers_unless_configured(start_pacemaker, tmp_path, monkeypatch):
-    monkeypatch.setattr(partitions, "WORKERS_OF_PART", 2)
+    monkeypatch.setattr(queries, "WORKERS_OF_PART", 2)
     servers = [start_pacemaker(), start_pacemaker()]
-    options = Options.parse({"servers": ",".join(server.address for server in servers)})
+    addresses = [server.address for server in servers]
     specs = list(queries.table_specs(defaults(), queries.STATISTICS))
     with TableStore(tmp_path, specs, interval_secs=15) as store:
 
         def parts(**given):
             conf = defaults().with_values({"pipeline.statistics.parts": given.get("given")})
-            conf = partitions.choose_parts(conf, options, store)
-            return partitions.number_of_parts(conf, queries.STATISTICS)
+            conf = queries.choose_parts(conf, addresses, store)
+            return queries.number_of_parts(conf, queries.STATISTICS)
 
         assert parts() == 1
         for port, server in enumerate([*servers, *servers, servers[0]]):
@@ -239,7 +231,7 @@ def test_a_cluster_that_has_outgrown_its_parts_is_told_so_once(tmp_path, monkeyp
     _, raw = next(batches(1))
     with TableStore(tmp_path, specs, interval_secs=15) as store:
         for number, too_many in enumerate([workers, workers - 1]):
-            monkeypatch.setattr(partitions, "_TOO_MANY", too_many)
+            monkeypatch.setattr(table_updates, "_TOO_MANY", too_many)
             keep = table_updates.TableUpdater(store, table_updates.statistics_tables(LIMITS, 3.0))
             keep(packed(raw, 1), 2 * number)
             keep(packed(raw, 1), 2 * number + 1)

@@ -23,6 +23,7 @@ from stormkeeper.pipeline.executor_stats import (
 )
 from stormkeeper.pipeline.summaries import (
     ENCODED,
+    StatisticsUpdate,
     component_stats,
     tally_rows,
     topology_stats,
@@ -34,7 +35,6 @@ from stormkeeper.pipeline.table_columns import (
     TOPOLOGY_STATS,
     WORKER_STATS,
 )
-from stormkeeper.pipeline.table_updates import StatisticsUpdate
 from stormkeeper.pipeline.worker_reports import next_reports
 from stormkeeper.thrift.writer import Release
 from support.heartbeats import bolt, change_of, decode_batch, heartbeat, page_of, path, spout

@@ -6,7 +6,7 @@ from stormkeeper.heartbeats.change_pages import Position
 from stormkeeper.heartbeats.coverage import Coverage
 from stormkeeper.pipeline import rows
 from stormkeeper.pipeline.batch import Batch
-from stormkeeper.pipeline.partitions import Clock
+from stormkeeper.pipeline.table_updates import Clock
 from support.heartbeats import decode_batch, page_of
 
 #: When it begins.

@@ -228,7 +228,7 @@ def _metrics_served(conf: Conf, status: StatusTracker) -> Iterator[None]:
         if_elsewhere="set pipeline.metrics.bind.host to an address of this machine",
         if_forbidden="set pipeline.metrics.port to 1024 or more",
     )
-    from stormkeeper.pipeline.metrics import pages  # noqa: PLC0415 - 5 MB, only with a port
+    from stormkeeper.pipeline.status import pages  # noqa: PLC0415 - 5 MB, only with a port
 
     intervals = {name: queries.interval_secs(conf, name) for name in queries.NAMES}
     served = pages(lambda: status.current, intervals, time.monotonic)

@@ -6,6 +6,8 @@ Each query has its folder of tables and its checkpoint.
 
 from __future__ import annotations
 
+import logging
+import math
 import shutil
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -20,17 +22,13 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from stormkeeper.conf import Conf
 from stormkeeper.errors import ConfigError
+from stormkeeper.heartbeats import coverage
 from stormkeeper.heartbeats.liveness import LivenessLimits
 from stormkeeper.history.manifest import write_error
 from stormkeeper.history.parquet import Retention, TableSpec
 from stormkeeper.history.table_store import TableStore
 from stormkeeper.pacemaker.client.client_settings import access_of
-from stormkeeper.pipeline import (
-    partitions,
-    rollups,
-    tables,
-    worker_liveness,
-)
+from stormkeeper.pipeline import rollups, tables, worker_liveness
 from stormkeeper.pipeline.batch import AddNames, pack
 from stormkeeper.pipeline.rollups import OPEN
 from stormkeeper.pipeline.source import Options
@@ -48,6 +46,8 @@ from stormkeeper.pipeline.table_columns import (
     WORKER_STATS,
 )
 from stormkeeper.pipeline.table_updates import (
+    PARTS_KEY,
+    WORKERS_OF_PART,
     OnPublished,
     ReadTimeouts,
     TableUpdater,
@@ -56,6 +56,8 @@ from stormkeeper.pipeline.table_updates import (
 )
 from stormkeeper.pipeline.tables import LIVENESS, STATISTICS
 from stormkeeper.pipeline.worker_liveness import LastPulses
+
+log = logging.getLogger(__name__)
 
 #: The queries, and the names of their folders.
 NAMES: Final = (LIVENESS, STATISTICS)
@@ -220,8 +222,26 @@ def _emptied(folder: Path) -> str:
 
 
 def choose_parts(conf: Conf, servers: list[str], store: TableStore) -> Conf:
-    """Return the configuration with the number of parts for statistics filled in."""
-    return partitions.choose_parts(conf, Options.parse(source_options(conf, servers)), store)
+    """Return the configuration with the number of parts for statistics filled in.
+
+    It follows from the number of pulses that the Pacemakers hold, and never falls: a Pacemaker that
+    has just started holds few.
+    """
+    if conf[PARTS_KEY] is not None:
+        return conf
+    options = Options.parse(source_options(conf, servers))
+    health = coverage.ask(options.servers, options.timeout_secs, options.settings())
+    held = sum(each.keys or 0 for each in health.values())
+    count = max(math.ceil(held / WORKERS_OF_PART), len(store.read_parts(tables.WORKER_REPORTS)), 1)
+    if count > 1:
+        log.info("statistics have %d parts, as the Pacemakers hold %d pulses", count, held)
+    return conf.with_values({PARTS_KEY: count})
+
+
+def number_of_parts(conf: Conf, query: str) -> int:
+    """Return in how many parts a query's tables are computed."""
+    count: int | None = conf[PARTS_KEY] if query == STATISTICS else None
+    return count or 1
 
 
 def read_stream(
@@ -236,7 +256,7 @@ def read_stream(
     `more` options let the source decode, pack and spill its rows, which saves ways through the JVM.
     """
     options = source_options(conf, servers) | {
-        "parts": str(partitions.number_of_parts(conf, query)),
+        "parts": str(number_of_parts(conf, query)),
         "values": str(query == STATISTICS).lower(),
         **(more or {}),
     }
@@ -247,7 +267,7 @@ def write_stream(
     rows: DataFrame, conf: Conf, query: str, keep: Callable[[DataFrame, int], None]
 ) -> DataStreamWriter:
     """Return the stream writer that gives each batch of a query's `rows` to `keep`."""
-    sent = pack(rows, partitions.number_of_parts(conf, query))
+    sent = pack(rows, number_of_parts(conf, query))
     millis = round(1000 * interval_secs(conf, query))
     trigger = f"{millis} milliseconds"
     return sent.writeStream.foreachBatch(keep).trigger(processingTime=trigger)
@@ -274,6 +294,4 @@ def table_updater(
     else:
         period_secs = float(conf["task.heartbeat.frequency.secs"])
         compute = statistics_tables(limits(conf), period_secs, named)
-    return TableUpdater(
-        stores[query], compute, on_published, partitions.number_of_parts(conf, query)
-    )
+    return TableUpdater(stores[query], compute, on_published, number_of_parts(conf, query))

@@ -5,14 +5,16 @@ Executors are summed up by worker first: these sums are kept from batch to batch
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from stormkeeper.pipeline import rows
+from stormkeeper.history.table_store import Rows
+from stormkeeper.paths import WorkerId
+from stormkeeper.pipeline import rows, tables
 from stormkeeper.pipeline.aggregation import (
     COUNTED,
     WEIGHTS,
@@ -26,6 +28,7 @@ from stormkeeper.pipeline.aggregation import (
     to_int64,
     whole_ms,
 )
+from stormkeeper.pipeline.executor_counters import OWNERSHIP, READINGS, counters, superseded_workers
 from stormkeeper.pipeline.executor_stats import (
     CAPACITY_WINDOW,
     KINDS,
@@ -34,6 +37,7 @@ from stormkeeper.pipeline.executor_stats import (
     is_storms_own,
     is_workers_own,
 )
+from stormkeeper.pipeline.liveness_columns import worker_keys
 from stormkeeper.pipeline.table_columns import COMPONENT_STATS, TOPOLOGY_STATS, WORKER_STATS
 from stormkeeper.pipeline.worker_liveness import topology_name
 
@@ -268,3 +272,94 @@ def _topologies(storm_ids: pa.ChunkedArray) -> pa.Array:
     ids = rows.one_array(storm_ids.dictionary_encode())
     names = [topology_name(id_) for id_ in ids.dictionary.to_pylist()]
     return pa.DictionaryArray.from_arrays(ids.indices, pa.array(names, pa.string()))
+
+
+_WORKER_KEYS: Final = pa.schema([READINGS.field(name) for name in WorkerId._fields])
+
+
+class StatisticsUpdate:
+    """Sums up the newest pulses of a batch, some at a time, and updates the summaries."""
+
+    def __init__(self) -> None:
+        self._readings = [READINGS.empty_table()]
+        self._sums = [ENCODED.empty_table()]
+        self._workers = [_WORKER_KEYS.empty_table()]
+
+    def add(self, split: SplitPulses) -> None:
+        """Add pulses of some workers, a single pulse of each."""
+        executors = tally_pulses(split)
+        self._readings.append(counters(executors))
+        self._sums.append(worker_stats(executors))
+        workers = split.workers.select(WorkerId._fields)
+        self._workers.append(workers.cast(_WORKER_KEYS))
+
+    def readings(self) -> pa.Table:
+        """Return the counters of all executors, for `rollups.next_rollups`."""
+        return pa.concat_tables(self._readings)
+
+    def tables(
+        self,
+        previous: Callable[[], pa.Table | None],
+        executors: pa.Table | None,
+        reports: pa.Table,
+    ) -> dict[str, Rows]:
+        """Return ``worker_stats``, and the new rows of ``component_stats`` and ``topology_stats``.
+
+        `previous` reads ``worker_stats``, `executors` are the newest readings before this batch,
+        `reports` the next worker reports. A worker whose new pulse is unreadable keeps its sums.
+        """
+        read = pa.concat_tables(self._workers)
+        kept, sums = _kept(previous, read, reports), self._sums
+        if len(gone := self._superseded(executors, read, reports)):
+            kept, *sums = [_of_workers(some, gone, others=True) for some in (kept, *sums)]
+        is_changed = pc.is_in(kept["storm_id"], pc.unique(read["storm_id"]))
+        of_changed = pa.concat_tables([kept.filter(is_changed), *sums])
+        return {
+            tables.WORKER_STATS: [pa.concat_tables([kept, *sums]).unify_dictionaries()],
+            tables.COMPONENT_STATS: component_stats(of_changed),
+            tables.TOPOLOGY_STATS: topology_stats(of_changed),
+        }
+
+    def _superseded(
+        self, executors: pa.Table | None, read: pa.Table, reports: pa.Table
+    ) -> pa.Array:
+        held = self.readings().select(OWNERSHIP.names)
+        if executors is not None:
+            workers = worker_keys(executors)
+            is_silent = pc.invert(pc.is_in(workers, worker_keys(read)))
+            is_known = pc.is_in(workers, worker_keys(reports))
+            held = pa.concat_tables([held, executors.filter(pc.and_(is_silent, is_known))])
+        return superseded_workers(held)
+
+
+def _kept(previous: Callable[[], pa.Table | None], read: pa.Table, reports: pa.Table) -> pa.Table:
+    """Return the sums of workers with a report and without a new reading."""
+    known = worker_keys(reports)
+    silent = known.filter(pc.invert(pc.is_in(known, worker_keys(read))))
+    # Usually every worker has beaten since the batch before, and nothing is read.
+    before = previous() if len(silent) else None
+    if before is None:
+        return ENCODED.empty_table()
+    return _without_unused(_of_workers(before.replace_schema_metadata(), silent))
+
+
+def _of_workers(table: pa.Table, workers: pa.Array, *, others: bool = False) -> pa.Table:
+    found = groups_by(table, WorkerId._fields)
+    one_each = table.select(WorkerId._fields).take(found.first)
+    is_one = pc.is_in(worker_keys(one_each.cast(_WORKER_KEYS)), workers)
+    return table.filter((pc.invert(is_one) if others else is_one).take(found.of))
+
+
+def _without_unused(table: pa.Table) -> pa.Table:
+    """Drop unused texts from dictionaries, which otherwise grow for ever."""
+    for place, field in enumerate(table.schema):
+        if pa.types.is_dictionary(field.type):
+            chunks = [_without_unused_texts(chunk) for chunk in table[field.name].chunks]
+            table = table.set_column(place, field, pa.chunked_array(chunks, field.type))
+    return table
+
+
+def _without_unused_texts(texts: pa.DictionaryArray) -> pa.DictionaryArray:
+    used = pc.unique(texts.indices).drop_null()
+    numbers = pc.index_in(texts.indices, used)
+    return pa.DictionaryArray.from_arrays(numbers, texts.dictionary.take(used))

@@ -1,17 +1,20 @@
 """From a micro-batch to published tables: the driver's work for each batch.
 
-A batch has new pulses of some workers only, but a topology's sums are of all its workers: so the
-sums of each worker's newest pulse are a table of their own.
+All statistics of a large cluster at once would take gigabytes. So they are computed in parts: a
+part has some topologies with all their workers, and a file in each ``current`` table. All tables of
+a batch are published in one step, because Spark repeats a batch after a crash with other content.
 """
 
 from __future__ import annotations
 
 import itertools
+import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
+from math import inf
 from typing import Final
 
 import pyarrow as pa
@@ -23,24 +26,27 @@ from stormkeeper.heartbeats.liveness import LivenessLimits
 from stormkeeper.heartbeats.stores import uncollected
 from stormkeeper.history.manifest import Origin
 from stormkeeper.history.table_store import Made, Rows, TableStore
-from stormkeeper.paths import WorkerId
-from stormkeeper.pipeline import partitions, rollups, tables, worker_liveness
-from stormkeeper.pipeline.aggregation import groups_by
-from stormkeeper.pipeline.batch import AddNames, Batch, Pulses, read_parts, release_memory
-from stormkeeper.pipeline.executor_counters import OWNERSHIP, READINGS, counters, superseded_workers
-from stormkeeper.pipeline.executor_stats import SplitPulses, cut_pulses, executor_rows, split_pulses
-from stormkeeper.pipeline.liveness_columns import worker_keys
-from stormkeeper.pipeline.partitions import Clock, ReadPrevious
-from stormkeeper.pipeline.status import next_servers
-from stormkeeper.pipeline.summaries import (
-    ENCODED,
-    component_stats,
-    tally_pulses,
-    topology_stats,
-    worker_stats,
+from stormkeeper.pipeline import rollups, rows, tables, worker_liveness
+from stormkeeper.pipeline.batch import (
+    AddNames,
+    Batch,
+    Pulses,
+    part_numbers,
+    read_parts,
+    release_memory,
 )
+from stormkeeper.pipeline.executor_counters import OWNERSHIP
+from stormkeeper.pipeline.executor_stats import cut_pulses, executor_rows, split_pulses
+from stormkeeper.pipeline.status import next_servers
+from stormkeeper.pipeline.summaries import ENCODED, StatisticsUpdate
 from stormkeeper.pipeline.worker_events import FLAP_SECS, next_events
 from stormkeeper.pipeline.worker_reports import KNOWN_SECS, next_rejected, next_reports
+
+log = logging.getLogger(__name__)
+
+#: Reads this part of a table, by name. `since` skips a log's older files, and reads the other files
+#: whole; `schema` chooses columns.
+ReadPrevious = Callable[..., pa.Table | None]
 
 #: Computes a query's next tables (of a log, the new rows only) from the previous tables, the batch,
 #: and the earliest and latest time at which the batch was read, in seconds since the epoch.
@@ -49,19 +55,38 @@ ComputeTables = Callable[[ReadPrevious, Batch, tuple[float, float]], Made]
 #: Called when a batch was published, with the tables `_REPORTED` of the batch.
 OnPublished = Callable[[Mapping[str, Rows]], None]
 
-_REPORTED: Final = (tables.SERVERS, tables.WORKER_LIVENESS)
-
 #: Returns the known ``topology.worker.timeout.secs`` by topology id.
 ReadTimeouts = Callable[[], Mapping[str, float]]
 
-_WORKER: Final = pa.schema([READINGS.field(name) for name in WorkerId._fields])
+#: Brings a table of the batch before, by name, to the present clock.
+ToPresentClock = Callable[[str, pa.Table | None], pa.Table | None]
+
+_REPORTED: Final = (tables.SERVERS, tables.WORKER_LIVENESS)
+
+#: The configuration key for the number of parts, and about how many workers a part has by default.
+PARTS_KEY: Final = "pipeline.statistics.parts"
+WORKERS_OF_PART: Final = 8192
+
+#: Workers from which a part takes much more memory than intended.
+_TOO_MANY: Final = 4 * WORKERS_OF_PART
+
+#: Smaller steps of the clock are ignored: NTP's adjustments, or a busy machine between two
+#: readings.
+_SMALL_SECS: Final = 2.0
+
+#: Columns that are compared with times of new pulses.
+_HEARD: Final = {
+    tables.WORKER_LIVENESS: ("last_seen", "moved_at"),
+    tables.WORKER_REPORTS: ("received_at",),
+    tables.EXECUTOR_COUNTERS: ("at",),
+}
+
+#: Tables whose times are on the driver's clock; other tables have the readers' times.
+_BY_OUR_CLOCK: Final = frozenset({tables.WORKER_LIVENESS, tables.WORKER_REPORTS})
 
 
 class TableUpdater:
-    """Updates a query's tables with each micro-batch; a repeated batch changes nothing.
-
-    Spark repeats a batch after a crash with other content. So all tables are published in one step.
-    """
+    """Updates a query's tables with each micro-batch; a repeated batch changes nothing."""
 
     def __init__(
         self,
@@ -88,7 +113,7 @@ class TableUpdater:
             read = read_parts(batch, self._parts)
             # Nothing here refers to a part's rows, so that they are freed once they are written.
             for part in [Part(one, self._parts) for one in range(self._parts)]:
-                before = partitions.read_previous(self._tables, part, on_time)
+                before = _previous_reader(self._tables, part, on_time)
                 yield self._computed(before, next(read), began, reported)
                 release_memory()
             next(read, None)  # exhausts the iterator, which ends its threads here and in Spark
@@ -100,10 +125,10 @@ class TableUpdater:
     def _computed(
         self, before: ReadPrevious, batch: Batch, began: float, reported: dict[str, Rows]
     ) -> Made:
-        for name, rows in self._compute(before, batch, (began, time.time())):
+        for name, rows_ in self._compute(before, batch, (began, time.time())):
             if name in _REPORTED:
-                reported[name] = rows
-            yield name, rows
+                reported[name] = rows_
+            yield name, rows_
 
 
 def batch_origin(batch: DataFrame, number: int) -> Origin:
@@ -141,7 +166,7 @@ def statistics_tables(
     limits: LivenessLimits, period_secs: float, named: AddNames = lambda pulses: pulses
 ) -> ComputeTables:
     """Return the function that computes the statistics query's tables, from decoded rows."""
-    growth = partitions.GrowthWarning()
+    growth = _GrowthWarning()
 
     def compute(before: ReadPrevious, batch: Batch, between: tuple[float, float]) -> Made:
         reports, newest = next_reports(
@@ -174,89 +199,102 @@ def _executor_stats(pulses: Pulses, update: StatisticsUpdate) -> Made:
         update.add(split)
 
 
-class StatisticsUpdate:
-    """Sums up the newest pulses of a batch, some at a time, and updates the summaries."""
+class _GrowthWarning:
+    """Warns once that the cluster has outgrown the number of parts, fixed at the start."""
 
     def __init__(self) -> None:
-        self._readings = [READINGS.empty_table()]
-        self._sums = [ENCODED.empty_table()]
-        self._workers = [_WORKER.empty_table()]
+        self._is_logged = False
 
-    def add(self, split: SplitPulses) -> None:
-        """Add pulses of some workers, a single pulse of each."""
-        executors = tally_pulses(split)
-        self._readings.append(counters(executors))
-        self._sums.append(worker_stats(executors))
-        workers = split.workers.select(WorkerId._fields)
-        self._workers.append(workers.cast(_WORKER))
+    def check(self, workers: int) -> None:
+        if workers > _TOO_MANY and not self._is_logged:
+            self._is_logged = True
+            log.warning(
+                "the parts of statistics have grown to %d workers: restart the pipeline, which "
+                "then has a part for each %d workers, or set %s to more",
+                *(workers, WORKERS_OF_PART, PARTS_KEY),
+            )
 
-    def readings(self) -> pa.Table:
-        """Return the counters of all executors, for `rollups.next_rollups`."""
-        return pa.concat_tables(self._readings)
 
-    def tables(
+def _previous_reader(store: TableStore, part: Part, on_time: ToPresentClock) -> ReadPrevious:
+    """Return the reader of a part of a query's tables, with times on the present clock."""
+
+    def read(
+        name: str, since: datetime | None = None, schema: pa.Schema | None = None
+    ) -> pa.Table | None:
+        written = store.read_parts(name, schema)
+        if (part.count == 1 and len(written) <= 1) or since is not None:
+            return on_time(name, store.read(name, since, schema))
+        if len(written) == part.count:
+            return on_time(name, written[part.number]())
+        return on_time(name, _part_of(written, part) if written else None)
+
+    return read
+
+
+def _part_of(written: Sequence[Callable[[], pa.Table]], part: Part) -> pa.Table:
+    """Read a part from the files of another number of parts, as after a start with more."""
+    found, notes = [], []
+    for read in written:
+        table = read()
+        notes.append(table.schema.metadata or {})
+        mine = pc.equal(part_numbers(table, part.count), part.number)
+        found.append(table.replace_schema_metadata().filter(mine))
+    merged = worker_liveness.merge_forgotten(notes, part.has) | rollups.merge_marks(notes)
+    return pa.concat_tables(found).replace_schema_metadata(merged)
+
+
+class Clock:
+    """Brings times in the tables before to a clock that was set in between.
+
+    Otherwise silent workers would age by that step, and die of it; new pulses would look like a
+    restart, or like the future.
+    """
+
+    def __init__(
         self,
-        previous: Callable[[], pa.Table | None],
-        executors: pa.Table | None,
-        reports: pa.Table,
-    ) -> dict[str, Rows]:
-        """Return ``worker_stats``, and the new rows of ``component_stats`` and ``topology_stats``.
+        wall: Callable[[], float] = time.time,
+        steady: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._wall = wall
+        self._steady = steady
+        self._ahead: float | None = None
 
-        `previous` reads ``worker_stats``, `executors` are the newest readings before this batch,
-        `reports` the next worker reports. A worker whose new pulse is unreadable keeps its sums.
+    def look(self) -> ToPresentClock:
+        """Return the function that brings the tables of the batch before to the present clock.
+
+        No pulse was heard later than now, even if the clock was set back before the start.
         """
-        read = pa.concat_tables(self._workers)
-        kept, sums = _kept(previous, read, reports), self._sums
-        if len(gone := self._superseded(executors, read, reports)):
-            kept, *sums = [_of_workers(some, gone, others=True) for some in (kept, *sums)]
-        is_changed = pc.is_in(kept["storm_id"], pc.unique(read["storm_id"]))
-        of_changed = pa.concat_tables([kept.filter(is_changed), *sums])
-        return {
-            tables.WORKER_STATS: [pa.concat_tables([kept, *sums]).unify_dictionaries()],
-            tables.COMPONENT_STATS: component_stats(of_changed),
-            tables.TOPOLOGY_STATS: topology_stats(of_changed),
-        }
+        now = self._wall()
+        before, self._ahead = self._ahead, now - self._steady()
+        set_secs = 0.0 if before is None else self._ahead - before
+        if abs(set_secs) <= _SMALL_SECS:
+            set_secs = 0.0
 
-    def _superseded(
-        self, executors: pa.Table | None, read: pa.Table, reports: pa.Table
-    ) -> pa.Array:
-        held = self.readings().select(OWNERSHIP.names)
-        if executors is not None:
-            workers = worker_keys(executors)
-            is_silent = pc.invert(pc.is_in(workers, worker_keys(read)))
-            is_known = pc.is_in(workers, worker_keys(reports))
-            held = pa.concat_tables([held, executors.filter(pc.and_(is_silent, is_known))])
-        return superseded_workers(held)
+        def on_time(name: str, table: pa.Table | None) -> pa.Table | None:
+            if table is None or name not in _HEARD:
+                return table
+            latest = now if name in _BY_OUR_CLOCK else inf
+            for column in _HEARD[name]:
+                if column in table.column_names:
+                    table = _moved(table, column, set_secs, latest)
+            if set_secs:
+                table = table.replace_schema_metadata(
+                    worker_liveness.move_forgotten(table, set_secs)
+                )
+            return table
+
+        return on_time
 
 
-def _kept(previous: Callable[[], pa.Table | None], read: pa.Table, reports: pa.Table) -> pa.Table:
-    """Return the sums of workers with a report and without a new reading."""
-    known = worker_keys(reports)
-    silent = known.filter(pc.invert(pc.is_in(known, worker_keys(read))))
-    # Usually every worker has beaten since the batch before, and nothing is read.
-    before = previous() if len(silent) else None
-    if before is None:
-        return ENCODED.empty_table()
-    return _without_unused(_of_workers(before.replace_schema_metadata(), silent))
-
-
-def _of_workers(table: pa.Table, workers: pa.Array, *, others: bool = False) -> pa.Table:
-    found = groups_by(table, WorkerId._fields)
-    one_each = table.select(WorkerId._fields).take(found.first)
-    is_one = pc.is_in(worker_keys(one_each.cast(_WORKER)), workers)
-    return table.filter((pc.invert(is_one) if others else is_one).take(found.of))
-
-
-def _without_unused(table: pa.Table) -> pa.Table:
-    """Drop unused texts from dictionaries, which otherwise grow for ever."""
-    for place, field in enumerate(table.schema):
-        if pa.types.is_dictionary(field.type):
-            chunks = [_without_unused_texts(chunk) for chunk in table[field.name].chunks]
-            table = table.set_column(place, field, pa.chunked_array(chunks, field.type))
-    return table
-
-
-def _without_unused_texts(texts: pa.DictionaryArray) -> pa.DictionaryArray:
-    used = pc.unique(texts.indices).drop_null()
-    numbers = pc.index_in(texts.indices, used)
-    return pa.DictionaryArray.from_arrays(numbers, texts.dictionary.take(used))
+def _moved(table: pa.Table, name: str, secs: float, latest: float) -> pa.Table:
+    heard = known = table[name]
+    if secs:
+        heard = pc.add(heard, pa.scalar(timedelta(seconds=secs))).cast(heard.type)
+    last = pc.max(heard).as_py()
+    if last is not None and last.timestamp() > latest + _SMALL_SECS:
+        at = rows.timestamps([latest])[0]
+        heard = pc.if_else(pc.greater(heard, at), at, heard)
+    if heard is known:
+        return table
+    place = table.schema.get_field_index(name)
+    return table.set_column(place, table.schema.field(place), heard)
