@@ -23,7 +23,7 @@ from pathlib import Path
 from thrift.protocol.TBinaryProtocol import TBinaryProtocolAcceleratedFactory
 from thrift.transport.TTransport import TMemoryBuffer
 
-from stormkeeper.pipeline.decoding import decoder
+from stormkeeper.pipeline import decoded_rows
 from stormkeeper.thrift.idl import BINARY, LIST, MAP, SET, STRING, STRUCT, schema_of
 from stormkeeper.thrift.records import (
     BoltStats,
@@ -85,7 +85,7 @@ def measured(beats):
 
 def decoders():
     """Return what is compared, by name: functions of a list of heartbeats."""
-    engines = {one.name: one for one in (decoder.load(), decoder.INTERPRETED)}
+    engines = {one.name: one for one in (decoded_rows.load(), decoded_rows.INTERPRETED)}
     return {
         "gunzip": lambda beats: one_by_one(gunzip, beats),
         **{name: lambda beats, one=one: columns(beats, one) for name, one in engines.items()},
@@ -109,7 +109,7 @@ def record(beat):
 
 
 def columns(beats, one):
-    decoded = list(decoder.decode(beats, one))
+    decoded = list(decoded_rows.decode(beats, one))
     assert sum(count for count, _ in decoded) == len(beats)
 
 

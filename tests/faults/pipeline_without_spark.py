@@ -20,7 +20,7 @@ from stormkeeper.conf import Conf, load
 from stormkeeper.daemon.lifecycle import die_with_parent
 from stormkeeper.errors import TableError
 from stormkeeper.history.table_store import TableStore
-from stormkeeper.pipeline import decode, queries, rows, tables
+from stormkeeper.pipeline import decoded_rows, queries, rows, tables
 from stormkeeper.pipeline.source import Options, PacemakerStreamReader
 from stormkeeper.pipeline.tables import STATISTICS
 
@@ -95,7 +95,7 @@ class Query:
             for batch in self._reader.read(partition)
         )
         if self._name == STATISTICS:
-            batches = decode.decode_batches(batches)
+            batches = decoded_rows.decode_batches(batches)
         context = SimpleNamespace(getLocalProperty=lambda _: notes.query)
         batch: Any = SimpleNamespace(
             columns=rows.TYPED.names if self._name == STATISTICS else rows.SCHEMA.names,

@@ -5,7 +5,7 @@ import pytest
 
 from stormkeeper.conf import defaults
 from stormkeeper.errors import TableError
-from stormkeeper.history import component_stats, events
+from stormkeeper.history import component_stats, database
 from stormkeeper.history.database import HistoryDatabase
 from stormkeeper.history.parquet import TIME, TableSpec
 from stormkeeper.pipeline import queries, tables
@@ -288,10 +288,10 @@ def test_what_happened_to_workers(written, subject, found):
         event(1, "started"),
     ]
     with HistoryDatabase(written("liveness", EVENTS, worker_events=table(EVENT, *rows))) as past:
-        assert [row["event"] for row in events.events(past, subject)] == found
-        assert [row["event"] for row in events.events(past, subject, at(2))] == found[1:]
-        assert [row["event"] for row in events.events(past, subject, until=at(3))] == found[:1]
-        assert [row["event"] for row in events.events(past, subject, limit=1)] == found[-1:]
+        assert [row["event"] for row in database.events(past, subject)] == found
+        assert [row["event"] for row in database.events(past, subject, at(2))] == found[1:]
+        assert [row["event"] for row in database.events(past, subject, until=at(3))] == found[:1]
+        assert [row["event"] for row in database.events(past, subject, limit=1)] == found[-1:]
 
 
 def alert(name, severity, since, until=None, **columns):
@@ -309,10 +309,10 @@ def test_alerts_the_severest_first(tmp_path):
     with store(tmp_path / "alerts", ALERTS, HISTORY) as tables:
         tables.publish(origin(1), {"alerts": table(ALERT, *rows)})
     with HistoryDatabase(tmp_path) as past:
-        assert [row["id"] for row in events.alerts(past)] == ["worst", "new", "old"]
-        ended = events.alerts(past, ended=True)
+        assert [row["id"] for row in database.alerts(past)] == ["worst", "new", "old"]
+        ended = database.alerts(past, ended=True)
         assert [row["id"] for row in ended] == ["worst", "new", "old", "ended"]
-        assert [row["id"] for row in events.alerts(past, severity="critical")] == ["worst"]
+        assert [row["id"] for row in database.alerts(past, severity="critical")] == ["worst"]
 
 
 def test_what_alerts_did_since(written):
@@ -322,9 +322,9 @@ def test_what_alerts_did_since(written):
     ]
     history = table({"at": TIME, "change": TEXT, **ALERT}, *rows)
     with HistoryDatabase(written("alerts", HISTORY, alert_history=history)) as past:
-        assert [row["change"] for row in events.changes(past, at(0))] == ["began", "ended"]
-        assert [row["change"] for row in events.changes(past, at(10))] == ["ended"]
-        assert events.changes(past, at(70)) == []
+        assert [row["change"] for row in database.changes(past, at(0))] == ["began", "ended"]
+        assert [row["change"] for row in database.changes(past, at(10))] == ["ended"]
+        assert database.changes(past, at(70)) == []
 
 
 def test_files_of_earlier_releases_are_read(written):
@@ -333,11 +333,11 @@ def test_files_of_earlier_releases_are_read(written):
     folder = written("liveness", log("worker_events", early, "at"), worker_events=table(early, row))
     written("liveness", EVENTS)
     with HistoryDatabase(folder) as past:
-        (found,) = events.events(past, "wc")
+        (found,) = database.events(past, "wc")
         assert (found["event"], found["node"]) == (None, "n-1")
         written("liveness", EVENTS, worker_events=table(EVENT, event(2, "late")))
     with HistoryDatabase(folder) as past:
-        assert [row["event"] for row in events.events(past, "wc")] == [None, "late"]
+        assert [row["event"] for row in database.events(past, "wc")] == [None, "late"]
 
 
 @pytest.mark.parametrize("name", ["it's", "a[b]*?", "a b%20", "topology=other"])
@@ -346,7 +346,7 @@ def test_a_folders_name_is_taken_as_it_is(tmp_path, name):
     with store(folder / "liveness", EVENTS) as tables:
         tables.publish(origin(0), {"worker_events": table(EVENT, event(1, "late"))})
     with HistoryDatabase(folder) as past:
-        assert len(events.events(past, "wc")) == 1
+        assert len(database.events(past, "wc")) == 1
 
 
 @pytest.mark.parametrize("zone", ["Asia/Kolkata", "GMT+5"])
@@ -355,7 +355,7 @@ def test_times_are_in_utc(written, monkeypatch, zone):
     with HistoryDatabase(
         written("liveness", EVENTS, worker_events=table(EVENT, event(1, "late")))
     ) as past:
-        (found,) = events.events(past, "wc")
+        (found,) = database.events(past, "wc")
     assert found["at"] == datetime.fromtimestamp(BEGAN + 1, UTC)
     assert found["at"].tzinfo is UTC
 
@@ -369,8 +369,8 @@ def test_what_is_not_there_is_said(written, tmp_path):
         with pytest.raises(
             TableError, match=r"no table 'alerts' in .*; these are there: worker_ev"
         ):
-            events.alerts(past)
+            database.alerts(past)
         for path in folder.rglob("*.parquet"):
             path.write_bytes(b"not one")
         with pytest.raises(TableError, match=r"the tables in .* cannot be read: .*Parquet"):
-            events.events(past, "wc")
+            database.events(past, "wc")

@@ -6,7 +6,7 @@ import pytest
 
 from stormkeeper.heartbeats.coverage import Coverage
 from stormkeeper.pacemaker.client import PacemakerClient
-from stormkeeper.pipeline import batch, decode, rows
+from stormkeeper.pipeline import batch, decoded_rows, rows
 from stormkeeper.pipeline.batch import read_parts
 from stormkeeper.pipeline.source import Options, PacemakerReader
 from support.dataframes import dataframe
@@ -28,7 +28,7 @@ def test_rows_are_the_same_when_they_were_packed(spark):
     (found,) = read_parts(batch.pack(df))
     assert spark.conf.get("spark.sql.execution.arrow.maxRecordsPerBatch") == usual
     assert found.rows.schema == rows.TYPED
-    expected = decode.typed(df).toArrow().sort_by("revision").cast(rows.OF_SPARK)
+    expected = decoded_rows.typed(df).toArrow().sort_by("revision").cast(rows.OF_SPARK)
     light = expected.drop_columns(["executors"])
     assert found.rows.drop_columns(["executors"]).sort_by("revision") == light
     is_pulse = pc.not_equal(found.rows["kind"], rows.SERVER)
@@ -57,7 +57,7 @@ def test_packed_rows_are_those_that_decoding_gives(pacemaker, tmp_path, values, 
             pa.Table.from_batches(list(reader.read(partition))) for partition in reader.partitions()
         ]
 
-    plain = pa.concat_tables(map(decode.typed_rows, read()))
+    plain = pa.concat_tables(map(decoded_rows.typed_rows, read()))
     aside = {"aside": str(tmp_path)} if is_aside else {}
     packed = pa.concat_tables(read(packed="true", **aside))
     assert len(list(tmp_path.iterdir())) == (3 if is_aside else 0)

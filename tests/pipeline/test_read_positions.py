@@ -4,16 +4,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stormkeeper.heartbeats.change_pages import Position
-from stormkeeper.pipeline import read_positions
-from stormkeeper.pipeline.read_positions import Span
+from stormkeeper.pipeline import source
+from stormkeeper.pipeline.source import Span
 
 A, B = "a:6699", "b:6699"
 
 
 def test_offset_has_instance_and_revision_by_server_and_a_tick():
-    end = read_positions.next_offset(
-        read_positions.initial_offset(), {A: Position("x", 7), B: None}
-    )
+    end = source.next_offset(source.initial_offset(), {A: Position("x", 7), B: None})
     assert json.loads(json.dumps(end)) == {
         "tick": ["reader", 1],
         "a:6699": ["x", 7],
@@ -22,60 +20,56 @@ def test_offset_has_instance_and_revision_by_server_and_a_tick():
 
 
 def test_every_trigger_has_a_new_offset_even_in_silence():
-    first = read_positions.next_offset(read_positions.initial_offset(), {A: Position("x", 7)})
-    second = read_positions.next_offset(first, {A: Position("x", 7)})
-    third = read_positions.next_offset(second, {A: Position("x", 7)})
+    first = source.next_offset(source.initial_offset(), {A: Position("x", 7)})
+    second = source.next_offset(first, {A: Position("x", 7)})
+    third = source.next_offset(second, {A: Position("x", 7)})
     assert first != second != third
-    assert read_positions.batch_span(first, second, A) == Span(
+    assert source.batch_span(first, second, A) == Span(
         "x", 0, 7
     )  # again, as the first may have failed
-    assert read_positions.batch_span(second, third, A) == Span("x", 7, 7)
-    assert read_positions.batch_span(second, third, A).is_empty
+    assert source.batch_span(second, third, A) == Span("x", 7, 7)
+    assert source.batch_span(second, third, A).is_empty
 
 
 def test_a_server_that_is_down_keeps_its_place():
-    first = read_positions.next_offset(
-        read_positions.initial_offset(), {A: Position("x", 7), B: Position("y", 3)}
-    )
-    down = read_positions.next_offset(first, {A: None, B: Position("y", 9)})
-    back = read_positions.next_offset(down, {A: Position("x", 8), B: Position("y", 9)})
+    first = source.next_offset(source.initial_offset(), {A: Position("x", 7), B: Position("y", 3)})
+    down = source.next_offset(first, {A: None, B: Position("y", 9)})
+    back = source.next_offset(down, {A: Position("x", 8), B: Position("y", 9)})
     assert down[A] == first[A]
-    assert read_positions.batch_span(first, down, B) == Span("y", 0, 9)
-    assert read_positions.batch_span(down, back, A) == Span("x", 0, 8)
-    assert read_positions.batch_span(down, back, B) == Span("y", 3, 9)
+    assert source.batch_span(first, down, B) == Span("y", 0, 9)
+    assert source.batch_span(down, back, A) == Span("x", 0, 8)
+    assert source.batch_span(down, back, B) == Span("y", 3, 9)
 
 
 def test_a_server_that_started_anew_is_read_from_the_beginning():
-    first = read_positions.next_offset(read_positions.initial_offset(), {A: Position("x", 700)})
-    second = read_positions.next_offset(first, {A: Position("z", 4)})
-    assert read_positions.batch_span(first, second, A) == Span("z", 0, 4, reset=True)
+    first = source.next_offset(source.initial_offset(), {A: Position("x", 700)})
+    second = source.next_offset(first, {A: Position("z", 4)})
+    assert source.batch_span(first, second, A) == Span("z", 0, 4, reset=True)
 
 
 def test_new_server_is_read_from_the_beginning():
-    first = read_positions.next_offset(read_positions.initial_offset(), {A: Position("x", 7)})
-    second = read_positions.next_offset(first, {A: Position("x", 7), B: Position("y", 5)})
-    assert read_positions.batch_span(first, second, B) == Span("y", 0, 5)
+    first = source.next_offset(source.initial_offset(), {A: Position("x", 7)})
+    second = source.next_offset(first, {A: Position("x", 7), B: Position("y", 5)})
+    assert source.batch_span(first, second, B) == Span("y", 0, 5)
 
 
 def test_a_server_never_heard_of_has_no_span():
-    end = read_positions.next_offset(read_positions.initial_offset(), {A: None})
+    end = source.next_offset(source.initial_offset(), {A: None})
     assert A not in end
-    assert read_positions.batch_span(read_positions.initial_offset(), end, A) is None
+    assert source.batch_span(source.initial_offset(), end, A) is None
 
 
 def test_the_place_of_a_server_no_longer_read_is_dropped():
-    first = read_positions.next_offset(
-        read_positions.initial_offset(), {A: Position("x", 7), B: Position("y", 5)}
-    )
-    second = read_positions.next_offset(first, {A: Position("x", 7)})
+    first = source.next_offset(source.initial_offset(), {A: Position("x", 7), B: Position("y", 5)})
+    second = source.next_offset(first, {A: Position("x", 7)})
     assert B not in second
 
 
 def test_a_server_without_revisions_is_read_at_every_trigger():
-    java = Position(read_positions.WITHOUT_REVISIONS, 0)
-    first = read_positions.next_offset(read_positions.initial_offset(), {A: java})
-    second = read_positions.next_offset(first, {A: java})
-    assert not read_positions.batch_span(first, second, A).is_empty
+    java = Position(source.WITHOUT_REVISIONS, 0)
+    first = source.next_offset(source.initial_offset(), {A: java})
+    second = source.next_offset(first, {A: java})
+    assert not source.batch_span(first, second, A).is_empty
 
 
 @given(
@@ -90,12 +84,12 @@ def test_next_batch_reads_what_failed_in_the_one_before(triggers):
     It may be down when a batch is planned, or fail under the read, though not under two in a row.
     """
     newest = {"x": 0, "y": 0}  # revisions never shrink within an instance
-    offset, failed, at, read = read_positions.initial_offset(), False, None, 0
+    offset, failed, at, read = source.initial_offset(), False, None, 0
     for instance, stored, event in triggers:
         newest[instance] += stored
         position = None if event == "down" else Position(instance, newest[instance])
-        end = read_positions.next_offset(offset, {A: position})
-        span = read_positions.batch_span(offset, end, A)
+        end = source.next_offset(offset, {A: position})
+        span = source.batch_span(offset, end, A)
         offset = end
         if position is None:
             continue
@@ -114,19 +108,19 @@ SERVER = "a:1"
 
 def test_what_two_failed_reads_missed_is_read_by_the_third(tmp_path):
     """A batch begins where the last one that could read has ended, and not where others began."""
-    folder, before = str(tmp_path), read_positions.initial_offset()
+    folder, before = str(tmp_path), source.initial_offset()
 
     def begins(revision, instance="i"):
         nonlocal before
-        after = read_positions.next_offset(before, {SERVER: Position(instance, revision)})
-        span, before = read_positions.batch_span(before, after, SERVER), after
-        return read_positions.resume_span(folder, SERVER, None, span).after
+        after = source.next_offset(before, {SERVER: Position(instance, revision)})
+        span, before = source.batch_span(before, after, SERVER), after
+        return source.resume_span(folder, SERVER, None, span).after
 
     assert begins(100) == 0
-    read_positions.record_position(folder, SERVER, None, Position("i", 103))
+    source.record_position(folder, SERVER, None, Position("i", 103))
     assert begins(200) == 103
     assert begins(300) == 103
     assert begins(400) == 103
-    read_positions.record_position(folder, SERVER, None, Position("i", 410))
+    source.record_position(folder, SERVER, None, Position("i", 410))
     assert begins(500) == 410
     assert begins(7, "restarted") == 0

@@ -20,7 +20,7 @@ from stormkeeper.pipeline.rollups import (
     rollup,
     sum_changes,
 )
-from stormkeeper.pipeline.statistics import coarser
+from stormkeeper.pipeline.spark_statistics import coarser
 from stormkeeper.pipeline.summaries import tally_rows
 from stormkeeper.pipeline.table_columns import EXECUTOR_STATS, ROLLUP
 

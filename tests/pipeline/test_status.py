@@ -6,7 +6,7 @@ import pytest
 
 from stormkeeper.heartbeats.change_pages import Position
 from stormkeeper.heartbeats.coverage import Coverage
-from stormkeeper.pipeline import decode, rows, tables
+from stormkeeper.pipeline import decoded_rows, rows, tables
 from stormkeeper.pipeline.batch import merge_server_rows
 from stormkeeper.pipeline.status import ServerStatus, StatusTracker, cause, next_servers
 from stormkeeper.pipeline.table_columns import SERVERS, WORKER_LIVENESS
@@ -157,7 +157,7 @@ def batch(**servers):
         "b", [page_of("i", [change_of("/workerbeats/wc-1-17/n-1", b"x", 7, 1.0)], 5.0)]
     )
     found = [pulse, *(rows.server_row(name, health) for name, health in servers.items())]
-    return pa.Table.from_batches(list(decode.decode_batches(iter(found))))
+    return pa.Table.from_batches(list(decoded_rows.decode_batches(iter(found))))
 
 
 def test_every_server_has_a_row_whether_it_answers_or_not():
@@ -213,7 +213,9 @@ def test_a_failure_is_the_same_as_long_as_its_cause_is(one, other, same):
 def test_server_is_read_if_all_of_its_parts_were():
     def of_parts(*parts):
         found = [rows.server_row("a", health, reset=reset) for health, reset in parts]
-        return merge_server_rows(pa.Table.from_batches(list(decode.decode_batches(iter(found)))))
+        return merge_server_rows(
+            pa.Table.from_batches(list(decoded_rows.decode_batches(iter(found))))
+        )
 
     found = of_parts((up(3.0), False), (up(2.0), True), (up(4.0), False))
     (row,) = next_servers(None, found).to_pylist()

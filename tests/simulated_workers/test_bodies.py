@@ -1,6 +1,6 @@
 import pytest
 
-from stormkeeper.pipeline.decoding.decoder import decode
+from stormkeeper.pipeline.decoded_rows import decode
 from stormkeeper.simulation.cluster import SYSTEM
 from stormkeeper.thrift.serialization import (
     Compression,

@@ -8,7 +8,7 @@ import pytest
 
 from stormkeeper.conf import Address
 from stormkeeper.pacemaker.wire import Message, MessageType, PacemakerFrameSplitter, decode, encode
-from stormkeeper.simulation.links import Link
+from stormkeeper.simulation.process import Link
 from support.pacemaker import nobody
 from support.simulations import BEGIN, PERIOD_SECS, simulation
 from support.waiting import DEADLINE_SECS

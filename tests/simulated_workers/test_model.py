@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stormkeeper.simulation.activity import Activity, Change, Ramp, begins, spans
+from stormkeeper.simulation.cluster import Activity, Change, Ramp, begins, spans
 from support.simulations import BEGIN, PERIOD_SECS, as_told, read, simulation, told_executors
 
 COUNTS = ("emitted", "transferred", "acked", "failed", "executed")

@@ -2,7 +2,7 @@ from math import inf, nan
 
 import pytest
 
-from stormkeeper.statistics.tallies import Tally, capacity, counts_by_window, measures
+from stormkeeper.statistics.aggregates import Tally, capacity, counts_by_window, measures
 from stormkeeper.thrift.records import (
     BoltStats,
     ExecutorSpecificStats,

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from stormkeeper.errors import SerializationError
-from stormkeeper.pipeline.decoding import decoder
-from stormkeeper.pipeline.decoding.decoder import decode
+from stormkeeper.pipeline import decoded_rows
+from stormkeeper.pipeline.decoded_rows import decode
 from stormkeeper.pipeline.decoding.layout import COUNTER
 from stormkeeper.thrift.records import (
     BoltStats,
@@ -21,7 +21,7 @@ from stormkeeper.thrift.records import (
 from stormkeeper.thrift.serialization import deserialize
 
 #: The engines that can be run here.
-ENGINES = {one.name: one for one in (decoder.INTERPRETED, decoder.load())}
+ENGINES = {one.name: one for one in (decoded_rows.INTERPRETED, decoded_rows.load())}
 
 _ABSENT = dict.fromkeys(("time_secs", "uptime_secs", "executors", "completed", "error"))
 

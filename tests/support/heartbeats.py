@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from stormkeeper.heartbeats.change_pages import ChangePage, PathChange, Position
 from stormkeeper.pacemaker.client import PacemakerClient
-from stormkeeper.pipeline.decode import Engine, decode_batches
+from stormkeeper.pipeline.decoded_rows import Engine, decode_batches
 from stormkeeper.pipeline.rows import TYPED
 from stormkeeper.thrift.records import (
     BoltStats,

@@ -66,7 +66,7 @@ def reported(chance: random.Random, storm_id: str) -> Reported:
 
 
 def heartbeats_of(topologies: list[Reported]) -> pa.Table:
-    """Return the workers' heartbeats, decoded, as rows of `decode.heartbeats`."""
+    """Return the workers' heartbeats, decoded, as rows of `decoded_rows.heartbeats`."""
     changes = []
     for topology in topologies:
         slots = {}
@@ -87,7 +87,7 @@ def heartbeats_of(topologies: list[Reported]) -> pa.Table:
 
 
 def decoded(changes, read_at) -> pa.Table:
-    """Return changes of a server as rows of `decode.heartbeats`."""
+    """Return changes of a server as rows of `decoded_rows.heartbeats`."""
     batch = decode_batch(rows.page_rows("a:1", [page_of("x", changes, read_at)]))
     return pa.Table.from_batches([batch]).drop_columns(["kind", "health"])
 

@@ -91,16 +91,16 @@ def history(subject: str, since: timedelta | None, lines: int, as_json: bool) ->
     """
     conf = load_conf()
     with faults():
-        from stormkeeper.history import events
+        from stormkeeper.history import database
         from stormkeeper.history.database import HistoryDatabase
         from stormkeeper.pipeline import tables
 
         beginning = None if since is None else datetime.now(UTC) - since
         with HistoryDatabase(tables.tables_folder(conf)) as past:
-            found = events.events(past, subject, beginning, limit=lines)
+            found = database.events(past, subject, beginning, limit=lines)
             if not found:
-                events.check_known(past, subject)
-            names = node_names(events.hosts(past), (event["node"] for event in found))
+                database.check_known(past, subject)
+            names = node_names(database.hosts(past), (event["node"] for event in found))
             remark_on_age(past, "worker_events")
     if as_json:
         click.echo(json.dumps(found, default=iso_time))
@@ -176,16 +176,16 @@ def alerts(*, follow: bool, ended: bool, severity: str | None, as_json: bool) ->
     """
     conf = load_conf()
     with until_interrupted(), faults():
-        from stormkeeper.history import events
+        from stormkeeper.history import database
         from stormkeeper.history.database import HistoryDatabase
         from stormkeeper.pipeline import tables
 
         folder = tables.tables_folder(conf)
         with HistoryDatabase(folder) as past:
             found, seen, is_old = list[dict[str, Any]](), None, False
-            hosts = events.hosts(past)
+            hosts = database.hosts(past)
             if past.has("alerts"):
-                found = events.alerts(past, ended=ended, severity=severity)
+                found = database.alerts(past, ended=ended, severity=severity)
                 seen = past.written_at("alert_history")
                 is_old = remark_on_age(past, "alerts")
         if seen is None:
@@ -214,7 +214,7 @@ def _changes(folder: Path, seen: datetime | None, *, is_old: bool) -> Iterator[M
 
     `seen` None: there was no table yet, so every row is new.
     """
-    from stormkeeper.history import events
+    from stormkeeper.history import database
     from stormkeeper.history.database import HistoryDatabase
 
     manifest, read, complaint = folder / "alerts" / "manifest.json", None, None
@@ -231,7 +231,7 @@ def _changes(folder: Path, seen: datetime | None, *, is_old: bool) -> Iterator[M
                     is_old = True
                 continue
             with HistoryDatabase(folder) as past:
-                news = events.changes(past, seen or _BEGINNING)
+                news = database.changes(past, seen or _BEGINNING)
                 seen = past.written_at("alert_history")
                 interval_secs = past.interval_secs("alert_history")
         except (OSError, TableError) as error:

@@ -194,9 +194,11 @@ def _course(
     elif not buckets:
         click.echo("No complete bucket of that time has counts of it.")
     elif plot:
-        from stormkeeper.history import plots
+        from stormkeeper.history import component_stats
 
-        click.echo(plots.of_course(buckets, bucket_secs, escaped(component or topology)))
+        click.echo(
+            component_stats.draw_course(buckets, bucket_secs, escaped(component or topology))
+        )
         for line in gap_lines(buckets, bucket_secs, interval_secs):
             click.echo(line)
     else:

@@ -1,7 +1,7 @@
 """Aggregates of groups of rows, and the arithmetic of Storm's statistics in columns.
 
 numpy aggregates by the number of each row's group, in a third of Arrow's time for several columns.
-The arithmetic follows `stormkeeper.statistics.tallies`, from which Nimbus's pages are made.
+The arithmetic follows `stormkeeper.statistics.aggregates`, from which Nimbus's pages are made.
 """
 
 from __future__ import annotations

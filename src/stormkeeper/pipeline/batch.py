@@ -25,7 +25,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from stormkeeper.heartbeats.change_pages import Part, part_of
 from stormkeeper.pipeline import rows
-from stormkeeper.pipeline.decode import decode_batches, typed_rows
+from stormkeeper.pipeline.decoded_rows import decode_batches, typed_rows
 from stormkeeper.pipeline.rows import TYPED
 
 #: Many `TYPED` rows of one ``part`` (or `EVERY_PART`) per value, compressed to a fifth: Spark's JVM

@@ -33,7 +33,7 @@ from stormkeeper.history.table_store import TableStore
 from stormkeeper.pipeline import python_workers, queries, tables
 from stormkeeper.pipeline.analyses.alerts import alert_tables
 from stormkeeper.pipeline.analyses.runner import AnalysisRunner
-from stormkeeper.pipeline.decoding.decoder import warn_if_interpreted
+from stormkeeper.pipeline.decoded_rows import warn_if_interpreted
 from stormkeeper.pipeline.nimbus_poller import TopologyTimeouts, run_nimbus_poller
 from stormkeeper.pipeline.python_workers import register
 from stormkeeper.pipeline.queries import Stores

@@ -91,7 +91,7 @@ def _prepare() -> None:
     import pandas  # noqa: F401, PLC0415
     import pyspark.worker  # noqa: F401, PLC0415
 
-    from stormkeeper.pipeline import decode, source  # noqa: F401, PLC0415
+    from stormkeeper.pipeline import decoded_rows, source  # noqa: F401, PLC0415
 
     # The garbage collector writes to the objects it visits, which would end their sharing.
     gc.collect()

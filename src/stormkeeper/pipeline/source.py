@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import difflib
+import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
@@ -28,9 +30,8 @@ from stormkeeper.heartbeats.coverage import Coverage
 from stormkeeper.pacemaker.client import DEFAULT_PORT, PacemakerClient, client_settings
 from stormkeeper.pacemaker.client.client_settings import ClientSettings, of_texts
 from stormkeeper.paths import WORKERBEATS
-from stormkeeper.pipeline import read_positions, rows
+from stormkeeper.pipeline import rows
 from stormkeeper.pipeline.batch import PACKED_PARTS, pack_read, release_memory
-from stormkeeper.pipeline.read_positions import Offset, Span
 
 _CLIENT_NAME: Final = "spark-pacemaker"
 
@@ -173,7 +174,7 @@ class PacemakerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
 
     def initialOffset(self) -> Offset:  # noqa: N802
         """Return the offset before everything."""
-        return read_positions.initial_offset()
+        return initial_offset()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Note the servers' positions: later changes are not read."""
@@ -187,7 +188,7 @@ class PacemakerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         if self._available is not None and self._planned == start:
             return start
         self._health = _ask(self._options) if self._available is None else self._available
-        self._planned = read_positions.next_offset(
+        self._planned = next_offset(
             start, {server: health.position for server, health in self._health.items()}
         )
         return self._planned
@@ -197,10 +198,7 @@ class PacemakerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         if start == end:
             return []
         health = self._health if end == self._planned else {}
-        spans = {
-            server: read_positions.batch_span(start, end, str(server))
-            for server in self._options.servers
-        }
+        spans = {server: batch_span(start, end, str(server)) for server in self._options.servers}
         values = self._options.values or any(_is_java(span) for span in spans.values())
         return [
             ServerPartition(server, self._begun(server, part, span), planned, values, part)
@@ -213,7 +211,7 @@ class PacemakerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         folder = self._options.aside
         if folder is None or span is None:
             return span
-        return read_positions.resume_span(folder, str(server), part, span)
+        return resume_span(folder, str(server), part, span)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the server's changes, and the row of the server."""
@@ -281,7 +279,7 @@ def _read(
                     health = replace(health, read_at=some[-1].read_at)
                     yield rows.page_rows(server, some)
             if noted and position is not None:
-                read_positions.record_position(noted, server, partition.part, position)
+                record_position(noted, server, partition.part, position)
         except StormkeeperError as error:
             health = Coverage.failed(error)
             if planned is not None:
@@ -429,3 +427,106 @@ def _switch(options: Mapping[str, str], name: str, *, default: bool) -> bool:
             f'the option {name!r} of format("pacemaker") must be true or false, got {text!r}'
         )
     return text == "true"
+
+
+#: ``{server: [instance, revision]}``, the same for "before", and the tick: kept in checkpoints.
+Offset = dict[str, list[str | int]]
+
+TICK: Final = "tick"
+
+_BEFORE: Final = "before "
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """A server in an offset; revisions up to `sure` were read by earlier batches."""
+
+    instance: str
+    revision: int
+    sure: int
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """The share of a server in a batch: revisions above `after`, up to `until`.
+
+    `reset` is whether the server started anew since the batch before, so that this is all it holds.
+    """
+
+    instance: str
+    after: int
+    until: int
+    reset: bool = False
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the span has nothing to read; False for a server without revisions."""
+        return self.instance != WITHOUT_REVISIONS and self.until <= self.after
+
+
+def initial_offset() -> Offset:
+    """Return the offset before everything."""
+    return {TICK: ["reader", 0]}
+
+
+def next_offset(start: Offset, found: Mapping[str, Position | None]) -> Offset:
+    """Return the end of the next batch, from each server's position, or None if it did not answer.
+
+    Such a server keeps its place; servers that are not in `found` are dropped.
+    """
+    tick = int(start[TICK][1]) + 1
+    end: Offset = {TICK: ["reader", tick]}
+    for server, position in found.items():
+        if position is not None:
+            known = position.instance != WITHOUT_REVISIONS
+            before = _entry(start, server)
+            same = before is not None and before.instance == position.instance
+            end[server] = [position.instance, position.revision if known else tick]
+            sure = before.revision if before is not None and same else 0
+            end[_BEFORE + server] = [position.instance, sure]
+        else:
+            end |= {k: start[k] for k in (server, _BEFORE + server) if k in start}
+    return end
+
+
+def batch_span(start: Offset, end: Offset, server: str) -> Span | None:
+    """Return a server's span between two offsets; None if the server never answered."""
+    until = _entry(end, server)
+    if until is None:
+        return None
+    before = _entry(start, server)
+    if before is None or before.instance != until.instance:
+        return Span(until.instance, 0, until.revision, reset=before is not None)
+    return Span(until.instance, before.sure, until.revision)
+
+
+def _entry(offset: Offset, server: str) -> _Entry | None:
+    if server not in offset:
+        return None
+    instance, revision = offset[server]
+    _, sure = offset.get(_BEFORE + server, offset[server])
+    return _Entry(str(instance), int(revision), int(sure))
+
+
+def record_position(folder: str, server: str, part: Part | None, position: Position) -> None:
+    """Record the position up to which a part of a server was read, for the next batch."""
+    file = _file(folder, server, part)
+    written = file.with_suffix(".new")
+    written.write_text(json.dumps([position.instance, position.revision]))
+    written.replace(file)
+
+
+def resume_span(folder: str, server: str, part: Part | None, span: Span) -> Span:
+    """Return the span from the recorded position of a part of a server."""
+    try:
+        instance, revision = json.loads(_file(folder, server, part).read_text())
+    except FileNotFoundError:
+        return span
+    if instance != span.instance:
+        return span
+    # Less than the offsets' position if reads have failed since.
+    return replace(span, after=revision)
+
+
+def _file(folder: str, server: str, part: Part | None) -> Path:
+    return Path(folder) / f"{server}-{part.number if part else 0}.reached"

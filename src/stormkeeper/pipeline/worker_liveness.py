@@ -33,8 +33,7 @@ from stormkeeper.pacemaker.client.pool_reads import ask_all
 from stormkeeper.pacemaker.client.server_reads import Question, pulses_of
 from stormkeeper.paths import WORKERBEATS, WorkerId
 from stormkeeper.pipeline import rows
-from stormkeeper.pipeline.decode import typed
-from stormkeeper.pipeline.decoding.decoder import decode
+from stormkeeper.pipeline.decoded_rows import decode, typed
 from stormkeeper.pipeline.liveness_columns import (
     WORKERS,
     Step,

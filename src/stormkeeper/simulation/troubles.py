@@ -22,8 +22,13 @@ from random import Random
 from typing import Any, Final
 
 from stormkeeper import paths
-from stormkeeper.simulation.activity import Change, Ramp
-from stormkeeper.simulation.cluster import Growth, SimulatedComponent, SimulatedTopology
+from stormkeeper.simulation.cluster import (
+    Change,
+    Growth,
+    Ramp,
+    SimulatedComponent,
+    SimulatedTopology,
+)
 from stormkeeper.simulation.model import Seat, Simulation, Tell, Worker, named
 
 ROUND_SECS: Final = 600.0

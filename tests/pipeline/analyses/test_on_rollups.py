@@ -1,4 +1,4 @@
-"""The analyses read the roll-ups that `stormkeeper.pipeline.statistics` makes."""
+"""The analyses read the roll-ups that `stormkeeper.pipeline.spark_statistics` makes."""
 
 import pyarrow as pa
 import pytest

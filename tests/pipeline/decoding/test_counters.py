@@ -2,7 +2,7 @@
 
 import pytest
 
-from stormkeeper.pipeline.decoding.decoder import decode
+from stormkeeper.pipeline.decoded_rows import decode
 from stormkeeper.thrift.records import (
     BoltStats,
     ExecutorSpecificStats,

@@ -13,7 +13,7 @@ from stormkeeper.conf import defaults
 from stormkeeper.daemon.lifecycle import StopSignals
 from stormkeeper.errors import ConfigError
 from stormkeeper.pipeline import process
-from stormkeeper.pipeline.decoding.decoder import INTERPRETED, load
+from stormkeeper.pipeline.decoded_rows import INTERPRETED, load
 from support.decoding import ENGINES
 
 MODULE = "stormkeeper.pipeline.decoding._compiled"
@@ -38,7 +38,7 @@ def without_the_module(monkeypatch):
 
 def messages_of_a_pipeline(caplog):
     """Return what one says that goes no further than to its configuration."""
-    caplog.set_level(logging.WARNING, "stormkeeper.pipeline.decoding.decoder")
+    caplog.set_level(logging.WARNING, "stormkeeper.pipeline.decoded_rows")
     with StopSignals() as stop, pytest.raises(ConfigError, match=r"pacemaker\.servers"):
         process.serve(defaults().with_values({"pacemaker.servers": []}), stop)
     return caplog.messages

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stormkeeper.pipeline.decoding.decoder import decode
+from stormkeeper.pipeline.decoded_rows import decode
 from stormkeeper.thrift.records import ClusterWorkerHeartbeat, QueryActivity
 from stormkeeper.thrift.serialization import Compression, Release, serialize, uncompressed
 from support import vectors

@@ -5,8 +5,9 @@ import zlib
 
 import pytest
 
-from stormkeeper.pipeline.decoding import decoder, layout
-from stormkeeper.pipeline.decoding.decoder import decode
+from stormkeeper.pipeline import decoded_rows
+from stormkeeper.pipeline.decoded_rows import decode
+from stormkeeper.pipeline.decoding import layout
 from stormkeeper.thrift.reader import MAX_DEPTH
 from support.decoding import ENGINES, by_records, rows_of
 
@@ -266,7 +267,7 @@ def test_a_long_component_of_many_rows_is_refused(name):
 
 @pytest.mark.parametrize("name", ENGINES)
 def test_large_heartbeats_become_columns_by_themselves(name, monkeypatch):
-    monkeypatch.setattr(decoder, "_MOST_BYTES", 32_000)
+    monkeypatch.setattr(decoded_rows, "_MOST_BYTES", 32_000)
     window = b"w" * 150
     value = with_executor(
         executor(emitted=(MAP, 1, own((window, *((b"%d" % n, n) for n in range(90))))))

@@ -28,7 +28,7 @@ _AT_ONCE: Final = 1 << 18
 
 
 def newest(df: DataFrame) -> DataFrame:
-    """Keep the newest decoded heartbeat of each worker, of rows of `decode.heartbeats`.
+    """Keep the newest decoded heartbeat of each worker, of rows of `decoded_rows.heartbeats`.
 
     A worker that moved to another Pacemaker leaves an older heartbeat on the first.
     """
@@ -40,7 +40,7 @@ def newest(df: DataFrame) -> DataFrame:
 
 
 def executor_stats(df: DataFrame) -> DataFrame:
-    """Lay out the counts of executors, of rows of `decode.heartbeats`."""
+    """Lay out the counts of executors, of rows of `decoded_rows.heartbeats`."""
     schema = from_arrow_schema(EXECUTOR_STATS)
     return df.select(*READ).mapInArrow(_laid_out, schema)
 
@@ -104,8 +104,8 @@ def _by_topology(
 def named(df: DataFrame, components: DataFrame) -> DataFrame:
     """Name the components of executors that are known by their tasks alone, before summing up.
 
-    `df` has rows of `executor_stats` or `decode.statistics`, `components` those of the pipeline's
-    table ``components``.
+    `df` has rows of `executor_stats` or `decoded_rows.statistics`, `components` rows of the table
+    ``components``.
     """
     tasks = components.select(
         col("storm_id").alias("of"),

@@ -5,8 +5,8 @@ from hypothesis import strategies as st
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
 from stormkeeper.heartbeats.coverage import Coverage
-from stormkeeper.pipeline import decode, rows
-from stormkeeper.pipeline.decode import heartbeats, statistics
+from stormkeeper.pipeline import decoded_rows, rows
+from stormkeeper.pipeline.decoded_rows import heartbeats, statistics
 from stormkeeper.thrift.records import ClusterWorkerHeartbeat
 from stormkeeper.thrift.serialization import Compression, deserialize, serialize
 from support import vectors
@@ -101,7 +101,7 @@ def test_an_empty_batch_has_the_schema(engine):
 
 def test_a_large_batch_is_decoded_in_adjoining_pieces(engine):
     pulses = [(path(f"t{n}"), heartbeat(f"t{n}", time_secs=n)) for n in range(1100)]
-    decoded = list(decode.decode_batches(iter([raw(*pulses[:7]), raw(*pulses[7:])]), engine))
+    decoded = list(decoded_rows.decode_batches(iter([raw(*pulses[:7]), raw(*pulses[7:])]), engine))
     assert len(decoded) > 2
     found = pa.Table.from_batches(decoded).to_pylist()
     assert [(row["storm_id"], row["time_secs"]) for row in found] == [

@@ -7,7 +7,7 @@ import pytest
 
 from stormkeeper.pipeline import executor_stats as readings
 from stormkeeper.pipeline import summaries
-from stormkeeper.pipeline.statistics import (
+from stormkeeper.pipeline.spark_statistics import (
     assigned,
     component_stats,
     executor_stats,
