@@ -5,14 +5,13 @@ import os
 import re
 import signal
 import subprocess
-import sys
 from pathlib import Path
 from typing import Self
 
 import psutil
 import pyspark
 
-from stormkeeper.daemon import die_with_parent
+from stormkeeper.daemon.children import dying_with_us
 from support.processes import all_gone, send
 from support.waiting import until
 
@@ -84,11 +83,13 @@ class SparkCluster:
         kept = {key: os.environ[key] for key in ("PATH", "JAVA_HOME") if key in os.environ}
         with log.open("wb") as output:
             process = subprocess.Popen(
-                [
-                    *(sys.executable, "-I", "-S", die_with_parent.__file__, str(os.getpid())),
-                    *(str(_HOME / "bin" / "spark-class"), f"org.apache.spark.deploy.{name}"),
-                    *arguments,
-                ],
+                dying_with_us(
+                    [
+                        str(_HOME / "bin" / "spark-class"),
+                        f"org.apache.spark.deploy.{name}",
+                        *arguments,
+                    ]
+                ),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,

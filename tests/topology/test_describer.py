@@ -4,7 +4,7 @@ import psutil
 import pytest
 
 from stormkeeper.errors import TopologyError
-from stormkeeper.topology.describer import describe
+from stormkeeper.topology.description import describe
 from support.packages import STREAMING
 from support.processes import has_ended, name
 from support.waiting import until

@@ -15,13 +15,11 @@ from pathlib import Path
 from typing import BinaryIO
 
 from stormkeeper.errors import TopologyError
-from stormkeeper.topology import describer
-from stormkeeper.topology.description import Description
+from stormkeeper.topology.description import Description, describe, has_to_run
 from stormkeeper.topology.package import archive, environment
 from stormkeeper.topology.package.code import PackagedCode, collect
-from stormkeeper.topology.package.environment import Base
+from stormkeeper.topology.package.environment import Base, Requirement
 from stormkeeper.topology.package.manifest import PackageManifest
-from stormkeeper.topology.package.requirements import Requirement
 from stormkeeper.topology.topology import unheard
 
 
@@ -73,7 +71,7 @@ def collect_code(request: SubmissionRequest) -> Iterator[PackagedCode]:
         code = collect(request.code, Path(folder), request.py_files, required)
         # Both raise for a fault.
         _requirements(code)
-        describer.has_to_run(code.script, root=_root(code), py_files=request.py_files)
+        has_to_run(code.script, root=_root(code), py_files=request.py_files)
         yield code
 
 
@@ -83,7 +81,7 @@ def describe_code(request: SubmissionRequest, code: PackagedCode) -> Description
     Raises `TopologyError` for a fault in the script, `MissingExtraError` without PySpark, and
     `ChildError` if the process that runs the script does not start.
     """
-    return describer.describe(
+    return describe(
         code.script,
         root=_root(code),
         arguments=request.arguments,

@@ -1,7 +1,7 @@
 """Child processes: start, ready line, log, memory and end.
 
 Each child has its own session, so that Ctrl-C reaches only the parent, which stops the children in
-order. A mark in the environment, which descendants inherit, finds processes without a parent.
+order. A mark in the environment, which descendants inherit, finds orphans.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from typing import Final
 
 import psutil
 
-from stormkeeper.daemon import die_with_parent
 from stormkeeper.errors import ChildError
 
 TAIL_LINES = 200
@@ -29,8 +28,7 @@ TAIL_LINES = 200
 #: A longer line of standard output counts as several.
 LINE_BYTES = 64 * 1024
 
-#: Lines of the log in an error, enough for a Python traceback, and the bytes at the log's end in
-#: which they are looked for.
+#: Lines of the log in an error, enough for a Python traceback, and the bytes read for them.
 ERROR_LINES = 25
 ERROR_BYTES = 64 * 1024
 
@@ -46,6 +44,22 @@ RUN_MARK = "STORMKEEPER_RUN"
 KILLED_SECS = 2.0
 
 _NEVER = re.compile(r"(?!)")
+
+#: Asks Linux for SIGTERM at the parent's death, then becomes the program. A process of its own, as
+#: code between fork and exec is unsafe in a parent with threads. 1 is PR_SET_PDEATHSIG.
+_DIE_WITH_PARENT: Final = """
+import ctypes, os, signal, sys
+if sys.platform.startswith("linux"):
+    ctypes.CDLL(None, use_errno=True).prctl(1, signal.SIGTERM, 0, 0, 0)
+    if os.getppid() != int(sys.argv[1]):
+        sys.exit(1)  # the parent died before the request: no signal would come
+os.execv(sys.argv[2], sys.argv[2:])
+"""
+
+
+def dying_with_us(argv: Sequence[str]) -> list[str]:
+    """Return a command that runs `argv`, a path and arguments, until the calling thread ends."""
+    return [sys.executable, "-I", "-S", "-c", _DIE_WITH_PARENT, str(os.getpid()), *argv]
 
 
 def how_it_ended(exit_code: int) -> str:
@@ -84,12 +98,8 @@ def _family(pid: int) -> list[psutil.Process]:
 class Child:
     """A child process. Raises `ChildError` if the command cannot be started.
 
-    Parameters
-    ----------
-    log
-        For standard error. Standard output stays in memory: its lines must not pass for the log's.
-    ready
-        Matches the line on standard output that reports readiness.
+    Standard error goes to `log`; standard output stays in memory, so that its lines do not pass for
+    the log's. `ready` matches the line of the output that reports readiness.
     """
 
     def __init__(
@@ -99,7 +109,7 @@ class Child:
         *,
         log: Path,
         env: Mapping[str, str],
-        ready: re.Pattern[str],
+        ready: re.Pattern[str] = _NEVER,
     ) -> None:
         self.name = name
         self.log = log
@@ -141,21 +151,6 @@ class Child:
             return "running" if self.ready_match else "starting"
         return how_it_ended(code)
 
-    def wait_ready(self, timeout_secs: float) -> re.Match[str] | None:
-        """Wait for the ready line; None after `timeout_secs`. `ChildError` at an early end."""
-        deadline = time.monotonic() + timeout_secs
-        while self.ready_match is None:
-            if self.returncode is not None:
-                # The last lines may still be in the pipe.
-                self._reader.join(timeout=1.0)
-                if self.ready_match is None:
-                    raise ChildError(f"the {self.name} {self.state()}:\n{self.log_tail()}")
-            elif time.monotonic() > deadline:
-                break
-            else:
-                time.sleep(POLL_SECS)
-        return self.ready_match
-
     def output(self) -> tuple[list[str], int]:
         """Return the last lines on standard output, and the number of all."""
         with self._output_lock:
@@ -196,8 +191,8 @@ class Child:
             self._process.wait(timeout=grace_secs)
         except subprocess.TimeoutExpired:
             by_itself = False
-        # The system reuses the id only when no process of the session is left. If the id exists
-        # after the end, it is a stranger's, and so may the process group be.
+        # The system reuses the id once the session is empty: an id that exists after the end is a
+        # stranger's, and so may the process group be.
         if not (by_itself and psutil.pid_exists(self.pid)):
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.pid, signal.SIGKILL)
@@ -283,8 +278,7 @@ def run(
     `cancelled` is polled; `progress` gets lines of the output, but may miss some. Raises
     `ChildError`, with the last lines, for a failure, a cancellation, or too much time.
     """
-    with_us = [sys.executable, "-I", "-S", die_with_parent.__file__, str(os.getpid())]
-    child = Child(name, [*with_us, *argv], log=log, env=env, ready=_NEVER)
+    child = Child(name, dying_with_us(argv), log=log, env=env)
     deadline = time.monotonic() + secs
     why, heard = "", 0
     try:
@@ -314,7 +308,7 @@ def _pass_on(child: Child, heard: int, progress: Callable[[str], None]) -> int:
 
 def _last_words(child: Child) -> str:
     if not child.log.stat().st_size:
-        return child.log_tail()  # which is the output then
+        return child.log_tail()  # the output
     return "\n".join([*child.output()[0][-OUTPUT_LINES:], child.log_tail()])
 
 

@@ -13,7 +13,6 @@ import queue
 import signal
 import socket
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,7 +23,7 @@ from typing import Any, Self
 from stormkeeper import extras
 from stormkeeper.conf import Address
 from stormkeeper.conf.folders import folder
-from stormkeeper.daemon import die_with_parent as die_with_parent_program
+from stormkeeper.daemon.children import dying_with_us
 from stormkeeper.daemon.durable import try_lock
 from stormkeeper.daemon.lifecycle import StopSignals, announce, die_with_parent
 from stormkeeper.daemon.logs import configure_logging
@@ -232,17 +231,16 @@ class DevZooKeeper:
         logging.write_text(logging_settings(self.log))
         with contextlib.suppress(OSError):
             self._log_start = self.log.stat().st_size
-        argv = [
-            *(sys.executable, "-I", "-S", die_with_parent_program.__file__, str(os.getpid())),
-            *server_command(
+        argv = dying_with_us(
+            server_command(
                 java,
                 classpath,
                 settings,
                 logging,
                 options=self._jvm_options,
                 main=main_class(self._settings),
-            ),
-        ]
+            )
+        )
         started: queue.SimpleQueue[subprocess.Popen[bytes] | Exception] = queue.SimpleQueue()
         # PR_SET_PDEATHSIG follows the thread that started the child, so a thread waits for its end.
         keeper = threading.Thread(

@@ -12,8 +12,7 @@ from typing import Final
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from stormkeeper.daemon.http import Page
-from stormkeeper.daemon.metrics import health_page, metrics_page
+from stormkeeper.daemon.http import Page, health_page, metrics_page
 from stormkeeper.errors import StormkeeperError
 from stormkeeper.heartbeats.liveness import Status
 from stormkeeper.nimbus.status import ClusterStatus

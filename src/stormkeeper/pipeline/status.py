@@ -18,8 +18,7 @@ import pyarrow.compute as pc
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from stormkeeper.daemon.http import Page
-from stormkeeper.daemon.metrics import health_page, metrics_page
+from stormkeeper.daemon.http import Page, health_page, metrics_page
 from stormkeeper.heartbeats.coverage import Coverage
 from stormkeeper.heartbeats.liveness import Status
 from stormkeeper.pipeline import rows, tables

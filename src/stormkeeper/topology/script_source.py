@@ -22,8 +22,15 @@ from pathlib import Path
 
 from stormkeeper.errors import TopologyError
 from stormkeeper.topology import faults
-from stormkeeper.topology.declared_topology import FaultError, check_described
-from stormkeeper.topology.syntax import bound, chain, made_of, mentioned, within
+from stormkeeper.topology.declared_topology import (
+    FaultError,
+    bound,
+    chain,
+    check_described,
+    made_of,
+    mentioned,
+    within,
+)
 
 #: The modules from which a script imports `Topology`.
 MODULES = ("stormkeeper.topology", "stormkeeper.topology.topology")

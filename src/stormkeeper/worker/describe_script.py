@@ -1,8 +1,9 @@
 """Writes the description of a script's topology, after running the whole script.
 
 ``python -m stormkeeper.worker.describe_script SCRIPT --to FILE [--session | --session-first]`` is
-the process that `stormkeeper.topology.describer` starts. It starts no query and calls no component.
-A Spark session takes seconds, and most topologies need none. `ExitCode` says what FILE holds.
+the process that `stormkeeper.topology.description` starts. It starts no query and calls no
+component. A Spark session takes seconds, and most topologies need none. `ExitCode` says what FILE
+holds.
 """
 
 from __future__ import annotations
@@ -25,8 +26,7 @@ from stormkeeper.daemon.lifecycle import die_with_parent
 from stormkeeper.daemon.logs import configure_logging
 from stormkeeper.errors import StormkeeperError, TopologyError
 from stormkeeper.topology import description, faults
-from stormkeeper.topology.describer import ExitCode
-from stormkeeper.topology.description import Description
+from stormkeeper.topology.description import Description, ExitCode
 from stormkeeper.topology.topology import Topology
 from stormkeeper.worker import script as scripts
 from stormkeeper.worker import worker_conf

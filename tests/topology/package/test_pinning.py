@@ -6,8 +6,7 @@ from importlib import metadata
 import pytest
 
 from stormkeeper.errors import TopologyError
-from stormkeeper.topology.package.environment import Base, pin
-from stormkeeper.topology.package.requirements import parse, pins_fault
+from stormkeeper.topology.package.environment import Base, parse, pin, pins_fault
 from support.packages import wheel
 from support.waiting import DEADLINE_SECS
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stormkeeper.errors import TopologyError
-from stormkeeper.topology.package.requirements import MAX_REQUIREMENTS, parse, pins_fault
+from stormkeeper.topology.package.environment import MAX_REQUIREMENTS, parse, pins_fault
 
 BASE = {"pyspark": "4.3.0", "stormkeeper": "0.1.0"}
 HASH = "--hash=sha256:" + "a" * 64

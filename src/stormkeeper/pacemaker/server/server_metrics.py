@@ -17,8 +17,7 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
-from stormkeeper.daemon.http import Page
-from stormkeeper.daemon.metrics import health_page, metrics_page
+from stormkeeper.daemon.http import Page, health_page, metrics_page
 from stormkeeper.pacemaker.server.server_status import (
     CLOSED,
     OUTCOMES,

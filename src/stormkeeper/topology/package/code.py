@@ -27,7 +27,7 @@ from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 from stormkeeper import names
 from stormkeeper.errors import TopologyError
 from stormkeeper.topology import faults, script_source
-from stormkeeper.topology.package import manifest, requirements
+from stormkeeper.topology.package import environment, manifest
 
 REQUIREMENTS: Final = "requirements.txt"
 
@@ -60,12 +60,12 @@ class PackagedCode:
     name: str
     required: tuple[str, str] | None
 
-    def requirements(self, base: dict[str, str]) -> tuple[requirements.Requirement, ...]:
+    def requirements(self, base: dict[str, str]) -> tuple[environment.Requirement, ...]:
         """Return the requirements over `base`, as `requirements.parse` does."""
         if self.required is None:
             return ()
         text, file = self.required
-        return requirements.parse(text, file, base)
+        return environment.parse(text, file, base)
 
 
 def collect(

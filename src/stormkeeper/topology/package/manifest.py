@@ -13,7 +13,7 @@ import msgspec
 
 from stormkeeper import names
 from stormkeeper.errors import SerializationError, TopologyError
-from stormkeeper.topology.package import requirements
+from stormkeeper.topology.package.environment import pins_fault
 from stormkeeper.topology.topology import unheard
 
 #: Most files. A folder of vendored packages has some thousands; each file costs a reader about a
@@ -134,11 +134,7 @@ def fault(manifest: PackageManifest) -> str | None:
         unheard(manifest.name)  # which says what is wrong with the name
     except TopologyError as error:
         return str(error)
-    return (
-        _files_fault(manifest)
-        or _lists_fault(manifest)
-        or requirements.pins_fault(manifest.requirements)
-    )
+    return _files_fault(manifest) or _lists_fault(manifest) or pins_fault(manifest.requirements)
 
 
 def _files_fault(manifest: PackageManifest) -> str | None:
