@@ -39,7 +39,7 @@ from pacemaker.servers import HOST, Stormkeeper
 from state import filling
 from stormkeeper import paths
 from stormkeeper.conf import Address
-from stormkeeper.local import ports
+from stormkeeper.local import reservations
 from stormkeeper.local.dev_zookeeper import DevZooKeeper
 from stormkeeper.pacemaker.client.pool import PacemakerPool
 from stormkeeper.rpc.message_frames import Kind, frame
@@ -281,7 +281,7 @@ def cluster(*, supervisor=False, topologies=0):
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         zookeeper = stack.enter_context(DevZooKeeper(folder / "zookeeper"))
         pacemaker = stack.enter_context(Stormkeeper())
-        port = ports.reserve()
+        port = reservations.reserve()
         conf = {
             "storm.zookeeper.servers": [zookeeper.host],
             "storm.zookeeper.port": zookeeper.port,
@@ -291,7 +291,7 @@ def cluster(*, supervisor=False, topologies=0):
             "nimbus.seeds": [f"{HOST}:{port}"],
             "nimbus.thrift.port": port,
             "storm.local.hostname": HOST,
-            "supervisor.slots.ports": [ports.reserve()],
+            "supervisor.slots.ports": [reservations.reserve()],
             "topology.checkpoint.dir": str(folder / "checkpoints"),
         }
         (folder / "storm.yaml").write_text(yaml.safe_dump(conf))

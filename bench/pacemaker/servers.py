@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 
 from pacemaker.compiling import compiled
-from stormkeeper.local import ports
+from stormkeeper.local import reservations
 
 HOST = "127.0.0.1"
 START_SECS = 60
@@ -91,7 +91,7 @@ class Server:
         return os.pread(self._log.fileno(), 1 << 20, 0).decode(errors="replace")
 
     def start(self):
-        self.port = ports.reserve(HOST)
+        self.port = reservations.reserve(HOST)
         self._folder = tempfile.mkdtemp(prefix="bench-")
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as the server
         self._process = subprocess.Popen(

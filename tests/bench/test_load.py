@@ -11,7 +11,7 @@ import pytest
 from kazoo.client import KazooClient
 
 from pacemaker import compiling, running, servers
-from stormkeeper.local import ports
+from stormkeeper.local import reservations
 from stormkeeper.local.dev_zookeeper import DevZooKeeper
 from stormkeeper.pacemaker.client import PacemakerClient
 from support.waiting import DEADLINE_SECS
@@ -138,7 +138,7 @@ def test_a_value_that_is_not_what_was_sent_ends_it(echo):
 
 
 def test_a_server_that_is_not_there_is_said(echo):
-    process = running.start_load(echo, "--no-fill", operation="send", port=ports.reserve())
+    process = running.start_load(echo, "--no-fill", operation="send", port=reservations.reserve())
     with pytest.raises(running.MeasurementError, match="no connection to"):
         running.finish_load(process, 5)
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stormkeeper.cli.topology_settings import credentials_of_pairs, credentials_of_text
+from stormkeeper.client.package_builder import credentials_of_pairs, credentials_of_text
 from stormkeeper.errors import ConfigError
 
 SECRET = "hunter2"

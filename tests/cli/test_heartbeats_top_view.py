@@ -3,8 +3,14 @@ import io
 import pytest
 from rich.console import Console
 
-from stormkeeper.cli.heartbeats_top import render
-from stormkeeper.cli.pulse_statistics import ServerRow, ServerState, Summary, TopologyRow, WorkerRow
+from stormkeeper.cli.heartbeats_top import (
+    ServerRow,
+    ServerState,
+    Summary,
+    TopologyRow,
+    WorkerRow,
+    render,
+)
 
 TOPOLOGIES = [
     TopologyRow(

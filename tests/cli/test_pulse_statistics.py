@@ -1,11 +1,11 @@
-from stormkeeper.cli.pulse_statistics import (
+from stormkeeper.cli.heartbeats_top import (
     OTHER,
     PulseChange,
     PulseStatistics,
     ServerRead,
     ServerState,
-    ServerStatus,
 )
+from stormkeeper.thrift.pacemaker import ServerInfo
 
 A, B = "a:1", "b:1"
 
@@ -14,13 +14,20 @@ def path(topology, port):
     return f"/workerbeats/{topology}/node-{port}"
 
 
-def told(received=0, *, horizon=100.0, instance="i"):
-    return ServerStatus(instance, "0.1", 100.0, horizon, 7, received, 3)
+def told(received=0, *, horizon=100.0):
+    return ServerInfo(
+        version="0.1",
+        uptime_ms=100_000,
+        horizon_ms=int(1000 * horizon),
+        keys=7,
+        pulses_received=received,
+        connections=3,
+    )
 
 
 def look(server, at, *changes, received=0, is_anew=False, horizon=100.0):
     return ServerRead(
-        server, at, status=told(received, horizon=horizon), changes=changes, is_anew=is_anew
+        server, at, info=told(received, horizon=horizon), changes=changes, is_anew=is_anew
     )
 
 

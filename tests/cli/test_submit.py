@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from stormkeeper.cli.commands import storm as command
-from stormkeeper.client import wait
+from stormkeeper.client import topology_commands
 from stormkeeper.topology.faults import crash
 from support.command import Running
 from support.packages import STREAMING, tree
@@ -50,7 +50,7 @@ def named(script):
 @pytest.fixture
 def submit(environ, nimbus, monkeypatch):
     """Submit to the cluster of the small Nimbus."""
-    monkeypatch.setattr(wait, "PERIOD_SECS", 0.01)
+    monkeypatch.setattr(topology_commands, "PERIOD_SECS", 0.01)
     with serving(nimbus) as seed:
 
         def invoke(*arguments, by="submit"):

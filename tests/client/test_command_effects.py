@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from stormkeeper.client import topology_commands
+from stormkeeper.client.topology_commands import ComponentError
 from stormkeeper.client.topology_view import (
     ComponentView,
     HealthView,
@@ -12,7 +13,6 @@ from stormkeeper.client.topology_view import (
     TopologyView,
     WorkerView,
 )
-from stormkeeper.client.wait import ComponentError
 from stormkeeper.thrift.nimbus import TopologySummary
 
 

@@ -4,8 +4,7 @@ import pytest
 
 from stormkeeper.client import topology_commands, topology_view
 from stormkeeper.client.nimbus_connection import connect
-from stormkeeper.client.topology_commands import RebalanceChange
-from stormkeeper.client.wait import Wait, WaitStatus
+from stormkeeper.client.topology_commands import RebalanceChange, Wait, WaitStatus
 from stormkeeper.errors import (
     CallRefusedError,
     NotAliveError,

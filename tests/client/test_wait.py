@@ -2,7 +2,7 @@
 
 import pytest
 
-from stormkeeper.client.wait import PERIOD_SECS, Wait, WaitStatus
+from stormkeeper.client.topology_commands import PERIOD_SECS, Wait, WaitStatus
 from stormkeeper.errors import NotAliveError, RpcUnavailableError
 
 

@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from stormkeeper.errors import LocalClusterError
-from stormkeeper.local import dev_zookeeper, ports
+from stormkeeper.local import dev_zookeeper, reservations
 from stormkeeper.local.dev_zookeeper import DevZooKeeper, four_letter_word
 from support.outgoing import connected_from
 from support.processes import all_gone
@@ -53,7 +53,7 @@ def test_its_port_is_nobody_elses_while_it_is_down(server):
     os.kill(server.pid, signal.SIGKILL)
     server.stop()
     with pytest.raises(LocalClusterError, match="none of 1 TCP ports"):
-        ports.reserve(among=[server.port])
+        reservations.reserve(among=[server.port])
     with connected_from([server.port]) as got:
         assert got != [server.port]
         server.start()
@@ -91,7 +91,7 @@ def test_a_port_taken_while_the_server_starts(tmp_path, monkeypatch):
             server.start()
         assert not server.running
 
-        found = iter([port, ports.reserve()])
+        found = iter([port, reservations.reserve()])
         monkeypatch.setattr(dev_zookeeper, "_free_port", lambda _host, _port: next(found))
         with DevZooKeeper(tmp_path / "any") as server:
             assert server.port != port

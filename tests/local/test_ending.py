@@ -16,9 +16,9 @@ import psutil
 import pytest
 
 from stormkeeper.conf import load
-from stormkeeper.local import ports
+from stormkeeper.local import reservations
 from stormkeeper.local.run_plan import RunRequest
-from stormkeeper.local.submission import Submission, end_topology
+from stormkeeper.local.run_topology import Submission, end_topology
 from stormkeeper.supervisor.directories import Directories
 from stormkeeper.supervisor.worker_processes import WorkerCommand, WorkerProcesses
 from support.processes import all_gone
@@ -179,7 +179,7 @@ def test_workers_are_ended_without_nimbus_if_it_does_not_answer(tmp_path):
     )
     WorkerProcesses(str(machine.supervisor)).start("a-worker", command)
     said, stopped = [], []
-    conf = load(files=(), overrides=[f"nimbus.seeds=['127.0.0.1:{ports.reserve()}']"])
+    conf = load(files=(), overrides=[f"nimbus.seeds=['127.0.0.1:{reservations.reserve()}']"])
     submission = Submission(conf, conf, RunRequest(tmp_path / "job.py"), 1.0, said.append)
     submission.name, submission.storm_id = "wc", "wc-1-1"
     end_topology(submission, [machine], 60.0, lambda: stopped.append(1), said.append)

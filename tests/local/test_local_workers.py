@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from stormkeeper.local.worker_logs import KEPT_LINES, LocalWorkers
+from stormkeeper.local.run_topology import KEPT_LINES, LocalWorkers
 from stormkeeper.supervisor.directories import Directories
 
 ID = "wc-1-1"

@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 from stormkeeper.client.topology_view import HealthView, TopologyView, WorkerView
-from stormkeeper.local import progress
+from stormkeeper.local import run_view
 from stormkeeper.local.pacemaker_watch import ComponentCounts, RunSnapshot, WorkerSeen
-from stormkeeper.local.progress import PIPELINE_AFTER_SECS, is_completed, is_pipeline_due, waits_for
+from stormkeeper.local.run_view import PIPELINE_AFTER_SECS, is_completed, is_pipeline_due, waits_for
 from stormkeeper.paths import WorkerId
 
 
@@ -43,25 +43,25 @@ COUNTED = seen({"lines": ComponentCounts(emitted=7), "words": ComponentCounts()}
 @pytest.mark.parametrize(
     ("snapshot", "starts", "said"),
     [
-        (NOBODY, False, progress.WORKER_STARTS),
-        (STARTING, False, progress.SPARK_STARTS),
-        (NO_BATCH, False, progress.FIRST_BATCH),
-        (NO_BATCH, True, progress.FIRST_BATCH),
-        (COUNTED, True, progress.PIPELINE_STARTS),
+        (NOBODY, False, run_view.WORKER_STARTS),
+        (STARTING, False, run_view.SPARK_STARTS),
+        (NO_BATCH, False, run_view.FIRST_BATCH),
+        (NO_BATCH, True, run_view.FIRST_BATCH),
+        (COUNTED, True, run_view.PIPELINE_STARTS),
         (COUNTED, False, ""),
     ],
 )
 def test_what_is_waited_for(snapshot, starts, said):
     asked = {"nimbus_view": FOUND, "pipeline_starts": starts}
     assert waits_for(snapshot, is_submitted=True, **asked) == said
-    assert waits_for(snapshot, is_submitted=False, **asked) == progress.SUBMITS
+    assert waits_for(snapshot, is_submitted=False, **asked) == run_view.SUBMITS
 
 
 def test_what_nimbus_waits_for_is_said_as_long_as_nobody_runs():
     told = replace(FOUND, sched_status="Not enough slots: 1 of 2 queries")
     asked = {"is_submitted": True, "nimbus_view": told, "pipeline_starts": False}
     assert waits_for(NOBODY, **asked) == told.sched_status
-    assert waits_for(STARTING, **asked) == progress.SPARK_STARTS
+    assert waits_for(STARTING, **asked) == run_view.SPARK_STARTS
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import psutil
 import pytest
 
 from stormkeeper.daemon.children import RUN_MARK, end_marked, marked
-from stormkeeper.local.run_folder import IGNORED
+from stormkeeper.local.reservations import IGNORED
 from support.processes import command_line
 from support.waiting import until
 
@@ -17,8 +17,8 @@ MARK = "of-a-reaper-s-test"
 #: Has a reaper, and a child that heeds no signal and is nobody's once the run is killed.
 RUN = f"""
 import os, signal, subprocess, sys
-from stormkeeper.local.run_folder import RunFolder
-from stormkeeper.local.run_folder import Reaper
+from stormkeeper.local.reservations import RunFolder
+from stormkeeper.local.reservations import Reaper
 with RunFolder({MARK!r}) as folder, Reaper(folder, {MARK!r}):
     (folder.path / "data").mkdir()
     subprocess.Popen(
@@ -59,7 +59,7 @@ def test_reaper_survives_a_signal_to_all_processes(run, tmp_path):
     (reaper,) = (
         child
         for child in psutil.Process(run.pid).children()
-        if "stormkeeper.local.run_folder" in command_line(child)
+        if "stormkeeper.local.reservations" in command_line(child)
     )
     for number in IGNORED:
         until(lambda number=number: ignores(reaper.pid, number))

@@ -7,13 +7,13 @@ import pytest
 
 from stormkeeper.daemon.children import RUN_MARK, marked
 from stormkeeper.errors import LocalClusterError
-from stormkeeper.local import run_folder
-from stormkeeper.local.run_folder import OWNER, PREFIX, RunFolder, remove_abandoned
+from stormkeeper.local import reservations
+from stormkeeper.local.reservations import OWNER, PREFIX, RunFolder, remove_abandoned
 from support.waiting import until
 
 OWNER_OF_ONE = """
 import sys
-from stormkeeper.local.run_folder import RunFolder
+from stormkeeper.local.reservations import RunFolder
 folder = RunFolder(sys.argv[1])
 print(folder.path, flush=True)
 sys.stdin.read()
@@ -22,7 +22,7 @@ sys.stdin.read()
 
 @pytest.fixture(autouse=True)
 def temporary(tmp_path, monkeypatch):
-    monkeypatch.setattr(run_folder.tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(reservations.tempfile, "tempdir", str(tmp_path))
     return tmp_path
 
 
@@ -50,11 +50,11 @@ def test_a_folder_goes_at_the_end_with_all_that_is_in_it(temporary):
 
 
 def test_without_a_place_for_it_the_error_says_what_to_do(temporary, monkeypatch):
-    monkeypatch.setattr(run_folder.tempfile, "tempdir", str(temporary / "none"))
+    monkeypatch.setattr(reservations.tempfile, "tempdir", str(temporary / "none"))
     with pytest.raises(LocalClusterError, match=r"No such file or directory.*: set TMPDIR to"):
         RunFolder("mark")
-    monkeypatch.setattr(run_folder.tempfile, "tempdir", None)
-    monkeypatch.setattr(run_folder.tempfile, "_candidate_tempdir_list", lambda: [])
+    monkeypatch.setattr(reservations.tempfile, "tempdir", None)
+    monkeypatch.setattr(reservations.tempfile, "_candidate_tempdir_list", lambda: [])
     with pytest.raises(LocalClusterError, match=r"No usable temporary directory.*: set TMPDIR to"):
         remove_abandoned()
 
@@ -64,7 +64,7 @@ def test_where_there_is_no_space_nothing_is_left(temporary):
     program = """
 import resource, signal, tempfile
 from stormkeeper.errors import LocalClusterError
-from stormkeeper.local.run_folder import RunFolder
+from stormkeeper.local.reservations import RunFolder
 tempfile.gettempdir()  # which tries to write there, once
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))

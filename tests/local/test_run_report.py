@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from stormkeeper.errors import LocalClusterError
-from stormkeeper.local import progress
+from stormkeeper.local import run_view
 from stormkeeper.local.pacemaker_watch import (
     ComponentCounts,
     PacemakerSeen,
@@ -21,7 +21,7 @@ def test_report_has_the_documented_shape():
         [PacemakerSeen("127.0.0.1:1", True, "i", 12, 1), PacemakerSeen("127.0.0.1:2")],
         [WorkerSeen(WorkerId("wc-1-1", "local", 6700), "127.0.0.1:1", 12, 99.0, 3.25, counts)],
     )
-    assert progress.build_report(snapshot, now=100.0, tables={"liveness": 1}, processes_left=0) == {
+    assert run_view.build_report(snapshot, now=100.0, tables={"liveness": 1}, processes_left=0) == {
         "pacemakers": [
             {"address": "127.0.0.1:1", "pulses_received": 12, "keys": 1},
             {"address": "127.0.0.1:2", "pulses_received": 0, "keys": 0},
@@ -47,7 +47,7 @@ def test_report_has_the_documented_shape():
 
 def test_silence_after_the_end_is_no_gap():
     seen = WorkerSeen(WorkerId("t", "n", 1), "a:1", 1, 10.0, 3.0, {}, completed=True)
-    (worker,) = progress.build_report(
+    (worker,) = run_view.build_report(
         RunSnapshot([], [seen]), now=25.0, tables={}, processes_left=0
     )["workers"]
     assert (worker["completed"], worker["max_gap_secs"]) == (True, 3.0)
@@ -55,10 +55,10 @@ def test_silence_after_the_end_is_no_gap():
 
 def test_silence_at_the_end_counts_as_a_gap():
     seen = WorkerSeen(WorkerId("t", "n", 1), "a:1", 1, 10.0, 3.0, {})
-    built = progress.build_report(RunSnapshot([], [seen]), now=25.0, tables={}, processes_left=0)
+    built = run_view.build_report(RunSnapshot([], [seen]), now=25.0, tables={}, processes_left=0)
     assert built["workers"][0]["max_gap_secs"] == 15.0
 
 
 def test_a_full_disk_is_said_in_a_line():
     with pytest.raises(LocalClusterError, match=r"not written: .*No space left on device"):
-        progress.write_report(Path("/dev/full"), {"workers": []})
+        run_view.write_report(Path("/dev/full"), {"workers": []})

@@ -5,7 +5,7 @@ import logging
 import pytest
 
 from stormkeeper.daemon import logs
-from stormkeeper.local.worker_logs import WorkerLog
+from stormkeeper.local.run_topology import WorkerLog
 
 LINES = """\
 2026-03-01T12:00:00.123Z INFO stormkeeper.worker.topology_run the query out runs

@@ -11,7 +11,7 @@ import pytest
 from stormkeeper.errors import TableError
 from stormkeeper.history import component_stats
 from stormkeeper.history.database import HistoryDatabase
-from stormkeeper.local import ports
+from stormkeeper.local import reservations
 from stormkeeper.pacemaker.client import PacemakerClient
 from stormkeeper.pipeline import tables
 from stormkeeper.state.storm.cluster import StormClusterState
@@ -106,7 +106,7 @@ def test_storms_workers_have_the_names_that_nimbus_gives_them(pacemaker, nimbus,
         beat = znode(f"/workerbeats/wc-1-1700000000/{NODE}-{PORT}")
         client.send_pulse(path("wc-1-1700000000", NODE, PORT), beat)
         client.send_pulse(path("old-1-1700000000", NODE, PORT), of_28())
-    port = ports.reserve()
+    port = reservations.reserve()
     folder = tmp_path / "tables"
     settings = {
         "storm.local.dir": str(tmp_path),

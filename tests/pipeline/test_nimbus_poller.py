@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from stormkeeper import conf
-from stormkeeper.local import ports
+from stormkeeper.local import reservations
 from stormkeeper.pipeline import rows, tables
 from stormkeeper.pipeline.components import unnamed
 from stormkeeper.pipeline.nimbus_poller import (
@@ -87,7 +87,7 @@ def test_nimbus_names_what_workers_do_not(nimbus, tmp_path):
         assert unnamed(asking.named(of_storm())) == {}
     assert tracker.current.unanswered == 0
     # Started again, it asks nobody for what it knows: there is nobody to ask.
-    with run_nimbus_poller(settings(tmp_path, ports.reserve()), tracker) as asking:
+    with run_nimbus_poller(settings(tmp_path, reservations.reserve()), tracker) as asking:
         asking.named(of_storm())
         asking.named(
             pulses(("unknown-1-17", "n", 1, heartbeat("unknown-1-17", {(1, 1): spout(1)})))
@@ -101,7 +101,7 @@ def test_who_says_names_asks_nobody(tmp_path):
     stats = bolt({})
     stats.component = "words"
     tracker = StatusTracker()
-    with run_nimbus_poller(settings(tmp_path, ports.reserve()), tracker) as asking:
+    with run_nimbus_poller(settings(tmp_path, reservations.reserve()), tracker) as asking:
         asking.named(pulses(("t-1-17", "n", 1, heartbeat("t-1-17", {(1, 1): stats}))))
         asking.named(pulses(("t-1-17", "n", 1, b"garbage")))
     assert tracker.current.unanswered == 0
@@ -119,7 +119,7 @@ def test_a_nimbus_that_is_away_is_asked_until_it_answers(nimbus, tmp_path, caplo
         return there.ask(storm_id)
 
     with (
-        run_nimbus_poller(settings(tmp_path, ports.reserve()), tracker) as away,
+        run_nimbus_poller(settings(tmp_path, reservations.reserve()), tracker) as away,
         run_nimbus_poller(settings(tmp_path, nimbus.port), tracker) as there,
         NimbusPoller(there.store, ask, tracker, outage_secs=(0.01, 0.05)) as asking,
     ):

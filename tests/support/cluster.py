@@ -11,7 +11,7 @@ import yaml
 
 from stormkeeper.client.nimbus_connection import connect
 from stormkeeper.conf import load
-from stormkeeper.local import ports
+from stormkeeper.local import reservations
 from stormkeeper.local.dev_zookeeper import DevZooKeeper
 from support.command import STORM
 from support.daemon import DaemonProcess
@@ -51,9 +51,9 @@ class RealCluster:
         self._conf = conf or {}
         self._number = pacemakers
         #: The addresses of the Nimbuses.
-        self.seeds = [f"127.0.0.1:{ports.reserve()}" for _ in range(nimbuses)]
+        self.seeds = [f"127.0.0.1:{reservations.reserve()}" for _ in range(nimbuses)]
         #: The ports of each supervisor.
-        self.slots = [[ports.reserve() for _ in range(slots)] for _ in range(supervisors)]
+        self.slots = [[reservations.reserve() for _ in range(slots)] for _ in range(supervisors)]
 
     def __enter__(self) -> Self:
         with self._stack:
@@ -97,7 +97,7 @@ class RealCluster:
 
     def add_nimbus(self) -> None:
         """Start one more Nimbus, of which the daemons that run do not know."""
-        self.seeds.append(f"127.0.0.1:{ports.reserve()}")
+        self.seeds.append(f"127.0.0.1:{reservations.reserve()}")
         self._write_conf()
         self.nimbuses.append(self._stack.enter_context(self._nimbus(len(self.nimbuses))))
 

@@ -12,7 +12,7 @@ import pytest
 
 from stormkeeper.conf import Address
 from stormkeeper.errors import LocalClusterError
-from stormkeeper.local import ports
+from stormkeeper.local import reservations
 from stormkeeper.local.dev_zookeeper import DevZooKeeper, four_letter_word
 from support.waiting import until
 
@@ -99,7 +99,7 @@ def zookeeper_ensemble(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ens
 
 def _members(folder: Path) -> list[DevZooKeeper]:
     servers = {
-        f"server.{number}": f"127.0.0.1:{ports.reserve()}:{ports.reserve()}"
+        f"server.{number}": f"127.0.0.1:{reservations.reserve()}:{reservations.reserve()}"
         for number in range(1, MEMBERS + 1)
     }
     members = []

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from stormkeeper.local import ports
+from stormkeeper.local import reservations
 
 #: Where Debian puts the programs of a KDC, which are on no user's PATH.
 _PROGRAMS = ("krb5kdc", "kdb5_util", "kadmin.local", "kinit", "klist")
@@ -60,7 +60,7 @@ class KerberosRealm:
         self.folder = folder
         self._realm: Any = k5test.K5Realm(
             realm=self.name,
-            portbase=ports.reserve(),
+            portbase=reservations.reserve(),
             krb5_conf=_CLIENT_SETTINGS,
             kdc_conf=_KDC_SETTINGS,
             create_user=False,

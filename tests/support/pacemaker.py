@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from stormkeeper.conf import Address
-from stormkeeper.local import ports
+from stormkeeper.local import reservations
 from support.daemon import DaemonProcess
 from support.waiting import until
 
@@ -40,7 +40,7 @@ class PacemakerProcess(DaemonProcess):
         host: str = "127.0.0.1",
     ) -> None:
         self.host = host
-        self.port = port or ports.reserve()
+        self.port = port or reservations.reserve()
         address = {"pacemaker.bind.host": self.host, "pacemaker.port": self.port}
         super().__init__(
             "pacemaker", "pacemaker listening on ", {**(conf or {}), **address}, options, environ
@@ -60,7 +60,7 @@ class PacemakerProcess(DaemonProcess):
 
 def nobody() -> Address:
     """Return an address at which nobody listens."""
-    return Address("127.0.0.1", ports.reserve())
+    return Address("127.0.0.1", reservations.reserve())
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Self
 
 from stormkeeper.conf import Address
-from stormkeeper.local import ports
+from stormkeeper.local import reservations
 from support.waiting import DEADLINE_SECS
 
 Pair = tuple[socket.socket, socket.socket]
@@ -32,7 +32,7 @@ class Proxy:
         self._answering.set()
         #: None while it is cut.
         self._listener: socket.socket | None = None
-        self.address = Address("127.0.0.1", ports.reserve())
+        self.address = Address("127.0.0.1", reservations.reserve())
         self.mend()
 
     def __enter__(self) -> Self:

@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from stormkeeper.conf import Address
-from stormkeeper.local import ports
+from stormkeeper.local import reservations
 from stormkeeper.local.dev_zookeeper import DevZooKeeper
 from support.certificates import Certificate
 
@@ -43,7 +43,7 @@ class SecureZooKeeper(DevZooKeeper):
         sasl_required: bool = False,
     ) -> None:
         folder.mkdir()
-        self.tls_address = Address("127.0.0.1", ports.reserve())
+        self.tls_address = Address("127.0.0.1", reservations.reserve())
         users = " ".join(f'user_{name}="{password}"' for name, password in USERS.items())
         (folder / "jaas.conf").write_text(
             f"Server {{ org.apache.zookeeper.server.auth.DigestLoginModule required {users}; }};"

@@ -30,7 +30,7 @@ from typing import Any, Self
 
 from stormkeeper import conf as configuration
 from stormkeeper.errors import AuthenticationError, StormkeeperError
-from stormkeeper.local import ports
+from stormkeeper.local import reservations
 from stormkeeper.pacemaker.wire import Message, MessageType, Pulse, decode, encode
 from stormkeeper.pacemaker.wire.message_codec import (
     Control,
@@ -271,7 +271,7 @@ class StormPacemaker:
         self._mechanism = methods.server_mechanism(configuration.defaults().with_values(values))
         self.method = method
         self.host = "127.0.0.1"
-        self.port = port or ports.reserve()
+        self.port = port or reservations.reserve()
         self.store = Store()
         #: Connections made until now.
         self.connections = 0

@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from stormkeeper.daemon.spark_environment import find_java
-from stormkeeper.local import ports
+from stormkeeper.local import reservations
 
 #: The folder with Storm's jars.
 VARIABLE = "PEER"
@@ -234,4 +234,4 @@ def _javac() -> Path:
 
 def free_port() -> int:
     """Return a port for a server of Storm's, which listens on every address."""
-    return ports.reserve("0.0.0.0")
+    return reservations.reserve("0.0.0.0")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import click
 
-from stormkeeper.cli.nimbus_command import connected, json_option
+from stormkeeper.cli.connections import connected, json_option
 from stormkeeper.cli.options import Fault, Group, conf_options, examples, exit_with, load_conf
 from stormkeeper.daemon.durable import replace_file
 from stormkeeper.errors import RefusedError

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from stormkeeper.cli.nimbus_command import connected, json_option
+from stormkeeper.cli.connections import connected, json_option
 from stormkeeper.cli.options import (
     Fault,
     conf_options,

@@ -6,57 +6,58 @@ that ``storm --help`` and ``storm heartbeats list`` stay quick. Exit codes of al
 74 unwritable standard output, 130 Ctrl-C.
 """
 
+import importlib
 import signal
 from typing import Any
 
 import click
 
 import stormkeeper
-from stormkeeper.cli.options import LazyGroup, conf_options, examples
+from stormkeeper.cli.options import Group, conf_options, examples
 
 _COMMANDS = {
-    "activate": "stormkeeper.cli.topologies:activate",
-    "alerts": "stormkeeper.cli.history:alerts",
-    "blobstore": "stormkeeper.cli.blobstore:blobstore",
-    "checkpoint": "stormkeeper.cli.checkpoint:checkpoint",
-    "completion": "stormkeeper.cli.config:completion",
-    "config": "stormkeeper.cli.config:config",
-    "deactivate": "stormkeeper.cli.topologies:deactivate",
-    "dev-zookeeper": "stormkeeper.cli.daemons:dev_zookeeper",
-    "get-errors": "stormkeeper.cli.monitor:get_errors",
-    "heartbeats": "stormkeeper.cli.heartbeats:heartbeats",
-    "history": "stormkeeper.cli.history:history",
-    "jar": "stormkeeper.cli.submit:submit",
-    "kill": "stormkeeper.cli.topologies:kill",
-    "kill_workers": "stormkeeper.cli.daemons:kill_workers",
-    "list": "stormkeeper.cli.topologies:list_all",
-    "local": "stormkeeper.cli.local:local",
-    "localconfvalue": "stormkeeper.cli.config:localconfvalue",
-    "logs": "stormkeeper.cli.logs:logs",
-    "monitor": "stormkeeper.cli.monitor:monitor",
-    "nimbus": "stormkeeper.cli.daemons:nimbus",
-    "node-health-check": "stormkeeper.cli.daemons:node_health_check",
-    "pacemaker": "stormkeeper.cli.daemons:pacemaker",
-    "pipeline": "stormkeeper.cli.daemons:pipeline",
-    "rebalance": "stormkeeper.cli.topologies:rebalance",
-    "remoteconfvalue": "stormkeeper.cli.config:remoteconfvalue",
-    "set_log_level": "stormkeeper.cli.topology_settings:set_log_level",
-    "simulate": "stormkeeper.cli.simulate:simulate",
-    "state": "stormkeeper.cli.state:state",
-    "stats": "stormkeeper.cli.stats:stats",
-    "status": "stormkeeper.cli.topologies:status",
-    "submit": "stormkeeper.cli.submit:submit",
-    "supervisor": "stormkeeper.cli.daemons:supervisor",
-    "upload-credentials": "stormkeeper.cli.topology_settings:upload_credentials",
-    "version": "stormkeeper.cli.config:version",
+    "activate": "topologies:activate",
+    "alerts": "history:alerts",
+    "blobstore": "blobstore:blobstore",
+    "checkpoint": "checkpoint:checkpoint",
+    "completion": "config:completion",
+    "config": "config:config",
+    "deactivate": "topologies:deactivate",
+    "dev-zookeeper": "daemons:dev_zookeeper",
+    "get-errors": "monitor:get_errors",
+    "heartbeats": "heartbeats:heartbeats",
+    "history": "history:history",
+    "jar": "submit:submit",
+    "kill": "topologies:kill",
+    "kill_workers": "daemons:kill_workers",
+    "list": "topologies:list_all",
+    "local": "submit:local",
+    "localconfvalue": "config:localconfvalue",
+    "logs": "logs:logs",
+    "monitor": "monitor:monitor",
+    "nimbus": "daemons:nimbus",
+    "node-health-check": "daemons:node_health_check",
+    "pacemaker": "daemons:pacemaker",
+    "pipeline": "daemons:pipeline",
+    "rebalance": "topologies:rebalance",
+    "remoteconfvalue": "config:remoteconfvalue",
+    "set_log_level": "topologies:set_log_level",
+    "simulate": "simulate:simulate",
+    "state": "state:state",
+    "stats": "stats:stats",
+    "status": "topologies:status",
+    "submit": "submit:submit",
+    "supervisor": "daemons:supervisor",
+    "upload-credentials": "submit:upload_credentials",
+    "version": "config:version",
 }
 
 #: Commands that handle SIGHUP, and unblock the signal themselves.
 _HEEDS_HANGUPS = frozenset({"pacemaker"})
 
 
-class _Commands(LazyGroup):
-    """Unblocks SIGHUP, which `stormkeeper.cli.main` blocks, for all other commands.
+class _Commands(Group):
+    """Imports a command on demand.
 
     Ctrl-C ends a command like any program, with exit code 130: click would print "Aborted!" and use
     the code of a failure.
@@ -68,15 +69,34 @@ class _Commands(LazyGroup):
         except KeyboardInterrupt:
             raise click.exceptions.Exit(128 + signal.SIGINT) from None
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 -- click's interface
+        return sorted(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
         if cmd_name not in _HEEDS_HANGUPS:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})
-        return super().get_command(ctx, cmd_name)
+        where = _COMMANDS.get(cmd_name)
+        if where is None:
+            return None
+        module, _, attribute = where.partition(":")
+        command = getattr(importlib.import_module(f"stormkeeper.cli.{module}"), attribute)
+        assert isinstance(command, click.Command)
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        # For a wrong name, suggest from all names, not from the imported ones.
+        try:
+            return super().resolve_command(ctx, args)
+        except click.exceptions.NoSuchCommand as error:
+            raise click.exceptions.NoSuchCommand(
+                error.command_name, possibilities=self.list_commands(ctx), ctx=ctx
+            ) from None
 
 
 @click.group(
     cls=_Commands,
-    commands_at=_COMMANDS,
     context_settings={"max_content_width": 100, "help_option_names": ["-h", "--help"]},
     epilog=examples(
         "storm local examples/word_count.py --seconds 60",

@@ -149,7 +149,7 @@ def remoteconfvalue(key: str, as_json: bool) -> None:
 
     Exit code 1: the key is unknown and not set, or Nimbus did not answer.
     """
-    from stormkeeper.cli.nimbus_command import connected
+    from stormkeeper.cli.connections import connected
 
     with connected() as connection:
         conf = json.loads(connection.nimbus.getNimbusConf())

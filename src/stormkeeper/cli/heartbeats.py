@@ -3,67 +3,40 @@
 from __future__ import annotations
 
 import json
-import logging
 import math
 import os
-import re
 import time
 import unicodedata
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import click
 
+from stormkeeper.cli.connections import open_pool, pacemaker_servers, pool_faults, silence_logs
 from stormkeeper.cli.options import (
-    ConfigFault,
     Fault,
     Group,
     UnansweredFault,
     conf_options,
     examples,
     exit_with,
-    faults,
     load_conf,
     normal_path,
     until_interrupted,
     watch_option,
 )
 from stormkeeper.cli.output import Listing, remark
-from stormkeeper.errors import (
-    ConfigError,
-    PacemakerError,
-    PacemakerUnavailableError,
-    SerializationError,
-    StormkeeperError,
-)
+from stormkeeper.errors import PacemakerError, SerializationError, StormkeeperError
 from stormkeeper.names import printable
 
 if TYPE_CHECKING:
-    from stormkeeper.conf import Address, Conf
+    from stormkeeper.conf import Address
     from stormkeeper.heartbeats.stores import Heartbeat
     from stormkeeper.pacemaker.client.pool import PacemakerPool
     from stormkeeper.thrift.pacemaker import ServerInfo
 
-#: Tries after the first; the user can run the command again.
-_RETRIES: Final = 2
-
 #: Seconds between two reads with ``--watch``.
 _WATCH_SECS: Final = 2.0
-
-_NO_SERVER: Final = "no Pacemaker is configured; name one with -c pacemaker.servers=HOST:PORT"
-_KEYS_GO: Final = "keys are set with -c KEY=VALUE or in storm.yaml"
-_ANOTHER: Final = "or name another with -c pacemaker.servers=HOST:PORT"
-
-#: Remedies, by a pattern in the error's text.
-_REMEDIES: Final = {
-    r"nothing listens there": "start one with `storm pacemaker`",
-    r"could not be looked up": "check how pacemaker.servers writes the host",
-    r"this is HTTP": "give its pacemaker.port",
-    r"no (answer|connection) within|did not answer (before|within)": "the Pacemaker or the network"
-    " hangs: check its machine and its log",
-}
-_SEE_LOG: Final = "check its machine and its log"
 
 #: These exist in every cluster, even without heartbeats.
 _ALWAYS_THERE: Final = frozenset({"/", "/workerbeats"})
@@ -141,10 +114,11 @@ def list_below(path: str, as_json: bool, is_watched: bool) -> None:
     conf = load_conf()
     timeout_secs = conf["nimbus.task.timeout.secs"]
     if is_watched:
-        with until_interrupted(), _open_pool(conf, is_watched=True) as pool:
+        # `_Outages` prints what the pool's warnings say.
+        with until_interrupted(), open_pool(conf, warns=False) as pool:
             _watch(pool, path, as_json=as_json, timeout_secs=timeout_secs)
         return
-    with _open_pool(conf) as pool:
+    with open_pool(conf) as pool:
         names = sorted(pool.children(path))
         silent = pool.silent
         reading = None if names else pool.reading(path)
@@ -194,7 +168,7 @@ def get(path: str, as_json: bool) -> None:
         _print_servers(as_json=as_json)
         return
     conf = load_conf()
-    with _open_pool(conf) as pool:
+    with open_pool(conf) as pool:
         reading = pool.reading(path)
         silent = pool.silent
         below = reading is None and bool(pool.children(path))
@@ -237,15 +211,11 @@ def top(once: bool, as_json: bool, interval: float) -> None:
     Exit code 3: the first read failed on all Pacemakers.
     """
     conf = load_conf()
-    with faults():
-        servers = conf.pacemaker_servers()
-    if not servers:
-        raise ConfigFault(_NO_SERVER)
+    pacemaker_servers(conf)
     from stormkeeper.cli import heartbeats_top
 
-    # The table shows the clients' warnings.
-    logging.getLogger("stormkeeper").addHandler(logging.NullHandler())
-    with until_interrupted(), _pool_faults():
+    silence_logs()
+    with until_interrupted(), pool_faults():
         heartbeats_top.run(conf, interval=interval, once=once, as_json=as_json)
 
 
@@ -342,51 +312,8 @@ def _nothing(what: str, silent: Collection[Address], hint: str = "") -> Fault:
     return UnansweredFault(f"{what} on the Pacemakers that answered{hint}")
 
 
-@contextmanager
-def _open_pool(conf: Conf | None = None, *, is_watched: bool = False) -> Iterator[PacemakerPool]:
-    conf = conf or load_conf()
-    with faults():
-        servers = conf.pacemaker_servers()
-    if not servers:
-        raise ConfigFault(_NO_SERVER)
-    from stormkeeper.pacemaker.client.pool import connect
-
-    _log_to_stderr(is_watched=is_watched)
-    with _pool_faults(), connect(conf, name="storm-heartbeats", retries=_RETRIES) as pool:
-        yield pool
-
-
-@contextmanager
-def _pool_faults() -> Iterator[None]:
-    """End the command with exit code 3 if no Pacemaker answered, and print a remedy."""
-    try:
-        yield
-    except ConfigError as error:
-        raise ConfigFault(str(error)) from error
-    except StormkeeperError as error:
-        raise UnansweredFault("; ".join([str(error), *_remedies(error)])) from error
-
-
-def _remedies(error: StormkeeperError) -> list[str]:
-    if re.search(r"pacemaker\.(auth|tls)\.", str(error)):
-        return [_KEYS_GO]
-    if not isinstance(error, PacemakerUnavailableError):
-        return []
-    found = [remedy for pattern, remedy in _REMEDIES.items() if re.search(pattern, str(error))]
-    return [*(found or [_SEE_LOG]), _ANOTHER]
-
-
-def _log_to_stderr(*, is_watched: bool) -> None:
-    """Print the pool's warnings, such as a server that does not answer."""
-    if not is_watched:  # `_Outages` reports them
-        handler = logging.StreamHandler()
-        handler.setFormatter(logging.Formatter("storm: warning: %(message)s"))
-        logging.getLogger("stormkeeper.pacemaker.client.pool").addHandler(handler)
-    logging.getLogger("stormkeeper").addHandler(logging.NullHandler())
-
-
 def _print_servers(*, as_json: bool) -> None:
-    with _open_pool() as pool:
+    with open_pool(load_conf()) as pool:
         answers = pool.server_infos()
     failures = [answer for answer in answers.values() if isinstance(answer, StormkeeperError)]
     if len(failures) == len(answers) and not as_json:
@@ -418,7 +345,7 @@ def _print_servers(*, as_json: bool) -> None:
 def _fail_together(failures: Sequence[StormkeeperError]) -> NoReturn:
     from stormkeeper.pacemaker.client.pool import join_errors
 
-    with _pool_faults():
+    with pool_faults():
         raise join_errors(failures)
 
 

@@ -1,32 +1,31 @@
-"""``storm heartbeats top``: reads the changes of all Pacemakers, and draws or prints a summary."""
+"""``storm heartbeats top``: reads the changes of all Pacemakers, and draws or prints statistics.
 
-import dataclasses
+A worker's age is that of its newest pulse on any server. Rates are averages over `WINDOW_SECS`,
+because a worker beats only every few seconds; pulses that a server held at the first read do not
+count. A Pacemaker keeps one pulse per worker, so of two pulses between two reads one is counted for
+the topology; the server's own count has both.
+"""
+
+from __future__ import annotations
+
+import heapq
 import json
 import sys
 import time
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from stormkeeper.cli.pulse_statistics import (
-    OTHER,
-    PulseChange,
-    PulseStatistics,
-    ServerRead,
-    ServerRow,
-    ServerState,
-    ServerStatus,
-    Summary,
-    TopologyRow,
-    WorkerRow,
-)
 from stormkeeper.errors import (
     NotAuthorizedError,
     PacemakerUnavailableError,
@@ -34,13 +33,21 @@ from stormkeeper.errors import (
     UnsupportedExtensionError,
 )
 from stormkeeper.heartbeats import change_pages
-from stormkeeper.heartbeats.change_pages import Position
 from stormkeeper.names import printable
 from stormkeeper.pacemaker.client import PacemakerClient
 from stormkeeper.pacemaker.client.client_settings import ClientSettings
+from stormkeeper.paths import parse_workerbeat
 
 if TYPE_CHECKING:
     from stormkeeper.conf import Conf
+    from stormkeeper.heartbeats.change_pages import Position
+    from stormkeeper.thrift.pacemaker import ServerInfo
+
+#: The window of rates, in seconds.
+WINDOW_SECS: Final = 10.0
+
+#: The topology of paths that do not belong to a worker.
+OTHER: Final = "(other paths)"
 
 #: Seconds of silence after which a server counts as down.
 _TRY_SECS: Final = 1.0
@@ -58,17 +65,32 @@ _PERIOD: Final = "task.heartbeat.frequency.secs"
 _TIMEOUT: Final = "nimbus.task.timeout.secs"
 
 #: Columns of a terminal below which less important columns are left out.
-WIDE: Final = 100
-NARROW: Final = 72
+_WIDE: Final = 100
+_NARROW: Final = 72
 
 #: Topologies and pulses shown outside a terminal.
-TOPOLOGIES: Final = 20
-OLDEST: Final = 5
+_MOST_TOPOLOGIES: Final = 20
+_MOST_PULSES: Final = 5
 
 #: Lines that are not rows: title, headings, blank lines, and the count of hidden topologies.
 _FRAME_LINES: Final = 9
 
-_STATES: Final = {
+_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
+
+
+class ServerState(StrEnum):
+    """How a Pacemaker answered the last read."""
+
+    SERVING = "serving"
+    #: It has served less than a heartbeat period, so workers may be missing.
+    FILLING = "filling"
+    #: Storm's own Pacemaker, which answers but does not report changes.
+    PLAIN = "no extensions"
+    REFUSED = "refused"
+    DOWN = "down"
+
+
+_STYLES: Final = {
     ServerState.SERVING: "green",
     ServerState.FILLING: "yellow",
     ServerState.PLAIN: "yellow",
@@ -76,10 +98,244 @@ _STATES: Final = {
     ServerState.DOWN: "bold red",
 }
 
-_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
+
+class PulseChange(NamedTuple):
+    """A pulse of `size` bytes, or None if deleted, and the time of receipt in seconds."""
+
+    path: str
+    size: int | None
+    received: float
 
 
-def run(conf: "Conf", *, interval: float, once: bool, as_json: bool) -> None:
+@dataclass(frozen=True)
+class ServerRead:
+    """A read of a server at a time in seconds: the changes since the read before, oldest first.
+
+    `is_anew` means that `changes` are all pulses of the server. A failed read has a `problem`, and
+    no `info`.
+    """
+
+    server: str
+    at: float
+    state: ServerState = ServerState.SERVING
+    problem: str = ""
+    info: ServerInfo | None = None
+    changes: Sequence[PulseChange] = ()
+    is_anew: bool = False
+
+
+# The fields of the following classes are the keys of `storm heartbeats top --json`.
+
+
+@dataclass(frozen=True)
+class ServerRow:
+    """A server; after a failed read most fields are None."""
+
+    address: str
+    state: ServerState
+    problem: str
+    version: str | None = None
+    uptime_secs: float | None = None
+    horizon_secs: float | None = None
+    keys: int | None = None
+    connections: int | None = None
+    pulses_per_s: float | None = None
+
+
+@dataclass(frozen=True)
+class TopologyRow:
+    """A topology: workers, rates, mean size, and the age of the oldest worker's newest pulse."""
+
+    topology: str
+    workers: int
+    silent: int
+    pulses_per_s: float | None
+    bytes_per_s: float | None
+    mean_bytes: float
+    oldest_secs: float
+
+
+@dataclass(frozen=True)
+class WorkerRow:
+    """A worker: age and size of the newest pulse, and the server that holds the pulse."""
+
+    topology: str
+    worker: str
+    age_secs: float
+    bytes: int
+    server: str
+
+
+@dataclass(frozen=True)
+class Summary:
+    """All statistics at a moment: topologies with the most bytes first, oldest workers first.
+
+    `pulses_per_s` comes from the servers' counts, `bytes_per_s` from the pulses read.
+    """
+
+    servers: list[ServerRow]
+    topologies: list[TopologyRow]
+    oldest: list[WorkerRow]
+    workers: int
+    silent: int
+    pulses_per_s: float | None
+    bytes_per_s: float | None
+
+
+class _Sample(NamedTuple):
+    """New pulses of a round of reads, by topology."""
+
+    at: float
+    pulses: Counter[str]
+    bytes: Counter[str]
+
+
+class _HeldPulse(NamedTuple):
+    path: str
+    size: int
+    received: float
+    server: str
+
+    @property
+    def topology(self) -> str:
+        worker = parse_workerbeat(self.path)
+        return OTHER if worker is None else worker.storm_id
+
+
+@dataclass
+class _Server:
+    read: ServerRead | None = None
+    held: dict[str, _HeldPulse] = field(default_factory=dict)
+    #: Times and counts of received pulses, of one instance.
+    counts: deque[tuple[float, int]] = field(default_factory=deque)
+
+
+class PulseStatistics:
+    """Collects reads, and returns a summary.
+
+    `period_secs` is ``task.heartbeat.frequency.secs``; a worker is silent after `timeout_secs`,
+    ``nimbus.task.timeout.secs``.
+    """
+
+    def __init__(self, servers: Iterable[str], *, period_secs: float, timeout_secs: float) -> None:
+        self._servers = {server: _Server() for server in servers}
+        self._period = period_secs
+        self._timeout = timeout_secs
+        self._samples: deque[_Sample] = deque()
+
+    def record(self, reads: Iterable[ServerRead], now: float) -> None:
+        """Record a read of every server."""
+        sample = _Sample(now, Counter(), Counter())
+        for read in reads:
+            for pulse in self._record(self._servers[read.server], read):
+                sample.pulses[pulse.topology] += 1
+                sample.bytes[pulse.topology] += pulse.size
+        self._samples.append(sample)
+        while len(self._samples) > 2 and now - self._samples[1].at >= WINDOW_SECS:
+            self._samples.popleft()
+
+    def summary(self, now: float, oldest: int) -> Summary:
+        """Return the statistics at `now`, with that many of the oldest workers."""
+        newest: dict[str, _HeldPulse] = {}
+        for server in self._servers.values():
+            for path, pulse in server.held.items():
+                if path not in newest or pulse.received > newest[path].received:
+                    newest[path] = pulse
+        by_topology: defaultdict[str, list[_HeldPulse]] = defaultdict(list)
+        for pulse in newest.values():
+            by_topology[pulse.topology].append(pulse)
+        elapsed = self._samples[-1].at - self._samples[0].at if self._samples else 0.0
+        # The first sample's pulses came before the window.
+        counted = list(self._samples)[1:]
+        sizes = {name: sum(sample.bytes[name] for sample in counted) for name in by_topology}
+        topologies = [
+            TopologyRow(
+                topology=name,
+                workers=len(pulses),
+                silent=sum(now - each.received > self._timeout for each in pulses),
+                pulses_per_s=_per_sec(sum(sample.pulses[name] for sample in counted), elapsed),
+                bytes_per_s=_per_sec(sizes[name], elapsed),
+                mean_bytes=sum(each.size for each in pulses) / len(pulses),
+                oldest_secs=max(0.0, now - min(each.received for each in pulses)),
+            )
+            for name, pulses in by_topology.items()
+        ]
+        topologies.sort(key=lambda row: (-(row.bytes_per_s or 0.0), -row.workers, row.topology))
+        servers = [self._server_row(name, server) for name, server in self._servers.items()]
+        received = [row.pulses_per_s for row in servers if row.pulses_per_s is not None]
+        return Summary(
+            servers=servers,
+            topologies=topologies,
+            oldest=[
+                WorkerRow(
+                    each.topology,
+                    _worker(each.path),
+                    max(0.0, now - each.received),
+                    each.size,
+                    each.server,
+                )
+                for each in heapq.nsmallest(
+                    oldest, newest.values(), key=lambda each: (each.received, each.path)
+                )
+            ],
+            workers=len(newest),
+            silent=sum(row.silent for row in topologies),
+            # The servers' counts include pulses that were overwritten between two reads.
+            pulses_per_s=sum(received) if received else None,
+            bytes_per_s=_per_sec(sum(sizes.values()), elapsed),
+        )
+
+    def _record(self, server: _Server, read: ServerRead) -> list[_HeldPulse]:
+        """Record a read, and return the new pulses."""
+        server.read = read
+        if read.info is None:
+            return []
+        if read.is_anew:
+            server.held.clear()
+            server.counts.clear()
+        new = []
+        for path, size, received in read.changes:
+            if size is None:
+                server.held.pop(path, None)
+            else:
+                server.held[path] = _HeldPulse(path, size, received, read.server)
+                new.append(server.held[path])
+        server.counts.append((read.at, read.info.pulses_received))
+        while len(server.counts) > 2 and read.at - server.counts[1][0] >= WINDOW_SECS:
+            server.counts.popleft()
+        return [] if read.is_anew else new
+
+    def _server_row(self, address: str, server: _Server) -> ServerRow:
+        read = server.read
+        if read is None or read.info is None:
+            state = ServerState.DOWN if read is None else read.state
+            return ServerRow(address, state, "" if read is None else read.problem)
+        info = read.info
+        (then, before), (last, count) = server.counts[0], server.counts[-1]
+        is_filling = read.state is ServerState.SERVING and info.horizon_ms < 1000 * self._period
+        return ServerRow(
+            address,
+            ServerState.FILLING if is_filling else read.state,
+            read.problem,
+            version=info.version,
+            uptime_secs=info.uptime_ms / 1000,
+            horizon_secs=info.horizon_ms / 1000,
+            keys=info.keys,
+            connections=info.connections,
+            pulses_per_s=_per_sec(count - before, last - then),
+        )
+
+
+def _per_sec(count: int, elapsed: float) -> float | None:
+    return count / elapsed if elapsed > 0 else None
+
+
+def _worker(path: str) -> str:
+    found = parse_workerbeat(path)
+    return path if found is None else f"{found.node}-{found.port}"
+
+
+def run(conf: Conf, *, interval: float, once: bool, as_json: bool) -> None:
     """Show a summary every `interval` seconds until interrupted; with `once`, a single summary.
 
     Raises `ConfigError` if authentication or TLS is configured wrong, and `StormkeeperError` if the
@@ -101,17 +357,24 @@ def run(conf: "Conf", *, interval: float, once: bool, as_json: bool) -> None:
         for server in servers
     ]
     with ExitStack() as stack:
-        reader = stack.enter_context(_ChangesReader(clients))
-        reads = reader.read()
+        threads = stack.enter_context(ThreadPoolExecutor(len(clients), "storm-heartbeats-top"))
+        for client in clients:
+            stack.callback(client.close)  # before the threads, whose calls then end at once
+        positions: dict[PacemakerClient, Position] = {}
+
+        def read_all() -> list[ServerRead]:
+            # As long as the slowest server takes, at most the clients' deadline.
+            return list(threads.map(lambda client: _read(client, positions), clients))
+
+        reads = read_all()
         _check(reads)
         statistics.record(reads, time.monotonic())
-        show = _JsonScreen() if as_json else _Screen(conf[_TIMEOUT], once=once)
-        stack.enter_context(show)
+        show = _print_json if as_json else stack.enter_context(_Screen(conf[_TIMEOUT], once=once))
         if not once:
             show(statistics)
         while True:
             time.sleep(interval)
-            statistics.record(reader.read(), time.monotonic())
+            statistics.record(read_all(), time.monotonic())
             show(statistics)
             if once:
                 return
@@ -119,7 +382,7 @@ def run(conf: "Conf", *, interval: float, once: bool, as_json: bool) -> None:
 
 def _check(reads: Sequence[ServerRead]) -> None:
     """Raise if all first reads failed: a mistyped address stays wrong."""
-    if any(read.status is not None for read in reads):
+    if any(read.info is not None for read in reads):
         return
     problems = "; ".join(
         read.problem if read.server in read.problem else f"{read.server}: {read.problem}"
@@ -130,70 +393,42 @@ def _check(reads: Sequence[ServerRead]) -> None:
     raise StormkeeperError(problems)
 
 
-class _ChangesReader(ExitStack):
-    """Reads all servers' changes at once, each from the position before; closes the clients."""
-
-    def __init__(
-        self, clients: Iterable[PacemakerClient], clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        super().__init__()
-        self._clock = clock
-        self._positions: dict[PacemakerClient, Position | None] = dict.fromkeys(clients)
-        self._threads = self.enter_context(
-            ThreadPoolExecutor(len(self._positions), "storm-heartbeats-top")
-        )
-        for client in self._positions:
-            self.callback(client.close)  # before the threads, whose calls then end at once
-
-    def read(self) -> list[ServerRead]:
-        """Read all servers; takes as long as the slowest, at most the clients' deadline."""
-        return list(self._threads.map(self._read, self._positions))
-
-    def _read(self, client: PacemakerClient) -> ServerRead:
-        server = str(client.address)
-        try:
-            # Without values: only ages and sizes are shown.
-            look = change_pages.look(
-                client, position=self._positions[client], values=False, clock=self._clock
-            )
-        except UnsupportedExtensionError:
-            problem = (
-                "not a Pacemaker of Stormkeeper: it reports no changes, its pulses are missing"
-            )
-            return ServerRead(server, self._clock(), ServerState.PLAIN, problem)
-        except NotAuthorizedError as error:
-            return ServerRead(server, self._clock(), ServerState.REFUSED, str(error))
-        except StormkeeperError as error:
-            return ServerRead(server, self._clock(), ServerState.DOWN, str(error))
-        self._positions[client] = look.position
-        info = look.info
-        status = ServerStatus(
-            info.instance,
-            info.version,
-            info.uptime_ms / 1000,
-            info.horizon_ms / 1000,
-            info.keys,
-            info.pulses_received,
-            info.connections,
-        )
-        changes = [
-            PulseChange(change.path, change.size, page.read_at - (change.age_secs or 0.0))
-            for page in look.pages
-            for change in page.changes
-        ]
-        return ServerRead(
-            server, self._clock(), status=status, changes=changes, is_anew=look.is_anew
-        )
+def _read(client: PacemakerClient, positions: dict[PacemakerClient, Position]) -> ServerRead:
+    """Read the changes of a server since its position, and update the position."""
+    server, clock = str(client.address), time.monotonic
+    try:
+        # Without values: only ages and sizes are shown.
+        look = change_pages.look(client, position=positions.get(client), values=False, clock=clock)
+    except UnsupportedExtensionError:
+        problem = "not a Pacemaker of Stormkeeper: it reports no changes, its pulses are missing"
+        return ServerRead(server, clock(), ServerState.PLAIN, problem)
+    except NotAuthorizedError as error:
+        return ServerRead(server, clock(), ServerState.REFUSED, str(error))
+    except StormkeeperError as error:
+        return ServerRead(server, clock(), ServerState.DOWN, str(error))
+    positions[client] = look.position
+    changes = [
+        PulseChange(change.path, change.size, page.read_at - (change.age_secs or 0.0))
+        for page in look.pages
+        for change in page.changes
+    ]
+    return ServerRead(server, clock(), info=look.info, changes=changes, is_anew=look.is_anew)
 
 
-class _JsonScreen(ExitStack):
-    """Prints a JSON object a line."""
+def _print_json(statistics: PulseStatistics) -> None:
+    summary = statistics.summary(time.monotonic(), _OLDEST_IN_JSON)
+    shown = {"time": datetime.now(UTC).isoformat()} | _rounded(asdict(summary))
+    sys.stdout.write(f"{json.dumps(shown)}\n")
+    sys.stdout.flush()
 
-    def __call__(self, statistics: PulseStatistics) -> None:
-        summary = statistics.summary(time.monotonic(), _OLDEST_IN_JSON)
-        shown = {"time": datetime.now(UTC).isoformat()} | _rounded(dataclasses.asdict(summary))
-        sys.stdout.write(f"{json.dumps(shown)}\n")
-        sys.stdout.flush()
+
+def _rounded(value: Any) -> Any:
+    """Round floats to milliseconds and the like."""
+    if isinstance(value, float):
+        return round(value, 3)
+    if isinstance(value, dict):
+        return {key: _rounded(item) for key, item in value.items()}
+    return [_rounded(item) for item in value] if isinstance(value, list) else value
 
 
 class _Screen(ExitStack):
@@ -228,15 +463,6 @@ class _Screen(ExitStack):
         self._console.print(drawn)
 
 
-def _rounded(value: Any) -> Any:
-    """Round floats to milliseconds and the like."""
-    if isinstance(value, float):
-        return round(value, 3)
-    if isinstance(value, dict):
-        return {key: _rounded(item) for key, item in value.items()}
-    return [_rounded(item) for item in value] if isinstance(value, list) else value
-
-
 def render(
     summary: Summary, *, width: int, height: int | None, timeout_secs: float, title: str
 ) -> RenderableType:
@@ -248,25 +474,25 @@ def render(
     parts: list[RenderableType] = [
         _title(summary, title),
         Text(),
-        _servers(summary.servers, width),
+        _table(summary.servers, _SERVER_COLUMNS, width),
+        *(_problem(row) for row in summary.servers if row.problem),
+        Text(),
     ]
-    parts += [_problem(row) for row in summary.servers if row.problem]
-    rows, oldest = _rows(summary, height)
     if not summary.topologies:
-        parts += [Text(), Text("no pulses are held", style="dim")]
-        return Group(*parts)
-    parts += [Text(), _topologies(summary.topologies[:rows], width)]
+        return Group(*parts, Text("no pulses are held", style="dim"))
+    rows, oldest = _rows(summary, height)
+    parts.append(_table(summary.topologies[:rows], _TOPOLOGY_COLUMNS, width))
     hidden = len(summary.topologies) - rows
     if hidden > 0:
         parts.append(Text(f"  and {hidden} more topologies", style="dim"))
-    parts += [Text(), _oldest(summary.oldest[:oldest], width, timeout_secs)]
-    return Group(*parts)
+    oldest_table = _table(summary.oldest[:oldest], _worker_columns(timeout_secs), width)
+    return Group(*parts, Text(), oldest_table)
 
 
 def _rows(summary: Summary, height: int | None) -> tuple[int, int]:
     """Return how many topologies and how many oldest pulses fit."""
     if height is None:
-        return TOPOLOGIES, OLDEST
+        return _MOST_TOPOLOGIES, _MOST_PULSES
     problems = sum(bool(row.problem) for row in summary.servers)
     room = max(2, height - _FRAME_LINES - len(summary.servers) - 2 * problems)
     # A third of the lines, and those that topologies do not fill, is for the oldest pulses.
@@ -289,91 +515,46 @@ def _title(summary: Summary, title: str) -> Text:
     return text
 
 
-def _servers(rows: Sequence[ServerRow], width: int) -> Table:
-    columns = ["Pacemaker", "state", "pulses", "pulses/s"]
-    if width >= NARROW:
-        columns += ["clients", "up", "unbroken for"]
-    if width >= WIDE:
-        columns.append("version")
-    table = _table(columns)
-    for row in rows:
-        cells: list[str | Text] = [
-            _name(row.address),
-            Text(row.state, style=_STATES[row.state]),
-            _number(row.keys),
-            _rate(row.pulses_per_s) if row.keys is not None else "",
-            _number(row.connections),
-            _duration(row.uptime_secs),
-            _duration(row.horizon_secs),
-            row.version or "",
-        ]
-        table.add_row(*cells[: len(columns)])
-    return table
-
-
-def _topologies(rows: Sequence[TopologyRow], width: int) -> Table:
-    columns = ["topology", "workers", "pulses/s", "bytes/s"]
-    if width >= NARROW:
-        columns += ["silent", "oldest"]
-    if width >= WIDE:
-        columns.append("mean size")
-    table = _table(columns)
-    for row in rows:
-        cells: list[str | Text] = [
-            _name(row.topology, "dim" if row.topology == OTHER else ""),
-            f"{row.workers:,}",
-            _rate(row.pulses_per_s),
-            _flow(row.bytes_per_s),
-            Text(f"{row.silent:,}" if row.silent else "-", style="bold red" if row.silent else ""),
-            _age(row.oldest_secs),
-            _size(row.mean_bytes),
-        ]
-        table.add_row(*cells[: len(columns)])
-    return table
-
-
-def _oldest(rows: Sequence[WorkerRow], width: int, timeout_secs: float) -> Table:
-    columns = ["oldest pulses", "topology", "age"]
-    if width >= NARROW:
-        columns.append("at")
-    if width >= WIDE:
-        columns.append("size")
-    table = _table(columns)
-    for row in rows:
-        style = "bold red" if row.age_secs > timeout_secs else ""
-        cells: list[str | Text] = [
-            _name(row.worker),
-            _name(row.topology),
-            Text(_age(row.age_secs), style=style),
-            _name(row.server),
-            _size(row.bytes),
-        ]
-        table.add_row(*cells[: len(columns)])
-    return table
-
-
 def _problem(row: ServerRow) -> Text:
     problem = printable(row.problem)
     text = problem if problem.startswith(row.address) else f"{row.address}: {problem}"
     return Text(f"  {text}", style="red", overflow="fold")
 
 
-def _table(columns: Sequence[str]) -> Table:
-    """Make a table that cuts off names, but no figures, on a narrow terminal."""
-    names = {"Pacemaker", "topology", "oldest pulses", "at"}
+class _Column(NamedTuple):
+    """A column of figures on the right, or of names, which a narrow terminal may cut off.
+
+    A terminal with fewer columns than `width` leaves it out.
+    """
+
+    title: str
+    cell: Callable[[Any], str | Text]
+    width: int = 0
+    is_left: bool = False
+    is_name: bool = False
+
+
+def _names(title: str, name: Callable[[Any], str], width: int = 0) -> _Column:
+    return _Column(title, lambda row: _name(name(row)), width, is_left=True, is_name=True)
+
+
+def _name(name: str) -> Text:
+    style = "dim" if name == OTHER else ""
+    return Text(printable(name), style=style, no_wrap=True, overflow="ellipsis")
+
+
+def _table(rows: Iterable[Any], columns: Sequence[_Column], width: int) -> Table:
+    columns = [column for column in columns if column.width <= width]
     table = Table(box=None, pad_edge=False, header_style="dim", expand=False)
     for column in columns:
-        is_left = column in names or column in ("state", "version")
         table.add_column(
-            Text(column, no_wrap=True, overflow="ellipsis"),
-            justify="left" if is_left else "right",
-            no_wrap=column not in names,
+            Text(column.title, no_wrap=True, overflow="ellipsis"),
+            justify="left" if column.is_left else "right",
+            no_wrap=not column.is_name,
         )
+    for row in rows:
+        table.add_row(*(column.cell(row) for column in columns))
     return table
-
-
-def _name(name: str, style: str = "") -> Text:
-    return Text(printable(name), style=style, no_wrap=True, overflow="ellipsis")
 
 
 def _count(number: int, one: str, many: str) -> str:
@@ -415,3 +596,43 @@ def _duration(secs: float | None) -> str:
     if hours < 2:
         return f"{minutes} min"
     return f"{hours} h" if hours < 48 else f"{hours // 24} d"
+
+
+_SERVER_COLUMNS: Final = (
+    _names("Pacemaker", lambda row: row.address),
+    _Column("state", lambda row: Text(row.state, style=_STYLES[row.state]), is_left=True),
+    _Column("pulses", lambda row: _number(row.keys)),
+    _Column("pulses/s", lambda row: "" if row.keys is None else _rate(row.pulses_per_s)),
+    _Column("clients", lambda row: _number(row.connections), _NARROW),
+    _Column("up", lambda row: _duration(row.uptime_secs), _NARROW),
+    _Column("unbroken for", lambda row: _duration(row.horizon_secs), _NARROW),
+    _Column("version", lambda row: row.version or "", _WIDE, is_left=True),
+)
+
+_TOPOLOGY_COLUMNS: Final = (
+    _names("topology", lambda row: row.topology),
+    _Column("workers", lambda row: f"{row.workers:,}"),
+    _Column("pulses/s", lambda row: _rate(row.pulses_per_s)),
+    _Column("bytes/s", lambda row: _flow(row.bytes_per_s)),
+    _Column("silent", lambda row: _warning(f"{row.silent:,}") if row.silent else "-", _NARROW),
+    _Column("oldest", lambda row: _age(row.oldest_secs), _NARROW),
+    _Column("mean size", lambda row: _size(row.mean_bytes), _WIDE),
+)
+
+
+def _worker_columns(timeout_secs: float) -> Sequence[_Column]:
+    def age(row: WorkerRow) -> str | Text:
+        text = _age(row.age_secs)
+        return _warning(text) if row.age_secs > timeout_secs else text
+
+    return (
+        _names("oldest pulses", lambda row: row.worker),
+        _names("topology", lambda row: row.topology),
+        _Column("age", age),
+        _names("at", lambda row: row.server, _NARROW),
+        _Column("size", lambda row: _size(row.bytes), _WIDE),
+    )
+
+
+def _warning(text: str) -> Text:
+    return Text(text, style="bold red")

@@ -3,32 +3,34 @@
 from __future__ import annotations
 
 import json
-import re
 import textwrap
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import click
 
-from stormkeeper.cli.nimbus_command import json_option
-from stormkeeper.cli.options import conf_options, examples, faults, load_conf, until_interrupted
-from stormkeeper.cli.output import aligned, duration, escaped, iso_time, remark
+from stormkeeper.cli.connections import json_option
+from stormkeeper.cli.options import (
+    Age,
+    conf_options,
+    examples,
+    faults,
+    load_conf,
+    until_interrupted,
+)
+from stormkeeper.cli.output import (
+    age_of,
+    aligned,
+    duration,
+    escaped,
+    iso_time,
+    remark,
+    remark_on_age,
+)
 from stormkeeper.errors import TableError
-
-if TYPE_CHECKING:
-    from stormkeeper.history.database import HistoryDatabase
-
-_UNITS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
-
-#: Longer than any retention, and short enough for a date's range.
-_LONGEST_SECS: Final = 100 * 365 * 86_400
-
-#: Tables count as old after so many of the pipeline's intervals, but at least these seconds.
-_INTERVALS: Final = 4
-_LEAST_SECS: Final = 60.0
 
 #: Seconds between two reads with ``--follow``.
 _LOOK_SECS: Final = 0.5
@@ -38,24 +40,6 @@ _BEGINNING: Final = datetime.fromtimestamp(0, UTC)
 
 _WIDTH: Final = 80
 _INDENT: Final = "  "
-
-
-class Age(click.ParamType[timedelta]):
-    """A length of time before now, as 90s, 15m, 2h or 7d."""
-
-    name = "age"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> timedelta:
-        """Return the age as a `timedelta`."""
-        if isinstance(value, timedelta):
-            return value
-        found = re.fullmatch(r"([0-9]{1,9})([smhd])", value)
-        secs = int(found[1]) * _UNITS[found[2]] if found else 0
-        if not 0 < secs <= _LONGEST_SECS:
-            self.fail(f"{value!r} is no length of time such as 90s, 15m, 2h or 7d", param, ctx)
-        return timedelta(seconds=secs)
 
 
 @click.command(
@@ -121,30 +105,6 @@ def _line(event: dict[str, Any], names: Mapping[str, str]) -> str:
     worker = f"{names[event['node']]}:{event['port']}"
     parts = (iso_time(event["at"]), event["storm_id"], worker, event["event"])
     return escaped(f"{'  '.join(parts)}: {event['evidence']}")
-
-
-def limit_secs(interval_secs: float) -> float:
-    """Return the age from which tables that are written at this interval count as old."""
-    return max(_INTERVALS * interval_secs, _LEAST_SECS)
-
-
-def age_of(written_at: datetime, interval_secs: float) -> str | None:
-    """Return a remark on old tables that should be written at this interval, or None."""
-    age = (datetime.now(UTC) - written_at).total_seconds()
-    if age <= limit_secs(interval_secs):
-        return None
-    return (
-        f"these tables are {duration(int(age))} old, and the pipeline writes them every"
-        f" {interval_secs:g} s: does `storm pipeline` run?"
-    )
-
-
-def remark_on_age(past: HistoryDatabase, name: str) -> bool:
-    """Print a remark on stderr if a table is old, and return whether there was a remark."""
-    said = age_of(past.written_at(name), past.interval_secs(name))
-    if said is not None:
-        click.echo(f"storm: {said}", err=True)
-    return said is not None
 
 
 @click.command(

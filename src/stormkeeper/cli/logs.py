@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from stormkeeper.cli.nimbus_command import json_option
+from stormkeeper.cli.connections import json_option, open_state
 from stormkeeper.cli.options import (
     Fault,
     UnansweredFault,
@@ -118,8 +118,6 @@ def logs(
     if component is not None and worker is not None:
         raise click.UsageError("--component and --worker exclude each other")
     conf = load_conf()
-    from stormkeeper.cli.state import open_state
-
     missing = False
     with until_interrupted() if is_followed else nullcontext(), open_state(conf) as store:
         from stormkeeper.state.node_heartbeats import NodeHeartbeats

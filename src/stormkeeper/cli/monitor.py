@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from stormkeeper.cli.nimbus_command import connected, json_option
+from stormkeeper.cli.connections import connected, json_option
 from stormkeeper.cli.options import Fault, conf_options, examples, exit_with, until_interrupted
 from stormkeeper.cli.output import line, remark
 from stormkeeper.errors import NotAliveError, RpcError

@@ -4,11 +4,12 @@
 in their order, and the configuration is read before the command does anything.
 """
 
-import importlib
 import logging
-from collections.abc import Callable, Iterator, Mapping
+import re
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
@@ -24,6 +25,11 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 #: The key of our options in click's context, which a command shares with the groups above it.
 _META: Final = "stormkeeper.settings"
+
+_UNITS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
+
+#: Longer than any retention, and short enough for a date's range.
+_LONGEST_SECS: Final = 100 * 365 * 86_400
 
 #: Longer than any summary of a command, so that click does not cut summaries off.
 _SUMMARY_WIDTH: Final = 1_000
@@ -77,51 +83,6 @@ class Group(click.Group):
         ]
         with formatter.section("Commands"):
             formatter.write_dl(rows)
-
-
-class LazyGroup(Group):
-    """A group that imports commands on demand; `commands_at` has ``module:attribute``."""
-
-    def __init__(self, *args: Any, commands_at: Mapping[str, str], **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self._commands_at = commands_at
-
-    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 -- click's interface
-        """Return the commands' names, sorted."""
-        return sorted(self._commands_at)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
-        """Return the command of that name, or None."""
-        where = self._commands_at.get(cmd_name)
-        if where is None:
-            return None
-        module, _, attribute = where.partition(":")
-        command = getattr(importlib.import_module(module), attribute)
-        assert isinstance(command, click.Command)
-        return command
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find a command; for a wrong name, suggest from all names, not from the imported ones."""
-        try:
-            return super().resolve_command(ctx, args)
-        except click.exceptions.NoSuchCommand as error:
-            raise click.exceptions.NoSuchCommand(
-                error.command_name, possibilities=self.list_commands(ctx), ctx=ctx
-            ) from None
-
-
-class ScriptCommand(click.Command):
-    """A command for a script; the error for an unknown option explains ``--``."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Read the command line."""
-        try:
-            return super().parse_args(ctx, args)
-        except click.NoSuchOption as error:
-            hint = f"Options of the script follow --, as in: -- {error.option_name}"
-            raise click.UsageError(f"{error.format_message()} {hint}", ctx) from error
 
 
 @dataclass
@@ -220,26 +181,22 @@ def watch_option(command: F) -> F:
     )(command)
 
 
-def files_of(
-    *suffixes: str,
-) -> Callable[[click.Context, click.Parameter, tuple[str, ...]], tuple[Path, ...]]:
-    """Return the callback of an option for existing files with these suffixes, comma-separated."""
-    kinds = " or ".join(filter(None, [", ".join(suffixes[:-1]), suffixes[-1]]))
+class Age(click.ParamType[timedelta]):
+    """A length of time before now, as 90s, 15m, 2h or 7d."""
 
-    def check(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> tuple[Path, ...]:
-        files = [Path(name) for names in given for name in names.split(",") if name]
-        for file in files:
-            if file.suffix not in suffixes:
-                raise click.BadParameter(f"{file} is no {kinds} file")
-            if not file.is_file():
-                raise click.BadParameter(f"there is no file {file}")
-        return tuple(file.absolute() for file in files)
+    name = "age"
 
-    return check
-
-
-#: The callback of ``--py-files``: modules and archives of modules.
-py_files = files_of(".py", ".zip", ".egg")
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> timedelta:
+        """Return the age as a `timedelta`."""
+        if isinstance(value, timedelta):
+            return value
+        found = re.fullmatch(r"([0-9]{1,9})([smhd])", value)
+        secs = int(found[1]) * _UNITS[found[2]] if found else 0
+        if not 0 < secs <= _LONGEST_SECS:
+            self.fail(f"{value!r} is no length of time such as 90s, 15m, 2h or 7d", param, ctx)
+        return timedelta(seconds=secs)
 
 
 def normal_path(path: str) -> str:

@@ -10,32 +10,50 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from types import TracebackType
-from typing import Final, Self, TextIO
+from typing import TYPE_CHECKING, Final, Self, TextIO
 
-from stormkeeper.client.wait import says_more
+import click
+
 from stormkeeper.names import printable
+
+if TYPE_CHECKING:
+    from stormkeeper.history.database import HistoryDatabase
 
 _MINUTE: Final = 60
 _HOUR: Final = 3_600
 _DAY: Final = 86_400
 
+#: Tables count as old after so many of the pipeline's intervals, but at least these seconds.
+_INTERVALS: Final = 4
+_LEAST_SECS: Final = 60.0
+
 #: Moves the cursor to the line's beginning and clears the line.
 _WIPE: Final = "\r\x1b[K"
 
 
-def aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Yield rows as lines, in columns as wide as their longest cell."""
-    widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
+def aligned(rows: Sequence[Sequence[str]], right: Collection[int] = ()) -> Iterator[str]:
+    """Yield rows as lines, in columns as wide as their longest cell.
+
+    The numbers in `right` are those of columns that are aligned right.
+    """
+    widths = [max(map(_width, column)) for column in zip(*rows, strict=True)]
     for row in rows:
-        yield line(row, [width + 1 for width in widths])
+        yield line(row, widths, right)
 
 
-def line(row: Sequence[str], widths: Sequence[int]) -> str:
+def line(row: Sequence[str], widths: Sequence[int], right: Collection[int] = ()) -> str:
     """Return a row as a line, in columns of these widths."""
-    cells = (f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True))
-    return " ".join(cells).rstrip()
+    cells = []
+    for number, (cell, width) in enumerate(zip(row, widths, strict=True)):
+        blank = " " * (width - _width(cell))
+        cells.append(blank + cell if number in right else cell + blank)
+    return "  ".join(cells).rstrip()
+
+
+def _width(cell: str) -> int:
+    return len(click.unstyle(cell))
 
 
 def escaped(text: str) -> str:
@@ -70,6 +88,30 @@ def remark(text: str) -> None:
     """Print a line with the time on stderr."""
     sys.stderr.write(f"storm: {time.strftime('%H:%M:%S')} {printable(text)}\n")
     sys.stderr.flush()
+
+
+def limit_secs(interval_secs: float) -> float:
+    """Return the age from which tables that are written at this interval count as old."""
+    return max(_INTERVALS * interval_secs, _LEAST_SECS)
+
+
+def age_of(written_at: datetime, interval_secs: float) -> str | None:
+    """Return a remark on old tables that should be written at this interval, or None."""
+    age = (datetime.now(UTC) - written_at).total_seconds()
+    if age <= limit_secs(interval_secs):
+        return None
+    return (
+        f"these tables are {duration(int(age))} old, and the pipeline writes them every"
+        f" {interval_secs:g} s: does `storm pipeline` run?"
+    )
+
+
+def remark_on_age(past: HistoryDatabase, name: str) -> bool:
+    """Print a remark on stderr if a table is old, and return whether there was a remark."""
+    said = age_of(past.written_at(name), past.interval_secs(name))
+    if said is not None:
+        click.echo(f"storm: {said}", err=True)
+    return said is not None
 
 
 class Listing:
@@ -147,9 +189,12 @@ class Progress:
             width = shutil.get_terminal_size().columns - 1
             self._stream.write(_WIPE + (line if len(line) <= width else f"{line[: width - 1]}…"))
             self._stream.flush()
-        elif says_more(text, self._text):
-            self._stream.write(f"storm: {text}\n")
-            self._stream.flush()
+        else:
+            from stormkeeper.client.topology_commands import says_more
+
+            if says_more(text, self._text):
+                self._stream.write(f"storm: {text}\n")
+                self._stream.flush()
         self._text = text
 
     def remark(self, text: str) -> None:

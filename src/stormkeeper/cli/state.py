@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import json
-import logging
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 
 from stormkeeper import paths
+from stormkeeper.cli.connections import PACEMAKER_RETRIES, open_state
 from stormkeeper.cli.options import (
     ConfigFault,
     Fault,
@@ -23,7 +23,6 @@ from stormkeeper.cli.options import (
     conf_options,
     examples,
     exit_with,
-    faults,
     load_conf,
     normal_path,
     until_interrupted,
@@ -48,9 +47,6 @@ _ESCAPE: Final = re.compile(r"\\x[0-9a-f]{2}|\\u[0-9a-f]{4}")
 
 #: Seconds between two tries to find a missing root.
 _ROOT_SECS: Final = 2.0
-
-#: Tries of a Pacemaker after the first; the user can run the command again.
-_RETRIES: Final = 2
 
 #: Longer names push the other columns of their line to the right.
 _NAME_WIDTH: Final = 60
@@ -350,35 +346,6 @@ def node_detail(path: str, node: NodeData, found: Decoded) -> dict[str, Any]:
 
 
 @contextmanager
-def open_state(
-    conf: Conf | None = None, wait: Callable[[NoNodeError], None] | None = None
-) -> Iterator[ClusterState]:
-    """Yield a read-only store. While the root is missing, call `wait` and try again."""
-    conf = conf or load_conf()
-    from stormkeeper.errors import NoNodeError
-    from stormkeeper.state import factory
-
-    # The clients' warnings repeat the command's errors, except the reason why `overrides` waits.
-    logging.getLogger("stormkeeper").addHandler(logging.NullHandler())
-    store = None
-    with _state_faults(), _warnings_of("stormkeeper.state.zookeeper.kazoo_client"):
-        while store is None:
-            try:
-                store = factory.connect(conf, read_only=True)
-            except NoNodeError as error:
-                if wait is None:
-                    raise
-                wait(error)
-    with _state_faults():
-        try:
-            # The server of this session may lag behind the one that a user has just written to.
-            store.sync_path("/")
-            yield store
-        finally:
-            store.close()
-
-
-@contextmanager
 def _unread_is_unanswered() -> Iterator[None]:
     """End `check` with exit code 3 if nothing could be read."""
     try:
@@ -399,7 +366,7 @@ def _pacemakers(conf: Conf) -> Iterator[Mapping[str, Pacemaker]]:
         yield {}
         return
 
-    with pool.connect(conf, name="storm-state", retries=_RETRIES) as pacemakers:
+    with pool.connect(conf, name="storm-state", retries=PACEMAKER_RETRIES) as pacemakers:
         yield {str(address): client for address, client in pacemakers.clients.items()}
 
 
@@ -408,34 +375,6 @@ def _wait_for_root(error: NoNodeError, waited: list[str]) -> None:
         _print_notes([f"{error}; waiting for it"])
     waited.append(str(error))
     time.sleep(_ROOT_SECS)
-
-
-@contextmanager
-def _warnings_of(name: str) -> Iterator[None]:
-    handler = logging.StreamHandler()
-    handler.setFormatter(logging.Formatter("storm: warning: %(message)s"))
-    logger = logging.getLogger(name)
-    logger.addHandler(handler)
-    try:
-        yield
-    finally:
-        logger.removeHandler(handler)
-
-
-@contextmanager
-def _state_faults() -> Iterator[None]:
-    """End the command with exit code 3 if ZooKeeper does not answer, or refuses."""
-    from stormkeeper.errors import (
-        AccessDeniedError,
-        StateAuthenticationError,
-        StateUnavailableError,
-    )
-
-    with faults():
-        try:
-            yield
-        except (StateUnavailableError, StateAuthenticationError, AccessDeniedError) as error:
-            raise UnansweredFault(str(error)) from error
 
 
 def _resolve_escapes(store: ClusterState, path: str) -> str:

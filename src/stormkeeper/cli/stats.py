@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from stormkeeper.cli.history import Age, limit_secs, remark_on_age
-from stormkeeper.cli.nimbus_command import json_option
-from stormkeeper.cli.options import conf_options, examples, faults, load_conf
-from stormkeeper.cli.output import duration, escaped, iso_time
+from stormkeeper.cli.connections import json_option
+from stormkeeper.cli.options import Age, conf_options, examples, faults, load_conf
+from stormkeeper.cli.output import aligned, duration, escaped, iso_time, limit_secs, remark_on_age
 
 if TYPE_CHECKING:
     from stormkeeper.history.component_stats import Reading
@@ -448,17 +447,5 @@ def _many(number: int, name: str) -> str:
 def _table(columns: Sequence[tuple[Any, ...]], rows: Sequence[dict[str, Any]]) -> Iterator[str]:
     """Yield a table; columns are aligned right, except columns with a third item."""
     cells = [[each[1](row) for each in columns] for row in rows]
-    lines = [[each[0] for each in columns], *cells]
-    widths = [
-        max(len(click.unstyle(cell)) for cell in column) for column in zip(*lines, strict=True)
-    ]
-    for line in lines:
-        yield "  ".join(
-            _padded(cell, width, right=len(each) == 2)
-            for each, cell, width in zip(columns, line, widths, strict=True)
-        ).rstrip()
-
-
-def _padded(cell: str, width: int, *, right: bool) -> str:
-    blank = " " * (width - len(click.unstyle(cell)))
-    return blank + cell if right else cell + blank
+    right = [number for number, each in enumerate(columns) if len(each) == 2]
+    return aligned([[each[0] for each in columns], *cells], right)

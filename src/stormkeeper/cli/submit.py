@@ -1,31 +1,87 @@
-"""``storm submit``, also ``storm jar``: submits a topology to a cluster."""
+"""``storm submit`` (also ``storm jar``), ``storm local`` and ``storm upload-credentials``.
+
+The commands that run a topology's code, in a cluster or on this machine. No message contains a
+credential, since output is often kept.
+"""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 import click
 
-from stormkeeper.cli import nimbus_command, options
-from stormkeeper.cli.nimbus_command import interrupted_with, waiting, waiting_options
-from stormkeeper.cli.options import ScriptCommand, examples, faults, load_conf, settings
+from stormkeeper import extras
+from stormkeeper.cli import connections
+from stormkeeper.cli.connections import (
+    connected,
+    interrupted_with,
+    json_option,
+    waiting,
+    waiting_options,
+)
+from stormkeeper.cli.options import (
+    ConfigFault,
+    conf_options,
+    examples,
+    exit_with,
+    faults,
+    load_conf,
+    load_daemon_conf,
+    settings,
+)
 from stormkeeper.cli.output import Progress
-from stormkeeper.cli.topology_settings import read_credentials
 
 if TYPE_CHECKING:
     from stormkeeper.client.package_builder import SubmissionRequest
+    from stormkeeper.client.topology_commands import WaitStatus
     from stormkeeper.client.topology_submission import SubmittedTopology
-    from stormkeeper.client.wait import WaitStatus
     from stormkeeper.conf import Conf
+
 
 #: Seconds until the first batches: a worker may have to build its environment.
 _TIMEOUT = 300.0
 #: The key of the script's arguments in click's context.
 _ARGUMENTS = "stormkeeper.arguments"
+_TABLES = "pipeline.tables.dir"
 
 
-class _SubmitCommand(ScriptCommand):
+class _ScriptCommand(click.Command):
+    """A command for a script; the error for an unknown option explains ``--``."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Read the command line."""
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            hint = f"Options of the script follow --, as in: -- {error.option_name}"
+            raise click.UsageError(f"{error.format_message()} {hint}", ctx) from error
+
+
+def _files_of(
+    *suffixes: str,
+) -> Callable[[click.Context, click.Parameter, tuple[str, ...]], tuple[Path, ...]]:
+    """Return the callback of an option for existing files with these suffixes, comma-separated."""
+    kinds = " or ".join(filter(None, [", ".join(suffixes[:-1]), suffixes[-1]]))
+
+    def check(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> tuple[Path, ...]:
+        files = [Path(name) for names in given for name in names.split(",") if name]
+        for file in files:
+            if file.suffix not in suffixes:
+                raise click.BadParameter(f"{file} is no {kinds} file")
+            if not file.is_file():
+                raise click.BadParameter(f"there is no file {file}")
+        return tuple(file.absolute() for file in files)
+
+    return check
+
+
+_py_files = _files_of(".py", ".zip", ".egg")
+
+
+class _SubmitCommand(_ScriptCommand):
     """Keeps the words after ``--`` for the script, so that the first is not taken for NAME."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -63,7 +119,7 @@ def _packages(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> 
     "--py-files",
     metavar="FILE[,FILE...]",
     multiple=True,
-    callback=options.py_files,
+    callback=_py_files,
     help="Send these modules (.py) and archives of modules (.zip, .egg) with the code, for Spark's"
     " executors too.",
 )
@@ -82,7 +138,7 @@ def _packages(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> 
     "--jars",
     metavar="FILE[,FILE...]",
     multiple=True,
-    callback=options.files_of(".jar"),
+    callback=_files_of(".jar"),
     help="Send these jars with the code.",
 )
 @click.option(
@@ -153,10 +209,10 @@ def submit(
     stormkeeper[spark] is not installed.
     """
     conf = load_conf(unknown="keep")
-    with faults():
-        credentials = {} if secrets is None else read_credentials(secrets)
     from stormkeeper.client import package_builder
 
+    with faults():
+        credentials = {} if secrets is None else package_builder.read_credentials(secrets)
     request = package_builder.SubmissionRequest(
         code=code,
         name=name,
@@ -176,13 +232,13 @@ def submit(
             conf, request, (going_on_from, abandon), progress, wait_secs, as_json=as_json
         )
     if as_json:
-        nimbus_command.print_json(
+        connections.print_json(
             name=submitted.name,
             id=submitted.storm_id,
             package_bytes=submitted.package_bytes,
-            **nimbus_command.status_values(seen),
+            **connections.status_values(seen),
         )
-    nimbus_command.end(submitted.name, seen, wait_secs)
+    connections.end(submitted.name, seen, wait_secs)
 
 
 def _submit(
@@ -194,12 +250,7 @@ def _submit(
     *,
     as_json: bool,
 ) -> tuple[SubmittedTopology, WaitStatus | None]:
-    from stormkeeper.client import (
-        package_builder,
-        submission_conf,
-        topology_commands,
-        topology_submission,
-    )
+    from stormkeeper.client import package_builder, topology_commands, topology_submission
     from stormkeeper.client.nimbus_connection import connect
 
     listener = topology_submission.SubmissionListener(
@@ -210,7 +261,7 @@ def _submit(
         warn=lambda text: progress.remark(f"warning: {text}"),
         strict=settings().strict,
     )
-    for text in submission_conf.command_line_warnings(conf):
+    for text in package_builder.command_line_warnings(conf):
         listener.report_unknown_key(text)
     with (
         package_builder.collect_code(request) as code,
@@ -232,3 +283,180 @@ def _submit(
                 connection, name, waiting(progress, name, wait_secs)
             )
         return submitted, seen
+
+
+def _report(_: click.Context, __: click.Parameter, file: Path | None) -> Path | None:
+    if file is not None and not file.parent.is_dir():
+        raise click.BadParameter(f"the folder {file.parent} does not exist")
+    return file
+
+
+@click.command(
+    cls=_ScriptCommand,
+    epilog=examples(
+        "storm local examples/word_count.py",
+        "storm local examples/word_count.py --seconds 60 --report report.json",
+        "storm local my_topology.py -c input=/data/in -c 'spark.master=local[2]'",
+        "storm local my_job.py --py-files helpers.py,vendored.zip -- --day 2026-03-01",
+    ),
+)
+@click.argument("topology", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+@click.option(
+    "--py-files",
+    metavar="FILE[,FILE...]",
+    multiple=True,
+    callback=_py_files,
+    help="Modules (.py) and archives of modules (.zip, .egg) that TOPOLOGY can import, in Spark's "
+    "executors too.",
+)
+@click.option(
+    "--seconds",
+    metavar="N",
+    type=click.FloatRange(min=0, min_open=True),
+    help="Stop after N seconds of running.",
+)
+@click.option(
+    "--report",
+    metavar="FILE",
+    type=click.Path(dir_okay=False, writable=True, path_type=Path),
+    callback=_report,
+    help="Write a report to FILE, as JSON.",
+)
+@click.option(
+    "--keep",
+    metavar="DIR",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Keep the pipeline's tables in DIR: the same as -c pipeline.tables.dir=DIR.",
+)
+@click.option(
+    "--no-pipeline",
+    is_flag=True,
+    help="Only the job, without the heartbeat pipeline: no liveness, half the memory.",
+)
+@conf_options
+def local(
+    *,
+    topology: Path,
+    arguments: tuple[str, ...],
+    py_files: tuple[Path, ...],
+    seconds: float | None,
+    report: Path | None,
+    keep: Path | None,
+    no_pipeline: bool,
+) -> None:
+    """Run TOPOLOGY on a whole cluster on this machine.
+
+    The command starts ZooKeeper, two Nimbuses, two supervisors, two Pacemakers and the heartbeat
+    pipeline, as processes on free ports of the loopback interface, submits TOPOLOGY, and shows them
+    live. Ctrl-C ends TOPOLOGY, and then all processes. Spark starts in the worker first, and in the
+    pipeline when the worker has counted its first rows, or after a minute. The tables are removed
+    at the end, unless --keep names a folder for them.
+
+    TOPOLOGY is a Python file that defines a Topology, or any PySpark streaming script. Its
+    ARGUMENTS, for sys.argv, follow --. Faults in its source are reported before anything starts.
+    Configuration keys that Stormkeeper does not know go to TOPOLOGY. It runs in a folder of its
+    own, as in any cluster: give it whole paths.
+
+    Exit code 0: it was stopped, or all queries have ended. 1: TOPOLOGY has a fault or failed, or
+    another process failed. 2: wrong usage or configuration. 69: the extra stormkeeper[spark] is not
+    installed.
+    """
+    if keep is not None:
+        _keep_tables_in(keep, no_pipeline=no_pipeline)
+    with faults():
+        extras.require("spark", "storm local")
+    conf = load_daemon_conf(has_clients=True, unknown="keep")
+    from stormkeeper.topology import script_source
+
+    with faults():
+        script_source.check(topology, py_files)
+        script_source.check_starts(topology, py_files)
+    # Imported after the check, since the import takes longer.
+    from stormkeeper.local import local_cluster
+    from stormkeeper.local.run_plan import RunRequest
+
+    request = RunRequest(
+        topology=topology,
+        overrides=settings().overrides,
+        seconds=seconds,
+        report=report,
+        strict=settings().strict,
+        arguments=arguments,
+        py_files=py_files,
+        pipeline=not no_pipeline,
+    )
+    with faults():
+        code = local_cluster.run(conf, request)
+    exit_with(code)
+
+
+def _keep_tables_in(folder: Path, *, no_pipeline: bool) -> None:
+    overrides = settings().overrides
+    if no_pipeline:
+        raise click.UsageError("--keep is for the pipeline's tables: leave out --no-pipeline.")
+    if any(override.partition("=")[0].strip() == _TABLES for override in overrides):
+        raise click.UsageError(f"--keep DIR is -c {_TABLES}=DIR: give one of the two.")
+    overrides.append(f"{_TABLES}={json.dumps(str(folder))}")
+
+
+@click.command(
+    "upload-credentials",
+    epilog=examples(
+        "storm upload-credentials word-count -f credentials.txt",
+        "gpg --decrypt credentials.gpg | storm upload-credentials word-count -f -",
+        "storm upload-credentials word-count -f credentials.txt -u bob",
+    ),
+)
+@click.argument("name")
+@click.option(
+    "-f",
+    "--file",
+    metavar="FILE",
+    type=click.File(encoding="utf-8"),
+    help="Read credentials from FILE, or from standard input with -: a line KEY=VALUE for each, or"
+    " one JSON object.",
+)
+@click.option(
+    "-e",
+    "--credential",
+    "pairs",
+    metavar="KEY=VALUE",
+    multiple=True,
+    help="A credential, which overrides FILE. Repeatable. Other users of this machine can see it"
+    " while the command runs, and the shell's history keeps it: use -f for secrets.",
+)
+@click.option("-u", "--user", metavar="USER", help="The topology's owner, if it is not you.")
+@json_option
+@conf_options
+def upload_credentials(
+    *, name: str, file: TextIO | None, pairs: tuple[str, ...], user: str | None, as_json: bool
+) -> None:
+    """Give topology NAME credentials; credentials under other keys stay.
+
+    ZooKeeper keeps them for the topology's workers. A worker reads them at its next start:
+    `storm rebalance NAME` restarts all workers. --json prints the topology's name and the keys, but
+    no values.
+
+    Exit code 1: there is no such topology, or Nimbus refused or did not answer. 2: wrong usage, or
+    invalid credentials.
+    """
+    from stormkeeper.client import package_builder
+
+    with faults():
+        credentials = {} if file is None else package_builder.read_credentials(file)
+        credentials |= package_builder.credentials_of_pairs(pairs)
+        if not credentials:
+            raise ConfigFault("no credentials are given: name a file with -f FILE")
+    with connected() as connection:
+        from stormkeeper.thrift.records import Credentials
+
+        connection.nimbus.uploadNewCredentials(name, Credentials(credentials, topoOwner=user))
+    if as_json:
+        connections.print_json(name=name, keys=sorted(credentials))
+    else:
+        click.echo(f"Uploaded new creds to topology: {name}")
+        click.echo(
+            "Its workers read them at their next start:"
+            f" `storm rebalance {name} -w 0` restarts them"
+        )

@@ -1,19 +1,20 @@
-"""``storm list``, ``status``, ``kill``, ``activate``, ``deactivate`` and ``rebalance``."""
+"""The commands for running topologies: list, status, kill, (de)activate, rebalance, log levels."""
 
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import click
 
-from stormkeeper.cli import nimbus_command
-from stormkeeper.cli.nimbus_command import (
+from stormkeeper.cli import connections
+from stormkeeper.cli.connections import (
     NotYetFault,
     connected,
     interrupted_with,
@@ -23,11 +24,13 @@ from stormkeeper.cli.nimbus_command import (
 )
 from stormkeeper.cli.options import conf_options, examples, exit_with, load_conf
 from stormkeeper.cli.output import Progress
+from stormkeeper.daemon.logs import LEVELS
 from stormkeeper.errors import RpcUnavailableError, StormkeeperError
+from stormkeeper.names import printable
 
 if TYPE_CHECKING:
     from stormkeeper.client.nimbus_connection import NimbusConnection
-    from stormkeeper.client.wait import Wait, WaitStatus
+    from stormkeeper.client.topology_commands import Wait, WaitStatus
     from stormkeeper.conf import Conf
 
 #: Seconds that a change of status, or the start of workers, may take after Nimbus's wait.
@@ -36,6 +39,16 @@ _WORKERS_SECS = 180.0
 
 #: Columns outside a terminal.
 _ANY_WIDTH = 1_000_000
+
+#: ``LOGGER=LEVEL`` or ``LOGGER=LEVEL:SECS``.
+_SETTING: Final = re.compile(r"(?P<logger>[^=]+)=(?P<level>[A-Za-z]+)(:(?P<secs>[0-9]{1,9}))?")
+
+
+class _LevelSetting(NamedTuple):
+    level: str
+    #: None: until the level is removed.
+    secs: int | None
+
 
 _wait_option = click.option(
     "-w",
@@ -169,7 +182,7 @@ def kill(
     late = None
     for name, seen, secs in ends:
         try:
-            nimbus_command.end(name, seen, secs)
+            connections.end(name, seen, secs)
         except NotYetFault as fault:
             late = fault
             fault.show()
@@ -225,7 +238,7 @@ class _Kills:
             else {
                 "name": name,
                 "id": self.killed[name][0],
-                **nimbus_command.status_values(seen[name]),
+                **connections.status_values(seen[name]),
             }
             for name in self._names
         ]
@@ -337,9 +350,9 @@ def rebalance(
     """
     conf = load_conf(unknown="keep")
     with connected(conf) as connection:
-        from stormkeeper.client import submission_conf, topology_commands, topology_view
+        from stormkeeper.client import package_builder, topology_commands, topology_view
 
-        values = submission_conf.conf_to_send({}, conf, name)
+        values = package_builder.conf_to_send({}, conf, name)
         waits = topology_view.kill_wait_secs(connection, name) if wait_secs is None else wait_secs
     change = topology_commands.RebalanceChange(
         wait_secs=wait_secs, workers=num_workers, parallelism=parallelism, conf=values
@@ -382,5 +395,87 @@ def _carry_out(
             with interrupted_with(progress, f"{said}; Nimbus goes on with it"):
                 seen = until(connection, waiting(progress, name, secs, waits))
     if as_json:
-        nimbus_command.print_json(name=name, id=storm_id, **nimbus_command.status_values(seen))
-    nimbus_command.end(name, seen, secs)
+        connections.print_json(name=name, id=storm_id, **connections.status_values(seen))
+    connections.end(name, seen, secs)
+
+
+def _level(
+    _: click.Context, __: click.Parameter, given: tuple[str, ...]
+) -> dict[str, _LevelSetting]:
+    found = {}
+    for text in given:
+        parsed = _SETTING.fullmatch(text)
+        if parsed is None:
+            raise click.BadParameter(f"{text!r} is no LOGGER=LEVEL or LOGGER=LEVEL:SECS")
+        level = parsed["level"].upper()
+        if level not in LEVELS:
+            raise click.BadParameter(f"{level} is none of {', '.join(LEVELS)}")
+        secs = int(parsed["secs"]) if parsed["secs"] else None
+        found[parsed["logger"]] = _LevelSetting(level, secs)
+    return found
+
+
+@click.command(
+    "set_log_level",
+    epilog=examples(
+        "storm set_log_level word-count -l ROOT=DEBUG:30",
+        "storm set_log_level word-count -l my_module=WARN -l org.apache.kafka=INFO",
+        "storm set_log_level word-count -r my_module",
+    ),
+)
+@click.argument("name")
+@click.option(
+    "-l",
+    "--level",
+    "levels",
+    metavar="LOGGER=LEVEL[:SECS]",
+    multiple=True,
+    callback=_level,
+    help="Set the level of LOGGER, and of the loggers below it, for SECS seconds, or until it is"
+    " removed. LEVEL is ALL, TRACE, DEBUG, INFO, WARN, ERROR, FATAL or OFF. ROOT is the root"
+    " logger. Repeatable.",
+)
+@click.option(
+    "-r", "--remove", "removed", metavar="LOGGER", multiple=True, help="Restore LOGGER's own level."
+)
+@json_option
+@conf_options
+def set_log_level(
+    *, name: str, levels: dict[str, _LevelSetting], removed: tuple[str, ...], as_json: bool
+) -> None:
+    """Change log levels of the running workers of topology NAME.
+
+    A level holds, within seconds, for the Python loggers of each worker and for those of its Spark
+    driver; not for executors on other machines. `storm logs` prints the logs. Without -l and -r,
+    the command prints the levels that are set.
+
+    Exit code 1: there is no such topology, or Nimbus refused or did not answer. 2: wrong usage.
+    """
+    with connected() as connection:
+        from stormkeeper.thrift.records import LogConfig, LogLevel, LogLevelAction
+
+        storm_id = connection.nimbus.getTopologySummaryByName(name).id
+        changes = {
+            logger: LogLevel(LogLevelAction.UPDATE, each.level, each.secs)
+            for logger, each in levels.items()
+        }
+        changes |= {logger: LogLevel(LogLevelAction.REMOVE) for logger in removed}
+        if changes:
+            connection.nimbus.setLogConfig(storm_id, LogConfig(changes))
+        found = connection.nimbus.getLogConfig(storm_id).named_logger_level or {}
+    now_ms = time.time() * 1000
+    left = {
+        logger: (each.target_log_level or "", each.reset_log_level_timeout_epoch)
+        for logger, each in sorted(found.items())
+        if (each.reset_log_level_timeout_epoch or now_ms + 1) > now_ms
+    }
+    if as_json:
+        connections.print_json(
+            name=name, levels={logger: level for logger, (level, _) in left.items()}
+        )
+        return
+    for logger, (level, ends_ms) in left.items():
+        ends = "" if ends_ms is None else f", for {max(1, round((ends_ms - now_ms) / 1000))} s"
+        click.echo(f"{printable(logger)}={printable(level)}{ends}")
+    if not left:
+        click.echo(f"no log level is set for {name}")

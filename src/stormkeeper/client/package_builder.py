@@ -1,26 +1,39 @@
-"""Builds a topology's package on the user's machine, and finds faults before anything is sent.
+"""Prepares a submission on the user's machine: package, conf and credentials.
 
-It collects the code, describes the script in a process of its own, and pins the requirements: in
-this order, as each step takes longer than the one before.
+All faults are found before anything is sent. Collecting the code comes first, then the description
+of the script in a process of its own, then the choice of versions for its requirements, as each
+step takes longer than the one before. The conf is the topology's own, overridden by ``-c``, without
+the keys for the connection to the cluster: another machine may reach Nimbus by other addresses.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO, Final, TextIO
 
-from stormkeeper.errors import TopologyError
+from stormkeeper.conf import Conf, mistyped
+from stormkeeper.conf.access_control import of_topology
+from stormkeeper.conf.folders import is_relative
+from stormkeeper.conf.keys import OF_THE_CLUSTER, is_secret, storm_keys
+from stormkeeper.errors import ConfigError, TopologyError
+from stormkeeper.topology import faults
 from stormkeeper.topology.description import Description, describe, has_to_run
 from stormkeeper.topology.package import archive, environment
 from stormkeeper.topology.package.code import PackagedCode, collect
 from stormkeeper.topology.package.environment import Base, Requirement
 from stormkeeper.topology.package.manifest import PackageManifest
 from stormkeeper.topology.topology import unheard
+
+#: Prefixes of the keys for the connection to Nimbus.
+CONNECTION_PREFIXES: Final = ("nimbus.", "storm.nimbus.", "storm.thrift.")
+
+_CHECKPOINTS: Final = "topology.checkpoint.dir"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,3 +166,121 @@ def _read(file: Path) -> str:
         return file.read_text()
     except (OSError, UnicodeDecodeError) as error:
         raise TopologyError(f"{file} cannot be read: {error}") from error
+
+
+def conf_to_send(own: Mapping[str, Any], conf: Conf, name: str) -> dict[str, Any]:
+    """Return the topology's `own` conf with the overrides of the command's `conf`.
+
+    Raises `ConfigError` for a wrong value, a possible secret, a relative folder for checkpoints, or
+    a key that only the cluster sets.
+    """
+    given = {key: conf[key] for key in conf if conf.is_override(key) and not _stays_here(key)}
+    if foreign := sorted(OF_THE_CLUSTER.intersection(own)):
+        raise ConfigError(
+            f"the conf of the topology {name!r} has {', '.join(foreign)}, which only the cluster's"
+            " storm.yaml sets: leave it out"
+        )
+    try:
+        conf.with_values(own)
+    except ConfigError as error:
+        what = str(error).removeprefix("with_values: ")
+        raise ConfigError(f"the conf of the topology {name!r}: {what}") from error
+    values = {**own, **given}
+    if values.get("spark.remote") or values.get("spark.api.mode") == "connect":
+        raise ConfigError(f"the conf of the topology {name!r}: {faults.CONNECT}")
+    checkpoints = values.get(_CHECKPOINTS)
+    if isinstance(checkpoints, str) and is_relative(checkpoints):
+        raise ConfigError(
+            f"the conf of the topology {name!r}: {_CHECKPOINTS} is {checkpoints!r}, which every"
+            " worker would look for in another folder: give a whole path, one below ~, or a URL"
+            " such as s3a://bucket/checkpoints"
+        )
+    secret = sorted(key for key, value in values.items() if _is_a_secret(key, value))
+    if secret:
+        raise ConfigError(
+            f"the conf of the topology {name!r} has what may be a secret, by the name of the key:"
+            f" {', '.join(secret)}. Anyone who can reach Nimbus can read the conf: send the secret"
+            " in the file of --credentials, or rename the key if it is not a secret"
+        )
+    return values
+
+
+def own_conf_warnings(own: Mapping[str, Any], name: str) -> Iterator[str]:
+    """Yield a warning for each key of the topology's own conf without effect."""
+    for text in (*mistyped(own), *of_topology(own)):
+        yield f"the conf of the topology {name!r}: {text}"
+
+
+def command_line_warnings(conf: Conf) -> Iterator[str]:
+    """Yield a warning for each key of ``-c`` without effect."""
+    given = [key for key in conf if conf.is_override(key)]
+    for text in (*mistyped(given), *of_topology(given)):
+        yield f"-c: {text}"
+
+
+def _stays_here(key: str) -> bool:
+    return key.startswith(CONNECTION_PREFIXES) or key in OF_THE_CLUSTER
+
+
+def _is_a_secret(key: str, value: Any) -> bool:
+    """Return whether Nimbus would treat a value as a secret; Storm's own keys are none."""
+    return bool(value) and isinstance(value, str) and is_secret(key) and key not in storm_keys()
+
+
+def read_credentials(file: TextIO) -> dict[str, str]:
+    """Return the credentials in a file; raises `ConfigError` for a fault."""
+    where = "standard input" if file.name == "<stdin>" else file.name
+    try:
+        return credentials_of_text(file.read(), where)
+    except UnicodeDecodeError:
+        raise ConfigError(f"{where} is not UTF-8") from None
+    except OSError as error:
+        raise ConfigError(f"{where} cannot be read: {error.strerror}") from error
+
+
+def credentials_of_text(text: str, where: str) -> dict[str, str]:
+    r"""Return the credentials in a text: a JSON object, or a line ``KEY=VALUE`` for each.
+
+    Empty lines and lines that begin with ``#`` are skipped. A value of several lines needs JSON.
+    Raises `ConfigError` with the name `where` of the text.
+
+    Examples
+    --------
+    >>> credentials_of_text("# of the bank\nuser = bob\npassword=a=b\n", "FILE")
+    {'user': 'bob', 'password': 'a=b'}
+    """
+    if text.lstrip().startswith("{"):
+        return _from_json(text, where)
+    found: dict[str, str] = {}
+    for number, line in enumerate(text.splitlines(), start=1):
+        if line.strip() and not line.lstrip().startswith("#"):
+            _put(found, line, f"line {number} of {where}")
+    return found
+
+
+def credentials_of_pairs(pairs: Iterable[str]) -> dict[str, str]:
+    """Return the credentials of texts ``KEY=VALUE``; raises `ConfigError`."""
+    found: dict[str, str] = {}
+    for number, pair in enumerate(pairs, start=1):
+        _put(found, pair, f"credential {number} of the command line")
+    return found
+
+
+def _put(found: dict[str, str], text: str, where: str) -> None:
+    key, equals, value = text.partition("=")
+    if not equals or not key.strip():
+        raise ConfigError(f"{where} is no KEY=VALUE")
+    if key.strip() in found:
+        raise ConfigError(f"{where}: {key.strip()} is there twice")
+    found[key.strip()] = value.strip()
+
+
+def _from_json(text: str, where: str) -> dict[str, str]:
+    try:
+        found = json.loads(text)
+    except ValueError as error:
+        # The message of a JSON error has a position, and none of the text.
+        raise ConfigError(f"{where} is no JSON: {error}") from None
+    if not all(isinstance(value, str) for value in found.values()):
+        raise ConfigError(f"{where} has a value that is no text: put it in quotes")
+    return dict(found)

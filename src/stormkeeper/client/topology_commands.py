@@ -1,17 +1,22 @@
-"""Kills, activates, deactivates and rebalances topologies, and waits for the effect."""
+"""Kills, activates, deactivates and rebalances topologies, and waits for the effect.
+
+A Nimbus that does not answer does not end a wait: the command was accepted, and another Nimbus may
+lead soon.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from stormkeeper.client import topology_view
 from stormkeeper.client.nimbus_connection import NimbusConnection
 from stormkeeper.client.topology_view import COMPLETED, TopologyView
-from stormkeeper.client.wait import ComponentError, Wait, WaitStatus
-from stormkeeper.errors import RefusedError, RpcOutcomeUnknownError, RpcRefusedError
+from stormkeeper.errors import RefusedError, RpcError, RpcOutcomeUnknownError, RpcRefusedError
 from stormkeeper.thrift.nimbus import TopologySummary
 from stormkeeper.thrift.records import ErrorInfo, KillOptions, RebalanceOptions
 from stormkeeper.topology.faults import is_crash
@@ -32,6 +37,77 @@ _CHECK_SECS: Final = 5.0
 _LIFE_SECS: Final = 30
 #: Seconds that an error is held back: the report of a crash, which includes it, may follow.
 _CRASH_REPORT_SECS: Final = 5.0
+#: Seconds between two checks.
+PERIOD_SECS: Final = 0.5
+
+_DURATION: Final = re.compile(r"\b\d+ (?:s|min|h|d)\b")
+
+
+def says_more(text: str, before: str) -> bool:
+    """Return whether two texts differ in more than durations.
+
+    Examples
+    --------
+    >>> says_more("it starts, for 3 s", "it starts, for 2 s"), says_more("it runs", "it starts")
+    (False, True)
+    """
+    return _DURATION.sub("", text) != _DURATION.sub("", before)
+
+
+@dataclass(frozen=True, slots=True)
+class ComponentError:
+    """The newest error of a component in a line, and the time in seconds since 1970."""
+
+    component: str
+    time_secs: int
+    line: str
+
+
+@dataclass(frozen=True, slots=True)
+class WaitStatus:
+    """The result of a check: done, failed, or not yet.
+
+    `text` says what has been reached, or what is missing; `error` is the newest error meanwhile.
+    """
+
+    is_done: bool
+    text: str
+    has_failed: bool = False
+    error: ComponentError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Waits up to `secs` seconds; 0 means a single check.
+
+    `say` gets the text of each check and the seconds passed; `tell` gets each new error.
+    """
+
+    secs: float
+    say: Callable[[str, float], None]
+    clock: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], None] = time.sleep
+    tell: Callable[[ComponentError], None] = lambda _: None
+
+    def until(self, check: Callable[[], WaitStatus]) -> WaitStatus:
+        """Check until the effect is there, or has failed; return the last status.
+
+        Raises what `check` raises, except `RpcError`.
+        """
+        began, reported = self.clock(), None
+        while True:
+            try:
+                status = check()
+            except RpcError as error:
+                status = WaitStatus(False, f"Nimbus does not answer: {error}")
+            passed = self.clock() - began
+            if status.error is not None and status.error != reported and not status.has_failed:
+                reported = status.error
+                self.tell(reported)
+            if status.is_done or status.has_failed or passed >= self.secs:
+                return status
+            self.say(status.text, passed)
+            self.sleep(min(PERIOD_SECS, self.secs - passed))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import stormkeeper
-from stormkeeper.client import package_builder, submission_conf, topology_view
+from stormkeeper.client import package_builder, topology_view
 from stormkeeper.client.blob_transfer import upload_package
 from stormkeeper.client.nimbus_connection import NimbusConnection
 from stormkeeper.client.package_builder import BuiltPackage, SubmissionRequest
@@ -113,9 +113,9 @@ def submit(
         _check_free(connection, request.name)
     listener.say(f"reading {request.code}")
     description = package_builder.describe_code(request, code)
-    for text in submission_conf.own_conf_warnings(description.conf, description.name):
+    for text in package_builder.own_conf_warnings(description.conf, description.name):
         listener.report_unknown_key(text)
-    values = submission_conf.conf_to_send(description.conf, conf, description.name)
+    values = package_builder.conf_to_send(description.conf, conf, description.name)
     if going_on_from is not None:
         values[_FROM] = going_on_from
     if abandon:
@@ -161,7 +161,7 @@ def send_package(
     name = package.manifest.name
     creds = Credentials(dict(credentials)) if credentials else None
     arguments = (
-        submission_conf.as_json(values),
+        json.dumps(values),
         storm_topology(package.description, package.manifest.entry_point),
         SubmitOptions(TopologyInitialStatus.ACTIVE, creds),
     )

@@ -29,7 +29,7 @@ from stormkeeper.daemon.lifecycle import StopSignals, announce, die_with_parent
 from stormkeeper.daemon.logs import configure_logging
 from stormkeeper.daemon.spark_environment import find_java
 from stormkeeper.errors import LocalClusterError
-from stormkeeper.local import ports
+from stormkeeper.local import reservations
 from stormkeeper.names import host_port
 
 _log = logging.getLogger(__name__)
@@ -350,8 +350,8 @@ def _keep(
 
 def _free_port(host: str, port: int) -> int:
     if port == 0:
-        return ports.reserve(host)
-    if ports.is_free(host, port):
+        return reservations.reserve(host)
+    if reservations.is_free(host, port):
         return port
     raise LocalClusterError(
         f"ZooKeeper cannot listen on {host_port(host, port)} (it is in use): stop what uses the"

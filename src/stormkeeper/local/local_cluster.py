@@ -23,10 +23,9 @@ from stormkeeper.daemon import spark_environment
 from stormkeeper.daemon.children import Children, end_marked, memory_mib
 from stormkeeper.daemon.lifecycle import StopSignals
 from stormkeeper.errors import ConfigError, LocalClusterError, StormkeeperError
-from stormkeeper.local import ports, progress, run_plan
+from stormkeeper.local import reservations, run_plan, run_view
 from stormkeeper.local.pacemaker_watch import ClusterWatcher, RunSnapshot
-from stormkeeper.local.progress import is_completed, is_pipeline_due, waits_for
-from stormkeeper.local.run_folder import Reaper, RunFolder, remove_abandoned
+from stormkeeper.local.reservations import Reaper, RunFolder, remove_abandoned
 from stormkeeper.local.run_plan import (
     HOST,
     PIPELINE,
@@ -36,16 +35,18 @@ from stormkeeper.local.run_plan import (
     Stage,
     plan_processes,
 )
+from stormkeeper.local.run_topology import LocalWorkers, Submission, WorkerLog, end_topology
 from stormkeeper.local.run_view import (
     COMPLETED,
     ComponentRates,
     Picture,
     ProcessSeen,
     RunView,
+    is_completed,
+    is_pipeline_due,
     view_on,
+    waits_for,
 )
-from stormkeeper.local.submission import Submission, end_topology
-from stormkeeper.local.worker_logs import LocalWorkers, WorkerLog
 from stormkeeper.pacemaker.client.client_settings import ClientSettings
 from stormkeeper.supervisor.directories import Directories
 
@@ -113,9 +114,9 @@ def run(conf: Conf, request: RunRequest) -> int:
 
 def _site(directory: Path, mark: str) -> RunSite:
     def several() -> tuple[Address, ...]:
-        return tuple(Address(HOST, ports.reserve(HOST)) for _ in range(COPIES))
+        return tuple(Address(HOST, reservations.reserve(HOST)) for _ in range(COPIES))
 
-    places = ServerAddresses(Address(HOST, ports.reserve(HOST)), several(), several())
+    places = ServerAddresses(Address(HOST, reservations.reserve(HOST)), several(), several())
     return RunSite(directory, mark, os.getpid(), places)
 
 
@@ -251,7 +252,7 @@ class LocalCluster:
             self._note_news()
             self._show(RUNNING)
             self._check()
-            statuses = progress.worker_statuses(self._tables).values()
+            statuses = run_view.worker_statuses(self._tables).values()
             if statuses and all(status == COMPLETED for status in statuses):
                 return
             if is_over:  # killed
@@ -328,7 +329,7 @@ class LocalCluster:
             up_secs=up_secs,
             processes=self._processes_seen(),
             snapshot=snapshot,
-            statuses=progress.worker_statuses(self._tables),
+            statuses=run_view.worker_statuses(self._tables),
             rates=self._rates.update(now, snapshot.components()),
             output=output,
             output_count=output_count,
@@ -396,11 +397,11 @@ class LocalCluster:
         if self._children:
             self._view.note(f"stopped after {time.monotonic() - began:.1f} s")
         if self._request.report is not None and snapshot is not None:
-            seen = progress.build_report(
+            seen = run_view.build_report(
                 snapshot,
                 now=began,
-                tables=progress.table_rows(self._tables),
+                tables=run_view.table_rows(self._tables),
                 processes_left=left,
             )
-            progress.write_report(self._request.report, seen)
+            run_view.write_report(self._request.report, seen)
             self._view.note(f"report written to {self._request.report}")

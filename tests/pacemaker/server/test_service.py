@@ -17,7 +17,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from stormkeeper.errors import NotAuthorizedError
-from stormkeeper.local import ports
+from stormkeeper.local import reservations
 from stormkeeper.pacemaker.client import PacemakerClient
 from support.activation import activated
 from support.pacemaker import PacemakerProcess
@@ -160,7 +160,7 @@ def test_who_asks_all_the_time_takes_little_of_the_daemon(server):
 def test_metrics_port_in_use_is_one_line_and_exit_code_1(server, port_too, by_whom):
     port = metrics_address(server).rpartition(":")[2]
     if port_too:
-        port = ports.reserve()
+        port = reservations.reserve()
     conf = ["pacemaker.bind.host=127.0.0.1", f"pacemaker.port={port if port_too else 0}"]
     conf.append(f"pacemaker.metrics.port={port}")
     options = [part for value in conf for part in ("-c", value)]

@@ -1,0 +1,269 @@
+"""Connections of commands to Nimbus, ZooKeeper and Pacemakers, and what such commands print.
+
+A cluster that does not answer ends a command with an error line and an exit code. Clients are
+imported when a command connects, so that ``--help`` stays quick.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import click
+
+from stormkeeper.cli.options import (
+    ConfigFault,
+    Fault,
+    UnansweredFault,
+    conf_options,
+    exit_with,
+    faults,
+    load_conf,
+)
+from stormkeeper.cli.output import Progress, duration, time_left
+from stormkeeper.errors import (
+    AccessDeniedError,
+    ConfigError,
+    NoNodeError,
+    PacemakerUnavailableError,
+    StateAuthenticationError,
+    StateUnavailableError,
+    StormkeeperError,
+)
+from stormkeeper.names import printable
+
+if TYPE_CHECKING:
+    from stormkeeper.client.nimbus_connection import NimbusConnection
+    from stormkeeper.client.topology_commands import ComponentError, Wait, WaitStatus
+    from stormkeeper.conf import Address, Conf
+    from stormkeeper.pacemaker.client.pool import PacemakerPool
+    from stormkeeper.state.storage import ClusterState
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+#: Exit code of a command that Nimbus accepted, and whose effect did not come in time.
+NOT_YET: Final = 4
+
+#: Tries of a Pacemaker after the first; the user can run the command again.
+PACEMAKER_RETRIES: Final = 2
+
+_KEYS_GO: Final = "keys are set with -c KEY=VALUE or in storm.yaml"
+_ANOTHER: Final = "or name another with -c pacemaker.servers=HOST:PORT"
+_SEE_LOG: Final = "check its machine and its log"
+
+#: Remedies for Pacemakers, by a pattern in the error's text.
+_REMEDIES: Final = {
+    r"nothing listens there": "start one with `storm pacemaker`",
+    r"could not be looked up": "check how pacemaker.servers writes the host",
+    r"this is HTTP": "give its pacemaker.port",
+    r"no (answer|connection) within|did not answer (before|within)": "the Pacemaker or the network"
+    " hangs: check its machine and its log",
+}
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+class NotYetFault(Fault):
+    """Ends the command with an error line: accepted by Nimbus, without the effect."""
+
+    exit_code = NOT_YET
+
+
+def waiting_options(default: str) -> Callable[[F], F]:
+    """Return a decorator that adds ``--no-wait``, ``--timeout`` and ``--json``."""
+
+    def decorate(command: F) -> F:
+        for option in (
+            json_option,
+            click.option(
+                "--timeout",
+                metavar="SECS",
+                type=click.FloatRange(min=0, min_open=True),
+                help=f"Longest wait for the effect; by default {default}.",
+            ),
+            click.option("--no-wait", is_flag=True, help="End as soon as Nimbus has accepted it."),
+            conf_options,
+        ):
+            command = option(command)
+        return command
+
+    return decorate
+
+
+@contextmanager
+def connected(conf: Conf | None = None) -> Iterator[NimbusConnection]:
+    """Yield a connection to the leading Nimbus of `conf`, by default of the command's."""
+    conf = load_conf() if conf is None else conf
+    from stormkeeper.client.nimbus_connection import connect
+
+    with faults(), Progress() as finding, connect(conf, say=finding.say) as connection:
+        finding.wipe()
+        yield connection
+
+
+def waiting(progress: Progress, what: str, secs: float, wait_secs: float = 0.0) -> Wait:
+    """Return a `Wait` of up to `secs` that prints progress after the prefix `what`.
+
+    `wait_secs` is the known length of the wait, if any.
+    """
+    from stormkeeper.client.topology_commands import Wait
+
+    def say(text: str, passed: float) -> None:
+        progress.say(f"{what}: {text}", time_left(wait_secs, passed))
+
+    def tell(error: ComponentError) -> None:
+        ago = duration(max(0, int(time.time() - error.time_secs)))
+        progress.remark(f"{what}: error of {error.component}, {ago} ago: {error.line}")
+
+    return Wait(secs, say, tell=tell)
+
+
+@contextmanager
+def interrupted_with(progress: Progress, remark: str) -> Iterator[None]:
+    """Print a remark on Ctrl-C, and end with the exit code of every interrupted command."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        progress.remark(remark)
+        exit_with(128 + signal.SIGINT)
+
+
+def end(name: str, status: WaitStatus | None, secs: float) -> None:
+    """Print the last status of a topology, or end the command if the effect is missing.
+
+    `status` None: the command did not wait; else it waited up to `secs`.
+    """
+    if status is None:
+        return
+    if status.has_failed:
+        text = "\n".join(printable(line) for line in status.text.splitlines())
+        raise NotYetFault(
+            f"{name}: {text}\n\n{name} stays submitted, and its supervisor starts it again, unless"
+            f" topology.restart is never. `storm logs {name}` shows its output, and"
+            f" `storm kill {name}` ends it"
+        )
+    if not status.is_done:
+        raise NotYetFault(
+            f"{name}: after {secs:.0f} s, {status.text}. Nimbus has accepted the command, and"
+            f" continues: see `storm status {name}`, or wait longer with --timeout"
+        )
+    text = printable(status.text, keep="\n")
+    click.echo(f"storm: {name}: {text}", err=True)
+
+
+def status_values(status: WaitStatus | None) -> dict[str, Any]:
+    """Return the last status for JSON; None: the command did not wait."""
+    if status is None:
+        return {"done": False, "text": "Nimbus has accepted it; the command did not wait"}
+    return {"done": status.is_done, "text": status.text}
+
+
+def print_json(**values: Any) -> None:
+    """Print a JSON object."""
+    click.echo(json.dumps(values))
+
+
+@contextmanager
+def open_state(
+    conf: Conf, wait: Callable[[NoNodeError], None] | None = None
+) -> Iterator[ClusterState]:
+    """Yield a read-only store of ZooKeeper. While the root is missing, call `wait` and try again.
+
+    The command ends with exit code 3 if ZooKeeper does not answer, or refuses.
+    """
+    from stormkeeper.state import factory
+
+    silence_logs()
+    store = None
+    with faults():
+        try:
+            # Says why a wait takes so long; the command's errors say the rest.
+            with warnings_of("stormkeeper.state.zookeeper.kazoo_client"):
+                while store is None:
+                    try:
+                        store = factory.connect(conf, read_only=True)
+                    except NoNodeError as error:
+                        if wait is None:
+                            raise
+                        wait(error)
+            try:
+                # The server of this session may lag behind a server that the user wrote to.
+                store.sync_path("/")
+                yield store
+            finally:
+                store.close()
+        except (StateUnavailableError, StateAuthenticationError, AccessDeniedError) as error:
+            raise UnansweredFault(str(error)) from error
+
+
+def pacemaker_servers(conf: Conf) -> tuple[Address, ...]:
+    """Return the configured Pacemakers; without any, the command ends with exit code 2."""
+    with faults():
+        servers = conf.pacemaker_servers()
+    if not servers:
+        raise ConfigFault(
+            "no Pacemaker is configured; name one with -c pacemaker.servers=HOST:PORT"
+        )
+    return servers
+
+
+@contextmanager
+def open_pool(conf: Conf, *, warns: bool = True) -> Iterator[PacemakerPool]:
+    """Yield a pool of the configured Pacemakers, with the faults of `pool_faults`.
+
+    With `warns`, stderr names a Pacemaker that does not answer.
+    """
+    pacemaker_servers(conf)
+    from stormkeeper.pacemaker.client import pool
+
+    silence_logs()
+    with (
+        pool_faults(),
+        warnings_of(pool.__name__) if warns else nullcontext(),
+        pool.connect(conf, name="storm-heartbeats", retries=PACEMAKER_RETRIES) as opened,
+    ):
+        yield opened
+
+
+@contextmanager
+def pool_faults() -> Iterator[None]:
+    """End the command with exit code 3 if no Pacemaker answered, and print a remedy."""
+    try:
+        yield
+    except ConfigError as error:
+        raise ConfigFault(str(error)) from error
+    except StormkeeperError as error:
+        raise UnansweredFault("; ".join([str(error), *_remedies(error)])) from error
+
+
+def _remedies(error: StormkeeperError) -> list[str]:
+    if re.search(r"pacemaker\.(auth|tls)\.", str(error)):
+        return [_KEYS_GO]
+    if not isinstance(error, PacemakerUnavailableError):
+        return []
+    found = [remedy for pattern, remedy in _REMEDIES.items() if re.search(pattern, str(error))]
+    return [*(found or [_SEE_LOG]), _ANOTHER]
+
+
+def silence_logs() -> None:
+    """Print no log record of the clients: the command's own lines say the same."""
+    logging.getLogger("stormkeeper").addHandler(logging.NullHandler())
+
+
+@contextmanager
+def warnings_of(name: str) -> Iterator[None]:
+    """Print the warnings of a logger, as lines of the command."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("storm: warning: %(message)s"))
+    logger = logging.getLogger(name)
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
