@@ -15,7 +15,6 @@ from stormkeeper.pipeline.summaries import (
     tally_rows,
     topology_stats,
 )
-from stormkeeper.statistics.aggregates import component_page, topology_page
 from stormkeeper.thrift.records import (
     BoltStats,
     ExecutorSpecificStats,
@@ -26,6 +25,7 @@ from stormkeeper.thrift.serialization import serialize
 from support.heartbeats import bolt, change_of, heartbeat, path, spout
 from support.reported_topologies import Reported, decoded, heartbeats_of, reported
 from support.statistics_examples import KEYS, example, without
+from support.statistics_rows import component_page, topology_page
 
 RANDOM = [reported(random.Random(number), f"random-{number}-17") for number in range(300)]
 EXAMPLES = [
@@ -185,7 +185,7 @@ def component_rows(topology, id_):
             window,
             {
                 "kind": kind,
-                "workers": len({one.exec_summary.slot for one in shown.exec_stats}),
+                "workers": len({report.slot for report, _ in shown.executors}),
                 "executors": shown.num_executors,
                 "tasks": shown.num_tasks,
                 **counted,

@@ -1,23 +1,17 @@
 """The pages, first as Storm's own classes made them, then what is ours to decide."""
 
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from math import inf, nan
 
 import pytest
 
 from stormkeeper.errors import UnknownComponentError
-from stormkeeper.statistics import aggregates
-from stormkeeper.statistics.aggregates import WorkerSummary, component_page, topology_page, workers
-from stormkeeper.statistics.executor_reports import (
-    AssignedCounts,
-    DeclaredComponent,
-    ExecutorReport,
-)
-from stormkeeper.thrift import nimbus
-from stormkeeper.thrift.idl import schema_of
-from stormkeeper.thrift.records import ExecutorInfo
+from stormkeeper.statistics.aggregates import workers
+from stormkeeper.statistics.executor_reports import DeclaredComponent, ExecutorReport
+from stormkeeper.thrift.nimbus import WorkerSummary
 from support.heartbeats import bolt, spout
 from support.statistics_examples import KEYS, assert_same, example
+from support.statistics_rows import SpoutRow, component_page, topology_page
 
 # --- as Storm's getTopologyPageInfo and getComponentPageInfo -------------------------------------
 
@@ -43,8 +37,8 @@ def test_the_page_of_a_topology_is_storms(key, answer):
     found = {name: getattr(page, name) for name in ("num_tasks", "num_workers", "num_executors")}
     found["id_to_spout_agg_stats"] = rows(page.id_to_spout_agg_stats)
     found["id_to_bolt_agg_stats"] = rows(page.id_to_bolt_agg_stats)
-    found["topology_stats"] = asdict(page.topology_stats)
-    found["workers"] = [asdict(worker) for worker in page.workers]
+    found["topology_stats"] = vars(page.topology_stats)
+    found["workers"] = [given(worker) for worker in page.workers]
     assert_same(found, answer["result"])
 
 
@@ -70,8 +64,7 @@ def test_the_page_of_a_component_is_storms(key, answer):
             for source, stats in page.gsid_to_input_stats.items()
         ] or {}  # as Storm's is written
     found["exec_stats"] = [
-        {"exec_summary": summary(one.exec_summary), "stats": row(one.stats)}
-        for one in page.exec_stats
+        {"exec_summary": summary(report), "stats": row(stats)} for report, stats in page.executors
     ]
     assert_same(found, answer["result"])
 
@@ -85,7 +78,7 @@ def test_the_capacity_of_a_bolt_is_storms(key):
         if id_ in found:
             assert found[id_].capacity == pytest.approx(bolt_["computeBoltCapacity"], rel=1e-9)
             page = component_page(id_, components, executors, "600", include_sys=True)
-            shares = {one.exec_summary.task_start: one.stats.capacity for one in page.exec_stats}
+            shares = {report.task_start: stats.capacity for report, stats in page.executors}
             of_storm = {
                 one["executor"]["task_start"]: one["computeExecutorCapacity"]
                 for one in bolt_["executors"]
@@ -102,10 +95,11 @@ def rows(statistics):
 def row(statistics):
     """A row in the form of ``ComponentAggregateStats``."""
     values = asdict(statistics)
+    kind = "spout" if isinstance(statistics, SpoutRow) else "bolt"
     return {
-        "type": statistics.kind.upper(),
+        "type": kind.upper(),
         "common_stats": {name: values.pop(name) for name in COMMON},
-        "specific_stats": {statistics.kind: values},
+        "specific_stats": {kind: values},
     }
 
 
@@ -119,28 +113,9 @@ def summary(report):
     }
 
 
-def names(cls):
-    return {field.name for field in fields(cls)}
-
-
-def test_results_have_the_names_of_storms_fields():
-    """Whoever answers for Nimbus fills its structs in by name."""
-
-    def of_storm(*structs):
-        return {field.name for struct in structs for field in schema_of(struct).fields}
-
-    common, spouts = nimbus.CommonAggregateStats, nimbus.SpoutAggregateStats
-    assert names(aggregates.SpoutStatistics) == of_storm(common, spouts) - {"resources_map"}
-    both = of_storm(common, nimbus.BoltAggregateStats) - {"resources_map"}
-    assert names(aggregates.BoltStatistics) == both
-    assert names(aggregates.TopologyStatistics) == of_storm(nimbus.TopologyStats)
-    assert names(aggregates.ExecutorStatistics) == of_storm(nimbus.ExecutorAggregateStats)
-    assert names(aggregates.TopologyPage) <= of_storm(nimbus.TopologyPageInfo)
-    assert names(aggregates.ComponentPage) <= of_storm(nimbus.ComponentPageInfo)
-    assert names(aggregates.WorkerSummary) <= of_storm(nimbus.WorkerSummary)
-    executor = of_storm(nimbus.ExecutorSummary, ExecutorInfo) - {"executor_info"}
-    assert names(ExecutorReport) - {"supervisor_id"} == executor
-    assert names(AssignedCounts) <= of_storm(nimbus.TopologySummary)
+def given(record):
+    """Return the fields of a Thrift record that are set."""
+    return {name: value for name, value in vars(record).items() if value is not None}
 
 
 # --- ours ----------------------------------------------------------------------------------------
@@ -167,12 +142,12 @@ def test_unknown_component_has_no_page():
 def test_a_topology_that_does_not_run_shows_what_it_declares():
     page = topology_page(COMPONENTS, [], "600", include_sys=False)
     assert (page.num_tasks, page.num_executors, page.num_workers) == (8, 0, 0)
-    assert page.workers == ()
+    assert page.workers == []
     assert {
         id_: (found.num_executors, found.num_tasks, found.acked)
         for id_, found in (page.id_to_spout_agg_stats | page.id_to_bolt_agg_stats).items()
     } == {"lines": (1, 2, 0), "words": (2, 4, 0), "counts": (1, 1, 0)}
-    assert not any(asdict(page.topology_stats).values())
+    assert not any(vars(page.topology_stats).values())
 
 
 def test_silent_system_bolts_with_tasks_are_shown():
@@ -235,8 +210,9 @@ def test_the_capacity_of_a_bolt_is_that_of_its_busiest_executor():
 def test_the_capacity_of_an_executor_is_a_number(average):
     """Storm's row of it may be none."""
     executors = [report(1, "words", bolt({("lines", "default"): 300}, execute_ms=average))]
-    (found,) = component_page("words", COMPONENTS, executors, "600", include_sys=False).exec_stats
-    assert found.stats.capacity == 0.0
+    page = component_page("words", COMPONENTS, executors, "600", include_sys=False)
+    ((_, found),) = page.executors
+    assert found.capacity == 0.0
 
 
 def test_streams_of_spouts_and_bolts():
@@ -263,13 +239,13 @@ def test_a_worker_that_has_reported_has_an_uptime():
         report(5, "words", uptime_secs=0, port=6701),
     ]
     one = {"supervisor_id": "n", "host": "h"}
-    assert workers(executors, include_sys=False) == (
+    assert workers(executors, include_sys=False) == [
         WorkerSummary(
             **one, port=6700, num_executors=3, component_to_num_tasks={"lines": 3}, uptime_secs=30
         ),
         WorkerSummary(
             **one, port=6701, num_executors=1, component_to_num_tasks={"words": 1}, uptime_secs=0
         ),
-    )
+    ]
     first, _ = workers(executors, include_sys=True)
     assert first.component_to_num_tasks == {"__acker": 1, "lines": 3}

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stormkeeper.statistics.aggregates import component_page, topology_page
 from stormkeeper.statistics.executor_reports import DeclaredComponent, ExecutorReport
+from stormkeeper.thrift.nimbus import TopologyStats, WorkerSummary
 from stormkeeper.thrift.records import (
     BoltStats,
     ExecutorSpecificStats,
@@ -17,6 +17,7 @@ from stormkeeper.thrift.records import (
     SpoutStats,
 )
 from support.record_strategies import records
+from support.statistics_rows import component_page, topology_page
 
 COMPONENTS = {
     "__acker": DeclaredComponent("bolt", 2, 4),
@@ -119,12 +120,14 @@ def values(page):
         found = left.pop()
         if isinstance(found, dict):
             left += found.values()
-        elif isinstance(found, tuple):
+        elif isinstance(found, tuple | list):
             left += found
         elif isinstance(found, ExecutorReport):
             continue
         elif hasattr(found, "__dataclass_fields__"):
             left += [getattr(found, name) for name in found.__dataclass_fields__]
+        elif isinstance(found, TopologyStats | WorkerSummary):
+            left += vars(found).values()
         elif isinstance(found, int | float):
             yield found
 
@@ -197,10 +200,7 @@ def without_reports(found):
     return topology, *(
         replace(
             page,
-            exec_stats=tuple(
-                replace(one, exec_summary=replace(one.exec_summary, stats=None))
-                for one in page.exec_stats
-            ),
+            executors=[(replace(report, stats=None), row) for report, row in page.executors],
         )
         for page in components
     )
@@ -241,7 +241,7 @@ def adds_up(row, parts):
 def test_the_rows_of_executors_add_up_to_the_row_of_their_window(found):
     for page in component_pages(found, "600").values():
         row = page.window_to_stats.get("600")
-        rows = [one.stats for one in page.exec_stats]
+        rows = [stats for _, stats in page.executors]
         if row is None:
             assert not any(value for one in rows for value in (one.emitted, one.acked, one.failed))
         elif page.component_type == "spout":
@@ -268,7 +268,7 @@ def test_pages_differ_by_less_than_a_millisecond(found, window):
                 rounding = 1e-9 * (1 + whole)
                 assert -rounding <= lost < page.num_executors + rounding
         if page.component_type == "bolt":
-            shares = [one.stats.capacity for one in page.exec_stats]
+            shares = [stats.capacity for _, stats in page.executors]
             assert row["capacity"] == max(shares)
 
 
@@ -289,9 +289,7 @@ def test_in_an_unknown_window_rows_are_zero_and_the_rest_stays(found):
         assert not after.sid_to_output_stats
         assert not after.gsid_to_input_stats
         assert after.window_to_stats == before.window_to_stats
-        assert [one.stats for one in after.exec_stats] == [
-            zeros(one.stats) for one in before.exec_stats
-        ]
+        assert [row for _, row in after.executors] == [zeros(row) for _, row in before.executors]
 
 
 def zeros(row):
@@ -304,7 +302,7 @@ def zeros(row):
 def test_system_parts_hide_only_emitted_and_transferred(found, window):
     hidden = component_pages(found, window)
     shown = component_pages(found, window, include_sys=True)
-    assert hidden["__acker"].exec_stats == ()
+    assert hidden["__acker"].executors == []
     for id_ in COMPONENTS.keys() - {"__acker"}:
         assert hidden[id_].gsid_to_input_stats == shown[id_].gsid_to_input_stats
         assert {w: alike(row) for w, row in hidden[id_].window_to_stats.items()} == {
@@ -328,11 +326,11 @@ def test_zero_uptime_zeroes_only_capacity(found):
     assert all(row.capacity == 0 for row in topology.id_to_bolt_agg_stats.values())
     assert topology.topology_stats == of_known.topology_stats
     for page, before in zip(components, known, strict=True):
-        for one, was in zip(page.exec_stats, before.exec_stats, strict=True):
+        for (_, row), (_, was) in zip(page.executors, before.executors, strict=True):
             if page.component_type == "spout":
-                assert one.stats == was.stats
+                assert row == was
             else:
-                assert one.stats == replace(was.stats, capacity=0.0)
+                assert row == replace(was, capacity=0.0)
 
 
 @few
@@ -343,7 +341,7 @@ def test_silent_executor_only_counts_as_executor(found):
     with_silent, *of_silent = pages([*found, silent])
     assert of_silent == components
     assert with_silent.num_executors == topology.num_executors + 1
-    assert replace(with_silent, num_executors=0, workers=()) == replace(
+    assert replace(with_silent, num_executors=0, workers=[]) == replace(
         topology, num_executors=0, workers=()
     )
     assert sum(worker.num_executors for worker in with_silent.workers) == with_silent.num_executors

@@ -1,9 +1,18 @@
-"""The figures of Storm's pages: a topology's, a component's, and the workers'.
+"""The figures of Storm's pages, of a topology, a component and workers, as Storm's Thrift records.
 
-Functions take the window ("600", "10800", "86400" seconds or ":all-time") and whether Storm's own
-components and streams count (`include_sys`). For a window without reports the rows are zeros;
-figures by window, and capacity, do not depend on it. Only executors with a report count, unless
-stated otherwise.
+The rules are Storm's:
+
+- Only executors with a report count. For a window without reports, rows are zeros; figures by
+  window, and capacity, do not depend on the window (``600``, ``10800``, ``86400`` seconds or
+  ``:all-time``).
+- Without system streams, emitted and transferred counts on system streams are left out; acked,
+  failed and executed counts never are.
+- A latency over several streams or executors is the sum of average times count, divided by the sum
+  of the counts. A spout's is weighted by acked tuples, a bolt's by executed ones.
+- An average that is not finite counts as 0, but its count is divided by.
+
+Sums do not depend on the order of executors and streams: counts are integers, and the terms of
+averages are kept apart until they are added up exactly.
 """
 
 from __future__ import annotations
@@ -12,7 +21,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import fsum, isfinite
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from stormkeeper.errors import UnknownComponentError
 from stormkeeper.statistics.executor_reports import (
@@ -22,82 +31,34 @@ from stormkeeper.statistics.executor_reports import (
     Slot,
     is_system,
 )
+from stormkeeper.thrift.nimbus import (
+    BoltAggregateStats,
+    CommonAggregateStats,
+    ComponentAggregateStats,
+    ComponentType,
+    SpecificAggregateStats,
+    SpoutAggregateStats,
+    TopologyStats,
+    WorkerSummary,
+)
 from stormkeeper.thrift.records import ExecutorStats, GlobalStreamId
 
+Stream = str | GlobalStreamId
 
-@dataclass(frozen=True, slots=True)
-class SpoutStatistics:
-    """A row of a spout: Storm's ``ComponentAggregateStats``.
+#: The window of capacity, whichever window is requested.
+_CAPACITY_WINDOW = "600"
+_CAPACITY_SECS = 600
 
-    Executors and tasks are 0 except in the row of a component. The latency is in milliseconds, and
-    0 if nothing was acked.
-    """
+_SMALLEST, _LARGEST = -(2**63), 2**63 - 1
 
-    kind: ClassVar[Kind] = "spout"
+_Counts = Mapping[str, Mapping[Any, int]]
+_Averages = Mapping[str, Mapping[Any, float]]
 
-    num_executors: int
-    num_tasks: int
-    emitted: int
-    transferred: int
-    acked: int
-    failed: int
-    complete_latency_ms: float
+#: A component's resources in Storm's names: zero, as memory is counted per worker of the topology.
+NO_RESOURCES: Final = {"onheap.memory.mb": 0.0, "offheap.memory.mb": 0.0, "cpu.pcore.percent": 0.0}
 
-
-@dataclass(frozen=True, slots=True)
-class BoltStatistics:
-    """A row of a bolt: Storm's ``ComponentAggregateStats``.
-
-    Executors and tasks are 0 except in the row of a component; capacity is 0 except in the rows of
-    components and executors. Latencies are in milliseconds, and 0 if nothing was executed.
-    """
-
-    kind: ClassVar[Kind] = "bolt"
-
-    num_executors: int
-    num_tasks: int
-    emitted: int
-    transferred: int
-    acked: int
-    failed: int
-    execute_latency_ms: float
-    process_latency_ms: float
-    executed: int
-    capacity: float
-
-
-Statistics = SpoutStatistics | BoltStatistics
-
-
-@dataclass(frozen=True, slots=True)
-class TopologyStatistics:
-    """A topology's totals by window: Storm's ``TopologyStats``.
-
-    Emitted and transferred tuples are those of all components; the others are those of spouts. A
-    window without acked tuples has no latency.
-    """
-
-    window_to_emitted: Mapping[str, int]
-    window_to_transferred: Mapping[str, int]
-    window_to_complete_latencies_ms: Mapping[str, float]
-    window_to_acked: Mapping[str, int]
-    window_to_failed: Mapping[str, int]
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerSummary:
-    """A slot and the worker, with or without reports; Storm's ``WorkerSummary``.
-
-    `num_executors` includes Storm's own; `component_to_num_tasks` only if requested. `uptime_secs`
-    is 0 without a report.
-    """
-
-    supervisor_id: str
-    host: str
-    port: int
-    num_executors: int
-    component_to_num_tasks: Mapping[str, int]
-    uptime_secs: int
+#: Rows by component, window or stream.
+Rows = dict[str, ComponentAggregateStats]
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,18 +72,10 @@ class TopologyPage:
     num_tasks: int
     num_workers: int
     num_executors: int
-    id_to_spout_agg_stats: Mapping[str, SpoutStatistics]
-    id_to_bolt_agg_stats: Mapping[str, BoltStatistics]
-    topology_stats: TopologyStatistics
-    workers: tuple[WorkerSummary, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class ExecutorStatistics:
-    """A row of an executor: Storm's ``ExecutorAggregateStats``."""
-
-    exec_summary: ExecutorReport
-    stats: Statistics
+    id_to_spout_agg_stats: Rows
+    id_to_bolt_agg_stats: Rows
+    topology_stats: TopologyStats
+    workers: list[WorkerSummary]
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,17 +84,17 @@ class ComponentPage:
 
     `gsid_to_input_stats` is None for a spout; for a bolt it has executed, acked and failed tuples
     of each incoming stream. `sid_to_output_stats` has emitted and transferred tuples of each
-    stream, and a spout's acked and failed ones. `exec_stats` is sorted by task.
+    stream, and a spout's acked and failed ones. `executors` is sorted by task.
     """
 
     component_id: str
     component_type: Kind
     num_executors: int
     num_tasks: int
-    window_to_stats: Mapping[str, Statistics]
-    gsid_to_input_stats: Mapping[GlobalStreamId, Statistics] | None
-    sid_to_output_stats: Mapping[str, Statistics]
-    exec_stats: tuple[ExecutorStatistics, ...]
+    window_to_stats: Rows
+    gsid_to_input_stats: dict[GlobalStreamId, ComponentAggregateStats] | None
+    sid_to_output_stats: Rows
+    executors: list[tuple[ExecutorReport, ComponentAggregateStats]]
 
 
 class _Counted(NamedTuple):
@@ -157,48 +110,35 @@ def topology_page(
     *,
     include_sys: bool,
 ) -> TopologyPage:
-    """Return the page of a topology.
+    """Return the page of a topology; `window` is that of the components' rows.
 
     As in Storm, component latencies consist of whole milliseconds: each executor's total time is
     truncated first. And while no spout has reported, each is shown with zeros; likewise bolts.
-    `window` is that of the components' rows.
     """
     executors = tuple(executors)
     reporting = _reporting(components, executors, include_sys=include_sys)
     groups: dict[str, list[_Counted]] = {}
     for one in reporting:
         groups.setdefault(one.executor.component_id, []).append(one)
-    spouts: dict[str, SpoutStatistics] = {}
-    bolts: dict[str, BoltStatistics] = {}
+    rows: dict[Kind, Rows] = {"spout": {}, "bolt": {}}
     for id_, group in groups.items():
+        kind = components[id_].kind
         tally = Tally.of_truncated((one.measures for one in group), window)
-        if components[id_].kind == "spout":
-            spouts[id_] = _spout(tally, *_size(group))
-        else:
-            bolts[id_] = _bolt(tally, *_size(group), max(0.0, *map(_capacity, group)))
-    silent = {
-        id_: component
-        for id_, component in components.items()
-        if component.num_tasks > 0 and (include_sys or not is_system(id_))
-    }
-    if not spouts:
-        spouts = {
-            id_: _spout(Tally(), component.num_executors, component.num_tasks)
-            for id_, component in silent.items()
-            if component.kind == "spout"
-        }
-    if not bolts:
-        bolts = {
-            id_: _bolt(Tally(), component.num_executors, component.num_tasks)
-            for id_, component in silent.items()
-            if component.kind == "bolt"
-        }
+        share = max(0.0, *map(_capacity, group))
+        rows[kind][id_] = _row(kind, tally, *_size(group), share=share)
+    unreported = [kind for kind, found in rows.items() if not found]
+    for id_, component in components.items():
+        is_shown = component.num_tasks > 0 and (include_sys or not is_system(id_))
+        if is_shown and component.kind in unreported:
+            rows[component.kind][id_] = _row(
+                component.kind, Tally(), component.num_executors, component.num_tasks
+            )
     return TopologyPage(
         num_tasks=sum(component.num_tasks for component in components.values()),
         num_workers=len({one.executor.slot for one in reporting}),
         num_executors=len(executors),
-        id_to_spout_agg_stats=spouts,
-        id_to_bolt_agg_stats=bolts,
+        id_to_spout_agg_stats=rows["spout"],
+        id_to_bolt_agg_stats=rows["bolt"],
         topology_stats=_totals(reporting),
         workers=workers(executors, include_sys=include_sys),
     )
@@ -214,12 +154,8 @@ def component_page(
 ) -> ComponentPage:
     """Return the page of a component; an empty page for Storm's own unless `include_sys`.
 
-    `window` is that of the rows of streams and executors.
-
-    Raises
-    ------
-    UnknownComponentError
-        The topology has no such component.
+    `window` is that of the rows of streams and executors. Raises `UnknownComponentError` if the
+    topology has no such component.
     """
     if component_id not in components:
         raise UnknownComponentError(
@@ -249,24 +185,26 @@ def component_page(
         sid_to_output_stats={
             key: _row(kind, tally) for key, tally in streams if isinstance(key, str)
         },
-        exec_stats=tuple(
-            ExecutorStatistics(
-                one.executor, _row(kind, Tally.of([one.measures], window), _capacity(one))
+        executors=[
+            (
+                one.executor,
+                _row(kind, Tally.of([one.measures], window), share=_capacity(one)),
             )
             for one in sorted(counted, key=lambda one: one.executor.task_start)
-        ),
+        ],
     )
 
 
-def workers(executors: Iterable[ExecutorReport], *, include_sys: bool) -> tuple[WorkerSummary, ...]:
-    """Return the workers of a topology's executors, by slot.
+def workers(executors: Iterable[ExecutorReport], *, include_sys: bool) -> list[WorkerSummary]:
+    """Return the workers of a topology's executors, by slot, with or without reports.
 
-    `include_sys` is whether tasks of Storm's own components count.
+    ``num_executors`` includes Storm's own executors, and ``component_to_num_tasks`` Storm's own
+    components with `include_sys`. ``uptime_secs`` is 0 without a report.
     """
     by_slot: dict[Slot, list[ExecutorReport]] = {}
     for executor in executors:
         by_slot.setdefault(executor.slot, []).append(executor)
-    return tuple(
+    return [
         WorkerSummary(
             supervisor_id=supervisor_id,
             host=found[0].host,
@@ -276,7 +214,7 @@ def workers(executors: Iterable[ExecutorReport], *, include_sys: bool) -> tuple[
             uptime_secs=max(executor.uptime_secs for executor in found),
         )
         for (supervisor_id, port), found in sorted(by_slot.items())
-    )
+    ]
 
 
 def _tasks_of_components(
@@ -305,12 +243,13 @@ def _reporting(
     return found
 
 
-def _totals(reporting: Sequence[_Counted]) -> TopologyStatistics:
+def _totals(reporting: Sequence[_Counted]) -> TopologyStats:
+    """Return a topology's totals by window: acked, failed and latencies are those of spouts."""
     every = [one.measures for one in reporting]
     spouts = [one.measures for one in reporting if one.kind == "spout"]
     acked = counts_by_window(spouts, "acked")
     latencies = {window: Tally.of(spouts, window).latency("complete", "acked") for window in acked}
-    return TopologyStatistics(
+    return TopologyStats(
         window_to_emitted=counts_by_window(every, "emitted"),
         window_to_transferred=counts_by_window(every, "transferred"),
         window_to_complete_latencies_ms={
@@ -329,62 +268,41 @@ def _capacity(one: _Counted) -> float:
     return capacity(one.measures, one.executor.uptime_secs)
 
 
-def _row(kind: Kind, tally: Tally, share: float = 0.0) -> Statistics:
-    return _spout(tally) if kind == "spout" else _bolt(tally, share=share)
-
-
-def _spout(tally: Tally, num_executors: int = 0, num_tasks: int = 0) -> SpoutStatistics:
-    return SpoutStatistics(
+def _row(
+    kind: Kind, tally: Tally, num_executors: int = 0, num_tasks: int = 0, *, share: float = 0.0
+) -> ComponentAggregateStats:
+    """Return a row; a latency is 0 if nothing was counted, `share` is a bolt's capacity."""
+    common = CommonAggregateStats(
         num_executors=num_executors,
         num_tasks=num_tasks,
         emitted=tally.count("emitted"),
         transferred=tally.count("transferred"),
         acked=tally.count("acked"),
         failed=tally.count("failed"),
-        complete_latency_ms=tally.latency("complete", "acked") or 0.0,
+        resources_map=dict(NO_RESOURCES),
     )
-
-
-def _bolt(
-    tally: Tally, num_executors: int = 0, num_tasks: int = 0, share: float = 0.0
-) -> BoltStatistics:
-    return BoltStatistics(
-        num_executors=num_executors,
-        num_tasks=num_tasks,
-        emitted=tally.count("emitted"),
-        transferred=tally.count("transferred"),
-        acked=tally.count("acked"),
-        failed=tally.count("failed"),
-        execute_latency_ms=tally.latency("execute", "executed") or 0.0,
-        process_latency_ms=tally.latency("process", "executed") or 0.0,
-        executed=tally.count("executed"),
-        capacity=share,
-    )
-
-
-Stream = str | GlobalStreamId
-
-#: The window of capacity, whichever window is requested.
-_CAPACITY_WINDOW = "600"
-_CAPACITY_SECS = 600
-
-_SMALLEST, _LARGEST = -(2**63), 2**63 - 1
-
-_Counts = Mapping[str, Mapping[Any, int]]
-_Averages = Mapping[str, Mapping[Any, float]]
+    if kind == "spout":
+        latency_ms = tally.latency("complete", "acked") or 0.0
+        specific = SpecificAggregateStats(spout=SpoutAggregateStats(latency_ms))
+    else:
+        specific = SpecificAggregateStats(
+            bolt=BoltAggregateStats(
+                execute_latency_ms=tally.latency("execute", "executed") or 0.0,
+                process_latency_ms=tally.latency("process", "executed") or 0.0,
+                executed=tally.count("executed"),
+                capacity=share,
+            )
+        )
+    return ComponentAggregateStats(ComponentType[kind.upper()], common, specific)
 
 
 @dataclass(frozen=True, slots=True)
 class Measures:
     """An executor's counts and latencies, by window and stream.
 
-    Parameters
-    ----------
-    counts
-        By name: "emitted", "transferred", "acked", "failed", and a bolt's "executed".
-    latencies
-        By name: averages in milliseconds, and the count that weighs them. A spout has "complete", a
-        bolt "execute" and "process".
+    `counts` is by name: "emitted", "transferred", "acked", "failed", and a bolt's "executed".
+    `latencies` has averages in milliseconds, and the name of the count that weights them, by name:
+    a spout's "complete", a bolt's "execute" and "process".
     """
 
     counts: Mapping[str, _Counts]

@@ -21,22 +21,15 @@ from stormkeeper.nimbus.service.views import (
     without_queries,
 )
 from stormkeeper.statistics import aggregates
-from stormkeeper.statistics.aggregates import SpoutStatistics, Statistics
 from stormkeeper.statistics.executor_reports import DeclaredComponent, ExecutorReport, Slot, reports
 from stormkeeper.thrift.nimbus import (
-    BoltAggregateStats,
-    CommonAggregateStats,
-    ComponentAggregateStats,
     ComponentPageInfo,
     ComponentType,
     ExecutorAggregateStats,
     ExecutorSummary,
     NumErrorsChoice,
-    SpecificAggregateStats,
-    SpoutAggregateStats,
     TopologyInfo,
     TopologyPageInfo,
-    TopologyStats,
     WorkerSummary,
 )
 from stormkeeper.thrift.records import ClusterWorkerHeartbeat, ErrorInfo, ExecutorInfo
@@ -46,9 +39,6 @@ Errors = Mapping[str, Sequence[ErrorInfo]]
 
 #: The default window of a page.
 ALL_TIME: Final = ":all-time"
-
-#: A component's resources in Storm's names: zero, as memory is counted per worker of the topology.
-_RESOURCES: Final = {"onheap.memory.mb": 0.0, "offheap.memory.mb": 0.0, "cpu.pcore.percent": 0.0}
 
 #: Most errors of a component in an answer.
 _TOLD: Final = 10
@@ -138,6 +128,8 @@ def topology_page(
     """Return Storm's ``getTopologyPageInfo``."""
     components, reported = executors(view, heartbeats)
     page = aggregates.topology_page(components, reported, window, include_sys=include_sys)
+    for id_, row in (page.id_to_spout_agg_stats | page.id_to_bolt_agg_stats).items():
+        row.last_error = next(iter(errors.get(id_, ())), None)
     base = view.base
     return TopologyPageInfo(
         id=view.storm_id,
@@ -148,23 +140,10 @@ def topology_page(
         num_workers=page.num_workers,
         num_executors=page.num_executors,
         topology_conf=json.dumps(without_secrets(view.conf), sort_keys=True),
-        id_to_spout_agg_stats={
-            id_: _row(stats, _last(errors, id_))
-            for id_, stats in page.id_to_spout_agg_stats.items()
-        },
-        id_to_bolt_agg_stats={
-            id_: _row(stats, _last(errors, id_)) for id_, stats in page.id_to_bolt_agg_stats.items()
-        },
+        id_to_spout_agg_stats=page.id_to_spout_agg_stats,
+        id_to_bolt_agg_stats=page.id_to_bolt_agg_stats,
         sched_status=view.shown_sched_status,
-        topology_stats=TopologyStats(
-            window_to_emitted=dict(page.topology_stats.window_to_emitted),
-            window_to_transferred=dict(page.topology_stats.window_to_transferred),
-            window_to_complete_latencies_ms=dict(
-                page.topology_stats.window_to_complete_latencies_ms
-            ),
-            window_to_acked=dict(page.topology_stats.window_to_acked),
-            window_to_failed=dict(page.topology_stats.window_to_failed),
-        ),
+        topology_stats=page.topology_stats,
         owner=base.owner,
         debug_options=(base.component_debug or {}).get(view.storm_id),
         replication_count=view.replication_count,
@@ -205,23 +184,16 @@ def component_page(
         topology_name=view.base.name,
         num_executors=page.num_executors,
         num_tasks=page.num_tasks,
-        window_to_stats={each: _row(stats) for each, stats in page.window_to_stats.items()},
-        gsid_to_input_stats=(
-            None
-            if page.gsid_to_input_stats is None
-            else {stream: _row(stats) for stream, stats in page.gsid_to_input_stats.items()}
-        ),
-        sid_to_output_stats={
-            stream: _row(stats) for stream, stats in page.sid_to_output_stats.items()
-        },
+        window_to_stats=page.window_to_stats,
+        gsid_to_input_stats=page.gsid_to_input_stats,
+        sid_to_output_stats=page.sid_to_output_stats,
         exec_stats=[
-            ExecutorAggregateStats(_executor(each.exec_summary), _row(each.stats))
-            for each in page.exec_stats
+            ExecutorAggregateStats(_executor(report), row) for report, row in page.executors
         ],
         errors=list(errors.get(component, ())[:_TOLD]),
         debug_options=(view.base.component_debug or {}).get(component),
         topology_status=view.base.status.name,
-        resources_map=dict(_RESOURCES),
+        resources_map=dict(aggregates.NO_RESOURCES),
     )
 
 
@@ -232,37 +204,6 @@ def worker_summaries(
     _, reported = executors(view, heartbeats)
     found = aggregates.workers(reported, include_sys=include_sys)
     return [_worker(view, each) for each in found]
-
-
-def _last(errors: Errors, component: str) -> ErrorInfo | None:
-    of_it = errors.get(component)
-    return of_it[0] if of_it else None
-
-
-def _row(stats: Statistics, last_error: ErrorInfo | None = None) -> ComponentAggregateStats:
-    common = CommonAggregateStats(
-        num_executors=stats.num_executors,
-        num_tasks=stats.num_tasks,
-        emitted=stats.emitted,
-        transferred=stats.transferred,
-        acked=stats.acked,
-        failed=stats.failed,
-        resources_map=dict(_RESOURCES),
-    )
-    if isinstance(stats, SpoutStatistics):
-        kind = ComponentType.SPOUT
-        specific = SpecificAggregateStats(spout=SpoutAggregateStats(stats.complete_latency_ms))
-    else:
-        kind = ComponentType.BOLT
-        specific = SpecificAggregateStats(
-            bolt=BoltAggregateStats(
-                execute_latency_ms=stats.execute_latency_ms,
-                process_latency_ms=stats.process_latency_ms,
-                executed=stats.executed,
-                capacity=stats.capacity,
-            )
-        )
-    return ComponentAggregateStats(kind, common, specific, last_error)
 
 
 def _executor(report: ExecutorReport, *, with_stats: bool = False) -> ExecutorSummary:
@@ -276,21 +217,18 @@ def _executor(report: ExecutorReport, *, with_stats: bool = False) -> ExecutorSu
     )
 
 
-def _worker(view: View, worker: aggregates.WorkerSummary) -> WorkerSummary:
-    memory = memory_of(view.assignment).get((worker.supervisor_id, worker.port), 0.0)
-    return WorkerSummary(
-        supervisor_id=worker.supervisor_id,
-        host=worker.host,
-        port=worker.port,
-        topology_id=view.storm_id,
-        topology_name=view.base.name,
-        num_executors=worker.num_executors,
-        component_to_num_tasks=dict(worker.component_to_num_tasks),
-        uptime_secs=seconds(worker.uptime_secs),
-        **resources(memory, memory),
-        owner=view.base.owner,
-        health=_word(view.workers.get(paths.Slot(worker.supervisor_id or "", worker.port or 0))),
-    )
+def _worker(view: View, worker: WorkerSummary) -> WorkerSummary:
+    """Add names, resources and health to a worker's figures."""
+    slot = paths.Slot(worker.supervisor_id or "", worker.port or 0)
+    memory = memory_of(view.assignment).get(slot, 0.0)
+    for name, value in resources(memory, memory).items():
+        setattr(worker, name, value)
+    worker.topology_id = view.storm_id
+    worker.topology_name = view.base.name
+    worker.uptime_secs = seconds(worker.uptime_secs or 0)
+    worker.owner = view.base.owner
+    worker.health = _word(view.workers.get(slot))
+    return worker
 
 
 def _word(health: WorkerHealth | None) -> str | None:
