@@ -13,7 +13,7 @@ from stormkeeper.conf import load
 from stormkeeper.nimbus import elector
 from stormkeeper.nimbus import process as nimbus
 from stormkeeper.pipeline import process
-from stormkeeper.supervisor import control_groups
+from stormkeeper.supervisor import process_table
 from support.command import STORM
 
 ROOT = Path(__file__).parents[1]
@@ -110,7 +110,7 @@ def test_the_service_of_the_supervisor_fits_it():
     # of them ended where the kernel ends one for its memory.
     assert (service["KillMode"], service["Delegate"]) == ("process", "yes")
     assert service["OOMPolicy"] == "continue"
-    assert service["DelegateSubgroup"] == control_groups.LEAF
+    assert service["DelegateSubgroup"] == process_table.LEAF
     assert "PrivateTmp" not in service
     assert "MemoryMax" not in service
 

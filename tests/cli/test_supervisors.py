@@ -5,7 +5,7 @@ import json
 import pytest
 
 from stormkeeper.supervisor import process_table
-from stormkeeper.supervisor.local_state import LocalState
+from stormkeeper.supervisor.disk import LocalState
 from stormkeeper.supervisor.slot_model import SlotAssignment, SlotRecord, WorkerRecord
 from support.command import HEAVY, imported_by
 from support.own_workers import HEEDING, OwnWorkers

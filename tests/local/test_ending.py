@@ -19,7 +19,7 @@ from stormkeeper.conf import load
 from stormkeeper.local import reservations
 from stormkeeper.local.run_plan import RunRequest
 from stormkeeper.local.run_topology import Submission, end_topology
-from stormkeeper.supervisor.directories import Directories
+from stormkeeper.supervisor.disk import Directories
 from stormkeeper.supervisor.worker_processes import WorkerCommand, WorkerProcesses
 from support.processes import all_gone
 from support.waiting import DEADLINE_SECS, until

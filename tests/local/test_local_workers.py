@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from stormkeeper.local.run_topology import KEPT_LINES, LocalWorkers
-from stormkeeper.supervisor.directories import Directories
+from stormkeeper.supervisor.disk import Directories
 
 ID = "wc-1-1"
 

@@ -5,9 +5,8 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from stormkeeper.nimbus import metrics
-from stormkeeper.nimbus.metrics import PREFIX, pages
-from stormkeeper.nimbus.status import ClusterStatus
+from stormkeeper.nimbus import cluster_status
+from stormkeeper.nimbus.cluster_status import PREFIX, ClusterStatus, pages
 from stormkeeper.state.storage import ConnectionState
 from support.rpc import Handler, served
 from support.waiting import DEADLINE_SECS, until
@@ -76,7 +75,7 @@ def test_a_scrape_waits_for_no_store_that_is_silent():
         answers.wait(DEADLINE_SECS)
         return next(reads)
 
-    kept = metrics._HealthCounts(read)
+    kept = cluster_status._HealthCounts(read)
     assert kept() == {}
     answers.set()
     until(lambda: kept() == {"running": 1})

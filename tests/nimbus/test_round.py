@@ -11,9 +11,8 @@ from stormkeeper.heartbeats.liveness import LivenessLimits
 from stormkeeper.heartbeats.stores import Heartbeat, Heartbeats
 from stormkeeper.nimbus.lifecycle import Command, Event, after
 from stormkeeper.nimbus.round import RoundMemory, Timeouts, decide
-from stormkeeper.nimbus.scheduling import conversion
-from stormkeeper.nimbus.scheduling.cluster import Crashes
-from stormkeeper.nimbus.scheduling.conversion import TopologyFacts
+from stormkeeper.nimbus.scheduling import cluster
+from stormkeeper.nimbus.scheduling.cluster import Crashes, TopologyFacts
 from stormkeeper.nimbus.scheduling.planning import Assign, FinishRebalance, Remove
 from stormkeeper.state.storm.cluster import ClusterSnapshot
 from stormkeeper.thrift.records import (
@@ -89,9 +88,7 @@ class Leader:
     def carry_out(self, action):
         id_ = action.storm_id
         if isinstance(action, Assign):
-            record = conversion.assignment_record(
-                action.launches, (), master_code_dir="/c", hosts={}
-            )
+            record = cluster.assignment_record(action.launches, (), master_code_dir="/c", hosts={})
             self.assignments[id_] = record
         elif isinstance(action, Remove):
             del self.bases[id_]

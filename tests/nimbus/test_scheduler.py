@@ -11,13 +11,11 @@ from stormkeeper.errors import NotLeaderError, OutcomeUnknownError
 from stormkeeper.heartbeats.liveness import LivenessLimits
 from stormkeeper.nimbus import lifecycle
 from stormkeeper.nimbus.cleanup import CheckpointRetention, Cleaner
-from stormkeeper.nimbus.leadership import LeaderDuties
+from stormkeeper.nimbus.cluster_status import ClusterStatusTracker
 from stormkeeper.nimbus.lifecycle import Command, ConfChanges, Event
 from stormkeeper.nimbus.round import Timeouts
-from stormkeeper.nimbus.scheduler import Scheduler
-from stormkeeper.nimbus.status import ClusterStatusTracker
-from stormkeeper.nimbus.submitted import Submitted
-from stormkeeper.nimbus.topology_cache import TopologyCache
+from stormkeeper.nimbus.scheduler import LeaderDuties, Scheduler
+from stormkeeper.nimbus.submitted import Submitted, TopologyCache
 from stormkeeper.state import leader_lock
 from stormkeeper.state.storm.cluster import StormClusterState, leader_state
 from stormkeeper.state.storm.record_io import Codec

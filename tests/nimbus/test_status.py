@@ -4,8 +4,8 @@ import pytest
 
 from stormkeeper.heartbeats.coverage import Coverage
 from stormkeeper.heartbeats.stores import Heartbeats
+from stormkeeper.nimbus.cluster_status import ClusterStatusTracker
 from stormkeeper.nimbus.scheduling.planning import Assign, FinishRebalance, Remove
-from stormkeeper.nimbus.status import ClusterStatusTracker
 from support.clusters import NOW, cluster, launch, supervisor, topology
 
 UP, DOWN = Coverage(NOW), Coverage(NOW, error="connection refused")

@@ -5,8 +5,7 @@ import pytest
 from stormkeeper.conf import load
 from stormkeeper.errors import BlobStorageError
 from stormkeeper.heartbeats.stores import Heartbeats
-from stormkeeper.nimbus.submitted import Submitted
-from stormkeeper.nimbus.topology_cache import TopologyCache
+from stormkeeper.nimbus.submitted import Submitted, TopologyCache
 from stormkeeper.state.storm.cluster import ClusterSnapshot
 from stormkeeper.thrift.nimbus import StormTopology
 from stormkeeper.thrift.records import StormBase, TopologyStatus

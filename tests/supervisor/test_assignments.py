@@ -6,7 +6,7 @@ import pytest
 
 from stormkeeper import paths
 from stormkeeper.errors import StateUnavailableError
-from stormkeeper.nimbus.scheduling import conversion
+from stormkeeper.nimbus.scheduling import cluster
 from stormkeeper.nimbus.scheduling.cluster import Launch
 from stormkeeper.paths import Slot
 from stormkeeper.state.storm.cluster import StormClusterState
@@ -155,7 +155,7 @@ def launch(port, counter, *queries, node=HERE, **more):
 
 
 def assigned(*launches):
-    return conversion.assignment_record(launches, (), master_code_dir="", hosts={})
+    return cluster.assignment_record(launches, (), master_code_dir="", hosts={})
 
 
 def given(**assignments):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from stormkeeper.supervisor.control_groups import LEAF, ControlGroups, NoControlGroupsError
+from stormkeeper.supervisor.process_table import LEAF, ControlGroups, NoControlGroupsError
 from stormkeeper.supervisor.worker_processes import WorkerCommand, WorkerProcesses
 from support.waiting import DEADLINE_SECS, until
 

@@ -4,7 +4,7 @@ import pytest
 
 from stormkeeper import conf
 from stormkeeper.errors import SupervisorError
-from stormkeeper.supervisor.directories import Directories
+from stormkeeper.supervisor.disk import Directories
 
 
 @pytest.fixture
@@ -62,12 +62,12 @@ def test_a_process_is_noted_for_people(directories):
     assert (path / "artifacts" / "worker.pid").read_text() == "11\n"
 
 
-def test_a_launchs_files_go_and_its_log_stays(directories):
+def test_removed_launch_keeps_the_log(directories):
     path = directories.make_worker("w1", "counts-1-1", 6700)
     (path / "tmp" / "spark").mkdir()
     (path / "artifacts" / "worker.log").write_text("one")
-    directories.remove_worker("w1")
-    directories.remove_worker("w1")
+    assert directories.remove_unneeded((), ()) == ["w1"]
+    assert directories.remove_unneeded((), ()) == []
     assert not path.exists()
     assert list(directories.temporary.iterdir()) == []
     assert directories.log("counts-1-1", 6700).read_text() == "one"
@@ -103,7 +103,7 @@ def test_used_or_linked_package_stays(directories):
     (path / "package").symlink_to(directories.packages / "linked")
     directories.remove_unused_packages({"used"})
     assert sorted(path.name for path in directories.packages.iterdir()) == ["linked", "used"]
-    directories.remove_worker("w1")
+    directories.remove_unneeded((), ())
     directories.remove_unused_packages(())
     assert [*directories.packages.iterdir()] == []
 
@@ -126,7 +126,7 @@ def test_a_start_removes_what_was_not_finished(directories):
 def test_what_cannot_be_removed_is_said(directories, caplog):
     directories.make_worker("w1", "a-1-1", 6700)
     directories.temporary.rmdir()
-    directories.remove_worker("w1")
+    directories.remove_unneeded((), ())
     assert "w1 cannot be removed" in caplog.text
 
 

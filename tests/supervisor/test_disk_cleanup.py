@@ -1,5 +1,6 @@
 """What nobody needs any more is removed, and nothing else."""
 
+import shutil
 from contextlib import closing
 
 import pytest
@@ -7,7 +8,7 @@ import pytest
 from stormkeeper.errors import SupervisorError
 from stormkeeper.state.storm.cluster import StormClusterState
 from stormkeeper.state.storm.record_io import Codec
-from stormkeeper.supervisor.directories import PYTHON, Directories
+from stormkeeper.supervisor.disk import PYTHON, Directories
 from stormkeeper.supervisor.disk_cleanup import CheckpointRemoval, DiskCleanup, Needed
 from stormkeeper.supervisor.environments import Environments
 from stormkeeper.thrift.records import Checkpoints
@@ -66,7 +67,7 @@ def test_used_environment_stays_during_new_fetch(directories, tidying):
         (directories.make_worker(worker_id, "wc-1-1", 6700) / PYTHON).symlink_to(python)
     tidying.wake()
     until(lambda: left(directories) == [USED])
-    directories.remove_worker("w1")
+    shutil.rmtree(directories.worker("w1"))
     tidying.wake()
     until(lambda: left(directories) == [])
 

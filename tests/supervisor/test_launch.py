@@ -10,9 +10,9 @@ import yaml
 
 from stormkeeper import conf
 from stormkeeper.errors import ConfigError, SupervisorError
-from stormkeeper.supervisor.directories import Directories
-from stormkeeper.supervisor.launch import Launcher
+from stormkeeper.supervisor.disk import Directories
 from stormkeeper.supervisor.slot_model import Restart, SlotAssignment
+from stormkeeper.supervisor.worker_processes import Launcher
 from stormkeeper.worker.heartbeat import write_exit_code
 from support.packages import of_folder, packed
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from stormkeeper.errors import SupervisorError
 from stormkeeper.supervisor import process_table
-from stormkeeper.supervisor.local_state import LocalState, is_held, peek
+from stormkeeper.supervisor.disk import LocalState, is_locked, saved_slots
 from stormkeeper.supervisor.process_table import ProcessId
 from stormkeeper.supervisor.slot_model import (
     Restart,
@@ -134,7 +134,7 @@ def test_what_a_supervisor_has_started_does_not_keep_the_folder(state, tmp_path)
 def test_a_supervisor_that_is_killed_leaves_the_folder(tmp_path):
     program = (
         "import os, sys; from pathlib import Path\n"
-        "from stormkeeper.supervisor.local_state import LocalState\n"
+        "from stormkeeper.supervisor.disk import LocalState\n"
         "state = LocalState(Path(sys.argv[1])); os.kill(os.getpid(), 9)"
     )
     assert subprocess.run([sys.executable, "-c", program, tmp_path], check=False).returncode == -9
@@ -194,23 +194,23 @@ class TestStarts:
 
 class TestFromOutside:
     def test_what_was_saved_is_read_and_nothing_is_changed(self, state, file):
-        assert peek(file.parent) == {}
+        assert saved_slots(file.parent) == {}
         state.save(SLOTS)
-        assert peek(file.parent) == SLOTS
+        assert saved_slots(file.parent) == SLOTS
         file.write_bytes(b"{")
-        assert peek(file.parent) == {}
+        assert saved_slots(file.parent) == {}
         assert file.read_bytes() == b"{"
 
     def test_workers_of_before_the_machines_restart_are_none(self, state, file, monkeypatch):
         state.save(SLOTS)
         monkeypatch.setattr(process_table, "boot_id", lambda: "another")
-        assert peek(file.parent) == {}
+        assert saved_slots(file.parent) == {}
 
     def test_whether_a_supervisor_runs(self, state, tmp_path):
-        assert is_held(tmp_path / "localstate")
+        assert is_locked(tmp_path / "localstate")
         state.close()
-        assert not is_held(tmp_path / "localstate")
-        assert not is_held(tmp_path / "nowhere")
+        assert not is_locked(tmp_path / "localstate")
+        assert not is_locked(tmp_path / "nowhere")
 
 
 def test_the_form_of_the_file(state, file):

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from stormkeeper.supervisor.log_pages import MOST_BYTES, LogFiles, LogName, is_topology
+from stormkeeper.supervisor.http_pages import MOST_BYTES, LogFiles, LogName, is_topology
 
 ID = "word count-1-1700000000"
 SECRET = b"a secret of this machine\n"

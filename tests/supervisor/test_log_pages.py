@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 import pytest
 
-from stormkeeper.supervisor.log_pages import MOST_BYTES, USUAL_BYTES
+from stormkeeper.supervisor.http_pages import MOST_BYTES, USUAL_BYTES
 from support.logs import serving
 from support.waiting import DEADLINE_SECS
 
@@ -119,7 +119,7 @@ def test_a_log_that_may_not_be_read_is_no_missing_one(ask, monkeypatch):
     def refuse(*_, **__):
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr("stormkeeper.supervisor.log_pages.os.pread", refuse)
+    monkeypatch.setattr("stormkeeper.supervisor.http_pages.os.pread", refuse)
     assert ask(link())[:2] == (
         500,
         b"Internal Server Error: this supervisor cannot read it: Permission denied\n",

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from stormkeeper.errors import EnvironmentBuildError, PeerError, SupervisorError
-from stormkeeper.supervisor.launch import PreparationThreads
 from stormkeeper.supervisor.slot_model import PreparationFailed, Prepared
+from stormkeeper.supervisor.topology_code import PreparationThreads
 from support.waiting import DEADLINE_SECS, until
 
 

@@ -9,7 +9,7 @@ import pytest
 
 import stormkeeper
 from stormkeeper import conf
-from stormkeeper.nimbus.scheduling import conversion
+from stormkeeper.nimbus.scheduling import cluster
 from stormkeeper.state.storm.cluster import StormClusterState
 from stormkeeper.state.storm.record_io import Codec
 from stormkeeper.supervisor import registration
@@ -39,7 +39,7 @@ def test_a_nimbus_reads_what_was_meant():
     said = info(MACHINE, facts, now=1_700_000_000.9, uptime_secs=60.5)
     assert (said.time_secs, said.version) == (1_700_000_000, stormkeeper.__version__)
     assert (said.assignment_id, said.http_port) == (MACHINE.supervisor_id, 9700)
-    read = conversion.supervisor_from_record(MACHINE.supervisor_id, said)
+    read = cluster.supervisor_from_record(MACHINE.supervisor_id, said)
     assert (read.host, read.ports, read.running) == ("a.example", {6700, 6701}, {6701})
     assert (read.memory_mb, read.uptime_secs) == (4096, 60)
     assert read.stopped == {6700: Claim(7, 3)}

@@ -4,9 +4,14 @@ import pytest
 
 from stormkeeper.conf import defaults
 from stormkeeper.supervisor import process
+from stormkeeper.supervisor.http_pages import (
+    MAX_SILENCE,
+    SupervisorStatus,
+    slot_lines,
+    status_pages,
+)
 from stormkeeper.supervisor.slot_model import SlotAssignment
 from stormkeeper.supervisor.slots import SlotState, SlotStatus
-from stormkeeper.supervisor.status_pages import MAX_SILENCE, SupervisorStatus, pages, slot_lines
 
 WORK = SlotAssignment("wc-1-1", {"out": "1-1-0"})
 EMPTY = SlotStatus(SlotState.EMPTY, None, None, 0, "")
@@ -21,7 +26,7 @@ def said():
 
     def page(path, **changes):
         at.update(changes)
-        made = pages(lambda: SEEN, lambda: at["why"], lambda: at["now"])[path]("")
+        made = status_pages(lambda: SEEN, lambda: at["why"], lambda: at["now"])[path]("")
         return made.status, made.body.decode()
 
     return page

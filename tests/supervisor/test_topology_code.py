@@ -15,9 +15,9 @@ from stormkeeper.blobs import keys
 from stormkeeper.daemon.http import HttpThread
 from stormkeeper.daemon.sockets import listen
 from stormkeeper.errors import BlobNotFoundError, PeerError, StateUnavailableError, SupervisorError
-from stormkeeper.supervisor.directories import Directories
+from stormkeeper.supervisor.disk import Directories
 from stormkeeper.supervisor.disk_cleanup import Needed, _Now
-from stormkeeper.supervisor.log_pages import MOST_BYTES, code_queries
+from stormkeeper.supervisor.http_pages import MOST_BYTES, code_queries
 from stormkeeper.supervisor.topology_code import LocalTopologyCode
 from stormkeeper.thrift.records import Assignment, NodeInfo, SupervisorInfo
 from support.code import Cluster, activate

@@ -10,7 +10,7 @@ import pytest
 from stormkeeper.daemon.lifecycle import DIE_WITH_PARENT
 from stormkeeper.errors import SupervisorError
 from stormkeeper.supervisor import process_table
-from stormkeeper.supervisor.local_state import LocalState
+from stormkeeper.supervisor.disk import LocalState
 from stormkeeper.supervisor.process_table import ProcessId
 from stormkeeper.supervisor.slot_model import SlotAssignment, SlotRecord, WorkerRecord
 from stormkeeper.supervisor.worker_processes import (

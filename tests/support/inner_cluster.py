@@ -14,19 +14,16 @@ from stormkeeper import conf
 from stormkeeper.daemon.children import RUN_MARK, end_marked
 from stormkeeper.heartbeats.liveness import LivenessLimits
 from stormkeeper.nimbus.cleanup import CheckpointRetention, Cleaner
-from stormkeeper.nimbus.leadership import LeaderDuties
+from stormkeeper.nimbus.cluster_status import ClusterStatusTracker
 from stormkeeper.nimbus.round import Timeouts
-from stormkeeper.nimbus.scheduler import Scheduler
-from stormkeeper.nimbus.status import ClusterStatusTracker
-from stormkeeper.nimbus.submitted import SubmittedCode
-from stormkeeper.nimbus.topology_cache import TopologyCache
+from stormkeeper.nimbus.scheduler import LeaderDuties, Scheduler
+from stormkeeper.nimbus.submitted import SubmittedCode, TopologyCache
 from stormkeeper.state import leader_lock
 from stormkeeper.state.node_heartbeats import NodeHeartbeats
 from stormkeeper.state.storm.cluster import StormClusterState
 from stormkeeper.state.storm.record_io import Codec
 from stormkeeper.supervisor import process
-from stormkeeper.supervisor.directories import Directories
-from stormkeeper.supervisor.local_state import LocalState
+from stormkeeper.supervisor.disk import Directories, LocalState
 from stormkeeper.thrift.records import KillOptions
 from support import stand_in_worker
 from support.nimbus_service import NimbusService

@@ -4,7 +4,7 @@ from contextlib import contextmanager
 
 from stormkeeper.daemon.http import HttpThread
 from stormkeeper.daemon.sockets import address_of, listen
-from stormkeeper.supervisor.log_pages import LogFiles, queries
+from stormkeeper.supervisor.http_pages import LogFiles, log_queries
 from stormkeeper.worker.driver_log import rotate
 
 
@@ -12,7 +12,7 @@ from stormkeeper.worker.driver_log import rotate
 def serving(folder, port=0):
     """Yield the port where a folder's logs are served."""
     listener = listen("127.0.0.1", port, keys="none", backlog=16)
-    with HttpThread(listener, {}, queries(LogFiles(folder))):
+    with HttpThread(listener, {}, log_queries(LogFiles(folder))):
         yield int(address_of(listener).rpartition(":")[2])
 
 

@@ -5,7 +5,7 @@ import json
 import pytest
 from thrift.Thrift import TApplicationException
 
-from stormkeeper.nimbus.scheduling import conversion
+from stormkeeper.nimbus.scheduling import cluster
 from stormkeeper.nimbus.scheduling.cluster import Launch
 from stormkeeper.paths import Slot
 from stormkeeper.topology.plan import Claim
@@ -75,7 +75,7 @@ def refusal(client, method, arguments):
 def place(leading, storm_id, *launches):
     """Have a topology's queries run: ``(node, port, queries)``."""
     known = leading.submitted.get(storm_id)
-    record = conversion.assignment_record(
+    record = cluster.assignment_record(
         [
             Launch(Slot(node, port), Claim(1, number), queries, 1_700_000_000, 512.0)
             for number, (node, port, queries) in enumerate(launches)

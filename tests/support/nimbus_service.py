@@ -13,10 +13,10 @@ from stormkeeper.blobs.distributor import BlobSettings, CodeDistributor
 from stormkeeper.daemon.sockets import listen
 from stormkeeper.errors import NotLeaderError
 from stormkeeper.nimbus.elector import Elector
-from stormkeeper.nimbus.leadership import Leadership
 from stormkeeper.nimbus.lifecycle import ConfChanges
+from stormkeeper.nimbus.scheduler import Leadership
+from stormkeeper.nimbus.service.context import ServiceContext, Submissions
 from stormkeeper.nimbus.service.handler import Handler
-from stormkeeper.nimbus.service.service_base import ServiceContext, Submissions
 from stormkeeper.nimbus.submitted import SubmittedCode
 from stormkeeper.paths import NimbusId
 from stormkeeper.rpc.connection import ServerLimits

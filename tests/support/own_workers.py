@@ -2,7 +2,7 @@
 
 import sys
 
-from stormkeeper.supervisor.directories import Directories
+from stormkeeper.supervisor.disk import Directories
 from stormkeeper.supervisor.worker_processes import WorkerCommand, WorkerProcesses, end_workers
 from support.waiting import DEADLINE_SECS, until
 

@@ -4,6 +4,7 @@ It keeps PROGRAM running in slot 6700, until SIGTERM, and says in lines what it 
 started again, it adopts the worker. Code and environment are always there.
 """
 
+import shutil
 import sys
 import time
 import uuid
@@ -11,8 +12,7 @@ from pathlib import Path
 
 from stormkeeper.daemon.lifecycle import StopSignals, announce
 from stormkeeper.supervisor import slot_model
-from stormkeeper.supervisor.directories import Directories
-from stormkeeper.supervisor.local_state import LocalState
+from stormkeeper.supervisor.disk import Directories, LocalState
 from stormkeeper.supervisor.slot_model import SlotAssignment, SlotTimeouts
 from stormkeeper.supervisor.slots import SlotMachine, SlotState
 from stormkeeper.supervisor.worker_processes import WorkerCommand, WorkerProcesses
@@ -86,7 +86,7 @@ class SmallSupervisor:
                 announce(f"crash {crashes} of {worker_id}: {reason}")
             case slot_model.RemoveWorkerFiles(worker_id):
                 self.processes.forget(worker_id)
-                self.directories.remove_worker(worker_id)
+                shutil.rmtree(self.directories.worker(worker_id))
                 announce(f"gone {worker_id}")
 
 

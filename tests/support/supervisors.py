@@ -9,7 +9,7 @@ from stormkeeper import conf
 from stormkeeper.blobs.distributor import BlobSettings, CodeDistributor
 from stormkeeper.daemon.children import RUN_MARK, end_marked
 from stormkeeper.errors import BlobNotFoundError
-from stormkeeper.nimbus.scheduling import conversion
+from stormkeeper.nimbus.scheduling import cluster
 from stormkeeper.nimbus.scheduling.cluster import Launch
 from stormkeeper.paths import NimbusId, Slot
 from stormkeeper.state.storm import cluster as storm_cluster
@@ -132,7 +132,7 @@ class Leader:
 
     def _write(self, storm_id, *launches):
         self.launches[storm_id] = launches
-        record = conversion.assignment_record(launches, (), master_code_dir="", hosts={})
+        record = cluster.assignment_record(launches, (), master_code_dir="", hosts={})
         self.leader.set_assignment(storm_id, record)
 
 

@@ -188,14 +188,13 @@ def kill_workers(as_json: bool) -> None:
     Exit code 1: some could not be ended.
     """
     conf = load_conf()
-    from stormkeeper.supervisor import local_state
-    from stormkeeper.supervisor.directories import Directories
+    from stormkeeper.supervisor.disk import Directories, is_locked
     from stormkeeper.supervisor.slot_model import SlotTimeouts
     from stormkeeper.supervisor.worker_processes import end_workers
 
     with faults():
         directories = Directories.from_conf(conf)
-        if local_state.is_held(directories.local_state):
+        if is_locked(directories.local_state):
             click.echo("storm: a supervisor runs here, and will start its workers again", err=True)
         ended = end_workers(directories, SlotTimeouts.from_conf(conf).grace)
     if as_json:

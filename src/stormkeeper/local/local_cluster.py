@@ -48,7 +48,7 @@ from stormkeeper.local.run_view import (
     waits_for,
 )
 from stormkeeper.pacemaker.client.client_settings import ClientSettings
-from stormkeeper.supervisor.directories import Directories
+from stormkeeper.supervisor.disk import Directories
 
 log = logging.getLogger(__name__)
 

@@ -29,7 +29,7 @@ from stormkeeper.daemon.logs import CONTINUED
 from stormkeeper.errors import LocalClusterError, RpcError, StormkeeperError
 from stormkeeper.local import run_plan
 from stormkeeper.local.run_plan import RunRequest
-from stormkeeper.supervisor.directories import Directories
+from stormkeeper.supervisor.disk import Directories
 from stormkeeper.supervisor.worker_processes import WorkerProcesses, end_workers
 from stormkeeper.topology.package.code import collect
 

@@ -37,17 +37,15 @@ from stormkeeper.errors import (
 )
 from stormkeeper.names import host_port
 from stormkeeper.nimbus.cleanup import CheckpointRetention, Cleaner, RemovedTopologies
+from stormkeeper.nimbus.cluster_status import ClusterStatusTracker
 from stormkeeper.nimbus.elector import Elector
-from stormkeeper.nimbus.leadership import LeaderDuties
 from stormkeeper.nimbus.lifecycle import ConfChanges
 from stormkeeper.nimbus.readiness import DiskWatch
 from stormkeeper.nimbus.round import Timeouts
-from stormkeeper.nimbus.scheduler import Scheduler
+from stormkeeper.nimbus.scheduler import LeaderDuties, Scheduler
+from stormkeeper.nimbus.service.context import ServiceContext, Submissions
 from stormkeeper.nimbus.service.handler import Handler
-from stormkeeper.nimbus.service.service_base import ServiceContext, Submissions
-from stormkeeper.nimbus.status import ClusterStatusTracker
-from stormkeeper.nimbus.submitted import SubmittedCode
-from stormkeeper.nimbus.topology_cache import TopologyCache
+from stormkeeper.nimbus.submitted import SubmittedCode, TopologyCache
 from stormkeeper.paths import NimbusId
 from stormkeeper.rpc.connection import ServerLimits
 from stormkeeper.rpc.server import ThriftServer
@@ -301,7 +299,7 @@ def _pages(
     handler: Handler,
 ) -> Pages:
     # Imported on demand: 5 MB.
-    from stormkeeper.nimbus.metrics import pages  # noqa: PLC0415
+    from stormkeeper.nimbus.cluster_status import pages  # noqa: PLC0415
 
     return pages(
         lambda: status.status,

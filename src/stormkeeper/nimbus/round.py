@@ -15,9 +15,8 @@ from typing import Final, Self
 from stormkeeper.conf import Conf
 from stormkeeper.heartbeats.liveness import LivenessLimits
 from stormkeeper.nimbus import lifecycle
-from stormkeeper.nimbus.scheduling import conversion
-from stormkeeper.nimbus.scheduling.cluster import Cluster, Crashes
-from stormkeeper.nimbus.scheduling.conversion import TopologyFacts
+from stormkeeper.nimbus.scheduling import cluster as conversion
+from stormkeeper.nimbus.scheduling.cluster import Cluster, Crashes, TopologyFacts
 from stormkeeper.nimbus.scheduling.planning import (
     Action,
     Assign,
@@ -26,7 +25,7 @@ from stormkeeper.nimbus.scheduling.planning import (
     counter_after,
     plan,
 )
-from stormkeeper.nimbus.scheduling.worker_liveness import LivenessMemory, judge_workers
+from stormkeeper.nimbus.scheduling.workers import LivenessMemory, judge_workers
 from stormkeeper.state.storm.cluster import ClusterSnapshot
 from stormkeeper.thrift.records import StormBase, TopologyStatus
 from stormkeeper.topology.plan import Claim

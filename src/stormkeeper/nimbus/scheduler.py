@@ -11,9 +11,10 @@ from __future__ import annotations
 import contextlib
 import copy
 import logging
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, TypeVar, assert_never
 
@@ -22,9 +23,11 @@ from stormkeeper import paths
 from stormkeeper.daemon.periodic import PeriodicThread
 from stormkeeper.errors import NoNodeError, NotLeaderError, SerializationError, StatusError
 from stormkeeper.nimbus import checkpoints, lifecycle
+from stormkeeper.nimbus.cleanup import Cleaner
+from stormkeeper.nimbus.cluster_status import ClusterStatusTracker
 from stormkeeper.nimbus.lifecycle import Command, ConfChanges, Event
 from stormkeeper.nimbus.round import Decision, RoundMemory, Timeouts, decide
-from stormkeeper.nimbus.scheduling import conversion
+from stormkeeper.nimbus.scheduling import cluster
 from stormkeeper.nimbus.scheduling.cluster import Launch
 from stormkeeper.nimbus.scheduling.planning import (
     Action,
@@ -33,8 +36,7 @@ from stormkeeper.nimbus.scheduling.planning import (
     Remove,
     SetStatus,
 )
-from stormkeeper.nimbus.status import ClusterStatusTracker
-from stormkeeper.nimbus.topology_cache import CachedTopology, TopologyCache
+from stormkeeper.nimbus.submitted import CachedTopology, TopologyCache
 from stormkeeper.state.storm.cluster import ClusterSnapshot, LeaderClusterState, StormClusterState
 from stormkeeper.state.storm.subscriptions import Callback
 from stormkeeper.thrift.records import StormBase, SupervisorInfo
@@ -209,7 +211,7 @@ class Scheduler:
                 was = snapshot.assignments.get(storm_id)
                 hosts = dict((was.node_host if was is not None else None) or {})
                 hosts |= {id_: info.hostname for id_, info in snapshot.supervisors.items()}
-                record = conversion.assignment_record(
+                record = cluster.assignment_record(
                     launches,
                     known[storm_id].executors,
                     master_code_dir=self._master_code_dir,
@@ -218,7 +220,7 @@ class Scheduler:
                 )
                 leader.set_assignment(storm_id, record, known[storm_id].conf)
                 log.info("%s: assigned %s", storm_id, _launches_text(launches, hosts))
-                earlier = () if was is None else conversion.launches_from_record(was)
+                earlier = () if was is None else cluster.launches_from_record(was)
                 _note_checkpoints(
                     storm_id, leader, snapshot.bases[storm_id], (*earlier, *launches), hosts
                 )
@@ -240,7 +242,7 @@ class Scheduler:
         base, assignment = snapshot.bases.get(storm_id), snapshot.assignments.get(storm_id)
         if base is None or base.checkpoints is None:
             return
-        launches = () if assignment is None else conversion.launches_from_record(assignment)
+        launches = () if assignment is None else cluster.launches_from_record(assignment)
         kept = checkpoints.ended(
             checkpoints.placed(
                 base.checkpoints, launches, None if assignment is None else assignment.node_host
@@ -366,3 +368,83 @@ def _launches_text(launches: Iterable[Launch], hosts: Mapping[str, str]) -> str:
         what = "nothing more" if launch.is_released else " ".join(launch.queries)
         texts.append(f"{hosts.get(node, node)}:{port} runs {what} (claim {launch.claim})")
     return "; ".join(texts) or "no workers"
+
+
+#: How long a call waits for a leadership that is about to begin, in seconds.
+_BEGIN_SECS: Final = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Leadership:
+    """The leader's tools for a service call.
+
+    Parameters
+    ----------
+    leader
+        Fenced writes: ZooKeeper refuses them once this Nimbus no longer leads.
+    wake
+        Starts a round of scheduling at once. A caller need not call it: the scheduler has watches
+        and a period.
+    """
+
+    leader: LeaderClusterState
+    wake: Callable[[], None]
+
+
+class LeaderDuties:
+    """Starts and stops the scheduler and the cleaner as this Nimbus gains and loses leadership.
+
+    The election calls `begin` and `end` alternately on one thread; the rest is safe for any thread.
+    """
+
+    def __init__(
+        self, scheduler: Scheduler, cleaner: Cleaner, status: ClusterStatusTracker
+    ) -> None:
+        self._scheduler = scheduler
+        self._cleaner = cleaner
+        self._status = status
+        self._current: Leadership | None = None
+        self._has_begun = threading.Condition()
+
+    @property
+    def leader(self) -> LeaderClusterState | None:
+        """The leader's writes; None while this Nimbus does not lead."""
+        current = self._current
+        return None if current is None else current.leader
+
+    def current(self, is_next: Callable[[], bool] = lambda: False) -> Leadership:
+        """Return the current leadership.
+
+        `is_next` returns whether other Nimbuses already name this one as the leader: then the call
+        waits a few seconds for the leadership to begin.
+
+        Raises
+        ------
+        NotLeaderError
+            This Nimbus does not lead.
+        """
+        if self._current is None and is_next():
+            with self._has_begun:
+                self._has_begun.wait_for(lambda: self._current is not None, _BEGIN_SECS)
+        current = self._current
+        if current is None:
+            raise NotLeaderError("this Nimbus does not lead: ask it who does, and call that one")
+        return current
+
+    def begin(self, leader: LeaderClusterState) -> None:
+        """Start to lead; returns at once."""
+        self._status.record_leadership(leader.fence.epoch)
+        self._scheduler.begin(leader)
+        self._cleaner.begin(leader)
+        with self._has_begun:
+            self._current = Leadership(leader, self._scheduler.wake)
+            self._has_begun.notify_all()
+
+    def end(self) -> None:
+        """Stop leading; waits a few seconds for a write in progress."""
+        self._current = None
+        try:
+            self._scheduler.end()
+        finally:
+            self._cleaner.end()
+            self._status.record_leadership(None)

@@ -23,13 +23,10 @@ log = logging.getLogger(__name__)
 Assigned = Mapping[str, Assignment | None]
 
 _PERIOD_SECS: Final = 60.0
-
 _RETRY_SECS: Final = 1.0
 
-_END_SECS: Final = 5.0
 
-
-class Assignments:
+class Assignments(PeriodicThread):
     """Follows the assignments of all topologies; `publish` gets all of them after each change.
 
     An unreadable assignment keeps its last value, or is None: unreadable is not absent. While the
@@ -37,6 +34,15 @@ class Assignments:
     """
 
     def __init__(self, storm: StormReads, publish: Callable[[Assigned], None]) -> None:
+        super().__init__(
+            "assignments",
+            self._follow,
+            retried=StateError,
+            streak=FailureStreak(_RETRY_SECS, _RETRY_SECS),
+            failure="the assignments cannot be read, and stay as they are",
+            recovery="the assignments are read again",
+            logger=log,
+        )
         self._storm = storm
         self._publish = publish
         self._known: dict[str, Assignment | None] = {}
@@ -47,35 +53,13 @@ class Assignments:
         #: Callbacks of watches, by topology: a watch with the same callback is set once.
         self._callbacks: dict[str, Callback] = {}
         self._has_read = False
-        self._thread = PeriodicThread(
-            "assignments",
-            self._follow,
-            retried=StateError,
-            streak=FailureStreak(_RETRY_SECS, _RETRY_SECS),
-            failure="the assignments cannot be read, and stay as they are",
-            recovery="the assignments are read again",
-            logger=log,
-        )
-
-    @property
-    def is_running(self) -> bool:
-        """Whether the thread is alive."""
-        return self._thread.is_running
-
-    def start(self) -> None:
-        """Start the thread."""
-        self._thread.start()
-
-    def close(self) -> None:
-        """End the thread."""
-        self._thread.close(_END_SECS)
 
     def _follow(self) -> float:
-        if self._has_read and not self._thread.was_woken:
+        if self._has_read and not self.was_woken:
             self._compare()
         self._read()
         self._has_read = True
-        if self._known != self._published and not self._thread.is_closing:
+        if self._known != self._published and not self.is_closing:
             self._published = dict(self._known)
             self._publish(self._published)
         return _PERIOD_SECS
@@ -126,12 +110,12 @@ class Assignments:
     def _list_changed(self) -> None:
         with self._lock:
             self._is_list_stale = True
-        self._thread.wake()
+        self.wake()
 
     def _changed(self, storm_id: str) -> None:
         with self._lock:
             self._stale.add(storm_id)
-        self._thread.wake()
+        self.wake()
 
 
 _MIB: Final = 2**20
@@ -145,7 +129,7 @@ class Orders:
     released: Mapping[int, Claim] = field(default_factory=dict)
     #: Topologies with a launch here, even a released one, whose workers may come back.
     storm_ids: frozenset[str] = frozenset()
-    #: Topologies that another Nimbus, such as Java's, has placed here, which cannot run.
+    #: Topologies that a Java Nimbus has placed here, which cannot run: without ``launches``.
     foreign: frozenset[str] = frozenset()
 
 
@@ -158,9 +142,8 @@ def find_orders(
 ) -> Orders:
     """Return the orders to the supervisor `node` with these slots.
 
-    Of two launches on a port the newer counts. An assignment without ``launches`` comes from
-    another Nimbus. Slots keep the assignment `before` of a topology whose assignment cannot be
-    read.
+    Of two launches on a port the newer counts. Slots keep the assignment `before` of a topology
+    whose assignment is unreadable.
     """
     newest: dict[int, tuple[Claim, str, WorkerLaunch]] = {}
     released: dict[int, Claim] = {}
@@ -201,7 +184,7 @@ def find_orders(
 
 
 def find_stopped(orders: Orders, slots: Mapping[int, SlotRecord]) -> dict[int, LaunchClaim]:
-    """Return the newest launch without any process left, by port."""
+    """Return the newest launch without a process, by port."""
     found = {}
     for port, claim in orders.released.items():
         record = slots.get(port)

@@ -14,14 +14,12 @@ from stormkeeper.daemon.periodic import FailureStreak, PeriodicThread
 from stormkeeper.errors import StateError, SupervisorError
 from stormkeeper.state.storage import ConnectionState
 from stormkeeper.state.storm.cluster import StormClusterState
-from stormkeeper.supervisor.directories import Directories
+from stormkeeper.supervisor.disk import Directories
 from stormkeeper.supervisor.environments import Environments
 from stormkeeper.supervisor.topology_code import LocalTopologyCode
 from stormkeeper.thrift.records import Checkpoints
 
 log = logging.getLogger(__name__)
-
-_END_SECS: Final = 2.0
 
 #: Interval without a `wake`, in seconds, as the cluster's state names checkpoints to remove.
 _PERIOD_SECS: Final = 30.0
@@ -34,10 +32,10 @@ class Needed(NamedTuple):
     worker_ids: frozenset[str]
 
 
-class DiskCleanup:
+class DiskCleanup(PeriodicThread):
     """A thread that removes unneeded files: at each `wake`, and regularly after the first.
 
-    `needed` includes what is about to be created.
+    `needed` returns the present needs, with what is about to be created.
     """
 
     def __init__(
@@ -48,12 +46,7 @@ class DiskCleanup:
         directories: Directories,
         needed: Callable[[], Needed],
     ) -> None:
-        self._code = code
-        self._environments = environments
-        self._checkpoints = checkpoints
-        self._directories = directories
-        self._needed = needed
-        self._thread = PeriodicThread(
+        super().__init__(
             "tidying",
             self._remove_unneeded,
             period_secs=_PERIOD_SECS,
@@ -63,23 +56,11 @@ class DiskCleanup:
             streak=FailureStreak(_PERIOD_SECS, _PERIOD_SECS),
             logger=log,
         )
-
-    @property
-    def is_running(self) -> bool:
-        """Whether the thread is alive."""
-        return self._thread.is_running
-
-    def start(self) -> None:
-        """Start the thread; nothing is removed before the first `wake`."""
-        self._thread.start()
-
-    def wake(self) -> None:
-        """Start a cleanup; returns at once."""
-        self._thread.wake()
-
-    def close(self) -> None:
-        """End the thread."""
-        self._thread.close(_END_SECS)
+        self._code = code
+        self._environments = environments
+        self._checkpoints = checkpoints
+        self._directories = directories
+        self._needed = needed
 
     def _remove_unneeded(self) -> None:
         removed = self._code.remove_unneeded(
@@ -138,7 +119,7 @@ class CheckpointRemoval:
         self._root = checkpoint_root(conf)
 
     def remove_unneeded(self, storm_ids: Collection[str]) -> list[str]:
-        """Remove checkpoints, record that in the cluster's state, and return the folders' names.
+        """Remove checkpoints, record the removal in the cluster's state, and return the folders.
 
         `storm_ids` are the topologies that are needed here, and may change meanwhile.
         """

@@ -26,8 +26,6 @@ log = logging.getLogger(__name__)
 
 PERIOD_SECS: Final = 30.0
 
-_END_SECS: Final = 1.0
-
 _KILLED_SECS: Final = 1.0
 
 _OUTPUT_BYTES: Final = 4096
@@ -121,7 +119,7 @@ def _last_line(output: IO[bytes]) -> str:
     return f": {lines[-1]}" if lines else ""
 
 
-class HealthWatch:
+class HealthWatch(PeriodicThread):
     """A thread that checks the operator's checks and these folders' disks.
 
     `publish` gets the reason why the machine takes no new work, or None, after each round.
@@ -130,19 +128,14 @@ class HealthWatch:
     def __init__(
         self, conf: Conf, folders: Sequence[Path], publish: Callable[[str | None], None]
     ) -> None:
+        super().__init__(
+            "health", self.check, period_secs=PERIOD_SECS, first_secs=PERIOD_SECS, retried=()
+        )
         self._conf = conf
         self._folders = folders
         self._publish = publish
         self._reason: str | None = None
         self._is_full = False
-        self._thread = PeriodicThread(
-            "health", self.check, period_secs=PERIOD_SECS, first_secs=PERIOD_SECS, retried=()
-        )
-
-    @property
-    def is_running(self) -> bool:
-        """Whether the thread is alive."""
-        return self._thread.is_running
 
     def check(self) -> None:
         """Run the checks once; raises `ConfigError` as `check` does."""
@@ -162,22 +155,8 @@ class HealthWatch:
         # The operator's checks need the temporary folder.
         return disk or describe_failures(check(self._conf))
 
-    def start(self) -> None:
-        """Start the thread; the first round is after an interval."""
-        self._thread.start()
-
-    def close(self) -> None:
-        """End the thread."""
-        self._thread.close(_END_SECS)
-
 
 def describe_failures(failed: Iterable[FailedCheck]) -> str | None:
-    """Describe failed checks in a line; None without any.
-
-    Examples
-    --------
-    >>> describe_failures([FailedCheck("disk.sh", "it ended with exit code 1: / is full")])
-    'the health check disk.sh failed: it ended with exit code 1: / is full'
-    """
+    """Describe failed checks in a line; None without any."""
     texts = [f"the health check {each.name} failed: {each.reason}" for each in failed]
     return "; ".join(texts) or None

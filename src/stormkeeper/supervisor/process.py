@@ -11,7 +11,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 from stormkeeper import paths
 from stormkeeper.blobs.peers import peer_connector
@@ -21,6 +21,7 @@ from stormkeeper.daemon import spark_environment
 from stormkeeper.daemon.http import HttpThread
 from stormkeeper.daemon.lifecycle import StopSignals, announce, die_with_parent
 from stormkeeper.daemon.logs import configure_logging
+from stormkeeper.daemon.periodic import PeriodicThread
 from stormkeeper.daemon.sockets import address_of, is_loopback, listen
 from stormkeeper.errors import (
     EngineError,
@@ -36,20 +37,17 @@ from stormkeeper.state.storm.record_io import Codec
 from stormkeeper.state.storm.worker_reports import ErrorLimits
 from stormkeeper.supervisor import registration
 from stormkeeper.supervisor.assignments import Assignments
-from stormkeeper.supervisor.control_groups import ControlGroups, NoControlGroupsError
-from stormkeeper.supervisor.directories import Directories
+from stormkeeper.supervisor.disk import Directories, LocalState
 from stormkeeper.supervisor.disk_cleanup import CheckpointRemoval
 from stormkeeper.supervisor.environments import Environments
 from stormkeeper.supervisor.health_checks import HealthWatch
-from stormkeeper.supervisor.launch import Launcher
-from stormkeeper.supervisor.local_state import LocalState
-from stormkeeper.supervisor.log_pages import LogFiles, code_queries, queries
+from stormkeeper.supervisor.http_pages import LogFiles, code_queries, log_queries, status_pages
+from stormkeeper.supervisor.process_table import ControlGroups, NoControlGroupsError
 from stormkeeper.supervisor.registration import ErrorReports, Machine, Registration
 from stormkeeper.supervisor.slot_loop import SlotLoop, SupervisorContext
 from stormkeeper.supervisor.slot_model import SlotTimeouts
-from stormkeeper.supervisor.status_pages import pages
 from stormkeeper.supervisor.topology_code import LocalTopologyCode
-from stormkeeper.supervisor.worker_processes import WorkerProcesses
+from stormkeeper.supervisor.worker_processes import Launcher, WorkerProcesses
 from stormkeeper.topology.package.environment import Base
 
 log = logging.getLogger(__name__)
@@ -58,18 +56,10 @@ _LOOK_SECS: Final = 0.05
 _WATCH_SECS: Final = 1.0
 
 
-class _Part(Protocol):
-    @property
-    def is_running(self) -> bool: ...
-
-    def start(self) -> None: ...
-    def close(self) -> None: ...
-
-
 def serve(conf: Conf, stop: StopSignals) -> int:
     """Run a supervisor until a signal; return the exit code. The workers go on.
 
-    Prints ``supervisor ready ID`` once it takes work.
+    Prints ``supervisor ready ID`` once the supervisor takes work.
     """
     die_with_parent()
     configure_logging()
@@ -139,10 +129,17 @@ def _serve(
         if listener is not None:
             started.enter_context(_served(listener, slots, registered, directories, code))
         health.check()  # before the registration
-        parts: tuple[_Part, ...] = (reports, slots, assignments, registered, health)
-        for part in parts:
+        #: With how long the stop waits for each, in seconds.
+        parts: dict[ErrorReports | SlotLoop | PeriodicThread, float] = {
+            reports: 3.0,
+            slots: 10.0,
+            assignments: 5.0,
+            registered: 5.0,
+            health: 1.0,
+        }
+        for part, end_secs in parts.items():
             part.start()
-            started.callback(part.close)
+            started.callback(part.close, end_secs)
 
         def failure() -> str:
             if not all(part.is_running for part in parts):
@@ -173,7 +170,7 @@ def _have_a_temporary_folder(directories: Directories) -> None:
 
 
 def _control_groups() -> ControlGroups | None:
-    """Return the control groups that limit workers' memory, if the kernel does; log which."""
+    """Return the control groups that limit workers' memory, if usable."""
     try:
         groups = ControlGroups.here()
     except NoControlGroupsError as error:
@@ -242,6 +239,6 @@ def _served(
 
     return HttpThread(
         listener,
-        pages(lambda: slots.status, unready, time.monotonic),
-        {**queries(LogFiles(directories.all_artifacts)), **code_queries(code)},
+        status_pages(lambda: slots.status, unready, time.monotonic),
+        {**log_queries(LogFiles(directories.all_artifacts)), **code_queries(code)},
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import os
@@ -31,8 +32,6 @@ from stormkeeper.topology.plan import Claim
 log = logging.getLogger(__name__)
 
 _MIB: Final = 2**20
-
-_END_SECS: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,21 +137,15 @@ def _crashes(status: MachineStatus) -> dict[int, int]:
     return {port: each.crashes.count for port, each in status.slots.items() if each.crashes}
 
 
-class Registration:
+class Registration(PeriodicThread):
     """Keeps a supervisor registered, from the start to the end of the session.
 
     Renewed every `period_secs` (``supervisor.heartbeat.frequency.secs``), and at once at a change.
     """
 
     def __init__(self, storm: StormClusterState, machine: Machine, period_secs: float) -> None:
-        self._storm = storm
-        self._machine = machine
-        self._started = time.monotonic()
-        self._lock = threading.Lock()
-        self._status = MachineStatus()
-        self.done = threading.Event()
         retry_secs = min(1.0, period_secs)
-        self._thread = PeriodicThread(
+        super().__init__(
             "registration",
             self._register,
             period_secs=period_secs,
@@ -162,24 +155,17 @@ class Registration:
             recovery="this supervisor is registered again",
             logger=log,
         )
-
-    @property
-    def is_running(self) -> bool:
-        """Whether the thread is alive."""
-        return self._thread.is_running
+        self._storm = storm
+        self._machine = machine
+        self._started = time.monotonic()
+        self._lock = threading.Lock()
+        self._status = MachineStatus()
+        self.done = threading.Event()
 
     @property
     def refuses(self) -> str | None:
         """Why the supervisor takes no new work, if so."""
         return self._status.refuses
-
-    def start(self) -> None:
-        """Start the thread."""
-        self._thread.start()
-
-    def close(self) -> None:
-        """End the thread; the registration stays until the session ends."""
-        self._thread.close(_END_SECS)
 
     def update(
         self,
@@ -203,7 +189,7 @@ class Registration:
             if replace(self._status, slots={}) != replace(before, slots={}) or _crashes(
                 self._status
             ) != _crashes(before):
-                self._thread.wake()
+                self.wake()
 
     def _register(self) -> None:
         uptime = time.monotonic() - self._started
@@ -254,13 +240,11 @@ class ErrorReports:
         """Start the thread."""
         self._thread.start()
 
-    def close(self) -> None:
+    def close(self, timeout_secs: float = _REPORT_END_SECS) -> None:
         """End the thread after the waiting reports, as far as there is time."""
-        try:
-            self._waiting.put(None, timeout=_REPORT_END_SECS)
-        except queue.Full:
-            return
-        self._thread.join(_REPORT_END_SECS)
+        with contextlib.suppress(queue.Full):
+            self._waiting.put(None, timeout=timeout_secs)
+            self._thread.join(timeout_secs)
 
     def put(self, assignment: SlotAssignment, port: int, text: str) -> None:
         """Report a problem of a worker; returns at once."""

@@ -20,18 +20,16 @@ from typing import Final
 from stormkeeper.errors import ConfigError, StateError, StormkeeperError, SupervisorError
 from stormkeeper.supervisor import process_table, slot_model
 from stormkeeper.supervisor.assignments import Assigned, Orders, find_orders, find_stopped
-from stormkeeper.supervisor.directories import Directories
+from stormkeeper.supervisor.disk import Directories, LocalState
 from stormkeeper.supervisor.disk_cleanup import CheckpointRemoval, DiskCleanup, Needed
 from stormkeeper.supervisor.environments import Environments
-from stormkeeper.supervisor.launch import Launcher, PreparationThreads
-from stormkeeper.supervisor.local_state import LocalState
+from stormkeeper.supervisor.http_pages import FOREIGN, SupervisorStatus
 from stormkeeper.supervisor.process_table import ProcessWaiter
 from stormkeeper.supervisor.registration import ErrorReports, Machine, Registration, last_lines
 from stormkeeper.supervisor.slot_model import Restart, SlotAssignment, SlotRecord, SlotTimeouts
 from stormkeeper.supervisor.slots import WRITTEN_CODES, SlotMachine, SlotState, SlotStatus
-from stormkeeper.supervisor.status_pages import FOREIGN, SupervisorStatus
-from stormkeeper.supervisor.topology_code import LocalTopologyCode
-from stormkeeper.supervisor.worker_processes import WorkerLook, WorkerProcesses
+from stormkeeper.supervisor.topology_code import LocalTopologyCode, PreparationThreads
+from stormkeeper.supervisor.worker_processes import Launcher, WorkerLook, WorkerProcesses
 from stormkeeper.topology.faults import crash
 
 log = logging.getLogger(__name__)
@@ -50,7 +48,9 @@ _UNREAD_SECS: Final = 120.0
 
 _STRAYS_SECS: Final = 60.0
 
+#: How long `SlotLoop.close` waits for the threads, in seconds.
 _END_SECS: Final = 10.0
+_CLEANUP_END_SECS: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,13 +143,13 @@ class SlotLoop:
         """Set the cluster's assignments, by topology id; from any thread."""
         self._send(assignments)
 
-    def close(self) -> None:
+    def close(self, timeout_secs: float = _END_SECS) -> None:
         """End the threads; the workers go on."""
         self._is_closed = True
         self._waiter.wake()
         self._preparations.close()
-        self._thread.join(_END_SECS)
-        self._cleanup.close()
+        self._thread.join(timeout_secs)
+        self._cleanup.close(_CLEANUP_END_SECS)
 
     # --- the thread ----------------------------------------------------------------------------
 

@@ -26,11 +26,14 @@ from stormkeeper.errors import (
     CodeError,
     SerializationError,
     StateError,
+    StormkeeperError,
     SupervisorError,
 )
 from stormkeeper.state.storage import ConnectionState
 from stormkeeper.state.storm.cluster import StormClusterState
-from stormkeeper.supervisor.directories import Directories
+from stormkeeper.supervisor.disk import Directories
+from stormkeeper.supervisor.environments import BUILD_SECS, CHECK_SECS, Environments
+from stormkeeper.supervisor.slot_model import Event, PreparationFailed, Prepared
 from stormkeeper.thrift.serialization import decompress
 from stormkeeper.topology.package import manifest as manifests
 from stormkeeper.topology.package.archive import Package, find_difference, remove_unfinished, unpack
@@ -208,3 +211,89 @@ class LocalTopologyCode:
 def _checksum(file: Path) -> str:
     with file.open("rb") as opened:
         return hashlib.file_digest(opened, "sha256").hexdigest()
+
+
+_WAIT_SECS: Final = BUILD_SECS + 2 * CHECK_SECS
+
+
+class PreparationThreads:
+    """Preparations of launches, each on a thread: code and environments. Thread-safe.
+
+    `answer` gets a slot's port and the answer to its request.
+    """
+
+    def __init__(
+        self,
+        code: LocalTopologyCode,
+        environments: Environments,
+        answer: Callable[[int, Event], None],
+    ) -> None:
+        self._code = code
+        self._environments = environments
+        self._answer = answer
+        self._lock = threading.Lock()
+        self._requests: set[tuple[int, int]] = set()
+        self._pythons: dict[str, Path] = {}
+        self._building: dict[str, str] = {}
+
+    def fetch(self, port: int, request: int, storm_id: str) -> None:
+        """Start to fetch a topology's code."""
+        self._begin(
+            *(port, request, f"code {storm_id}"),
+            lambda: self._code.fetch(storm_id, lambda: (port, request) in self._requests),
+        )
+
+    def build(self, port: int, request: int, storm_id: str) -> None:
+        """Start to build a topology's environment."""
+
+        def build() -> None:
+            manifest, unpacked = self._code.manifest(storm_id), self._code.unpacked(storm_id)
+            self._building[storm_id] = self._environments.identity(manifest) or ""
+            python = self._environments.python(manifest, unpacked, wait_secs=_WAIT_SECS)
+            self._pythons[storm_id] = python
+
+        self._begin(port, request, f"environment {storm_id}", build)
+
+    def progress(self, storm_id: str) -> str:
+        """Return pip's last step for a topology; empty if no environment is being built."""
+        return self._environments.progress(self._building.get(storm_id, ""))
+
+    def python(self, storm_id: str) -> Path:
+        """Return the Python that `build` has prepared, or raise `SupervisorError`."""
+        try:
+            return self._pythons[storm_id]
+        except KeyError:
+            raise SupervisorError(f"there is no environment for {storm_id} yet") from None
+
+    def abandon(self, port: int, request: int) -> None:
+        """Drop the answer to a request."""
+        with self._lock:
+            self._requests.discard((port, request))
+
+    def close(self) -> None:
+        """Drop all answers, and cancel builds."""
+        with self._lock:
+            self._requests.clear()
+        self._environments.close()
+
+    def _begin(self, port: int, request: int, name: str, do: Callable[[], None]) -> None:
+        with self._lock:
+            self._requests.add((port, request))
+
+        def run() -> None:
+            answer: Event = Prepared(request)
+            try:
+                do()
+            except StormkeeperError as error:
+                answer = PreparationFailed(request, str(error))
+            except Exception as error:
+                # The slot gets an answer at once, and retries.
+                log.exception("the %s cannot be prepared, by a defect of Stormkeeper", name)
+                answer = PreparationFailed(request, f"an error of the supervisor: {error!r}")
+            with self._lock:
+                is_wanted = (port, request) in self._requests
+                self._requests.discard((port, request))
+            if is_wanted:
+                self._answer(port, answer)
+
+        threading.Thread(target=run, name=name, daemon=True).start()

@@ -1,8 +1,12 @@
-"""The processes of a supervisor's workers: start, look, signals, memory, and the end of all.
+"""The processes of a supervisor's workers: files and command of a launch, looks, signals, ends.
 
 A worker runs in a session of its own and writes its log itself, so it goes on when the supervisor
 ends, and the next supervisor adopts it. All processes of a worker inherit its mark, which
 identifies them when their parents are gone.
+
+Every user of the machine can read a command line. So the configuration goes into files for this
+user alone: ``worker.yaml`` with the supervisor's, and ``topology.json`` with the topology's, which
+takes precedence.
 """
 
 from __future__ import annotations
@@ -13,18 +17,29 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
+import msgspec
+
+from stormkeeper.conf import Conf
+from stormkeeper.conf.folders import folder
 from stormkeeper.daemon.lifecycle import DIE_WITH_PARENT
-from stormkeeper.errors import SupervisorError
-from stormkeeper.supervisor import local_state, process_table
-from stormkeeper.supervisor.control_groups import ControlGroups
-from stormkeeper.supervisor.directories import Directories
-from stormkeeper.supervisor.process_table import Process, ProcessId, members
-from stormkeeper.supervisor.slot_model import Event, WorkerEnded, WorkerGone
+from stormkeeper.errors import ConfigError, SupervisorError
+from stormkeeper.supervisor import process_table
+from stormkeeper.supervisor.assignments import start_claims
+from stormkeeper.supervisor.disk import PACKAGE, PYTHON, Directories, saved_slots
+from stormkeeper.supervisor.process_table import ControlGroups, Process, ProcessId, members
+from stormkeeper.supervisor.slot_model import (
+    Event,
+    Restart,
+    SlotAssignment,
+    WorkerEnded,
+    WorkerGone,
+)
+from stormkeeper.supervisor.topology_code import LocalTopologyCode
 
 log = logging.getLogger(__name__)
 
@@ -32,21 +47,139 @@ log = logging.getLogger(__name__)
 WORKER_MARK: Final = "STORMKEEPER_WORKER"
 OWNER_MARK: Final = "STORMKEEPER_SUPERVISOR"
 
+#: Interval of looks while workers end, in seconds.
 _LOOK_SECS: Final = 0.05
+_ENDED_LOOK_SECS: Final = 0.1
+
+#: Time of killed workers until `end_workers` gives up, in seconds.
+_KILLED_SECS: Final = 30.0
+
+_CONF, _OVERRIDES, _ALIVE, _ENDED = "worker.yaml", "topology.json", "heartbeats/alive", "ended"
+_MODE: Final = 0o600
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerCommand:
     """The command that starts a worker's process."""
 
-    #: Without secrets, as every user of the machine can read it.
+    #: Without secrets.
     argv: Sequence[str]
     folder: Path
     log: Path
     environment: Mapping[str, str] = field(default_factory=dict)
     nice: int = 0
-    #: Memory limit of the worker and all that it starts, for the kernel; None: no limit.
+    #: Limit of the worker with all that it starts, set in the kernel; None: no limit.
     memory_bytes: int | None = None
+
+
+class Launcher:
+    """Writes the files and commands of launches."""
+
+    def __init__(
+        self,
+        conf: Conf,
+        supervisor_id: str,
+        directories: Directories,
+        code: LocalTopologyCode,
+        next_start: Callable[[], int],
+    ) -> None:
+        self._conf = conf.with_values(_absolute_folders(conf))
+        self._supervisor_id = supervisor_id
+        self._directories = directories
+        self._code = code
+        self._next_start = next_start
+
+    def command(
+        self, worker_id: str, port: int, assignment: SlotAssignment, python: Path
+    ) -> WorkerCommand:
+        """Create the folder of a launch, and return the worker's command.
+
+        Raises `SupervisorError` without the code or disk space, and `ConfigError`.
+        """
+        storm_id = assignment.storm_id
+        root, manifest = self._code.unpacked(storm_id), self._code.manifest(storm_id)
+        values = self._code.conf(storm_id)
+        conf = self._of_topology(storm_id, values)
+        place = self._directories.make_worker(worker_id, storm_id, port)
+        claims = start_claims(assignment, self._next_start())
+        try:
+            self._conf.write(place / _CONF)
+            _write(place / _OVERRIDES, msgspec.json.encode(values))
+            (place / PACKAGE).symlink_to(root)
+            (place / PYTHON).symlink_to(python)
+        except OSError as error:
+            raise SupervisorError(
+                f"the files of a worker cannot be written to {place} ({error}): make space, or the"
+                " folder writable"
+            ) from error
+        argv = [str(python), "-m", "stormkeeper.worker", manifest.entry_point]
+        argv += ["--root", str(root), "--overrides", str(place / _OVERRIDES)]
+        argv += ["--alive", str(self.alive(worker_id)), "--storm-id", storm_id]
+        argv += ["--node", self._supervisor_id, "--port", str(port)]
+        argv += [part for each in claims.items() for part in ("--claim", "=".join(each))]
+        argv += ["--config", str(place / _CONF)]
+        return WorkerCommand(
+            argv=argv,
+            folder=place,
+            log=self._directories.log(storm_id, port),
+            environment=_environment(conf, python, place / "tmp"),
+            nice=self._conf["supervisor.worker.nice"],
+            memory_bytes=assignment.memory_bytes,
+        )
+
+    def alive(self, worker_id: str) -> Path:
+        """Return the file of a worker's sign of life."""
+        return self._directories.worker(worker_id) / _ALIVE
+
+    def written_exit_code(self, worker_id: str) -> int | None:
+        """Return the exit code that a worker has written, if any."""
+        try:
+            return int(self.alive(worker_id).with_name(_ENDED).read_text())
+        except (OSError, ValueError):
+            return None
+
+    def restart(self, storm_id: str) -> Restart | None:
+        """Return a topology's restart setting; None without the code."""
+        try:
+            return Restart.from_conf(self._of_topology(storm_id, self._code.conf(storm_id)))
+        except (ConfigError, SupervisorError):
+            return None
+
+    def _of_topology(self, storm_id: str, values: Mapping[str, Any]) -> Conf:
+        try:
+            return self._conf.with_values(values)
+        except ConfigError as error:
+            raise ConfigError(f"the configuration of {storm_id}: {error}") from error
+
+
+def _absolute_folders(conf: Conf) -> dict[str, str]:
+    """Return shared folders as absolute paths, as each worker has another current folder."""
+    named = {
+        key: conf[key]
+        for key in ("storm.local.dir", "topology.checkpoint.dir")
+        if conf[key] is not None and ":" not in conf[key]
+    }
+    return {key: str(folder(key, value).absolute()) for key, value in named.items()}
+
+
+def _environment(conf: Conf, python: Path, temporary: Path) -> dict[str, str]:
+    chosen = conf["topology.environment"] or {}
+    return {
+        # Removed with the worker's folder.
+        "TMPDIR": str(temporary),
+        "SPARK_LOCAL_DIRS": str(temporary),
+        **{name: _text(value) for name, value in chosen.items()},
+        "PYSPARK_PYTHON": str(python),
+    }
+
+
+def _text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _write(file: Path, data: bytes) -> None:
+    with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _MODE), "wb") as opened:
+        opened.write(data)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +217,7 @@ class _Worker:
 class WorkerProcesses:
     """The workers of a supervisor. Not thread-safe.
 
-    `owner` is the supervisor's folder, which identifies it across starts.
+    `owner` is the supervisor's folder, which identifies the supervisor across starts.
     """
 
     def __init__(self, owner: str, groups: ControlGroups | None = None) -> None:
@@ -154,10 +287,7 @@ class WorkerProcesses:
             self._groups.remove(worker_id)
 
     def look(self) -> dict[str, WorkerLook]:
-        """Look at all processes of the machine; return the state of each worker, by id.
-
-        Takes about 0.1 ms for each process of the machine.
-        """
+        """Look at all processes of the machine, 0.1 ms for each; return each worker's state."""
         found = self._look_once()
         if not all(look.members for look in found.values()):
             # One look may miss a process with a lower pid, started by one that ended during the
@@ -171,9 +301,7 @@ class WorkerProcesses:
         table = process_table.snapshot()
         marked = self._marked(table)
         return {
-            worker_id: self._with_memory(
-                worker_id, self._look_at(worker, table, marked.get(worker_id, set()), now)
-            )
+            worker_id: self._look_at(worker_id, worker, table, marked.get(worker_id, set()), now)
             for worker_id, worker in self._workers.items()
         }
 
@@ -203,7 +331,7 @@ class WorkerProcesses:
     def end_strays(self, timeout_secs: float) -> int:
         """Kill the workers that were neither started nor adopted here; return their number.
 
-        To be called before the first launch, or a slot may have two workers. Raises
+        Must be called before the first launch, or a slot may have two workers. Raises
         `SupervisorError` if some still run after `timeout_secs`.
         """
         deadline = time.monotonic() + timeout_secs
@@ -236,10 +364,15 @@ class WorkerProcesses:
         return found
 
     def _look_at(
-        self, worker: _Worker, table: Mapping[int, Process], marked: set[int], now: int
+        self,
+        worker_id: str,
+        worker: _Worker,
+        table: Mapping[int, Process],
+        marked: set[int],
+        now: int,
     ) -> WorkerLook:
         if worker.process is None:
-            worker.process = _leader(table, marked)
+            worker.process = _session_leader(table, marked)
         is_alive = False
         if worker.process is not None:
             found = table.get(worker.process.pid)
@@ -254,17 +387,14 @@ class WorkerProcesses:
                 before=worker.members,
             )
         )
-        exit_code = worker.child.poll() if worker.child is not None and not is_alive else None
-        return WorkerLook(worker.process, is_alive, exit_code, worker.members)
-
-    def _with_memory(self, worker_id: str, look: WorkerLook) -> WorkerLook:
-        if look.is_alive or self._groups is None:
-            return look
-        return replace(look, is_too_large=self._groups.is_exceeded(worker_id))
+        if is_alive:
+            return WorkerLook(worker.process, is_alive, None, worker.members)
+        exit_code = worker.child.poll() if worker.child is not None else None
+        is_too_large = self._groups is not None and self._groups.is_exceeded(worker_id)
+        return WorkerLook(worker.process, is_alive, exit_code, worker.members, is_too_large)
 
 
-def _leader(table: Mapping[int, Process], marked: set[int]) -> ProcessId | None:
-    """Return the main process: the first leader of a session."""
+def _session_leader(table: Mapping[int, Process], marked: set[int]) -> ProcessId | None:
     leaders = [table[pid].id for pid in marked if table[pid].session == pid]
     return min(leaders, key=lambda process: process.started, default=None)
 
@@ -275,22 +405,15 @@ def _send(process: ProcessId, number: signal.Signals) -> None:
     except PermissionError:
         log.warning(
             "process %d of a worker is another user's, and got no %s: end it by hand",
-            process.pid,
-            number.name,
+            *(process.pid, number.name),
         )
-
-
-_ENDED_LOOK_SECS: Final = 0.1
-
-_KILLED_SECS: Final = 30.0
 
 
 @dataclass(frozen=True, slots=True)
 class EndedWorker:
-    """A worker that `end_workers` has ended."""
+    """A worker that `end_workers` has ended; topology and port are None without a record."""
 
     worker_id: str
-    #: None without a record.
     storm_id: str | None
     port: int | None
     #: None if the main process had ended before.
@@ -306,7 +429,7 @@ def end_workers(directories: Directories, grace_secs: float) -> list[EndedWorker
     """
     slots = {
         record.worker.worker_id: (record.worker, port)
-        for port, record in local_state.peek(directories.local_state).items()
+        for port, record in saved_slots(directories.local_state).items()
         if record.worker is not None
     }
     processes = WorkerProcesses(str(directories.supervisor))
@@ -332,15 +455,9 @@ def end_workers(directories: Directories, grace_secs: float) -> list[EndedWorker
     ended = []
     for worker_id, look in found.items():
         known, port = slots.get(worker_id, (None, None))
-        ended.append(
-            EndedWorker(
-                worker_id,
-                known.assignment.storm_id if known is not None else None,
-                port,
-                look.process.pid if look.process is not None and look.is_alive else None,
-                worker_id in by_force,
-            )
-        )
+        storm_id = known.assignment.storm_id if known is not None else None
+        pid = look.process.pid if look.process is not None and look.is_alive else None
+        ended.append(EndedWorker(worker_id, storm_id, port, pid, worker_id in by_force))
     return ended
 
 

@@ -3,9 +3,8 @@ from math import inf
 
 import pytest
 
-from stormkeeper.nimbus.scheduling import conversion
-from stormkeeper.nimbus.scheduling.cluster import Supervisor
-from stormkeeper.nimbus.scheduling.conversion import TopologyFacts
+from stormkeeper.nimbus.scheduling import cluster as conversion
+from stormkeeper.nimbus.scheduling.cluster import Supervisor, TopologyFacts
 from stormkeeper.nimbus.scheduling.planning import plan
 from stormkeeper.thrift.records import (
     Assignment,

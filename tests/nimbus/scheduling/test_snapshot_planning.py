@@ -6,10 +6,10 @@ from stormkeeper import paths
 from stormkeeper.heartbeats.liveness import LivenessLimits, Status
 from stormkeeper.nimbus.lifecycle import Command, Event, after
 from stormkeeper.nimbus.round import pending_deadlines
-from stormkeeper.nimbus.scheduling import conversion
-from stormkeeper.nimbus.scheduling.conversion import TopologyFacts
+from stormkeeper.nimbus.scheduling import cluster as conversion
+from stormkeeper.nimbus.scheduling.cluster import TopologyFacts
 from stormkeeper.nimbus.scheduling.planning import Assign, FinishRebalance, Remove, plan
-from stormkeeper.nimbus.scheduling.worker_liveness import LivenessMemory, judge_workers
+from stormkeeper.nimbus.scheduling.workers import LivenessMemory, judge_workers
 from stormkeeper.state.node_heartbeats import NodeHeartbeats
 from stormkeeper.state.storm.cluster import StormClusterState
 from stormkeeper.state.storm.record_io import Codec

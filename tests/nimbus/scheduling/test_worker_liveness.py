@@ -7,7 +7,7 @@ from stormkeeper.heartbeats.change_pages import Position
 from stormkeeper.heartbeats.coverage import Coverage
 from stormkeeper.heartbeats.liveness import LivenessLimits, Status
 from stormkeeper.heartbeats.stores import Heartbeat, Heartbeats
-from stormkeeper.nimbus.scheduling.worker_liveness import LivenessMemory, judge_workers
+from stormkeeper.nimbus.scheduling.workers import LivenessMemory, judge_workers
 from stormkeeper.thrift.records import ClusterWorkerHeartbeat
 from stormkeeper.thrift.serialization import serialize
 from stormkeeper.topology.plan import Claim

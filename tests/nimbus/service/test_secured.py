@@ -5,7 +5,7 @@ from kazoo.security import make_digest_acl_credential
 
 from stormkeeper import conf as configuration
 from stormkeeper.errors import AccessDeniedError
-from stormkeeper.nimbus.topology_cache import TopologyCache
+from stormkeeper.nimbus.submitted import TopologyCache
 from stormkeeper.state.access import Role
 from stormkeeper.state.storm import cluster
 from stormkeeper.thrift.nimbus import SubmitOptions, TopologyInitialStatus

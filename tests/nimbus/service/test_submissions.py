@@ -1,7 +1,7 @@
 import pytest
 
 from stormkeeper.errors import CallRefusedError
-from stormkeeper.nimbus.service.service_base import MOST, Submissions
+from stormkeeper.nimbus.service.context import MOST, Submissions
 from stormkeeper.thrift.nimbus import AlreadyAliveException
 
 

@@ -6,7 +6,7 @@ such a query needs. `placement` says which topology comes first, chooses slots, 
 `Placement.new_workers` divides the queries only after all slots are taken.
 
 A rule such as "these two queries are never on one machine" needs a field of
-`conversion.TopologyFacts` and of `cluster.Topology`. `stormkeeper.nimbus.topology_cache` reads the
+`conversion.TopologyFacts` and of `cluster.Topology`. `stormkeeper.nimbus.submitted` reads the
 field from the topology's conf, and `conversion` copies the field. `worker_fate`, `placement`,
 `planning._release` and `status_text` must obey the rule.
 

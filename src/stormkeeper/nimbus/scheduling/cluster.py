@@ -5,13 +5,28 @@ Times are seconds since 1970 on the clock of the planning Nimbus.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from math import inf
+from typing import Final
 
+import stormkeeper
+from stormkeeper import paths
 from stormkeeper.heartbeats.liveness import Status
 from stormkeeper.paths import Slot
-from stormkeeper.thrift.records import TopologyStatus
+from stormkeeper.state.storm.cluster import ClusterSnapshot
+from stormkeeper.thrift.records import (
+    Assignment,
+    CrashSeries,
+    LaunchClaim,
+    NodeInfo,
+    StormBase,
+    SupervisorInfo,
+    TopologyStatus,
+    WorkerLaunch,
+    WorkerResources,
+)
+from stormkeeper.topology.description import ExecutorDescription
 from stormkeeper.topology.plan import Claim
 
 
@@ -174,3 +189,265 @@ class Cluster:
     workers: Mapping[Claim, Status]
     strays: frozenset[str] = frozenset()
     launch_secs: float = 120
+
+
+#: Resource of a supervisor's memory in MB: since Storm 2, and before.
+_MEMORY: Final = ("memory.mb", "supervisor.memory.capacity.mb")
+
+
+def supervisor_from_record(
+    id_: str, info: SupervisorInfo, *, refuses: str | None = None
+) -> Supervisor:
+    """Return a supervisor; `refuses` overrides the record's own reason to take no new work."""
+    resources = info.resources_map or {}
+    is_ours = runs_packages(info)
+    return Supervisor(
+        id=id_,
+        host=info.hostname,
+        ports=frozenset(info.meta or ()) if is_ours else frozenset(),
+        memory_mb=next((resources[name] for name in _MEMORY if name in resources), inf),
+        running=frozenset(info.used_ports or ()),
+        stopped={
+            port: Claim(claim.epoch, claim.counter)
+            for port, claim in (info.stopped_workers or {}).items()
+        },
+        uptime_secs=inf if info.uptime_secs is None else info.uptime_secs,
+        refuses=info.refuses if refuses is None else refuses,
+        crashes={
+            Claim(each.claim.epoch, each.claim.counter): _crashes(each.crashes)
+            for each in (info.slots or {}).values()
+            if each.crashes is not None
+        },
+        is_ours=is_ours,
+        tells_claims=info.stormkeeper is not None,
+    )
+
+
+def _crashes(series: CrashSeries) -> Crashes:
+    return Crashes(series.count, series.since_secs, series.error)
+
+
+def runs_packages(info: SupervisorInfo) -> bool:
+    """Return whether a supervisor is Stormkeeper's: Storm's own runs only Java topologies.
+
+    Older supervisors of Stormkeeper do not name themselves, but have another of our fields or
+    versions.
+    """
+    ours = (info.stormkeeper, info.slots, info.stopped_workers, info.http_port, info.refuses)
+    return info.version == stormkeeper.UNNAMED_VERSION or any(each is not None for each in ours)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopologyFacts:
+    """What a `Topology` has beside base and assignment; same field names."""
+
+    queries: tuple[str, ...]
+    memory_mb: float
+    is_shared: bool
+    ended: frozenset[str] = frozenset()
+    claimed: frozenset[str] = frozenset()
+    blocked: str | None = None
+    text: str = ""
+
+
+def topology_from_records(
+    storm_id: str,
+    base: StormBase,
+    assignment: Assignment | None,
+    facts: TopologyFacts,
+    due_at: float | None = None,
+) -> Topology:
+    """Return a topology from records and facts.
+
+    A topology is blocked if its assignment does not say which worker runs which query.
+    """
+    options = base.topology_action_options
+    rebalance = None if options is None else options.rebalance_options
+    blocked = facts.blocked
+    if assignment is not None and assignment.launches is None and _slots(assignment):
+        blocked = blocked or "its assignment is another Nimbus's, and says of no query where it is"
+    kept = base.checkpoints
+    launched = () if assignment is None else launches_from_record(assignment)
+    return Topology(
+        id=storm_id,
+        status=base.status,
+        queries=facts.queries,
+        workers=max(1, base.num_workers),
+        memory_mb=facts.memory_mb,
+        launched_at=base.launch_time_secs or 0,
+        is_shared=facts.is_shared,
+        homes={} if kept is None else kept.nodes,
+        hosts={
+            **((kept.hosts if kept is not None else None) or {}),
+            **((assignment.node_host if assignment is not None else None) or {}),
+        },
+        ended=facts.ended,
+        claimed=facts.claimed,
+        released=frozenset(each.claim for each in launched if each.is_released),
+        launches=launched,
+        due_at=due_at,
+        previous=base.prev_status,
+        rebalanced_workers=None if rebalance is None else rebalance.num_workers,
+        blocked=blocked,
+        text=facts.text,
+    )
+
+
+def launches_from_record(assignment: Assignment) -> tuple[Launch, ...]:
+    """Return the workers of an assignment.
+
+    Storm's Nimbus only names slots; such workers have no queries and keep the slots in use.
+    """
+    if assignment.launches is None:
+        return tuple(
+            Launch(slot, Claim(0, n), ()) for n, slot in enumerate(sorted(_slots(assignment)))
+        )
+    return tuple(
+        Launch(
+            slot=Slot(each.node, each.port),
+            claim=Claim(each.claim.epoch, each.claim.counter),
+            queries=tuple(each.queries),
+            started_at=each.start_time_secs,
+            memory_mb=each.memory_mb,
+            is_released=bool(each.released),
+            crashes=None if each.crashes is None else _crashes(each.crashes),
+            tells_claims=bool(each.tells_claims),
+        )
+        for each in assignment.launches
+    )
+
+
+def assignment_record(
+    launched: Collection[Launch],
+    executors: Iterable[ExecutorDescription],
+    *,
+    master_code_dir: str,
+    hosts: Mapping[str, str],
+    owner: str | None = None,
+) -> Assignment:
+    """Return the record of a topology's workers; `executors` without a worker are left out."""
+    running = [launch for launch in launched if not launch.is_released]
+    of = {query: launch for launch in running for query in launch.queries}
+    placed = [
+        ((each.task_start, each.task_end), of[each.query]) for each in executors if each.query in of
+    ]
+    nodes = {launch.slot.node for launch in launched}
+    return Assignment(
+        master_code_dir=master_code_dir,
+        node_host={node: hosts[node] for node in sorted(nodes & hosts.keys())},
+        executor_node_port={tasks: _node_info(launch.slot) for tasks, launch in placed},
+        executor_start_time_secs={tasks: launch.started_at for tasks, launch in placed},
+        worker_resources={
+            _node_info(launch.slot): WorkerResources(mem_on_heap=launch.memory_mb)
+            for launch in running
+        },
+        owner=owner,
+        launches=[_record(launch) for launch in launched],
+    )
+
+
+def _record(launch: Launch) -> WorkerLaunch:
+    return WorkerLaunch(
+        node=launch.slot.node,
+        port=launch.slot.port,
+        claim=LaunchClaim(launch.claim.epoch, launch.claim.counter),
+        queries=list(launch.queries),
+        start_time_secs=launch.started_at,
+        memory_mb=launch.memory_mb,
+        released=launch.is_released or None,
+        crashes=None if launch.crashes is None else CrashSeries(**asdict(launch.crashes)),
+        tells_claims=launch.tells_claims or None,
+    )
+
+
+def _node_info(slot: Slot) -> NodeInfo:
+    return NodeInfo(slot.node, {slot.port})
+
+
+def _slots(assignment: Assignment) -> set[Slot]:
+    named = [*(assignment.executor_node_port or {}).values(), *(assignment.worker_resources or ())]
+    return {Slot(where.node, port) for where in named for port in where.port}
+
+
+#: Facts of a topology without code.
+_NO_FACTS: Final = TopologyFacts(
+    queries=(), memory_mb=0, is_shared=False, blocked="its code is not here, and says what to run"
+)
+
+
+def all_launches(snapshot: ClusterSnapshot) -> Iterator[tuple[str, Launch]]:
+    """Yield all workers that a leader of Stormkeeper has launched, with their topologies' ids."""
+    for storm_id, assignment in snapshot.assignments.items():
+        if assignment.launches is not None:
+            for launch in launches_from_record(assignment):
+                yield storm_id, launch
+
+
+def cluster_from_snapshot(
+    snapshot: ClusterSnapshot,
+    *,
+    facts: Mapping[str, TopologyFacts],
+    due: Mapping[str, float],
+    statuses: Mapping[Claim, Status],
+    refusals: Mapping[str, str],
+    now: float,
+    epoch: int,
+    next_counter: int,
+    launch_secs: float,
+) -> Cluster:
+    """Return the input of a plan.
+
+    A topology without facts is blocked. `due` is when kills and rebalances are due, by topology id,
+    on the clock of `now`; `refusals` are reasons of supervisors to take no new work.
+    """
+    topologies = {
+        storm_id: topology_from_records(
+            storm_id,
+            base,
+            snapshot.assignments.get(storm_id),
+            facts.get(storm_id, _NO_FACTS),
+            due.get(storm_id),
+        )
+        for storm_id, base in snapshot.bases.items()
+    }
+    for storm_id in snapshot.assignments.keys() - topologies.keys():
+        if paths.storm(storm_id) in snapshot.unreadable:
+            topologies[storm_id] = Topology(
+                id=storm_id,
+                queries=(),
+                status=TopologyStatus.ACTIVE,
+                launches=launches_from_record(snapshot.assignments[storm_id]),
+                blocked="its base cannot be read",
+            )
+    for storm_id, topology in topologies.items():
+        if paths.assignment(storm_id) in snapshot.unreadable:
+            topologies[storm_id] = replace(topology, blocked="its assignment cannot be read")
+    return Cluster(
+        now=now,
+        epoch=epoch,
+        next_counter=next_counter,
+        supervisors=_supervisors(snapshot, topologies, refusals),
+        topologies=topologies,
+        workers=statuses,
+        strays=frozenset(snapshot.assignments.keys() - topologies.keys()),
+        launch_secs=launch_secs,
+    )
+
+
+def _supervisors(
+    snapshot: ClusterSnapshot, topologies: Mapping[str, Topology], refusals: Mapping[str, str]
+) -> dict[str, Supervisor]:
+    found = {
+        id_: supervisor_from_record(id_, info, refuses=refusals.get(id_))
+        for id_, info in snapshot.supervisors.items()
+    }
+    for path in snapshot.unreadable:
+        if paths.parent(path) == paths.SUPERVISORS:
+            id_ = path.removeprefix(f"{paths.SUPERVISORS}/")
+            slots = (one.slot for each in topologies.values() for one in each.launches)
+            # The supervisor exists, so its workers may run.
+            ports = frozenset(slot.port for slot in slots if slot.node == id_)
+            found[id_] = Supervisor(
+                id_, id_, ports, running=ports, refuses="its record cannot be read"
+            )
+    return found

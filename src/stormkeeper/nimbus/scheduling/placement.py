@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from math import inf
 
 from stormkeeper.nimbus.scheduling.cluster import Launch, Supervisor
-from stormkeeper.nimbus.scheduling.worker_fate import WorkerFates
+from stormkeeper.nimbus.scheduling.workers import WorkerFates
 from stormkeeper.paths import Slot
 
 #: Worker count for a machine to avoid: it sorts last.

@@ -22,7 +22,7 @@ from stormkeeper.errors import (
     CallRefusedError,
     SerializationError,
 )
-from stormkeeper.nimbus.service.service_base import CallGroup, ServiceContext, client_errors
+from stormkeeper.nimbus.service.context import CallGroup, ServiceContext, client_errors
 from stormkeeper.state.storm.blob_records import BlobRecord
 from stormkeeper.thrift.nimbus import (
     AccessControl,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from stormkeeper.nimbus.service.blob_calls import BlobCalls
+from stormkeeper.nimbus.service.context import ServiceContext
 from stormkeeper.nimbus.service.lifecycle_calls import LifecycleCalls
-from stormkeeper.nimbus.service.service_base import ServiceContext
 from stormkeeper.nimbus.service.status_calls import StatusCalls
 from stormkeeper.nimbus.service.submission_calls import SubmissionCalls
 

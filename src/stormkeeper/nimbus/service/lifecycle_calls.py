@@ -28,10 +28,10 @@ from stormkeeper.errors import (
     StatusError,
 )
 from stormkeeper.nimbus import checkpoints, lifecycle
-from stormkeeper.nimbus.leadership import Leadership
 from stormkeeper.nimbus.lifecycle import Command, Event
+from stormkeeper.nimbus.scheduler import Leadership
 from stormkeeper.nimbus.service import topology_checks, topology_conf
-from stormkeeper.nimbus.service.service_base import CallGroup, ServiceContext, client_errors
+from stormkeeper.nimbus.service.context import CallGroup, ServiceContext, client_errors
 from stormkeeper.nimbus.submitted import topology_value
 from stormkeeper.thrift.nimbus import (
     AuthorizationException,

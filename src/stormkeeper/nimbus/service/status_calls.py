@@ -25,7 +25,7 @@ from stormkeeper.errors import (
 )
 from stormkeeper.nimbus import health
 from stormkeeper.nimbus.service import topology_pages, views
-from stormkeeper.nimbus.service.service_base import CallGroup, ServiceContext
+from stormkeeper.nimbus.service.context import CallGroup, ServiceContext
 from stormkeeper.nimbus.service.topology_conf import without_secrets
 from stormkeeper.nimbus.service.views import ViewReader
 from stormkeeper.paths import NimbusId

@@ -33,7 +33,7 @@ from stormkeeper.names import topology_fault
 from stormkeeper.nimbus import checkpoints
 from stormkeeper.nimbus.cleanup import every_base
 from stormkeeper.nimbus.service import topology_checks, topology_conf
-from stormkeeper.nimbus.service.service_base import WAIT_SECS, CallGroup, client_errors
+from stormkeeper.nimbus.service.context import WAIT_SECS, CallGroup, client_errors
 from stormkeeper.nimbus.submitted import commons, encode_conf
 from stormkeeper.state.storm.cluster import LeaderClusterState
 from stormkeeper.state.storm.record_io import Versioned

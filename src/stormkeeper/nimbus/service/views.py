@@ -16,8 +16,8 @@ from stormkeeper.blobs import keys
 from stormkeeper.errors import CodeError, PacemakerError
 from stormkeeper.nimbus import health
 from stormkeeper.nimbus.health import CRASHING, FAILED, STUCK, WorkerHealth
-from stormkeeper.nimbus.scheduling.conversion import runs_packages
-from stormkeeper.nimbus.service.service_base import ServiceContext
+from stormkeeper.nimbus.scheduling.cluster import runs_packages
+from stormkeeper.nimbus.service.context import ServiceContext
 from stormkeeper.nimbus.submitted import Submitted
 from stormkeeper.paths import NimbusId, Slot
 from stormkeeper.statistics.executor_reports import Slot as ReportSlot

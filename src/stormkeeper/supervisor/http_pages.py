@@ -1,31 +1,38 @@
-"""A supervisor's pages of workers' logs and topologies' code, as of Storm's logviewer.
+"""A supervisor's HTTP pages: metrics, health, workers' logs and topologies' code.
 
-``/api/v1/log?file=ID/PORT/worker.log`` is the end of a log as text, or with ``start`` and
-``length`` (bytes) another part. A compressed log stays compressed. With ``identity``, another file
-of that name is refused (409). The headers ``Log-Identity``, ``Log-Start`` and ``Log-Size`` describe
-the part.
+The pages of logs are those of Storm's logviewer:
 
-``/api/v1/listLogs?topoId=ID`` is a JSON list of logs; with ``port``, of one slot. With
-``details=yes``, which is ours, it has the fields of `LogEntry`.
-
-``/api/v1/code?topology=ID&part=stormjar.jar&sha256=…&start=N`` has bytes of a part of a topology's
-code, none at its end, for Nimbuses that have lost the code. A client has to know the part's
-SHA-256, which is in ZooKeeper: with access to ZooKeeper it could get the code from a Nimbus, too.
+- ``/api/v1/log?file=ID/PORT/worker.log`` is the end of a log as text, or with ``start`` and
+  ``length`` (bytes) another part. A compressed log stays compressed. With ``identity``, another
+  file of that name is refused (409). The headers ``Log-Identity``, ``Log-Start`` and ``Log-Size``
+  describe the part.
+- ``/api/v1/listLogs?topoId=ID`` is a JSON list of logs; with ``port``, of one slot; with
+  ``details=yes`` (ours), with the fields of `LogEntry`.
+- ``/api/v1/code?topology=ID&part=stormjar.jar&sha256=…&start=N`` (ours) has bytes of a part of a
+  topology's code, none at its end, for Nimbuses that have lost the code. A client must know the
+  part's SHA-256, which is in ZooKeeper: a reader of ZooKeeper can get the code from a Nimbus, too.
 """
+
+from __future__ import annotations
 
 import errno
 import json
 import os
 import re
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from http import HTTPStatus
 from pathlib import Path
 from typing import Final, NamedTuple, Self
 from urllib.parse import parse_qs
 
-from stormkeeper.daemon.http import TEXT, Page, refusal
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from stormkeeper.daemon.http import TEXT, Page, health_page, metrics_page, refusal
+from stormkeeper.supervisor.slots import SlotState, SlotStatus
 from stormkeeper.supervisor.topology_code import LocalTopologyCode
 
 LOG: Final = "/api/v1/log"
@@ -57,12 +64,9 @@ class _Query:
             raise _BadQueryError("more than 20 parameters") from error
 
     def text(self, name: str) -> str | None:
-        """Return a parameter, if given."""
-        values = self._values.get(name)
-        return None if values is None else values[0]
+        return self._values.get(name, [None])[0]
 
     def number(self, name: str) -> int | None:
-        """Return a number, if given."""
         text = self.text(name)
         if text is None:
             return None
@@ -94,7 +98,7 @@ class LogName(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Self | None:
-        """Parse a name; None if the text is none."""
+        """Parse a name; None if the text is no name."""
         storm_id, _, rest = text.partition("/")
         port, _, name = rest.partition("/")
         if not is_topology(storm_id) or not _PORT.fullmatch(port) or not _NAME.fullmatch(name):
@@ -136,19 +140,18 @@ def is_topology(storm_id: str) -> bool:
 class LogFiles:
     """The logs in the folder `Directories.all_artifacts`. Thread-safe.
 
-    No other file can be reached: each of a name's three parts is checked and opened below the one
-    before, no link is followed, and only a regular file is read.
+    No other file can be reached: each of a name's three parts is checked and opened below the
+    previous part, no link is followed, and only a regular file is read.
     """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def all(self, storm_id: str, port: int | None = None) -> list[LogEntry]:
-        """Return the logs of a topology, or of a slot.
+        """Return the logs of a topology, or of a slot, by port and time of the last write.
 
-        They are in the order of ports, and of last writes within a slot, with ``worker.log`` at the
-        end. A file that a rotation creates meanwhile is included. Raises `OSError` if a folder
-        cannot be read.
+        ``worker.log`` is a slot's last. A file that a rotation creates meanwhile is included.
+        Raises `OSError` if a folder cannot be read.
         """
         if not is_topology(storm_id):
             return []
@@ -157,7 +160,7 @@ class LogFiles:
             with os.scandir(topology) as entries:
                 ports = sorted(int(each.name) for each in entries if _PORT.fullmatch(each.name))
             for each in ports if port is None else [port]:
-                # It may be removed at any time, or be an operator's file.
+                # The folder may be removed at any time, or be an operator's file.
                 with suppress(FileNotFoundError, NotADirectoryError):
                     found += self._of_slot(storm_id, each)
         return found[:MOST_FILES]
@@ -220,8 +223,8 @@ def _identity(status: os.stat_result) -> str:
     return f"{status.st_dev:x}-{status.st_ino:x}"
 
 
-def queries(logs: LogFiles) -> dict[str, Callable[[str], Page]]:
-    """Return the handlers of the logs' pages, by path (`stormkeeper.daemon.http`)."""
+def log_queries(logs: LogFiles) -> dict[str, Callable[[str], Page]]:
+    """Return the handlers of the logs' pages, by path."""
     return {
         LOG: _guarded(lambda query: _part(logs, query)),
         LIST: _guarded(lambda query: _list(logs, query)),
@@ -304,3 +307,109 @@ def _details(file: LogEntry) -> dict[str, str | int | float]:
         "size": file.size,
         "modified": file.modified,
     }
+
+
+#: Longest pause of the slots' thread, in seconds.
+MAX_SILENCE: Final = 10.0
+
+PREFIX: Final = "stormkeeper_supervisor_"
+
+FOREIGN: Final = (
+    "is not run here: a Nimbus that is not ours, such as Java's, has placed it on this supervisor;"
+    " stop that Nimbus and kill the topology, or give this supervisor another storm.zookeeper.root"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SupervisorStatus:
+    """The status of a supervisor's slots, with counts since the start."""
+
+    turned_at: float
+    slots: Mapping[int, SlotStatus] = field(default_factory=dict)
+    memory: Mapping[int, int] = field(default_factory=dict)
+    launches: int = 0
+    crashes: int = 0
+    problems: int = 0
+    #: Topologies that another Nimbus has placed here, which do not run.
+    foreign: frozenset[str] = frozenset()
+
+
+def status_pages(
+    status: Callable[[], SupervisorStatus],
+    unready: Callable[[], str | None],
+    clock: Callable[[], float],
+) -> dict[str, Callable[[str], Page]]:
+    """Return the handlers of the pages of metrics and health, by path.
+
+    ``/healthz`` is healthy while the slots' thread runs; ``/readyz`` shows each slot, and whether
+    the supervisor takes new work: `unready` returns why not.
+    """
+
+    def find_fault() -> str | None:
+        ago = clock() - status().turned_at
+        return f"the slots were last looked after {ago:.1f} s ago" if ago > MAX_SILENCE else None
+
+    def readyz(_: str) -> Page:
+        why = unready()
+        lines = [why or "ready", *slot_lines(status())]
+        return Page(503 if why else 200, "".join(f"{line}\n" for line in lines).encode())
+
+    return {
+        "/metrics": metrics_page(_SupervisorMetrics(status, unready)),
+        "/healthz": health_page(find_fault),
+        "/readyz": readyz,
+    }
+
+
+def slot_lines(status: SupervisorStatus) -> Iterator[str]:
+    """Yield a line for each slot, and for each topology that was placed here and cannot run."""
+    for port, slot in sorted(status.slots.items()):
+        texts = [f"{port} {slot.state.value}"]
+        if slot.assignment is not None:
+            texts.append(slot.assignment.storm_id)
+        if slot.crashes:
+            texts.append(f"{slot.crashes} crashes in a row")
+        if slot.reason:
+            texts.append(slot.reason.splitlines()[0])
+        yield ", ".join(texts)
+    for storm_id in sorted(status.foreign):
+        yield f"{storm_id} {FOREIGN}"
+
+
+class _SupervisorMetrics(Collector):
+    def __init__(
+        self, status: Callable[[], SupervisorStatus], unready: Callable[[], str | None]
+    ) -> None:
+        self._status = status
+        self._unready = unready
+
+    def describe(self) -> list[Metric]:
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        status = self._status()
+        yield GaugeMetricFamily(
+            f"{PREFIX}ready", "Whether it takes new work.", float(self._unready() is None)
+        )
+        slots = GaugeMetricFamily(
+            f"{PREFIX}slots", "Slots, by what they are doing.", labels=["state"]
+        )
+        for state in SlotState:
+            is_in_it = [slot.state is state for slot in status.slots.values()]
+            slots.add_metric([state.name.lower()], sum(is_in_it))
+        yield slots
+        memory = GaugeMetricFamily(
+            f"{PREFIX}worker_memory_bytes",
+            "Memory of a worker with all that it started; a page that several share counts once.",
+            labels=["port"],
+        )
+        for port, size in sorted(status.memory.items()):
+            memory.add_metric([str(port)], size)
+        yield memory
+        yield CounterMetricFamily(f"{PREFIX}launches", "Workers started.", status.launches)
+        yield CounterMetricFamily(
+            f"{PREFIX}crashes", "Workers that ended unasked, or had to be ended.", status.crashes
+        )
+        yield CounterMetricFamily(
+            f"{PREFIX}problems", "What kept slots from their work, such as code.", status.problems
+        )

@@ -30,8 +30,8 @@ from stormkeeper.errors import (
 )
 from stormkeeper.names import host_port
 from stormkeeper.nimbus.elector import Elector
-from stormkeeper.nimbus.leadership import Leadership
 from stormkeeper.nimbus.lifecycle import ConfChanges
+from stormkeeper.nimbus.scheduler import Leadership
 from stormkeeper.nimbus.submitted import Submitted, SubmittedCode
 from stormkeeper.rpc.dispatcher import caller
 from stormkeeper.state.storm.cluster import StormClusterState
