@@ -45,7 +45,7 @@ from state.delaying import SlowProxy
 from state import cells, filling, report_lines
 from stormkeeper import conf, paths
 from stormkeeper.local.dev_zookeeper import DevZooKeeper
-from stormkeeper.state import factory
+from stormkeeper.state import backends
 from stormkeeper.state.storm import cluster
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -119,7 +119,7 @@ def one_round(server, pacemaker, number, repeats, wanted):
                 rows += cells.measure(cell, number)
         if wanted in "watches":
             # No typed reads here: they would hear of every event, too.
-            ours = factory.connect(configured(server.port))
+            ours = backends.connect(configured(server.port))
             stack.callback(ours.close)
             rows += cells.watches(dataclasses.replace(world, ours=ours), number, repeats)
         if wanted in "decode":

@@ -12,7 +12,7 @@ from typing import Any
 from state import filling
 from state.filling import ROOT
 from stormkeeper import paths
-from stormkeeper.state.storage import EventType
+from stormkeeper.state.storage import EventType, SetData
 from stormkeeper.thrift.records import Assignment, StormBase
 from stormkeeper.thrift.serialization import deserialize
 
@@ -328,10 +328,7 @@ def _transactions(world):
 
 
 def _transaction(state, number):
-    transaction = state.transaction()
-    for path in _some_plain(OPERATIONS):
-        transaction.set_data(path, b"%d" % number)
-    transaction.commit()
+    state.commit([SetData(path, b"%d" % number) for path in _some_plain(OPERATIONS)])
 
 
 class _Countdown:

@@ -21,6 +21,7 @@ from stormkeeper.errors import (
     TransactionError,
 )
 from stormkeeper.state.storage import ClusterState
+from support.transactions import Transaction
 from support.waiting import until
 
 TOP: Final = "/load"
@@ -127,7 +128,7 @@ class Tally(Loader):
         assert found is not None
         number = str(int(found.data) + 1).encode()
         (
-            self.state.transaction()
+            Transaction(self.state.commit)
             .set_data(COUNT, number, found.version)
             .create(f"{COUNTED}/{name}", number)
             .commit()

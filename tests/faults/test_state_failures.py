@@ -21,6 +21,7 @@ from support.ensemble import Ensemble
 from support.hearing import Hearing
 from support.proxy import Proxy
 from support.stores import settings_for
+from support.transactions import Transaction
 from support.waiting import until
 from support.zookeeper import expire_session
 
@@ -178,7 +179,7 @@ def lose_majority(ensemble: Ensemble, connect: Connect, outage_secs: float) -> N
         ensemble.kill(*killed)
         began = time.monotonic()
         with pytest.raises(StateUnavailableError):
-            witness.state.transaction().create("/during", b"").commit()
+            Transaction(witness.state.commit).create("/during", b"").commit()
         time.sleep(max(0.0, began + outage_secs - time.monotonic()))
         load.stands_still()
         ensemble.start(killed)

@@ -11,6 +11,7 @@ from stormkeeper import paths
 from stormkeeper.state.zookeeper.zookeeper_state import ZooKeeperState
 from support.proxy import Proxy
 from support.stores import settings_for
+from support.transactions import Transaction
 from support.waiting import until
 
 pytestmark = pytest.mark.zookeeper
@@ -96,7 +97,7 @@ def test_one_that_was_stopped_in_its_queue(state, zombie):
 def test_one_that_was_stopped_in_the_middle_of_a_large_deletion(state, zombie):
     state.mkdirs("/big")
     for start in range(0, 2000, 500):
-        transaction = state.transaction()
+        transaction = Transaction(state.commit)
         for number in range(start, start + 500):
             transaction.create(f"/big/{number}", b"")
         transaction.commit()

@@ -130,10 +130,11 @@ class Zombie:
 def _main(job: dict[str, Any]) -> None:
     from stormkeeper.daemon.lifecycle import die_with_parent  # noqa: PLC0415 - for the script alone
     from stormkeeper.state import leader_lock  # noqa: PLC0415
-    from stormkeeper.state.leader_lock import FencedWriter  # noqa: PLC0415
+    from stormkeeper.state.fenced_writer import FencedWriter  # noqa: PLC0415
     from stormkeeper.state.zookeeper.ensemble_settings import EnsembleSettings  # noqa: PLC0415
     from stormkeeper.state.zookeeper.zookeeper_state import ZooKeeperState  # noqa: PLC0415
     from support.interposed import Interposed  # noqa: PLC0415
+    from support.transactions import Transaction  # noqa: PLC0415
 
     die_with_parent()
     state = ZooKeeperState(
@@ -153,7 +154,7 @@ def _main(job: dict[str, Any]) -> None:
     state.mkdirs(HISTORY)
     lock = leader_lock.take(state)
     until(lambda: leader_lock.before(state, lock) is None, 60)
-    fence = leader_lock.obtain_fence(state, lock)
+    fence = lock.fence
     leader = FencedWriter(Interposed(state, commit=commit), fence, batch=_BATCH)  # type: ignore[arg-type]
     _tell(leads=fence.epoch)
     sys.stdin.readline()
@@ -163,7 +164,7 @@ def _main(job: dict[str, Any]) -> None:
         written = json.dumps({"epoch": fence.epoch, "number": number}).encode()
         _attempt(
             lambda data=written: (
-                leader.transaction().create(f"{HISTORY}/w-", data, sequential=True).commit()
+                Transaction(leader.commit).create(f"{HISTORY}/w-", data, sequential=True).commit()
             )
         )
     _tell(over=True)

@@ -11,9 +11,11 @@ from simulation.decisions import BATCH, Decisions
 from simulation.history import Attempt, History, Outcome
 from stormkeeper.errors import NotLeaderError, OutcomeUnknownError, StateError, TransactionError
 from stormkeeper.state import leader_lock
-from stormkeeper.state.leader_lock import FencedWriter, Lock
+from stormkeeper.state.fenced_writer import FencedWriter
+from stormkeeper.state.leader_lock import Lock
 from stormkeeper.state.storage import ClusterState, ConnectionState, Operation, Result
 from support.interposed import Interposed
+from support.leaders import obtain_fence
 from support.memory_state import MemoryEnsemble
 
 #: After which silence the server ends a session.
@@ -127,7 +129,7 @@ class Candidate:
         if not is_first and self._random.random() < 0.8:
             return
         try:
-            fence = leader_lock.obtain_fence(self.session, self._lock)
+            fence = obtain_fence(self.session, self._lock)
         except NotLeaderError:
             self._seen["refused before its turn"] += not is_first
             return

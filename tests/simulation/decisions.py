@@ -5,7 +5,7 @@ from typing import Final
 
 from simulation.history import Attempt
 from stormkeeper import paths
-from stormkeeper.state.leader_lock import FencedWriter
+from stormkeeper.state.fenced_writer import FencedWriter
 from stormkeeper.state.storm.cluster import LeaderClusterState
 from stormkeeper.state.storm.record_io import Codec
 from stormkeeper.thrift.records import Assignment, StormBase, TaskInfo, TopologyStatus

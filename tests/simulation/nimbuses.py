@@ -37,7 +37,7 @@ from stormkeeper.nimbus.election import (
 from stormkeeper.nimbus.elector import LockQueue
 from stormkeeper.nimbus.readiness import LOOK_SECS, Candidate, DiskWatch
 from stormkeeper.paths import NimbusId
-from stormkeeper.state.leader_lock import FencedWriter
+from stormkeeper.state.fenced_writer import FencedWriter
 from stormkeeper.state.storage import ConnectionState, Create, EventType
 from stormkeeper.state.storm.cluster import LeaderClusterState, StormClusterState
 from stormkeeper.thrift.records import NimbusSummary

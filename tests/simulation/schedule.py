@@ -10,7 +10,7 @@ from simulation.decisions import COMPONENT, TOPOLOGIES
 from simulation.history import History
 from stormkeeper import paths
 from stormkeeper.state import leader_lock
-from stormkeeper.state.leader_lock import FencedWriter
+from stormkeeper.state.fenced_writer import FencedWriter
 from support.memory_state import MemoryEnsemble
 
 CANDIDATES: Final = 3

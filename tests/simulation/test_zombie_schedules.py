@@ -12,7 +12,7 @@ import pytest
 from simulation.schedule import World
 from stormkeeper.errors import NotLeaderError
 from stormkeeper.state import leader_lock
-from stormkeeper.state.leader_lock import FencedWriter
+from stormkeeper.state.fenced_writer import FencedWriter
 
 SEEDS = int(os.environ.get("SIMULATION_SEEDS", "200"))
 #: How many of them the first tier has; all, if their number is given.

@@ -5,7 +5,7 @@ import pytest
 from kazoo.client import KazooClient
 
 from stormkeeper.conf import Address
-from stormkeeper.state.leader_lock import FencedWriter
+from stormkeeper.state.fenced_writer import FencedWriter
 from stormkeeper.state.zookeeper.ensemble_connection import EnsembleConnection
 from stormkeeper.state.zookeeper.ensemble_settings import EnsembleSettings
 from stormkeeper.state.zookeeper.zookeeper_state import ZooKeeperState

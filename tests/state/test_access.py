@@ -7,14 +7,13 @@ from kazoo.security import make_digest_acl_credential
 
 from stormkeeper import paths
 from stormkeeper.errors import ConfigError
-from stormkeeper.state.access import (
+from stormkeeper.state.storage import Role, digest_id
+from stormkeeper.state.zookeeper.ensemble_settings import (
     CREATOR,
     OPEN,
     AccessRules,
     Grant,
     Permission,
-    Role,
-    digest_id,
 )
 
 ID = "wc-1-1700000000"

@@ -27,6 +27,7 @@ from stormkeeper.state.storage import (
 )
 from support.events import CHANGED, CHILDREN, CREATED, DELETED
 from support.hearing import Hearing
+from support.transactions import Transaction
 from support.waiting import until
 
 
@@ -34,7 +35,7 @@ class TestTransactions:
     def test_operations_happen_in_order_and_see_earlier_ones(self, state):
         state.set_data("/old", b"0")
         results = (
-            state.transaction()
+            Transaction(state.commit)
             .check("/old", 0)
             .create("/new", b"")
             .create("/new/child", b"1")
@@ -69,7 +70,7 @@ class TestTransactions:
         state.set_data("/parent/child", b"")
         state.set_ephemeral_node("/ephemeral", b"")
         for before in ([], ["/made-0", "/made-1"]):
-            transaction = state.transaction()
+            transaction = Transaction(state.commit)
             for path in before:
                 transaction.create(path, b"")
             add(transaction)
@@ -84,24 +85,24 @@ class TestTransactions:
 
     def test_no_ancestors_are_made(self, state):
         with pytest.raises(TransactionError):
-            state.transaction().create("/a/b", b"").commit()
+            Transaction(state.commit).create("/a/b", b"").commit()
         assert not state.node_exists("/a")
 
     def test_refused_sequential_node_uses_no_number(self, state):
         state.mkdirs("/q")
         made = (
-            state.transaction()
+            Transaction(state.commit)
             .create("/q/e", b"0", sequential=True)
             .create("/q/e", b"1", sequential=True)
             .commit()
         )
         assert made == ["/q/e0000000000", "/q/e0000000001"]
         with pytest.raises(TransactionError):
-            state.transaction().create("/q/e", b"", sequential=True).check("/absent").commit()
+            Transaction(state.commit).create("/q/e", b"", sequential=True).check("/absent").commit()
         assert state.create_sequential("/q/e", b"") == "/q/e0000000002"
 
     def test_ephemeral_nodes_of_a_transaction_end_with_the_session(self, store, state):
-        state.transaction().create("/e", b"", ephemeral=True).create("/p", b"").commit()
+        Transaction(state.commit).create("/e", b"", ephemeral=True).create("/p", b"").commit()
         other = store.open()
         assert other.get_stat("/e").owner != 0
         assert other.get_stat("/p").owner == 0
@@ -115,8 +116,8 @@ class TestTransactions:
         state.set_ephemeral_node("/given-up", b"")
         state.set_ephemeral_node("/kept", b"")
         with pytest.raises(TransactionError):
-            state.transaction().delete("/kept").check("/absent").commit()
-        state.transaction().delete("/given-up").commit()
+            Transaction(state.commit).delete("/kept").check("/absent").commit()
+        Transaction(state.commit).delete("/given-up").commit()
         store.expire(state)
         until(lambda: state.node_exists("/kept"))
         assert not state.node_exists("/given-up")
@@ -129,10 +130,10 @@ class TestTransactions:
             state.get_data(path, watch=True)
         state.get_children("/top", watch=True)
         with pytest.raises(TransactionError):
-            state.transaction().set_data("/there", b"1").create("/top", b"").commit()
+            Transaction(state.commit).set_data("/there", b"1").create("/top", b"").commit()
         assert heard.events() == []
         (
-            state.transaction()
+            Transaction(state.commit)
             .create("/top/child", b"")
             .set_data("/there", b"1")
             .create("/new", b"")
@@ -146,7 +147,7 @@ class TestTransactions:
         ]
 
     def test_all_of_it_is_one_change(self, state):
-        state.transaction().create("/a", b"").create("/b", b"").set_data("/b", b"1").commit()
+        Transaction(state.commit).create("/a", b"").create("/b", b"").set_data("/b", b"1").commit()
         state.set_data("/c", b"")
         first, second, third = (state.get_stat(path) for path in ("/a", "/b", "/c"))
         assert first.created == second.created == second.modified
@@ -163,7 +164,7 @@ class TestTransactions:
                     found = session.get_data_with_version("/counted")
                     following = str(int(found.data) + 1).encode()
                     try:
-                        session.transaction().set_data(
+                        Transaction(session.commit).set_data(
                             "/counted", following, found.version
                         ).commit()
                     except TransactionError as error:
@@ -182,18 +183,18 @@ class TestTransactions:
     def test_many_operations(self, state):
         state.mkdirs("/many")
         paths = [f"/many/{number:03}" for number in range(250)]
-        making = state.transaction()
+        making = Transaction(state.commit)
         for path in paths:
             making.create(path, b"x" * 100)
         assert making.commit() == paths
-        deleting = state.transaction()
+        deleting = Transaction(state.commit)
         for path in paths:
             deleting.delete(path)
         deleting.delete("/many").commit()
         assert not state.node_exists("/many")
 
     def test_an_empty_one_does_nothing_and_none_is_used_twice(self, state):
-        transaction = state.transaction()
+        transaction = Transaction(state.commit)
         assert transaction.commit() == []
         with pytest.raises(StateError):
             transaction.commit()
@@ -207,11 +208,11 @@ class TestTransactions:
             Delete("/"),
         ):
             with pytest.raises(InvalidPathError):
-                state.transaction().create("/made", b"").add(operation).commit()
+                Transaction(state.commit).create("/made", b"").add(operation).commit()
         assert not state.node_exists("/made")
 
     def test_a_closed_session_commits_nothing(self, store, state):
-        transaction = state.transaction().create("/a", b"")
+        transaction = Transaction(state.commit).create("/a", b"")
         state.close()
         with pytest.raises(StateClosedError):
             transaction.commit()
@@ -238,7 +239,7 @@ class TestReadingMany:
         assert state.read_many(["/a"])[0].stat == state.get_stat("/a")
 
     def test_more_than_are_under_way_at_once(self, state):
-        transaction = state.transaction().create("/many", b"")
+        transaction = Transaction(state.commit).create("/many", b"")
         for number in range(1200):
             transaction.create(f"/many/{number:04}", str(number).encode())
         transaction.commit()

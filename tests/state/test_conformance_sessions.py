@@ -8,6 +8,7 @@ from stormkeeper.errors import StateClosedError
 from stormkeeper.state.storage import ConnectionState
 from support.events import CHANGED, CHILDREN, CREATED, DELETED
 from support.hearing import Hearing
+from support.transactions import Transaction
 from support.waiting import DEADLINE_SECS, until
 
 
@@ -294,7 +295,7 @@ class TestSessions:
         "withdraw",
         [
             lambda state: state.delete_node("/top"),
-            lambda state: state.transaction().delete("/top/s").commit(),
+            lambda state: Transaction(state.commit).delete("/top/s").commit(),
             lambda state: state.withdraw_registration("/top/s"),
         ],
         ids=["deletion", "transaction", "neither"],

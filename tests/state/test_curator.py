@@ -14,6 +14,7 @@ from stormkeeper import paths
 from stormkeeper.daemon.spark_environment import find_java
 from stormkeeper.errors import NotLeaderError
 from stormkeeper.state import leader_lock
+from support.leaders import obtain_fence
 from support.waiting import DEADLINE_SECS, until
 
 pytestmark = pytest.mark.zookeeper
@@ -67,7 +68,7 @@ def start_latch(jvm, zookeeper_server, zookeeper_root):
 def test_each_waits_for_the_one_before_it(connect, start_latch):
     state, other = connect(), connect()
     first = leader_lock.take(state, b"nimbus1.example:6627:0")
-    fence = leader_lock.obtain_fence(state, first)
+    fence = obtain_fence(state, first)
     latch = start_latch()
     until(lambda: len(leader_lock.queue(state)) == 2)
     last = leader_lock.take(other)
@@ -81,11 +82,11 @@ def test_each_waits_for_the_one_before_it(connect, start_latch):
     with pytest.raises(NotLeaderError, match="it is gone"):
         leader_lock.verify_fence(state, fence)
     with pytest.raises(NotLeaderError, match=rf"'{JAVA_S.decode()}'\) is before it"):
-        leader_lock.obtain_fence(other, last)
+        obtain_fence(other, last)
 
     latch.close()
     until(lambda: leader_lock.before(other, last) is None)
-    assert leader_lock.obtain_fence(other, last).epoch > fence.epoch
+    assert obtain_fence(other, last).epoch > fence.epoch
 
 
 def test_our_lock_stands_behind_storms_lock(connect, start_latch):
@@ -96,7 +97,7 @@ def test_our_lock_stands_behind_storms_lock(connect, start_latch):
     assert leader_lock.before(state, lock).holder == JAVA_S
     latch.close()
     until(lambda: leader_lock.before(state, lock) is None)
-    fence = leader_lock.obtain_fence(state, lock)
+    fence = obtain_fence(state, lock)
 
     later = start_latch()
     until(lambda: len(leader_lock.queue(state)) == 2)

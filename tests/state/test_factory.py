@@ -8,7 +8,7 @@ from stormkeeper.errors import (
     StateClosedError,
 )
 from stormkeeper.pacemaker.client.pool import PacemakerPool
-from stormkeeper.state.factory import connect, heartbeat_sender
+from stormkeeper.state.backends import connect, heartbeat_sender
 from stormkeeper.state.storm import cluster
 from stormkeeper.state.zookeeper.zookeeper_state import ZooKeeperState
 

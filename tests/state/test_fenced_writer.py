@@ -13,7 +13,8 @@ from stormkeeper.errors import (
     TransactionError,
 )
 from stormkeeper.state import leader_lock
-from stormkeeper.state.leader_lock import BATCH_BYTES, ROUNDS, Fence, FencedWriter
+from stormkeeper.state.fenced_writer import BATCH_BYTES, ROUNDS, FencedWriter
+from stormkeeper.state.leader_lock import Fence
 from stormkeeper.state.storage import (
     DIRECTORY,
     Check,
@@ -26,7 +27,8 @@ from stormkeeper.state.storage import (
 from stormkeeper.state.storm.cluster import LeaderClusterState, StormClusterState
 from stormkeeper.state.storm.record_io import LeaderWriter
 from support.interposed import Interposed
-from support.leaders import fence_of
+from support.leaders import fence_of, obtain_fence
+from support.transactions import Transaction
 
 #: What a session writes of its own, and a leader never.
 OF_A_SESSION = {"set_ephemeral_node", "create_sequential"}
@@ -34,7 +36,7 @@ OF_A_SESSION = {"set_ephemeral_node", "create_sequential"}
 
 #: Each changes something when they are done in this order, but for the two of what is as it should.
 WRITES = {
-    "transaction": lambda leader: leader.transaction().set_data("/there", b"newer").commit(),
+    "transaction": lambda leader: Transaction(leader.commit).set_data("/there", b"newer").commit(),
     "set_data of a node that is there": lambda leader: leader.set_data("/there", b"new"),
     "set_data of one that is not": lambda leader: leader.set_data("/absent", b"new"),
     "set_data of one whose parents are not": lambda leader: leader.set_data("/a/b/c", b"new"),
@@ -78,13 +80,13 @@ class TestOnEveryStore:
         assert everything_in(other) == before
 
     def test_an_operation_counts_as_its_caller_added_it(self, leader):
-        transaction = leader.transaction().check("/there").create("/there", b"")
+        transaction = Transaction(leader.commit).check("/there").create("/there", b"")
         with pytest.raises(TransactionError) as caught:
             transaction.commit()
         assert caught.value.index == 1
-        results = leader.transaction().check("/there").set_data("/there", b"").commit()
+        results = Transaction(leader.commit).check("/there").set_data("/there", b"").commit()
         assert results == [None, 1]
-        assert leader.transaction().commit() == []
+        assert Transaction(leader.commit).commit() == []
 
     def test_the_root_is_not_deleted(self, leader):
         with pytest.raises(InvalidPathError):
@@ -111,7 +113,7 @@ class TestOnEveryStore:
         other = store.open()
         lock = leader_lock.take(other)
         state.delete_node(leader.fence.path)
-        successor = FencedWriter(other, leader_lock.obtain_fence(other, lock))
+        successor = FencedWriter(other, obtain_fence(other, lock))
         assert successor.fence.epoch > leader.fence.epoch
         successor.set_data("/there", b"successor's")
         with pytest.raises(NotLeaderError):

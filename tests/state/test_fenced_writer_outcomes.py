@@ -6,13 +6,14 @@ from dataclasses import replace
 import pytest
 
 from stormkeeper.errors import NotLeaderError, OutcomeUnknownError, StateUnavailableError
-from stormkeeper.state.leader_lock import BATCH, DELETE_SECS, FencedWriter
+from stormkeeper.state.fenced_writer import BATCH, DELETE_SECS, FencedWriter
 from stormkeeper.state.storage import ConnectionState
 from stormkeeper.state.zookeeper.zookeeper_state import ZooKeeperState
 from support.interposed import Interposed
 from support.leaders import fence_of
 from support.proxy import Proxy
 from support.stores import settings_for
+from support.transactions import Transaction
 from support.waiting import DEADLINE_SECS, until
 
 
@@ -24,7 +25,7 @@ class TestInMemory:
         other = ensemble.session()
         ensemble.lose_answer(session, applied=applied)
         with pytest.raises(OutcomeUnknownError):
-            leader.transaction().create("/a", b"x").commit()
+            Transaction(leader.commit).create("/a", b"x").commit()
         assert other.node_exists("/a") is applied
         with pytest.raises(StateUnavailableError) as caught:
             leader.set_data("/a", b"y")
@@ -39,7 +40,7 @@ class TestInMemory:
         for write in (
             lambda: leader.set_data("/a", b"x"),
             lambda: leader.mkdirs("/b"),
-            lambda: leader.transaction().delete("/a").commit(),
+            lambda: Transaction(leader.commit).delete("/a").commit(),
         ):
             committed.clear()
             ensemble.lose_answer(session, applied=True)
@@ -171,7 +172,7 @@ class TestNetworkCut:
         state, other = connect(proxy.address), connect()
         leader = FencedWriter(state, fence_of(state))
         proxy.hold_answers()
-        write = attempt(lambda: leader.transaction().create("/a", b"x").commit())
+        write = attempt(lambda: Transaction(leader.commit).create("/a", b"x").commit())
         until(lambda: other.node_exists("/a"))
         proxy.cut()
         assert isinstance(write.exception(DEADLINE_SECS), OutcomeUnknownError)
@@ -186,7 +187,7 @@ class TestNetworkCut:
         state, other = connect(proxy.address), connect()
         leader = FencedWriter(state, fence_of(state))
         proxy.stall()
-        write = attempt(lambda: leader.transaction().create("/a", b"x").commit())
+        write = attempt(lambda: Transaction(leader.commit).create("/a", b"x").commit())
         until(lambda: state._connection._client._pending)
         proxy.cut()
         proxy.flow()
@@ -211,7 +212,7 @@ class TestNetworkCut:
         state, other = connect(proxy.address), connect()
         other.mkdirs("/top")
         for first in range(0, 2000, 500):
-            transaction = other.transaction()
+            transaction = Transaction(other.commit)
             for number in range(first, first + 500):
                 transaction.create(f"/top/{number}", b"")
             transaction.commit()

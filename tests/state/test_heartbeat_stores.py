@@ -7,7 +7,7 @@ import pytest
 from stormkeeper.errors import InvalidPathError, PacemakerClosedError, StateClosedError
 from stormkeeper.heartbeats.stores import HeartbeatStore, PacemakerHeartbeats
 from stormkeeper.pacemaker.client.pool import PacemakerPool
-from stormkeeper.state.node_heartbeats import NodeHeartbeats
+from stormkeeper.state.backends import NodeHeartbeats
 from stormkeeper.state.storage import ClusterState
 from stormkeeper.state.zookeeper.zookeeper_state import ZooKeeperState
 from support.memory_state import MemoryState

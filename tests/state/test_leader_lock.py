@@ -22,6 +22,7 @@ from stormkeeper.state.leader_lock import Lock, in_line, predecessor
 from stormkeeper.state.storage import EventType, NodeData, NodeStat
 from support.interposed import Interposed
 from support.memory_state import MemoryEnsemble
+from support.transactions import Transaction
 from support.waiting import DEADLINE_SECS
 
 GUID = "[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"
@@ -184,7 +185,7 @@ class TestTheQueue:
         state.mkdirs(paths.LEADER_LOCK)
         for name in names:
             path = f"{paths.LEADER_LOCK}/{name}"
-            state.transaction().create(path, b"", ephemeral=True).commit()
+            Transaction(state.commit).create(path, b"", ephemeral=True).commit()
         assert [lock.path.rpartition("/")[2] for lock in leader_lock.queue(state)] == names
 
     def test_the_locks_of_storm_s_nimbuses_count(self, store, state):

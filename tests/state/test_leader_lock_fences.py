@@ -8,6 +8,7 @@ from stormkeeper.state import leader_lock
 from stormkeeper.state.leader_lock import Fence, Lock
 from stormkeeper.state.storage import DIRECTORY
 from support.interposed import Interposed
+from support.leaders import obtain_fence
 
 
 def named(lock):
@@ -17,7 +18,7 @@ def named(lock):
 class TestObtaining:
     def test_the_first_gets_one_with_its_epoch(self, state):
         lock = leader_lock.take(state)
-        fence = leader_lock.obtain_fence(state, lock)
+        fence = obtain_fence(state, lock)
         assert fence == Fence(lock.path, state.get_stat(lock.path).created)
         leader_lock.verify_fence(state, fence)
 
@@ -27,7 +28,7 @@ class TestObtaining:
             leader_lock.take(state),
         )
         for attempt in (
-            lambda: leader_lock.obtain_fence(state, second),
+            lambda: obtain_fence(state, second),
             lambda: leader_lock.verify_fence(state, named(second)),
         ):
             with pytest.raises(
@@ -36,17 +37,17 @@ class TestObtaining:
             ):
                 attempt()
         leader_lock.give_up(state, first)
-        assert leader_lock.obtain_fence(state, second) == named(second)
+        assert obtain_fence(state, second) == named(second)
 
     def test_a_session_has_one_of_its_first_lock_only(self, state):
         first, second = leader_lock.take(state), leader_lock.take(state)
-        assert leader_lock.obtain_fence(state, first) == named(first)
+        assert obtain_fence(state, first) == named(first)
         with pytest.raises(NotLeaderError, match="is before it"):
-            leader_lock.obtain_fence(state, second)
+            obtain_fence(state, second)
 
     def test_the_first_stays_it_whoever_comes(self, store, state):
         lock = leader_lock.take(state)
-        fence = leader_lock.obtain_fence(state, lock)
+        fence = obtain_fence(state, lock)
         for _ in range(3):
             leader_lock.take(store.open())
             leader_lock.verify_fence(state, fence)
@@ -59,12 +60,12 @@ class TestObtaining:
         leader_lock.give_up(*waiting.pop(1))
         while waiting:
             session, lock = waiting.pop(0)
-            epochs.append(leader_lock.obtain_fence(session, lock).epoch)
+            epochs.append(obtain_fence(session, lock).epoch)
             leader_lock.give_up(session, lock)
         sessions[0].delete_node(paths.LEADER_LOCK)
         again = leader_lock.take(sessions[0])
         assert again.path.endswith("0000000000")
-        epochs.append(leader_lock.obtain_fence(sessions[0], again).epoch)
+        epochs.append(obtain_fence(sessions[0], again).epoch)
         assert len(epochs) == 4
         assert epochs == sorted(set(epochs))
 
@@ -73,19 +74,19 @@ class TestObtaining:
         path = theirs.create_sequential(f"{paths.LEADER_LOCK}/_c_java-latch-", b"java:6627:0")
         lock = leader_lock.take(state)
         with pytest.raises(NotLeaderError, match="'java:6627:0'"):
-            leader_lock.obtain_fence(state, lock)
+            obtain_fence(state, lock)
         theirs.delete_node(path)
-        assert leader_lock.obtain_fence(state, lock) == named(lock)
+        assert obtain_fence(state, lock) == named(lock)
 
     def test_a_revoked_lock_gets_none_and_gives_its_place_to_none(self, store, state):
         first, second = leader_lock.take(store.open()), leader_lock.take(state)
         state.set_data(first.path, b"not you")
         with pytest.raises(NotLeaderError, match="is before it"):
-            leader_lock.obtain_fence(state, second)
+            obtain_fence(state, second)
         leader_lock.give_up(state, first)
         state.set_data(second.path, b"nor you")
         with pytest.raises(NotLeaderError, match="it was revoked: its value was set; take a lock"):
-            leader_lock.obtain_fence(state, second)
+            obtain_fence(state, second)
 
 
 def test_whoever_asks_is_told_how_it_is_now(session):
@@ -100,9 +101,7 @@ def test_whoever_asks_is_told_how_it_is_now(session):
         return session.children_data(path)
 
     lock = leader_lock.take(session)
-    leader_lock.obtain_fence(
-        Interposed(session, sync_path=sync_path, children_data=children_data), lock
-    )
+    obtain_fence(Interposed(session, sync_path=sync_path, children_data=children_data), lock)
     assert asked == [("sync", paths.LEADER_LOCK), ("read", paths.LEADER_LOCK)]
 
 
@@ -118,13 +117,13 @@ class TestVerifying:
 
     def test_a_lock_of_another_session_is_none(self, store, state):
         with pytest.raises(NotLeaderError, match="another session made it"):
-            leader_lock.obtain_fence(state, leader_lock.take(store.open()))
+            obtain_fence(state, leader_lock.take(store.open()))
 
     def test_a_lock_of_a_session_that_ended_is_none(self, store, state):
         lock = leader_lock.take(state)
         store.expire(state)
         with pytest.raises(NotLeaderError, match="it is gone"):
-            leader_lock.obtain_fence(state, lock)
+            obtain_fence(state, lock)
 
     def test_a_lock_with_another_epoch_is_none(self, state):
         fence = named(leader_lock.take(state))
@@ -159,15 +158,11 @@ class TestVerifying:
     def test_without_any_lock_there_is_none(self, state):
         state.set_data("/storms/a", DIRECTORY)
         with pytest.raises(NotLeaderError, match="it is gone, or never was there"):
-            leader_lock.obtain_fence(
-                state, Lock(f"{paths.LEADER_LOCK}/latch-0000000000", 1, 1, b"")
-            )
+            obtain_fence(state, Lock(f"{paths.LEADER_LOCK}/latch-0000000000", 1, 1, b""))
 
     @pytest.mark.parametrize("fence", [None, "/leader-lock/a", ("/leader-lock/a", 1)])
     def test_what_is_no_fence_is_none(self, state, fence):
-        with pytest.raises(
-            TypeError, match=r"has a Fence, as leader_lock\.obtain_fence returns it, not a "
-        ):
+        with pytest.raises(TypeError, match="writes by a Fence, not by a "):
             leader_lock.verify_fence(state, fence)
 
 

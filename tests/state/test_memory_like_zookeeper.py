@@ -12,6 +12,7 @@ from stormkeeper.state.storage import Check, Create, Delete, NodeData, NodeStat,
 from stormkeeper.state.zookeeper import recovery
 from support.hearing import Hearing
 from support.stores import MemoryStore, ZooKeeperStore
+from support.transactions import Transaction
 
 pytestmark = pytest.mark.zookeeper
 
@@ -129,7 +130,7 @@ class SideBySide(RuleBasedStateMachine):
 
 
 def commit(state, operations):
-    transaction = state.transaction()
+    transaction = Transaction(state.commit)
     for operation in operations:
         transaction.add(operation)
     return transaction.commit()

@@ -8,6 +8,7 @@ from stormkeeper.errors import OutcomeUnknownError, StateUnavailableError, Trans
 from stormkeeper.state.storage import Check, ConnectionState, Create, Delete, EventType, SetData
 from support.hearing import Hearing
 from support.memory_state import MemoryEnsemble
+from support.transactions import Transaction
 
 CHANGED = EventType.NODE_DATA_CHANGED
 
@@ -106,7 +107,7 @@ WRITES = [
     lambda state: state.create_sequential("/w", b""),
     lambda state: state.mkdirs("/w"),
     lambda state: state.delete_node("/before"),
-    lambda state: state.transaction().create("/w", b"").commit(),
+    lambda state: Transaction(state.commit).create("/w", b"").commit(),
 ]
 READS = [
     lambda state: state.get_data("/before"),
@@ -204,10 +205,10 @@ class TestLostAnswers:
     def test_a_refusal_is_lost_as_well(self, ensemble, state):
         ensemble.lose_answer(state, applied=True)
         with pytest.raises(OutcomeUnknownError):
-            state.transaction().check("/absent").commit()
+            Transaction(state.commit).check("/absent").commit()
         ensemble.resume(state)
         with pytest.raises(TransactionError):
-            state.transaction().check("/absent").commit()
+            Transaction(state.commit).check("/absent").commit()
 
     def test_what_the_write_did_is_told_when_the_connection_is_back(self, ensemble, state):
         heard = Hearing(state)
@@ -299,8 +300,8 @@ class TestCommits:
         state.delete_node("/q")
         state.delete_node("/q")
         with pytest.raises(TransactionError):
-            state.transaction().delete("/a").check("/a", 7).commit()
-        state.transaction().check("/a", 0).set_data("/a", b"4", 0).commit()
+            Transaction(state.commit).delete("/a").check("/a", 7).commit()
+        Transaction(state.commit).check("/a", 0).set_data("/a", b"4", 0).commit()
         assert [(owner, list(operations)) for _change, owner, operations in commits] == [
             (1, [Create("/q", b"\x07")]),
             (1, [SetData("/a", b"1")]),

@@ -3,7 +3,7 @@
 import pytest
 
 from stormkeeper.errors import StateUnavailableError
-from stormkeeper.state.node_heartbeats import ZOOKEEPER, NodeHeartbeats
+from stormkeeper.state.backends import ZOOKEEPER, NodeHeartbeats
 from support.heartbeats import path
 from support.waiting import until
 

@@ -6,7 +6,7 @@ from kazoo.security import make_digest_acl_credential
 from stormkeeper import conf as configuration
 from stormkeeper.errors import AccessDeniedError
 from stormkeeper.state import leader_lock
-from stormkeeper.state.access import Role
+from stormkeeper.state.storage import Role
 from stormkeeper.state.storm import cluster
 from stormkeeper.thrift.records import (
     Assignment,

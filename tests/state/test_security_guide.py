@@ -10,7 +10,8 @@ import pytest
 from stormkeeper import paths
 from stormkeeper.conf import defaults, yaml_text
 from stormkeeper.conf.schema import SCHEMA
-from stormkeeper.state.access import AccessRules, Permission, digest_id
+from stormkeeper.state.storage import digest_id
+from stormkeeper.state.zookeeper.ensemble_settings import AccessRules, Permission
 
 GUIDE = (
     (Path(__file__).parents[2] / "docs" / "security.md").read_text().partition("\n## ZooKeeper")[2]

@@ -8,7 +8,8 @@ import pytest
 from stormkeeper import paths
 from stormkeeper.errors import AccessDeniedError
 from stormkeeper.state import leader_lock, survey
-from stormkeeper.state.leader_lock import Fence, FencedWriter
+from stormkeeper.state.fenced_writer import FencedWriter
+from stormkeeper.state.leader_lock import Fence
 from stormkeeper.state.storage import NodeData, NodeStat
 from stormkeeper.state.storm.cluster import LeaderClusterState
 from stormkeeper.state.storm.record_io import Codec, stamped
@@ -31,6 +32,7 @@ from stormkeeper.thrift.records import (
 )
 from support.interposed import Interposed
 from support.memory_state import MemoryEnsemble
+from support.transactions import Transaction
 
 VECTORS = Path(__file__).parent.parent / "vectors"
 ID = "wc-1-1700000000"
@@ -320,7 +322,7 @@ class TestOlderEpoch:
         assignment = CODEC.write(stamped(Assignment("/dir"), 5))
         for directory in (paths.STORMS, paths.ASSIGNMENTS):
             state.mkdirs(directory)
-        both = state.transaction().create(paths.storm(ID), base)
+        both = Transaction(state.commit).create(paths.storm(ID), base)
         both.create(paths.assignment(ID), assignment).commit()
         assert found() == []
 

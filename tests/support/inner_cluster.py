@@ -19,7 +19,7 @@ from stormkeeper.nimbus.round import Timeouts
 from stormkeeper.nimbus.scheduler import LeaderDuties, Scheduler
 from stormkeeper.nimbus.submitted import SubmittedCode, TopologyCache
 from stormkeeper.state import leader_lock
-from stormkeeper.state.node_heartbeats import NodeHeartbeats
+from stormkeeper.state.backends import NodeHeartbeats
 from stormkeeper.state.storm.cluster import StormClusterState
 from stormkeeper.state.storm.record_io import Codec
 from stormkeeper.supervisor import process

@@ -185,7 +185,7 @@ class MemoryState(ClusterState):
             names = self._list(tree, path, watch)
             return {name: _told(tree.get(f"{path.rstrip('/')}/{name}")) for name in names}
 
-    def set_data(self, path: str, data: bytes, *, workers: str | None = None) -> None:  # noqa: ARG002
+    def set_data(self, path: str, data: bytes, *, workers_digest: str | None = None) -> None:  # noqa: ARG002
         """See `StateWriter.set_data`; there are no ACLs here."""
         self._write(path, SetData(path, data), lambda tree: tree.put(path, data))
 
@@ -215,7 +215,7 @@ class MemoryState(ClusterState):
             lambda tree: tree.create_sequential(path, data, self._session_id),
         )
 
-    def mkdirs(self, path: str, *, workers: str | None = None) -> None:  # noqa: ARG002
+    def mkdirs(self, path: str, *, workers_digest: str | None = None) -> None:  # noqa: ARG002
         """See `StateWriter.mkdirs`; there are no ACLs here."""
         self._write(path, Create(path, DIRECTORY), lambda tree: tree.make_directory(path))
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from stormkeeper.conf import defaults
 from stormkeeper.errors import PacemakerUnavailableError, StateUnavailableError
-from stormkeeper.state.node_heartbeats import NodeHeartbeats
+from stormkeeper.state.backends import NodeHeartbeats
 from stormkeeper.thrift.records import ClusterWorkerHeartbeat, ExecutorInfo, GlobalStreamId
 from stormkeeper.thrift.serialization import Compression, deserialize, serialize
 from stormkeeper.worker.executor_counts import ALL_TIME, ComponentWork, WorkerStatistics

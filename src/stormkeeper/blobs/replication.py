@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 from stormkeeper.blobs import keys
 from stormkeeper.state.storm.blob_records import BlobEntry
 from stormkeeper.state.storm.cluster import StormReads
-from stormkeeper.state.storm.subscriptions import Callback
+from stormkeeper.state.watches import Callback
 
 #: Copies wanted by default, if there are as many Nimbuses.
 COPIES: Final = 2

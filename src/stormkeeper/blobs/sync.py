@@ -49,7 +49,7 @@ from stormkeeper.errors import (
 from stormkeeper.paths import NimbusId
 from stormkeeper.state.storm.blob_records import BlobEntry, BlobRecord, BlobWrites
 from stormkeeper.state.storm.cluster import StormClusterState
-from stormkeeper.state.storm.subscriptions import Callback
+from stormkeeper.state.watches import Callback
 
 log = logging.getLogger(__name__)
 

@@ -177,7 +177,7 @@ def open_state(
 
     The command ends with exit code 3 if ZooKeeper does not answer, or refuses.
     """
-    from stormkeeper.state import factory
+    from stormkeeper.state import backends
 
     silence_logs()
     store = None
@@ -187,7 +187,7 @@ def open_state(
             with warnings_of("stormkeeper.state.zookeeper.kazoo_client"):
                 while store is None:
                     try:
-                        store = factory.connect(conf, read_only=True)
+                        store = backends.connect(conf, read_only=True)
                     except NoNodeError as error:
                         if wait is None:
                             raise

@@ -120,7 +120,7 @@ def logs(
     conf = load_conf()
     missing = False
     with until_interrupted() if is_followed else nullcontext(), open_state(conf) as store:
-        from stormkeeper.state.node_heartbeats import NodeHeartbeats
+        from stormkeeper.state.backends import NodeHeartbeats
         from stormkeeper.state.storm.cluster import StormReads
         from stormkeeper.state.storm.record_io import Codec
 

@@ -360,7 +360,7 @@ def _unread_is_unanswered() -> Iterator[None]:
 def _pacemakers(conf: Conf) -> Iterator[Mapping[str, Pacemaker]]:
     """Yield a client of each Pacemaker by address; none if heartbeats are in ZooKeeper."""
     from stormkeeper.pacemaker.client import pool
-    from stormkeeper.state.factory import in_pacemaker
+    from stormkeeper.state.backends import in_pacemaker
 
     if not in_pacemaker(conf):
         yield {}
@@ -395,7 +395,7 @@ def _found(conf: Conf, path: str, read: Callable[[list[str]], list[T | None]]) -
     (found,) = read([path])
     if found is not None:
         return found
-    from stormkeeper.state.factory import in_pacemaker
+    from stormkeeper.state.backends import in_pacemaker
 
     if not in_pacemaker(conf) or not paths.is_at_or_below(path, paths.WORKERBEATS):
         raise Fault(f"nothing at {path}{_root_hint(conf, path)}")

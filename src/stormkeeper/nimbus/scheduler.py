@@ -38,7 +38,7 @@ from stormkeeper.nimbus.scheduling.planning import (
 )
 from stormkeeper.nimbus.submitted import CachedTopology, TopologyCache
 from stormkeeper.state.storm.cluster import ClusterSnapshot, LeaderClusterState, StormClusterState
-from stormkeeper.state.storm.subscriptions import Callback
+from stormkeeper.state.watches import Callback
 from stormkeeper.thrift.records import StormBase, SupervisorInfo
 
 log = logging.getLogger(__name__)

@@ -1,63 +1,51 @@
-"""The leader's lock: the queue of candidates, the fence of the first, and its fenced writes.
+"""The leader's lock: the queue of candidates, and the fence of the first.
 
 A lock is an ephemeral node below ``/leader-lock`` that is never made twice: its name has a GUID and
 a number, as Curator's, by which Storm's Nimbuses queue. It is gone for good with its session. Locks
 are ordered by the changes that created them (zxids):
 
-- A later lock has a greater zxid, so no lock gets in before another. The first stays the first
-  until it is gone, and each leadership has a greater epoch.
-- An old list of locks lacks none that is before a lock in it. It may have some that are gone: then
-  its reader waits a moment longer.
+- A later lock has a greater zxid, so no lock gets in before another, and each leadership has a
+  greater epoch.
+- An outdated list of locks lacks none that is before a lock in it. It may have some that are gone:
+  then its reader waits a moment longer.
 
-The number in a name says the same while it rises, but it has 32 bits, restarts when
-``/leader-lock`` is made anew, and an operator can give a node any name.
-
-A process that was stopped or cut off for longer than its session believes that it still leads,
-while another process does. So every write of a leader, through a `FencedWriter`, is a transaction
-whose first operation checks that the lock node exists, untouched. The store applies both or
-neither. Nothing depends on what the process believes, or on how long an answer takes.
+The number in a name is no such order: it has 32 bits, restarts when ``/leader-lock`` is made anew,
+and an operator can give a node any name.
 """
 
 import re
-import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from stormkeeper import paths
 from stormkeeper.errors import (
-    BadVersionError,
-    InvalidPathError,
-    NodeExistsError,
     NoNodeError,
-    NotEmptyError,
     NotLeaderError,
     OutcomeUnknownError,
     StateError,
     StateUnavailableError,
-    TransactionError,
 )
 from stormkeeper.paths import NimbusId
-from stormkeeper.state.storage import (
-    DIRECTORY,
-    Check,
-    ClusterState,
-    Create,
-    Delete,
-    NodeData,
-    Operation,
-    Result,
-    SetData,
-    StateReader,
-    StateWriter,
-)
+from stormkeeper.state.storage import ClusterState, NodeData, StateReader
 
 #: Between GUID and number: Curator's name for a leader latch.
 _LATCH: Final = "-latch-"
 
 #: Names of locks. ZooKeeper's number has at least ten characters, and a sign once it has wrapped.
 _NAME: Final = re.compile(r"(?:.*-)?latch-(?P<number>[0-9]{10}|-[0-9]{9,10})")
+
+
+@dataclass(frozen=True, slots=True)
+class Fence:
+    """Names the lock by which a leader writes; `verify_fence` checks that it is the first."""
+
+    #: Where the lock is, or was.
+    path: str
+
+    #: The lock's creation zxid, which grows with every leadership.
+    epoch: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +69,11 @@ class Lock:
     def nimbus(self) -> NimbusId | None:
         """The holder as a Nimbus, None if the value is no Nimbus id."""
         return paths.parse_nimbus_id(self.holder.decode(errors="replace"))
+
+    @property
+    def fence(self) -> Fence:
+        """The fence of this lock, with which its holder writes once the lock is the first."""
+        return Fence(self.path, self.created)
 
 
 def take(state: ClusterState, holder: bytes = b"") -> Lock:
@@ -186,53 +179,15 @@ def predecessor(line: Sequence[Lock], lock: Lock) -> Lock | None:
     )
 
 
-def _find(state: ClusterState, prefix: str, unknown: OutcomeUnknownError) -> str:
-    try:
-        state.sync_path(paths.LEADER_LOCK)
-        names = state.get_children(paths.LEADER_LOCK)
-    except NoNodeError:
-        names = []
-    except StateUnavailableError as error:
-        raise unknown from error
-    for name in names:
-        if (path := f"{paths.LEADER_LOCK}/{name}").startswith(prefix):
-            return path
-    raise unknown
-
-
-@dataclass(frozen=True, slots=True)
-class Fence:
-    """The first lock of the queue: lets the holder's writes through."""
-
-    #: Where the lock is, or was.
-    path: str
-
-    #: The lock's creation zxid, which grows with every leadership.
-    epoch: int
-
-
-def obtain_fence(state: StateReader, lock: Lock) -> Fence:
-    """Return the fence of `lock`, which must be the first and this session's.
-
-    Raises `NotLeaderError`, which says why, otherwise.
-    """
-    fence = Fence(lock.path, lock.created)
-    verify_fence(state, fence)
-    return fence
-
-
 def verify_fence(state: StateReader, fence: Fence) -> None:
     """Check that `fence` is a lock that this session has taken, still has, and leads by.
 
     A write needs only an untouched node at the fence's path. So the path must be that of the
-    leading lock, and not of a waiting lock or a persistent node; and the epoch, which records get,
-    must be the lock's own. Raises `NotLeaderError`, which says why, otherwise.
+    leading lock, not of a waiting lock or a persistent node; and the epoch, which records get, must
+    be the lock's own. Raises `NotLeaderError`, which says why, otherwise.
     """
     if not isinstance(fence, Fence):
-        raise TypeError(
-            f"a leader has a Fence, as leader_lock.obtain_fence returns it, not a"
-            f" {type(fence).__name__}"
-        )
+        raise TypeError(f"a leader writes by a Fence, not by a {type(fence).__name__}")
     if paths.parent(paths.check(fence.path)) != paths.LEADER_LOCK:
         raise NotLeaderError(f"{fence.path} is no lock: locks are directly below /leader-lock")
     if why := _refusal(nodes(state), fence, state.session_id):
@@ -265,175 +220,16 @@ def _refusal(nodes: Mapping[str, NodeData], fence: Fence, session_id: int | None
     return f"{why}; take a lock (leader_lock.take)"
 
 
-#: Attempts at a write while other sessions make and delete nodes in its way.
-ROUNDS: Final = 20
-
-#: Deletions in one transaction, and bytes of their paths: far below ZooKeeper's limit for a request
-#: (1 MiB), and short enough to delay no other write.
-BATCH: Final = 250
-BATCH_BYTES: Final = 256 * 1024
-
-#: Seconds for which `FencedWriter.delete_node` repeats lost steps.
-DELETE_SECS: Final = 60.0
-
-#: The version of a lock that is not revoked.
-_UNTOUCHED = 0
-
-
-class FencedWriter(StateWriter):
-    """A leader's `StateWriter`: every write is applied only while the lock exists, untouched.
-
-    It makes no ephemeral nodes: these belong to a session, not to a leader. Reads are those of
-    `session`, which its opener closes. Safe for many threads. The constructor verifies `fence`.
-    When the lock is gone or revoked, every write raises `NotLeaderError`, for ever: no lock is made
-    twice. The step that raised it wrote nothing. After `OutcomeUnknownError` a later answer does
-    not tell what became of the earlier write: read again.
-
-    `batch` is the most nodes that one transaction deletes; `clock` gives seconds, for the deadline
-    of deletions.
-    """
-
-    def __init__(
-        self,
-        session: ClusterState,
-        fence: Fence,
-        *,
-        batch: int = BATCH,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        verify_fence(session, fence)
-        self.session = session
-        self.fence = fence
-        self._lock_check = Check(fence.path, _UNTOUCHED)
-        self._batch = batch
-        self._clock = clock
-
-    def commit(self, operations: Sequence[Operation]) -> list[Result]:
-        """See `StateWriter.commit`; indexes of operations leave out the lock's check."""
-        try:
-            return self.session.commit([self._lock_check, *operations])[1:]
-        except TransactionError as error:
-            if error.index > 0:
-                raise TransactionError(error.index - 1, error.reason) from error
-            if isinstance(error.reason, NoNodeError | BadVersionError):
-                raise NotLeaderError(
-                    f"this process does not lead any more, and nothing was written: its lock"
-                    f" {self.fence.path} (epoch {self.fence.epoch}) is gone or was revoked: stop"
-                    f" leading, and take another lock (leader_lock.take) to lead again"
-                ) from error
-            raise error.reason from error
-
-    def set_data(self, path: str, data: bytes, *, workers: str | None = None) -> None:
-        """See `StateWriter.set_data`."""
-        for _ in range(ROUNDS):
-            try:
-                self.commit([SetData(path, data)])
-            except TransactionError as error:
-                if not isinstance(error.reason, NoNodeError):
-                    raise error.reason from error
-            else:
-                return
-            if self._create(Create(path, data, workers=workers), parent=DIRECTORY):
-                return
-        raise _contended("write", path)
-
-    def mkdirs(self, path: str, *, workers: str | None = None) -> None:
-        """See `StateWriter.mkdirs`."""
-        self._create(Create(path, DIRECTORY, workers=workers), parent=b"")
-
-    def delete_node(self, path: str) -> None:
-        """See `StateWriter.delete_node`.
-
-        Nodes below are deleted in batches, each one transaction. After a lost answer the rest is
-        listed anew and deleted, for a minute; then the call raises `OutcomeUnknownError`, and also
-        if the connection is gone after a part was deleted.
-        """
-        if paths.check(path) == "/":
-            raise InvalidPathError("the root of the cluster's state is not deleted")
-        deadline = self._clock() + DELETE_SECS
-        unknown: OutcomeUnknownError | None = None
-        begun = False
-        for _ in range(ROUNDS):
-            try:
-                if not isinstance(self._delete_all([path]), NotEmptyError):
-                    return
-                for batch in _batches(self._below(path), self._batch):
-                    # Deletions or additions by other sessions end the round early.
-                    if self._delete_all(batch) is not None:
-                        break
-                    begun = True
-            except OutcomeUnknownError as error:
-                unknown = error
-                if self._clock() > deadline:
-                    raise
-            except StateUnavailableError as error:
-                if begun:
-                    raise OutcomeUnknownError(f"{error}; a part is deleted already") from error
-                # An unknown earlier step may still delete a part.
-                raise (unknown or error) from error
-        raise unknown or _contended("delete", path)
-
-    def _create(self, node: Create, *, parent: bytes) -> bool:
-        """Make a node, with absent ancestors, in one step; False if the node exists.
-
-        Ancestors are empty, but the nearest has the value `parent`, as in Storm. Each refusal adds
-        one ancestor: a read beforehand could come from a server that lags.
-        """
-        for _ in range(ROUNDS):
-            creates = [node]
-            while True:
-                try:
-                    self.commit(creates)
-                except TransactionError as error:
-                    top = creates[0].path
-                    if isinstance(error.reason, NodeExistsError):
-                        if len(creates) == 1:
-                            return False
-                        break
-                    if not isinstance(error.reason, NoNodeError) or top == "/":
-                        raise error.reason from error
-                    value = parent if len(creates) == 1 else b""
-                    above = Create(paths.parent(top), value, workers=node.workers)
-                    creates.insert(0, above)
-                else:
-                    return True
-        raise _contended("create", node.path)
-
-    def _delete_all(self, nodes: Sequence[str]) -> NoNodeError | NotEmptyError | None:
-        """Delete nodes in one step; return a refusal that other sessions caused."""
-        try:
-            self.commit(list(map(Delete, nodes)))
-        except TransactionError as error:
-            if isinstance(error.reason, NoNodeError | NotEmptyError):
-                return error.reason
-            raise error.reason from error
-        return None
-
-    def _below(self, path: str) -> list[str]:
-        """Return the paths of all nodes below a node, the deepest first."""
-        levels = [[path]]
-        while levels[-1]:
-            listed = zip(levels[-1], self.session.children_many(levels[-1]), strict=True)
-            levels.append([f"{above}/{name}" for above, names in listed for name in names or ()])
-        return [node for level in reversed(levels[1:]) for node in level]
-
-
-def _batches(nodes: Sequence[str], most: int) -> Iterator[list[str]]:
-    batch: list[str] = []
-    size = 0
-    for node in nodes:
-        length = len(node.encode())
-        if batch and (len(batch) == most or size + length > BATCH_BYTES):
-            yield batch
-            batch, size = [], 0
-        batch.append(node)
-        size += length
-    if batch:
-        yield batch
-
-
-def _contended(what: str, path: str) -> StateError:
-    return StateError(
-        f"cannot {what} {path}: other sessions made and deleted it, its parents or its children"
-        f" {ROUNDS} times meanwhile"
-    )
+def _find(state: ClusterState, prefix: str, unknown: OutcomeUnknownError) -> str:
+    """Return the path of a lock that may have been made; raise `unknown` if there is none."""
+    try:
+        state.sync_path(paths.LEADER_LOCK)
+        names = state.get_children(paths.LEADER_LOCK)
+    except NoNodeError:
+        names = []
+    except StateUnavailableError as error:
+        raise unknown from error
+    for name in names:
+        if (path := f"{paths.LEADER_LOCK}/{name}").startswith(prefix):
+            return path
+    raise unknown

@@ -1,12 +1,12 @@
-"""`ClusterState`, the interface of a store of the cluster's state, with operations and guarantees.
+"""`ClusterState`, the interface of a store of the cluster's state.
 
 A store is a tree of nodes. A node has a value of bytes, a version that counts changes of the value,
-and children; an ephemeral node belongs to a session and ends with it. Paths are absolute and
-relative to ``storm.zookeeper.root``. A `StateReader` changes nothing, a `StateWriter` makes
-persistent nodes and deletes, and a `ClusterState` does both and has nodes of its own session.
+and children; an ephemeral node belongs to a session and ends with it. Paths are absolute, below
+``storm.zookeeper.root``. A `StateReader` changes nothing, a `StateWriter` makes persistent nodes
+and deletes, and a `ClusterState` does both and has nodes of its own session.
 
 **Deadlines.** Every call ends. A call that cannot reach the store raises `StateUnavailableError` by
-its deadline (``storm.zookeeper.connection.timeout``), also while the connection is suspended.
+its deadline (``storm.zookeeper.connection.timeout``).
 
 **Outcomes.** A call returns once its effect is applied. If the connection or the time ends after
 the request was sent, the call raises `OutcomeUnknownError`: the write was applied, or not, or will
@@ -17,28 +17,61 @@ transactions are not: a second application could undo another session's later wr
 second node.
 
 **Watches.** A read with ``watch=True`` leaves a watch: every registered callback gets the next
-change of what was read, once, with the path. Two watches for the same thing give one event. A watch
-outlives a broken connection and a lost session: changes in between are reported when the connection
-is back, several as one. So an event means "look again".
+change of the read's result, once, with the path. Two equal watches give one event. A watch outlives
+a broken connection and a lost session: changes in between are reported later, several as one. So an
+event means "read again".
 
 **Callbacks.** Events and connection states come one at a time, in the store's order, on one thread
-of the store. A callback may use the store; an exception in a callback is logged. Before a read
-returns what an event announced, the event has been queued.
+of the store. A callback may use the store; its exceptions are logged. Before a read returns what an
+event announced, the event has been queued.
 
 **Sessions.** After a lost session the store begins a new session by itself. Nodes of
 `set_ephemeral_node` are made again in it; nodes of `create_sequential` and of transactions never
 are. Then every callback gets `EventType.EVENTS_MISSED` once, with the path ``/``.
 """
 
+import base64
 import enum
+import hashlib
 from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple, Protocol, Self
+from typing import Final, NamedTuple, Protocol
 
 from stormkeeper import paths
-from stormkeeper.errors import InvalidPathError, StateError
+from stormkeeper.errors import ConfigError, InvalidPathError
 
 #: Any version.
 ANY_VERSION: Final = -1
+
+
+class Role(enum.Enum):
+    """The kind of a process, which decides its credentials and the ACLs of its nodes."""
+
+    #: Nimbus, a supervisor, a tool: a process with the daemons' credentials.
+    SERVER = "server"
+    #: A worker, which has only the topology's credentials.
+    WORKER = "worker"
+
+
+def digest_id(payload: str) -> str:
+    """Return the ACL id of a user, from ``user:password``.
+
+    As ZooKeeper's ``DigestAuthenticationProvider``: the user, and the SHA-1 of the whole in base64.
+    Raises `ConfigError`, which does not contain `payload`, without a colon.
+
+    Examples
+    --------
+    >>> digest_id("storm:secret")
+    'storm:jTZg6y+meeRlzuZs+/JjMmmZIlk='
+    """
+    # May come from a topology's configuration, which is not validated.
+    user, colon, _ = payload.partition(":") if isinstance(payload, str) else ("", "", "")
+    if not colon:
+        raise ConfigError("a digest is of user:password, and what is configured has no colon")
+    try:
+        digest = hashlib.sha1(payload.encode()).digest()
+    except UnicodeEncodeError:
+        raise ConfigError("a digest is of text, and what is configured is not Unicode") from None
+    return f"{user}:{base64.b64encode(digest).decode()}"
 
 
 class Check(NamedTuple):
@@ -56,9 +89,9 @@ class Create(NamedTuple):
     ephemeral: bool = False
     sequential: bool = False
 
-    #: The `stormkeeper.state.access.digest_id` of the topology's workers, whose access follows
-    #: Storm's rules; None: the workers that the configuration names, if any.
-    workers: str | None = None
+    #: The `digest_id` of the topology's workers, which get the access of Storm's rules; None: that
+    #: of the workers that the configuration names, if any.
+    workers_digest: str | None = None
 
 
 class SetData(NamedTuple):
@@ -80,76 +113,6 @@ Operation = Check | Create | SetData | Delete
 
 #: The path of a `Create`, the new version of a `SetData`, None otherwise.
 Result = str | int | None
-
-#: Applies operations, all or nothing: `StateWriter.commit`.
-Commit = Callable[[Sequence[Operation]], list[Result]]
-
-
-class Transaction:
-    """Collects operations to be applied together; made by `StateWriter.transaction`.
-
-    Adding an operation returns the transaction, and asks the store nothing. A transaction is used
-    once, by one thread.
-
-    Examples
-    --------
-    >>> applied = []
-    >>> transaction = Transaction(lambda operations: applied.extend(operations) or [None, 1])
-    >>> transaction.check("/leader-lock/me", 0).set_data("/storms/wc-1", b"base").commit()
-    [None, 1]
-    >>> applied[0]
-    Check(path='/leader-lock/me', version=0)
-    """
-
-    def __init__(self, commit: Commit) -> None:
-        self._commit = commit
-        self._operations: list[Operation] = []
-        self._committed = False
-
-    def check(self, path: str, version: int = ANY_VERSION) -> Self:
-        """Refuse all unless the node at `path` has `version`."""
-        return self.add(Check(path, version))
-
-    def create(
-        self,
-        path: str,
-        data: bytes,
-        *,
-        ephemeral: bool = False,
-        sequential: bool = False,
-        workers: str | None = None,
-    ) -> Self:
-        """Make a node, whose parent must exist; the node is no registration.
-
-        `workers` is as in `StateWriter.set_data`.
-        """
-        return self.add(Create(path, data, ephemeral, sequential, workers))
-
-    def set_data(self, path: str, data: bytes, version: int = ANY_VERSION) -> Self:
-        """Set a node's value if the node has `version`."""
-        return self.add(SetData(path, data, version))
-
-    def delete(self, path: str, version: int = ANY_VERSION) -> Self:
-        """Delete a node if the node has `version`; a registration of this session is given up."""
-        return self.add(Delete(path, version))
-
-    def add(self, operation: Operation) -> Self:
-        """Add any operation. Raises `StateError` after `commit`."""
-        if self._committed:
-            raise StateError(f"cannot add {operation}: the transaction was committed already")
-        self._operations.append(operation)
-        return self
-
-    def commit(self) -> list[Result]:
-        """Apply all operations, or none; return a result for each, in order.
-
-        Does not ask the store if there are no operations. Raises `StateError` at a second commit,
-        or as `StateWriter.commit`.
-        """
-        if self._committed:
-            raise StateError("the transaction was committed already: begin another one")
-        self._committed = True
-        return self._commit(tuple(self._operations)) if self._operations else []
 
 
 def check_paths(operations: Sequence[Operation]) -> None:
@@ -199,14 +162,14 @@ class VersionedData(NamedTuple):
 class NodeStat(NamedTuple):
     """A node's metadata.
 
-    The counts of changes are those of the store (ZooKeeper's zxids): a later change has a greater
-    count, and all changes of a transaction have the same.
+    Changes have the store's numbers (ZooKeeper's zxids), which grow; all changes of a transaction
+    have the same number.
     """
 
     #: Changes of the value since the node was made.
     version: int
 
-    #: The change that made the node (ZooKeeper's czxid).
+    #: The change that made the node (czxid).
     created: int
 
     #: The last change that made the node or set the value (mzxid).
@@ -294,16 +257,14 @@ class StateReader(Protocol):
         """Return the sorted names of a node's children.
 
         A watch fires when a child is created or deleted, or the node itself deleted. An absent node
-        raises `NoNodeError`, as in Storm, and gets no watch: to wait for the node, call
-        `node_exists` with a watch.
+        raises `NoNodeError`, as in Storm, and gets no watch: to wait for it, use `node_exists`.
         """
         ...
 
     def read_many(self, paths: Sequence[str], watch: bool = False) -> list[NodeData | None]:
-        """Return the nodes at `paths`, in order, None for an absent node.
+        """Return the nodes at `paths`, in order, None for an absent node; watch as `get_data`.
 
-        Takes one round trip, and a second for watches of absent nodes; watch as `get_data`. The
-        result is no snapshot: nodes may change meanwhile.
+        Takes one round trip, and a second for watches of absent nodes; is no snapshot.
         """
         ...
 
@@ -355,15 +316,15 @@ class StateReader(Protocol):
 class StateWriter(Protocol):
     """Makes persistent nodes, and deletes. Safe for many threads.
 
-    A session is a writer; a leader writes through a `stormkeeper.state.leader_lock.FencedWriter`.
-    Every operation may raise the errors of `StateReader`, and `OutcomeUnknownError`.
+    A session is a writer; a leader writes through a
+    `stormkeeper.state.fenced_writer.FencedWriter`. Every operation may raise the errors of
+    `StateReader`. `workers_digest` is as in `Create`; stores without ACLs ignore it.
     """
 
     def commit(self, operations: Sequence[Operation]) -> list[Result]:
         """Apply operations, all or none; return a result for each, in order.
 
-        Each operation sees the effects of those before it. Ancestors are not made. A transaction is
-        never repeated: after `OutcomeUnknownError` the caller reads what happened.
+        Each operation sees the effects of those before it. Ancestors are not made. Never repeated.
 
         Raises
         ------
@@ -376,25 +337,18 @@ class StateWriter(Protocol):
         """
         ...
 
-    def transaction(self) -> Transaction:
-        """Begin a transaction, which collects operations for `commit`."""
-        return Transaction(self.commit)
-
-    def set_data(self, path: str, data: bytes, *, workers: str | None = None) -> None:
+    def set_data(self, path: str, data: bytes, *, workers_digest: str | None = None) -> None:
         """Set a node's value; make an absent node, persistent, with absent ancestors.
 
-        `workers` is the `stormkeeper.state.access.digest_id` of the topology's workers: the ACL of
-        a new node gives them the access of Storm's rules. None: the workers that the configuration
-        names, if any. Stores without ACLs ignore it. Raises `StateError` if the parent is
-        ephemeral.
+        Raises `StateError` if the parent is ephemeral.
         """
         ...
 
-    def mkdirs(self, path: str, *, workers: str | None = None) -> None:
+    def mkdirs(self, path: str, *, workers_digest: str | None = None) -> None:
         """Make a directory with absent ancestors; existing nodes stay as they are.
 
-        The node's value is `DIRECTORY`; absent ancestors are made empty, as in Storm. `workers` and
-        errors are as in `set_data`.
+        The node's value is `DIRECTORY`; absent ancestors are made empty, as in Storm. Errors are
+        those of `set_data`.
         """
         ...
 
@@ -403,7 +357,7 @@ class StateWriter(Protocol):
 
         Nodes that other sessions add below meanwhile are deleted too; `StateError` if they keep
         adding. The deletion has several steps: a failure may leave a part, which a second call
-        deletes. Registrations of this session at or below the path are given up.
+        deletes. Registrations of this session at or below the path are withdrawn.
         """
         ...
 
@@ -421,9 +375,9 @@ class ClusterState(StateReader, StateWriter, Protocol):
 
         A node of this session gets the value. A node of another session, left over from an earlier
         life of this process, or a persistent node is replaced in one step; `NotEmptyError` if it
-        has children. After a lost session the node is made again, but then another session's node
-        at the path is never replaced. If the store refuses, the registration is retried until it
-        succeeds or is withdrawn by `withdraw_registration`, `delete_node` or a transaction.
+        has children. After a lost session the node is made again, but then never replaces another
+        session's node. If the store refuses, the registration is retried until it succeeds or is
+        withdrawn by `withdraw_registration`, `delete_node` or a transaction.
         """
         ...
 
@@ -437,7 +391,6 @@ class ClusterState(StateReader, StateWriter, Protocol):
     def create_sequential(self, path: str, data: bytes) -> str:
         """Make an ephemeral node named `path` and ten growing digits; return the whole path.
 
-        The digits count the nodes made under the parent so far. Absent ancestors are made. Storm,
-        too, makes these nodes ephemeral.
+        The digits count the nodes made under the parent so far. Absent ancestors are made.
         """
         ...

@@ -12,7 +12,7 @@ from typing import Final
 from stormkeeper.daemon.periodic import FailureStreak, PeriodicThread
 from stormkeeper.errors import SerializationError, StateError
 from stormkeeper.state.storm.cluster import StormReads
-from stormkeeper.state.storm.subscriptions import Callback
+from stormkeeper.state.watches import Callback
 from stormkeeper.supervisor.slot_model import CrashSeries, Restart, SlotAssignment, SlotRecord
 from stormkeeper.thrift.records import Assignment, LaunchClaim, WorkerLaunch
 from stormkeeper.topology.plan import Claim

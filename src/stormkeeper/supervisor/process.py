@@ -30,7 +30,7 @@ from stormkeeper.errors import (
     StateUnavailableError,
     SupervisorError,
 )
-from stormkeeper.state import factory
+from stormkeeper.state import backends
 from stormkeeper.state.storage import ConnectionState
 from stormkeeper.state.storm.cluster import StormClusterState
 from stormkeeper.state.storm.record_io import Codec
@@ -76,7 +76,7 @@ def serve(conf: Conf, stop: StopSignals) -> int:
 @contextlib.contextmanager
 def _connected(conf: Conf) -> Iterator[StormClusterState]:
     """Yield a session with the cluster's state, whose end removes the registration."""
-    state = factory.connect(conf)
+    state = backends.connect(conf)
     storm = StormClusterState(state, Codec.from_conf(conf), limits=ErrorLimits.from_conf(conf))
     try:
         for directory in paths.DIRECTORIES:

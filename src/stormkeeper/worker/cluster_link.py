@@ -28,12 +28,12 @@ from stormkeeper.errors import (
     StormkeeperError,
     WorkerError,
 )
-from stormkeeper.state import factory
-from stormkeeper.state.access import Role
+from stormkeeper.state import backends
+from stormkeeper.state.storage import Role
 from stormkeeper.state.storm.cluster import StormClusterState
 from stormkeeper.state.storm.record_io import Codec
-from stormkeeper.state.storm.subscriptions import Stream
 from stormkeeper.state.storm.worker_reports import ErrorLimits
+from stormkeeper.state.watches import Stream
 from stormkeeper.thrift.records import (
     ClusterWorkerHeartbeat,
     Credentials,
@@ -418,5 +418,5 @@ def _is_running(owner: Owner) -> bool:
 def _connect(conf: Conf) -> StormClusterState:
     """Connect with a worker's rights, without heartbeats, which have their own connection."""
     codec, limits = Codec.from_conf(conf), ErrorLimits.from_conf(conf)
-    state = factory.connect(conf, role=Role.WORKER)
+    state = backends.connect(conf, role=Role.WORKER)
     return StormClusterState(state, codec, limits=limits)

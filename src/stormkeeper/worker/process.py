@@ -29,7 +29,7 @@ from stormkeeper.errors import (
     TopologyError,
     WorkerError,
 )
-from stormkeeper.state import factory
+from stormkeeper.state import backends
 from stormkeeper.state.storm.record_io import Codec
 from stormkeeper.thrift.records import ClusterWorkerHeartbeat
 from stormkeeper.topology import faults
@@ -176,7 +176,7 @@ class TopologyWorker:
         self._is_waiting = False
         self._codec = Codec.from_conf(conf)
         self._beater = Beater(
-            lambda: factory.heartbeat_sender(conf),
+            lambda: backends.heartbeat_sender(conf),
             paths.workerbeat(job.storm_id, job.node, job.port),
             self._heartbeat,
             period_secs=conf["task.heartbeat.frequency.secs"],

@@ -17,7 +17,7 @@ from stormkeeper.conf import Conf, load
 from stormkeeper.conf.folders import checkpoint_root, is_local
 from stormkeeper.daemon.spark import LOCAL_CHECKPOINTS
 from stormkeeper.errors import ConfigError
-from stormkeeper.state import factory
+from stormkeeper.state import backends
 from stormkeeper.topology.topology import Topology
 
 log = logging.getLogger(__name__)
@@ -101,11 +101,11 @@ def with_credentials(conf: Conf, credentials: Mapping[str, str]) -> Conf:
 def warn_of_silent_pacemakers(conf: Conf) -> None:
     """Warn if Pacemakers are configured but heartbeats go to ZooKeeper."""
     store = conf["storm.cluster.state.store"]
-    if store == factory.ZOOKEEPER and conf["pacemaker.servers"]:
+    if store == backends.ZOOKEEPER_STORE and conf["pacemaker.servers"]:
         log.warning(
             "heartbeats go to ZooKeeper, and not to pacemaker.servers; to send them there, set "
             "storm.cluster.state.store=%s",
-            factory.PACEMAKER[0],
+            backends.PACEMAKER_STORES[0],
         )
 
 

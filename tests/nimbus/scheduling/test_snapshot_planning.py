@@ -10,7 +10,7 @@ from stormkeeper.nimbus.scheduling import cluster as conversion
 from stormkeeper.nimbus.scheduling.cluster import TopologyFacts
 from stormkeeper.nimbus.scheduling.planning import Assign, FinishRebalance, Remove, plan
 from stormkeeper.nimbus.scheduling.workers import LivenessMemory, judge_workers
-from stormkeeper.state.node_heartbeats import NodeHeartbeats
+from stormkeeper.state.backends import NodeHeartbeats
 from stormkeeper.state.storm.cluster import StormClusterState
 from stormkeeper.state.storm.record_io import Codec
 from stormkeeper.thrift.records import (

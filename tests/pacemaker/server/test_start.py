@@ -13,7 +13,7 @@ import stormkeeper
 from stormkeeper.conf import defaults
 from stormkeeper.errors import ConfigError
 from stormkeeper.pacemaker.server.daemon import without_effect
-from stormkeeper.state import factory
+from stormkeeper.state import backends
 from stormkeeper.state.storm.record_io import Codec
 from support.pacemaker import PacemakerProcess
 from support.waiting import until
@@ -162,7 +162,7 @@ def test_what_has_no_effect_is_a_warning_at_the_start(start_pacemaker):
 
 def test_foreign_store_is_refused_by_connecting_commands():
     conf = defaults().with_values({"storm.cluster.state.store": "com.my.Store"})
-    for connect in (factory.connect, factory.heartbeat_sender):
+    for connect in (backends.connect, backends.heartbeat_sender):
         with pytest.raises(ConfigError, match=r"com\.my\.Store.*ZKStateStorageFactory, .*PaceM"):
             connect(conf)
 

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from stormkeeper import conf as configuration
 from stormkeeper import paths
 from stormkeeper.cli.commands import storm as command
-from stormkeeper.state import leader_lock
+from stormkeeper.state import fenced_writer
 from stormkeeper.state.storm import cluster, worker_reports
 from stormkeeper.state.storm.cluster import LeaderClusterState, StormClusterState
 from stormkeeper.state.storm.worker_reports import ErrorLimits
@@ -132,7 +132,7 @@ def test_the_figures_are_those_of_the_code():
     assert f"interval.secs` ({limits.interval_secs:.0f})" in PAGE
     assert f"more than {worker_reports.LONGEST:,} characters" in PAGE
     assert worker_reports.KEPT == 10
-    assert f"up to {leader_lock.BATCH} nodes" in PAGE
+    assert f"up to {fenced_writer.BATCH} nodes" in PAGE
     for key in ("storm.zookeeper.session.timeout", "storm.zookeeper.connection.timeout"):
         assert f"`{key}` ({conf[key] // 1000} s)" in PAGE
     assert f"`storm.zookeeper.root` (`{conf['storm.zookeeper.root']}`)" in PAGE

@@ -7,7 +7,7 @@ from stormkeeper.errors import SerializationError
 from stormkeeper.heartbeats.stores import PacemakerHeartbeats
 from stormkeeper.pacemaker.client.pool import PacemakerPool
 from stormkeeper.paths import Slot
-from stormkeeper.state.node_heartbeats import NodeHeartbeats
+from stormkeeper.state.backends import NodeHeartbeats
 from stormkeeper.state.storage import DIRECTORY
 from stormkeeper.state.storm.cluster import StormClusterState
 from stormkeeper.state.storm.heartbeat_records import ExecutorBeat

@@ -9,7 +9,8 @@ from stormkeeper import paths
 from stormkeeper.conf import defaults
 from stormkeeper.errors import NotLeaderError
 from stormkeeper.state import leader_lock
-from stormkeeper.state.leader_lock import Fence, FencedWriter
+from stormkeeper.state.fenced_writer import FencedWriter
+from stormkeeper.state.leader_lock import Fence
 from stormkeeper.state.storage import Check, ClusterState, StateReader, StateWriter
 from stormkeeper.state.storm import cluster
 from stormkeeper.state.storm.cluster import LeaderClusterState, StormClusterState, leader_state
@@ -27,7 +28,7 @@ from stormkeeper.thrift.records import (
     TaskInfo,
     TopologyStatus,
 )
-from support.leaders import lead
+from support.leaders import lead, obtain_fence
 from support.stores import settings_for
 
 ID = "wc-1-1700000000"
@@ -162,7 +163,7 @@ def test_a_lock_that_is_none_makes_no_leader(open_storm, memory):
             leader_state(process, fence)
         with pytest.raises(error):
             LeaderClusterState(FencedWriter(process.state, fence), Codec())
-    fence = leader_lock.obtain_fence(process.state, lock)
+    fence = obtain_fence(process.state, lock)
     leader_lock.give_up(process.state, lock)
     with pytest.raises(NotLeaderError):
         leader_state(process, fence)
@@ -241,9 +242,9 @@ def test_a_leader_on_zookeeper(zookeeper_server, zookeeper_root):
         for name in EXISTING:
             WRITES[name](first)
         with pytest.raises(NotLeaderError, match="is before it"):
-            leader_lock.obtain_fence(storms[1].state, lock)
+            obtain_fence(storms[1].state, lock)
         storms[1].state.delete_node(first.fence.path)
-        second = leader_state(storms[1], leader_lock.obtain_fence(storms[1].state, lock))
+        second = leader_state(storms[1], obtain_fence(storms[1].state, lock))
         WRITES["deactivate_storm"](second)
         assert second.storm_base(ID).leader_epoch == second.fence.epoch > first.fence.epoch
         before = snapshot(storms[1].state)

@@ -4,7 +4,7 @@ import pytest
 
 from stormkeeper import paths
 from stormkeeper.errors import PacemakerUnavailableError
-from stormkeeper.state.node_heartbeats import ZOOKEEPER
+from stormkeeper.state.backends import ZOOKEEPER
 from stormkeeper.thrift.records import (
     Assignment,
     ClusterWorkerHeartbeat,

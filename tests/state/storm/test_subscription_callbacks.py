@@ -6,8 +6,7 @@ import pytest
 
 from stormkeeper import paths
 from stormkeeper.errors import StateError, StateUnavailableError
-from stormkeeper.state.storm.subscriptions import WaitingCallbacks
-from stormkeeper.state.watches import WatchKind
+from stormkeeper.state.watches import WaitingCallbacks, WatchKind
 from stormkeeper.thrift.records import Assignment
 from support.leaders import lead
 from support.memory_state import MemoryEnsemble

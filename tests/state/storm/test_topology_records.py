@@ -7,8 +7,7 @@ import pytest
 from stormkeeper import paths
 from stormkeeper.errors import NoNodeError, StateError, StatusError, TransactionError
 from stormkeeper.state import leader_lock
-from stormkeeper.state.access import digest_id
-from stormkeeper.state.storage import Create, Delete
+from stormkeeper.state.storage import Create, Delete, digest_id
 from stormkeeper.thrift.records import (
     Assignment,
     Credentials,

@@ -12,6 +12,7 @@ from stormkeeper.state.zookeeper.zookeeper_state import ZooKeeperState
 from support.hearing import Hearing
 from support.outgoing import connected_from
 from support.stores import settings_for
+from support.transactions import Transaction
 from support.waiting import DEADLINE_SECS, until
 
 pytestmark = pytest.mark.zookeeper
@@ -71,7 +72,7 @@ def test_one_of_the_transactions_for_a_version_happens(sessions):
         together = threading.Barrier(len(sessions))
 
         def write(session, version=version, together=together):
-            transaction = session.transaction().set_data("/a", b"", version)
+            transaction = Transaction(session.commit).set_data("/a", b"", version)
             together.wait(DEADLINE_SECS)
             try:
                 return transaction.commit()

@@ -4,7 +4,7 @@ from kazoo.security import CREATOR_ALL_ACL, Permissions, make_acl
 from stormkeeper import conf as configuration
 from stormkeeper.errors import ConfigError
 from stormkeeper.sasl.digest_md5 import DigestServer
-from stormkeeper.state.access import Role, digest_id
+from stormkeeper.state.storage import Role, digest_id
 from stormkeeper.state.zookeeper.ensemble_settings import (
     SASL_DIGEST_URI,
     SASL_REALM,

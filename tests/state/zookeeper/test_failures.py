@@ -24,6 +24,7 @@ from stormkeeper.thrift.records import NimbusSummary, SupervisorInfo
 from support.events import CHANGED, CHILDREN, CREATED, DELETED
 from support.hearing import Hearing
 from support.stores import limit_calls, settings_for
+from support.transactions import Transaction
 from support.waiting import DEADLINE_SECS, until
 from support.zookeeper import expire_behind_cut, expire_session
 
@@ -95,7 +96,7 @@ class TestServerAway:
             lambda: state.read_many(["/a", "/absent"], watch=True),
             lambda: state.children_many(["/", "/a"]),
             lambda: state.children_data("/"),
-            lambda: state.transaction().set_data("/a", b"lost").commit(),
+            lambda: Transaction(state.commit).set_data("/a", b"lost").commit(),
         ]
         began = time.monotonic()
         with ThreadPoolExecutor(len(calls)) as pool:
@@ -154,7 +155,7 @@ class TestServerAway:
                 lambda: state.get_data("/a"),
                 lambda: state.set_data("/b", b"x"),
                 lambda: state.read_many(["/a"] * 3),
-                lambda: state.transaction().delete("/a").commit(),
+                lambda: Transaction(state.commit).delete("/a").commit(),
             ):
                 with pytest.raises(OutcomeUnknownError, match="did not answer in time"):
                     call()
@@ -187,7 +188,7 @@ class TestServerAway:
             # Nothing waits for a time that nobody waits for any more.
             assert nothing_will_be_sent(client)
             with pytest.raises(StateUnavailableError, match="could be asked"):
-                state.transaction().delete("/w").commit()
+                Transaction(state.commit).delete("/w").commit()
             with pytest.raises(StateUnavailableError, match="could be asked"):
                 state.get_data("/w")
             assert nothing_will_be_sent(client)
@@ -425,7 +426,7 @@ class TestNetworkCut:
                 path = f"/w/{worker}-{number}"
                 try:
                     if number % 3:
-                        state.transaction().create(path, b"").commit()
+                        Transaction(state.commit).create(path, b"").commit()
                     else:
                         state.set_data(path, b"")
                         state.get_data("/w")

@@ -17,9 +17,8 @@ from stormkeeper.errors import (
     StateUnavailableError,
     TransactionError,
 )
-from stormkeeper.state.access import Role, digest_id
-from stormkeeper.state.factory import connect, heartbeat_sender
-from stormkeeper.state.storage import ConnectionState
+from stormkeeper.state.backends import connect, heartbeat_sender
+from stormkeeper.state.storage import ConnectionState, Role, digest_id
 from support.certificates import certificates
 from support.proxy import Proxy
 from support.secure_zookeeper import (
@@ -30,6 +29,7 @@ from support.secure_zookeeper import (
     sasl_conf,
     topology_conf,
 )
+from support.transactions import Transaction
 from support.waiting import DEADLINE_SECS, until
 from support.zookeeper import expire_session
 
@@ -157,7 +157,7 @@ def make(state, how, path):
         case "create_sequential":
             return state.create_sequential(path, b"x")
         case "transaction":
-            state.transaction().create(path, b"x").commit()
+            Transaction(state.commit).create(path, b"x").commit()
         case _:
             getattr(state, how)(path, b"x")
     return path
@@ -210,9 +210,9 @@ def test_without_credentials_all_is_open(open_state, server):
 
 def test_a_topology_with_a_digest_of_its_own(daemon):
     own = digest_id("own:secret")
-    daemon.set_data(f"/storms/{ID}", b"x", workers=own)
-    daemon.mkdirs(f"/workerbeats/{ID}", workers=own)
-    daemon.transaction().create("/storms/third", b"x", workers=own).commit()
+    daemon.set_data(f"/storms/{ID}", b"x", workers_digest=own)
+    daemon.mkdirs(f"/workerbeats/{ID}", workers_digest=own)
+    Transaction(daemon.commit).create("/storms/third", b"x", workers_digest=own).commit()
     daemon.set_data("/storms/other", b"x")
     own = f"digest:{make_digest_acl_credential('own', 'secret')}:r"
     assert granted(daemon, f"/storms/{ID}") == granted(daemon, "/storms/third") == {SERVERS, own}
@@ -261,7 +261,7 @@ def test_who_does_not_authenticate_is_denied_and_told_so(daemon, open_state, ser
 
 
 def test_a_transaction_that_is_denied_does_nothing(worker, daemon):
-    transaction = worker.transaction().create(f"/errors/{ID}/spout", b"")
+    transaction = Transaction(worker.commit).create(f"/errors/{ID}/spout", b"")
     with pytest.raises(TransactionError) as failure:
         transaction.create("/storms/mine", b"").commit()
     assert failure.value.index == 1
@@ -270,7 +270,7 @@ def test_a_transaction_that_is_denied_does_nothing(worker, daemon):
 
 
 def test_a_worker_reads_its_topology_and_no_more(worker, daemon):
-    daemon.set_data("/assignments/other", b"x", workers=digest_id("others:secret"))
+    daemon.set_data("/assignments/other", b"x", workers_digest=digest_id("others:secret"))
     for directory in ("storms", "assignments", "credentials"):
         assert worker.get_data(f"/{directory}/{ID}") == b"the daemon's"
         with pytest.raises(AccessDeniedError):

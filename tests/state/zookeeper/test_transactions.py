@@ -22,14 +22,14 @@ from stormkeeper.errors import (
     StateUnavailableError,
     TransactionError,
 )
-from stormkeeper.state.access import AccessRules, digest_id
-from stormkeeper.state.storage import Check, ConnectionState, Create, Delete, SetData
+from stormkeeper.state.storage import Check, ConnectionState, Create, Delete, SetData, digest_id
 from stormkeeper.state.zookeeper.ensemble_connection import EnsembleConnection
-from stormkeeper.state.zookeeper.ensemble_settings import EnsembleSettings, Security
+from stormkeeper.state.zookeeper.ensemble_settings import AccessRules, EnsembleSettings, Security
 from stormkeeper.state.zookeeper.zookeeper_state import ZooKeeperState
 from support.proxy import Proxy
 from support.scripted_zookeeper import MULTI, ScriptedPeer, ScriptedZooKeeper
 from support.stores import settings_for
+from support.transactions import Transaction
 from support.waiting import DEADLINE_SECS, until
 from support.zookeeper import expire_session
 
@@ -98,7 +98,7 @@ class TestRefusals:
             Create("/new", b""),
         ]
         operations.insert(index, operation)
-        transaction = state.transaction()
+        transaction = Transaction(state.commit)
         for one in operations:
             transaction.add(one)
         with pytest.raises(TransactionError) as refused:
@@ -115,7 +115,7 @@ class TestRefusals:
         theirs = [make_digest_acl("u", "p", all=True)]
         state._connection._client.set_acls(state._node("/theirs"), theirs)
         with pytest.raises(TransactionError) as refused:
-            state.transaction().check("/").create("/theirs/a", b"").commit()
+            Transaction(state.commit).check("/").create("/theirs/a", b"").commit()
         assert refused.value.index == 1
         assert isinstance(refused.value.reason, AccessDeniedError)
         assert f"({STORM})" in str(refused.value)
@@ -123,7 +123,9 @@ class TestRefusals:
     def test_nodes_have_the_acl_of_their_paths(self, connect):
         state = connect(security=AS_STORM)
         state.mkdirs("/storms")
-        transaction = state.transaction().create("/storms/wc-1", b"x", workers="wc:digest")
+        transaction = Transaction(state.commit).create(
+            "/storms/wc-1", b"x", workers_digest="wc:digest"
+        )
         made = transaction.create("/other", b"").commit()
         assert made == ["/storms/wc-1", "/other"]
         client = state._connection._client
@@ -137,7 +139,7 @@ class TestRefusals:
 
     def test_one_above_the_servers_limit_says_how_large_it_is(self, connect):
         state = connect(retry_times=2)
-        transaction = state.transaction()
+        transaction = Transaction(state.commit)
         for number in range(4):
             transaction.create(f"/{number}", bytes(500_000))
         with pytest.raises(OutcomeUnknownError, match=r"20000\d\d bytes.*jute\.maxbuffer"):
@@ -151,7 +153,9 @@ class TestOutcomes:
     def test_a_lost_answer_is_unknown_and_nothing_is_repeated(self, connect, proxy, attempt):
         state, other = connect(proxy.address), connect()
         proxy.hold_answers()
-        outcome = attempt(lambda: state.transaction().create("/n-", b"", sequential=True).commit())
+        outcome = attempt(
+            lambda: Transaction(state.commit).create("/n-", b"", sequential=True).commit()
+        )
         until(lambda: other.get_children("/"))
         proxy.cut()
         with pytest.raises(OutcomeUnknownError, match="may have been done or not"):
@@ -166,7 +170,7 @@ class TestOutcomes:
         state, other = connect(proxy.address, call_timeout_secs=1.5), connect()
         proxy.hold_answers()
         with pytest.raises(OutcomeUnknownError, match="did not answer in time"):
-            state.transaction().create("/a", b"").commit()
+            Transaction(state.commit).create("/a", b"").commit()
         until(lambda: other.node_exists("/a"))
         proxy.flow()
 
@@ -175,7 +179,7 @@ class TestOutcomes:
         proxy.cut()
         until(lambda: state.connection is SUSPENDED)
         with pytest.raises(StateUnavailableError, match="SUSPENDED") as failure:
-            state.transaction().create("/a", b"").commit()
+            Transaction(state.commit).create("/a", b"").commit()
         assert not isinstance(failure.value, OutcomeUnknownError)
         proxy.mend()
         until(lambda: state.connection is CONNECTED)
@@ -188,7 +192,7 @@ class TestRegistrations:
         state = connect()
         state.set_ephemeral_node("/s", b"mine")
         with pytest.raises(TransactionError):
-            state.transaction().delete("/s").check("/absent").commit()
+            Transaction(state.commit).delete("/s").check("/absent").commit()
         expire_session(state)
         assert state.get_data("/s") == b"mine"
 
@@ -199,16 +203,16 @@ class TestRegistrations:
             state._registrations.held(state._connection.deadline()),
             pytest.raises(StateUnavailableError, match="being made again"),
         ):
-            state.transaction().delete("/s").commit()
+            Transaction(state.commit).delete("/s").commit()
         assert state.get_data("/s") == b"mine"
-        assert state.transaction().delete("/s").commit() == [None]
+        assert Transaction(state.commit).delete("/s").commit() == [None]
 
     def test_deletions_of_other_nodes_do_not_wait(self, connect):
         state = connect()
         state.mkdirs("/a")
         done = threading.Event()
         with state._registrations.held(state._connection.deadline()):
-            state.transaction().delete("/a").commit()
+            Transaction(state.commit).delete("/a").commit()
             done.set()
         assert done.is_set()
 

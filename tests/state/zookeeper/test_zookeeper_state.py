@@ -20,9 +20,9 @@ from stormkeeper.errors import (
     StateUnavailableError,
 )
 from stormkeeper.local.dev_zookeeper import DevZooKeeper
-from stormkeeper.state.access import AccessRules, digest_id
-from stormkeeper.state.zookeeper import zookeeper_state as zookeeper
-from stormkeeper.state.zookeeper.ensemble_settings import EnsembleSettings, Security
+from stormkeeper.state.backends import connect
+from stormkeeper.state.storage import digest_id
+from stormkeeper.state.zookeeper.ensemble_settings import AccessRules, EnsembleSettings, Security
 from stormkeeper.state.zookeeper.zookeeper_state import ZooKeeperState
 from support.events import CHANGED
 from support.hearing import Hearing
@@ -41,7 +41,7 @@ def open_files():
 class TestConnecting:
     def test_from_configuration(self, zookeeper_settings, zookeeper_root, raw):
         conf = configuration.defaults().with_values(zookeeper_settings())
-        state = zookeeper.connect(conf)
+        state = connect(conf)
         state.set_data("/a", b"x")
         state.close()
         assert raw.get(f"{zookeeper_root}/a")[0] == b"x"
@@ -67,7 +67,7 @@ class TestConnecting:
     def test_a_server_without_a_port(self):
         conf = configuration.defaults().with_values({"storm.zookeeper.port": 0})
         with pytest.raises(ConfigError, match=r"storm\.zookeeper\.port is 0"):
-            zookeeper.connect(conf)
+            connect(conf)
 
     def test_the_root_may_be_deep_or_none(self, zookeeper_server, zookeeper_root, raw):
         deep = f"{zookeeper_root}/a/b"

@@ -26,8 +26,7 @@ from stormkeeper.errors import (
 from stormkeeper.paths import BlobHolder, NimbusId
 from stormkeeper.state.storage import Create, Delete, NodeData, SetData
 from stormkeeper.state.storm.record_io import RecordReader, RecordWriter, SessionWriter
-from stormkeeper.state.storm.subscriptions import Callback
-from stormkeeper.state.watches import WatchKind
+from stormkeeper.state.watches import Callback, WatchKind
 
 #: Storm's form of a sequence number.
 _NUMBER = struct.Struct(">i")
@@ -267,13 +266,13 @@ class BlobWrites(RecordWriter):
         data = _NUMBER.pack(number)
         if expected_version is None:
             self._writer.mkdirs(paths.BLOB_KEY_SEQUENCES)
-        writing = self._writer.transaction()
-        if expected_version is None:
-            writing.create(path, data)
-        else:
-            writing.set_data(path, data, expected_version)
+        write = (
+            Create(path, data)
+            if expected_version is None
+            else SetData(path, data, expected_version)
+        )
         try:
-            writing.commit()
+            self._writer.commit([write])
         except TransactionError as error:
             raise error.reason from error
 

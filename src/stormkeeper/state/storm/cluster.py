@@ -15,25 +15,25 @@ from stormkeeper import paths
 from stormkeeper.conf import Conf
 from stormkeeper.errors import PacemakerError
 from stormkeeper.heartbeats.stores import Heartbeats, HeartbeatStore
-from stormkeeper.state import factory
-from stormkeeper.state.access import Role
-from stormkeeper.state.leader_lock import Fence, FencedWriter
-from stormkeeper.state.node_heartbeats import NodeHeartbeats
-from stormkeeper.state.storage import ClusterState, StateReader
+from stormkeeper.state import backends
+from stormkeeper.state.backends import NodeHeartbeats
+from stormkeeper.state.fenced_writer import FencedWriter
+from stormkeeper.state.leader_lock import Fence
+from stormkeeper.state.storage import ClusterState, Role, StateReader
 from stormkeeper.state.storm.blob_records import BlobHolderWrites, BlobReads, BlobWrites
-from stormkeeper.state.storm.daemon_records import DaemonReads, DaemonWrites
+from stormkeeper.state.storm.daemon_records import (
+    CheckpointRemovalWrites,
+    DaemonReads,
+    DaemonWrites,
+    TopologyReads,
+    TopologyWrites,
+)
 from stormkeeper.state.storm.heartbeat_records import (
     HeartbeatLeaderWrites,
     HeartbeatReads,
     HeartbeatWrites,
 )
 from stormkeeper.state.storm.record_io import Codec, Record
-from stormkeeper.state.storm.subscriptions import Callback, Stream
-from stormkeeper.state.storm.topology_records import (
-    CheckpointRemovalWrites,
-    TopologyReads,
-    TopologyWrites,
-)
 from stormkeeper.state.storm.worker_reports import (
     ErrorLimits,
     ErrorThrottles,
@@ -42,6 +42,7 @@ from stormkeeper.state.storm.worker_reports import (
     ReportReads,
     ReportWrites,
 )
+from stormkeeper.state.watches import Callback, Stream
 from stormkeeper.thrift.records import Assignment, NimbusSummary, StormBase, SupervisorInfo
 
 log = logging.getLogger(__name__)
@@ -280,12 +281,12 @@ def connect(conf: Conf, *, role: Role = Role.SERVER) -> StormClusterState:
     """
     codec = Codec.from_conf(conf)
     limits = ErrorLimits.from_conf(conf)
-    state = factory.connect(conf, role=role)
+    state = backends.connect(conf, role=role)
     try:
         if role is Role.SERVER:
             for directory in paths.DIRECTORIES:
                 state.mkdirs(directory)
-        beats = factory.heartbeats(conf, state)
+        beats = backends.heartbeats(conf, state)
         return StormClusterState(state, codec, heartbeats=beats, limits=limits)
     except BaseException:
         state.close()

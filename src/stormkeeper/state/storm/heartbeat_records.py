@@ -22,7 +22,7 @@ from stormkeeper.errors import (
 )
 from stormkeeper.heartbeats.stores import Heartbeat, HeartbeatReader, HeartbeatStore
 from stormkeeper.paths import Slot, WorkerId
-from stormkeeper.state.node_heartbeats import NodeHeartbeats
+from stormkeeper.state.backends import NodeHeartbeats
 from stormkeeper.state.storage import Check, Create
 from stormkeeper.state.storm.record_io import (
     ROUNDS,
@@ -30,7 +30,7 @@ from stormkeeper.state.storm.record_io import (
     RecordReader,
     SessionWriter,
     checked,
-    workers_digest,
+    digest_of_workers,
 )
 from stormkeeper.thrift.records import (
     Assignment,
@@ -308,7 +308,9 @@ class HeartbeatLeaderWrites(LeaderWriter):
 
         Made in ZooKeeper also with Pacemaker, as in Storm: workers may still find none.
         """
-        self._writer.mkdirs(paths.workerbeats(storm_id), workers=workers_digest(topology_conf))
+        self._writer.mkdirs(
+            paths.workerbeats(storm_id), workers_digest=digest_of_workers(topology_conf)
+        )
 
     def teardown_heartbeats(self, storm_id: str) -> None:
         """Delete the heartbeats of a topology's workers and tasks; fine if absent.
@@ -336,7 +338,7 @@ class HeartbeatLeaderWrites(LeaderWriter):
         workers may not make under access control.
         """
         for top in (paths.taskbeats(storm_id), paths.taskerrors(storm_id)):
-            self._writer.mkdirs(top, workers=workers_digest(topology_conf))
+            self._writer.mkdirs(top, workers_digest=digest_of_workers(topology_conf))
         self._put(TaskInfo, paths.task(storm_id, task), info, topology_conf)
 
 

@@ -18,11 +18,9 @@ from thriftpy2.thrift import TPayload
 from stormkeeper import paths
 from stormkeeper.conf import Conf
 from stormkeeper.errors import NoNodeError, RecordTooLargeError, SerializationError, StateError
-from stormkeeper.state.access import digest_id
-from stormkeeper.state.leader_lock import FencedWriter
-from stormkeeper.state.storage import ClusterState, StateReader, StateWriter
-from stormkeeper.state.storm.subscriptions import Callback, WaitingCallbacks
-from stormkeeper.state.watches import WatchKind
+from stormkeeper.state.fenced_writer import FencedWriter
+from stormkeeper.state.storage import ClusterState, StateReader, StateWriter, digest_id
+from stormkeeper.state.watches import Callback, WaitingCallbacks, WatchKind
 from stormkeeper.thrift.reader import with_article
 from stormkeeper.thrift.serialization import (
     Compression,
@@ -286,7 +284,7 @@ class LeaderWriter(RecordWriter):
         Raises `RecordTooLargeError`, and `TypeError` if `record` is not of class `cls`.
         """
         data = self._encoded(checked(cls, record))
-        self._writer.set_data(path, data, workers=workers_digest(topology_conf))
+        self._writer.set_data(path, data, workers_digest=digest_of_workers(topology_conf))
 
     def _encoded(self, record: TPayload) -> bytes:
         data = self._codec.write(stamped(record, self._writer.fence.epoch))
@@ -298,7 +296,7 @@ class LeaderWriter(RecordWriter):
         return data
 
 
-def workers_digest(topology_conf: Mapping[str, Any] | None) -> str | None:
+def digest_of_workers(topology_conf: Mapping[str, Any] | None) -> str | None:
     """Return the digest of a topology's workers, None if its configuration names none."""
     payload = (topology_conf or {}).get("storm.zookeeper.topology.auth.payload")
     return digest_id(payload) if payload else None

@@ -23,9 +23,9 @@ from stormkeeper.state.storm.record_io import (
     RecordWriter,
     SessionWriter,
     checked,
-    workers_digest,
+    digest_of_workers,
 )
-from stormkeeper.state.storm.subscriptions import Callback
+from stormkeeper.state.watches import Callback
 from stormkeeper.thrift.records import ErrorInfo, NodeInfo, ProfileRequest
 
 #: Errors kept of each component and task, as in Storm.
@@ -294,7 +294,7 @@ class ReportLeaderWrites(LeaderWriter):
 
     def setup_errors(self, storm_id: str, topology_conf: Mapping[str, Any] | None = None) -> None:
         """Make the directory of a topology's errors, writable for its workers."""
-        self._writer.mkdirs(paths.errors(storm_id), workers=workers_digest(topology_conf))
+        self._writer.mkdirs(paths.errors(storm_id), workers_digest=digest_of_workers(topology_conf))
 
     def teardown_errors(self, storm_id: str) -> None:
         """Delete the errors of a topology's components and tasks; fine if absent."""
@@ -315,7 +315,8 @@ class ReportLeaderWrites(LeaderWriter):
     ) -> None:
         """Make the directory of a topology's back-pressure, writable for its workers."""
         self._writer.mkdirs(
-            paths.backpressure_of_topology(storm_id), workers=workers_digest(topology_conf)
+            paths.backpressure_of_topology(storm_id),
+            workers_digest=digest_of_workers(topology_conf),
         )
 
     def remove_backpressure(self, storm_id: str) -> None:

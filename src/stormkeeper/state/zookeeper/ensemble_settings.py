@@ -11,18 +11,22 @@ import logging
 import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from enum import Enum
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final, NamedTuple, Self
 
 from kazoo.security import ACL, Id, Permissions
 
+from stormkeeper import paths
 from stormkeeper.conf import Address
 from stormkeeper.errors import ConfigError
 from stormkeeper.sasl import credentials, jaas
 from stormkeeper.sasl.digest_md5 import DigestClient
 from stormkeeper.sasl.mechanism import Mechanism
-from stormkeeper.state.access import OPEN, AccessRules, Grant, Permission, Role, digest_id
+from stormkeeper.state.storage import Role, digest_id
 from stormkeeper.tls_files import Contexts, PassphraseError, load_pair, renewed
+
+log = logging.getLogger(__name__)
 
 #: The JAAS section of ZooKeeper's clients.
 SASL_SECTION: Final = "Client"
@@ -38,7 +42,88 @@ _SUPER_ACL: Final = "storm.zookeeper.superACL"
 _SERVER: Final = ("storm.zookeeper.auth.scheme", "storm.zookeeper.auth.payload")
 _TOPOLOGY: Final = ("storm.zookeeper.topology.auth.scheme", "storm.zookeeper.topology.auth.payload")
 
-_PERMISSIONS: Final = {Permission.READ: Permissions.READ, Permission.ALL: Permissions.ALL}
+
+class Permission(Enum):
+    """Rights that an ACL grants."""
+
+    READ = "read"
+    #: Reading, writing, making and deleting children, changing the ACL.
+    ALL = "all"
+
+
+class Grant(NamedTuple):
+    """An entry of a node's ACL."""
+
+    #: ZooKeeper's authentication scheme: "digest", "sasl", or "auth" for the node's maker.
+    scheme: str
+    id: str
+    permission: Permission
+
+
+#: The maker of the node, under every identity that it has proved.
+CREATOR: Final = Grant("auth", "", Permission.ALL)
+
+#: Where a topology's workers may read: at and below ``<directory>/<topology id>``.
+_READ: Final = frozenset(
+    (paths.STORMS, paths.ASSIGNMENTS, paths.CREDENTIALS, paths.LOG_CONFIGS, paths.TASKS)
+)
+
+#: Where the workers have all rights to ``<directory>/<topology id>`` itself, and so make nodes
+#: below. Nodes that a daemon makes there stay the daemon's.
+_REPORT: Final = frozenset(
+    (paths.WORKERBEATS, paths.ERRORS, paths.BACKPRESSURE, paths.TASKBEATS, paths.TASKERRORS)
+)
+
+
+class AccessRules:
+    """Grants on nodes that this process makes. Safe for threads.
+
+    Without authentication nodes are open to all. `topology_digest` is the workers' `digest_id` for
+    topologies without their own; `super_acl` is a worker's grant to the daemons.
+    """
+
+    def __init__(
+        self,
+        *,
+        authenticated: bool,
+        role: Role = Role.SERVER,
+        topology_digest: str | None = None,
+        super_acl: Grant | None = None,
+    ) -> None:
+        self._authenticated = authenticated
+        self._role = role
+        self._topology_digest = topology_digest
+        self._workers_own = (CREATOR,) if super_acl is None else (CREATOR, super_acl)
+
+    def grants(self, path: str, workers_digest: str | None = None) -> tuple[Grant, ...]:
+        """Return the grants on a node made at `path`; ``()``: open to all.
+
+        `path` is relative to ``storm.zookeeper.root``. `workers_digest` is the `digest_id` of the
+        topology's workers; None: `topology_digest`.
+        """
+        if not self._authenticated:
+            return ()
+        if self._role is Role.WORKER:
+            return self._workers_own
+        permission = _of_workers(path)
+        digest = workers_digest or self._topology_digest
+        is_a_topology_s = paths.storm_id_of(path) is not None
+        if permission is None or digest is None or not is_a_topology_s:
+            return (CREATOR,)
+        return (CREATOR, Grant("digest", digest, permission))
+
+
+def _of_workers(path: str) -> Permission | None:
+    """Return the workers' permission on a node that a daemon makes."""
+    top = paths.first_level(path)
+    if top in _READ:
+        return Permission.READ
+    is_a_topology_s = path.count("/") == 2
+    return Permission.ALL if top in _REPORT and is_a_topology_s else None
+
+
+#: Without authentication: all nodes are open to all.
+OPEN: Final = AccessRules(authenticated=False)
 
 
 @dataclass(frozen=True)
@@ -61,12 +146,9 @@ class Security:
         """Whether the session authenticates, other than by a certificate."""
         return bool(self.digests) or self.mechanism is not None
 
-    def acl(self, path: str, workers: str | None = None) -> list[ACL] | None:
-        """Return the ACL of a node made at `path`, relative to the root; None: open to all.
-
-        `workers` is as in `AccessRules.grants`.
-        """
-        return [_acl(grant) for grant in self.rules.grants(path, workers)] or None
+    def acl(self, path: str, workers_digest: str | None = None) -> list[ACL] | None:
+        """Return the ACL of a node made at `path`; None: open to all. As `AccessRules.grants`."""
+        return [_acl(grant) for grant in self.rules.grants(path, workers_digest)] or None
 
     @classmethod
     def from_conf(cls, conf: Mapping[str, Any], role: Role = Role.SERVER) -> Self:
@@ -166,10 +248,9 @@ def _sasl(conf: Mapping[str, Any]) -> tuple[Callable[[], Mechanism] | None, str 
 
 
 def _acl(grant: Grant) -> ACL:
-    return ACL(_PERMISSIONS[grant.permission], Id(grant.scheme, grant.id))
+    permission = Permissions.READ if grant.permission is Permission.READ else Permissions.ALL
+    return ACL(permission, Id(grant.scheme, grant.id))
 
-
-log = logging.getLogger(__name__)
 
 _ENABLE: Final = "storm.zookeeper.ssl.enable"
 _CHECK_HOSTNAME: Final = "storm.zookeeper.ssl.hostnameVerification"

@@ -77,23 +77,25 @@ class Tree:
         """Make the server catch up with the ensemble's leader."""
         self._read(requests.sync(path), deadline)
 
-    def make_directory(self, path: str, deadline: float, workers: str | None = None) -> None:
+    def make_directory(self, path: str, deadline: float, workers_digest: str | None = None) -> None:
         """Make a directory if absent, with empty ancestors."""
         connection = self._connection
-        directory = Create(path, DIRECTORY, workers=workers)
+        directory = Create(path, DIRECTORY, workers_digest=workers_digest)
         connection.repeated(lambda: self._make(directory, deadline), deadline)
 
-    def put(self, path: str, data: bytes, deadline: float, workers: str | None = None) -> None:
+    def put(
+        self, path: str, data: bytes, deadline: float, workers_digest: str | None = None
+    ) -> None:
         """Set a node's value; make the node and ancestors if absent. Not repeated."""
         for _ in range(ROUNDS):
             if self._set(path, data, deadline):
                 return
             try:
-                self._create(Create(path, data, workers=workers), deadline)
+                self._create(Create(path, data, workers_digest=workers_digest), deadline)
             except NodeExistsError:
                 continue
             except NoNodeError:
-                self.make_directory(paths.parent(path), deadline, workers)
+                self.make_directory(paths.parent(path), deadline, workers_digest)
             else:
                 return
         raise _contended("write", path)

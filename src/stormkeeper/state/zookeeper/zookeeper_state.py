@@ -1,6 +1,6 @@
 """A session with a ZooKeeper ensemble, as a `ClusterState`."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from kazoo.protocol.states import EventType as KazooEvent
@@ -8,7 +8,6 @@ from kazoo.protocol.states import WatchedEvent, ZnodeStat
 
 from stormkeeper import paths
 from stormkeeper.errors import InvalidPathError, NoNodeError
-from stormkeeper.state.access import Role
 from stormkeeper.state.storage import (
     ClusterState,
     ConnectionListener,
@@ -37,13 +36,6 @@ _EVENTS = {
     KazooEvent.CHANGED: EventType.NODE_DATA_CHANGED,
     KazooEvent.CHILD: EventType.NODE_CHILDREN_CHANGED,
 }
-
-
-def connect(
-    conf: Mapping[str, Any], *, role: Role = Role.SERVER, read_only: bool = False
-) -> "ZooKeeperState":
-    """Connect to the ensemble of ``storm.zookeeper.*``; errors as `factory.connect`."""
-    return ZooKeeperState(EnsembleSettings.from_conf(conf, role, make_root=not read_only))
 
 
 class ZooKeeperState(ClusterState):
@@ -187,9 +179,9 @@ class ZooKeeperState(ClusterState):
             return results
         return self._commit(operations, deadline)
 
-    def set_data(self, path: str, data: bytes, *, workers: str | None = None) -> None:
+    def set_data(self, path: str, data: bytes, *, workers_digest: str | None = None) -> None:
         """See `ClusterState.set_data`."""
-        self._tree.put(self._node(path), data, self._connection.deadline(), workers)
+        self._tree.put(self._node(path), data, self._connection.deadline(), workers_digest)
 
     def set_ephemeral_node(self, path: str, data: bytes) -> None:
         """See `ClusterState.set_ephemeral_node`."""
@@ -210,9 +202,9 @@ class ZooKeeperState(ClusterState):
         created = self._tree.create_sequential(node, data, self._connection.deadline())
         return created.removeprefix(self._root)
 
-    def mkdirs(self, path: str, *, workers: str | None = None) -> None:
+    def mkdirs(self, path: str, *, workers_digest: str | None = None) -> None:
         """See `ClusterState.mkdirs`."""
-        self._tree.make_directory(self._node(path), self._connection.deadline(), workers)
+        self._tree.make_directory(self._node(path), self._connection.deadline(), workers_digest)
 
     def delete_node(self, path: str) -> None:
         """See `ClusterState.delete_node`."""
@@ -264,7 +256,7 @@ class ZooKeeperState(ClusterState):
         """Return the ACL of a new node; nodes above the root get the root's."""
         below = paths.is_at_or_below(node.path, self._root or "/")
         path = (node.path.removeprefix(self._root) or "/") if below else "/"
-        return self._security.acl(path, node.workers)
+        return self._security.acl(path, node.workers_digest)
 
     def _node(self, path: str) -> str:
         """Return the whole path in ZooKeeper."""

@@ -1,4 +1,8 @@
-"""Workers' heartbeats as nodes of the store, for clusters without Pacemaker."""
+"""The back ends of the cluster's state that the configuration names.
+
+Everything is in ZooKeeper, but heartbeats may be in Pacemakers. `NodeHeartbeats` keeps heartbeats
+as nodes, for clusters without Pacemaker.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +13,28 @@ from contextlib import contextmanager
 from typing import Final
 
 from stormkeeper import paths
-from stormkeeper.errors import NoNodeError, StateUnavailableError
+from stormkeeper.conf import Conf
+from stormkeeper.errors import ConfigError, NoNodeError, StateUnavailableError
 from stormkeeper.heartbeats.change_pages import Position
 from stormkeeper.heartbeats.coverage import Coverage
-from stormkeeper.heartbeats.stores import Heartbeat, Heartbeats
+from stormkeeper.heartbeats.stores import (
+    Heartbeat,
+    Heartbeats,
+    HeartbeatSender,
+    HeartbeatStore,
+    pacemaker_reader,
+    pacemaker_sender,
+)
 from stormkeeper.paths import WORKERBEATS
-from stormkeeper.state.storage import ClusterState, ConnectionState, NodeData, StateWriter
+from stormkeeper.state.storage import ClusterState, ConnectionState, NodeData, Role, StateWriter
+
+#: Values of ``storm.cluster.state.store``: Storm's classes, and an older name of its Pacemaker
+#: store.
+ZOOKEEPER_STORE: Final = "org.apache.storm.cluster.ZKStateStorageFactory"
+PACEMAKER_STORES: Final = (
+    "org.apache.storm.cluster.PaceMakerStateStorageFactory",
+    "org.apache.storm.pacemaker.pacemaker_state_factory",
+)
 
 #: The server's name in `Heartbeats.coverage`.
 ZOOKEEPER: Final = "zookeeper"
@@ -23,7 +43,65 @@ ZOOKEEPER: Final = "zookeeper"
 _DEPTH: Final = 3
 
 
-class NodeAges:
+def connect(conf: Conf, *, role: Role = Role.SERVER, read_only: bool = False) -> ClusterState:
+    """Connect to ZooKeeper, the store of everything but heartbeats.
+
+    With `read_only` nothing is made, not even an absent root.
+
+    Raises
+    ------
+    ConfigError
+        ``storm.cluster.state.store`` is unknown, an address cannot be read, or a credential or
+        certificate is invalid.
+    StateAuthenticationError
+        A ZooKeeper server refuses our credentials.
+    StateUnavailableError
+        No ZooKeeper server answered in time.
+    NoNodeError
+        The root is absent, with `read_only`.
+    """
+    # kazoo is loaded only where ZooKeeper is used.
+    from stormkeeper.state.zookeeper.ensemble_settings import EnsembleSettings  # noqa: PLC0415
+    from stormkeeper.state.zookeeper.zookeeper_state import ZooKeeperState  # noqa: PLC0415
+
+    in_pacemaker(conf)  # raises for an unknown store
+    return ZooKeeperState(EnsembleSettings.from_conf(conf, role, make_root=not read_only))
+
+
+def heartbeat_sender(conf: Conf) -> HeartbeatSender:
+    """Connect to the store of heartbeats alone, for a worker.
+
+    With Pacemaker no ZooKeeper server is asked, so heartbeats go out without ZooKeeper. The sender
+    authenticates only if ``pacemaker.auth.writes`` is true, and cannot read from a Pacemaker that
+    authenticates readers. To ZooKeeper it connects with the topology's credentials. Errors are
+    those of `connect`.
+    """
+    return (
+        pacemaker_sender(conf)
+        if in_pacemaker(conf)
+        else NodeHeartbeats(connect(conf, role=Role.WORKER))
+    )
+
+
+def heartbeats(conf: Conf, state: ClusterState) -> HeartbeatStore:
+    """Return the store of heartbeats that ``storm.cluster.state.store`` names.
+
+    If heartbeats are nodes of `state`, closing the store closes `state`. Raises `ConfigError` as
+    `connect`, and if no Pacemaker is named.
+    """
+    return pacemaker_reader(conf) if in_pacemaker(conf) else NodeHeartbeats(state)
+
+
+def in_pacemaker(conf: Conf) -> bool:
+    """Return whether heartbeats go to Pacemakers; `ConfigError` for an unknown store."""
+    store: str = conf["storm.cluster.state.store"]
+    if store != ZOOKEEPER_STORE and store not in PACEMAKER_STORES:
+        known = ", ".join((ZOOKEEPER_STORE, *PACEMAKER_STORES))
+        raise ConfigError(f"storm.cluster.state.store is {store!r}, which is none of {known}")
+    return store != ZOOKEEPER_STORE
+
+
+class _NodeAges:
     """Ages of nodes since the last seen change, and the time without a gap. Thread-safe.
 
     `clock` gives monotonic seconds.
@@ -37,7 +115,7 @@ class NodeAges:
         #: Start of the time without a gap; None before the first read and in a gap.
         self._since: float | None = None
 
-    def take(self, nodes: Mapping[str, NodeData | None], *, connected: bool) -> dict[str, float]:
+    def record(self, nodes: Mapping[str, NodeData | None], *, connected: bool) -> dict[str, float]:
         """Record nodes that were just read, None for absent; return ages in seconds."""
         now = self.clock()
         ages = {}
@@ -87,12 +165,12 @@ class NodeHeartbeats:
         store: ClusterState,
         *,
         remover: StateWriter | None = None,
-        ages: NodeAges | None = None,
+        ages: _NodeAges | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._store = store
         self._remover = remover or store
-        self._ages = ages or NodeAges(clock)
+        self._ages = ages or _NodeAges(clock)
         if ages is None:
             store.add_listener(self._ages.gap)
 
@@ -117,14 +195,13 @@ class NodeHeartbeats:
     ) -> Heartbeats:
         """See `HeartbeatReader.read_all`. Values are always read, as nodes come whole."""
         began = self._ages.clock()
-        with self._gap_where_it_fails():
+        with self._gap_on_failure():
             found = self._read(self._workers(paths.check(path)), values=values)
         self._ages.forget_all_but(found.keys(), path)
+        newest = max((one.revision or 0 for one in found.values()), default=0)
         coverage = Coverage(
             time.time(),
-            position=Position(
-                ZOOKEEPER, max((one.revision or 0 for one in found.values()), default=0)
-            ),
+            position=Position(ZOOKEEPER, newest),
             horizon_secs=self._ages.horizon_secs(began),
             keys=len(found),
         )
@@ -132,7 +209,7 @@ class NodeHeartbeats:
 
     def read_each(self, paths: Collection[str]) -> dict[str, Heartbeat]:
         """See `HeartbeatReader.read_each`."""
-        with self._gap_where_it_fails():
+        with self._gap_on_failure():
             return self._read(list(paths), values=True)
 
     def names(self, path: str = WORKERBEATS) -> list[str]:
@@ -162,7 +239,7 @@ class NodeHeartbeats:
     def _read(self, wanted: Sequence[str], *, values: bool) -> dict[str, Heartbeat]:
         nodes = dict(zip(wanted, self._store.read_many(wanted), strict=True))
         connected = self._store.connection is ConnectionState.CONNECTED
-        ages = self._ages.take(nodes, connected=connected)
+        ages = self._ages.record(nodes, connected=connected)
         return {
             path: Heartbeat(
                 ZOOKEEPER,
@@ -176,7 +253,7 @@ class NodeHeartbeats:
         }
 
     @contextmanager
-    def _gap_where_it_fails(self) -> Iterator[None]:
+    def _gap_on_failure(self) -> Iterator[None]:
         """Restart the horizon if a read fails, which may come before the listener's call."""
         try:
             yield
