@@ -4,8 +4,8 @@ import threading
 
 import pytest
 
-from stormkeeper.rpc import server
-from stormkeeper.rpc.server import CallThreads
+from stormkeeper.rpc import dispatcher
+from stormkeeper.rpc.dispatcher import CallThreads
 from support.waiting import DEADLINE_SECS, until
 
 
@@ -63,7 +63,7 @@ def test_one_too_many_is_refused(work):
 
 
 def test_too_many_bytes_are_refused(work, monkeypatch):
-    monkeypatch.setattr(server, "MAX_WAITING_COST", 100)
+    monkeypatch.setattr(dispatcher, "MAX_WAITING_COST", 100)
     workers = CallThreads(1, 10, "test")
     running = work()
     assert workers.submit(running, 1_000)
@@ -73,8 +73,8 @@ def test_too_many_bytes_are_refused(work, monkeypatch):
 
 
 def test_what_is_dear_waits_and_what_is_cheap_passes(work, monkeypatch):
-    monkeypatch.setattr(server, "MAX_COST", 100)
-    monkeypatch.setattr(server, "CHEAP", 1)
+    monkeypatch.setattr(dispatcher, "MAX_COST", 100)
+    monkeypatch.setattr(dispatcher, "CHEAP", 1)
     workers = CallThreads(3, 10, "test")
     first, dear, cheap = work("first"), work("dear"), work("cheap")
     assert workers.submit(first, 90)
@@ -91,7 +91,7 @@ def test_long_calls_do_not_delay_short_ones(work):
     workers = CallThreads(10, 10, "test")
     held = [work("held") for _ in range(8)]
     for one in held:
-        assert workers.submit(one, server.MAX_COST // 8)
+        assert workers.submit(one, dispatcher.MAX_COST // 8)
         assert one.has_begun.wait(DEADLINE_SECS)
     short = work("short")
     assert workers.submit(short, 100)

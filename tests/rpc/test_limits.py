@@ -3,7 +3,7 @@
 import resource
 
 from stormkeeper import conf
-from stormkeeper.rpc.connection import ServerLimits
+from stormkeeper.rpc.server import ServerLimits
 
 
 def test_storms_defaults_are_the_defaults():

@@ -6,7 +6,6 @@ from struct import pack
 
 import pytest
 
-from stormkeeper.rpc import connection
 from stormkeeper.rpc import server as rpc_server
 from stormkeeper.rpc.dispatcher import caller
 from support.leaks import nothing_left_behind
@@ -31,7 +30,7 @@ REPLY, EXCEPTION = 2, 3
 def often(monkeypatch):
     """Look at the time limits more often than once a second."""
     monkeypatch.setattr(rpc_server, "_TICK", 0.02)
-    monkeypatch.setattr(connection, "_LINGER", 0.2)
+    monkeypatch.setattr(rpc_server, "_LINGER", 0.2)
 
 
 @pytest.fixture
@@ -198,7 +197,7 @@ def test_bad_bytes_end_the_connection_after_earlier_answers(handler, caplog, sen
 
 
 def test_an_answer_is_complete_whatever_bytes_follow_its_call(handler, monkeypatch):
-    monkeypatch.setattr(connection, "_LINGER", DEADLINE_SECS)
+    monkeypatch.setattr(rpc_server, "_LINGER", DEADLINE_SECS)
     size = 200_000
     with served(handler) as (server, place), socket.socket() as client:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -327,7 +326,7 @@ def test_one_that_sends_more_than_is_answered_is_not_read_from(handler):
         client.settimeout(0.3)
         with pytest.raises(TimeoutError):
             client.sendall(call_bytes("echo", text_body("a" * 90_000)) * 1_000)
-        assert server.held <= 100_000 + 2 * connection.READ_BYTES
+        assert server.held <= 100_000 + 2 * rpc_server.READ_BYTES
 
 
 def test_who_has_authenticated_is_known_to_the_handler(handler):

@@ -19,8 +19,7 @@ from stormkeeper.nimbus.service.context import ServiceContext, Submissions
 from stormkeeper.nimbus.service.handler import Handler
 from stormkeeper.nimbus.submitted import SubmittedCode
 from stormkeeper.paths import NimbusId
-from stormkeeper.rpc.connection import ServerLimits
-from stormkeeper.rpc.server import ThriftServer
+from stormkeeper.rpc.server import ServerLimits, ThriftServer
 from stormkeeper.thrift.nimbus import Nimbus
 from stormkeeper.thrift.records import NimbusSummary
 from stormkeeper.topology import description

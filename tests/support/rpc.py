@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from struct import pack, unpack
 
 from stormkeeper.daemon.sockets import listen
-from stormkeeper.rpc.connection import HandshakeStep, ServerLimits
-from stormkeeper.rpc.server import ThriftServer
+from stormkeeper.rpc.connection import HandshakeStep
+from stormkeeper.rpc.server import ServerLimits, ThriftServer
 from stormkeeper.thrift import idl
 from support.waiting import DEADLINE_SECS
 

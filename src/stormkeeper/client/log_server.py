@@ -15,7 +15,7 @@ import msgspec
 from stormkeeper.client.topology_view import unknown_component
 from stormkeeper.conf.address import Address
 from stormkeeper.errors import LogsError, RpcUnavailableError
-from stormkeeper.rpc.service_client import connect, in_words
+from stormkeeper.rpc.connection import connect, in_words
 from stormkeeper.thrift.nimbus import TopologyInfo
 from stormkeeper.thrift.records import Assignment, SupervisorInfo
 

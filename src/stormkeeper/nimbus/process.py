@@ -47,8 +47,7 @@ from stormkeeper.nimbus.service.context import ServiceContext, Submissions
 from stormkeeper.nimbus.service.handler import Handler
 from stormkeeper.nimbus.submitted import SubmittedCode, TopologyCache
 from stormkeeper.paths import NimbusId
-from stormkeeper.rpc.connection import ServerLimits
-from stormkeeper.rpc.server import ThriftServer
+from stormkeeper.rpc.server import ServerLimits, ThriftServer
 from stormkeeper.state.storm import cluster
 from stormkeeper.state.storm.cluster import LeaderClusterState, StormClusterState
 from stormkeeper.thrift.nimbus import Nimbus

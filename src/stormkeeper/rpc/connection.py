@@ -1,113 +1,109 @@
-"""A client's connection to a Thrift server: the protocol without I/O, and the socket.
+"""Length-framed connections of Thrift messages, for the server and for blocking clients.
 
-- A client authenticates before its first call, if it must.
-- One call at a time is carried out. A frame that is too long, or an unreadable message, ends the
-  connection after the answers to earlier calls, since the next message cannot be found.
-- Nothing is read from a client while a call waits, or an answer is unread.
-- Memory is allocated for received bytes, never for announced lengths, up to a limit for all
-  connections together.
-- Every state has a time limit, and every cause of an end a counter.
+`MessageStream` is the protocol without I/O: bytes in, messages out. `CallStream` adds the server's
+rules to it, `ClientConnection` the client's socket, with a deadline for every call. Memory is
+allocated for received bytes, never for announced lengths. A frame that is too long, or an
+unreadable message, ends a connection after the messages before it: the next one cannot be found.
 """
 
 from __future__ import annotations
 
-import asyncio
-import resource
+import errno
+import os
 import socket
-import struct
+import threading
 import time
-from collections import Counter, deque
-from collections.abc import Hashable, Mapping
+from collections import deque
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
 from enum import Enum
-from typing import Final, NamedTuple, Protocol, Self
+from typing import Any, Final, NamedTuple, Protocol
 
-from stormkeeper.conf import Conf
-from stormkeeper.errors import RemoteProtocolError
-from stormkeeper.rpc.dispatcher import Caller
+from stormkeeper.conf.address import Address
+from stormkeeper.errors import RemoteProtocolError, RpcUnavailableError
 from stormkeeper.rpc.message_frames import (
     SASL,
-    FaultKind,
     Kind,
     ThriftMessage,
     bad_length,
-    fault_frame,
     read_message,
     sasl_refusal,
 )
 from stormkeeper.thrift.framing import FrameSplitter
 from stormkeeper.thrift.idl import Method
 
-#: Bytes read from a client at once.
+#: Bytes read from a socket at once.
 READ_BYTES: Final = 65_536
-#: Seconds for a client to read the last bytes.
-_LINGER: Final = 1.0
-#: struct linger: send a reset at once.
-_AT_ONCE: Final = struct.pack("ii", 1, 0)
 
-# Causes of a connection's end, for counters.
-BY_CLIENT: Final = "client"
-PROTOCOL: Final = "protocol"
-HANDSHAKE_TIMEOUT: Final = "handshake-timeout"
-FRAME_TIMEOUT: Final = "frame-timeout"
-ANSWER_TIMEOUT: Final = "answer-timeout"
-UNREAD_TIMEOUT: Final = "unread-timeout"
-IDLE: Final = "idle"
-CROWDED: Final = "crowded"
-MEMORY: Final = "memory"
-DRAIN: Final = "drain"
-
-#: Descriptors reserved for the process itself: files, ZooKeeper, other services.
-_OWN_DESCRIPTORS: Final = 128
-#: Most connections. A supervisor has one or two, a command one for a moment.
-MAX_CONNECTIONS: Final = 2_000
+#: Texts for errors of sockets.
+_IN_WORDS: Final = {
+    errno.ECONNREFUSED: "connection refused: nothing listens there",
+    errno.ECONNRESET: "the server cut the connection",
+    errno.EPIPE: "the server closed the connection",
+    errno.ETIMEDOUT: "the network timed out",
+}
 
 
-@dataclass(frozen=True, slots=True)
-class ServerLimits:
-    """The limits of a server's clients.
+class MessageStream:
+    """Messages of at most `max_frame` bytes from a stream of bytes, however it is chopped."""
 
-    Storm has keys for the first three. The others are wide enough for any cluster of Storm's, and
-    protect the other clients from a broken or malicious one.
-    """
+    __slots__ = ("_splitter", "_waiting", "_whole", "frames")
 
-    max_frame: int = 1024 * 1024
-    threads: int = 64
-    #: Calls that wait for a thread.
-    max_waiting: int = 100_000
-    max_connections: int = MAX_CONNECTIONS
-    #: Connections from one address, so that one machine cannot keep the others out. A user
-    #: interface or a proxy may need many.
-    max_connections_per_address: int = 500
-    #: Bytes of unanswered calls and unread answers of all connections. Above it, a connection that
-    #: holds more than `READ_BYTES` ends.
-    max_held: int = 128 * 1024 * 1024
-    handshake_timeout: float = 10.0
-    #: Seconds from the beginning of a message to its end.
-    frame_timeout: float = 30.0
-    #: Seconds for a call, with waiting. Storm's clients wait as long.
-    answer_timeout: float = 600.0
-    #: Seconds in which a client must read some of an answer.
-    unread_timeout: float = 60.0
-    #: Seconds without a call.
-    idle_timeout: float = 900.0
+    def __init__(self, max_frame: int) -> None:
+        self._splitter = FrameSplitter(max_frame, bad_length)
+        #: Complete frames that wait for `next_message`, and their bytes.
+        self._waiting: deque[bytes] = deque()
+        self._whole = 0
+        #: Complete frames received so far.
+        self.frames = 0
 
-    @classmethod
-    def of(cls, conf: Conf) -> Self:
-        """Return the limits of a Nimbus's configuration."""
-        descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0] - _OWN_DESCRIPTORS
-        return cls(
-            max_frame=conf["nimbus.thrift.max_buffer_size"],
-            # A submission in one thread waits for Nimbuses that fetch copies through another.
-            threads=max(2, conf["nimbus.thrift.threads"]),
-            max_waiting=conf["nimbus.queue.size"],
-            max_connections=max(1, min(MAX_CONNECTIONS, descriptors)),
-        )
+    @property
+    def has_partial(self) -> bool:
+        """Whether a message is incomplete."""
+        return self._splitter.has_partial
+
+    @property
+    def has_whole(self) -> bool:
+        """Whether complete messages wait."""
+        return bool(self._waiting)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether every received byte belongs to a returned message."""
+        return not (self._waiting or self._splitter.has_partial or self._splitter.fault)
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes received and not yet returned as messages."""
+        return self._whole + self._splitter.partial_bytes
+
+    def feed(self, data: bytes) -> None:
+        """Take received bytes; those after a bad length are ignored."""
+        # The fault is raised by `next_message`, after the frames before it.
+        with suppress(RemoteProtocolError):
+            frames = self._splitter.feed(data)
+            self._waiting.extend(frames)
+            self._whole += sum(map(len, frames))
+            self.frames += len(frames)
+
+    def next_message(self) -> ThriftMessage | None:
+        """Return the next message, None if none is complete; raise `RemoteProtocolError`."""
+        if self._waiting:
+            payload = self._waiting.popleft()
+            self._whole -= len(payload)
+            return read_message(payload)
+        if self._splitter.fault is not None:
+            raise self._splitter.fault
+        return None
+
+    def drop_waiting(self) -> None:
+        """Forget the complete messages that wait."""
+        self._waiting.clear()
+        self._whole = 0
 
 
 class StreamState(Enum):
-    """The state of a connection."""
+    """The state of a server's connection."""
 
     AUTHENTICATING = "authenticating"
     READY = "ready"
@@ -133,23 +129,10 @@ class Handshake(Protocol):
         """Process the client's next bytes."""
 
 
-class CallStream:
-    """The server's half of the protocol: bytes in, calls out.
+class CallStream(MessageStream):
+    """The server's half of the protocol: one call at a time, after the authentication, if any."""
 
-    `max_frame` is the longest message in bytes; without `authentication` the first call may come at
-    once.
-    """
-
-    __slots__ = (
-        "_authentication",
-        "_methods",
-        "_splitter",
-        "_waiting",
-        "_whole",
-        "fault",
-        "frames",
-        "state",
-    )
+    __slots__ = ("_authentication", "_methods", "fault", "state")
 
     def __init__(
         self,
@@ -157,32 +140,12 @@ class CallStream:
         max_frame: int,
         authentication: Handshake | None = None,
     ) -> None:
+        super().__init__(max_frame)
         self._methods = methods
         self._authentication = authentication
-        self._splitter = FrameSplitter(max_frame, bad_length)
-        #: Complete frames that wait for `next_call`, and their bytes.
-        self._waiting: deque[bytes] = deque()
-        self._whole = 0
-        #: Complete frames received so far.
-        self.frames = 0
         self.state = StreamState.READY if authentication is None else StreamState.AUTHENTICATING
         #: Why no further call comes, at the end.
         self.fault: str | None = None
-
-    @property
-    def has_partial(self) -> bool:
-        """Whether a message is incomplete."""
-        return self._splitter.has_partial
-
-    @property
-    def has_whole(self) -> bool:
-        """Whether messages wait for `next_call`."""
-        return bool(self._waiting)
-
-    @property
-    def held_bytes(self) -> int:
-        """Bytes received and not yet returned as calls."""
-        return self._whole + self._splitter.partial_bytes
 
     def receive(self, data: bytes) -> tuple[bytes, str | None]:
         """Process received bytes; return bytes to send at once, and a newly authenticated user."""
@@ -196,15 +159,10 @@ class CallStream:
             if rest is None:
                 return send, None
             self.state, self._authentication, data = StreamState.READY, None, rest
-        if self.state is not StreamState.OVER and self._splitter.fault is None:
-            is_sasl = self.frames == 0 and not self.has_partial and data.startswith(SASL)
-            send = sasl_refusal() if is_sasl else send
-            # The fault is kept until the frames before it are answered.
-            with suppress(RemoteProtocolError):
-                frames = self._splitter.feed(data)
-                self._waiting.extend(frames)
-                self._whole += sum(map(len, frames))
-                self.frames += len(frames)
+        if self.state is not StreamState.OVER:
+            if self.frames == 0 and self.is_empty and data.startswith(SASL):
+                send = sasl_refusal()
+            self.feed(data)
         return send, user
 
     def next_call(self) -> ThriftMessage | None:
@@ -215,19 +173,14 @@ class CallStream:
         """
         if self.state is not StreamState.READY:
             return None
-        if not self._waiting:
-            if self._splitter.fault is not None:
-                self._end(str(self._splitter.fault))
-            return None
-        payload = self._waiting.popleft()
-        self._whole -= len(payload)
         try:
-            message = read_message(payload)
-            self._check(message)
+            message = self.next_message()
+            if message is not None:
+                self._check(message)
+                self.state = StreamState.CALLED
         except RemoteProtocolError as error:
             self._end(str(error))
             return None
-        self.state = StreamState.CALLED
         return message
 
     def answered(self) -> None:
@@ -245,284 +198,165 @@ class CallStream:
 
     def _end(self, fault: str) -> None:
         self.state, self.fault = StreamState.OVER, fault
-        self._waiting.clear()
-        self._whole = 0
+        self.drop_waiting()
 
 
-@dataclass(slots=True)
-class ConnectionCounts:
-    """Counters of connections since the server started."""
+class ClientConnection:
+    """A client's blocking TCP connection to `address`; deadlines are on the monotonic clock.
 
-    accepted: int = 0
-    #: Refused connections by cause: connections, address; and descriptors, for pauses of accepting.
-    turned_away: Counter[str] = field(default_factory=Counter)
-    ended: Counter[str] = field(default_factory=Counter)
-    #: Calls refused since too many waited.
-    refused: int = 0
-    bytes_in: int = 0
-    bytes_out: int = 0
+    The constructor raises `RpcUnavailableError`; `send` and `receive` raise `OSError`, a
+    `TimeoutError` after the deadline.
+    """
+
+    def __init__(self, address: Address, max_frame: int, timeout: float) -> None:
+        self._address = address
+        self._max_frame = max_frame
+        self._socket = connect(address, timeout)
+
+    def is_stale(self) -> bool:
+        """Return whether the idle connection has ended, or has received unexpected bytes."""
+        self._socket.settimeout(0)
+        try:
+            self._socket.recv(1, socket.MSG_PEEK)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
+        return True
+
+    def send(self, frame: bytes, deadline: float) -> None:
+        """Send a frame."""
+        with memoryview(frame) as unsent:
+            sent = 0
+            while sent < len(frame):
+                self._socket.settimeout(_left(deadline))
+                sent += self._socket.send(unsent[sent:])
+
+    def receive(self, deadline: float) -> ThriftMessage:
+        """Receive one answer; raise `RemoteProtocolError` for any other bytes."""
+        stream = MessageStream(self._max_frame)
+        while True:
+            self._socket.settimeout(_left(deadline))
+            data = self._socket.recv(READ_BYTES)
+            if not data:
+                raise ConnectionAbortedError(0, "the server closed the connection")
+            stream.feed(data)
+            try:
+                message = stream.next_message()
+            except RemoteProtocolError as error:
+                raise RemoteProtocolError(f"{self._address}: {error}") from None
+            if message is None:
+                continue
+            if not stream.is_empty:
+                raise RemoteProtocolError(f"{self._address}: more than one answer to one call")
+            return message
+
+    def shut_down(self) -> None:
+        """Make a call in progress in another thread fail."""
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Close the socket."""
+        self._socket.close()
 
 
-class Host(Protocol):
-    """The server, as its channels use it."""
-
-    loop: asyncio.AbstractEventLoop
-    limits: ServerLimits
-    counts: ConnectionCounts
-    held: int
-    #: Receives `READ_BYTES` bytes; shared, as a channel copies them at once.
-    buffer: memoryview
-    #: Whether channels end as soon as nothing is to be answered.
-    is_draining: bool
-
-    def carry_out(self, channel: Channel, message: ThriftMessage) -> str | None:
-        """Start a call and report its answer to `channel`; return the reason of a refusal."""
-
-    def warn(self, line: str, matter: Hashable) -> None:
-        """Log a line, unless there were many about that matter."""
-
-    def used(self, channel: Channel) -> None:
-        """Record an answered call."""
-
-    def forget(self, channel: Channel) -> None:
-        """Record a closed connection."""
+def _left(deadline: float) -> float:
+    """Return the remaining seconds; raise `TimeoutError` if there are none."""
+    left = deadline - time.monotonic()
+    if left <= 0:
+        raise TimeoutError
+    return left
 
 
-class Channel(asyncio.BufferedProtocol):
-    """The socket of one client; belongs to one asyncio loop, except for `is_over`."""
+_Candidate = tuple[socket.AddressFamily, tuple[Any, ...]]
 
-    def __init__(self, server: Host, caller: Caller, connection: CallStream) -> None:
-        self.caller = caller
-        #: Whether only sending and closing is left.
-        self.is_over = False
-        self.method: str | None = None
-        self._server = server
-        self._connection = connection
-        self._transport: asyncio.Transport | None = None
-        self._is_reading = True
-        #: Whether the client has shut down its sending.
-        self._has_ended = False
-        self._frames = 0
-        self._held = 0
-        #: Unread bytes when the client last read something.
-        self._unread = 0
-        # Monotonic times: the last answer, the beginning of a call, of an unfinished message and of
-        # unread answers; and the end of lingering.
-        self._idle_since = self._call_since = time.monotonic()
-        self._frame_since: float | None = None
-        self._unread_since: float | None = None
-        self._lingers_until = 0.0
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin to read."""
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
-        # So any unsent byte calls `pause_writing`, which delays the next call.
-        transport.set_write_buffer_limits(high=0)
-        self.move()
+def in_words(error: OSError) -> str:
+    """Return the meaning of a socket's error."""
+    if isinstance(error, socket.gaierror):  # has other error numbers
+        return f"the host's name could not be looked up: {error.strerror}"
+    if isinstance(error, TimeoutError) and error.errno is None:
+        return "no answer in time"
+    return _IN_WORDS.get(error.errno or 0) or error.strerror or str(error)
 
-    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - however it was lost
-        """Record the end of the connection."""
-        self._over(BY_CLIENT)
-        self._transport = None
-        self._hold(0)
-        self._server.forget(self)
 
-    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002
-        """Return the buffer for the next bytes."""
-        return self._server.buffer
+def connect(address: Address, timeout: float) -> socket.socket:
+    """Return a TCP connection, trying the host's addresses in turn, each for a share of the time.
 
-    def buffer_updated(self, nbytes: int) -> None:
-        """Process received bytes."""
-        self._server.counts.bytes_in += nbytes
-        if self.is_over:
-            return
-        answer, user = self._connection.receive(self._server.buffer[:nbytes].tobytes())
-        if user is not None:
-            self.caller.user = user
-        if answer:
-            self._write(answer)
-        if self._connection.frames != self._frames:
-            self._frames = self._connection.frames
-            self._frame_since = None
-        self.move()
+    Raises `RpcUnavailableError`.
+    """
+    deadline = time.monotonic() + timeout
+    error: OSError = OSError(errno.EADDRNOTAVAIL, "no address to connect to")
+    try:
+        candidates = _look_up(address, deadline)
+        for tried, candidate in enumerate(candidates):
+            left = max(0.001, deadline - time.monotonic())
+            try:
+                return _connect(candidate, left / (len(candidates) - tried))
+            except OSError as reason:
+                error = reason
+    except OSError as reason:
+        error = reason
+    raise RpcUnavailableError(f"{address}: {in_words(error)}") from error
 
-    def eof_received(self) -> bool:
-        """Return whether a half-closed connection still waits for an answer."""
-        self._has_ended = True
-        return not self.is_over and (self.method is not None or self._connection.has_whole)
 
-    def pause_writing(self) -> None:
-        """Record that the client has not read all bytes."""
-        assert self._transport is not None
-        self._unread_since = time.monotonic()
-        self._unread = self._transport.get_write_buffer_size()
+def _connect(candidate: _Candidate, timeout: float) -> socket.socket:
+    family, place = candidate
+    connection = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        connection.settimeout(timeout)
+        connection.connect(place)
+        _check_is_another(connection)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
 
-    def resume_writing(self) -> None:
-        """Record that the client has read all bytes."""
-        self._unread_since = None
-        self._lingers_until = time.monotonic() + _LINGER
-        self.move()
 
-    def move(self) -> None:
-        """Start the next call, or end, if possible."""
-        connection, server = self._connection, self._server
-        if self.is_over or self._transport is None:
-            return
-        if self.method is None and self._unread_since is None:
-            message = connection.next_call()
-            if message is not None:
-                self._call(message)
-            elif connection.fault is not None:
-                self._finish(PROTOCOL, connection.fault)
-                return
-            elif self._has_ended or server.is_draining:
-                self._finish(BY_CLIENT if self._has_ended else DRAIN)
-                return
-        self._read_or_not()
-        size = connection.held_bytes + self._transport.get_write_buffer_size()
-        self._hold(size)
-        if server.held > server.limits.max_held and size > READ_BYTES:
-            reason = f"it held {size} bytes, and all connections together hold as much as they may"
-            self.abort(MEMORY, reason)
+def _check_is_another(connection: socket.socket) -> None:
+    """Raise `ConnectionRefusedError` if a socket is connected to itself.
 
-    def answered(self, frame: bytes | None) -> None:
-        """Send the answer of the call in progress; None for a one-way call."""
-        method, self.method = self.method, None
-        if self.is_over:
-            return
-        self._connection.answered()
-        self._idle_since = time.monotonic()
-        self._server.used(self)
-        if frame is not None:
-            size, most = len(frame) - 4, self._server.limits.max_frame
-            if size > most:
-                self._server.warn(
-                    f"the answer of {method} to {self.caller} has {size} bytes: clients take {most}"
-                    " where nimbus.thrift.max_buffer_size is as here; raise it there",
-                    matter=method,
-                )
-            self._write(frame)
-        self.move()
+    TCP does so if the kernel chooses the port that is dialled, on which no process listens.
+    """
+    if connection.getsockname() == connection.getpeername():
+        raise ConnectionRefusedError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
 
-    @property
-    def is_idle(self) -> bool:
-        """Whether the connection can end without loss: no call is in progress or unanswered."""
-        is_quiet = self.method is None and self._unread_since is None
-        return is_quiet and self._transport is not None and not self._connection.has_whole
 
-    def make_room(self, reason: str) -> None:
-        """End the idle connection for the sake of another one."""
-        self._over(CROWDED, reason)
-        if self._transport is not None:
-            self._transport.close()
-        self._server.forget(self)
+def _look_up(address: Address, deadline: float) -> list[_Candidate]:
+    """Return the addresses of a host; raises only `OSError`."""
+    try:
+        return _resolve(address, socket.AI_NUMERICHOST)
+    except socket.gaierror:
+        pass
+    # The resolver has no timeout, so a thread of its own waits for it.
+    found: list[list[_Candidate] | OSError] = []
 
-    def sweep(self, now: float) -> None:
-        """End the connection if a time limit is exceeded."""
-        limits, transport = self._server.limits, self._transport
-        if transport is None:
-            return
-        if self._unread_since is not None:
-            unread = transport.get_write_buffer_size()
-            if unread < self._unread:
-                self._unread, self._unread_since = unread, now
-            elif now - self._unread_since > limits.unread_timeout:
-                reason = f"nothing of its answer was read for {limits.unread_timeout:g} s"
-                self.abort(UNREAD_TIMEOUT, reason)
-        elif self.is_over:
-            if now > self._lingers_until:
-                transport.abort()
-        elif self.method is not None:
-            if now - self._call_since > limits.answer_timeout:
-                reason = f"{self.method} was not answered within {limits.answer_timeout:g} s"
-                self.abort(ANSWER_TIMEOUT, reason)
-        else:
-            self._sweep_unoccupied(now)
+    def look_up() -> None:
+        try:
+            found.append(_resolve(address, 0))
+        except OSError as error:
+            found.append(error)
 
-    def _sweep_unoccupied(self, now: float) -> None:
-        """Check the limits of a connection without a call."""
-        limits = self._server.limits
-        if self._connection.state is StreamState.AUTHENTICATING:
-            if now - self._idle_since > limits.handshake_timeout:
-                reason = f"it did not authenticate within {limits.handshake_timeout:g} s"
-                self._finish(HANDSHAKE_TIMEOUT, reason)
-        elif self._frame_since is not None:
-            if now - self._frame_since > limits.frame_timeout:
-                reason = f"a message was not whole {limits.frame_timeout:g} s after it began"
-                self._finish(FRAME_TIMEOUT, reason)
-        elif now - self._idle_since > limits.idle_timeout:
-            self._finish(IDLE)
+    thread = threading.Thread(target=look_up, name=f"rpc-lookup-{address.host}", daemon=True)
+    try:
+        thread.start()
+    except RuntimeError as error:  # the system's limit of threads
+        raise OSError(errno.EAGAIN, f"no thread to look up its name: {error}") from error
+    thread.join(max(0.0, deadline - time.monotonic()))
+    if not found:
+        raise OSError(errno.ETIMEDOUT, "its name was not looked up in time")
+    if isinstance(found[0], OSError):
+        raise found[0]
+    return found[0]
 
-    def abort(self, cause: str, reason: str = "") -> None:
-        """Cut the connection."""
-        self._over(cause, reason)
-        if self._transport is not None:
-            # Without a reset, the system would keep unsent bytes.
-            with suppress(OSError):
-                self._transport.get_extra_info("socket").setsockopt(
-                    socket.SOL_SOCKET, socket.SO_LINGER, _AT_ONCE
-                )
-            self._transport.abort()
 
-    def _call(self, message: ThriftMessage) -> None:
-        server = self._server
-        self.method, self._call_since = message.name, time.monotonic()
-        refusal = server.carry_out(self, message)
-        if refusal is None:
-            return
-        server.counts.refused += 1
-        server.warn(f"refused {message.name} of {self.caller}: {refusal}", matter="refused")
-        frame = None
-        if message.kind is Kind.CALL:
-            frame = fault_frame(message.name, message.sequence, FaultKind.INTERNAL_ERROR, refusal)
-        # Later, as many refused calls in a row would recurse as deep.
-        server.loop.call_soon(self.answered, frame)
-
-    def _finish(self, cause: str, reason: str = "") -> None:
-        """End after sending everything."""
-        assert self._transport is not None
-        self._over(cause, reason)
-        self._hold(self._transport.get_write_buffer_size())
-        if self._has_ended or not (reason or self._connection.has_partial):
-            self._transport.close()
-            return
-        # A socket closed with unread input is reset, and the answers are lost. So further input is
-        # read and dropped for a moment.
-        self._lingers_until = time.monotonic() + _LINGER
-        self._transport.write_eof()
-        self._read_or_not()
-
-    def _read_or_not(self) -> None:
-        assert self._transport is not None
-        # A waiting frame stops the reading.
-        wanted = self.is_over or not self._connection.has_whole
-        if self._has_ended:
-            return
-        if wanted != self._is_reading:
-            self._is_reading = wanted
-            if wanted:
-                self._transport.resume_reading()
-            else:
-                self._transport.pause_reading()
-        if not wanted or not self._connection.has_partial:
-            self._frame_since = None
-        elif self._frame_since is None:
-            self._frame_since = time.monotonic()
-
-    def _write(self, data: bytes) -> None:
-        assert self._transport is not None
-        self._server.counts.bytes_out += len(data)
-        self._transport.write(data)
-
-    def _hold(self, size: int) -> None:
-        self._server.held += size - self._held
-        self._held = size
-
-    def _over(self, cause: str, reason: str = "") -> None:
-        if self.is_over:
-            return
-        self.is_over = True
-        self._server.counts.ended[cause] += 1
-        if reason:
-            self._server.warn(f"closing {self.caller}: {reason}", matter=self.caller.address)
+def _resolve(address: Address, flags: int) -> list[_Candidate]:
+    try:
+        found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=flags)
+    except UnicodeError as error:
+        # A label of the name is empty or too long.
+        raise socket.gaierror(socket.EAI_NONAME, f"no host name: {error}") from error
+    return [(family, place) for family, _, _, _, place in found]

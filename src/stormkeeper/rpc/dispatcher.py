@@ -21,7 +21,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import Counter, defaultdict
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable
 from contextlib import nullcontext
 from contextvars import ContextVar
@@ -219,3 +219,107 @@ def _unknown(message: ThriftMessage) -> bytes | None:
         return None
     text = f"Invalid method name: '{message.name}'"
     return fault_frame(message.name, message.sequence, FaultKind.UNKNOWN_METHOD, text)
+
+
+#: Most bytes of messages in progress, beyond the first: a decoded message may take forty times its
+#: bytes.
+MAX_COST: Final = 8 * 1024 * 1024
+
+#: A message of fewer bytes does not wait for that: handlers may occupy all of the above for
+#: minutes, such as submissions that wait for copies.
+CHEAP: Final = 16 * 1024
+
+#: Most bytes of waiting messages, beyond the first, as their clients may be gone.
+MAX_WAITING_COST: Final = 64 * 1024 * 1024
+
+
+class CallThreads:
+    """Runs calls in a limited number of threads, which are started when needed.
+
+    Calls start in order, except that an expensive call lets others pass until there is room. The
+    threads are daemons: a handler that never returns does not keep the process alive.
+    """
+
+    def __init__(self, threads: int, most_waiting: int, name: str) -> None:
+        self._most = threads
+        self._most_waiting = most_waiting
+        self._name = name
+        self._changed = threading.Condition()
+        self._waiting: deque[tuple[int, Callable[[], None]]] = deque()
+        self._threads: list[threading.Thread] = []
+        self._is_stopped = False
+        #: Busy threads, and the message bytes of calls in progress and of waiting ones.
+        self.busy = 0
+        self._cost = 0
+        self._waiting_cost = 0
+
+    @property
+    def waiting(self) -> int:
+        """The number of waiting calls."""
+        return len(self._waiting)
+
+    def submit(self, work: Callable[[], None], cost: int) -> bool:
+        """Queue a call, which must not raise; return False if it is refused.
+
+        `cost` is the size of its message in bytes.
+        """
+        with self._changed:
+            if self._is_stopped or len(self._waiting) >= self._most_waiting:
+                return False
+            if self._waiting and self._waiting_cost + cost > MAX_WAITING_COST:
+                return False
+            if self.busy + len(self._waiting) >= len(self._threads) and not self._start_one():
+                return False
+            self._waiting.append((cost, work))
+            self._waiting_cost += cost
+            self._changed.notify()
+            return True
+
+    def stop(self) -> None:
+        """Start no further call; calls in progress continue."""
+        with self._changed:
+            self._is_stopped = True
+            self._waiting.clear()
+            self._changed.notify_all()
+
+    def _start_one(self) -> bool:
+        """Start another thread if allowed; return whether there is any."""
+        if len(self._threads) < self._most:
+            name = f"{self._name}-{len(self._threads)}"
+            thread = threading.Thread(target=self._run, name=name, daemon=True)
+            try:
+                thread.start()
+            except RuntimeError as error:  # the system's limit
+                _log.error("cannot start a thread for calls: %s", error)
+            else:
+                self._threads.append(thread)
+        return bool(self._threads)
+
+    def _run(self) -> None:
+        while (taken := self._take()) is not None:
+            cost, work = taken
+            try:
+                work()
+            except BaseException:  # the thread stays for the next call
+                _log.exception("a call failed: this is a defect of Stormkeeper")
+            # Free its memory before the next call.
+            del work, taken
+            with self._changed:
+                self.busy -= 1
+                self._cost -= cost
+                if self._waiting:
+                    # An expensive call may fit now.
+                    self._changed.notify_all()
+
+    def _take(self) -> tuple[int, Callable[[], None]] | None:
+        with self._changed:
+            while not self._is_stopped:
+                for place, (cost, work) in enumerate(self._waiting):
+                    if cost <= CHEAP or not self._cost or self._cost + cost <= MAX_COST:
+                        del self._waiting[place]
+                        self._waiting_cost -= cost
+                        self.busy += 1
+                        self._cost += cost
+                        return cost, work
+                self._changed.wait()
+            return None
