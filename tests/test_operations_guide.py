@@ -7,8 +7,7 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from stormkeeper.pacemaker.server.server_metrics import PREFIX, pages
-from stormkeeper.pacemaker.server.server_status import CLOSED, REFUSED, TURNED_AWAY
+from stormkeeper.pacemaker.server.server_status import CLOSED, PREFIX, REFUSED, TURNED_AWAY, pages
 from support.snapshots import SNAPSHOT
 
 ROOT = Path(__file__).parents[1]

@@ -202,12 +202,16 @@ class Attacker:
         """
         # Here, as most of this module needs no more of the wire than bytes.
         from stormkeeper.errors import AuthenticationError  # noqa: PLC0415
-        from stormkeeper.pacemaker.wire.message_codec import (  # noqa: PLC0415
-            Control,
-            control_frame,
+        from stormkeeper.pacemaker.wire.decoder import (  # noqa: PLC0415
             read_control,
             read_token,
+        )
+        from stormkeeper.pacemaker.wire.encoder import (  # noqa: PLC0415
+            control_frame,
             token_frame,
+        )
+        from stormkeeper.pacemaker.wire.messages import (  # noqa: PLC0415
+            Control,
         )
 
         splitter = PacemakerFrameSplitter()

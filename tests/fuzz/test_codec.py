@@ -5,7 +5,9 @@ from hypothesis import given, settings
 from fuzz.mutations import EXAMPLES, payloads
 from stormkeeper.errors import LocalProtocolError, RemoteProtocolError
 from stormkeeper.pacemaker.wire import decode, decode_request, encode
-from stormkeeper.pacemaker.wire.message_codec import match_exact_shape
+from stormkeeper.pacemaker.wire.decoder import (
+    match_exact_shape,
+)
 
 
 @settings(max_examples=EXAMPLES, deadline=None)

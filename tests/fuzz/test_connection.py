@@ -4,8 +4,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fuzz.mutations import EXAMPLES, streams
+from stormkeeper.pacemaker.server.channels import RequestStream
 from stormkeeper.pacemaker.server.client_session import Policy
-from stormkeeper.pacemaker.server.request_stream import RequestStream
 from stormkeeper.pacemaker.wire import DEFAULT_MAX_SIZE, PacemakerFrameSplitter, decode
 from support.sessions import POLICY, new_sessions
 

@@ -42,7 +42,7 @@ class OpenSession:
 
     def __init__(self, index: Any) -> None:
         self.peer = "somebody"
-        self.may_read = self.may_write = True
+        self.reads_unasked = self.writes_unasked = True
         self.fault: str | None = None
         self.due: str | None = None
         self.payloads: list[bytes] = []

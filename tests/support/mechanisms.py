@@ -3,12 +3,16 @@
 from stormkeeper.errors import AuthenticationError
 from stormkeeper.pacemaker.client.authentication import Identity
 from stormkeeper.pacemaker.wire import Message, MessageType
-from stormkeeper.pacemaker.wire.message_codec import (
-    Control,
-    control_frame,
+from stormkeeper.pacemaker.wire.decoder import (
     read_control,
     read_token,
+)
+from stormkeeper.pacemaker.wire.encoder import (
+    control_frame,
     token_frame,
+)
+from stormkeeper.pacemaker.wire.messages import (
+    Control,
 )
 from support.scripted_pacemaker import answered
 

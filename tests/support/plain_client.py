@@ -11,12 +11,16 @@ from stormkeeper.pacemaker.wire import (
     decode,
     encode,
 )
-from stormkeeper.pacemaker.wire.message_codec import (
-    Control,
-    control_frame,
+from stormkeeper.pacemaker.wire.decoder import (
     read_control,
     read_token,
+)
+from stormkeeper.pacemaker.wire.encoder import (
+    control_frame,
     token_frame,
+)
+from stormkeeper.pacemaker.wire.messages import (
+    Control,
 )
 from stormkeeper.thrift.pacemaker import ServerInfo
 from stormkeeper.thrift.serialization import deserialize

@@ -1,5 +1,40 @@
-"""Authentication: JAAS files, and SASL mechanisms without I/O, with client and server halves."""
+"""Authentication: JAAS files, and SASL mechanisms without I/O, of which this is the interface.
 
-from stormkeeper.sasl.mechanism import Mechanism
+A mechanism has a client's and a server's half: tokens in, tokens out (RFC 4422).
+"""
 
-__all__ = ["Mechanism"]
+from typing import Final, Protocol
+
+SAME_METHOD: Final = "is pacemaker.auth.method the same at both ends?"
+
+
+class Mechanism(Protocol):
+    """The client's or the server's half of a single authentication.
+
+    Does no I/O, except that GSSAPI's client half may ask Kerberos servers for a ticket.
+    """
+
+    @property
+    def name(self) -> str:
+        """The registered name: "DIGEST-MD5", "SCRAM-SHA-256" or "GSSAPI"."""
+
+    @property
+    def complete(self) -> bool:
+        """Whether the other side has authenticated."""
+
+    @property
+    def authorization_id(self) -> str | None:
+        """The client's name, in a complete server half; else None.
+
+        The principal or the user; with Storm's DIGEST-MD5 any name of the client's choice.
+        """
+
+    def start(self) -> bytes | None:
+        """Return the first token if this half begins, else None; raises as `step`."""
+
+    def step(self, token: bytes) -> bytes | None:
+        """Process the other side's next token; returns the answer, or None.
+
+        Raises `AuthenticationError`, safe to log, for a failure or a violation of the mechanism:
+        the connection must end.
+        """

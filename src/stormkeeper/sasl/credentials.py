@@ -6,8 +6,8 @@ import hashlib
 from dataclasses import dataclass, field
 
 from stormkeeper.errors import ConfigError
+from stormkeeper.sasl import Mechanism
 from stormkeeper.sasl.jaas import Login
-from stormkeeper.sasl.mechanism import Mechanism
 
 #: Name of Storm's client without a topology's name.
 DEFAULT_CLIENT_NAME = "pacemaker-client"

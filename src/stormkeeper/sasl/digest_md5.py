@@ -13,8 +13,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 
 from stormkeeper.errors import AuthenticationError
+from stormkeeper.sasl import SAME_METHOD
 from stormkeeper.sasl.credentials import UserPassword, client_name, printable
-from stormkeeper.sasl.mechanism import SAME_METHOD
 
 #: RFC 2831 §2.1.1, §2.1.2.
 MAX_CHALLENGE = 2048

@@ -6,11 +6,10 @@ from dataclasses import dataclass
 
 from stormkeeper.conf import Conf
 from stormkeeper.errors import AuthenticationError, ConfigError
-from stormkeeper.sasl import credentials, jaas
+from stormkeeper.sasl import Mechanism, credentials, jaas
 from stormkeeper.sasl.credentials import UserPassword
 from stormkeeper.sasl.digest_md5 import DigestClient, DigestServer
 from stormkeeper.sasl.jaas import Login, ignored_childopts, login, login_file
-from stormkeeper.sasl.mechanism import Mechanism
 
 __all__ = [
     "authorised",

@@ -13,8 +13,8 @@ from scramp import ScramException, ScramMechanism
 from scramp.utils import ServerError, saslprep
 
 from stormkeeper.errors import AuthenticationError, ConfigError
+from stormkeeper.sasl import SAME_METHOD
 from stormkeeper.sasl.credentials import UserPassword, printable
-from stormkeeper.sasl.mechanism import SAME_METHOD
 
 NAME = "SCRAM-SHA-256"
 

@@ -30,7 +30,7 @@ from stormkeeper.pacemaker.client.pacemaker_client import TRY_TIMEOUT, make_back
 from stormkeeper.pacemaker.client.pool import WRITE_DEADLINE, PacemakerPool, connect
 from stormkeeper.pacemaker.client.pool_writes import WriterPlacement
 from stormkeeper.pacemaker.wire import MessageType, PacemakerFrameSplitter, decode
-from stormkeeper.pacemaker.wire.message_codec import encode_acknowledgement, encode_pulse_around
+from stormkeeper.pacemaker.wire.encoder import encode_acknowledgement, encode_pulse_around
 from stormkeeper.simulation import cluster
 from stormkeeper.simulation.cluster import Profile, SimulatedTopology
 from stormkeeper.simulation.model import SimulatedBeat, Simulation, Writer

@@ -6,14 +6,18 @@ from stormkeeper.errors import NotAuthorizedError, RemoteProtocolError
 from stormkeeper.pacemaker.client.authentication import STEP_TIMEOUT, ClientAuthentication
 from stormkeeper.pacemaker.client.calls import Compute, Reconnect, Send
 from stormkeeper.pacemaker.wire import Message, MessageType, PacemakerFrameSplitter, Pulse, decode
-from stormkeeper.pacemaker.wire.message_codec import (
-    Control,
-    control_frame,
+from stormkeeper.pacemaker.wire.decoder import (
     read_control,
     read_token,
+)
+from stormkeeper.pacemaker.wire.encoder import (
+    control_frame,
     token_frame,
 )
-from stormkeeper.sasl.mechanism import SAME_METHOD
+from stormkeeper.pacemaker.wire.messages import (
+    Control,
+)
+from stormkeeper.sasl import SAME_METHOD
 from support.mechanisms import REMEDY, Fake, identity
 
 REFUSED = Message(MessageType.NOT_AUTHORIZED, 0)

@@ -12,7 +12,13 @@ from stormkeeper.errors import (
 from stormkeeper.pacemaker.client.client_settings import ClientSettings
 from stormkeeper.pacemaker.client.pool import connect
 from stormkeeper.pacemaker.wire import Message, MessageType, encode
-from stormkeeper.pacemaker.wire.message_codec import Control, control_frame, token_frame
+from stormkeeper.pacemaker.wire.encoder import (
+    control_frame,
+    token_frame,
+)
+from stormkeeper.pacemaker.wire.messages import (
+    Control,
+)
 from support.pacemaker import PacemakerProcess
 from support.plain_client import Client
 from support.storm_pacemaker import StormPacemaker

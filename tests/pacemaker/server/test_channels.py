@@ -132,10 +132,10 @@ async def test_who_may_not_is_asked_about_by_the_session(engine):
     class ClientSession(OpenSession):
         def __init__(self, index):
             super().__init__(index)
-            self.may_read = self.may_write = False
+            self.reads_unasked = self.writes_unasked = False
 
         def answer(self, payload):
-            self.may_read = len(self.payloads) >= 3
+            self.reads_unasked = len(self.payloads) >= 3
             return super().answer(payload)
 
     rig = Rig(engine, lambda: ClientSession(rig.index))

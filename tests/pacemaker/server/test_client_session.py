@@ -21,7 +21,7 @@ from stormkeeper.pacemaker.wire import (
     decode,
     encode,
 )
-from stormkeeper.sasl.mechanism import SAME_METHOD
+from stormkeeper.sasl import SAME_METHOD
 from support.engines import ENGINES, Rig
 from support.messages import field, i32, string
 from support.sessions import (

@@ -3,8 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stormkeeper.pacemaker.server.directory import Directory
-from stormkeeper.pacemaker.server.pulse_index import PulseEntry
+from stormkeeper.pacemaker.server.pulse_index import Directory, PulseEntry
 
 segment_lists = st.lists(st.sampled_from([b"", b"a", b"a!", b"b"]), min_size=1, max_size=4)
 

@@ -204,7 +204,7 @@ async def test_nobody_writes_who_may_not_any_more(engine):
     async with Rig(engine) as rig:
         client = rig.connect()
         await foresee(rig, client)
-        client.session.may_write = False
+        client.session.writes_unasked = False
         client.session.answer = lambda payload: encode(
             Message(MessageType.NOT_AUTHORIZED, decode(payload).message_id)
         )

@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stormkeeper.pacemaker.server.channels import RequestStream
 from stormkeeper.pacemaker.server.pulse_index import PulseIndex
-from stormkeeper.pacemaker.server.request_stream import RequestStream
 from stormkeeper.pacemaker.wire import (
     Message,
     MessageType,

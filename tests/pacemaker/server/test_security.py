@@ -25,7 +25,13 @@ from stormkeeper.pacemaker.wire import (
     Pulse,
     encode,
 )
-from stormkeeper.pacemaker.wire.message_codec import Control, control_frame, token_frame
+from stormkeeper.pacemaker.wire.encoder import (
+    control_frame,
+    token_frame,
+)
+from stormkeeper.pacemaker.wire.messages import (
+    Control,
+)
 from stormkeeper.sasl import methods
 from support.certificates import certificates, tls_conf
 from support.engines import ENGINES

@@ -8,13 +8,14 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as open_families
 from prometheus_client.parser import text_string_to_metric_families
 
-from stormkeeper.pacemaker.server.server_metrics import PREFIX, pages
 from stormkeeper.pacemaker.server.server_status import (
     CLOSED,
     OUTCOMES,
+    PREFIX,
     REFUSED,
     TURNED_AWAY,
     EventCounts,
+    pages,
 )
 from support.snapshots import SNAPSHOT
 

@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stormkeeper.errors import RemoteProtocolError
-from stormkeeper.pacemaker.wire import Changes, Columns, Message, decode, encode
-from stormkeeper.pacemaker.wire import changes as change_codec
+from stormkeeper.pacemaker.wire import Changes, Columns, Message, decode, decoder, encode
 from stormkeeper.thrift import pacemaker as thrift
 from support import reference_codec
 from support.messages import change as change_of
@@ -31,7 +30,7 @@ def test_the_exact_shape_is_read_as_the_general_way_reads_it(changes, data):
     cut = data.draw(st.integers(0, 30)) if data.draw(st.booleans()) else 0
     damaged = bytes(payload[: len(payload) - cut])
     at_once = read(damaged)
-    with patch.object(change_codec, "_match_change", return_value=None):
+    with patch.object(decoder, "_match_change", return_value=None):
         assert at_once == read(damaged)
 
 
@@ -40,7 +39,7 @@ def test_what_our_servers_write_has_the_exact_shape(details):
     change = change_of("/a\u6e2c", details, 7, 8)
     page = Changes("i", 1, columns_of([change, change]), False, False, 7)
     payload = encode(Message(101, 1, changes=page))[4:]
-    with patch.object(change_codec, "_read_change", side_effect=AssertionError):
+    with patch.object(decoder, "_read_change", side_effect=AssertionError):
         assert decode(payload).changes == page
 
 

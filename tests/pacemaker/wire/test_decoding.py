@@ -10,14 +10,20 @@ from hypothesis import strategies as st
 
 from stormkeeper.errors import RemoteProtocolError
 from stormkeeper.pacemaker.wire.binary import BOOL, I32, I64, LIST, MAP, STRING, STRUCT
-from stormkeeper.pacemaker.wire.message_codec import (
+from stormkeeper.pacemaker.wire.decoder import (
     MAX_REQUEST_VALUES,
     decode,
     decode_request,
-    encode,
     match_exact_shape,
 )
-from stormkeeper.pacemaker.wire.messages import Message, MessageType, Pulse
+from stormkeeper.pacemaker.wire.encoder import (
+    encode,
+)
+from stormkeeper.pacemaker.wire.messages import (
+    Message,
+    MessageType,
+    Pulse,
+)
 from support.messages import field, golden_frames, i32, messages, string
 
 UNKNOWN = field(MAP, 9, bytes([STRING, I32]) + i32(1) + string("later") + i32(1))

@@ -5,21 +5,28 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stormkeeper.errors import LocalProtocolError
-from stormkeeper.pacemaker.wire.message_codec import (
+from stormkeeper.pacemaker.wire.decoder import (
+    decode,
+)
+from stormkeeper.pacemaker.wire.encoder import (
     CHANGE_OVERHEAD,
     CHANGES_OVERHEAD,
     PULSE_OVERHEAD,
     RECORDS_OVERHEAD,
     SIZE_OVERHEAD,
     SIZES_OVERHEAD,
-    decode,
     encode,
     encode_acknowledgement,
     encode_changes,
     encode_pulse_answer,
     encode_pulse_around,
 )
-from stormkeeper.pacemaker.wire.messages import Changes, Message, MessageType, Pulse
+from stormkeeper.pacemaker.wire.messages import (
+    Changes,
+    Message,
+    MessageType,
+    Pulse,
+)
 from support.messages import (
     Change,
     columns,

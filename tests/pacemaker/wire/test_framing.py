@@ -8,7 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stormkeeper.errors import RemoteProtocolError
-from stormkeeper.pacemaker.wire.message_codec import PacemakerFrameSplitter
+from stormkeeper.pacemaker.wire.decoder import (
+    PacemakerFrameSplitter,
+)
 
 
 def frame(payload: bytes) -> bytes:

@@ -6,13 +6,17 @@ from hypothesis import strategies as st
 
 from stormkeeper.errors import LocalProtocolError, RemoteProtocolError
 from stormkeeper.pacemaker.wire import Message, MessageType, decode
-from stormkeeper.pacemaker.wire.message_codec import (
-    MAX_TOKEN,
-    Control,
-    control_frame,
+from stormkeeper.pacemaker.wire.decoder import (
     read_control,
     read_token,
+)
+from stormkeeper.pacemaker.wire.encoder import (
+    control_frame,
     token_frame,
+)
+from stormkeeper.pacemaker.wire.messages import (
+    MAX_TOKEN,
+    Control,
 )
 from support.messages import i32
 from support.vectors import load

@@ -35,15 +35,18 @@ from typing import Final
 from stormkeeper.errors import NotAuthorizedError, RemoteProtocolError
 from stormkeeper.pacemaker.client.calls import Compute, Reconnect, Send
 from stormkeeper.pacemaker.wire import RESERVED_PATH, Message, MessageType, encode
-from stormkeeper.pacemaker.wire.message_codec import (
-    Control,
-    control_frame,
+from stormkeeper.pacemaker.wire.decoder import (
     read_control,
     read_token,
+)
+from stormkeeper.pacemaker.wire.encoder import (
+    control_frame,
     token_frame,
 )
-from stormkeeper.sasl import Mechanism
-from stormkeeper.sasl.mechanism import SAME_METHOD
+from stormkeeper.pacemaker.wire.messages import (
+    Control,
+)
+from stormkeeper.sasl import SAME_METHOD, Mechanism
 
 #: Tokens accepted from a server; the longest mechanism, Kerberos, has two.
 _MAX_TOKENS: Final = 8

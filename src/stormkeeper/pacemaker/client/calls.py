@@ -26,7 +26,12 @@ from stormkeeper.errors import (
     UnsupportedExtensionError,
 )
 from stormkeeper.pacemaker.wire import RESERVED_PATH, VERBS, Message, MessageType, encode
-from stormkeeper.pacemaker.wire.messages import listing_ends_java, read_extensions
+from stormkeeper.pacemaker.wire.decoder import (
+    read_extensions,
+)
+from stormkeeper.pacemaker.wire.messages import (
+    listing_ends_java,
+)
 
 #: Bytes at the end of a request's frame: the i32 message id and the stop of the struct.
 _ID_AND_STOP: Final = 5

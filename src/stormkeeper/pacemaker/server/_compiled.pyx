@@ -6,8 +6,8 @@ check that both give the same results and bytes. `channels` has the common rules
 only:
 
 - An overwrite of an existing pulse and a GET_PULSE of an existing pulse, in the exact shapes, are
-  answered without Python if the client may write or read. All other requests go to the session. A
-  rule by client needs `may_write` False. A limit on the size of pulses is checked in `overwrite`.
+  answered without Python while the session's `writes_unasked` or `reads_unasked` is true. All other
+  requests go to the session. A limit on the size of pulses is checked in `overwrite`.
 - All channels share one input and one output buffer. A channel has memory of its own only for a
   partial frame, waiting requests, or answers that the client did not take.
 - A large value is sent from the store without copying. A large value is received into its final
@@ -37,7 +37,7 @@ from collections import deque
 
 from stormkeeper.errors import RemoteProtocolError
 from stormkeeper.pacemaker.server import channels as rules
-from stormkeeper.pacemaker.wire.message_codec import bad_length
+from stormkeeper.pacemaker.wire.decoder import bad_length
 
 cdef extern from "<sys/socket.h>" nogil:
     int MSG_NOSIGNAL, SHUT_WR, SOL_SOCKET, SO_LINGER
@@ -127,7 +127,7 @@ for _kind in range(KINDS):
     IS_SHORT[_kind] = b"\x08\x00\x01\x00\x00\x00" + bytes([_kind]) in rules.SHORT
 del _kind
 
-# The exact shapes of wire.message_codec: i32 type, struct data, then a path, or a pulse and its id.
+# The exact shapes of wire.messages: i32 type, struct data, then a path, or a pulse and its id.
 cdef const char *TYPE = b"\x08\x00\x01\x00\x00\x00"
 cdef const char *TO_PATH = b"\x0c\x00\x02\x0b\x00\x01"
 cdef const char *TO_PULSE_ID = b"\x0c\x00\x02\x0c\x00\x02\x0b\x00\x01"
@@ -352,8 +352,8 @@ cdef class _Channel:
     cdef uint32_t generation
     cdef uint32_t interest
     cdef object session
-    cdef bint may_read
-    cdef bint may_write
+    cdef bint reads_unasked
+    cdef bint writes_unasked
     # Whether the session is over; the last answers may still be sent.
     cdef bint is_over
     cdef bint is_half_closed
@@ -551,8 +551,8 @@ cdef class EpollChannels:
         rules.prepare(connection)
         channel.fd = connection.detach()
         channel.session = session
-        channel.may_read = session.may_read
-        channel.may_write = session.may_write
+        channel.reads_unasked = session.reads_unasked
+        channel.writes_unasked = session.writes_unasked
         self._generation += 1
         channel.generation = self._generation
         channel.frame_size = 4
@@ -633,8 +633,8 @@ cdef class EpollChannels:
                 continue
             session = channel.session
             overdue = session.handshake_due(now)
-            channel.may_read = session.may_read
-            channel.may_write = session.may_write
+            channel.reads_unasked = session.reads_unasked
+            channel.writes_unasked = session.writes_unasked
             if overdue is not None:
                 self._end(channel, rules.HANDSHAKE_TIMEOUT, overdue)
                 self._rest(channel)
@@ -970,7 +970,7 @@ cdef class EpollChannels:
             and memcmp(frame, TYPE, 6) == 0
             and frame[6] == SEND_PULSE
             and read_i32(frame + 16) == begins - BEFORE_VALUE
-            and channel.may_write
+            and channel.writes_unasked
             and self._store_exact_shape(channel, frame, frame_size - 4, self._foreseen)
         ):
             self._foreseen = None
@@ -1105,11 +1105,11 @@ cdef class EpollChannels:
         if size >= 7 and memcmp(frame, TYPE, 6) == 0:
             kind = frame[6]
         if kind == SEND_PULSE:
-            if channel.may_write and self._store_exact_shape(channel, frame, size, None):
+            if channel.writes_unasked and self._store_exact_shape(channel, frame, size, None):
                 self._sends += 1
                 return True
         elif kind == GET_PULSE:
-            if channel.may_read and self._fetch_exact_shape(channel, frame, size):
+            if channel.reads_unasked and self._fetch_exact_shape(channel, frame, size):
                 self._gets += 1
                 return True
         elif not self._may_be_long and not (0 <= kind < KINDS and IS_SHORT[kind]):
@@ -1253,8 +1253,8 @@ cdef class EpollChannels:
         size = PyBytes_GET_SIZE(answer)
         memcpy(self._room(size), PyBytes_AS_STRING(answer), size)
         self._answers_size += size
-        channel.may_read = session.may_read
-        channel.may_write = session.may_write
+        channel.reads_unasked = session.reads_unasked
+        channel.writes_unasked = session.writes_unasked
         if session.fault is not None:
             self._end(channel, rules.AUTHENTICATION, session.fault)
         if monotonic() > self._turn_ends:

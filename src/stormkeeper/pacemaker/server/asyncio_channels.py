@@ -32,6 +32,7 @@ from stormkeeper.pacemaker.server.channels import (
     TURN_SECONDS,
     OnClosed,
     OnFreed,
+    RequestStream,
     let_others_run,
     log_error_of_ours,
     prepare,
@@ -42,7 +43,6 @@ from stormkeeper.pacemaker.server.channels import (
 )
 from stormkeeper.pacemaker.server.client_session import ClientSession
 from stormkeeper.pacemaker.server.pulse_index import PulseIndex
-from stormkeeper.pacemaker.server.request_stream import RequestStream
 from stormkeeper.pacemaker.server.server_tls import TLS_BYTES, fault_of, secure
 
 #: Rounds of the loop in which a channel still reads when the server drains: enough for all bytes

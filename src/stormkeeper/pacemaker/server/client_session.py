@@ -1,9 +1,9 @@
 """Sessions of clients: authentication, permissions, and log lines per client; without I/O.
 
-The compiled engine overwrites pulses for sessions with `may_write` and reads pulses for sessions
-with `may_read`, without asking the session. A rule by client or address is checked in `_authorise`,
-and needs the permission to be False for such clients, also after `_admit`; the deadline and
-`is_within` read both permissions too.
+`may_read` and `may_write` are the client's permissions. The compiled engine reads and overwrites
+pulses by itself while `reads_unasked` and `writes_unasked` are true. A further rule by client or
+address is checked in `_authorise`, and makes `reads_unasked` or `writes_unasked` false for the
+clients that it concerns.
 
 - A request that is not a known write is a read. Reads need permission, also of the reserved path.
 - A failed or abandoned authentication is logged and ends the connection. If the methods differ,
@@ -39,18 +39,21 @@ from stormkeeper.pacemaker.wire import (
     MessageType,
     decode_request,
 )
-from stormkeeper.pacemaker.wire.message_codec import (
-    Control,
-    control_frame,
-    encode_acknowledgement,
+from stormkeeper.pacemaker.wire.decoder import (
     match_exact_shape,
     read_control,
     read_token,
+)
+from stormkeeper.pacemaker.wire.encoder import (
+    control_frame,
+    encode_acknowledgement,
     token_frame,
 )
-from stormkeeper.sasl import Mechanism, credentials, methods
+from stormkeeper.pacemaker.wire.messages import (
+    Control,
+)
+from stormkeeper.sasl import SAME_METHOD, Mechanism, credentials, methods
 from stormkeeper.sasl.jaas import login
-from stormkeeper.sasl.mechanism import SAME_METHOD
 
 _log = logging.getLogger(__name__)
 
@@ -246,6 +249,16 @@ class ClientSession:
         self.deadline = math.inf
         if not self.may_read and not self.may_write:
             self.deadline = sessions.clock() + policy.handshake_timeout
+
+    @property
+    def reads_unasked(self) -> bool:
+        """Whether the compiled engine may read pulses without asking the session."""
+        return self.may_read
+
+    @property
+    def writes_unasked(self) -> bool:
+        """Whether the compiled engine may overwrite pulses without asking the session."""
+        return self.may_write
 
     def answer(self, payload: bytes) -> bytes | None:
         """Carry out the request in a payload, if permitted, and return the frames of the answer.

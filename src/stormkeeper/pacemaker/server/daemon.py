@@ -17,11 +17,10 @@ import logging
 import signal
 import socket
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import stormkeeper
 from stormkeeper.conf import Conf
-from stormkeeper.daemon.http import HttpEndpoint
 from stormkeeper.daemon.lifecycle import (
     ServiceManager,
     announce,
@@ -35,8 +34,11 @@ from stormkeeper.daemon.sockets import BACKLOG, address_of, listen
 from stormkeeper.errors import ConfigError, ListenError
 from stormkeeper.pacemaker.server import server_tls
 from stormkeeper.pacemaker.server.pacemaker_server import PacemakerServer
-from stormkeeper.pacemaker.server.server_status import ServerSnapshot
+from stormkeeper.pacemaker.server.server_status import ServerSnapshot, pages
 from stormkeeper.sasl import methods
+
+if TYPE_CHECKING:
+    from stormkeeper.daemon.http import HttpEndpoint
 
 _log = logging.getLogger(__name__)
 
@@ -68,7 +70,7 @@ class Monitoring:
         self._snapshot = snapshot
         self._manager = manager
         self._passed = manager.take_listeners(METRICS_SOCKET)
-        self._endpoint: HttpEndpoint | None = None
+        self._endpoint: "HttpEndpoint | None" = None
         self._timers: dict[str, asyncio.TimerHandle] = {}
 
     @property
@@ -132,8 +134,8 @@ class Monitoring:
                 if_elsewhere=f"set pacemaker.metrics.bind.host to {AN_ADDRESS}",
                 if_forbidden=f"set pacemaker.metrics.port to 1024 or more, or {PRIVILEGE}",
             )
-        # Takes 0.3 s and 5 MB, which a daemon without metrics saves.
-        from stormkeeper.pacemaker.server.server_metrics import pages  # noqa: PLC0415
+        # Takes 0.3 s and 5 MB, which a daemon without an endpoint saves.
+        from stormkeeper.daemon.http import HttpEndpoint  # noqa: PLC0415
 
         self._endpoint = HttpEndpoint(listener, pages(self._snapshot))
         _log.info("metrics on http://%s/metrics", self._endpoint.address)

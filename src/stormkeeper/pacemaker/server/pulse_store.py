@@ -13,10 +13,8 @@ from itertools import chain, islice
 from operator import attrgetter
 from typing import Final, NamedTuple
 
-from stormkeeper.pacemaker.server.directory import Directory
-from stormkeeper.pacemaker.server.expiry import Expiry
-from stormkeeper.pacemaker.server.pulse_index import PulseEntry, PulseIndex
-from stormkeeper.pacemaker.server.store_limits import LimitError, StoreLimits, shown
+from stormkeeper.pacemaker.server.pulse_index import Directory, PulseEntry, PulseIndex
+from stormkeeper.pacemaker.server.store_limits import Expiry, LimitError, StoreLimits, shown
 from stormkeeper.pacemaker.wire import (
     CHANGE_OVERHEAD,
     CHANGES_OVERHEAD,

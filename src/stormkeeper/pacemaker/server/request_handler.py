@@ -27,13 +27,17 @@ from stormkeeper.pacemaker.wire import (
     encode,
 )
 from stormkeeper.pacemaker.wire.binary import STRING, i64_field, list_header, text_field
-from stormkeeper.pacemaker.wire.message_codec import (
+from stormkeeper.pacemaker.wire.decoder import (
+    match_exact_shape,
+)
+from stormkeeper.pacemaker.wire.encoder import (
     encode_acknowledgement,
     encode_changes,
     encode_pulse_answer,
-    match_exact_shape,
 )
-from stormkeeper.pacemaker.wire.messages import SIZES
+from stormkeeper.pacemaker.wire.messages import (
+    SIZES,
+)
 
 #: Extensions of this server, listed in `ServerDescription`.
 EXTENSIONS: Final = ("changes", "held", "deleted", SIZES)

@@ -7,17 +7,19 @@ A frame is a big-endian i32 length and one ``HBMessage`` in Thrift's binary prot
 101: Changes}``; 102 and 103 were used once and stay free.
 """
 
-from stormkeeper.pacemaker.wire.message_codec import (
+from stormkeeper.pacemaker.wire.decoder import (
+    MAX_REQUEST_VALUES,
+    PacemakerFrameSplitter,
+    decode,
+    decode_request,
+)
+from stormkeeper.pacemaker.wire.encoder import (
     CHANGE_OVERHEAD,
     CHANGES_OVERHEAD,
-    MAX_REQUEST_VALUES,
     PULSE_OVERHEAD,
     RECORDS_OVERHEAD,
     SIZE_OVERHEAD,
     SIZES_OVERHEAD,
-    PacemakerFrameSplitter,
-    decode,
-    decode_request,
     encode,
 )
 from stormkeeper.pacemaker.wire.messages import (

@@ -42,6 +42,7 @@ MAX_NESTING: Final = 64
 
 UNLIMITED_VALUES: Final = 0x7FFFFFFF
 
+_pack_header: Final = Struct(">Bh").pack
 _pack_boolean: Final = Struct(">Bh?").pack
 _pack_i32: Final = Struct(">Bhi").pack
 _pack_i64: Final = Struct(">Bhq").pack
@@ -49,6 +50,11 @@ _pack_list: Final = Struct(">BhBi").pack
 _FIELD_ID: Final = Struct(">h").unpack_from
 _I32: Final = Struct(">i").unpack_from
 _I64: Final = Struct(">q").unpack_from
+
+
+def field_header(kind: int, field_id: int) -> bytes:
+    """Write the header of a field."""
+    return _pack_header(kind, field_id)
 
 
 def boolean_field(field_id: int, value: bool) -> bytes:

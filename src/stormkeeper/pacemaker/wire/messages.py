@@ -19,7 +19,21 @@ from enum import IntEnum
 from typing import Final, Generic, NamedTuple, TypeVar
 
 from stormkeeper.errors import RemoteProtocolError
-from stormkeeper.pacemaker.wire.binary import LIST, STOP, STRING, BinaryReader
+from stormkeeper.pacemaker.wire.binary import I32, I64, STRING, STRUCT, field_header
+
+# Headers of the fields in the exact shapes. `PATH_FIELD` is also a pulse's id and a change's path,
+# `DETAILS_FIELD` the value of both.
+TYPE_FIELD: Final = field_header(I32, 1)
+DATA_FIELD: Final = field_header(STRUCT, 2)
+ID_FIELD: Final = field_header(I32, 3)
+PATH_FIELD: Final = field_header(STRING, 1)
+PULSE_FIELD: Final = field_header(STRUCT, 2)
+DETAILS_FIELD: Final = field_header(STRING, 2)
+REVISION_FIELD: Final = field_header(I64, 3)
+AGE_FIELD: Final = field_header(I64, 4)
+
+#: Separator of paths in a page without values: servers refuse paths with control characters.
+BETWEEN_PATHS: Final = "\0"
 
 #: Bytes of a frame without its length; default of ``pacemaker.thrift.message.size.max``.
 DEFAULT_MAX_SIZE: Final = 10_485_760
@@ -215,26 +229,20 @@ def listing_ends_java(path: str) -> bool:
     return not _SPECIAL.isdisjoint(path)
 
 
-def read_extensions(details: bytes | None) -> frozenset[str]:
-    """Read the extensions of a server from the pulse at `RESERVED_PATH`.
+#: Bytes of a SASL token: the buffer of the JDK's mechanisms (``maxbuf=65536``), enough for
+#: a Kerberos ticket with a large authorisation record.
+MAX_TOKEN: Final = 65_536
 
-    A Java Pacemaker answers None: no extensions. Only field 4 of the ``ServerInfo`` is read, so
-    clients need no Thrift library. Raises `RemoteProtocolError` if the bytes are not Thrift.
-    """
-    names: set[str] = set()
-    if details is None:
-        return frozenset()
-    reader = BinaryReader(details)
-    while True:
-        kind, field_id = reader.field()
-        if kind == STOP:
-            return frozenset(names)
-        if field_id == 4 and kind == LIST:
-            element, count = reader.sequence()
-            for _ in range(count):
-                if element == STRING:
-                    names.add(reader.text("name of an extension"))
-                else:
-                    reader.skip(element)
-        else:
-            reader.skip(kind)
+#: First number of a SASL token's blob.
+TOKEN_CODE: Final = -500
+
+
+class Control(IntEnum):
+    """Codes of control messages (Storm's ``ControlMessage``)."""
+
+    CLOSE = -100
+    OK = -200
+    END_OF_BATCH = -201
+    SASL_TOKEN_REQUEST = -202
+    SASL_COMPLETE = -203
+    FAILURE = -400

@@ -20,9 +20,8 @@ from kazoo.security import ACL, Id, Permissions
 from stormkeeper import paths
 from stormkeeper.conf import Address
 from stormkeeper.errors import ConfigError
-from stormkeeper.sasl import credentials, jaas
+from stormkeeper.sasl import Mechanism, credentials, jaas
 from stormkeeper.sasl.digest_md5 import DigestClient
-from stormkeeper.sasl.mechanism import Mechanism
 from stormkeeper.state.storage import Role, digest_id
 from stormkeeper.tls_files import Contexts, PassphraseError, load_pair, renewed
 

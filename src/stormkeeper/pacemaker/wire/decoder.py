@@ -1,231 +1,57 @@
-"""Pacemaker messages as frames: encoding, decoding, and the blobs of an authentication.
+"""Decoding of Pacemaker frames.
 
-`encode` writes the bytes that Storm writes. Frequent answers have encoders of their own, which
-write the same bytes without a `Message`, with paths as bytes. Paths and pulses, as Storm and
-Stormkeeper write them, have one of two exact shapes, which are decoded without walking the fields;
-any other order of fields takes the general way. Unknown fields and bytes after the message are
-ignored, and the last of a repeated field counts, as in every Thrift reader.
+Paths, pulses and changes, as Storm and Stormkeeper write them, have exact shapes, which are decoded
+without walking the fields; any other order of fields takes the general way. The columns of a page
+without values are decoded at once, tens of thousands of rows. Unknown fields and bytes after the
+message are ignored, and the last of a repeated field counts, as in every Thrift reader.
 """
 
 from collections.abc import Callable, Sequence
-from enum import IntEnum
 from struct import Struct
-from struct import error as struct_error
-from typing import Final
+from typing import Any, Final
 
-from stormkeeper.errors import LocalProtocolError, RemoteProtocolError
+from stormkeeper.errors import RemoteProtocolError
 from stormkeeper.pacemaker.wire.binary import (
     BOOL,
     I32,
+    I64,
     LIST,
     STOP,
     STRING,
     STRUCT,
     BinaryReader,
-    binary_field,
-    boolean_field,
-    list_header,
-)
-from stormkeeper.pacemaker.wire.changes import (
-    read_changes,
-    read_changes_request,
-    write_changes,
-    write_changes_request,
 )
 from stormkeeper.pacemaker.wire.messages import (
+    AGE_FIELD,
+    BETWEEN_PATHS,
+    DATA_FIELD,
     DEFAULT_MAX_SIZE,
+    DETAILS_FIELD,
+    ID_FIELD,
+    MAX_TOKEN,
+    PATH_FIELD,
+    PULSE_FIELD,
+    REVISION_FIELD,
+    TOKEN_CODE,
+    TOMBSTONE,
+    TYPE_FIELD,
+    Changes,
+    ChangesRequest,
     Columns,
+    Control,
     Message,
-    MessageType,
     Pulse,
     check_request,
 )
-from stormkeeper.thrift import framing
+from stormkeeper.thrift.framing import FrameSplitter
 
-# Field headers: Thrift type and i16 id.
-TYPE_FIELD: Final = b"\x08\x00\x01"
-ID_FIELD: Final = b"\x08\x00\x03"
-DATA_FIELD: Final = b"\x0c\x00\x02"
-PATH_FIELD: Final = b"\x0b\x00\x01"
-PULSE_FIELD: Final = b"\x0c\x00\x02"
-PULSE_ID_FIELD: Final = b"\x0b\x00\x01"
-DETAILS_FIELD: Final = b"\x0b\x00\x02"
-_STOP: Final = b"\x00"
-
-_pack_head: Final = Struct(">i3si").pack
-_pack_tail: Final = Struct(">3siB").pack
-_pack_without_data: Final = Struct(">i3si3siB").pack
-_pack_pulse_head: Final = Struct(">i16si").pack
-_pack_pulse_tail: Final = Struct(">H3siB").pack
-_PULSE_ANSWER: Final = TYPE_FIELD + b"\x00\x00\x00\x0b" + DATA_FIELD + PULSE_FIELD + PULSE_ID_FIELD
-_PULSE_SENT: Final = (
-    TYPE_FIELD
-    + MessageType.SEND_PULSE.to_bytes(4, "big")
-    + DATA_FIELD
-    + PULSE_FIELD
-    + PULSE_ID_FIELD
-)
-_pack_length: Final = Struct(">i").pack
-
-# Bytes of an answer's payload beside texts and values, with a message id.
-PULSE_OVERHEAD: Final = 15
-RECORDS_OVERHEAD: Final = 31
-CHANGE_OVERHEAD: Final = 37
-CHANGES_OVERHEAD: Final = 68
-# The same for a page without values, with the byte between two paths.
-SIZE_OVERHEAD: Final = 21
-SIZES_OVERHEAD: Final = CHANGES_OVERHEAD + 31
-
-
-def encode(message: Message, *, max_size: int = DEFAULT_MAX_SIZE) -> bytes:
-    """Write a frame with the length.
-
-    Raises `LocalProtocolError` for a message without type, with several members, with a value that
-    Thrift cannot carry, or with a payload of more than `max_size` bytes.
-    """
-    kind, message_id = message.type, message.message_id
-    if kind is None:
-        raise LocalProtocolError("cannot encode a message without a type")
-    try:
-        parts = _encode_data(message)
-        if not parts and message_id is not None:
-            return encode_acknowledgement(kind, message_id)
-        tail = _STOP if message_id is None else _pack_tail(ID_FIELD, message_id, 0)
-        size = 7 + sum(map(len, parts)) + len(tail)
-        if size > max_size:
-            raise LocalProtocolError(
-                f"a message of type {kind} needs a frame of {size} bytes, more than the"
-                f" {max_size} of pacemaker.thrift.message.size.max"
-            )
-        return b"".join((_pack_head(size, TYPE_FIELD, kind), *parts, tail))
-    except UnicodeEncodeError as error:
-        raise LocalProtocolError(f"cannot encode a text as UTF-8: {error}") from error
-    except struct_error as error:
-        raise LocalProtocolError(f"a number does not fit its Thrift field: {error}") from error
-
-
-def encode_acknowledgement(kind: int, message_id: int) -> bytes:
-    """Write the frame of an answer without data."""
-    return _pack_without_data(15, TYPE_FIELD, kind, ID_FIELD, message_id, 0)
-
-
-def encode_pulse_answer(message_id: int, path: bytes, details: bytes | None) -> bytes:
-    """Write the frame of a GET_PULSE_RESPONSE, in half the time of `encode`."""
-    if details is None:
-        head = _pack_pulse_head(30 + len(path), _PULSE_ANSWER, len(path))
-        return head + path + _pack_pulse_tail(0, ID_FIELD, message_id, 0)
-    length, details_length = len(path), len(details)
-    return b"".join(
-        (
-            _pack_pulse_head(37 + length + details_length, _PULSE_ANSWER, length),
-            path,
-            DETAILS_FIELD,
-            _pack_length(details_length),
-            details,
-            _pack_pulse_tail(0, ID_FIELD, message_id, 0),
-        )
-    )
-
-
-def encode_pulse_around(message_id: int, path: bytes, size: int) -> tuple[bytes, bytes]:
-    """Write the bytes before and after `size` bytes of details in the frame of a SEND_PULSE."""
-    length = len(path)
-    before = (
-        _pack_pulse_head(37 + length + size, _PULSE_SENT, length)
-        + path
-        + DETAILS_FIELD
-        + _pack_length(size)
-    )
-    return before, _pack_pulse_tail(0, ID_FIELD, message_id, 0)
-
-
-def encode_changes(
-    message_id: int,
-    instance: str,
-    revision: int,
-    columns: Columns[bytes],
-    *,
-    more: bool,
-    reset: bool,
-    next_after: int,
-    kind: MessageType = MessageType.CHANGES_RESPONSE,
-) -> bytes:
-    """Write the frame of a CHANGES_RESPONSE or HELD_RESPONSE (see `messages.Changes`)."""
-    page = write_changes(instance, revision, columns, more=more, reset=reset, next_after=next_after)
-    size = 23 + sum(map(len, page))
-    head = _pack_head(size, TYPE_FIELD, kind)
-    tail = _pack_tail(ID_FIELD, message_id, 0)
-    return b"".join((head, DATA_FIELD, b"\x0c\x00\x65", *page, _STOP, _STOP, tail))
-
-
-def _encode_data(message: Message) -> Sequence[bytes]:
-    """Encode field 2, the union; empty if no member is set."""
-    path, pulse = message.path, message.pulse
-    others = (
-        message.boolval,
-        message.records,
-        message.nodes,
-        message.blob,
-        message.changes_request,
-        message.changes,
-    )
-    if others == _NONE_OF_THEM:
-        if pulse is None:
-            if path is None:
-                return ()
-            raw = path.encode()
-            return DATA_FIELD + PATH_FIELD + _pack_length(len(raw)), raw, _STOP
-        if path is None:
-            return DATA_FIELD + PULSE_FIELD, *_encode_pulse(pulse), _STOP
-    members = [member for member in (path, pulse, *others) if member is not None]
-    if len(members) != 1:
-        raise LocalProtocolError(f"a message carries one member, not {len(members)}")
-    return DATA_FIELD, *_encode_rare_member(message), _STOP
-
-
-_NONE_OF_THEM: Final = (None, None, None, None, None, None)
-
-
-def _encode_rare_member(message: Message) -> list[bytes]:
-    if message.boolval is not None:
-        return [boolean_field(3, message.boolval)]
-    if message.records is not None:
-        parts = [b"\x0c\x00\x04", list_header(1, STRUCT, len(message.records))]
-        for record in message.records:
-            parts.extend(_encode_pulse(record))
-    elif message.nodes is not None:
-        parts = [b"\x0c\x00\x05", list_header(1, STRING, len(message.nodes))]
-        for node in message.nodes:
-            raw = node.encode()
-            parts.append(_pack_length(len(raw)))
-            parts.append(raw)
-    elif message.blob is not None:
-        return [binary_field(7, message.blob)]
-    elif message.changes_request is not None:
-        parts = [b"\x0c\x00\x64", *write_changes_request(message.changes_request)]
-    elif message.changes is not None:
-        instance, revision, columns, more, reset, after = message.changes
-        raw_columns = Columns([path.encode() for path in columns.paths], *columns[1:])
-        page = write_changes(
-            instance, revision, raw_columns, more=more, reset=reset, next_after=after
-        )
-        parts = [b"\x0c\x00\x65", *page]
-    parts.append(_STOP)
-    return parts
-
-
-def _encode_pulse(pulse: Pulse) -> tuple[bytes, ...]:
-    raw, details = pulse.id.encode(), pulse.details
-    if details is None:
-        return PULSE_ID_FIELD, _pack_length(len(raw)), raw, _STOP
-    return (
-        PULSE_ID_FIELD + _pack_length(len(raw)),
-        raw,
-        DETAILS_FIELD + _pack_length(len(details)),
-        details,
-        _STOP,
-    )
-
+# Bytes of a header with a length, and of a change after its path and value.
+_HEADER: Final = 7
+_TAIL: Final = 23
+_header: Final = Struct(">3si")
+_tail: Final = Struct(">3sq3sqB")
+_code: Final = Struct(">h")
+_token_head: Final = Struct(">hi")
 
 #: Thrift values of a request: a usual one has ten, ten thousand take some milliseconds, and a frame
 #: full of tiny unknown values would take seconds.
@@ -233,7 +59,7 @@ MAX_REQUEST_VALUES: Final = 10_000
 
 # The exact shapes: bytes before the path or id, and after the value.
 _TO_PATH: Final = DATA_FIELD + PATH_FIELD
-_TO_PULSE_ID: Final = DATA_FIELD + PULSE_FIELD + PULSE_ID_FIELD
+_TO_PULSE_ID: Final = DATA_FIELD + PULSE_FIELD + PATH_FIELD
 _AFTER_PATH: Final = b"\x00" + ID_FIELD
 _AFTER_PULSE: Final = b"\x00\x00" + ID_FIELD
 _unpack_path_shape: Final = Struct(">3si6si").unpack_from
@@ -403,6 +229,159 @@ def _read_nodes(reader: BinaryReader) -> list[str]:
             reader.skip(kind)
 
 
+_Row = tuple[str, bytes | None, int, int]
+
+#: Fields of a page without values, in the order of `Columns`.
+_COLUMNS: Final[dict[tuple[int, int], Callable[[BinaryReader], Any]]] = {
+    (STRING, 7): lambda reader: reader.text("paths of changes"),
+    (LIST, 8): lambda reader: reader.numbers(I64, "revisions of changes"),
+    (LIST, 9): lambda reader: reader.numbers(I64, "ages of changes"),
+    (LIST, 10): lambda reader: reader.numbers(I32, "sizes of changes"),
+}
+
+
+def _read_changes_request(reader: BinaryReader) -> ChangesRequest:
+    """Read a ``ChangesRequest``; raises `RemoteProtocolError` without a path."""
+    path: str | None = None
+    instance: str | None = None
+    after = limit = 0
+    values = True
+    while True:
+        kind, field_id = reader.field()
+        if kind == STOP:
+            break
+        if field_id == 1 and kind == STRING:
+            path = reader.text("path")
+        elif field_id == 2 and kind == I64:
+            after = reader.i64()
+        elif field_id == 3 and kind == I32:
+            limit = reader.i32()
+        elif field_id == 4 and kind == STRING:
+            instance = reader.text("instance")
+        elif field_id == 5 and kind == BOOL:
+            values = reader.boolean()
+        else:
+            reader.skip(kind)
+    if path is None:
+        raise RemoteProtocolError("request for changes without a path")
+    return ChangesRequest(path, after, limit, instance, values)
+
+
+def _read_changes(reader: BinaryReader) -> Changes:
+    """Read a ``Changes``; raises `RemoteProtocolError` if a required field is missing."""
+    instance: str | None = None
+    columns = Columns[str]([], [], [], [], [])
+    fields: dict[tuple[int, int], Any] = {}
+    revision = after = 0
+    more = reset = False
+    while True:
+        kind, field_id = reader.field()
+        if kind == STOP:
+            break
+        if field_id == 1 and kind == STRING:
+            instance = reader.text("instance")
+        elif field_id == 2 and kind == I64:
+            revision = reader.i64()
+        elif field_id == 3 and kind == LIST:
+            columns = _read_list(reader)
+        elif field_id == 4 and kind == BOOL:
+            more = reader.boolean()
+        elif field_id == 5 and kind == BOOL:
+            reset = reader.boolean()
+        elif field_id == 6 and kind == I64:
+            after = reader.i64()
+        elif (kind, field_id) in _COLUMNS:
+            fields[kind, field_id] = _COLUMNS[kind, field_id](reader)
+        else:
+            reader.skip(kind)
+    if instance is None:
+        raise RemoteProtocolError("changes without the server's instance")
+    if fields:
+        columns = _read_columns(*(fields.get(field, "") for field in _COLUMNS))
+    return Changes(instance, revision, columns, more, reset, after)
+
+
+def _read_columns(
+    paths: str, revisions: Sequence[int], ages_ms: Sequence[int], sizes: Sequence[int]
+) -> Columns[str]:
+    texts = paths.split(BETWEEN_PATHS) if revisions else []
+    if not len(texts) == len(revisions) == len(ages_ms) == len(sizes):
+        raise RemoteProtocolError("changes whose columns have not one length")
+    return Columns(texts, revisions, ages_ms, sizes)
+
+
+def _read_list(reader: BinaryReader) -> Columns[str]:
+    rows: list[_Row] = []
+    for _ in range(reader.elements(STRUCT, "changes")):
+        data, position = reader.rest()
+        exact = _match_change(data, position)
+        if exact is None:
+            rows.append(_read_change(reader))
+        else:
+            row, position = exact
+            rows.append(row)
+            reader.seek(position)
+    details = [row[1] for row in rows]
+    return Columns(
+        [row[0] for row in rows],
+        [row[2] for row in rows],
+        [row[3] for row in rows],
+        [TOMBSTONE if value is None else len(value) for value in details],
+        details,
+    )
+
+
+def _match_change(data: bytes, position: int) -> tuple[_Row, int] | None:
+    """Read the change at `position` in the exact shape; return row and end."""
+    last = len(data) - _TAIL
+    if position + _HEADER > last:
+        return None
+    field, length = _header.unpack_from(data, position)
+    position += _HEADER
+    end = position + length
+    if field != PATH_FIELD or length < 0 or end > last:
+        return None
+    try:
+        path = data[position:end].decode()
+    except UnicodeDecodeError:
+        return None  # the general way raises with a reason
+    details: bytes | None = None
+    if data[end] == STRING:
+        field, length = _header.unpack_from(data, end)
+        position = end + _HEADER
+        end = position + length
+        if field != DETAILS_FIELD or length < 0 or end > last:
+            return None
+        details = data[position:end]
+    revision_field, revision, age_field, age_ms, stop = _tail.unpack_from(data, end)
+    if revision_field != REVISION_FIELD or age_field != AGE_FIELD or stop != STOP:
+        return None
+    return (path, details, revision, age_ms), end + _TAIL
+
+
+def _read_change(reader: BinaryReader) -> _Row:
+    path: str | None = None
+    details: bytes | None = None
+    revision = age_ms = 0
+    while True:
+        kind, field_id = reader.field()
+        if kind == STOP:
+            break
+        if field_id == 1 and kind == STRING:
+            path = reader.text("path")
+        elif field_id == 2 and kind == STRING:
+            details = reader.binary()
+        elif field_id == 3 and kind == I64:
+            revision = reader.i64()
+        elif field_id == 4 and kind == I64:
+            age_ms = reader.i64()
+        else:
+            reader.skip(kind)
+    if path is None:
+        raise RemoteProtocolError("change without a path")
+    return path, details, revision, age_ms
+
+
 _MEMBERS: Final[dict[int, tuple[int, str, Callable[[BinaryReader], object]]]] = {
     1: (STRING, "path", lambda reader: reader.text("path")),
     2: (STRUCT, "pulse", _read_pulse),
@@ -410,8 +389,8 @@ _MEMBERS: Final[dict[int, tuple[int, str, Callable[[BinaryReader], object]]]] = 
     4: (STRUCT, "records", _read_records),
     5: (STRUCT, "nodes", _read_nodes),
     7: (STRING, "blob", BinaryReader.binary),
-    100: (STRUCT, "changes_request", read_changes_request),
-    101: (STRUCT, "changes", read_changes),
+    100: (STRUCT, "changes_request", _read_changes_request),
+    101: (STRUCT, "changes", _read_changes),
 }
 _UNKNOWN_MEMBER: Final = (STOP, "", BinaryReader.boolean)
 _ANSWER_MEMBERS: Final = frozenset({4, 5, 101})
@@ -423,7 +402,7 @@ _HTTP: Final = (b"GET ", b"HEAD", b"POST")
 _HTTP_ANSWER: Final = b"HTTP"
 
 
-class PacemakerFrameSplitter(framing.FrameSplitter):
+class PacemakerFrameSplitter(FrameSplitter):
     """Splits a stream of bytes into payloads of at most `max_size` bytes."""
 
     __slots__ = ()
@@ -448,42 +427,6 @@ def bad_length(length: int, max_size: int) -> RemoteProtocolError:
     )
 
 
-#: Bytes of a SASL token: the buffer of the JDK's mechanisms (``maxbuf=65536``), enough for
-#: a Kerberos ticket with a large authorisation record.
-MAX_TOKEN: Final = 65_536
-
-_TOKEN_CODE: Final = -500
-_code: Final = Struct(">h")
-_token_head: Final = Struct(">hi")
-
-
-class Control(IntEnum):
-    """Codes of control messages (Storm's ``ControlMessage``)."""
-
-    CLOSE = -100
-    OK = -200
-    END_OF_BATCH = -201
-    SASL_TOKEN_REQUEST = -202
-    SASL_COMPLETE = -203
-    FAILURE = -400
-
-
-def control_frame(code: Control) -> bytes:
-    """Write a control message as a frame."""
-    return encode(Message(MessageType.CONTROL_MESSAGE, blob=_code.pack(code)))
-
-
-def token_frame(token: bytes) -> bytes:
-    """Write a SASL token of at most `MAX_TOKEN` bytes as a frame (Storm's ``SaslMessageToken``).
-
-    The blob is the i16 -500, the token's length as i32, and the token.
-    """
-    if len(token) > MAX_TOKEN:
-        raise LocalProtocolError(f"a SASL token of {len(token)} bytes; {MAX_TOKEN} is the most")
-    blob = _token_head.pack(_TOKEN_CODE, len(token)) + token
-    return encode(Message(MessageType.SASL_MESSAGE_TOKEN, blob=blob))
-
-
 def read_control(message: Message) -> Control:
     """Return the code of a CONTROL_MESSAGE, an i16."""
     blob = message.blob
@@ -502,8 +445,8 @@ def read_token(message: Message) -> bytes:
     if blob is None or len(blob) < _token_head.size:
         raise RemoteProtocolError("SASL token without its length")
     code, length = _token_head.unpack_from(blob)
-    if code != _TOKEN_CODE:
-        raise RemoteProtocolError(f"SASL token with the code {code} where {_TOKEN_CODE} is due")
+    if code != TOKEN_CODE:
+        raise RemoteProtocolError(f"SASL token with the code {code} where {TOKEN_CODE} is due")
     token = blob[_token_head.size :]
     if length != len(token):
         raise RemoteProtocolError(f"SASL token of {len(token)} bytes that says it has {length}")
@@ -514,3 +457,28 @@ def read_token(message: Message) -> bytes:
 
 def _shown(blob: bytes | None) -> str:
     return "none" if blob is None else repr(blob[:16])
+
+
+def read_extensions(details: bytes | None) -> frozenset[str]:
+    """Read the extensions of a server from the pulse at `RESERVED_PATH`.
+
+    A Java Pacemaker answers None: no extensions. Only field 4 of the ``ServerInfo`` is read, so
+    clients need no Thrift library. Raises `RemoteProtocolError` if the bytes are not Thrift.
+    """
+    names: set[str] = set()
+    if details is None:
+        return frozenset()
+    reader = BinaryReader(details)
+    while True:
+        kind, field_id = reader.field()
+        if kind == STOP:
+            return frozenset(names)
+        if field_id == 4 and kind == LIST:
+            element, count = reader.sequence()
+            for _ in range(count):
+                if element == STRING:
+                    names.add(reader.text("name of an extension"))
+                else:
+                    reader.skip(element)
+        else:
+            reader.skip(kind)
