@@ -70,7 +70,7 @@ class Monitoring:
         self._snapshot = snapshot
         self._manager = manager
         self._passed = manager.take_listeners(METRICS_SOCKET)
-        self._endpoint: "HttpEndpoint | None" = None
+        self._endpoint: HttpEndpoint | None = None
         self._timers: dict[str, asyncio.TimerHandle] = {}
 
     @property
