@@ -1,10 +1,10 @@
 from stormkeeper.cli.heartbeats_top import (
     OTHER,
-    PulseChange,
     PulseStatistics,
     ServerRead,
     ServerState,
 )
+from stormkeeper.heartbeats.change_pages import ChangePage, PathChange, Position, ServerReading
 from stormkeeper.thrift.pacemaker import ServerInfo
 
 A, B = "a:1", "b:1"
@@ -25,9 +25,17 @@ def told(received=0, *, horizon=100.0):
     )
 
 
+def pulse(path, size, received):
+    """A pulse, or a deletion, received at that time; all pages here are read at 0."""
+    return PathChange(path, size, age_secs=-received)
+
+
 def look(server, at, *changes, received=0, is_anew=False, horizon=100.0):
+    position = Position("i", 0)
+    pages = [ChangePage(list(changes), 0.0, position)]
+    info = told(received, horizon=horizon)
     return ServerRead(
-        server, at, info=told(received, horizon=horizon), changes=changes, is_anew=is_anew
+        server, at, reading=ServerReading(pages, position, is_anew, len(changes), info)
     )
 
 
@@ -41,12 +49,12 @@ def rows(summary):
 
 def test_what_a_server_held_already_is_no_rate():
     book = statistics(A)
-    first = [PulseChange(path("t", n), 1000, 8.0) for n in range(10)]
+    first = [pulse(path("t", n), 1000, 8.0) for n in range(10)]
     book.record([look(A, 10.0, *first, received=500, is_anew=True)], 10.0)
     row = rows(book.summary(10.0, 5))["t"]
     assert (row.workers, row.pulses_per_s, row.mean_bytes, row.oldest_secs) == (10, None, 1000, 2)
     book.record(
-        [look(A, 12.0, *(PulseChange(path("t", n), 3000, 11.0) for n in range(4)), received=506)],
+        [look(A, 12.0, *(pulse(path("t", n), 3000, 11.0) for n in range(4)), received=506)],
         12.0,
     )
     summary = book.summary(12.0, 5)
@@ -64,7 +72,7 @@ def test_rates_are_over_the_last_ten_seconds():
     book = statistics(A)
     book.record([look(A, 0.0, is_anew=True)], 0.0)
     for at in range(1, 31):
-        beats = [PulseChange(path("t", at % 3), 100, at)] if at <= 20 else []
+        beats = [pulse(path("t", at % 3), 100, at)] if at <= 20 else []
         book.record([look(A, float(at), *beats, received=min(at, 20))], float(at))
         if at == 10:
             assert book.summary(10.0, 1).pulses_per_s == 1.0
@@ -74,11 +82,11 @@ def test_rates_are_over_the_last_ten_seconds():
 
 def test_of_a_workers_pulses_the_newest_counts():
     book = statistics()
-    left_behind = PulseChange(path("t", 1), 500, 1.0)
+    left_behind = pulse(path("t", 1), 500, 1.0)
     book.record(
         [
             look(A, 50.0, left_behind, is_anew=True),
-            look(B, 50.0, PulseChange(path("t", 1), 700, 49.0), is_anew=True),
+            look(B, 50.0, pulse(path("t", 1), 700, 49.0), is_anew=True),
         ],
         50.0,
     )
@@ -92,9 +100,9 @@ def test_of_a_workers_pulses_the_newest_counts():
 def test_the_noisiest_topology_and_the_oldest_worker_come_first():
     book = statistics(A)
     book.record([look(A, 100.0, is_anew=True)], 100.0)
-    changes = [PulseChange(path("many-small", n), 10, 101.0 - n / 10) for n in range(9)]
-    changes += [PulseChange(path("few-large", n), 5000, 101.5) for n in range(2)]
-    changes += [PulseChange("/elsewhere", 7, 90.0)]
+    changes = [pulse(path("many-small", n), 10, 101.0 - n / 10) for n in range(9)]
+    changes += [pulse(path("few-large", n), 5000, 101.5) for n in range(2)]
+    changes += [pulse("/elsewhere", 7, 90.0)]
     book.record([look(A, 102.0, *changes)], 102.0)
     summary = book.summary(102.0, 3)
     assert [row.topology for row in summary.topologies] == ["few-large", "many-small", OTHER]
@@ -104,11 +112,11 @@ def test_the_noisiest_topology_and_the_oldest_worker_come_first():
 
 def test_deleted_pulses_and_restarted_servers_are_forgotten():
     book = statistics(A)
-    changes = [PulseChange(path("t", n), 10, 0.5) for n in range(3)]
+    changes = [pulse(path("t", n), 10, 0.5) for n in range(3)]
     book.record([look(A, 1.0, *changes, received=3, is_anew=True)], 1.0)
-    book.record([look(A, 2.0, PulseChange(path("t", 0), None, 1.5), received=3)], 2.0)
+    book.record([look(A, 2.0, pulse(path("t", 0), None, 1.5), received=3)], 2.0)
     assert book.summary(2.0, 9).workers == 2
-    book.record([look(A, 3.0, PulseChange(path("u", 0), 10, 2.9), received=1, is_anew=True)], 3.0)
+    book.record([look(A, 3.0, pulse(path("u", 0), 10, 2.9), received=1, is_anew=True)], 3.0)
     summary = book.summary(3.0, 9)
     assert [row.topology for row in summary.topologies] == ["u"]
     # 1 received after 3 would be a negative rate.
@@ -119,7 +127,7 @@ def test_pulses_of_an_unreadable_server_are_kept():
     book = statistics()
     book.record(
         [
-            look(A, 1.0, PulseChange(path("t", 0), 10, 1.0), is_anew=True),
+            look(A, 1.0, pulse(path("t", 0), 10, 1.0), is_anew=True),
             ServerRead(B, 1.0, ServerState.REFUSED, "no"),
         ],
         1.0,

@@ -4,7 +4,7 @@ import json
 import re
 from pathlib import Path
 
-from stormkeeper.cli import state, state_changes
+from stormkeeper.cli import state, watches
 from stormkeeper.state.node_values import decode
 from stormkeeper.state.storage import NodeData, NodeStat
 from stormkeeper.state.survey import ADVICE
@@ -27,7 +27,7 @@ def test_the_fields_of_objects():
     node = NodeData(b"", NodeStat(0, 1, 1, 1, 0, 0))
     assert fields("tree") == list(state.node_summary("/storms", node))
     assert fields("get") == list(state.node_detail("/storms", node, decode("/storms", b"")))
-    change = json.loads(state_changes._json_line(state_changes.NodeChange("deleted", "/storms")))
+    change = json.loads(watches._json_line(watches.NodeChange("deleted", "/storms")))
     assert fields("watch") == list(change)
 
 

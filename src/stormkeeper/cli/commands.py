@@ -42,7 +42,7 @@ _COMMANDS = {
     "rebalance": "topologies:rebalance",
     "remoteconfvalue": "config:remoteconfvalue",
     "set_log_level": "topologies:set_log_level",
-    "simulate": "simulate:simulate",
+    "simulate": "daemons:simulate",
     "state": "state:state",
     "stats": "stats:stats",
     "status": "topologies:status",

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from stormkeeper.conf import Address, Conf
     from stormkeeper.pacemaker.client.pool import PacemakerPool
     from stormkeeper.state.storage import ClusterState
+    from stormkeeper.thrift.pacemaker import ServerInfo
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -249,6 +250,11 @@ def _remedies(error: StormkeeperError) -> list[str]:
         return []
     found = [remedy for pattern, remedy in _REMEDIES.items() if re.search(pattern, str(error))]
     return [*(found or [_SEE_LOG]), _ANOTHER]
+
+
+def horizon_text(server: Address, info: ServerInfo) -> str:
+    """Return how long a Pacemaker has received heartbeats."""
+    return f"{server} has received heartbeats for only {info.horizon_ms / 1000:.1f} s"
 
 
 def silence_logs() -> None:

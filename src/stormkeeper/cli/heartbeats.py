@@ -5,14 +5,19 @@ from __future__ import annotations
 import json
 import math
 import os
-import time
 import unicodedata
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import click
 
-from stormkeeper.cli.connections import open_pool, pacemaker_servers, pool_faults, silence_logs
+from stormkeeper.cli.connections import (
+    horizon_text,
+    open_pool,
+    pacemaker_servers,
+    pool_faults,
+    silence_logs,
+)
 from stormkeeper.cli.options import (
     Fault,
     Group,
@@ -25,18 +30,13 @@ from stormkeeper.cli.options import (
     until_interrupted,
     watch_option,
 )
-from stormkeeper.cli.output import Listing, remark
-from stormkeeper.errors import PacemakerError, SerializationError, StormkeeperError
+from stormkeeper.errors import SerializationError, StormkeeperError
 from stormkeeper.names import printable
 
 if TYPE_CHECKING:
     from stormkeeper.conf import Address
     from stormkeeper.heartbeats.stores import Heartbeat
     from stormkeeper.pacemaker.client.pool import PacemakerPool
-    from stormkeeper.thrift.pacemaker import ServerInfo
-
-#: Seconds between two reads with ``--watch``.
-_WATCH_SECS: Final = 2.0
 
 #: These exist in every cluster, even without heartbeats.
 _ALWAYS_THERE: Final = frozenset({"/", "/workerbeats"})
@@ -114,9 +114,11 @@ def list_below(path: str, as_json: bool, is_watched: bool) -> None:
     conf = load_conf()
     timeout_secs = conf["nimbus.task.timeout.secs"]
     if is_watched:
-        # `_Outages` prints what the pool's warnings say.
+        from stormkeeper.cli import watches
+
+        # `watches` prints what the pool's warnings say.
         with until_interrupted(), open_pool(conf, warns=False) as pool:
-            _watch(pool, path, as_json=as_json, timeout_secs=timeout_secs)
+            watches.print_pulse_names(pool, path, as_json=as_json, timeout_secs=timeout_secs)
         return
     with open_pool(conf) as pool:
         names = sorted(pool.children(path))
@@ -219,90 +221,13 @@ def top(once: bool, as_json: bool, interval: float) -> None:
         heartbeats_top.run(conf, interval=interval, once=once, as_json=as_json)
 
 
-def _watch(pool: PacemakerPool, path: str, *, as_json: bool, timeout_secs: float) -> None:
-    """Print the names below a path, and each that comes or goes, until interrupted.
-
-    Workers need up to `timeout_secs` to beat to a restarted Pacemaker; until then a name that is
-    missing there does not count as gone. Raises `PacemakerError` if the first read fails.
-    """
-    from stormkeeper.heartbeats.coverage import unproven_on
-
-    listing = Listing(as_json=as_json)
-    outages = _Outages(pool.clients)
-    reported: set[str] = set()
-    began = time.monotonic()
-    names = pool.children(path)
-    remark(f"watching {path}")
-    listing.show(names)
-    outages.report(pool.failures)
-    #: When the last read began that found all listed names.
-    all_there = began
-    while True:
-        time.sleep(_WATCH_SECS)
-        began = time.monotonic()
-        try:
-            names = pool.children(path)
-        except PacemakerError as error:
-            outages.report_all(error)
-            continue
-        outages.report(pool.failures)
-        if listing.names.issubset(names):
-            listing.show(names)
-            all_there = began
-            continue
-        infos = {} if pool.failures else pool.server_infos()
-        doubtful = unproven_on(infos, time.monotonic() - all_there, timeout_secs)
-        for server, info in doubtful.items():
-            if info.instance not in reported:
-                reported.add(info.instance)
-                remark(
-                    f"{_horizon_text(server, info)}: missing names do not count as gone until it"
-                    f" has for {timeout_secs:g} s"
-                )
-        if pool.failures or doubtful or _any_failed(infos):
-            listing.show_more(names)
-        else:
-            listing.show(names)
-            all_there = began
-
-
-def _any_failed(infos: Mapping[Address, ServerInfo | StormkeeperError | None]) -> bool:
-    return any(isinstance(info, StormkeeperError) for info in infos.values())
-
-
-def _horizon_text(server: Address, info: ServerInfo) -> str:
-    return f"{server} has received heartbeats for only {info.horizon_ms / 1000:.1f} s"
-
-
-class _Outages:
-    """Reports each change of the set of Pacemakers that do not answer, once."""
-
-    def __init__(self, servers: Iterable[Address]) -> None:
-        self._servers = frozenset(servers)
-        self._missing: frozenset[Address] = frozenset()
-
-    def report(self, failures: Mapping[Address, str]) -> None:
-        from stormkeeper.pacemaker.client.pool_reads import ALL_ANSWER, describe_failures
-
-        text = describe_failures(failures, len(self._servers)) if failures else ALL_ANSWER
-        self._report(frozenset(failures), text)
-
-    def report_all(self, error: PacemakerError) -> None:
-        self._report(self._servers, str(error))
-
-    def _report(self, now: frozenset[Address], text: str) -> None:
-        if now != self._missing:
-            self._missing = now
-            remark(text)
-
-
 def _print_new_servers(pool: PacemakerPool, timeout_secs: float) -> None:
     """Name the Pacemakers to which some workers may not have sent a heartbeat yet."""
     from stormkeeper.heartbeats.coverage import unproven_on
 
     for server, info in unproven_on(pool.server_infos(), math.inf, timeout_secs).items():
         click.echo(
-            f"storm: {_horizon_text(server, info)}: workers may not have sent one yet", err=True
+            f"storm: {horizon_text(server, info)}: workers may not have sent one yet", err=True
         )
 
 

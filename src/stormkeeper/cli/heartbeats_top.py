@@ -13,9 +13,9 @@ import json
 import sys
 import time
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -40,8 +40,7 @@ from stormkeeper.paths import parse_workerbeat
 
 if TYPE_CHECKING:
     from stormkeeper.conf import Conf
-    from stormkeeper.heartbeats.change_pages import Position
-    from stormkeeper.thrift.pacemaker import ServerInfo
+    from stormkeeper.heartbeats.change_pages import Position, ServerReading
 
 #: The window of rates, in seconds.
 WINDOW_SECS: Final = 10.0
@@ -67,6 +66,9 @@ _TIMEOUT: Final = "nimbus.task.timeout.secs"
 #: Columns of a terminal below which less important columns are left out.
 _WIDE: Final = 100
 _NARROW: Final = 72
+
+#: Columns of names, which a narrow terminal cuts off.
+_NAMES: Final = frozenset({"Pacemaker", "topology", "oldest pulses", "at"})
 
 #: Topologies and pulses shown outside a terminal.
 _MOST_TOPOLOGIES: Final = 20
@@ -99,29 +101,15 @@ _STYLES: Final = {
 }
 
 
-class PulseChange(NamedTuple):
-    """A pulse of `size` bytes, or None if deleted, and the time of receipt in seconds."""
-
-    path: str
-    size: int | None
-    received: float
-
-
 @dataclass(frozen=True)
 class ServerRead:
-    """A read of a server at a time in seconds: the changes since the read before, oldest first.
-
-    `is_anew` means that `changes` are all pulses of the server. A failed read has a `problem`, and
-    no `info`.
-    """
+    """A read of a server at a time in seconds; a failed one has a `problem` and no `reading`."""
 
     server: str
     at: float
     state: ServerState = ServerState.SERVING
     problem: str = ""
-    info: ServerInfo | None = None
-    changes: Sequence[PulseChange] = ()
-    is_anew: bool = False
+    reading: ServerReading | None = None
 
 
 # The fields of the following classes are the keys of `storm heartbeats top --json`.
@@ -201,6 +189,11 @@ class _HeldPulse(NamedTuple):
         worker = parse_workerbeat(self.path)
         return OTHER if worker is None else worker.storm_id
 
+    @property
+    def worker(self) -> str:
+        worker = parse_workerbeat(self.path)
+        return self.path if worker is None else f"{worker.node}-{worker.port}"
+
 
 @dataclass
 class _Server:
@@ -269,10 +262,10 @@ class PulseStatistics:
             oldest=[
                 WorkerRow(
                     each.topology,
-                    _worker(each.path),
-                    max(0.0, now - each.received),
-                    each.size,
-                    each.server,
+                    each.worker,
+                    age_secs=max(0.0, now - each.received),
+                    bytes=each.size,
+                    server=each.server,
                 )
                 for each in heapq.nsmallest(
                     oldest, newest.values(), key=lambda each: (each.received, each.path)
@@ -287,32 +280,34 @@ class PulseStatistics:
 
     def _record(self, server: _Server, read: ServerRead) -> list[_HeldPulse]:
         """Record a read, and return the new pulses."""
-        server.read = read
-        if read.info is None:
+        server.read, reading = read, read.reading
+        if reading is None:
             return []
-        if read.is_anew:
+        if reading.is_anew:
             server.held.clear()
             server.counts.clear()
         new = []
-        for path, size, received in read.changes:
-            if size is None:
-                server.held.pop(path, None)
-            else:
-                server.held[path] = _HeldPulse(path, size, received, read.server)
-                new.append(server.held[path])
-        server.counts.append((read.at, read.info.pulses_received))
+        for page in reading.pages:
+            for path, size, _, _, age_secs in page.changes:
+                if size is None:
+                    server.held.pop(path, None)
+                else:
+                    received = page.read_at - (age_secs or 0.0)
+                    server.held[path] = _HeldPulse(path, size, received, read.server)
+                    new.append(server.held[path])
+        server.counts.append((read.at, reading.info.pulses_received))
         while len(server.counts) > 2 and read.at - server.counts[1][0] >= WINDOW_SECS:
             server.counts.popleft()
-        return [] if read.is_anew else new
+        return [] if reading.is_anew else new
 
     def _server_row(self, address: str, server: _Server) -> ServerRow:
         read = server.read
-        if read is None or read.info is None:
+        if read is None or read.reading is None:
             state = ServerState.DOWN if read is None else read.state
             return ServerRow(address, state, "" if read is None else read.problem)
-        info = read.info
+        info = read.reading.info
         (then, before), (last, count) = server.counts[0], server.counts[-1]
-        is_filling = read.state is ServerState.SERVING and info.horizon_ms < 1000 * self._period
+        is_filling = info.horizon_ms < 1000 * self._period
         return ServerRow(
             address,
             ServerState.FILLING if is_filling else read.state,
@@ -328,11 +323,6 @@ class PulseStatistics:
 
 def _per_sec(count: int, elapsed: float) -> float | None:
     return count / elapsed if elapsed > 0 else None
-
-
-def _worker(path: str) -> str:
-    found = parse_workerbeat(path)
-    return path if found is None else f"{found.node}-{found.port}"
 
 
 def run(conf: Conf, *, interval: float, once: bool, as_json: bool) -> None:
@@ -369,7 +359,7 @@ def run(conf: Conf, *, interval: float, once: bool, as_json: bool) -> None:
         reads = read_all()
         _check(reads)
         statistics.record(reads, time.monotonic())
-        show = _print_json if as_json else stack.enter_context(_Screen(conf[_TIMEOUT], once=once))
+        show = _print_json if as_json else stack.enter_context(_screen(conf[_TIMEOUT], once=once))
         if not once:
             show(statistics)
         while True:
@@ -382,7 +372,7 @@ def run(conf: Conf, *, interval: float, once: bool, as_json: bool) -> None:
 
 def _check(reads: Sequence[ServerRead]) -> None:
     """Raise if all first reads failed: a mistyped address stays wrong."""
-    if any(read.info is not None for read in reads):
+    if any(read.reading is not None for read in reads):
         return
     problems = "; ".join(
         read.problem if read.server in read.problem else f"{read.server}: {read.problem}"
@@ -398,7 +388,7 @@ def _read(client: PacemakerClient, positions: dict[PacemakerClient, Position]) -
     server, clock = str(client.address), time.monotonic
     try:
         # Without values: only ages and sizes are shown.
-        look = change_pages.look(client, position=positions.get(client), values=False, clock=clock)
+        reading = change_pages.look(client, position=positions.get(client), values=False)
     except UnsupportedExtensionError:
         problem = "not a Pacemaker of Stormkeeper: it reports no changes, its pulses are missing"
         return ServerRead(server, clock(), ServerState.PLAIN, problem)
@@ -406,13 +396,8 @@ def _read(client: PacemakerClient, positions: dict[PacemakerClient, Position]) -
         return ServerRead(server, clock(), ServerState.REFUSED, str(error))
     except StormkeeperError as error:
         return ServerRead(server, clock(), ServerState.DOWN, str(error))
-    positions[client] = look.position
-    changes = [
-        PulseChange(change.path, change.size, page.read_at - (change.age_secs or 0.0))
-        for page in look.pages
-        for change in page.changes
-    ]
-    return ServerRead(server, clock(), info=look.info, changes=changes, is_anew=look.is_anew)
+    positions[client] = reading.position
+    return ServerRead(server, clock(), reading=reading)
 
 
 def _print_json(statistics: PulseStatistics) -> None:
@@ -431,36 +416,35 @@ def _rounded(value: Any) -> Any:
     return [_rounded(item) for item in value] if isinstance(value, list) else value
 
 
-class _Screen(ExitStack):
-    """Draws tables: in place on a terminal, below each other elsewhere."""
+@contextmanager
+def _screen(timeout_secs: float, *, once: bool) -> Iterator[Callable[[PulseStatistics], None]]:
+    """Yield a function that draws tables: in place on a terminal, below each other elsewhere."""
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width = _UNBOUNDED
+    live, is_first = None, True
+    if console.is_terminal and not once:
+        live = Live(console=console, auto_refresh=False, screen=True)
 
-    def __init__(self, timeout_secs: float, *, once: bool) -> None:
-        super().__init__()
-        self._console = Console(highlight=False)
-        if not self._console.is_terminal:
-            self._console.width = _UNBOUNDED
-        self._timeout = timeout_secs
-        self._live: Live | None = None
-        self._is_first = True
-        if self._console.is_terminal and not once:
-            self._live = Live(console=self._console, auto_refresh=False, screen=True)
-            self.enter_context(self._live)
-
-    def __call__(self, statistics: PulseStatistics) -> None:
+    def show(statistics: PulseStatistics) -> None:
         drawn = render(
             statistics.summary(time.monotonic(), _OLDEST),
-            width=self._console.width,
-            height=None if self._live is None else self._console.height,
-            timeout_secs=self._timeout,
-            title=time.strftime("%H:%M:%S") + (" · Ctrl-C ends" if self._live else ""),
+            width=console.width,
+            height=console.height if live else None,
+            timeout_secs=timeout_secs,
+            title=time.strftime("%H:%M:%S") + (" · Ctrl-C ends" if live else ""),
         )
-        if self._live is not None:
-            self._live.update(drawn, refresh=True)
-            return
-        if not self._is_first:
-            self._console.print()
-        self._is_first = False
-        self._console.print(drawn)
+        if live:
+            live.update(drawn, refresh=True)
+        else:
+            nonlocal is_first
+            if not is_first:
+                console.print()
+            is_first = False
+            console.print(drawn)
+
+    with live or nullcontext():
+        yield show
 
 
 def render(
@@ -521,21 +505,23 @@ def _problem(row: ServerRow) -> Text:
     return Text(f"  {text}", style="red", overflow="fold")
 
 
-class _Column(NamedTuple):
-    """A column of figures on the right, or of names, which a narrow terminal may cut off.
-
-    A terminal with fewer columns than `width` leaves it out.
-    """
-
-    title: str
-    cell: Callable[[Any], str | Text]
-    width: int = 0
-    is_left: bool = False
-    is_name: bool = False
+#: A column: title, fewest columns of a terminal that shows it, and the cell of a row.
+_Column = tuple[str, int, Callable[[Any], str | Text]]
 
 
-def _names(title: str, name: Callable[[Any], str], width: int = 0) -> _Column:
-    return _Column(title, lambda row: _name(name(row)), width, is_left=True, is_name=True)
+def _table(rows: Iterable[Any], columns: Sequence[_Column], width: int) -> Table:
+    """Make a table that cuts off names, but no figures, on a narrow terminal."""
+    shown = [(title, cell) for title, least, cell in columns if least <= width]
+    table = Table(box=None, pad_edge=False, header_style="dim", expand=False)
+    for title, _ in shown:
+        table.add_column(
+            Text(title, no_wrap=True, overflow="ellipsis"),
+            justify="left" if title in _NAMES | {"state", "version"} else "right",
+            no_wrap=title not in _NAMES,
+        )
+    for row in rows:
+        table.add_row(*(cell(row) for _, cell in shown))
+    return table
 
 
 def _name(name: str) -> Text:
@@ -543,18 +529,8 @@ def _name(name: str) -> Text:
     return Text(printable(name), style=style, no_wrap=True, overflow="ellipsis")
 
 
-def _table(rows: Iterable[Any], columns: Sequence[_Column], width: int) -> Table:
-    columns = [column for column in columns if column.width <= width]
-    table = Table(box=None, pad_edge=False, header_style="dim", expand=False)
-    for column in columns:
-        table.add_column(
-            Text(column.title, no_wrap=True, overflow="ellipsis"),
-            justify="left" if column.is_left else "right",
-            no_wrap=not column.is_name,
-        )
-    for row in rows:
-        table.add_row(*(column.cell(row) for column in columns))
-    return table
+def _warning(text: str) -> Text:
+    return Text(text, style="bold red")
 
 
 def _count(number: int, one: str, many: str) -> str:
@@ -598,25 +574,25 @@ def _duration(secs: float | None) -> str:
     return f"{hours} h" if hours < 48 else f"{hours // 24} d"
 
 
-_SERVER_COLUMNS: Final = (
-    _names("Pacemaker", lambda row: row.address),
-    _Column("state", lambda row: Text(row.state, style=_STYLES[row.state]), is_left=True),
-    _Column("pulses", lambda row: _number(row.keys)),
-    _Column("pulses/s", lambda row: "" if row.keys is None else _rate(row.pulses_per_s)),
-    _Column("clients", lambda row: _number(row.connections), _NARROW),
-    _Column("up", lambda row: _duration(row.uptime_secs), _NARROW),
-    _Column("unbroken for", lambda row: _duration(row.horizon_secs), _NARROW),
-    _Column("version", lambda row: row.version or "", _WIDE, is_left=True),
+_SERVER_COLUMNS: Final[Sequence[_Column]] = (
+    ("Pacemaker", 0, lambda row: _name(row.address)),
+    ("state", 0, lambda row: Text(row.state, style=_STYLES[row.state])),
+    ("pulses", 0, lambda row: _number(row.keys)),
+    ("pulses/s", 0, lambda row: "" if row.keys is None else _rate(row.pulses_per_s)),
+    ("clients", _NARROW, lambda row: _number(row.connections)),
+    ("up", _NARROW, lambda row: _duration(row.uptime_secs)),
+    ("unbroken for", _NARROW, lambda row: _duration(row.horizon_secs)),
+    ("version", _WIDE, lambda row: row.version or ""),
 )
 
-_TOPOLOGY_COLUMNS: Final = (
-    _names("topology", lambda row: row.topology),
-    _Column("workers", lambda row: f"{row.workers:,}"),
-    _Column("pulses/s", lambda row: _rate(row.pulses_per_s)),
-    _Column("bytes/s", lambda row: _flow(row.bytes_per_s)),
-    _Column("silent", lambda row: _warning(f"{row.silent:,}") if row.silent else "-", _NARROW),
-    _Column("oldest", lambda row: _age(row.oldest_secs), _NARROW),
-    _Column("mean size", lambda row: _size(row.mean_bytes), _WIDE),
+_TOPOLOGY_COLUMNS: Final[Sequence[_Column]] = (
+    ("topology", 0, lambda row: _name(row.topology)),
+    ("workers", 0, lambda row: f"{row.workers:,}"),
+    ("pulses/s", 0, lambda row: _rate(row.pulses_per_s)),
+    ("bytes/s", 0, lambda row: _flow(row.bytes_per_s)),
+    ("silent", _NARROW, lambda row: _warning(f"{row.silent:,}") if row.silent else "-"),
+    ("oldest", _NARROW, lambda row: _age(row.oldest_secs)),
+    ("mean size", _WIDE, lambda row: _size(row.mean_bytes)),
 )
 
 
@@ -626,13 +602,9 @@ def _worker_columns(timeout_secs: float) -> Sequence[_Column]:
         return _warning(text) if row.age_secs > timeout_secs else text
 
     return (
-        _names("oldest pulses", lambda row: row.worker),
-        _names("topology", lambda row: row.topology),
-        _Column("age", age),
-        _names("at", lambda row: row.server, _NARROW),
-        _Column("size", lambda row: _size(row.bytes), _WIDE),
+        ("oldest pulses", 0, lambda row: _name(row.worker)),
+        ("topology", 0, lambda row: _name(row.topology)),
+        ("age", 0, age),
+        ("at", _NARROW, lambda row: _name(row.server)),
+        ("size", _WIDE, lambda row: _size(row.bytes)),
     )
-
-
-def _warning(text: str) -> Text:
-    return Text(text, style="bold red")

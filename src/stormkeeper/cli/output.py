@@ -5,11 +5,10 @@ Only light modules are imported here, because quick commands use this module.
 
 from __future__ import annotations
 
-import json
 import shutil
 import sys
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from datetime import UTC, datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self, TextIO
@@ -112,46 +111,6 @@ def remark_on_age(past: HistoryDatabase, name: str) -> bool:
     if said is not None:
         click.echo(f"storm: {said}", err=True)
     return said is not None
-
-
-class Listing:
-    """Prints a list of names, and then each name that comes (+) or goes (-), with the time.
-
-    With `as_json` it prints the whole list after each change. `shown` escapes a name for a
-    terminal.
-    """
-
-    def __init__(self, *, as_json: bool, shown: Callable[[str], str] = str) -> None:
-        self._as_json = as_json
-        self._shown = shown
-        self._names: frozenset[str] | None = None
-
-    @property
-    def names(self) -> frozenset[str]:
-        """The names that were printed and have not gone."""
-        return self._names or frozenset()
-
-    def show(self, names: Collection[str]) -> None:
-        """Print the difference from the names before."""
-        before, now = self._names, frozenset(names)
-        if now == before:
-            return
-        self._names = now
-        if self._as_json:
-            lines = [json.dumps(sorted(now))]
-        elif before is None:
-            lines = [self._shown(name) for name in sorted(now)]
-        else:
-            moment = time.strftime("%H:%M:%S")
-            changes = [("+", name) for name in sorted(now - before)]
-            changes += [("-", name) for name in sorted(before - now)]
-            lines = [f"{moment} {sign}{self._shown(name)}" for sign, name in changes]
-        sys.stdout.writelines(f"{line}\n" for line in lines)
-        sys.stdout.flush()
-
-    def show_more(self, names: Collection[str]) -> None:
-        """Print new names only, for reads that missed a server: no name counts as gone."""
-        self.show(self.names.union(names))
 
 
 class Progress:

@@ -143,11 +143,11 @@ def list_below(path: str, as_json: bool, is_watched: bool) -> None:
     """
     conf = load_conf()
     if is_watched:
-        from stormkeeper.cli import state_changes
+        from stormkeeper.cli import watches
 
         wait = functools.partial(_wait_for_root, waited=[])
         with until_interrupted(), open_state(conf, wait) as store:
-            state_changes.print_names(store, _resolve_escapes(store, path), as_json=as_json)
+            watches.print_names(store, _resolve_escapes(store, path), as_json=as_json)
         return
     with open_state(conf) as store:
         path = _resolve_escapes(store, path)
@@ -228,14 +228,14 @@ def watch(path: str, recursive: bool, as_json: bool) -> None:
     Exit code 2: wrong usage or configuration. 3: at the beginning ZooKeeper did not answer, or
     refused.
     """
-    from stormkeeper.cli import state_changes
+    from stormkeeper.cli import watches
 
     conf = load_conf()
     waited: list[str] = []
     wait = functools.partial(_wait_for_root, waited=waited)
     with until_interrupted(), open_state(conf, wait) as store:
         path = _resolve_escapes(store, path)
-        state_changes.print_changes(
+        watches.print_changes(
             store, path, recursive=recursive, as_json=as_json, was_absent=bool(waited)
         )
 

@@ -1,22 +1,39 @@
-"""Prints the changes of nodes in ZooKeeper until the user stops the command.
+"""What ``--watch`` and ``storm state watch`` print: changes of names and of nodes, until Ctrl-C.
 
-A watch only says that something changed. So each change is the difference between two reads:
-nothing is printed twice, and no change that is still visible is missed.
+A Pacemaker is read again every few seconds. In ZooKeeper a watch only says that something changed;
+so each change is the difference between two reads: nothing is printed twice, and no change that is
+still visible is missed.
 """
+
+from __future__ import annotations
 
 import contextlib
 import json
 import queue
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from stormkeeper.cli.output import Listing, remark
-from stormkeeper.errors import AccessDeniedError, NoNodeError, StateUnavailableError
+from stormkeeper.cli.connections import horizon_text
+from stormkeeper.cli.output import remark
+from stormkeeper.errors import (
+    AccessDeniedError,
+    NoNodeError,
+    PacemakerError,
+    StateUnavailableError,
+    StormkeeperError,
+)
 from stormkeeper.names import printable
 from stormkeeper.state.storage import ClusterState, ConnectionState, EventType
+
+if TYPE_CHECKING:
+    from stormkeeper.conf import Address
+    from stormkeeper.pacemaker.client.pool import PacemakerPool
+
+#: Seconds between two reads of Pacemakers.
+_PERIOD_SECS: Final = 2.0
 
 #: Seconds after which a failed read is repeated, unless the connection comes back before.
 _RETRY_SECS: Final = 1.0
@@ -26,6 +43,121 @@ _CONNECTIONS: Final = {
     ConnectionState.SUSPENDED: "the connection to ZooKeeper is lost",
     ConnectionState.LOST: "the session with ZooKeeper has expired",
 }
+
+
+class _Listing:
+    """Prints a list of names, and then each name that comes (+) or goes (-), with the time.
+
+    With `as_json` it prints the whole list after each change. `shown` escapes a name for a
+    terminal.
+    """
+
+    def __init__(self, *, as_json: bool, shown: Callable[[str], str] = str) -> None:
+        self._as_json = as_json
+        self._shown = shown
+        self._names: frozenset[str] | None = None
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The names that were printed and have not gone."""
+        return self._names or frozenset()
+
+    def show(self, names: Collection[str]) -> None:
+        """Print the difference from the names before."""
+        before, now = self._names, frozenset(names)
+        if now == before:
+            return
+        self._names = now
+        if self._as_json:
+            lines = [json.dumps(sorted(now))]
+        elif before is None:
+            lines = [self._shown(name) for name in sorted(now)]
+        else:
+            moment = time.strftime("%H:%M:%S")
+            changes = [("+", name) for name in sorted(now - before)]
+            changes += [("-", name) for name in sorted(before - now)]
+            lines = [f"{moment} {sign}{self._shown(name)}" for sign, name in changes]
+        sys.stdout.writelines(f"{line}\n" for line in lines)
+        sys.stdout.flush()
+
+    def show_more(self, names: Collection[str]) -> None:
+        """Print new names only, for reads that missed a server: no name counts as gone."""
+        self.show(self.names.union(names))
+
+
+def print_pulse_names(
+    pool: PacemakerPool, path: str, *, as_json: bool, timeout_secs: float
+) -> None:
+    """Print the names below a path, and each that comes or goes, until interrupted.
+
+    Workers need up to `timeout_secs` to beat to a restarted Pacemaker; until then a name that is
+    missing there does not count as gone. Raises `PacemakerError` if the first read fails.
+    """
+    from stormkeeper.heartbeats.coverage import unproven_on
+
+    listing = _Listing(as_json=as_json)
+    outages = _Outages(pool.clients)
+    reported: set[str] = set()
+    began = time.monotonic()
+    names = pool.children(path)
+    remark(f"watching {path}")
+    listing.show(names)
+    outages.report(pool.failures)
+    #: When the last read began that found all listed names.
+    all_there = began
+    while True:
+        time.sleep(_PERIOD_SECS)
+        began = time.monotonic()
+        try:
+            names = pool.children(path)
+        except PacemakerError as error:
+            outages.report_all(error)
+            continue
+        outages.report(pool.failures)
+        if listing.names.issubset(names):
+            listing.show(names)
+            all_there = began
+            continue
+        infos = {} if pool.failures else pool.server_infos()
+        doubtful = unproven_on(infos, time.monotonic() - all_there, timeout_secs)
+        for server, info in doubtful.items():
+            if info.instance not in reported:
+                reported.add(info.instance)
+                remark(
+                    f"{horizon_text(server, info)}: missing names do not count as gone until it"
+                    f" has for {timeout_secs:g} s"
+                )
+        if (
+            pool.failures
+            or doubtful
+            or any(isinstance(info, StormkeeperError) for info in infos.values())
+        ):
+            listing.show_more(names)
+        else:
+            listing.show(names)
+            all_there = began
+
+
+class _Outages:
+    """Reports each change of the set of Pacemakers that do not answer, once."""
+
+    def __init__(self, servers: Iterable[Address]) -> None:
+        self._servers = frozenset(servers)
+        self._missing: frozenset[Address] = frozenset()
+
+    def report(self, failures: Mapping[Address, str]) -> None:
+        from stormkeeper.pacemaker.client.pool_reads import ALL_ANSWER, describe_failures
+
+        text = describe_failures(failures, len(self._servers)) if failures else ALL_ANSWER
+        self._report(frozenset(failures), text)
+
+    def report_all(self, error: PacemakerError) -> None:
+        self._report(self._servers, str(error))
+
+    def _report(self, now: frozenset[Address], text: str) -> None:
+        if now != self._missing:
+            self._missing = now
+            remark(text)
 
 
 class NodeChange(NamedTuple):
@@ -86,7 +218,7 @@ def print_names(state: ClusterState, top: str, *, as_json: bool) -> None:
 
     Raises `StateError` if the first read fails, or the session is closed.
     """
-    listing = Listing(as_json=as_json, shown=printable)
+    listing = _Listing(as_json=as_json, shown=printable)
     is_due = False
     for event in follow(state, top):
         is_due |= isinstance(event, WatchStarted | NodeChange)
@@ -204,7 +336,7 @@ class _ChangeReader:
 
 
 def _next(
-    events: "queue.SimpleQueue[tuple[EventType, str] | ConnectionState]", timeout: float | None
+    events: queue.SimpleQueue[tuple[EventType, str] | ConnectionState], timeout: float | None
 ) -> tuple[EventType, str] | ConnectionState | None:
     try:
         return events.get(timeout=timeout)

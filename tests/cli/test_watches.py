@@ -2,7 +2,7 @@
 
 import pytest
 
-from stormkeeper.cli.state_changes import NodeChange, NodeDenied, WatchStarted, follow
+from stormkeeper.cli.watches import NodeChange, NodeDenied, WatchStarted, follow
 from stormkeeper.errors import AccessDeniedError, StateUnavailableError
 from stormkeeper.state.storage import ConnectionState, EventType
 from support.memory_state import MemoryEnsemble
@@ -162,7 +162,7 @@ class Meddling:
 
 @pytest.mark.parametrize("call", ["get_stat", "get_children"])
 def test_a_look_that_fails_is_repeated(following, state, other, call, monkeypatch):
-    monkeypatch.setattr("stormkeeper.cli.state_changes._RETRY_SECS", 0.05)
+    monkeypatch.setattr("stormkeeper.cli.watches._RETRY_SECS", 0.05)
     other.set_data("/storms", b"1")
     meddling = Meddling(state)
     told = following("/storms", 1, watched=meddling)
