@@ -17,7 +17,7 @@ from support.proxy import Proxy
 
 HOLDER = """
 import sys
-from stormkeeper.local import ports
+from stormkeeper.local import reservations
 print(*(ports.reserve(among=range(9_000, 9_200)) for _ in range(int(sys.argv[1]))), flush=True)
 sys.stdin.read()
 """
@@ -144,7 +144,7 @@ def test_where_there_is_no_temporary_folder(monkeypatch):
 def test_a_port_that_is_given_needs_no_temporary_folder():
     program = (
         "import tempfile; tempfile._candidate_tempdir_list = list\n"
-        "from stormkeeper.local import ports; ports.is_free('127.0.0.1', 0)"
+        "from stormkeeper.local import reservations; reservations.is_free('127.0.0.1', 0)"
     )
     ran = subprocess.run(
         [sys.executable, "-c", program], check=False, capture_output=True, text=True

@@ -10,7 +10,6 @@ import sys
 import time
 from collections.abc import Collection, Iterator, Sequence
 from datetime import UTC, datetime
-from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self, TextIO
 
 import click
@@ -124,12 +123,7 @@ class Progress:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.wipe()
 
     def step(self, text: str, moment: str = "") -> None:

@@ -17,7 +17,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from stormkeeper import extras
@@ -47,11 +46,64 @@ PORT_ATTEMPTS = 5
 POLL_SECS = 0.02
 QUESTION_SECS = 2.0
 
+#: Lines of the log in an error.
 ERROR_LINES = 15
-
 
 #: Seconds between two looks at a running server.
 WATCH_SECS = 0.5
+
+#: Main classes of a standalone server and of a member of an ensemble.
+MAIN_CLASS = "org.apache.zookeeper.server.ZooKeeperServerMain"
+MEMBER_CLASS = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
+
+#: The jars that the server needs of PySpark's 280, by name without version. All 280 take 30 MB more
+#: memory and start more slowly; they are used if one of these is not found.
+JARS = (
+    "zookeeper",
+    "zookeeper-jute",
+    "slf4j-api",
+    "log4j-api",
+    "log4j-core",
+    "log4j-slf4j2-impl",
+    "metrics-core",
+    "commons-io",
+    "snappy-java",
+    "audience-annotations",
+    "netty-buffer",
+    "netty-codec",
+    "netty-codec-base",
+    "netty-common",
+    "netty-handler",
+    "netty-resolver",
+    "netty-transport",
+    # For clients with TLS.
+    "netty-transport-classes-epoll",
+    "netty-transport-native-unix-common",
+    "netty-tcnative-classes",
+)
+
+#: The serial collector and the C1 compiler make a small, quick JVM.
+JVM_OPTIONS = (
+    "-Xms16m",
+    "-Xmx256m",
+    "-XX:+UseSerialGC",
+    "-XX:TieredStopAtLevel=1",
+    "-XX:+ExitOnOutOfMemoryError",
+    # A killed JVM leaves no files in the system's temporary folder.
+    "-XX:-UsePerfData",
+    "-Dzookeeper.admin.enableServer=false",
+    "-Dzookeeper.jmx.log4j.disable=true",
+    "-Dlog4j2.disable.jmx=true",
+    "-Dzookeeper.forceSync=no",
+    # KiB of the transaction log that are preallocated; the default is 64 MiB.
+    "-Dzookeeper.preAllocSize=1024",
+)
+
+#: Bounds of session timeouts, wider than ZooKeeper's own 2 and 20 ticks. Sessions expire at ticks,
+#: so ticks are short.
+TICK_MILLIS = 250
+MIN_SESSION_MILLIS = 500
+MAX_SESSION_MILLIS = 120_000
 
 
 def serve(conf: Mapping[str, Any]) -> int:
@@ -85,17 +137,10 @@ class DevZooKeeper:
     On Linux the server dies with this process, even if this process is killed. An object starts one
     server at a time, again after `stop`. Not safe for many threads, except `running`.
 
-    Parameters
-    ----------
-    data_dir
-        Holds data, configuration and log; made if absent. Earlier data is served again.
-    port
-        0 for any free port, chosen at the first start and then reserved.
-    settings
-        Entries of ``zoo.cfg``, which prevail over the defaults. With ``server.N`` the server is a
-        member of an ensemble, and `data_dir` must have ``data/myid``.
-    jvm_options
-        Prevail over the defaults.
+    `data_dir` holds data, configuration and log; earlier data is served again. `port` 0 is any free
+    port, chosen at the first start and then reserved. `settings` are entries of ``zoo.cfg``; they
+    and `jvm_options` prevail over the defaults. With ``server.N`` the server is a member of an
+    ensemble, and `data_dir` must have ``data/myid``.
     """
 
     def __init__(
@@ -148,12 +193,7 @@ class DevZooKeeper:
         self.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def start(
@@ -195,7 +235,10 @@ class DevZooKeeper:
                 if clash and isinstance(error, LocalClusterError):
                     if any_port and attempt < PORT_ATTEMPTS:
                         continue
-                    raise _in_use(taken) from error
+                    raise LocalClusterError(
+                        f"ZooKeeper cannot listen on {taken}: another process took the port while"
+                        " it started"
+                    ) from error
                 raise
             return
 
@@ -357,66 +400,6 @@ def _free_port(host: str, port: int) -> int:
         f"ZooKeeper cannot listen on {host_port(host, port)} (it is in use): stop what uses the"
         " port, or set storm.zookeeper.port to another one, or to 0 for any free one"
     )
-
-
-def _in_use(address: Address) -> LocalClusterError:
-    return LocalClusterError(
-        f"ZooKeeper cannot listen on {address}: another process took the port while it started"
-    )
-
-
-#: Main classes of a standalone server and of a member of an ensemble.
-MAIN_CLASS = "org.apache.zookeeper.server.ZooKeeperServerMain"
-MEMBER_CLASS = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
-
-#: The jars that the server needs of PySpark's 280, by name without version. All 280 take 30 MB more
-#: memory and start more slowly; they are used if one of these is not found.
-JARS = (
-    "zookeeper",
-    "zookeeper-jute",
-    "slf4j-api",
-    "log4j-api",
-    "log4j-core",
-    "log4j-slf4j2-impl",
-    "metrics-core",
-    "commons-io",
-    "snappy-java",
-    "audience-annotations",
-    "netty-buffer",
-    "netty-codec",
-    "netty-codec-base",
-    "netty-common",
-    "netty-handler",
-    "netty-resolver",
-    "netty-transport",
-    # For clients with TLS.
-    "netty-transport-classes-epoll",
-    "netty-transport-native-unix-common",
-    "netty-tcnative-classes",
-)
-
-#: The serial collector and the C1 compiler make a small, quick JVM.
-JVM_OPTIONS = (
-    "-Xms16m",
-    "-Xmx256m",
-    "-XX:+UseSerialGC",
-    "-XX:TieredStopAtLevel=1",
-    "-XX:+ExitOnOutOfMemoryError",
-    # A killed JVM leaves no files in the system's temporary folder.
-    "-XX:-UsePerfData",
-    "-Dzookeeper.admin.enableServer=false",
-    "-Dzookeeper.jmx.log4j.disable=true",
-    "-Dlog4j2.disable.jmx=true",
-    "-Dzookeeper.forceSync=no",
-    # KiB of the transaction log that are preallocated; the default is 64 MiB.
-    "-Dzookeeper.preAllocSize=1024",
-)
-
-#: Bounds of session timeouts, wider than ZooKeeper's own 2 and 20 ticks. Sessions expire at ticks,
-#: so ticks are short.
-TICK_MILLIS = 250
-MIN_SESSION_MILLIS = 500
-MAX_SESSION_MILLIS = 120_000
 
 
 def zookeeper_classpath() -> str:

@@ -20,6 +20,16 @@ from stormkeeper.paths import WorkerId
 from stormkeeper.thrift.records import ClusterWorkerHeartbeat
 from stormkeeper.thrift.serialization import deserialize
 
+log = logging.getLogger(__name__)
+
+ALL_TIME = ":all-time"
+
+#: A Pacemaker that has not answered within this many seconds counts as silent.
+ANSWER_SECS = 0.5
+
+#: Attempts to get one last answer from a Pacemaker after the stop request.
+LAST_LOOKS = 3
+
 
 @dataclass(frozen=True)
 class ComponentCounts:
@@ -152,45 +162,24 @@ class PulseLedger:
 
     def _pulse(self, address: str, pulse: PulseReport) -> None:
         before = self._workers.get(pulse.worker)
-        if before is None:
-            self._workers[pulse.worker] = WorkerSeen(
-                pulse.worker,
-                address,
-                pulse.count,
-                pulse.received,
-                0.0,
-                pulse.components,
-                pulse.completed,
-                pulse.waiting,
-            )
-            return
-        if pulse.received < before.last_received:
+        pulses = pulse.count + (0 if before is None else before.pulses)
+        if before is not None and pulse.received < before.last_received:
             # An older copy from another Pacemaker counts as a pulse, but has no news.
-            self._workers[pulse.worker] = replace(before, pulses=before.pulses + pulse.count)
+            self._workers[pulse.worker] = replace(before, pulses=pulses)
             return
+        gap = 0.0
+        if before is not None:
+            gap = max(before.max_gap_secs, pulse.received - before.last_received)
         self._workers[pulse.worker] = WorkerSeen(
             pulse.worker,
             address,
-            before.pulses + pulse.count,
+            pulses,
             pulse.received,
-            max(before.max_gap_secs, pulse.received - before.last_received),
+            gap,
             pulse.components,
             pulse.completed,
             pulse.waiting,
         )
-
-
-log = logging.getLogger(__name__)
-
-ALL_TIME = ":all-time"
-
-_PLAIN = ClientSettings()
-
-#: A Pacemaker that has not answered within this many seconds counts as silent.
-ANSWER_SECS = 0.5
-
-#: Attempts to get one last answer from a Pacemaker after the stop request.
-LAST_LOOKS = 3
 
 
 class ClusterWatcher:
@@ -205,7 +194,7 @@ class ClusterWatcher:
         servers: Iterable[Address],
         *,
         period_secs: float,
-        settings: ClientSettings = _PLAIN,
+        settings: ClientSettings = ClientSettings(),  # noqa: B008 -- frozen
     ) -> None:
         self._ledger = PulseLedger()
         self._lock = threading.Lock()

@@ -1,8 +1,13 @@
-"""TCP ports for servers that restart on the same port.
+"""What a run takes from the machine, and gives back even if it is killed: TCP ports, a folder.
 
-The system takes ports for outgoing connections from a range of its own, and so does port 0: while a
-server is down, any connection could take its port. The ports from here are below that range, and
-processes of one user never get the same port.
+The system drops a process's locks when the process ends, so a lock marks each of both. Ports are
+below the system's range for outgoing connections, from which port 0 comes too: there any connection
+could take the port of a server that is down. A folder whose lock can be taken is abandoned.
+
+``python -m stormkeeper.local.reservations FOLDER MARK`` is the reaper of a run. Its standard input
+is a pipe from the run. A byte means that the run ended in order; the end of the pipe without a byte
+means that the run was killed. Linux sends the children a signal then, but not Spark's JVM, which is
+a grandchild.
 """
 
 import contextlib
@@ -19,7 +24,6 @@ import tempfile
 import threading
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Self
 
 from stormkeeper.daemon.children import end_marked
@@ -40,6 +44,24 @@ END: Final = 65_536
 #: Folder of the lock file that processes share: not TMPDIR if possible, as each run of `storm
 #: local` has its own.
 FOLDER: Final = Path("/tmp")
+
+PREFIX = "stormkeeper-local-"
+
+#: The file that the run locks; it holds the run's mark, which the environment of
+#: its processes carries.
+OWNER = ".owner"
+
+#: Seconds until the processes of a killed run are killed. The system has sent them a signal, and
+#: only a running batch takes longer.
+SETTLE_SECS = 1.0
+
+#: Timeout for the reaper's own end, in seconds.
+END_SECS = 5.0
+
+#: Signals that often go to a whole group or service. The reaper ends with its pipe alone.
+IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+_IN_ORDER = b"."
 
 _choice = random.SystemRandom()
 _lock = threading.Lock()
@@ -133,12 +155,6 @@ def is_free(host: str, port: int) -> bool:
     return True
 
 
-PREFIX = "stormkeeper-local-"
-
-#: The file that the run locks; it holds the run's mark.
-OWNER = ".owner"
-
-
 class RunFolder:
     """A temporary folder for the run with this `mark`; removed at the end."""
 
@@ -161,12 +177,7 @@ class RunFolder:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.remove()
         self._owner.close()
 
@@ -228,19 +239,6 @@ def _remove_if_abandoned(folder: Path) -> bool:
     return True
 
 
-#: Seconds until the processes of a killed run are killed. The system has sent them a signal, and
-#: only a running batch takes longer.
-SETTLE_SECS = 1.0
-
-#: Timeout for the reaper's own end, in seconds.
-END_SECS = 5.0
-
-#: Signals that often go to a whole group or service. The reaper ends with its pipe alone.
-IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-
-_IN_ORDER = b"."
-
-
 class Reaper:
     """Starts the reaper process of a run, and ends the reaper with the run."""
 
@@ -258,12 +256,7 @@ class Reaper:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Tell the reaper that the run has ended in order, and wait for the reaper's end."""
         try:
             self._process.communicate(_IN_ORDER, END_SECS)

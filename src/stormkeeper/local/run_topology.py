@@ -1,7 +1,9 @@
-"""Submits the topology of a run, follows its status on a thread, and ends its workers.
+"""The topology of a run: its submission, its status at Nimbus, its workers and their end.
 
 The steps are those of ``storm submit``, while the cluster starts. No packages are installed: a run
-uses those of the Python that runs ``storm``.
+uses those of the Python that runs ``storm``. A worker's log holds its standard output and its
+standard error. A log record of the worker, the user's loggers or Spark has a known first line and
+indented further lines. All other lines are the topology's own output.
 """
 
 import contextlib
@@ -46,6 +48,36 @@ _LOOK_SECS: Final = 1.0
 #: Timeouts at the end of a run, in seconds: of a request under way, and of the search for a leader.
 _END_SECS: Final = 3.0
 _FINDING_SECS: Final = 5.0
+
+
+#: Seconds between two looks at the workers that are left.
+_END_LOOK_SECS: Final = 0.1
+
+#: Lines of output kept for the view.
+KEPT_LINES: Final = 200
+
+#: First line of a record: time, level, logger, message.
+_RECORD = re.compile(r"^\d{4}-\d\d-\d\dT[\d:.]+Z (?P<level>[A-Z]+) +(?P<logger>\S+) (?P<text>.*)")
+
+#: Messages of a JVM that starts, and of a worker that beats.
+_CEREMONY = re.compile(
+    r"^(?:WARNING: (?:Using incubator modules|A terminally deprecated method|A restricted method"
+    r"|sun\.misc|java\.lang|Please consider reporting|Use --enable-native|Restricted methods)"
+    r"|worker beating (?P<beating>\S+) \S+ \d+$)"
+)
+
+_SHOWN = frozenset({"WARNING", "ERROR", "CRITICAL"})
+
+_OURS = "stormkeeper"
+
+#: The logger whose errors end a worker.
+_FAILING = "stormkeeper.worker.process"
+
+#: Loggers of Spark and its libraries, in Python and in the JVM.
+_ENGINE = re.compile(
+    r"(?:py4j|pyspark|DataFrameQueryContextLogger|SQLQueryContextLogger"
+    r"|org\.apache|org\.sparkproject|io\.netty)(?:\.|$)"
+)
 
 
 class Submission:
@@ -153,10 +185,6 @@ def _say_nothing(_: str) -> None:
     """Ignore progress messages: the cluster's start takes longer."""
 
 
-#: Seconds between two looks at the workers that are left.
-_END_LOOK_SECS: Final = 0.1
-
-
 def end_topology(
     submission: Submission,
     machines: Sequence[Directories],
@@ -192,30 +220,6 @@ def _wait_gone(machines: Sequence[Directories], secs: float) -> None:
 
 def _any_left(machines: Sequence[Directories]) -> bool:
     return any(WorkerProcesses(str(machine.supervisor)).strays() for machine in machines)
-
-
-#: First line of a record: time, level, logger, message.
-_RECORD = re.compile(r"^\d{4}-\d\d-\d\dT[\d:.]+Z (?P<level>[A-Z]+) +(?P<logger>\S+) (?P<text>.*)")
-
-#: Messages of a JVM that starts, and of a worker that beats.
-_CEREMONY = re.compile(
-    r"^(?:WARNING: (?:Using incubator modules|A terminally deprecated method|A restricted method"
-    r"|sun\.misc|java\.lang|Please consider reporting|Use --enable-native|Restricted methods)"
-    r"|worker beating (?P<beating>\S+) \S+ \d+$)"
-)
-
-_SHOWN = frozenset({"WARNING", "ERROR", "CRITICAL"})
-
-_OURS = "stormkeeper"
-
-#: The logger whose errors end a worker.
-_FAILING = "stormkeeper.worker.process"
-
-#: Loggers of Spark and its libraries, in Python and in the JVM.
-_ENGINE = re.compile(
-    r"(?:py4j|pyspark|DataFrameQueryContextLogger|SQLQueryContextLogger"
-    r"|org\.apache|org\.sparkproject|io\.netty)(?:\.|$)"
-)
 
 
 @dataclass
@@ -273,10 +277,6 @@ class WorkerLog:
         else:
             # Records of lower levels have one line.
             self._within = unseen if is_loud else None
-
-
-#: Lines of output kept for the view.
-KEPT_LINES: Final = 200
 
 
 @dataclass

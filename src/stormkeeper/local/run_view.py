@@ -1,4 +1,8 @@
-"""What `storm local` shows: a live picture in a terminal, plain lines elsewhere."""
+"""What `storm local` shows and reports: the step it waits for, a live picture or lines, the report.
+
+Two Spark sessions that start at the same time slow each other down. So the heartbeat pipeline
+starts once a worker has counted its first rows.
+"""
 
 import contextlib
 import json
@@ -7,8 +11,7 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -35,6 +38,20 @@ _SHOW_CURSOR = b"\x1b[?25h\n"
 COMPLETED = "completed"
 
 OUTPUT_LINES = 6
+
+#: Longest delay of the pipeline's start, in seconds: several times a first batch on a quiet
+#: machine. A job whose first rows come late still gets its pipeline.
+PIPELINE_AFTER_SECS = 60.0
+
+SUBMITS = "the topology is packed, and sent to the Nimbus that leads"
+WORKER_STARTS = "a supervisor starts the worker"
+SPARK_STARTS = "Spark is starting in the worker"
+FIRST_BATCH = "Spark runs in the worker, no heartbeat has counted a row yet"
+PIPELINE_STARTS = "the heartbeat pipeline is starting: liveness comes with its first batch"
+
+#: Nimbus's statuses of a topology that is placed as far as possible, and of a completed topology.
+_PLACED = ("Fully Scheduled", "Running with fewer slots than requested")
+_COMPLETED = "Completed"
 
 
 @dataclass(frozen=True)
@@ -79,33 +96,28 @@ class Picture:
         return COMPLETED if seen.completed else self.statuses.get(seen.worker, "")
 
 
-class RunView(Protocol):
-    """Shows pictures until `__exit__`."""
+class RunView:
+    """Shows pictures and messages until `__exit__`."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
 
     def __enter__(self) -> Self:
-        """Begin to show."""
-        ...
+        return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Restore the terminal."""
-        ...
 
     def note(self, line: str) -> None:
         """Print a message."""
-        ...
+        self._console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     def show(self, picture: Picture) -> None:
         """Show the newest picture."""
-        ...
+        raise NotImplementedError
 
     def abandon(self) -> None:
         """Restore the terminal, from within a signal handler; nothing is shown afterwards."""
-        ...
 
 
 def view_on(console: Console) -> RunView:
@@ -113,44 +125,29 @@ def view_on(console: Console) -> RunView:
     return LiveView(console) if console.is_terminal else LineView(console)
 
 
-class LineView:
+class LineView(RunView):
     """Plain lines: messages, progress, changes of liveness, the topology's own output."""
 
     def __init__(self, console: Console) -> None:
-        self._console = console
+        super().__init__(console)
         self._next = 0.0
         self._shown = 0
         self._statuses: dict[WorkerId, str] = {}
         self._waits_for = ""
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        return None
-
-    def note(self, line: str) -> None:
-        """Print the line."""
-        self._print(line)
-
     def show(self, picture: Picture) -> None:
         """Print new output, changes of liveness, and from time to time the progress."""
         unseen = picture.output_count - self._shown
         if unseen > len(picture.output):
-            self._print(f"  | (lines left out here: {unseen - len(picture.output):,})")
+            self.note(f"  | (lines left out here: {unseen - len(picture.output):,})")
         for line in picture.output[-unseen:] if unseen > 0 else ():
-            self._print(f"  | {line}")
+            self.note(f"  | {line}")
         self._shown = picture.output_count
         if says_more(picture.waits_for, self._waits_for):
             self._waits_for = picture.waits_for
             if picture.waits_for:
                 text = picture.waits_for.removeprefix("waiting: ")
-                self._print(f"{picture.up_secs:4.0f} s  waiting: {text}")
+                self.note(f"{picture.up_secs:4.0f} s  waiting: {text}")
         for seen in picture.snapshot.workers:
             worker = seen.worker
             status = picture.status(seen)
@@ -163,7 +160,7 @@ class LineView:
                     if status == COMPLETED
                     else f"is {status or 'no more'} in the liveness table"
                 )
-                self._print(f"{picture.up_secs:4.0f} s  {worker.storm_id} at {worker.port} {said}")
+                self.note(f"{picture.up_secs:4.0f} s  {worker.storm_id} at {worker.port} {said}")
         if picture.now < self._next and not picture.is_last:
             return
         self._next = picture.now + LINE_SECS
@@ -173,41 +170,26 @@ class LineView:
             )
             if seen.waiting:
                 counts += "  waiting: " + textwrap.shorten(seen.waiting, 60, placeholder="…")
-            self._print(
+            self.note(
                 f"{picture.up_secs:4.0f} s  {seen.worker.storm_id} at {seen.worker.port}: "
                 f"pulse {seen.pulses}, {picture.now - seen.last_received:.1f} s ago "
                 f"at {seen.pacemaker}  {counts}"
             )
 
-    def abandon(self) -> None:
-        """Do nothing: lines do not change the terminal."""
 
-    def _print(self, line: str) -> None:
-        self._console.print(line, markup=False, highlight=False, soft_wrap=True)
-
-
-class LiveView:
-    """A picture, redrawn in place."""
+class LiveView(RunView):
+    """A picture, redrawn in place below the messages."""
 
     def __init__(self, console: Console) -> None:
-        self._console = console
+        super().__init__(console)
         self._live = Live(console=console, auto_refresh=False, transient=False)
 
     def __enter__(self) -> Self:
         self._live.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._live.stop()
-
-    def note(self, line: str) -> None:
-        """Print the line above the picture."""
-        self._live.console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     def show(self, picture: Picture) -> None:
         """Redraw."""
@@ -353,21 +335,6 @@ def _table(*columns: str) -> Table:
         numeric = column in {"memory", "keys", "pulses", "executed", "emitted"} or "/s" in column
         table.add_column(column, justify="right" if numeric else "left", overflow="fold")
     return table
-
-
-#: Longest delay of the pipeline's start, in seconds: several times a first batch on a quiet
-#: machine. A job whose first rows come late still gets its pipeline.
-PIPELINE_AFTER_SECS = 60.0
-
-SUBMITS = "the topology is packed, and sent to the Nimbus that leads"
-WORKER_STARTS = "a supervisor starts the worker"
-SPARK_STARTS = "Spark is starting in the worker"
-FIRST_BATCH = "Spark runs in the worker, no heartbeat has counted a row yet"
-PIPELINE_STARTS = "the heartbeat pipeline is starting: liveness comes with its first batch"
-
-#: Nimbus's statuses of a topology that is placed as far as possible, and of a completed topology.
-_PLACED = ("Fully Scheduled", "Running with fewer slots than requested")
-_COMPLETED = "Completed"
 
 
 def has_counted(snapshot: RunSnapshot) -> bool:
