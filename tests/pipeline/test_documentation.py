@@ -1,36 +1,22 @@
 """The examples of the pipeline's pages, run as they stand but for addresses and folders."""
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import duckdb
 import pyarrow as pa
 import pytest
-from pyspark.sql.pandas.types import from_arrow_schema
 
 from stormkeeper.conf import defaults
 from stormkeeper.history.manifest import Origin
 from stormkeeper.history.table_store import TableStore
 from stormkeeper.pacemaker.client import PacemakerClient
 from stormkeeper.pipeline import process, queries, rows, tables
-from stormkeeper.pipeline.table_columns import (
-    ALERT_HISTORY,
-    ALERT_ROWS,
-    COMPONENT_STATS,
-    EXECUTOR_STATS,
-    KILLED_TOPOLOGIES,
-    REJECTED,
-    ROLLUP,
-    SERVERS,
-    SUPERVISORS,
-    TOPOLOGY_STATS,
-    WORKER_EVENTS,
-    WORKER_LIVENESS,
-    WORKER_REPORTS,
-    WORKER_STATS,
-)
+from stormkeeper.pipeline.table_columns import COLUMNS, WORKER_LIVENESS
 from support.heartbeats import bolt, heartbeat, path, spout
-from support.waiting import until
+from support.waiting import DEADLINE_SECS, until
 
 DOCS = Path(__file__).parents[2] / "docs"
 NAMES = ("reading-pacemakers", "pipeline-tables", "heartbeat-pipeline")
@@ -121,34 +107,19 @@ def test_the_reader_without_this_package_sees_the_newest_batch(tmp_path):
         assert found.fetchall() == [("wc", None, 6700, "alive", None)]
 
 
-def test_every_option_key_and_column_is_described():
-    schemas = {
-        tables.WORKER_LIVENESS: WORKER_LIVENESS,
-        tables.WORKER_EVENTS: WORKER_EVENTS,
-        tables.WORKER_REPORTS: WORKER_REPORTS,
-        tables.REJECTED: REJECTED,
-        tables.WORKER_STATS: WORKER_STATS,
-        tables.EXECUTOR_STATS: EXECUTOR_STATS,
-        tables.COMPONENT_STATS: COMPONENT_STATS,
-        tables.TOPOLOGY_STATS: TOPOLOGY_STATS,
-        tables.SERVERS: SERVERS,
-        tables.ALERTS: ALERT_ROWS,
-        # and those of alerts
-        tables.ALERT_HISTORY: pa.schema([one for one in ALERT_HISTORY if one not in ALERT_ROWS]),
-        tables.KILLED_TOPOLOGIES: KILLED_TOPOLOGIES,
-        tables.SUPERVISORS: SUPERVISORS,
-        tables.ROLLUP_1M: ROLLUP,
-    }
-    alike = {tables.ROLLUP_10M, tables.ROLLUP_60M}  # as the first of them
-    assert schemas.keys() | alike == {name for names in tables.NAMES.values() for name in names}
-    for table, schema in schemas.items():
-        _, _, described = PAGES.partition(f"**`{table}`** has one row")
-        described = re.split(r"```|\n\*\*", described)[0]
-        columns = re.findall(r"^\| `(\w+)` \| (\w+) \|", described, re.MULTILINE)
-        fields = from_arrow_schema(schema).fields
-        wanted = [(field.name, field.dataType.simpleString()) for field in fields]
-        said = "describe it in docs/pipeline-tables.md, in the schema's order"
-        assert columns == wanted, f"{table}: {said}"
+def test_page_of_tables_is_as_the_script_writes_it(tmp_path):
+    page = DOCS / "pipeline-tables.md"
+    written = tmp_path / page.name
+    written.write_text(page.read_text())
+    script = [sys.executable, DOCS.parent / "scripts/describe-tables", written]
+    subprocess.run(script, timeout=DEADLINE_SECS, check=True)
+    assert written.read_text() == page.read_text(), "run scripts/describe-tables"
+    described = set(re.findall(r"^<!-- (\w+) -->$", page.read_text(), re.MULTILINE))
+    assert described - {"all", "end"} == COLUMNS.keys() - {tables.ROLLUP_10M, tables.ROLLUP_60M}
+    assert COLUMNS.keys() >= {name for names in tables.NAMES.values() for name in names}
+
+
+def test_every_option_and_key_is_described():
     described = paragraph("| column | type | meaning |\n|---|---|---|\n| `kind` |")
     for name in rows.SCHEMA.names:
         assert f"\n| `{name}` |" in described, name

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-_SPARK_TYPES: Final = {
+SPARK_TYPES: Final = {
     "bool": "boolean",
     "int32": "int",
     "int64": "bigint",
@@ -161,7 +161,7 @@ class Tables:
     ) -> DataFrame:
         """Return the rows of a table as a DataFrame; parameters as `arrow`."""
         entry = self._entry(name)
-        schema = ", ".join(f"`{name}` {_SPARK_TYPES[kind]}" for name, kind in entry.columns.items())
+        schema = ", ".join(f"`{name}` {SPARK_TYPES[kind]}" for name, kind in entry.columns.items())
         # Not percent-encoded, as Spark decodes no %3D.
         paths = [
             "file://" + _PATTERN.sub(r"\\\g<0>", path) for path in self.files(name, since, until)

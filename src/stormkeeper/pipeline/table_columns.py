@@ -6,6 +6,7 @@ here, and fill it where the table's rows are made.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 import pyarrow as pa
@@ -28,6 +29,11 @@ class Column(NamedTuple):
     meaning: str = ""
 
 
+def _alike(type_: pa.DataType, meaning: str, *names: str) -> Iterable[Column]:
+    """Return columns of one type and meaning."""
+    return [Column(name, type_, meaning) for name in names]
+
+
 #: Columns that mean the same in all tables.
 SHARED: Final = {
     column.name: column
@@ -40,7 +46,7 @@ SHARED: Final = {
         Column("instance", _TEXT, "that Pacemaker's id, new at each start; null of a Java one"),
         Column("revision", _LONG, "the pulse's number there; null of a Java one"),
         Column("received_at", TIME, "receipt of the pulse; null of a Java one"),
-        Column("read_at", TIME, "when the pulse was read"),
+        Column("read_at", TIME, "reading of the pulse"),
         Column("time_secs", _LONG, "the worker's clock in the pulse"),
         Column("uptime_secs", _INT, "the worker's uptime in the pulse"),
         Column("component", _TEXT, "the component's id; `tasks 1-3` if the worker does not say"),
@@ -50,11 +56,11 @@ SHARED: Final = {
     )
 }
 
-#: The columns of each table that the documentation describes.
+#: The described columns of each table, by its name.
 COLUMNS: Final[dict[str, list[Column]]] = {}
 
 
-def _table(name: str, *columns: str | tuple[str, pa.DataType, str]) -> pa.Schema:
+def _table(name: str, *columns: str | Column | tuple[str, pa.DataType, str]) -> pa.Schema:
     """Return the schema of a table; names alone are `SHARED` columns."""
     found = [
         SHARED[column]._replace(meaning="") if isinstance(column, str) else Column(*column)
@@ -64,6 +70,16 @@ def _table(name: str, *columns: str | tuple[str, pa.DataType, str]) -> pa.Schema
     return pa.schema([(column.name, column.type) for column in found])
 
 
+_SENT: Final = _alike(_LONG, "without Storm's own streams (`__…`)", "emitted", "transferred")
+_SENT_ALL: Final = _alike(_LONG, "with Storm's own streams", "emitted_all", "transferred_all")
+_TAKEN: Final = _alike(_LONG, "on all streams", "executed", "acked", "failed")
+_SIZES: Final = _alike(_LONG, "of the component, that have reported", "executors", "tasks")
+_LATENCIES: Final = _alike(
+    _DOUBLE,
+    "mean in ms of a spout's acked, or a bolt's executed tuples; null without any",
+    *("complete_ms_avg", "execute_ms_avg", "process_ms_avg"),
+)
+
 WORKER_LIVENESS: Final = _table(
     tables.WORKER_LIVENESS,
     *("storm_id", "topology", "node", "port"),
@@ -71,7 +87,7 @@ WORKER_LIVENESS: Final = _table(
     ("stale", _BOOL, "silent for longer than the timeout, without proof of death"),
     ("age_secs", _DOUBLE, "time since `last_seen`"),
     ("last_seen", TIME, "receipt of the newest pulse"),
-    ("updated_at", TIME, "when the batch was read"),
+    ("updated_at", TIME, "reading of the batch"),
     *("server", "instance", "revision"),
     ("time_secs", _LONG, "the worker's clock; null unless a Java Pacemaker is read"),
     ("started_at", TIME, "the worker's start; null before statistics of it"),
@@ -97,15 +113,11 @@ SERVERS: Final = _table(
     ("reachable", _BOOL, "the server was read for this batch"),
     ("reason", _TEXT, "why it is unreachable, else null"),
     ("since", TIME, "when `reachable` last changed"),
-    ("read_at", TIME, "when the server was read"),
-    (
-        "instance",
-        _TEXT,
-        "its id, new at each start; null, as the next four, if down or Java",
-    ),
+    ("read_at", TIME, "reading of the server"),
+    ("instance", _TEXT, "its id, new at each start; null, as the next four, if down or Java"),
     ("revision", _LONG, "number of its newest change"),
     ("uptime_secs", _DOUBLE, "time since its start"),
-    ("horizon_secs", _DOUBLE, "for how long it has received and kept every pulse"),
+    ("horizon_secs", _DOUBLE, "how long it has received and kept every pulse"),
     ("keys", _LONG, "number of its pulses"),
     ("reset", _BOOL, "it restarted or forgot tombstones since the batch before"),
 )
@@ -114,8 +126,8 @@ WORKER_REPORTS: Final = _table(
     tables.WORKER_REPORTS,
     *("storm_id", "node", "port", "server", "instance", "revision"),
     ("received_at", TIME, "receipt of the pulse"),
-    ("time_secs", _LONG, "the worker's clock; null, as the next, if the pulse was not decoded"),
-    ("uptime_secs", _INT, "the worker's uptime"),
+    ("time_secs", _LONG, "the worker's clock; null if not decoded"),
+    ("uptime_secs", _INT, "the worker's uptime; null if not decoded"),
     ("started_at", TIME, "receipt less uptime of the first report; null if none was decoded"),
     ("completed", _BOOL, "all queries of the worker have ended; null if not decoded"),
     ("bytes", _LONG, "size of the pulse as sent"),
@@ -126,9 +138,8 @@ WORKER_REPORTS: Final = _table(
 REJECTED: Final = _table(
     tables.REJECTED,
     "read_at",
-    ("storm_id", _TEXT, "the topology; null, as the next two, if the path is no worker's"),
-    ("node", _TEXT, "the worker's supervisor"),
-    ("port", _INT, "the worker's port"),
+    *_alike(_TEXT, "the worker; null, as `port`, if the path is no worker's", "storm_id", "node"),
+    "port",
     ("path", _TEXT, "the pulse's path"),
     *("server", "revision"),
     ("bytes", _LONG, "size of the pulse as sent"),
@@ -139,18 +150,15 @@ EXECUTOR_STATS: Final = _table(
     tables.EXECUTOR_STATS,
     *("read_at", "received_at", "storm_id", "topology", "node", "port"),
     *("server", "instance", "revision", "time_secs", "uptime_secs"),
-    ("task_start", _INT, "first task; -1 of the executor that each of Storm's workers has"),
-    ("task_end", _INT, "last task"),
+    *_alike(_INT, "first and last; -1 of the one of each Storm worker", "task_start", "task_end"),
     *("component", "kind", "window"),
     ("source", _TEXT, "the component that sent an incoming stream; null of an outgoing stream"),
-    ("stream", _TEXT, "the stream; null if nothing was counted in the window"),
-    ("emitted", _LONG, "tuples or rows; null, as the next seven, if not reported"),
+    ("stream", _TEXT, "null if nothing was counted in the window"),
+    ("emitted", _LONG, "tuples or rows; this and the next seven are null if not reported"),
     ("transferred", _LONG, "emitted, times the receiving bolts"),
-    ("executed", _LONG, "tuples or rows that came in"),
-    ("acked", _LONG, "tuples"),
-    ("failed", _LONG, "tuples"),
+    *_alike(_LONG, "tuples or rows", "executed", "acked", "failed"),
     ("complete_ms_avg", _DOUBLE, "from a spout's tuple to its ack, in milliseconds"),
-    ("execute_ms_avg", _DOUBLE, "execution in a bolt"),
+    ("execute_ms_avg", _DOUBLE, "a bolt's execution"),
     ("process_ms_avg", _DOUBLE, "from a bolt's receipt to its ack"),
     "partial",
 )
@@ -158,75 +166,46 @@ EXECUTOR_STATS: Final = _table(
 WORKER_STATS: Final = _table(
     tables.WORKER_STATS,
     *("read_at", "storm_id", "topology", "node", "port", "component", "kind", "window"),
-    ("executors", _LONG, "executors of the component that have reported"),
-    ("tasks", _LONG, "tasks of these executors"),
-    ("emitted", _LONG, "without Storm's own streams (`__…`)"),
-    ("transferred", _LONG, "likewise"),
-    ("emitted_all", _LONG, "with Storm's own streams"),
-    ("transferred_all", _LONG, "likewise"),
-    ("executed", _LONG, "on all streams, as the next two"),
-    ("acked", _LONG, "tuples"),
-    ("failed", _LONG, "tuples"),
-    (
-        "complete_ms",
+    *(*_SIZES, *_SENT, *_SENT_ALL, *_TAKEN),
+    *_alike(
         _DOUBLE,
-        "average times count: divide by `acked`; null if none",
+        "sum of latency times count, in ms; null if not reported",
+        *("complete_ms", "execute_ms", "process_ms"),
     ),
-    ("execute_ms", _DOUBLE, "divide by `executed`"),
-    ("process_ms", _DOUBLE, "divide by `executed`"),
-    (
-        "complete_page_ms",
+    *_alike(
         _DOUBLE,
-        "each executor's time cut to whole ms, as the next two",
+        "likewise, each executor's time cut to whole ms",
+        *("complete_page_ms", "execute_page_ms", "process_page_ms"),
     ),
-    ("execute_page_ms", _DOUBLE, "by `executed`"),
-    ("process_page_ms", _DOUBLE, "by `executed`"),
     ("capacity", _DOUBLE, "of the busiest executor; null but in the window `600`"),
     "partial",
 )
 
 COMPONENT_STATS: Final = _table(
     tables.COMPONENT_STATS,
-    ("read_at", TIME, "when the newest of the topology's pulses was read"),
+    ("read_at", TIME, "reading of the newest of the topology's pulses"),
     *("storm_id", "topology", "component", "kind", "window"),
-    ("workers", _LONG, "workers with executors of the component"),
-    ("executors", _LONG, "executors that have reported"),
-    ("tasks", _LONG, "tasks of these executors"),
-    ("emitted", _LONG, "without Storm's own streams (`__…`); counts are 0 if not reported"),
-    ("transferred", _LONG, "likewise"),
-    ("emitted_all", _LONG, "with Storm's own streams"),
-    ("transferred_all", _LONG, "likewise"),
-    ("executed", _LONG, "on all streams, as the next two; sums are clamped to 64 bits"),
-    ("acked", _LONG, "tuples"),
-    ("failed", _LONG, "tuples"),
-    ("complete_ms_avg", _DOUBLE, "a spout's, weighted by `acked`; null if that is 0"),
-    ("execute_ms_avg", _DOUBLE, "a bolt's, weighted by `executed`; null if that is 0"),
-    ("process_ms_avg", _DOUBLE, "likewise"),
-    ("complete_ms_page", _DOUBLE, "`complete_ms_avg` as Storm's topology page cuts it to whole ms"),
-    ("execute_ms_page", _DOUBLE, "likewise"),
-    ("process_ms_page", _DOUBLE, "likewise"),
-    (
-        "capacity",
+    ("workers", _LONG, "with executors of the component"),
+    *(*_SIZES, *_SENT, *_SENT_ALL, *_TAKEN, *_LATENCIES),
+    *_alike(
         _DOUBLE,
-        "busy share of its busiest executor in the last ten minutes; null of spouts",
+        "likewise, as Storm's topology page cuts it to whole ms",
+        *("complete_ms_page", "execute_ms_page", "process_ms_page"),
     ),
+    ("capacity", _DOUBLE, "busy share of the busiest executor, last ten minutes; null of spouts"),
     "partial",
 )
 
 TOPOLOGY_STATS: Final = _table(
     tables.TOPOLOGY_STATS,
-    ("read_at", TIME, "when the newest of the topology's pulses was read"),
+    ("read_at", TIME, "reading of the newest of the topology's pulses"),
     *("storm_id", "topology", "window"),
-    ("workers", _LONG, "workers that run more than Storm's own components"),
-    ("executors", _LONG, "executors that have reported, with Storm's own"),
-    ("tasks", _LONG, "tasks of these executors"),
-    ("emitted", _LONG, "by all components but Storm's own, without Storm's own streams"),
-    ("transferred", _LONG, "likewise"),
-    ("emitted_all", _LONG, "by all components, on all streams"),
-    ("transferred_all", _LONG, "likewise"),
-    ("acked", _LONG, "of spouts, as the next two"),
-    ("failed", _LONG, "tuples"),
-    ("complete_ms_avg", _DOUBLE, "in milliseconds; null if nothing was acked"),
+    ("workers", _LONG, "that run more than Storm's own components"),
+    *_alike(_LONG, "that have reported, with Storm's own", "executors", "tasks"),
+    *_alike(_LONG, "without Storm's own components and streams", "emitted", "transferred"),
+    *_alike(_LONG, "with all components and streams", "emitted_all", "transferred_all"),
+    *_alike(_LONG, "of spouts", "acked", "failed"),
+    ("complete_ms_avg", _DOUBLE, "of spouts, in milliseconds; null if nothing was acked"),
 )
 
 #: The columns of each roll-up.
@@ -234,54 +213,31 @@ ROLLUP: Final = _table(
     tables.ROLLUP_1M,
     ("bucket", TIME, "start of the bucket"),
     *("storm_id", "topology", "component", "kind"),
-    ("workers", _LONG, "workers that were read; in longer buckets the largest, as the next two"),
-    ("executors", _LONG, "executors that were read"),
-    ("tasks", _LONG, "tasks that were read"),
-    ("emitted", _LONG, "since the readings before, without Storm's own streams (`__…`)"),
-    ("transferred", _LONG, "likewise"),
-    ("executed", _LONG, "on all streams, as the next two"),
-    ("acked", _LONG, "tuples"),
-    ("failed", _LONG, "tuples"),
-    ("complete_ms_avg", _DOUBLE, "latency of what the bucket counted, weighted by `acked`"),
-    ("execute_ms_avg", _DOUBLE, "likewise, by `executed`; each null if its count is 0"),
-    ("process_ms_avg", _DOUBLE, "likewise, by `executed`"),
-    ("capacity", _DOUBLE, "largest capacity that was read; null of spouts"),
+    *_alike(_LONG, "the most that were read", "workers", "executors", "tasks"),
+    *(*_SENT, *_TAKEN, *_LATENCIES),
+    ("capacity", _DOUBLE, "largest that was read; null of spouts"),
     ("capacity_mean", _DOUBLE, "mean over executors and readings; null of spouts"),
     ("restarts", _LONG, "of workers, between two readings"),
     ("heartbeat_bytes", _DOUBLE, "mean size of the workers' heartbeats"),
     ("readings", _LONG, "heartbeats that were read"),
     ("skipped", _LONG, "estimate of the heartbeats between, which were not read"),
     ("interval_secs", _DOUBLE, "longest time since the reading before, or the worker's start"),
-    (
-        "largest_share",
-        _DOUBLE,
-        "the largest executor's part of the work, 0 to 1; null if none",
-    ),
-    (
-        "executed_cv",
-        _DOUBLE,
-        "deviation between executors, divided by the mean; null of spouts",
-    ),
+    ("largest_share", _DOUBLE, "the largest executor's part of the work, 0 to 1; null if none"),
+    ("executed_cv", _DOUBLE, "deviation between executors, divided by the mean; null of spouts"),
 )
-for _name in (tables.ROLLUP_10M, tables.ROLLUP_60M):
-    COLUMNS[_name] = COLUMNS[tables.ROLLUP_1M]
+COLUMNS[tables.ROLLUP_10M] = COLUMNS[tables.ROLLUP_60M] = COLUMNS[tables.ROLLUP_1M]
 
 COMPONENTS: Final = _table(
     tables.COMPONENTS,
     "storm_id",
     ("component", _TEXT, "the component's id"),
-    ("task_start", _INT, "first task of a range without a gap"),
-    ("task_end", _INT, "last task"),
+    *_alike(_INT, "first and last", "task_start", "task_end"),
 )
 
 TOPOLOGIES: Final = _table(
     tables.TOPOLOGIES,
     "storm_id",
-    (
-        "timeout_secs",
-        _DOUBLE,
-        "its own `topology.worker.timeout.secs`, if any",
-    ),
+    ("timeout_secs", _DOUBLE, "its own `topology.worker.timeout.secs`, if any"),
     ("asked_at", TIME, "when Nimbus was asked"),
     ("seen_at", TIME, "when unnamed components were last read, up to a day early"),
 )
@@ -292,29 +248,21 @@ ALERT_ROWS: Final = _table(
     ("rule", _TEXT, "the [analysis](analytics.md)"),
     ("severity", _TEXT, "`warning` or `critical`"),
     ("subject_kind", _TEXT, "`component`, `topology`, `worker`, `node` or `pacemaker`"),
-    ("subject", _TEXT, "name of the subject"),
-    ("storm_id", _TEXT, "the topology's id; null, as the next three, if the subject has none"),
-    ("topology", _TEXT, "the topology's name"),
-    ("component", _TEXT, "the component's id"),
-    ("node", _TEXT, "the node's id"),
-    ("value", _DOUBLE, "what was measured"),
-    ("threshold", _DOUBLE, "what it was compared with"),
+    ("subject", _TEXT, "its name"),
+    *_alike(_TEXT, "of the subject, or null", "storm_id", "topology", "component", "node"),
+    *_alike(_DOUBLE, "what was measured, and its limit", "value", "threshold"),
     ("evidence", _TEXT, "why, in a sentence"),
     ("since", TIME, "beginning"),
     ("until", TIME, "when it was last found before its end; null while it is open"),
     ("seen_at", TIME, "when it was last found"),
 )
 
-ALERT_HISTORY: Final = pa.schema(
-    [
-        *_table(
-            tables.ALERT_HISTORY,
-            ("at", TIME, "when the change was noticed"),
-            ("change", _TEXT, "`began`, `severity` (a new severity) or `ended`"),
-        ),
-        *ALERT_ROWS,
-    ]
+_HISTORY: Final = _table(
+    tables.ALERT_HISTORY,
+    ("at", TIME, "when the change was noticed"),
+    ("change", _TEXT, "`began`, `severity` (a new severity) or `ended`"),
 )
+ALERT_HISTORY: Final = pa.schema([*_HISTORY, *ALERT_ROWS])
 
 KILLED_TOPOLOGIES: Final = _table(
     tables.KILLED_TOPOLOGIES,
