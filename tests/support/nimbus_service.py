@@ -12,11 +12,11 @@ from stormkeeper.blobs import peers
 from stormkeeper.blobs.distributor import BlobSettings, CodeDistributor
 from stormkeeper.daemon.sockets import listen
 from stormkeeper.errors import NotLeaderError
+from stormkeeper.nimbus import process
 from stormkeeper.nimbus.elector import Elector
 from stormkeeper.nimbus.lifecycle import ConfChanges
 from stormkeeper.nimbus.scheduler import Leadership
 from stormkeeper.nimbus.service.context import ServiceContext, Submissions
-from stormkeeper.nimbus.service.handler import Handler
 from stormkeeper.nimbus.submitted import SubmittedCode
 from stormkeeper.paths import NimbusId
 from stormkeeper.rpc.server import ServerLimits, ThriftServer
@@ -99,7 +99,7 @@ class NimbusService:
             storm, self.id, self.code.sync, elected=self._elected, deposed=self._deposed
         )
         self.submitted = SubmittedCode(self.code.store)
-        self.handler = Handler(
+        self.handler = process.service_handler(
             ServiceContext(
                 conf=self.conf,
                 storm=storm,

@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import stormkeeper
 from stormkeeper.blobs.distributor import BlobSettings, CodeDistributor
@@ -37,14 +37,18 @@ from stormkeeper.errors import (
 )
 from stormkeeper.names import host_port
 from stormkeeper.nimbus.cleanup import CheckpointRetention, Cleaner, RemovedTopologies
-from stormkeeper.nimbus.cluster_status import ClusterStatusTracker
+from stormkeeper.nimbus.cluster_status import ClusterStatusTracker, pages
 from stormkeeper.nimbus.elector import Elector
 from stormkeeper.nimbus.lifecycle import ConfChanges
 from stormkeeper.nimbus.readiness import DiskWatch
 from stormkeeper.nimbus.round import Timeouts
 from stormkeeper.nimbus.scheduler import LeaderDuties, Scheduler
-from stormkeeper.nimbus.service.context import ServiceContext, Submissions
-from stormkeeper.nimbus.service.handler import Handler
+from stormkeeper.nimbus.service.blob_calls import BlobCalls
+from stormkeeper.nimbus.service.cluster_calls import ClusterCalls
+from stormkeeper.nimbus.service.context import Handler, ServiceContext, Submissions
+from stormkeeper.nimbus.service.lifecycle_calls import LifecycleCalls
+from stormkeeper.nimbus.service.page_calls import PageCalls
+from stormkeeper.nimbus.service.submission_calls import SubmissionCalls
 from stormkeeper.nimbus.submitted import SubmittedCode, TopologyCache
 from stormkeeper.paths import NimbusId
 from stormkeeper.rpc.server import ServerLimits, ThriftServer
@@ -52,6 +56,15 @@ from stormkeeper.state.storm import cluster
 from stormkeeper.state.storm.cluster import LeaderClusterState, StormClusterState
 from stormkeeper.thrift.nimbus import Nimbus
 from stormkeeper.thrift.records import NimbusSummary
+
+if TYPE_CHECKING:
+    from stormkeeper.thrift.nimbus import NimbusCalls
+
+    class _AllCalls(SubmissionCalls, LifecycleCalls, ClusterCalls, PageCalls, BlobCalls): ...
+
+    def _is_complete(calls: _AllCalls) -> NimbusCalls:
+        return calls
+
 
 log = logging.getLogger(__name__)
 
@@ -97,6 +110,12 @@ def serve(conf: Conf, stop: StopSignals, *, may_take_over: bool = False) -> int:
         return 1
     log.info("stopped")
     return 0
+
+
+def service_handler(context: ServiceContext) -> Handler:
+    """Return the handler of Nimbus's service."""
+    groups = (SubmissionCalls, LifecycleCalls, ClusterCalls, PageCalls, BlobCalls)
+    return Handler(*(group(context) for group in groups))
 
 
 def _connect(conf: Conf, stop: StopSignals) -> StormClusterState | None:
@@ -224,17 +243,18 @@ def _run(
             clock=clock,
         )
         server = ThriftServer(
-            Nimbus, handler := Handler(context), ServerLimits.of(conf), name="nimbus"
+            Nimbus, service_handler(context), ServerLimits.of(conf), name="nimbus"
         )
         made = functools.partial(
-            _pages,
-            server=server,
-            status=status,
-            storm=storm,
-            timeouts=timeouts,
-            disk=disk,
-            code=code,
-            handler=handler,
+            pages,
+            lambda: status.status,
+            server,
+            lambda: storm.state.connection,
+            timeouts.monitor,
+            time.monotonic,
+            disk_fault=lambda: disk.fault,
+            lost_blobs=lambda: code.store.losses,
+            count_health=ClusterCalls(context).count_health,
         )
         running.enter_context(_observed(conf, made))
         server.start(listener)
@@ -285,31 +305,6 @@ def _observed(conf: Conf, made: Callable[[], Pages]) -> Iterator[None]:
     log.info("metrics on http://%s/metrics", address_of(listener))
     with HttpThread(listener, made()):
         yield
-
-
-def _pages(
-    *,
-    server: ThriftServer,
-    status: ClusterStatusTracker,
-    storm: StormClusterState,
-    timeouts: Timeouts,
-    disk: DiskWatch,
-    code: CodeDistributor,
-    handler: Handler,
-) -> Pages:
-    # Imported on demand: 5 MB.
-    from stormkeeper.nimbus.cluster_status import pages  # noqa: PLC0415
-
-    return pages(
-        lambda: status.status,
-        server,
-        lambda: storm.state.connection,
-        timeouts.monitor,
-        time.monotonic,
-        disk_fault=lambda: disk.fault,
-        lost_blobs=lambda: code.store.losses,
-        count_health=handler.count_health,
-    )
 
 
 def _register(

@@ -10,7 +10,7 @@ from stormkeeper.blobs.distributor import CodeDistributor
 from stormkeeper.errors import BlobStorageError, CallRefusedError, StateUnavailableError
 from stormkeeper.nimbus.lifecycle import ConfChanges
 from stormkeeper.nimbus.round import pending_deadlines
-from stormkeeper.nimbus.service import topology_conf
+from stormkeeper.nimbus.service import topology_checks
 from stormkeeper.state.storm.cluster import StormClusterState
 from stormkeeper.state.storm.record_io import Codec
 from stormkeeper.thrift.nimbus import InvalidTopologyException
@@ -154,5 +154,5 @@ def test_rebalance_keeps_the_operators_limits(tmp_path):
 )
 def test_what_a_rebalance_cannot_change(conf, why):
     with pytest.raises(InvalidTopologyException) as error:
-        topology_conf.read_overrides(json.dumps(conf))
+        topology_checks.read_overrides(json.dumps(conf))
     assert re.search(why, error.value.msg)

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from stormkeeper.errors import StateUnavailableError
-from stormkeeper.nimbus.service.status_calls import SharedRead
+from stormkeeper.nimbus.service.cluster_calls import SharedRead
 from support.waiting import DEADLINE_SECS, until
 
 

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from stormkeeper.errors import StateUnavailableError
-from stormkeeper.nimbus.service import status_calls
+from stormkeeper.nimbus.service import cluster_calls
 from stormkeeper.state.storage import ConnectionState
 from stormkeeper.thrift.records import StormBase, SupervisorInfo, TopologyStatus
 from support.heartbeats import bolt, heartbeat, path, spout
@@ -180,10 +180,10 @@ def test_a_topology_whose_code_is_lost_is_told_all_the_same(leading, client):
 
 def test_who_leads_is_not_waited_for_without_zookeeper(monkeypatch):
     """A client asks each seed for seconds, and a read of ZooKeeper takes longer to fail."""
-    monkeypatch.setattr(status_calls, "_RECONNECT_SECS", 0.0)
+    monkeypatch.setattr(cluster_calls, "_RECONNECT_SECS", 0.0)
     state = SimpleNamespace(connection=ConnectionState.SUSPENDED)
     context = SimpleNamespace(
         storm=SimpleNamespace(state=state), conf={"storm.zookeeper.servers": ["zk-1", "zk-2"]}
     )
     with pytest.raises(StateUnavailableError, match=r"majority of the servers runs \(zk-1, zk-2;"):
-        status_calls.StatusCalls(context).getLeader()
+        cluster_calls.ClusterCalls(context).getLeader()

@@ -1,6 +1,6 @@
 from dataclasses import replace
 
-from stormkeeper.nimbus.service import views
+from stormkeeper.nimbus.service import cluster_calls
 from stormkeeper.nimbus.service.views import View
 from stormkeeper.nimbus.submitted import Submitted
 from stormkeeper.paths import NimbusId
@@ -42,7 +42,7 @@ VIEW = View(
 
 
 def test_a_topologys_line_is_of_its_base_and_its_assignment():
-    line = views.topology_summary(VIEW)
+    line = cluster_calls.topology_summary(VIEW)
     assert (line.id, line.name, line.status, line.owner) == ("wc-1-1", "wc", "ACTIVE", "ann")
     assert (line.num_tasks, line.num_executors, line.num_workers) == (3, 2, 2)
     assert (line.uptime_secs, line.replication_count) == (1000, 2)
@@ -51,7 +51,7 @@ def test_a_topologys_line_is_of_its_base_and_its_assignment():
 
 
 def test_unassigned_topology_without_code_has_a_line():
-    line = views.topology_summary(
+    line = cluster_calls.topology_summary(
         replace(VIEW, assignment=None, submitted=None, sched_status=None, now=0.0)
     )
     assert (line.num_tasks, line.num_executors, line.num_workers) == (0, 0, 0)
@@ -63,34 +63,34 @@ def test_a_supervisors_slots_are_used_where_they_are_assigned():
     info = SupervisorInfo(
         0, "a.example", uptime_secs=2**40, meta=[6700, 6701, 6702], refuses="full"
     )
-    line = views.supervisor_summary("sup-a", info, used_workers=2, used_memory=768.0)
+    line = cluster_calls.supervisor_summary("sup-a", info, used_workers=2, used_memory=768.0)
     assert (line.host, line.num_workers, line.num_used_workers) == ("a.example", 3, 2)
     assert (line.uptime_secs, line.version) == (2**31 - 1, "VERSION_NOT_PROVIDED")
     assert (line.refuses, line.java_only) == ("full", None)
     java = SupervisorInfo(0, "b.example", meta=[6700, 6701], version="2.8.8")
-    line = views.supervisor_summary("sup-b", java, used_workers=1, used_memory=0.0)
+    line = cluster_calls.supervisor_summary("sup-b", java, used_workers=1, used_memory=0.0)
     assert (line.num_workers, line.num_used_workers, line.java_only) == (1, 1, True)
-    assert views.used_memory([ASSIGNMENT, ASSIGNMENT]) == {"sup-a": 1536.0}
+    assert cluster_calls.used_memory([ASSIGNMENT, ASSIGNMENT]) == {"sup-a": 1536.0}
 
 
 def test_the_nimbus_that_leads_is_told_by_host_and_port():
     found = [NimbusSummary("a", port, 1_699_999_990, True, "1") for port in (1, 2)]
-    told = views.nimbus_summaries(found, NimbusId("a", 2, 0), NOW)
+    told = cluster_calls.nimbus_summaries(found, NimbusId("a", 2, 0), NOW)
     assert [each.isLeader for each in told] == [False, True]
     assert {each.uptime_secs for each in told} == {10}
     assert found[0].uptime_secs == 1_699_999_990, "what was read stays"
-    assert not any(each.isLeader for each in views.nimbus_summaries(found, None, NOW))
+    assert not any(each.isLeader for each in cluster_calls.nimbus_summaries(found, None, NOW))
 
 
 def test_an_owner_has_what_his_topologies_have_or_nothing():
-    lines = [views.topology_summary(VIEW), views.topology_summary(VIEW)]
+    lines = [cluster_calls.topology_summary(VIEW), cluster_calls.topology_summary(VIEW)]
     bob = replace(VIEW, base=StormBase("b", TopologyStatus.ACTIVE, 1, owner="bob"))
-    lines.append(views.topology_summary(bob))
-    ann, other = views.owner_summaries(lines, None)
+    lines.append(cluster_calls.topology_summary(bob))
+    ann, other = cluster_calls.owner_summaries(lines, None)
     assert (ann.owner, ann.total_topologies, ann.total_tasks, ann.total_workers) == ("ann", 2, 6, 4)
     assert (ann.memory_usage, ann.requested_total_memory) == (1536.0, 3072.0)
     assert other.owner == "bob"
-    assert views.owner_summaries(lines, "bob") == [other]
-    [nobody] = views.owner_summaries(lines, "carl")
+    assert cluster_calls.owner_summaries(lines, "bob") == [other]
+    [nobody] = cluster_calls.owner_summaries(lines, "carl")
     assert isinstance(nobody, OwnerResourceSummary)
     assert (nobody.owner, nobody.total_topologies, nobody.total_executors) == ("carl", 0, 0)

@@ -6,17 +6,17 @@ import pytest
 
 from stormkeeper import conf
 from stormkeeper.conf.keys import is_secret, storm_keys
-from stormkeeper.nimbus.service import topology_conf
+from stormkeeper.nimbus.service import topology_checks
 from stormkeeper.thrift.nimbus import InvalidTopologyException
 
 
 def read(**values):
-    return topology_conf.read(json.dumps(values))
+    return topology_checks.read_conf(json.dumps(values))
 
 
 def refusal(text):
     with pytest.raises(InvalidTopologyException) as error:
-        topology_conf.read(text)
+        topology_checks.read_conf(text)
     return error.value.msg
 
 
@@ -52,7 +52,7 @@ def test_what_is_sent_is_kept():
 def test_what_is_the_clusters_is_refused(key, value):
     assert f"the topology's conf has {key}, which only" in refusal(json.dumps({key: value}))
     with pytest.raises(InvalidTopologyException, match="it is the cluster's"):
-        topology_conf.read_overrides(json.dumps({key: value}))
+        topology_checks.read_overrides(json.dumps({key: value}))
 
 
 @pytest.mark.parametrize("folder", ["../../x", "checkpoints", "./a", ""])
@@ -128,7 +128,7 @@ def test_cluster_keys_of_storms_clients_are_dropped():
 
 
 def saved(own, cluster):
-    return topology_conf.saved(
+    return topology_checks.saved_conf(
         own, cluster, storm_id="wc-1-1", name="wc", principal="", user="storm"
     )
 
@@ -155,6 +155,6 @@ def test_no_secret_of_the_cluster_is_saved_or_shown():
     secrets["topology.own.password"] = "hunter2"
     cluster = {**conf.defaults(), **secrets}
     assert "hunter2" not in json.dumps(saved({}, cluster))
-    shown = topology_conf.without_secrets(cluster)
+    shown = topology_checks.without_secrets(cluster)
     assert "hunter2" not in json.dumps(shown)
     assert shown["nimbus.thrift.port"] == 6627

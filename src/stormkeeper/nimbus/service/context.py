@@ -1,4 +1,4 @@
-"""The ground of all groups of Nimbus's calls: context, submissions, leader, topologies by name."""
+"""The parts of a Nimbus that the calls of its service use, and what all groups of calls share."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ WAIT_SECS: Final = "topology.max.replication.wait.time.sec"
 
 
 class CallGroup:
-    """A group of the service's methods; `stormkeeper.nimbus.service.handler` joins the groups."""
+    """A group of the service's methods, which `Handler` joins with the others."""
 
     def __init__(self, context: ServiceContext) -> None:
         self._context = context
@@ -232,6 +232,16 @@ class CallGroup:
         asked, longest = conf[WAIT_SECS], conf["storm.thrift.socket.timeout.ms"] / 1000
         secs = asked if 0 < asked <= longest else longest
         return replication.wait(self._context.storm, storm_id, {**conf, WAIT_SECS: secs}), secs
+
+
+class Handler:
+    """The service: the public methods of all groups of calls."""
+
+    def __init__(self, *groups: CallGroup) -> None:
+        for group in groups:
+            for name in dir(group):
+                if not name.startswith("_"):
+                    setattr(self, name, getattr(group, name))
 
 
 @contextmanager

@@ -30,7 +30,7 @@ from stormkeeper.errors import (
 from stormkeeper.nimbus import checkpoints, lifecycle
 from stormkeeper.nimbus.lifecycle import Command, Event
 from stormkeeper.nimbus.scheduler import Leadership
-from stormkeeper.nimbus.service import topology_checks, topology_conf
+from stormkeeper.nimbus.service import topology_checks
 from stormkeeper.nimbus.service.context import CallGroup, ServiceContext, client_errors
 from stormkeeper.nimbus.submitted import topology_value
 from stormkeeper.thrift.nimbus import (
@@ -94,7 +94,7 @@ class LifecycleCalls(CallGroup):
                 "a component has no resources of its own here, as a worker runs whole queries: set"
                 " what each worker may use, topology.worker.memory.mb, in the conf overrides"
             )
-        overrides = topology_conf.read_overrides(options.topology_conf_overrides or "{}")
+        overrides = topology_checks.read_overrides(options.topology_conf_overrides or "{}")
         if options.num_workers is not None and options.num_workers < 0:
             raise InvalidTopologyException("Number of workers must not be negative")
         asked = options.num_executors or {}

@@ -32,7 +32,7 @@ from stormkeeper.errors import (
 from stormkeeper.names import topology_fault
 from stormkeeper.nimbus import checkpoints
 from stormkeeper.nimbus.cleanup import every_base
-from stormkeeper.nimbus.service import topology_checks, topology_conf
+from stormkeeper.nimbus.service import topology_checks
 from stormkeeper.nimbus.service.context import WAIT_SECS, CallGroup, client_errors
 from stormkeeper.nimbus.submitted import commons, encode_conf
 from stormkeeper.state.storm.cluster import LeaderClusterState
@@ -116,13 +116,13 @@ class SubmissionCalls(CallGroup):
         with self._context.submissions.submitting(name), ExitStack() as going:
             if any(base.name == name for base in leadership.leader.storm_bases().values()):
                 raise AlreadyAliveException(f"{name} is already alive")
-            own = topology_conf.read(json_conf)
+            own = topology_checks.read_conf(json_conf)
             self._check_blobs(own)
             origin = going.enter_context(self._continuing(leadership.leader, own))
             now = self._context.clock()
             storm_id = self._context.submissions.new_id(name, now)
             principal = self._principal()
-            saved = topology_conf.saved(
+            saved = topology_checks.saved_conf(
                 own,
                 self._context.conf,
                 storm_id=storm_id,
@@ -310,8 +310,8 @@ def _base(checked: _Checked, now: int) -> StormBase:
             id_: common.parallelism_hint or 1 for id_, common in commons(checked.topology).items()
         },
         launch_time_secs=now,
-        owner=checked.conf[topology_conf.USER],
-        principal=checked.conf[topology_conf.PRINCIPAL],
+        owner=checked.conf[topology_checks.USER],
+        principal=checked.conf[topology_checks.PRINCIPAL],
         topology_version=None if version is None else str(version),
         checkpoints=_checkpoints(checked),
     )

@@ -1,4 +1,4 @@
-"""Topologies as read from ZooKeeper, blobs and heartbeats, and Storm's summary lines.
+"""Topologies as read from ZooKeeper, blobs and heartbeats.
 
 Any Nimbus reads them; only the scheduler's text is known to the leader alone. Memory is in MB and
 is what workers may use. Shares of processors are not counted.
@@ -6,9 +6,8 @@ is what workers may use. Shares of processors are not counted.
 
 from __future__ import annotations
 
-import copy
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -16,17 +15,13 @@ from stormkeeper.blobs import keys
 from stormkeeper.errors import CodeError, PacemakerError
 from stormkeeper.nimbus import health
 from stormkeeper.nimbus.health import CRASHING, FAILED, STUCK, WorkerHealth
-from stormkeeper.nimbus.scheduling.cluster import runs_packages
 from stormkeeper.nimbus.service.context import ServiceContext
 from stormkeeper.nimbus.submitted import Submitted
-from stormkeeper.paths import NimbusId, Slot
+from stormkeeper.paths import Slot
 from stormkeeper.statistics.executor_reports import Slot as ReportSlot
-from stormkeeper.statistics.executor_reports import assigned_counts
-from stormkeeper.thrift.nimbus import OwnerResourceSummary, SupervisorSummary, TopologySummary
 from stormkeeper.thrift.records import (
     Assignment,
     ClusterWorkerHeartbeat,
-    NimbusSummary,
     StormBase,
     SupervisorInfo,
     TopologyHealth,
@@ -36,6 +31,10 @@ from stormkeeper.topology.faults import is_crash, newest_line
 log = logging.getLogger(__name__)
 
 _STUCK: Final = "topology.stuck.batch.secs"
+_MEMORY: Final = "topology.worker.memory.mb"
+
+#: The largest number of a field of 32 bits.
+_LARGEST: Final = 2**31 - 1
 
 #: Supervisors read individually; more are read in bulk.
 _SUPERVISORS_READ: Final = 8
@@ -45,32 +44,22 @@ _ERRORS_READ: Final = 20
 
 @dataclass(frozen=True, kw_only=True)
 class View:
-    """A topology as read.
-
-    Parameters
-    ----------
-    assignment
-        None while the topology does not run.
-    submitted
-        None if its code is not on this Nimbus.
-    sched_status
-        The scheduler's text; None if this Nimbus does not know it.
-    replication_count
-        Number of Nimbuses that have the code.
-    workers
-        Health of the workers that have not completed, by slot.
-    health
-        None if the topology should not run, or its health is unknown.
-    """
+    """A topology as read."""
 
     storm_id: str
     base: StormBase
+    #: None while the topology does not run.
     assignment: Assignment | None
+    #: None if the code is not on this Nimbus.
     submitted: Submitted | None
+    #: The scheduler's text; None if unknown to this Nimbus.
     sched_status: str | None
+    #: Number of Nimbuses that have the code.
     replication_count: int
     now: float
+    #: Health of the workers that have not completed.
     workers: Mapping[Slot, WorkerHealth] = field(default_factory=dict)
+    #: None if the topology should not run, or its health is unknown.
     health: TopologyHealth | None = None
 
     @property
@@ -133,7 +122,7 @@ class ViewReader:
 
         `only` is the topology whose heartbeats are read; None: all topologies' heartbeats.
         """
-        codes = {storm_id: _code_key(storm_id) for storm_id in bases}
+        codes = {storm_id: keys.of_topology(storm_id)[1] for storm_id in bases}
         holders = self._context.storm.blob_holders(list(codes.values()))
         texts, now = self._context.sched_status(), self._context.clock()
         views = [
@@ -253,19 +242,6 @@ def _launched(assignment: Assignment) -> dict[Slot, float]:
     return found
 
 
-def _code_key(storm_id: str) -> str:
-    return keys.of_topology(storm_id)[1]
-
-
-_MEMORY = "topology.worker.memory.mb"
-
-#: Storm's version of a supervisor that names none.
-_NO_VERSION = "VERSION_NOT_PROVIDED"
-
-#: The largest number of a field of 32 bits.
-_LARGEST = 2**31 - 1
-
-
 def resources(requested_mb: float, assigned_mb: float) -> dict[str, Any]:
     """Return the resource fields that several records share: only memory is counted."""
     return {
@@ -278,65 +254,9 @@ def resources(requested_mb: float, assigned_mb: float) -> dict[str, Any]:
     }
 
 
-def topology_summary(view: View) -> TopologySummary:
-    """Return a topology's line."""
-    counts = assigned_counts(view.assignment)
-    return TopologySummary(
-        id=view.storm_id,
-        name=view.base.name,
-        num_tasks=counts.num_tasks,
-        num_executors=counts.num_executors,
-        num_workers=counts.num_workers,
-        uptime_secs=view.uptime_secs,
-        status=view.base.status.name,
-        storm_version=view.storm_version,
-        topology_version=view.base.topology_version,
-        sched_status=view.shown_sched_status,
-        owner=view.base.owner,
-        replication_count=view.replication_count,
-        **resources(view.requested_memory, view.assigned_memory),
-        health=without_queries(view.health),
-    )
-
-
 def without_queries(health: TopologyHealth | None) -> TopologyHealth | None:
     """Return a health without queries, for lists."""
     return health and TopologyHealth(health.state, health.text, health.crashes)
-
-
-def supervisor_summary(
-    supervisor_id: str, info: SupervisorInfo, *, used_workers: int, used_memory: float
-) -> SupervisorSummary:
-    """Return a supervisor's line, given the number and memory of assigned slots."""
-    is_ours = runs_packages(info)
-    return SupervisorSummary(
-        host=info.hostname,
-        uptime_secs=seconds(info.uptime_secs or 0),
-        # Storm's own supervisors cannot run our queries, so none of their slots is free.
-        num_workers=len(info.meta or ()) if is_ours else used_workers,
-        num_used_workers=used_workers,
-        supervisor_id=supervisor_id,
-        version=info.version or _NO_VERSION,
-        total_resources=dict(info.resources_map or {}),
-        used_mem=used_memory,
-        used_cpu=0.0,
-        blacklisted=False,
-        refuses=info.refuses,
-        java_only=None if is_ours else True,
-    )
-
-
-def nimbus_summaries(
-    found: Iterable[NimbusSummary], leader: NimbusId | None, now: float
-) -> list[NimbusSummary]:
-    """Return a line for each registered Nimbus; registrations have the start time as uptime."""
-    summaries = []
-    for each in found:
-        summary = copy.copy(each)
-        summary.uptime_secs = seconds(now - each.uptime_secs)
-        summary.isLeader = leader is not None and (each.host, each.port) == leader[:2]
-        summaries.append(summary)
-    return summaries
 
 
 def memory_of(assignment: Assignment | None) -> dict[tuple[str, int], float]:
@@ -347,50 +267,6 @@ def memory_of(assignment: Assignment | None) -> dict[tuple[str, int], float]:
         for where, each in resources.items()
         if where.port
     }
-
-
-def used_memory(assignments: Iterable[Assignment]) -> dict[str, float]:
-    """Return the memory of all workers, by supervisor id."""
-    used: dict[str, float] = {}
-    for assignment in assignments:
-        for (node, _), memory in memory_of(assignment).items():
-            used[node] = used.get(node, 0.0) + memory
-    return used
-
-
-def owner_summaries(
-    topologies: Iterable[TopologySummary], owner: str | None
-) -> list[OwnerResourceSummary]:
-    """Return the resources of each owner's topologies; of a single owner even without topologies.
-
-    No resources are guaranteed to any owner.
-    """
-    by_owner: dict[str, list[TopologySummary]] = {owner: []} if owner else {}
-    for topology in topologies:
-        if not owner or topology.owner == owner:
-            by_owner.setdefault(topology.owner or "", []).append(topology)
-    summaries = []
-    for name, group in sorted(by_owner.items()):
-        requested = sum(each.requested_memonheap or 0.0 for each in group)
-        assigned = sum(each.assigned_memonheap or 0.0 for each in group)
-        summaries.append(
-            OwnerResourceSummary(
-                owner=name,
-                total_topologies=len(group),
-                total_executors=sum(each.num_executors for each in group),
-                total_workers=sum(each.num_workers for each in group),
-                memory_usage=assigned,
-                cpu_usage=0.0,
-                total_tasks=sum(each.num_tasks for each in group),
-                requested_on_heap_memory=requested,
-                requested_off_heap_memory=0.0,
-                requested_total_memory=requested,
-                requested_cpu=0.0,
-                assigned_on_heap_memory=assigned,
-                assigned_off_heap_memory=0.0,
-            )
-        )
-    return summaries
 
 
 def seconds(value: float) -> int:

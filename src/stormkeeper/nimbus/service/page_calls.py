@@ -1,7 +1,10 @@
-"""Storm's structs for the pages of topologies and components; pure.
+"""Calls that read a topology: executors and errors, conf, and the pages of Storm's UI.
 
-`stormkeeper.statistics.aggregates` computes the figures; this module adds names and errors.
+Any Nimbus answers them. `stormkeeper.statistics.aggregates` computes the figures; this module adds
+names and errors.
 """
+
+# ruff: noqa: N802
 
 from __future__ import annotations
 
@@ -11,10 +14,13 @@ from dataclasses import replace
 from typing import Final
 
 from stormkeeper import paths
+from stormkeeper.errors import CallerError, UnknownComponentError
 from stormkeeper.nimbus.health import RUNNING, WorkerHealth
-from stormkeeper.nimbus.service.topology_conf import without_secrets
+from stormkeeper.nimbus.service.context import CallGroup, ServiceContext
+from stormkeeper.nimbus.service.topology_checks import without_secrets
 from stormkeeper.nimbus.service.views import (
     View,
+    ViewReader,
     memory_of,
     resources,
     seconds,
@@ -27,30 +33,114 @@ from stormkeeper.thrift.nimbus import (
     ComponentType,
     ExecutorAggregateStats,
     ExecutorSummary,
+    GetInfoOptions,
     NumErrorsChoice,
+    StormTopology,
     TopologyInfo,
     TopologyPageInfo,
     WorkerSummary,
 )
-from stormkeeper.thrift.records import ClusterWorkerHeartbeat, ErrorInfo, ExecutorInfo
+from stormkeeper.thrift.records import ClusterWorkerHeartbeat, ErrorInfo, ExecutorInfo, StormBase
 
 #: Newest first, by component.
 Errors = Mapping[str, Sequence[ErrorInfo]]
+
+#: Heartbeats of a topology's workers.
+Beats = Mapping[Slot, ClusterWorkerHeartbeat]
 
 #: The default window of a page.
 ALL_TIME: Final = ":all-time"
 
 #: Most errors of a component in an answer.
-_TOLD: Final = 10
+_MOST_ERRORS: Final = 10
+
+
+class PageCalls(CallGroup):
+    """The calls that read a topology."""
+
+    def __init__(self, context: ServiceContext) -> None:
+        super().__init__(context)
+        self._views = ViewReader(context)
+
+    def getTopologyInfo(self, storm_id: str, /) -> TopologyInfo:
+        """Return a topology's executors and errors, by id."""
+        return self.getTopologyInfoWithOpts(storm_id, GetInfoOptions())
+
+    def getTopologyInfoByName(self, name: str, /) -> TopologyInfo:
+        """Return a topology's executors and errors, by name."""
+        return self.getTopologyInfoByNameWithOpts(name, GetInfoOptions())
+
+    def getTopologyInfoByNameWithOpts(self, name: str, options: GetInfoOptions, /) -> TopologyInfo:
+        """Return executors and a chosen number of errors, by the topology's name."""
+        return self._info(*self._topology_by_name(name), options)
+
+    def getTopologyInfoWithOpts(self, storm_id: str, options: GetInfoOptions, /) -> TopologyInfo:
+        """Return executors and a chosen number of errors, by the topology's id."""
+        return self._info(storm_id, self._base(storm_id), options)
+
+    def getTopologyPageInfo(
+        self, storm_id: str, window: str | None, include_sys: bool, /
+    ) -> TopologyPageInfo:
+        """Return a topology's page."""
+        view = self._views.read_one(storm_id, self._base(storm_id))
+        return topology_page(
+            view,
+            self._views.read_heartbeats(view),
+            self._context.storm.topology_errors(storm_id),
+            window or ALL_TIME,
+            include_sys=include_sys,
+        )
+
+    def getComponentPageInfo(
+        self, storm_id: str, component: str, window: str | None, include_sys: bool, /
+    ) -> ComponentPageInfo:
+        """Return a component's page."""
+        view = self._views.read_one(storm_id, self._base(storm_id))
+        try:
+            return component_page(
+                view,
+                component,
+                self._views.read_heartbeats(view),
+                self._context.storm.topology_errors(storm_id),
+                window or ALL_TIME,
+                include_sys=include_sys,
+            )
+        except UnknownComponentError as error:
+            raise CallerError(str(error)) from error
+
+    def getTopologyConf(self, storm_id: str, /) -> str:
+        """Return a topology's saved configuration as JSON.
+
+        Storm's Nimbus saves the cluster's secrets with the conf, and may have saved this conf.
+        """
+        self._base(storm_id)
+        return json.dumps(without_secrets(self._submitted(storm_id).conf), sort_keys=True)
+
+    def getTopology(self, storm_id: str, /) -> StormTopology:
+        """Return a running topology: here without components of Storm's own."""
+        return self.getUserTopology(storm_id)
+
+    def getUserTopology(self, storm_id: str, /) -> StormTopology:
+        """Return a submitted topology."""
+        self._base(storm_id)
+        return self._submitted(storm_id).topology
+
+    def _info(self, storm_id: str, base: StormBase, options: GetInfoOptions) -> TopologyInfo:
+        choice = options.num_err_choice
+        choice = NumErrorsChoice.ALL if choice is None else choice
+        view = self._views.read_one(storm_id, base)
+        has_errors = choice != NumErrorsChoice.NONE
+        errors = self._context.storm.topology_errors(storm_id) if has_errors else {}
+        return topology_info(view, self._views.read_heartbeats(view), errors, choice)
 
 
 def executors(
-    view: View, heartbeats: Mapping[Slot, ClusterWorkerHeartbeat]
+    view: View, heartbeats: Beats
 ) -> tuple[Mapping[str, DeclaredComponent], tuple[ExecutorReport, ...]]:
     """Return a topology's components, and the assigned executors with their newest reports.
 
-    A script's components come from its worker's heartbeat; before the first one the script counts
-    as one component. `heartbeats` are those of the topology's workers, by slot.
+    A script's components come from its worker's heartbeat; before the first heartbeat the script
+    counts as one component.
     """
     if view.submitted is None:
         return {}, ()
@@ -75,7 +165,7 @@ def _of_script(
     alive = replace(slot, uptime_secs=beat.uptime_secs)
     if not beat.executor_stats:
         yield alive
-    for tasks, stats in sorted(beat.executor_stats.items(), key=_first):
+    for tasks, stats in sorted(beat.executor_stats.items(), key=lambda item: item[0].task_start):
         yield replace(
             alive,
             task_start=tasks.task_start,
@@ -85,20 +175,13 @@ def _of_script(
         )
 
 
-def _first(item: tuple[ExecutorInfo, object]) -> int:
-    return item[0].task_start
-
-
 def topology_info(
-    view: View,
-    heartbeats: Mapping[Slot, ClusterWorkerHeartbeat],
-    errors: Errors,
-    choice: NumErrorsChoice,
+    view: View, heartbeats: Beats, errors: Errors, choice: NumErrorsChoice
 ) -> TopologyInfo:
     """Return Storm's ``getTopologyInfo``; `choice` is the number of errors per component."""
     components, reported = executors(view, heartbeats)
     base = view.base
-    most = {NumErrorsChoice.ALL: _TOLD, NumErrorsChoice.ONE: 1, NumErrorsChoice.NONE: 0}[choice]
+    most = {NumErrorsChoice.ALL: _MOST_ERRORS, NumErrorsChoice.ONE: 1, NumErrorsChoice.NONE: 0}
     having_tasks = [id_ for id_, component in components.items() if component.num_tasks > 0]
     return TopologyInfo(
         id=view.storm_id,
@@ -106,7 +189,7 @@ def topology_info(
         uptime_secs=view.uptime_secs,
         executors=[_executor(each, with_stats=True) for each in reported],
         status=base.status.name,
-        errors={id_: list(errors.get(id_, ())[:most]) for id_ in {*having_tasks, *errors}},
+        errors={id_: list(errors.get(id_, ())[: most[choice]]) for id_ in {*having_tasks, *errors}},
         component_debug=dict(base.component_debug or {}),
         storm_version=view.storm_version,
         sched_status=view.shown_sched_status,
@@ -118,12 +201,7 @@ def topology_info(
 
 
 def topology_page(
-    view: View,
-    heartbeats: Mapping[Slot, ClusterWorkerHeartbeat],
-    errors: Errors,
-    window: str,
-    *,
-    include_sys: bool,
+    view: View, heartbeats: Beats, errors: Errors, window: str, *, include_sys: bool
 ) -> TopologyPageInfo:
     """Return Storm's ``getTopologyPageInfo``."""
     components, reported = executors(view, heartbeats)
@@ -166,7 +244,7 @@ def topology_page(
 def component_page(
     view: View,
     component: str,
-    heartbeats: Mapping[Slot, ClusterWorkerHeartbeat],
+    heartbeats: Beats,
     errors: Errors,
     window: str,
     *,
@@ -190,16 +268,14 @@ def component_page(
         exec_stats=[
             ExecutorAggregateStats(_executor(report), row) for report, row in page.executors
         ],
-        errors=list(errors.get(component, ())[:_TOLD]),
+        errors=list(errors.get(component, ())[:_MOST_ERRORS]),
         debug_options=(view.base.component_debug or {}).get(component),
         topology_status=view.base.status.name,
         resources_map=dict(aggregates.NO_RESOURCES),
     )
 
 
-def worker_summaries(
-    view: View, heartbeats: Mapping[Slot, ClusterWorkerHeartbeat], *, include_sys: bool
-) -> list[WorkerSummary]:
+def worker_summaries(view: View, heartbeats: Beats, *, include_sys: bool) -> list[WorkerSummary]:
     """Return a topology's workers."""
     _, reported = executors(view, heartbeats)
     found = aggregates.workers(reported, include_sys=include_sys)
@@ -227,11 +303,11 @@ def _worker(view: View, worker: WorkerSummary) -> WorkerSummary:
     worker.topology_name = view.base.name
     worker.uptime_secs = seconds(worker.uptime_secs or 0)
     worker.owner = view.base.owner
-    worker.health = _word(view.workers.get(slot))
+    worker.health = _health_text(view.workers.get(slot))
     return worker
 
 
-def _word(health: WorkerHealth | None) -> str | None:
+def _health_text(health: WorkerHealth | None) -> str | None:
     """Return a worker's health as a line; None for a healthy worker."""
     if health is None or (health.state == RUNNING and not health.text):
         return None

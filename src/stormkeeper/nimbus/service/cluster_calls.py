@@ -1,4 +1,4 @@
-"""Calls that read: the cluster, topologies, supervisors; and the reports of Storm's supervisors.
+"""Calls that read the cluster: Nimbuses, supervisors, and a line for each topology.
 
 Any Nimbus answers them. Stormkeeper's own workers beat to Pacemakers, and supervisors watch their
 assignments: what Storm's supervisors report here is accepted and decides nothing.
@@ -8,10 +8,11 @@ assignments: what Storm's supervisors report here is accepted and decides nothin
 
 from __future__ import annotations
 
+import copy
 import json
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 import stormkeeper
@@ -21,35 +22,36 @@ from stormkeeper.errors import (
     NoLeaderError,
     StateError,
     StateUnavailableError,
-    UnknownComponentError,
 )
 from stormkeeper.nimbus import health
-from stormkeeper.nimbus.service import topology_pages, views
+from stormkeeper.nimbus.scheduling.cluster import runs_packages
 from stormkeeper.nimbus.service.context import CallGroup, ServiceContext
-from stormkeeper.nimbus.service.topology_conf import without_secrets
-from stormkeeper.nimbus.service.views import ViewReader
+from stormkeeper.nimbus.service.page_calls import worker_summaries
+from stormkeeper.nimbus.service.topology_checks import without_secrets
+from stormkeeper.nimbus.service.views import (
+    View,
+    ViewReader,
+    memory_of,
+    resources,
+    seconds,
+    without_queries,
+)
 from stormkeeper.paths import NimbusId
 from stormkeeper.state.storage import ConnectionState
-from stormkeeper.statistics.executor_reports import used_workers
+from stormkeeper.statistics.executor_reports import assigned_counts, used_workers
 from stormkeeper.thrift.nimbus import (
     ClusterSummary,
-    ComponentPageInfo,
-    GetInfoOptions,
-    NumErrorsChoice,
     OwnerResourceSummary,
-    StormTopology,
     SupervisorAssignments,
     SupervisorPageInfo,
     SupervisorSummary,
     SupervisorWorkerHeartbeat,
     SupervisorWorkerHeartbeats,
     TopologyHistoryInfo,
-    TopologyInfo,
-    TopologyPageInfo,
     TopologySummary,
     WorkerMetrics,
 )
-from stormkeeper.thrift.records import Assignment, NimbusSummary, StormBase, SupervisorInfo
+from stormkeeper.thrift.records import Assignment, NimbusSummary, SupervisorInfo
 
 #: How long a call waits for a lost connection to ZooKeeper, in seconds: less than a client waits.
 _RECONNECT_SECS: Final = 2.0
@@ -57,6 +59,9 @@ _POLL_SECS: Final = 0.05
 
 #: How long a caller waits for a shared read, in seconds: longer than a read's own deadlines.
 _SHARED_READ_SECS: Final = 60.0
+
+#: Storm's version of a supervisor that names none.
+_NO_VERSION: Final = "VERSION_NOT_PROVIDED"
 
 Value = TypeVar("Value")
 
@@ -120,16 +125,14 @@ class _EndedRead(NamedTuple):
     error: BaseException | None = None
 
 
-class StatusCalls(CallGroup):
-    """The calls that read."""
+class ClusterCalls(CallGroup):
+    """The calls that read the cluster."""
 
     def __init__(self, context: ServiceContext) -> None:
         super().__init__(context)
         self._views = ViewReader(context)
         self._cluster = SharedRead(self._read_cluster)
         self._topologies = SharedRead(self._read_topologies)
-
-    # --- the cluster ---
 
     def getLeader(self) -> NimbusSummary:
         """Return the leading Nimbus."""
@@ -139,7 +142,7 @@ class StatusCalls(CallGroup):
         except NoLeaderError as error:
             raise CallRefusedError(str(error)) from error
         now = self._context.clock()
-        for each in views.nimbus_summaries(self._context.storm.nimbuses(), leader, now):
+        for each in nimbus_summaries(self._context.storm.nimbuses(), leader, now):
             if each.isLeader:
                 return each
         # The leader is not registered yet, or no longer.
@@ -157,8 +160,8 @@ class StatusCalls(CallGroup):
         found = self._views.read(storm.storm_bases(), assignments)
         return ClusterSummary(
             supervisors=_supervisors(infos, assignments),
-            topologies=[views.topology_summary(view) for view in found],
-            nimbuses=views.nimbus_summaries(
+            topologies=[topology_summary(view) for view in found],
+            nimbuses=nimbus_summaries(
                 storm.nimbuses(), self._leader_or_none(), self._context.clock()
             ),
         )
@@ -168,7 +171,7 @@ class StatusCalls(CallGroup):
         return self._topologies()
 
     def _read_topologies(self) -> list[TopologySummary]:
-        return [views.topology_summary(view) for view in self._views.read_all()]
+        return [topology_summary(view) for view in self._views.read_all()]
 
     def count_health(self) -> dict[str, int]:
         """Return the number of topologies in each state of health; not a method of Storm's."""
@@ -176,15 +179,15 @@ class StatusCalls(CallGroup):
 
     def getTopologySummaryByName(self, name: str, /) -> TopologySummary:
         """Return the topology of a name."""
-        return views.topology_summary(self._views.read_one(*self._topology_by_name(name)))
+        return topology_summary(self._views.read_one(*self._topology_by_name(name)))
 
     def getTopologySummary(self, storm_id: str, /) -> TopologySummary:
         """Return the topology of an id."""
-        return views.topology_summary(self._views.read_one(storm_id, self._base(storm_id)))
+        return topology_summary(self._views.read_one(storm_id, self._base(storm_id)))
 
     def getOwnerResourceSummaries(self, owner: str | None, /) -> list[OwnerResourceSummary]:
         """Return the resources of each owner's topologies, or of a single owner's."""
-        return views.owner_summaries(self.getTopologySummaries(), owner)
+        return owner_summaries(self.getTopologySummaries(), owner)
 
     def getTopologyHistory(self, user: str | None, /) -> TopologyHistoryInfo:
         """Return the ids of present and past topologies, of a user or of all users.
@@ -220,7 +223,7 @@ class StatusCalls(CallGroup):
             worker_summaries=[
                 worker
                 for view in self._views.read(bases, touching)
-                for worker in topology_pages.worker_summaries(
+                for worker in worker_summaries(
                     view, self._views.read_heartbeats(view), include_sys=include_sys
                 )
                 if worker.supervisor_id in chosen
@@ -230,81 +233,6 @@ class StatusCalls(CallGroup):
     def getNimbusConf(self) -> str:
         """Return this Nimbus's configuration as JSON, without possible secrets."""
         return json.dumps(without_secrets(self._context.conf), sort_keys=True)
-
-    # --- one topology ---
-
-    def getTopologyInfo(self, storm_id: str, /) -> TopologyInfo:
-        """Return a topology's executors and errors, by id."""
-        return self.getTopologyInfoWithOpts(storm_id, GetInfoOptions())
-
-    def getTopologyInfoByName(self, name: str, /) -> TopologyInfo:
-        """Return a topology's executors and errors, by name."""
-        return self.getTopologyInfoByNameWithOpts(name, GetInfoOptions())
-
-    def getTopologyInfoByNameWithOpts(self, name: str, options: GetInfoOptions, /) -> TopologyInfo:
-        """Return executors and a chosen number of errors, by the topology's name."""
-        return self._info(*self._topology_by_name(name), options)
-
-    def getTopologyInfoWithOpts(self, storm_id: str, options: GetInfoOptions, /) -> TopologyInfo:
-        """Return executors and a chosen number of errors, by the topology's id."""
-        return self._info(storm_id, self._base(storm_id), options)
-
-    def getTopologyPageInfo(
-        self, storm_id: str, window: str | None, include_sys: bool, /
-    ) -> TopologyPageInfo:
-        """Return a topology's page."""
-        view = self._views.read_one(storm_id, self._base(storm_id))
-        return topology_pages.topology_page(
-            view,
-            self._views.read_heartbeats(view),
-            self._context.storm.topology_errors(storm_id),
-            window or topology_pages.ALL_TIME,
-            include_sys=include_sys,
-        )
-
-    def getComponentPageInfo(
-        self, storm_id: str, component: str, window: str | None, include_sys: bool, /
-    ) -> ComponentPageInfo:
-        """Return a component's page."""
-        view = self._views.read_one(storm_id, self._base(storm_id))
-        try:
-            return topology_pages.component_page(
-                view,
-                component,
-                self._views.read_heartbeats(view),
-                self._context.storm.topology_errors(storm_id),
-                window or topology_pages.ALL_TIME,
-                include_sys=include_sys,
-            )
-        except UnknownComponentError as error:
-            raise CallerError(str(error)) from error
-
-    def getTopologyConf(self, storm_id: str, /) -> str:
-        """Return a topology's saved configuration as JSON.
-
-        Storm's Nimbus saves the cluster's secrets with the conf, and may have saved this conf.
-        """
-        self._base(storm_id)
-        return json.dumps(without_secrets(self._submitted(storm_id).conf), sort_keys=True)
-
-    def getTopology(self, storm_id: str, /) -> StormTopology:
-        """Return a running topology: here without components of Storm's own."""
-        return self.getUserTopology(storm_id)
-
-    def getUserTopology(self, storm_id: str, /) -> StormTopology:
-        """Return a submitted topology."""
-        self._base(storm_id)
-        return self._submitted(storm_id).topology
-
-    def _info(self, storm_id: str, base: StormBase, options: GetInfoOptions) -> TopologyInfo:
-        choice = options.num_err_choice
-        choice = NumErrorsChoice.ALL if choice is None else choice
-        view = self._views.read_one(storm_id, base)
-        has_errors = choice != NumErrorsChoice.NONE
-        errors = self._context.storm.topology_errors(storm_id) if has_errors else {}
-        return topology_pages.topology_info(view, self._views.read_heartbeats(view), errors, choice)
-
-    # --- reports of Storm's supervisors and workers ---
 
     def getSupervisorAssignments(self, node: str, /) -> SupervisorAssignments:
         """Return the assignments that name a supervisor."""
@@ -342,15 +270,112 @@ class StatusCalls(CallGroup):
             return None
 
 
+def topology_summary(view: View) -> TopologySummary:
+    """Return a topology's line."""
+    counts = assigned_counts(view.assignment)
+    return TopologySummary(
+        id=view.storm_id,
+        name=view.base.name,
+        num_tasks=counts.num_tasks,
+        num_executors=counts.num_executors,
+        num_workers=counts.num_workers,
+        uptime_secs=view.uptime_secs,
+        status=view.base.status.name,
+        storm_version=view.storm_version,
+        topology_version=view.base.topology_version,
+        sched_status=view.shown_sched_status,
+        owner=view.base.owner,
+        replication_count=view.replication_count,
+        **resources(view.requested_memory, view.assigned_memory),
+        health=without_queries(view.health),
+    )
+
+
+def supervisor_summary(
+    supervisor_id: str, info: SupervisorInfo, *, used_workers: int, used_memory: float
+) -> SupervisorSummary:
+    """Return a supervisor's line, given the number and memory of assigned slots."""
+    is_ours = runs_packages(info)
+    return SupervisorSummary(
+        host=info.hostname,
+        uptime_secs=seconds(info.uptime_secs or 0),
+        # Storm's own supervisors cannot run our queries, so none of their slots is free.
+        num_workers=len(info.meta or ()) if is_ours else used_workers,
+        num_used_workers=used_workers,
+        supervisor_id=supervisor_id,
+        version=info.version or _NO_VERSION,
+        total_resources=dict(info.resources_map or {}),
+        used_mem=used_memory,
+        used_cpu=0.0,
+        blacklisted=False,
+        refuses=info.refuses,
+        java_only=None if is_ours else True,
+    )
+
+
+def nimbus_summaries(
+    found: Iterable[NimbusSummary], leader: NimbusId | None, now: float
+) -> list[NimbusSummary]:
+    """Return a line for each registered Nimbus; registrations have the start time as uptime."""
+    summaries = []
+    for each in found:
+        summary = copy.copy(each)
+        summary.uptime_secs = seconds(now - each.uptime_secs)
+        summary.isLeader = leader is not None and (each.host, each.port) == leader[:2]
+        summaries.append(summary)
+    return summaries
+
+
+def used_memory(assignments: Iterable[Assignment]) -> dict[str, float]:
+    """Return the memory of all workers, by supervisor id."""
+    used: dict[str, float] = {}
+    for assignment in assignments:
+        for (node, _), memory in memory_of(assignment).items():
+            used[node] = used.get(node, 0.0) + memory
+    return used
+
+
+def owner_summaries(
+    topologies: Iterable[TopologySummary], owner: str | None
+) -> list[OwnerResourceSummary]:
+    """Return the resources of each owner's topologies; of a single owner even without topologies.
+
+    No resources are guaranteed to any owner.
+    """
+    by_owner: dict[str, list[TopologySummary]] = {owner: []} if owner else {}
+    for topology in topologies:
+        if not owner or topology.owner == owner:
+            by_owner.setdefault(topology.owner or "", []).append(topology)
+    return [_owner_summary(name, group) for name, group in sorted(by_owner.items())]
+
+
+def _owner_summary(name: str, group: list[TopologySummary]) -> OwnerResourceSummary:
+    requested = sum(each.requested_memonheap or 0.0 for each in group)
+    assigned = sum(each.assigned_memonheap or 0.0 for each in group)
+    return OwnerResourceSummary(
+        owner=name,
+        total_topologies=len(group),
+        total_executors=sum(each.num_executors for each in group),
+        total_workers=sum(each.num_workers for each in group),
+        memory_usage=assigned,
+        cpu_usage=0.0,
+        total_tasks=sum(each.num_tasks for each in group),
+        requested_on_heap_memory=requested,
+        requested_off_heap_memory=0.0,
+        requested_total_memory=requested,
+        requested_cpu=0.0,
+        assigned_on_heap_memory=assigned,
+        assigned_off_heap_memory=0.0,
+    )
+
+
 def _supervisors(
     infos: dict[str, SupervisorInfo], assignments: dict[str, Assignment]
 ) -> list[SupervisorSummary]:
     workers = used_workers(assignments.values())
-    memory = views.used_memory(assignments.values())
+    memory = used_memory(assignments.values())
     return [
-        views.supervisor_summary(
-            id_, info, used_workers=workers[id_], used_memory=memory.get(id_, 0.0)
-        )
+        supervisor_summary(id_, info, used_workers=workers[id_], used_memory=memory.get(id_, 0.0))
         for id_, info in infos.items()
     ]
 
