@@ -3,7 +3,7 @@
 import pytest
 
 from stormkeeper import conf, paths
-from stormkeeper.blobs import keys, replication
+from stormkeeper.blobs import distributor, keys
 from stormkeeper.state.storm import cluster as storm_cluster
 from support.code import Cluster, activate, code_of
 from support.waiting import until
@@ -27,7 +27,7 @@ def test_watches_copy_every_version_and_the_deletion(on_zookeeper):
     one.submitted.append(WC)
     one.code.upload(WC, code_of(WC))
     wanted = conf.defaults().with_values({"topology.max.replication.wait.time.sec": 60})
-    assert replication.wait(one.storm, WC, wanted) == (2, 2)
+    assert distributor.await_copies(one.storm, WC, wanted) == (2, 2)
     activate(one, WC)
     one.submitted.clear()
     assert two.code.sync.missing() == {}

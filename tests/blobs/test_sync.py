@@ -6,7 +6,7 @@ import shutil
 import pytest
 
 from stormkeeper import paths
-from stormkeeper.blobs import keys, replication
+from stormkeeper.blobs import distributor, keys
 from stormkeeper.blobs.peers import FetchLimits
 from stormkeeper.blobs.sync import LONGEST_REST_SECS, PeerBackoff
 from stormkeeper.errors import BlobNotFoundError, BlobStorageError
@@ -43,7 +43,7 @@ def two(cluster):
 def holders(nimbus, topology_id=WC):
     """How many Nimbuses say to have all of it."""
     blobs = keys.of_topology(topology_id)
-    return replication.copies(blobs, nimbus.storm.blobs(blobs))
+    return distributor.complete_copies(blobs, nimbus.storm.blobs(blobs))
 
 
 def test_a_watch_starts_the_copy_on_all_nimbuses(live):

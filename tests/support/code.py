@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from stormkeeper.blobs import replication
+from stormkeeper.blobs import distributor
 from stormkeeper.blobs.distributor import BlobSettings, CodeDistributor
 from stormkeeper.blobs.peers import Download
 from stormkeeper.blobs.store import BlobStore
@@ -177,7 +177,7 @@ def code_of(topology_id: str, size: int = 2500) -> dict[str, bytes]:
 
 def copies(nimbus: Nimbus, topology_id: str) -> int:
     """How many live Nimbuses have a topology's code."""
-    return replication.look(nimbus.storm, topology_id, None).copies
+    return distributor.count_copies(nimbus.storm, topology_id, None).copies
 
 
 def activate(nimbus: Nimbus, topology_id: str) -> None:

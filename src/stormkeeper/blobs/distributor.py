@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Final, NamedTuple
 
 from stormkeeper import paths
 from stormkeeper.blobs import keys
@@ -19,8 +21,9 @@ from stormkeeper.conf import Conf
 from stormkeeper.conf.folders import folder
 from stormkeeper.errors import BlobInUseError, BlobNotFoundError, StormkeeperError
 from stormkeeper.paths import NimbusId
-from stormkeeper.state.storm.blob_records import BlobWrites, VersionedNumber
-from stormkeeper.state.storm.cluster import StormClusterState
+from stormkeeper.state.storm.blob_records import BlobEntry, BlobWrites, VersionedNumber
+from stormkeeper.state.storm.cluster import StormClusterState, StormReads
+from stormkeeper.state.watches import Callback
 
 
 @dataclass(frozen=True)
@@ -227,3 +230,75 @@ def _read(path: Path, draft: Draft) -> None:
     with disk_errors(path.parent, f"read {path.name}"), path.open("rb") as file:
         while block := file.read(BLOCK):
             draft.write(block)
+
+
+#: Copies wanted by default, if there are as many Nimbuses.
+COPIES: Final = 2
+
+#: Seconds between two looks without a change: no watch reports a failed disk.
+_TURN_SECS: Final = 2.0
+
+
+class Replication(NamedTuple):
+    """How many Nimbuses have a topology's code, and how many should."""
+
+    copies: int
+    wanted: int
+
+    @property
+    def is_enough(self) -> bool:
+        """Whether there are as many copies as wanted."""
+        return self.copies >= self.wanted
+
+
+def complete_copies(blobs: Collection[str], entries: Mapping[str, BlobEntry]) -> int:
+    """Return how many live Nimbuses have all of these blobs."""
+    holders = [set(entries[key].alive) if key in entries else set() for key in blobs]
+    return len(set.intersection(*holders)) if holders else 0
+
+
+def wanted_copies(configured: int | None, nimbuses: int) -> int:
+    """Return how many copies are wanted of `nimbuses` that are alive and can write."""
+    return max(1, min(COPIES, nimbuses)) if configured is None else configured
+
+
+def count_copies(
+    storm: StormReads, topology_id: str, configured: int | None, callback: Callback | None = None
+) -> Replication:
+    """Return the current and wanted copies; `callback` is called when they change."""
+    blobs = keys.of_topology(topology_id)
+    nimbuses = sum(not each.disk_fault for each in storm.nimbuses(callback))
+    if callback is not None:
+        for key in blobs:
+            storm.blobstore_info(key, callback)
+    return Replication(
+        complete_copies(blobs, storm.blobs(blobs)), wanted_copies(configured, nimbuses)
+    )
+
+
+def await_copies(
+    storm: StormReads,
+    topology_id: str,
+    conf: Mapping[str, Any],
+    *,
+    clock: Callable[[], float] = time.monotonic,
+) -> Replication:
+    """Wait until enough Nimbuses have a topology's code, and return how many have it.
+
+    `conf` is the topology's over the cluster's; at ``topology.max.replication.wait.time.sec`` 0 and
+    less there is no limit. Raises `StateError`.
+    """
+    configured = conf["topology.min.replication.count"]
+    longest = conf["topology.max.replication.wait.time.sec"]
+    deadline = clock() + longest if longest > 0 else None
+    with storm.watch(lambda again: count_copies(storm, topology_id, configured, again)) as stream:
+        latest = stream.next(0)
+        while not latest.is_enough:
+            left = _TURN_SECS if deadline is None else deadline - clock()
+            if left <= 0:
+                break
+            try:
+                latest = stream.next(min(left, _TURN_SECS))
+            except TimeoutError:
+                latest = count_copies(storm, topology_id, configured)
+        return latest

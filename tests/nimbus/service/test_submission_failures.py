@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from stormkeeper import paths
-from stormkeeper.blobs import replication
+from stormkeeper.blobs import distributor
 from stormkeeper.conf.address import Address
 from stormkeeper.errors import CallRefusedError, NotLeaderError, OutcomeUnknownError
 from stormkeeper.nimbus.submitted import encode_conf
@@ -104,14 +104,14 @@ def test_nothing_is_removed_of_a_topology_that_may_be_there(nimbus, monkeypatch)
 
 def test_of_two_submissions_at_once_one_is_taken(nimbus, monkeypatch):
     waiting, go_on = threading.Event(), threading.Event()
-    wait = replication.wait
+    wait = distributor.await_copies
 
     def held(*arguments):
         waiting.set()
         assert go_on.wait(DEADLINE_SECS)
         return wait(*arguments)
 
-    monkeypatch.setattr(replication, "wait", held)
+    monkeypatch.setattr(distributor, "await_copies", held)
     with ThreadPoolExecutor(1) as threads:
         first = threads.submit(nimbus.submit, "wc")
         assert waiting.wait(DEADLINE_SECS)
@@ -131,7 +131,7 @@ def test_copies_that_do_not_come_in_time_are_done_without(nimbus, caplog):
 
 
 def test_code_that_is_lost_while_it_is_copied_is_not_submitted(nimbus, monkeypatch):
-    wait = replication.wait
+    wait = distributor.await_copies
 
     def lose(*arguments):
         for path in (nimbus.code.store.folder / "data").iterdir():
@@ -139,7 +139,7 @@ def test_code_that_is_lost_while_it_is_copied_is_not_submitted(nimbus, monkeypat
         nimbus.code.sync.run_once()
         return wait(*arguments)
 
-    monkeypatch.setattr(replication, "wait", lose)
+    monkeypatch.setattr(distributor, "await_copies", lose)
     conf = '{"topology.max.replication.wait.time.sec": 0.01}'
     with pytest.raises(CallRefusedError, match="no Nimbus has its code any more"):
         nimbus.submit("wc", conf=conf)
@@ -200,7 +200,7 @@ def test_submissions_leave_threads_to_those_who_copy_their_code(ensemble, tmp_pa
         refused = [each.exception() for each in both if each.exception() is not None]
         assert all("try again in a moment" in str(each) for each in refused)
         for storm_id in nimbus.storm.active_storms():
-            assert replication.look(nimbus.storm, storm_id, None).copies == 2
+            assert distributor.count_copies(nimbus.storm, storm_id, None).copies == 2
 
 
 def test_what_zookeeper_would_hang_up_on_is_refused(nimbus):

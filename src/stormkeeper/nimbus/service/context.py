@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from stormkeeper import paths
-from stormkeeper.blobs import replication
+from stormkeeper.blobs import distributor
 from stormkeeper.blobs.distributor import CodeDistributor
 from stormkeeper.conf import Conf
 from stormkeeper.errors import (
@@ -228,10 +228,12 @@ class CallGroup:
 
     def _await_copies(
         self, storm_id: str, conf: Mapping[str, Any]
-    ) -> tuple[replication.Replication, float]:
+    ) -> tuple[distributor.Replication, float]:
         asked, longest = conf[WAIT_SECS], conf["storm.thrift.socket.timeout.ms"] / 1000
         secs = asked if 0 < asked <= longest else longest
-        return replication.wait(self._context.storm, storm_id, {**conf, WAIT_SECS: secs}), secs
+        return distributor.await_copies(
+            self._context.storm, storm_id, {**conf, WAIT_SECS: secs}
+        ), secs
 
 
 class Handler:
