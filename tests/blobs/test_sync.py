@@ -422,11 +422,11 @@ def test_keys_that_are_none_are_left_alone(one):
 def test_it_goes_on_after_the_store_was_away(live, caplog):
     one, two = live.start(1), live.start(2)
     two.code.start()
-    until(two.code.sync._threads[0].is_alive)
+    until(lambda: two.code.sync._rounds_thread.is_running)
     with caplog.at_level(logging.WARNING):
         live.ensemble.suspend(two.storm.state)
         two.code.sync.wake()
-        until(lambda: "blobs are not synchronised, next try in" in caplog.text)
+        until(lambda: "blobs are not synchronised; next attempt in" in caplog.text)
     one.code.upload(WC, code_of(WC))
     live.ensemble.resume(two.storm.state)
     until(lambda: holders(one) == 2)
@@ -437,7 +437,7 @@ def test_it_ends_with_its_session(live):
     one.code.start()
     one.storm.disconnect()
     one.code.sync.wake()
-    until(lambda: not one.code.sync._threads[0].is_alive())
+    until(lambda: not one.code.sync._rounds_thread.is_running)
 
 
 def test_rest_grows_ends_and_is_forgotten(clock):

@@ -1,11 +1,9 @@
-"""Keeps a Nimbus's blobs in step with the cluster, in a thread that carries out `sync_plan`.
+"""Keeps a Nimbus's blobs in step with the cluster, by carrying out `sync_plan`.
 
-A watch begins a round: on the topologies, on the version counters of all blobs, or on the holders
-of awaited blobs. So new code is fetched as soon as a Nimbus has it. A period
-(``nimbus.code.sync.freq.secs``) covers everything else.
-
-A blob that the disk has lost is withdrawn in ZooKeeper and fetched from another Nimbus or, if none
-has it, from a supervisor that runs its topology. A second thread slowly verifies the checksums.
+A round begins when a watch fires, so that new code is fetched as soon as another Nimbus has it, and
+at least every ``nimbus.code.sync.freq.secs``. A blob that the disk has lost is withdrawn in
+ZooKeeper and fetched from another Nimbus or, if none has it, from a supervisor that runs its
+topology. A second thread slowly verifies the checksums.
 """
 
 from __future__ import annotations
@@ -34,7 +32,7 @@ from stormkeeper.blobs.publisher import forget
 from stormkeeper.blobs.store import BlobStore
 from stormkeeper.blobs.sync_plan import BlobFetch, BlobSnapshot, Missing, SyncPlan
 from stormkeeper.conf import Address
-from stormkeeper.daemon.periodic import FailureStreak
+from stormkeeper.daemon.periodic import FailureStreak, PeriodicThread
 from stormkeeper.errors import (
     BadVersionError,
     BlobStorageError,
@@ -43,8 +41,6 @@ from stormkeeper.errors import (
     NotLeaderError,
     PeerError,
     PeerUnavailableError,
-    StateClosedError,
-    StormkeeperError,
 )
 from stormkeeper.paths import NimbusId
 from stormkeeper.state.storm.blob_records import BlobEntry, BlobRecord, BlobWrites
@@ -53,24 +49,24 @@ from stormkeeper.state.watches import Callback
 
 log = logging.getLogger(__name__)
 
-#: Seconds between a failed round and the next.
-RETRY_SECS: Final = 2.0
+#: Pause after a failed round, in seconds.
+_RETRY_SECS: Final = 2.0
 
-#: Seconds between a change and the round: an upload is several changes, and a round reads all.
-SETTLING_SECS: Final = 0.1
+#: Pause between a change and the round, in seconds: an upload makes several changes.
+_SETTLE_SECS: Final = 0.1
 
-#: Seconds that a peer rests after a failure: the first, and the longest.
+#: First and longest pause before a failed peer is asked again, in seconds.
 FIRST_REST_SECS: Final = 0.5
 LONGEST_REST_SECS: Final = 30.0
 
-#: Seconds that `close` waits for the threads beyond the timeout of a peer's answer.
+#: Timeout of `BlobSync.close` beyond that of a peer's answer, in seconds.
 _CLOSE_SECS: Final = 5.0
 
 Name = TypeVar("Name")
 
 
 class PeerBackoff(Generic[Name]):
-    """Peers that rest after failures, twice as long after each."""
+    """Pauses of failed peers, twice as long after each failure."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -78,7 +74,7 @@ class PeerBackoff(Generic[Name]):
         self._until: dict[Name, float] = {}
 
     def failed(self, name: Name) -> float:
-        """Let a peer rest, and return for how many seconds."""
+        """Record a failure; return the peer's pause in seconds."""
         streak = self._streaks.setdefault(name, FailureStreak(FIRST_REST_SECS, LONGEST_REST_SECS))
         rest = streak.record()
         self._until[name] = self._clock() + rest
@@ -90,7 +86,7 @@ class PeerBackoff(Generic[Name]):
         self._until.pop(name, None)
 
     def now(self) -> dict[Name, float]:
-        """Return until when each peer rests, and forget old failures."""
+        """Return the end of each peer's pause, and forget old failures."""
         now = self._clock()
         for name in [n for n, until in self._until.items() if until + LONGEST_REST_SECS < now]:
             self.worked(name)
@@ -101,8 +97,8 @@ class BlobSync:
     """Synchronises the blobs of one Nimbus.
 
     `leader` returns the leader's writes, None while this Nimbus does not lead; `submitted` the
-    topologies that are being submitted here, until they are in ZooKeeper. `tidy` is called in each
-    round. An unneeded blob is kept for `delay_secs`.
+    topologies that are being submitted here. `tidy` is called in each round. An unneeded blob is
+    kept for `delay_secs`.
     """
 
     def __init__(
@@ -129,7 +125,6 @@ class BlobSync:
         self._delay_secs = delay_secs
         self._leader = leader
         self._submitted = submitted
-        self._scrub_secs = scrub_secs
         #: Called on the thread that finds blobs lost on the disk.
         self.on_loss: Callable[[], None] = lambda: None
         self._tidy = tidy
@@ -137,6 +132,7 @@ class BlobSync:
         self._unreached: PeerBackoff[str] = PeerBackoff(clock)
         self._refused: PeerBackoff[tuple[str, str]] = PeerBackoff(clock)
         self._unneeded_since: dict[str, float] = {}
+        #: Whether something changed since the last round began.
         self._woken = threading.Event()
         self._closing = threading.Event()
         self._limits = FetchLimits(answer_secs, is_wanted=lambda: not self._closing.is_set())
@@ -144,30 +140,41 @@ class BlobSync:
         self._rounds = threading.Condition()
         self._begun = 0
         self._ended = 0
-        self._threads = [
-            threading.Thread(target=self._run, name="code-sync", daemon=True),
-            threading.Thread(target=self._scrub, name="code-scrub", daemon=True),
-        ]
+        self._rounds_thread = PeriodicThread(
+            "code-sync",
+            self._run_round,
+            streak=FailureStreak(_RETRY_SECS, _RETRY_SECS),
+            failure="blobs are not synchronised",
+            logger=log,
+        )
+        self._scrub_thread = PeriodicThread(
+            "code-scrub",
+            self._scrub,
+            period_secs=scrub_secs,
+            first_secs=scrub_secs,
+            streak=FailureStreak(scrub_secs, scrub_secs),
+            failure="the checksums of blobs could not be checked",
+            logger=log,
+        )
         store.on_loss = self._find_again
 
     def start(self) -> None:
         """Start the threads."""
-        for thread in self._threads:
-            thread.start()
+        self._rounds_thread.start()
+        self._scrub_thread.start()
 
     def close(self) -> None:
         """Stop after the answer in progress; a later process continues a partial fetch."""
         self._closing.set()
-        self._woken.set()
         with self._rounds:
             self._rounds.notify_all()
-        for thread in self._threads:
-            if thread.ident is not None and thread is not threading.current_thread():
-                thread.join(self._limits.answer_secs + _CLOSE_SECS)
+        for thread in (self._rounds_thread, self._scrub_thread):
+            thread.close(self._limits.answer_secs + _CLOSE_SECS)
 
     def wake(self) -> None:
-        """Begin a round at once."""
+        """Begin a round as soon as possible."""
         self._woken.set()
+        self._rounds_thread.wake()
 
     def missing(self) -> dict[str, Missing]:
         """Return the topologies whose code is not completely here, as of now or later.
@@ -303,11 +310,7 @@ class BlobSync:
         self.on_loss()
 
     def _scrub(self) -> None:
-        while not self._closing.wait(self._scrub_secs):
-            try:
-                self._store.scrub(self._closing.wait)
-            except Exception:
-                log.exception("the checksums of blobs could not be checked; the check is repeated")
+        self._store.scrub(self._closing.wait)
 
     def _fetch_from_supervisors(self, wanted: BlobFetch, local: BlobRecord | None) -> None:
         storm_id, part = keys.split(wanted.key)
@@ -374,32 +377,20 @@ class BlobSync:
         except NotLeaderError as error:
             log.info("the next leader deletes the unneeded blobs: %s", error)
 
-    def _run(self) -> None:
-        failing = False
-        while not self._closing.is_set():
+    def _run_round(self) -> float:
+        if self._rounds_thread.was_woken:
+            self._closing.wait(_SETTLE_SECS)
+        # A change while the last round waited for changes is in that round already.
+        is_due = self._woken.is_set() or not self._rounds_thread.was_woken
+        if is_due and not self._closing.is_set():
             self._woken.clear()
-            try:
-                plan = self.run_once()
-            except StateClosedError:
-                return
-            except StormkeeperError as error:
-                if not failing:
-                    log.warning(
-                        "blobs are not synchronised, next try in %g s: %s", RETRY_SECS, error
-                    )
-                failing, wait = True, RETRY_SECS
-            except Exception:
-                log.exception("blobs are not synchronised, next try in %g s", RETRY_SECS)
-                failing, wait = True, RETRY_SECS
-            else:
-                failing, wait = False, self._until_next(plan)
-            if self._woken.wait(wait):
-                self._closing.wait(SETTLING_SECS)
+            self.run_once()
+        return self._until_next()
 
-    def _until_next(self, plan: SyncPlan) -> float:
+    def _until_next(self) -> float:
         """Return the seconds until the next planned action."""
         now = self._clock()
         ends = [*self._unreached.now().values(), *self._refused.now().values()]
-        ends += [since + self._delay_secs for since in plan.unneeded_since.values()]
+        ends += [since + self._delay_secs for since in self._unneeded_since.values()]
         later = [end - now for end in ends if end > now]
         return min([self._period_secs, *later])
