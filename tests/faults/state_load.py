@@ -12,11 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, Self
 
-from kazoo.exceptions import MarshallingError
-
 from stormkeeper.errors import (
     OutcomeUnknownError,
-    StateError,
     StateUnavailableError,
     TransactionError,
 )
@@ -88,11 +85,6 @@ class Loader(ABC):
             self.log.unknown.append(name)
         except (StateUnavailableError, TransactionError):
             self.log.not_done.append(name)
-        except StateError as error:
-            # ZooKeeper may fail in the middle of a request whose session ends.
-            if not isinstance(error.__cause__, MarshallingError):
-                raise
-            self.log.unknown.append(name)
         else:
             self.log.done.append(name)
 

@@ -271,6 +271,21 @@ def test_a_refusal_is_one_requests_own(connection_to):
         assert "/1" in str(answers[1])
 
 
+def test_marshalling_error_of_the_server_is_an_unknown_outcome(connection_to):
+    """A server answers so when it fails in the middle of a request, as while a session ends."""
+
+    def script(peer):
+        peer.greet()
+        peer.send(peer.answer(peer.next(), error=-5))
+        peer.serve()
+
+    with ScriptedZooKeeper(script) as server:
+        connection = connection_to(server.address)
+        with pytest.raises(OutcomeUnknownError, match="failed in the middle"):
+            connection.call(requests.set_data("/a", b""), connection.deadline())
+        assert read(connection, "/b") == "/b"
+
+
 def test_what_was_sent_and_what_was_not_fails_together(connection_to):
     """The server reads a part, answers ten, and hangs up: each request has one answer."""
 

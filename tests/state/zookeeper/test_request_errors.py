@@ -59,6 +59,13 @@ def test_after_a_lost_connection_nobody_knows(error):
     assert str(raised(error)).startswith("cannot read /a: the connection to ZooKeeper at zk-1:2181")
 
 
+def test_server_failure_in_a_request_leaves_the_outcome_unknown():
+    assert is_outcome_unknown(kazoo_errors.MarshallingError())
+    error = raised(kazoo_errors.MarshallingError)
+    assert type(error) is ConnectionLostError
+    assert "failed in the middle of it" in str(error)
+
+
 @pytest.mark.parametrize(("error", "ours"), REFUSED.items())
 def test_a_refusal_is_ours_and_says_of_what(error, ours):
     assert not is_outcome_unknown(error())

@@ -43,7 +43,7 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import (
     AuthFailedError,
     ConnectionDropped,
-    MarshallingError,
+    KazooException,
     SessionExpiredError,
 )
 from kazoo.handlers.threading import AsyncResult, KazooTimeoutError, SequentialThreadingHandler
@@ -68,6 +68,10 @@ _WITHOUT_TLS: Final = (
 
 #: kazoo's message for a connection that the server ended.
 _KAZOOS_HUNG_UP: Final = "socket connection broken"
+
+
+class UnwritableRequestError(KazooException):  # type: ignore[misc]
+    """A request that does not fit into ZooKeeper's protocol, and so was not sent."""
 
 
 class SentRequest(AsyncResult):  # type: ignore[misc]
@@ -382,7 +386,7 @@ class ServerConnection(ConnectionHandler):  # type: ignore[misc]
             # Encoding failed, so nothing was sent.
             queue.popleft()
             self._read_sock.recv(1)
-            call.set_exception(_unwritable(error))
+            call.set_exception(UnwritableRequestError(repr(error)))
 
     def _look_for_silence(self, read_timeout: float) -> None:
         """Break the connection if the server owes answers, and has sent none for too long."""
@@ -504,9 +508,3 @@ class ServerConnection(ConnectionHandler):  # type: ignore[misc]
         if challenge is None:
             raise AuthFailedError("the server has no SASL set up")
         return challenge
-
-
-def _unwritable(error: Exception) -> MarshallingError:
-    failure = MarshallingError()
-    failure.__cause__ = error
-    return failure

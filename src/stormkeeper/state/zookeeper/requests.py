@@ -25,7 +25,7 @@ from stormkeeper.errors import (
     TransactionError,
 )
 from stormkeeper.state.storage import Check, Create, Delete, Operation, Result, SetData
-from stormkeeper.state.zookeeper.kazoo_client import SentRequest
+from stormkeeper.state.zookeeper.kazoo_client import SentRequest, UnwritableRequestError
 
 #: Returns the ACL of a new node; None: open to all.
 AccessLists = Callable[[Create], list[Any] | None]
@@ -190,9 +190,11 @@ def _size(operation: Operation) -> int:
 #: A ZooKeeper server hangs up on a request above jute.maxbuffer, by default 1 MiB less one byte.
 _LARGE_REQUEST = 1_000_000
 
-#: After these errors the outcome is unknown.
+#: After these errors the outcome is unknown. A server answers MARSHALLINGERROR when it fails in the
+#: middle of a request, as while it ends the request's session.
 _UNKNOWN_OUTCOME = (
     kazoo_errors.ConnectionLoss,
+    kazoo_errors.MarshallingError,
     kazoo_errors.SessionExpiredError,
     kazoo_errors.SessionMovedError,
     kazoo_errors.OperationTimeoutError,
@@ -212,7 +214,7 @@ _REFUSALS: tuple[tuple[type[Exception], type[StateError], str], ...] = (
         "its parent is ephemeral and can have no children",
     ),
     (
-        kazoo_errors.MarshallingError,
+        UnwritableRequestError,
         StateError,
         "a value is not bytes, or is not what ZooKeeper's protocol has a place for",
     ),
@@ -220,11 +222,11 @@ _REFUSALS: tuple[tuple[type[Exception], type[StateError], str], ...] = (
 
 
 class ConnectionLostError(OutcomeUnknownError):
-    """The connection broke during a call, which may be repeated if that is safe."""
+    """The connection or the server failed during a call, which may be repeated if that is safe."""
 
 
 def is_outcome_unknown(error: Exception) -> bool:
-    """Return whether the connection broke before the answer came."""
+    """Return whether the server may or may not have carried out the request."""
     return isinstance(error, _UNKNOWN_OUTCOME)
 
 
@@ -241,6 +243,11 @@ def translated(
 
     `size` is the number of bytes that were sent; too many can cost the connection.
     """
+    if isinstance(error, kazoo_errors.MarshallingError):
+        return ConnectionLostError(
+            f"cannot {what} {path}: ZooKeeper at {ensemble} failed in the middle of it, as while a"
+            " session ends (MarshallingError); it may have been done or not"
+        )
     if is_outcome_unknown(error):
         return ConnectionLostError(
             f"cannot {what} {path}: the connection to ZooKeeper at {ensemble} was lost meanwhile"
