@@ -1,16 +1,19 @@
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 import stormkeeper
 from stormkeeper import conf
-from stormkeeper.conf import keys, yaml_text
-from stormkeeper.conf.schema import SCHEMA
+from stormkeeper.conf import keys
+from stormkeeper.conf.schema import SCHEMA, SECTIONS
 from stormkeeper.errors import ConfigError
 
 PACKAGE = Path(stormkeeper.__file__).parent
 DOCUMENT = PACKAGE.parent.parent / "docs" / "configuration.md"
+SCRIPT = PACKAGE.parent.parent / "scripts" / "write-configuration"
 
 OURS = {
     "nimbus.bind.host",
@@ -218,12 +221,6 @@ def test_every_key_that_the_code_reads_is_in_the_schema():
     assert {(path, key) for path, key in found if key not in SCHEMA} == set()
 
 
-def row(name: str) -> str:
-    key, default = SCHEMA[name], conf.defaults()[name]
-    shown = "" if default is None else f"`{yaml_text.write_value(default)}`"
-    return f"| `{name}` | {shown or '—'} | {key.allowed} | {key.meaning} |"
-
-
 def is_read(name: str) -> bool:
     """Whether any code but the schema names the key, of the rooms that a command uses."""
     sources = (
@@ -234,9 +231,15 @@ def is_read(name: str) -> bool:
     return any(f'"{name}"' in text or f"'{name}'" in text for text in map(Path.read_text, sources))
 
 
-def test_the_documentation_has_every_key_and_says_which_are_read():
-    document = DOCUMENT.read_text()
-    read, kept = document.split("### Kept for later")
-    for part, wanted in ((read, True), (kept, False)):
-        table = "\n".join(row(name) for name in sorted(SCHEMA) if is_read(name) is wanted)
-        assert table in part, f"the table of docs/configuration.md must be\n{table}"
+def test_keys_without_effect_are_those_that_no_code_reads():
+    assert {key for key in SCHEMA if not is_read(key)} == {
+        key.name for key in SECTIONS["Without effect"]
+    }
+
+
+def test_configuration_page_is_what_the_script_writes(tmp_path):
+    page = tmp_path / "configuration.md"
+    page.write_text(DOCUMENT.read_text())
+    subprocess.run([sys.executable, SCRIPT, page], timeout=60, check=True)
+    assert page.read_text() == DOCUMENT.read_text(), "run scripts/write-configuration"
+    assert all(page.read_text().count(f"| `{name}`") == 1 for name in SCHEMA)

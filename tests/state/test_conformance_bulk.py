@@ -193,12 +193,6 @@ class TestTransactions:
         deleting.delete("/many").commit()
         assert not state.node_exists("/many")
 
-    def test_an_empty_one_does_nothing_and_none_is_used_twice(self, state):
-        transaction = Transaction(state.commit)
-        assert transaction.commit() == []
-        with pytest.raises(StateError):
-            transaction.commit()
-
     def test_what_is_no_path_is_refused_before_it_is_sent(self, state):
         for operation in (
             Check("a"),

@@ -31,32 +31,25 @@ Text = Annotated[str, Meta(min_length=1)]
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """A configuration key that is read.
-
-    Parameters
-    ----------
-    type, allowed
-        Type to which msgspec converts the value, strictly; and the same in words.
-    is_list
-        Whether a single value stands for a list of one.
-    read
-        Converts a text to `type`; raises `ConfigError`.
-    check
-        Raises `ConfigError` for values that the type permits and the key does not.
-    unset
-        Values that mean "not set", as in Storm.
-    is_class
-        Whether the value names a Java class. Other classes are kept: Storm may have them.
-    """
+    """A configuration key that is read."""
 
     name: str
+    #: The type in a word, for the documentation.
+    kind: str
+    #: One line, for the documentation.
+    meaning: str
+    #: The type to which msgspec converts the value, strictly; and the same in words.
     type: Any
     allowed: str
-    meaning: str
+    #: Whether a single value stands for a list of one.
     is_list: bool = False
+    #: Converts a text to `type`; raises `ConfigError`.
     read: Callable[[str], object] | None = None
+    #: Raises `ConfigError` for values that the type permits and the key does not.
     check: Callable[[Any], object] | None = None
+    #: Values that mean "not set", as in Storm.
     unset: tuple[Any, ...] = ()
+    #: Whether the value names a Java class. Other classes are kept: Storm may have them.
     is_class: bool = False
 
     def is_unset(self, value: Any) -> bool:
@@ -88,21 +81,35 @@ class Key:
         return converted
 
 
-def whole(name: str, meaning: str, *, least: int, most: int = JAVA_INT_MAX) -> Key:
+def or_null(key: Key, *unset: Any) -> Key:
+    """Return `key` with null as a further value, and further values that mean "not set"."""
+    return dataclasses.replace(
+        key, type=key.type | None, allowed=f"{key.allowed}, or null", unset=(*key.unset, *unset)
+    )
+
+
+def whole(
+    name: str, meaning: str, *, least: int, most: int = JAVA_INT_MAX, kind: str = "number"
+) -> Key:
     """Return a key of whole numbers, both bounds included."""
     limit = f"from {least} to {most}" if most < JAVA_INT_MAX else f"of {least} or more"
-    return Key(name, Annotated[int, Meta(ge=least, le=most)], f"a whole number {limit}", meaning)
+    bounded = Annotated[int, Meta(ge=least, le=most)]
+    return Key(name, kind, meaning, bounded, f"a whole number {limit}")
 
 
-def whole_or_null(name: str, meaning: str, *, least: int) -> Key:
-    """Return a key of whole numbers or null."""
-    key = whole(name, meaning, least=least)
-    return Key(name, key.type | None, f"{key.allowed}, or null", meaning)
+def millis(name: str, meaning: str, *, least: int = 1) -> Key:
+    """Return a key of times in whole milliseconds."""
+    return whole(name, meaning, least=least, kind="ms")
+
+
+def hours(name: str, meaning: str) -> Key:
+    """Return a key of times in whole hours."""
+    return whole(name, meaning, least=1, kind="hours")
 
 
 def port(name: str, meaning: str) -> Key:
     """Return a key of TCP ports, or 0."""
-    return whole(name, meaning, least=0, most=MAX_PORT)
+    return whole(name, meaning, least=0, most=MAX_PORT, kind="port")
 
 
 def seconds(name: str, meaning: str) -> Key:
@@ -110,7 +117,7 @@ def seconds(name: str, meaning: str) -> Key:
     kind = (
         Annotated[int, Meta(gt=0, le=JAVA_INT_MAX)] | Annotated[float, Meta(gt=0, le=JAVA_INT_MAX)]
     )
-    return Key(name, kind, "a number of seconds above 0", meaning)
+    return Key(name, "seconds", meaning, kind, "a number of seconds above 0")
 
 
 def seconds_from(name: str, meaning: str, *, least: int) -> Key:
@@ -119,21 +126,15 @@ def seconds_from(name: str, meaning: str, *, least: int) -> Key:
         Annotated[int, Meta(ge=least, le=JAVA_INT_MAX)]
         | Annotated[float, Meta(ge=least, le=JAVA_INT_MAX)]
     )
-    return Key(name, kind, f"a number of seconds of {least} or more", meaning)
+    return Key(name, "seconds", meaning, kind, f"a number of seconds of {least} or more")
 
 
-def seconds_or_null(name: str, meaning: str) -> Key:
-    """Return a key of times above 0 seconds, or null."""
-    key = seconds(name, meaning)
-    return Key(name, key.type | None, f"{key.allowed}, or null", meaning)
-
-
-def bytes_or_null(name: str, meaning: str) -> Key:
-    """Return a key of sizes, in bytes or with a unit (see `size_of`), or null."""
+def size(name: str, meaning: str) -> Key:
+    """Return a key of sizes, in bytes or with a unit (see `size_of`)."""
     # Java does not read these, so its ints are no limit.
-    kind = Annotated[int, Meta(ge=0, le=2**62)] | None
-    allowed = "a number of bytes, such as 536870912, 512m, 512 MiB or 1.5 GiB, or null"
-    return Key(name, kind, allowed, meaning, read=size_of)
+    kind = Annotated[int, Meta(ge=0, le=2**62)]
+    allowed = "a number of bytes, such as 536870912, 512m, 512 MiB or 1.5 GiB"
+    return Key(name, "size", meaning, kind, allowed, read=size_of)
 
 
 def size_of(written: str) -> int:
@@ -148,88 +149,79 @@ def size_of(written: str) -> int:
     return int(float(found[1]) * 1024 ** _UNITS[found[2].lower()])
 
 
-def port_or_null(name: str, meaning: str) -> Key:
-    """Return a key of TCP ports, 0, or null."""
-    return Key(name, port(name, "").type | None, f"a port from 0 to {MAX_PORT}, or null", meaning)
-
-
 def switch(name: str, meaning: str) -> Key:
     """Return a key of true and false."""
-    return Key(name, bool, "true or false", meaning)
+    return Key(name, "true/false", meaning, bool, "true or false")
 
 
-def text(name: str, meaning: str) -> Key:
+def text(name: str, meaning: str, kind: str = "text") -> Key:
     """Return a key of texts that are not empty."""
-    return Key(name, Text, "text that is not empty", meaning)
+    return Key(name, kind, meaning, Text, "text that is not empty")
 
 
-def text_or_null(name: str, meaning: str) -> Key:
-    """Return a key of texts that are not empty, or null."""
-    return Key(name, Text | None, "text that is not empty, or null", meaning)
-
-
-def storms_text_or_null(name: str, meaning: str) -> Key:
+def storms_text(name: str, meaning: str, kind: str = "text") -> Key:
     """Return a key of texts or null, for which an empty text is null, as in Storm."""
-    key = text_or_null(name, meaning)
-    return dataclasses.replace(key, unset=("",))
+    return or_null(text(name, meaning, kind), "")
 
 
-def class_of(name: str, kind: Any, meaning: str) -> Key:
+def one_of(name: str, values: Any, meaning: str) -> Key:
+    """Return a key of the values of a ``Literal``."""
+    shown = "/".join(map(str, values.__args__))
+    return Key(name, shown, meaning, values, "one of " + ", ".join(values.__args__))
+
+
+def class_of(name: str, values: Any, meaning: str) -> Key:
     """Return a key of Java classes, of which Storm may have others."""
-    return dataclasses.replace(one_of(name, kind, meaning), is_class=True)
+    return dataclasses.replace(one_of(name, values, meaning), kind="class", is_class=True)
 
 
-def one_of(name: str, kind: Any, meaning: str) -> Key:
-    """Return a key of the values of `kind`, a ``Literal``."""
-    return Key(name, kind, "one of " + ", ".join(kind.__args__), meaning)
+def some_of(name: str, values: Any, meaning: str) -> Key:
+    """Return a key of lists of the values of a ``Literal``."""
+    allowed = "a list of " + ", ".join(values.__args__)
+    return Key(name, "list", meaning, list[values], allowed, is_list=True)
 
 
-def some_of(name: str, kind: Any, meaning: str) -> Key:
-    """Return a key of lists of values of `kind`, a ``Literal``."""
-    return Key(name, list[kind], "a list of " + ", ".join(kind.__args__), meaning, is_list=True)
-
-
-def amount_or_null(name: str, meaning: str) -> Key:
-    """Return a key of numbers above 0, or null."""
-    kind = Annotated[int, Meta(gt=0)] | Annotated[float, Meta(gt=0, le=2.0**62)] | None
-    return Key(name, kind, "a number above 0, or null", meaning)
+def amount(name: str, meaning: str) -> Key:
+    """Return a key of numbers above 0."""
+    kind = Annotated[int, Meta(gt=0)] | Annotated[float, Meta(gt=0, le=2.0**62)]
+    return Key(name, "number", meaning, kind, "a number above 0")
 
 
 def host(name: str, meaning: str) -> Key:
     """Return a key of host names or addresses without a port."""
-    return Key(name, Text, "a host name or an IP address", meaning, check=check_host)
+    return Key(name, "host", meaning, Text, "a host name or an IP address", check=check_host)
 
 
-def host_or_null(name: str, meaning: str, *, unset: tuple[Any, ...] = ()) -> Key:
-    """Return a key of host names or addresses without a port, or null."""
-    allowed = "a host name or an IP address, or null"
-    return Key(name, Text | None, allowed, meaning, check=check_host, unset=unset)
+def server(name: str, meaning: str) -> Key:
+    """Return a key of an address."""
+    return Key(name, "host:port", meaning, Text, "host or host:port", check=check_address)
 
 
-def one_server_or_null(name: str, meaning: str) -> Key:
-    """Return a key of an address or null; an empty text is null, as in Storm."""
-    allowed = "host or host:port, or null"
-    return Key(name, Text | None, allowed, meaning, check=check_address, unset=("",))
-
-
-def variables_or_null(name: str, meaning: str) -> Key:
-    """Return a key of mappings of environment variables to texts, or null."""
+def variables(name: str, meaning: str) -> Key:
+    """Return a key of mappings of environment variables to texts."""
     # A number or a switch in YAML is meant as text.
-    kind = dict[Text, str | int | float | bool] | None
-    allowed = "a mapping of names without = to texts without NUL, or null"
-    return Key(name, kind, allowed, meaning, check=check_variables)
+    kind = dict[Text, str | int | float | bool]
+    allowed = "a mapping of names without = to texts without NUL"
+    return Key(name, "mapping", meaning, kind, allowed, check=check_variables)
 
 
 def servers(name: str, meaning: str, *, least: int = 0, unset: tuple[Any, ...] = ()) -> Key:
     """Return a key of lists of at least `least` addresses."""
-    kind = Annotated[list[Text], Meta(min_length=least)]
-    allowed = "a list of host or host:port" + (", not empty" if least else "")
-    return Key(name, kind, allowed, meaning, is_list=True, check=check_addresses, unset=unset)
+    return Key(
+        name,
+        "hosts",
+        meaning,
+        Annotated[list[Text], Meta(min_length=least)],
+        "a list of host or host:port" + (", not empty" if least else ""),
+        is_list=True,
+        check=check_addresses,
+        unset=unset,
+    )
 
 
 def texts(name: str, meaning: str) -> Key:
     """Return a key of lists of texts; null is an empty list, as in Storm."""
-    return Key(name, list[Text], "a list of texts", meaning, is_list=True, unset=(None,))
+    return Key(name, "list", meaning, list[Text], "a list of texts", is_list=True, unset=(None,))
 
 
 def check_address(value: str) -> None:

@@ -110,17 +110,6 @@ class Conf(Mapping[str, Any]):
         base = defaults()._values
         return {k: v for k, v in self.items() if k not in base or not _same(v, base[k])}
 
-    def to_overrides(self) -> list[str]:
-        """Return the values that differ from the defaults as ``key=value`` texts for ``-c``.
-
-        Without secrets, as other users can read a command line: `write` passes these.
-        """
-        return [
-            f"{key}={write_value(value)}"
-            for key, value in self.changed().items()
-            if not is_secret(key)
-        ]
-
     def to_yaml(self) -> str:
         """Return the values that differ from the defaults as YAML, secrets included."""
         return write_yaml(self.changed())

@@ -2,9 +2,10 @@
 
 Each has a default in ``defaults.yaml``. Storm's other keys are accepted by name
 (`stormkeeper.conf.keys`) and kept. Names, units and ranges of Storm's keys are Storm's.
+``scripts/write-configuration`` writes the tables of docs/configuration.md from this module.
 """
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 from msgspec import Meta
 
@@ -12,30 +13,28 @@ from stormkeeper.conf.address import MAX_PORT
 from stormkeeper.conf.key_types import (
     Key,
     Text,
-    amount_or_null,
-    bytes_or_null,
+    amount,
     check_distinct,
     check_root,
     class_of,
     host,
-    host_or_null,
+    hours,
+    millis,
     one_of,
-    one_server_or_null,
+    or_null,
     port,
-    port_or_null,
     seconds,
     seconds_from,
-    seconds_or_null,
+    server,
     servers,
+    size,
     some_of,
-    storms_text_or_null,
+    storms_text,
     switch,
     text,
-    text_or_null,
     texts,
-    variables_or_null,
+    variables,
     whole,
-    whole_or_null,
 )
 
 #: Heartbeats in ZooKeeper, or in Pacemaker: by Storm's documentation (a former Clojure namespace),
@@ -72,515 +71,371 @@ Analysis = Literal[
 
 PacemakerEngine = Literal["auto", "compiled", "interpreted"]
 
-_KEYS = (
-    switch(
-        "stormkeeper.ignore.security.keys",
-        "start although keys of Storm's access control are set, which nothing here enforces",
+_CLUSTER: Final = (
+    servers(
+        "nimbus.seeds",
+        "machines with a Nimbus; without a port: nimbus.thrift.port",
+        least=1,
+        unset=(None, []),
     ),
-    # Storm
-    text("storm.local.dir", "folder for everything that a daemon keeps on disk"),
-    host_or_null(
-        "storm.local.hostname",
-        "this machine's name in the cluster; null: the system's host name",
-        unset=("",),
+    or_null(
+        server("nimbus.host", "the only Nimbus, as in Storm 0.x; nimbus.seeds comes first"), ""
     ),
+    port(
+        "nimbus.thrift.port",
+        "of Nimbus's Thrift service; 0: `storm nimbus` takes any free port",
+    ),
+    millis("storm.thrift.socket.timeout.ms", "timeout of a call; commands wait 30 s by default"),
+    whole("storm.nimbus.retry.times", "rounds of asking all seeds again for the leader", least=0),
+    millis("storm.nimbus.retry.interval.millis", "pause before the first such round", least=0),
+    millis("storm.nimbus.retry.intervalceiling.millis", "longest such pause", least=0),
     class_of(
         "storm.cluster.state.store",
         StateStore,
-        "all state in ZooKeeper, or heartbeats in Pacemaker (which has two names)",
+        "where heartbeats are: in ZooKeeper, or in Pacemakers, with"
+        " `org.apache.storm.cluster.PaceMakerStateStorageFactory`",
     ),
     class_of(
         "storm.meta.serialization.delegate",
         SerializationDelegate,
-        "compression of the records that are written: none, gzip or zstd; all are read",
+        "compression of written records: none (`ThriftSerializationDelegate`), gzip, or zstd"
+        " (`ZstdBridgeThriftSerializationDelegate`, of the same package); all are read",
     ),
     Key(
         "storm.meta.serialization.release",
+        "2/3",
+        "Storm release of the daemons, for heartbeats; null: 3 with zstd, else 2",
         Literal[2, 3] | None,
         "2 or 3, or null",
-        "Storm release of the cluster's daemons, as heartbeats of 2 and 3 differ; null: 3 if"
-        " storm.meta.serialization.delegate is a zstd one, else 2",
     ),
-    storms_text_or_null(
-        "storm.log.dir", "folder of the logs that daemons write; null: logs in storm.local.dir"
+    or_null(
+        host("storm.local.hostname", "this machine's name in the cluster; null: the system's"), ""
     ),
-    text(
-        "storm.workers.artifacts.dir",
-        "folder in storm.log.dir of what workers leave: their logs; an absolute path: that",
+    text("storm.local.dir", "everything that a daemon keeps on disk", "folder"),
+    storms_text("storm.log.dir", "logs; null: `logs` in storm.local.dir", "folder"),
+    switch(
+        "stormkeeper.ignore.security.keys",
+        "start although keys of Storm's access control are set, without effect",
     ),
-    text_or_null(
-        "storm.health.check.dir",
-        "folder whose executables check a supervisor's machine, which is unfit for work where one"
-        " does not end with exit code 0; null: none",
-    ),
-    whole("storm.health.check.timeout.ms", "longest run of such a check, in ms", least=1),
-    switch("storm.health.check.fail.on.timeouts", "a check that takes longer has failed"),
-    servers("storm.zookeeper.servers", "servers of the ZooKeeper ensemble", least=1),
+)
+
+_ZOOKEEPER: Final = (
+    servers("storm.zookeeper.servers", "servers of the ensemble", least=1),
     port(
         "storm.zookeeper.port",
-        "port of ZooKeeper servers that name none; 0: `storm dev-zookeeper` takes any free one",
+        "of servers without a port; 0: `storm dev-zookeeper` takes any free one",
     ),
     Key(
         "storm.zookeeper.root",
+        "path",
+        "znode above all others",
         Text,
         "a path of ZooKeeper (/storm)",
-        "znode below which everything is kept",
         check=check_root,
     ),
-    whole("storm.zookeeper.session.timeout", "ZooKeeper session timeout, in ms", least=1),
-    whole(
-        "storm.zookeeper.connection.timeout", "longest wait for a ZooKeeper connection, ms", least=1
-    ),
-    whole("storm.zookeeper.retry.times", "number of retries of a ZooKeeper operation", least=0),
-    whole("storm.zookeeper.retry.interval", "wait before the first retry, in ms", least=0),
-    whole(
-        "storm.zookeeper.retry.intervalceiling.millis",
-        "longest wait between two retries, ms",
-        least=0,
-    ),
-    storms_text_or_null(
-        "storm.zookeeper.auth.scheme",
-        "scheme by which daemons authenticate to ZooKeeper (digest); null: none",
-    ),
-    storms_text_or_null(
-        "storm.zookeeper.auth.payload",
-        "the daemons' user:password for that scheme",
-    ),
-    storms_text_or_null(
-        "storm.zookeeper.topology.auth.scheme",
-        "scheme by which a topology's workers authenticate to ZooKeeper (digest); null: none",
-    ),
-    storms_text_or_null(
-        "storm.zookeeper.topology.auth.payload",
-        "the workers' user:password for that scheme",
-    ),
-    storms_text_or_null(
+    millis("storm.zookeeper.session.timeout", "session timeout"),
+    millis("storm.zookeeper.connection.timeout", "timeout of a connection, and of a call"),
+    whole("storm.zookeeper.retry.times", "retries of a call after a lost connection", least=0),
+    millis("storm.zookeeper.retry.interval", "pause before the first retry", least=0),
+    millis("storm.zookeeper.retry.intervalceiling.millis", "longest pause", least=0),
+    storms_text("storm.zookeeper.auth.scheme", "the daemons' authentication: `digest`"),
+    storms_text("storm.zookeeper.auth.payload", "the daemons' `user:password`"),
+    storms_text("storm.zookeeper.topology.auth.scheme", "the workers' authentication: `digest`"),
+    storms_text("storm.zookeeper.topology.auth.payload", "the workers' `user:password`"),
+    storms_text(
         "storm.zookeeper.superACL",
-        "the daemons' identity, with all rights on what workers make: scheme:id (sasl:nimbus)",
+        "the daemons' identity for workers' nodes, such as `sasl:nimbus`",
     ),
-    switch("storm.zookeeper.ssl.enable", "connect to ZooKeeper over TLS"),
+    switch("storm.zookeeper.ssl.enable", "use TLS"),
     switch(
         "storm.zookeeper.ssl.hostnameVerification",
         "require the server's name in its certificate",
     ),
-    storms_text_or_null(
-        "storm.zookeeper.ssl.keystore.path",
-        "PEM file with our key and certificates for ZooKeeper",
+    storms_text(
+        "storm.zookeeper.ssl.keystore.path", "PEM file with our key and certificates", "file"
     ),
-    storms_text_or_null(
-        "storm.zookeeper.ssl.keystore.password", "passphrase of the key in that file"
-    ),
-    storms_text_or_null(
+    storms_text("storm.zookeeper.ssl.keystore.password", "passphrase of that key"),
+    storms_text(
         "storm.zookeeper.ssl.truststore.path",
-        "PEM file with the authorities that sign ZooKeeper's certificates; null: the system's",
+        "PEM file with trusted authorities; null: the system's",
+        "file",
     ),
-    storms_text_or_null(
-        "storm.zookeeper.ssl.truststore.password",
-        "Storm's; no effect, as a PEM file has no password",
+    storms_text("storm.zookeeper.ssl.truststore.password", "no effect: PEM needs none"),
+)
+
+_NIMBUS: Final = (
+    host("nimbus.bind.host", "address that Nimbus listens on"),
+    whole("nimbus.thrift.threads", "most calls at a time; 1 counts as 2", least=1),
+    whole("nimbus.queue.size", "most calls that wait", least=1),
+    whole("nimbus.thrift.max_buffer_size", "longest Thrift message, in bytes", least=1),
+    or_null(port("nimbus.metrics.port", "HTTP of metrics and health; 0: any free; null: none")),
+    or_null(host("nimbus.metrics.bind.host", "address of that port; null: nimbus.bind.host")),
+    seconds("nimbus.monitor.freq.secs", "time between two checks of heartbeats"),
+    seconds("nimbus.task.launch.secs", "time for a new worker's first heartbeat"),
+    seconds("nimbus.task.timeout.secs", "silence after which a worker is dead"),
+    seconds("nimbus.supervisor.timeout.secs", "absence after which a supervisor is lost"),
+    or_null(whole("nimbus.slots.perTopology", "most workers of a topology; null: any", least=0)),
+    or_null(
+        whole("nimbus.executors.perTopology", "most executors of a topology; null: any", least=0)
     ),
-    # Pacemaker
-    servers("pacemaker.servers", "Pacemakers to write to and read from", unset=(None,)),
-    one_server_or_null(
-        "pacemaker.host", "the only Pacemaker, as in Storm 1.x; pacemaker.servers comes first"
-    ),
-    port(
-        "pacemaker.port",
-        "port that a Pacemaker listens on, and port of servers that name none; 0: any free one",
-    ),
-    host("pacemaker.bind.host", "address that a Pacemaker listens on"),
-    whole(
-        "pacemaker.thrift.message.size.max", "largest message of the protocol, in bytes", least=1
-    ),
-    one_of(
-        "pacemaker.auth.method",
-        AuthMethod,
-        "method by which readers authenticate to a Pacemaker",
-    ),
-    switch("pacemaker.auth.writes", "require authentication for writing and deleting too"),
-    texts("pacemaker.kerberos.users", "principals or short names that may read, with KERBEROS"),
-    storms_text_or_null(
-        "nimbus.daemon.user", "short name of Nimbus's Kerberos principal, which may read"
-    ),
-    storms_text_or_null(
-        "java.security.auth.login.config", "JAAS file with the passwords or keytabs of a daemon"
-    ),
-    whole("pacemaker.max.threads", "Storm's thread pool; no effect here", least=1),
-    Key(
-        "pacemaker.childopts",
-        Text | list[Text] | None,
-        "text, a list of texts, or null",
-        "Storm's JVM options; only -Djava.security.auth.login.config= counts, and before the key",
-    ),
-    switch("pacemaker.tls.enable", "use TLS for Pacemakers: set it for servers and clients"),
-    text_or_null(
-        "pacemaker.tls.certificate.file", "PEM file with a Pacemaker's certificate and its chain"
-    ),
-    text_or_null("pacemaker.tls.key.file", "PEM file with the key of a Pacemaker's certificate"),
-    text_or_null(
-        "pacemaker.tls.ca.file",
-        "PEM file with the authorities that sign the other side's certificates; null: the system's",
-    ),
-    one_of(
-        "pacemaker.tls.client.auth",
-        ClientCertificates,
-        "require a certificate of a Pacemaker's clients",
-    ),
-    text_or_null("pacemaker.tls.client.certificate.file", "PEM file with a client's certificate"),
-    text_or_null(
-        "pacemaker.tls.client.key.file", "PEM file with the key of a client's certificate"
-    ),
-    switch(
-        "pacemaker.tls.check.hostname",
-        "require the Pacemaker's name in its certificate",
-    ),
-    one_of("pacemaker.tls.minimum.version", TlsVersion, "oldest TLS version that is accepted"),
-    seconds_from("pacemaker.pulse.ttl.secs", "age at which a pulse expires; 0: never", least=0),
-    whole(
-        "pacemaker.max.connections",
-        "most connections of a Pacemaker; 0: as many as it may open files, less 64",
-        least=0,
-    ),
-    whole(
-        "pacemaker.max.connections.per.address",
-        "most connections from one address; 0: no limit",
-        least=0,
-    ),
-    bytes_or_null(
-        "pacemaker.store.max.bytes",
-        "most bytes of pulses and their paths in a Pacemaker; null: half of the memory that it"
-        " may use; 0: no limit",
-    ),
-    whole("pacemaker.path.max.bytes", "longest path of a pulse, in bytes", least=1),
-    whole("pacemaker.path.max.segments", "most segments of a path", least=1),
-    seconds("pacemaker.frame.timeout.secs", "time to finish a message that has begun"),
-    seconds(
-        "pacemaker.handshake.timeout.secs",
-        "time for the TLS handshake, and for an authentication that has begun",
-    ),
-    seconds(
-        "pacemaker.output.timeout.secs",
-        "time in which a client must read some of its waiting answers",
-    ),
-    port_or_null(
-        "pacemaker.metrics.port",
-        "HTTP port of a Pacemaker's metrics and health; 0: any free one; null: none",
-    ),
-    host_or_null(
-        "pacemaker.metrics.bind.host", "address for that port; null: that of pacemaker.bind.host"
-    ),
-    one_of(
-        "pacemaker.engine",
-        PacemakerEngine,
-        "compiled, plain Python (interpreted), or auto: compiled if it was built",
-    ),
-    # Blobs
-    storms_text_or_null(
-        "blobstore.dir", "folder of a Nimbus's blobs; null: blobs in storm.local.dir"
-    ),
+    storms_text("blobstore.dir", "blobs; null: `blobs` in storm.local.dir", "folder"),
     whole(
         "storm.blobstore.inputstream.buffer.size.bytes",
-        "most bytes of a blob that one answer has",
+        "most bytes of a blob in one answer",
         least=1,
     ),
-    # Nimbus
-    servers(
-        "nimbus.seeds",
-        "machines with a Nimbus; port nimbus.thrift.port unless they name one",
-        least=1,
-        unset=(None, []),
-    ),
-    one_server_or_null("nimbus.host", "the only Nimbus, as in Storm 0.x; nimbus.seeds comes first"),
-    port(
-        "nimbus.thrift.port",
-        "port of Nimbus's Thrift service; 0: `storm nimbus` takes any free one",
-    ),
-    host("nimbus.bind.host", "address that Nimbus's Thrift service listens on"),
-    whole(
-        "nimbus.thrift.threads",
-        "most calls that Nimbus carries out at a time; with 1 as with 2, as a submission waits for"
-        " other Nimbuses' calls",
-        least=1,
-    ),
-    whole(
-        "nimbus.thrift.max_buffer_size",
-        "longest message of Nimbus's Thrift service that is taken, by either side, in bytes",
-        least=1,
-    ),
-    whole("nimbus.queue.size", "most calls that wait in Nimbus to be carried out", least=1),
-    whole(
-        "storm.thrift.socket.timeout.ms",
-        "time that a call of Nimbus may take, in ms; commands wait for 30 s unless it is set",
-        least=1,
-    ),
-    whole(
-        "storm.nimbus.retry.times",
-        "how often all of nimbus.seeds are asked again who leads, when none knew",
-        least=0,
-    ),
-    whole(
-        "storm.nimbus.retry.interval.millis",
-        "wait before nimbus.seeds are asked again, in ms",
-        least=0,
-    ),
-    whole(
-        "storm.nimbus.retry.intervalceiling.millis",
-        "longest wait before nimbus.seeds are asked again, in ms",
-        least=0,
-    ),
-    seconds("nimbus.task.timeout.secs", "silence after which a worker counts as dead"),
-    seconds("nimbus.supervisor.timeout.secs", "absence after which a supervisor counts as lost"),
-    seconds("nimbus.monitor.freq.secs", "time between two checks of the heartbeats"),
-    seconds("nimbus.task.launch.secs", "time a new worker has until its first heartbeat"),
-    seconds("nimbus.code.sync.freq.secs", "time between two checks for missing topology code"),
-    seconds(
-        "nimbus.blobstore.expiration.secs",
-        "time without a call after which an upload or a download of a blob ends",
-    ),
-    seconds(
-        "nimbus.file.copy.expiration.secs",
-        "time without a call after which the upload of a file to be submitted ends",
-    ),
-    seconds(
-        "nimbus.inbox.jar.expiration.secs",
-        "how long an uploaded file is kept that nobody submits",
-    ),
-    bytes_or_null(
-        "nimbus.upload.max.bytes",
-        "most bytes of a blob that a client uploads, or of a file to be submitted; null: any",
-    ),
-    whole(
+    or_null(size("nimbus.upload.max.bytes", "largest blob or package; null: any")),
+    seconds("nimbus.code.sync.freq.secs", "time between two looks for missing code"),
+    seconds("nimbus.blobstore.expiration.secs", "idle time after which a blob's transfer ends"),
+    seconds("nimbus.file.copy.expiration.secs", "idle time after which a package's upload ends"),
+    seconds("nimbus.inbox.jar.expiration.secs", "how long an unsubmitted package is kept"),
+    millis(
         "nimbus.topology.blobstore.deletion.delay.ms",
-        "how long code, heartbeats and errors of a topology are kept that is gone, in ms",
+        "how long code, heartbeats and errors outlive a topology",
         least=0,
     ),
-    seconds_or_null(
-        "nimbus.checkpoint.retention.secs",
-        "how long checkpoints of a topology are kept that is gone; null: for ever",
+    or_null(
+        seconds(
+            "nimbus.checkpoint.retention.secs",
+            "how long checkpoints outlive a topology; null: for ever",
+        )
     ),
-    whole_or_null(
-        "nimbus.slots.perTopology",
-        "most workers that a topology may be submitted with, or rebalanced to; null: any",
-        least=0,
-    ),
-    whole_or_null(
-        "nimbus.executors.perTopology",
-        "most executors of a topology that is submitted; null: any",
-        least=0,
-    ),
-    port_or_null(
-        "nimbus.metrics.port",
-        "HTTP port of a Nimbus's metrics and health; 0: any free one; null: none",
-    ),
-    host_or_null(
-        "nimbus.metrics.bind.host", "address for that port; null: that of nimbus.bind.host"
-    ),
-    # Supervisor and worker
+)
+
+_SUPERVISOR: Final = (
     Key(
         "supervisor.slots.ports",
+        "ports",
+        "slots, one worker each",
         list[Annotated[int, Meta(ge=1, le=MAX_PORT)]],
         f"a list of distinct ports from 1 to {MAX_PORT}",
-        "slots of a machine, named by port: one worker each",
         is_list=True,
         check=check_distinct,
         unset=(None,),
     ),
-    amount_or_null(
-        "supervisor.memory.capacity.mb",
-        "memory that a supervisor's workers may take together, in MB; null: the machine's",
+    or_null(amount("supervisor.memory.capacity.mb", "MB for all workers; null: the machine's")),
+    or_null(
+        amount("supervisor.cpu.capacity", "its CPU, in percent of one core; null: 100 for each")
     ),
-    amount_or_null(
-        "supervisor.cpu.capacity",
-        "what a supervisor says that its machine has, in percent of one core; null: 100 for each",
+    whole("supervisor.worker.nice", "niceness of workers, up to 19", least=0, most=19),
+    host("supervisor.bind.host", "address that its HTTP listens on"),
+    or_null(
+        port(
+            "logviewer.port",
+            "HTTP of logs, metrics, health; 0, or if taken: any free; null: none",
+        )
     ),
-    whole(
-        "supervisor.worker.nice",
-        "how much less of a busy processor workers get than others",
-        least=0,
-        most=19,
-    ),
-    host("supervisor.bind.host", "address that a supervisor's HTTP listens on"),
-    port_or_null(
-        "logviewer.port",
-        "HTTP port of a supervisor: logs, metrics, health; 0, or where it is taken: any free one;"
-        " null: none",
-    ),
-    seconds("supervisor.heartbeat.frequency.secs", "time between two heartbeats of a supervisor"),
-    seconds(
-        "supervisor.monitor.frequency.secs", "time between a supervisor's checks of its workers"
-    ),
-    seconds("supervisor.worker.timeout.secs", "silence after which a supervisor restarts a worker"),
-    seconds(
-        "supervisor.worker.start.timeout.secs", "silence that a supervisor allows a starting worker"
-    ),
+    seconds("supervisor.heartbeat.frequency.secs", "time between its heartbeats"),
+    seconds("supervisor.monitor.frequency.secs", "time between its checks of workers"),
+    seconds("supervisor.worker.start.timeout.secs", "silence allowed to a starting worker"),
+    seconds("supervisor.worker.timeout.secs", "silence after which a worker is restarted"),
     seconds_from(
         "supervisor.worker.shutdown.sleep.secs",
-        "time for a worker to end, beyond the 27 s in which it finishes its batches; then it is"
-        " ended by force",
+        "time beyond 27 s for a worker to end before it is killed",
         least=0,
     ),
-    seconds(
-        "worker.heartbeat.frequency.secs", "time between a worker's heartbeats to its supervisor"
+    text(
+        "storm.workers.artifacts.dir",
+        "folder of workers' logs, in storm.log.dir or absolute",
     ),
-    seconds(
-        "task.heartbeat.frequency.secs", "time between a worker's heartbeats to the cluster state"
+    or_null(
+        text(
+            "storm.health.check.dir",
+            "executables that check the machine, which is unfit unless all exit with 0",
+            "folder",
+        )
     ),
-    # Topology
-    storms_text_or_null(
-        "topology.name", "name of a topology; its workers' clients use it as their name"
+    millis("storm.health.check.timeout.ms", "timeout of such a check"),
+    switch("storm.health.check.fail.on.timeouts", "whether a timeout makes it unfit"),
+)
+
+_TOPOLOGIES: Final = (
+    storms_text("topology.name", "its name"),
+    storms_text("topology.version", "its version, for people"),
+    whole("topology.workers", "most workers", least=1),
+    whole("topology.worker.memory.mb", "most MB of a worker and its processes", least=1),
+    or_null(variables("topology.environment", "environment variables of its workers")),
+    Key(
+        "topology.blobstore.map",
+        "mapping",
+        "keys of blobs that it uses, which must exist at submission",
+        dict[Text, Any] | None,
+        "a mapping with the keys of blobs, or null",
     ),
-    whole("topology.workers", "most workers that a topology may have", least=1),
-    seconds(
-        "topology.message.timeout.secs", "time for a message, and wait before a topology is killed"
+    one_of(
+        "topology.restart",
+        Restart,
+        "whether a worker that ended is started again; `on-failure`: unless its queries ended by"
+        " themselves",
     ),
-    whole_or_null(
-        "topology.min.replication.count",
-        "copies of a topology's code that must exist before it starts; null: 2 where there are two"
-        " Nimbuses, else 1",
-        least=0,
+    seconds("topology.message.timeout.secs", "wait before it is killed, and time for a message"),
+    seconds("topology.stuck.batch.secs", "age at which a running batch is shown as stuck"),
+    or_null(
+        text(
+            "topology.checkpoint.dir",
+            "checkpoints, also a URL; null: `checkpoints` in storm.local.dir",
+            "folder",
+        )
+    ),
+    switch(
+        "topology.checkpoint.shared",
+        "all machines share that folder, so that queries may move",
+    ),
+    switch(
+        "topology.checkpoint.scripts",
+        "give queries of a plain script that name no checkpoint one there",
+    ),
+    or_null(text("topology.checkpoint.from", "killed topology whose checkpoints it continues")),
+    texts("topology.checkpoint.abandon", "queries that begin anew, as their checkpoints are lost"),
+    or_null(
+        whole(
+            "topology.min.replication.count",
+            "copies of its code before it starts; null: 2 with two Nimbuses, else 1",
+            least=0,
+        )
     ),
     seconds_from(
         "topology.max.replication.wait.time.sec",
         "longest wait for these copies; 0 or -1: for ever",
         least=-1,
     ),
-    seconds(
-        "topology.error.throttle.interval.secs",
-        "interval for which the number of a component's reported errors is limited",
-    ),
+    seconds("worker.heartbeat.frequency.secs", "time between heartbeats to the supervisor"),
+    seconds("task.heartbeat.frequency.secs", "time between heartbeats to the cluster state"),
+    seconds("topology.error.throttle.interval.secs", "interval for the next key"),
     whole(
         "topology.max.error.report.per.interval",
-        "most errors that a worker reports of one component in that interval",
+        "most reported errors of a component in a worker",
         least=0,
     ),
-    one_of(
-        "topology.restart",
-        Restart,
-        "start a worker again that ended by itself: always, unless all of its queries have ended"
-        " by themselves, or never",
-    ),
-    variables_or_null(
-        "topology.environment", "environment variables of a topology's workers, by their names"
-    ),
-    seconds(
-        "topology.stuck.batch.secs",
-        "time after which a topology with a running batch is shown as stuck; nothing is ended",
-    ),
-    text_or_null(
-        "topology.checkpoint.dir",
-        "folder of a topology's checkpoints; null: checkpoints in storm.local.dir",
-    ),
-    switch(
-        "topology.checkpoint.scripts",
-        "queries of a plain script that name no checkpoint have it in the topology's folder",
-    ),
-    text_or_null(
-        "topology.checkpoint.from",
-        "killed topology, by its id or name, from whose checkpoints a topology goes on",
-    ),
-    texts(
-        "topology.checkpoint.abandon",
-        "queries that begin anew all the same, as their checkpoints are on a machine that is lost",
-    ),
-    Key(
-        "topology.blobstore.map",
-        dict[Text, Any] | None,
-        "a mapping with the keys of blobs, or null",
-        "blobs that a topology uses, which must be there when it is submitted",
-    ),
-    storms_text_or_null("topology.version", "a topology's own version, for people"),
-    switch(
-        "topology.checkpoint.shared",
-        "that folder is the same on all machines, so that a query may move to another one",
-    ),
-    whole(
-        "topology.worker.memory.mb",
-        "most memory of a worker with all of its processes, in MB",
-        least=1,
-    ),
-    # Heartbeat pipeline
-    text_or_null(
-        "pipeline.tables.dir",
-        "the heartbeat pipeline's Parquet tables; null: tables in storm.local.dir",
-    ),
-    text_or_null(
-        "pipeline.checkpoint.dir",
-        "the heartbeat pipeline's checkpoints; null: .checkpoint beside each query's tables",
-    ),
-    seconds("pipeline.trigger.secs", "time between two looks at who is alive"),
-    seconds_from(
-        "pipeline.statistics.secs",
-        "time between two readings of what was counted; 0: as often as of who is alive",
-        least=0,
-    ),
-    whole_or_null(
-        "pipeline.statistics.parts",
-        "in how many parts that is read and made, each with some of the topologies; null: one for"
-        " each 8,192 workers at the start",
-        least=1,
-    ),
-    whole(
-        "pipeline.retention.events.hours",
-        "how long the heartbeat pipeline keeps what happened to workers, in hours",
-        least=1,
-    ),
-    whole(
-        "pipeline.retention.executor.stats.hours",
-        "how long the heartbeat pipeline keeps every executor's readings, in hours",
-        least=1,
-    ),
-    whole(
-        "pipeline.retention.executor.stats.mb",
-        "what these readings may take on disk, in megabytes; the oldest go first",
-        least=1,
-    ),
-    whole(
-        "pipeline.retention.rejected.hours",
-        "how long the heartbeat pipeline keeps what it rejected, in hours",
-        least=1,
-    ),
-    whole(
-        "pipeline.retention.rollup.1m.hours",
-        "how long the heartbeat pipeline keeps what was counted minute by minute, in hours",
-        least=1,
-    ),
-    whole(
-        "pipeline.retention.rollup.10m.hours",
-        "how long the heartbeat pipeline keeps what was counted in each ten minutes, in hours",
-        least=1,
-    ),
-    whole(
-        "pipeline.retention.rollup.60m.hours",
-        "how long the heartbeat pipeline keeps what was counted hour by hour, in hours",
-        least=1,
-    ),
-    whole(
-        "pipeline.retention.stats.hours",
-        "how long the heartbeat pipeline keeps every reading of components and topologies, in "
-        "hours",
-        least=1,
-    ),
-    some_of("pipeline.analyses", Analysis, "which analyses the heartbeat pipeline makes"),
-    seconds_from(
-        "pipeline.analyses.secs",
-        "time between two rounds of the heartbeat pipeline's analyses; 0: there are none",
-        least=0,
-    ),
-    whole(
-        "pipeline.retention.alerts.hours",
-        "how long the heartbeat pipeline keeps the history of alerts, in hours",
-        least=1,
-    ),
-    seconds_or_null(
-        "pipeline.late.secs",
-        "silence after which a worker counts as late; null: 3 times task.heartbeat.frequency.secs",
-    ),
-    port_or_null(
-        "pipeline.metrics.port",
-        "HTTP port of the heartbeat pipeline's metrics and health; 0: any free one; null: none",
-    ),
-    host_or_null("pipeline.metrics.bind.host", "address for that port; null: 127.0.0.1"),
-    # User interface
-    port("ui.port", "port of the web UI"),
 )
 
-SCHEMA: dict[str, Key] = {key.name: key for key in _KEYS}
+_PACEMAKERS: Final = (
+    servers("pacemaker.servers", "Pacemakers to write to and read from", unset=(None,)),
+    or_null(server("pacemaker.host", "the only Pacemaker, as in Storm 1.x"), ""),
+    port("pacemaker.port", "that it listens on, and of servers without a port; 0: any free"),
+    host("pacemaker.bind.host", "address that it listens on"),
+    or_null(port("pacemaker.metrics.port", "HTTP of metrics and health; 0: any free; null: none")),
+    or_null(host("pacemaker.metrics.bind.host", "address of that port; null: pacemaker.bind.host")),
+    seconds_from("pacemaker.pulse.ttl.secs", "age at which a pulse expires; 0: never", least=0),
+    or_null(
+        size("pacemaker.store.max.bytes", "most bytes of pulses; null: half of the memory; 0: any")
+    ),
+    whole("pacemaker.thrift.message.size.max", "largest message, in bytes", least=1),
+    whole("pacemaker.path.max.bytes", "longest path, in bytes", least=1),
+    whole("pacemaker.path.max.segments", "most segments of a path", least=1),
+    whole(
+        "pacemaker.max.connections", "most connections; 0: the limit of open files less 64", least=0
+    ),
+    whole(
+        "pacemaker.max.connections.per.address",
+        "most connections from one address; 0: any",
+        least=0,
+    ),
+    seconds("pacemaker.frame.timeout.secs", "time to finish a message that has begun"),
+    seconds("pacemaker.handshake.timeout.secs", "time for TLS, and for an authentication"),
+    seconds("pacemaker.output.timeout.secs", "time in which a client must read answers"),
+    one_of(
+        "pacemaker.engine",
+        PacemakerEngine,
+        "implementation; auto: compiled if built",
+    ),
+    Key(
+        "pacemaker.childopts",
+        "text",
+        "Storm's JVM options; -Djava.security.auth.login.config= counts, before the key",
+        Text | list[Text] | None,
+        "text, a list of texts, or null",
+    ),
+    one_of("pacemaker.auth.method", AuthMethod, "how readers authenticate"),
+    switch("pacemaker.auth.writes", "authenticate writers too"),
+    storms_text(
+        "java.security.auth.login.config",
+        "JAAS file with a daemon's passwords or keytabs",
+        "file",
+    ),
+    storms_text("nimbus.daemon.user", "short name of Nimbus's principal, which may read"),
+    texts("pacemaker.kerberos.users", "other principals or short names that may read"),
+    switch("pacemaker.tls.enable", "use TLS, in servers and clients"),
+    or_null(
+        text("pacemaker.tls.certificate.file", "PEM file of its certificate with the chain", "file")
+    ),
+    or_null(text("pacemaker.tls.key.file", "PEM file of its key", "file")),
+    or_null(
+        text("pacemaker.tls.ca.file", "PEM file of trusted authorities; null: the system's", "file")
+    ),
+    one_of("pacemaker.tls.client.auth", ClientCertificates, "whether clients need a certificate"),
+    or_null(
+        text("pacemaker.tls.client.certificate.file", "PEM file of a client's certificate", "file")
+    ),
+    or_null(text("pacemaker.tls.client.key.file", "PEM file of a client's key", "file")),
+    switch("pacemaker.tls.check.hostname", "require its name in its certificate"),
+    one_of("pacemaker.tls.minimum.version", TlsVersion, "oldest version"),
+)
+
+_PIPELINE: Final = (
+    or_null(
+        text("pipeline.tables.dir", "Parquet tables; null: `tables` in storm.local.dir", "folder")
+    ),
+    or_null(
+        text(
+            "pipeline.checkpoint.dir",
+            "checkpoints; null: `.checkpoint` beside its tables",
+            "folder",
+        )
+    ),
+    seconds("pipeline.trigger.secs", "time between two judgements of liveness"),
+    or_null(
+        seconds(
+            "pipeline.late.secs",
+            "silence after which a worker is late; null: 3 heartbeats",
+        )
+    ),
+    seconds_from(
+        "pipeline.statistics.secs",
+        "time between two statistics; 0: as pipeline.trigger.secs",
+        least=0,
+    ),
+    or_null(
+        whole(
+            "pipeline.statistics.parts",
+            "parts of the statistics; null: one for each 8,192 workers",
+            least=1,
+        )
+    ),
+    some_of("pipeline.analyses", Analysis, "analyses that run"),
+    seconds_from("pipeline.analyses.secs", "time between two analyses; 0: none", least=0),
+    or_null(port("pipeline.metrics.port", "HTTP of metrics and health; 0: any free; null: none")),
+    or_null(host("pipeline.metrics.bind.host", "address of that port; null: 127.0.0.1")),
+    hours("pipeline.retention.events.hours", "keeps events of workers"),
+    hours("pipeline.retention.executor.stats.hours", "keeps executors' readings"),
+    hours("pipeline.retention.stats.hours", "keeps readings of components and topologies"),
+    hours("pipeline.retention.rollup.1m.hours", "keeps sums by minute"),
+    hours("pipeline.retention.rollup.10m.hours", "keeps sums by ten minutes"),
+    hours("pipeline.retention.rollup.60m.hours", "keeps sums by hour"),
+    hours("pipeline.retention.alerts.hours", "keeps the history of alerts"),
+    hours("pipeline.retention.rejected.hours", "keeps rejected pulses"),
+    whole(
+        "pipeline.retention.executor.stats.mb",
+        "most MB of executors' readings; the oldest go first",
+        least=1,
+    ),
+)
+
+_WITHOUT_EFFECT: Final = (
+    whole("pacemaker.max.threads", "Storm's pool of threads", least=1),
+    port("ui.port", "of the web UI, which does not exist yet"),
+)
+
+#: The keys as a user looks for them, by title.
+SECTIONS: Final[dict[str, tuple[Key, ...]]] = {
+    "Every machine": _CLUSTER,
+    "ZooKeeper": _ZOOKEEPER,
+    "Nimbus": _NIMBUS,
+    "Supervisors": _SUPERVISOR,
+    "Topologies and workers": _TOPOLOGIES,
+    "Pacemakers": _PACEMAKERS,
+    "Heartbeat pipeline": _PIPELINE,
+    "Without effect": _WITHOUT_EFFECT,
+}
+
+SCHEMA: Final[dict[str, Key]] = {key.name: key for keys in SECTIONS.values() for key in keys}

@@ -12,10 +12,8 @@ from click.testing import CliRunner
 from stormkeeper import conf as configuration
 from stormkeeper import paths
 from stormkeeper.cli.commands import storm as command
-from stormkeeper.state import fenced_writer
-from stormkeeper.state.storm import cluster, worker_reports
+from stormkeeper.state.storm import cluster
 from stormkeeper.state.storm.cluster import LeaderClusterState, StormClusterState
-from stormkeeper.state.storm.worker_reports import ErrorLimits
 from stormkeeper.thrift import records
 from stormkeeper.thrift.records import StormBase, TopologyStatus
 
@@ -25,7 +23,7 @@ EXAMPLES = re.findall(r"^```python\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
 #: What is typed in a shell and ends by itself.
 COMMANDS = [line for line in re.findall(r"(?m)^storm state .*$", PAGE) if "watch" not in line]
 
-#: The rows of the tree: node, value, written by, read by, watched for.
+#: The rows of the tree: node, value, written by, read by.
 ROWS = [
     [cell.strip() for cell in line.strip("| ").split(" | ")]
     for line in PAGE.partition("## The tree")[2].partition("## From")[0].splitlines()
@@ -104,16 +102,6 @@ def test_every_call_there_is_has_its_place():
     assert public(StormClusterState) | public(LeaderClusterState) <= told
 
 
-def test_what_has_a_callback_is_said_to_be_watched_for():
-    for row in ROWS:
-        watched = [
-            call
-            for call in named(row[3])
-            if "callback" in inspect.signature(getattr(StormClusterState, call)).parameters
-        ]
-        assert bool(watched) == (len(row) > 4 and row[4] not in ("", "|")), row[0]
-
-
 def test_the_reads_that_have_a_callback_are_listed():
     [line] = [line for line in PAGE.splitlines() if line.startswith("These have a `callback`")]
     listed = named(line.partition(". For")[0])[1:]
@@ -123,19 +111,6 @@ def test_the_reads_that_have_a_callback_are_listed():
         if callable(call := getattr(StormClusterState, name))
         and "callback" in inspect.signature(call).parameters
     ]
-
-
-def test_the_figures_are_those_of_the_code():
-    conf = configuration.defaults()
-    limits = ErrorLimits.from_conf(conf)
-    assert f"per.interval` ({limits.per_interval}) errors" in PAGE
-    assert f"interval.secs` ({limits.interval_secs:.0f})" in PAGE
-    assert f"more than {worker_reports.LONGEST:,} characters" in PAGE
-    assert worker_reports.KEPT == 10
-    assert f"up to {fenced_writer.BATCH} nodes" in PAGE
-    for key in ("storm.zookeeper.session.timeout", "storm.zookeeper.connection.timeout"):
-        assert f"`{key}` ({conf[key] // 1000} s)" in PAGE
-    assert f"`storm.zookeeper.root` (`{conf['storm.zookeeper.root']}`)" in PAGE
 
 
 @pytest.mark.zookeeper

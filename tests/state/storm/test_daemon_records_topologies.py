@@ -6,7 +6,6 @@ import pytest
 
 from stormkeeper import paths
 from stormkeeper.errors import NoNodeError, StateError, StatusError, TransactionError
-from stormkeeper.state import leader_lock
 from stormkeeper.state.storage import Create, Delete, digest_id
 from stormkeeper.thrift.records import (
     Assignment,
@@ -363,12 +362,12 @@ def test_base_and_assignment_are_removed_last_and_together(leader, base):
 
 @pytest.mark.parametrize("applied", [True, False], ids=["done", "not done"])
 def test_crash_at_any_write_of_a_removal_can_be_repaired(
-    storm, memory, open_storm, base, monkeypatch, applied
+    storm, memory, open_storm, base, applied
 ):
-    monkeypatch.setattr(leader_lock, "BATCH", 2)
     for writes in itertools.count():
         process = open_storm()
         leader = lead(process)
+        leader._writer._batch = 2
         fill(leader, base)
         Crashing(process.state, writes, applied=applied)
         try:
@@ -436,9 +435,9 @@ def test_a_topologys_digest_is_let_in(leader, monkeypatch, write):
 
     monkeypatch.setattr(session, "commit", commit)
     write(leader, {"storm.zookeeper.topology.auth.payload": "ann:secret"})
-    assert {one.workers for one in made} == {digest_id("ann:secret")}
+    assert {one.workers_digest for one in made} == {digest_id("ann:secret")}
     for conf in ({"storm.zookeeper.topology.auth.payload": None}, None):
         session.delete_node(made[-1].path)
         made.clear()
         write(leader, conf)
-        assert {one.workers for one in made} == {None}
+        assert {one.workers_digest for one in made} == {None}
