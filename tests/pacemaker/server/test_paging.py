@@ -112,7 +112,7 @@ def test_the_changes_of_a_small_part_are_looked_for_in_that_part(store, monkeypa
     expected = [path for path in expected if path == b"/w/t7" or path.startswith(b"/w/t7/")]
     assert len(expected) == 21
     with monkeypatch.context() as patched:
-        patched.setattr(pulse_store.Pager, "_in_order", lambda *_: pytest.fail("looked at all"))
+        patched.setattr(PulseStore, "_in_order", lambda *_: pytest.fail("looked at all"))
         for after in (0, 600):
             page = store.changes(b"/w/t7/", after)
             wanted = [path for path in expected if store.index.entry(path).revision > after]
@@ -136,7 +136,7 @@ def test_the_next_page_begins_where_the_last_one_ended(store, monkeypatch):
     store.put(b"/49", b"again")  # the last of the page: it has to be looked for
     assert paths(store.changes(b"/", page.next, limit=2)) == [b"/50", b"/51"]
     page = store.changes(b"/", limit=50)
-    monkeypatch.setattr(store._pager, "_index", Unsearched(store.index))
+    monkeypatch.setattr(store, "index", Unsearched(store.index))
     assert paths(store.changes(b"/", page.next, limit=2)) == [b"/51", b"/52"]
 
 
@@ -157,4 +157,4 @@ def test_the_ends_of_pages_that_are_remembered_are_few(store):
     after = 0
     for _ in range(400):
         after = store.changes(b"/", after, limit=2).next
-    assert len(store._pager._ends) <= 64
+    assert len(store._page_ends) <= 64

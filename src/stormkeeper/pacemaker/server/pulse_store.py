@@ -35,9 +35,12 @@ MAX_LOOKED_AT: Final = 25_000
 _ENDS: Final = 64
 _BATCH: Final = 400
 _REVISION: Final = attrgetter("revision")
-
-
 _PATH: Final = attrgetter("path")
+
+#: Bytes of a pulse beside path and value: entry, objects, place in the index.
+_PULSE_BYTES: Final = 288
+#: Seconds of expiry at a time, so that no pulse waits long.
+EXPIRY_BUDGET: Final = 0.002
 
 
 class ChangesPage(NamedTuple):
@@ -61,198 +64,6 @@ class ChangesPage(NamedTuple):
         return Columns(paths, revisions, ages_ms, sizes, details if values else None)
 
 
-class Pager:
-    """Reads pages of changes; `overhead` is the length of the instance id in every page."""
-
-    __slots__ = ("_clock", "_ends", "_expiry", "_index", "_overhead", "_root")
-
-    def __init__(
-        self,
-        index: PulseIndex,
-        root: Directory,
-        expiry: Expiry,
-        clock: Callable[[], float],
-        overhead: int,
-    ) -> None:
-        self._index = index
-        self._root = root
-        self._expiry = expiry
-        self._clock = clock
-        self._overhead = overhead
-        self._ends: dict[int, PulseEntry] = {}
-
-    def changes(
-        self, path: bytes, after: int, limit: int, max_bytes: int, *, reset: bool, values: bool
-    ) -> ChangesPage:
-        """Read a page of changes; see `PulseStore.changes`."""
-        index = self._index
-        reset = reset or (after > 0 and not self._expiry.floor <= after <= index.revision)
-        after = 0 if reset else max(after, 0)
-        if not 0 < limit <= MAX_CHANGES:
-            limit = MAX_CHANGES
-        each = CHANGE_OVERHEAD if values else SIZE_OVERHEAD
-        largest = max_bytes - (CHANGES_OVERHEAD if values else SIZES_OVERHEAD) - self._overhead
-        room = min(largest, PAGE_BYTES)
-        top = path.rstrip(b"/")
-        if self._is_everything(top):
-            top = b""
-        part = self._part(top, after, self._to_fill(limit, room, each, values)) if top else None
-        # Among all entries, those outside of `top` must be left out.
-        within = top if part is None else b""
-        cut = None if values else _cut_by_number(self._newer(after, part), within, limit, room)
-        if cut is None:
-            cut = _cut_by_size(
-                self._newer(after, part), within, limit, room, largest, values=values
-            )
-        entries, more_after = cut
-        if more_after is not None and entries and entries[-1].revision == more_after:
-            self._remember(entries[-1])
-        return ChangesPage(
-            entries,
-            index.revision,
-            self._clock(),
-            more=more_after is not None,
-            reset=reset,
-            next=index.revision if more_after is None else more_after,
-        )
-
-    def pulses(self, path: bytes) -> Iterator[PulseEntry]:
-        """Iterate over the pulses at and below `path`, sorted."""
-        top = path.rstrip(b"/")
-        if top:
-            entry = self._index.entry(top)
-            if entry is not None and entry.details is not None:
-                yield entry
-        directory = self._root.find(top.split(b"/") if top else [])
-        if directory is not None:
-            yield from directory.walk()
-
-    def _newer(self, after: int, part: list[PulseEntry] | None) -> Iterator[PulseEntry]:
-        return self._in_order(after) if part is None else iter(part)
-
-    def _in_order(self, after: int) -> Iterator[PulseEntry]:
-        return chain.from_iterable(self._batches(after))
-
-    def _batches(self, after: int) -> Iterator[list[PulseEntry]]:
-        index = self._index
-        end = self._ends.get(after)
-        if end is not None and end.revision == after:
-            batch = index.newer(end, _BATCH)
-        else:
-            batch = index.since(after, _BATCH)
-        while batch:
-            yield batch
-            batch = index.newer(batch[-1], _BATCH)
-
-    def _is_everything(self, top: bytes) -> bool:
-        """Whether all entries are below `top`, as usual with heartbeats."""
-        directory = self._root.find(top.split(b"/"))
-        keys = 0 if directory is None else directory.pulses
-        return keys == self._index.keys and not self._index.tombstones
-
-    def _to_fill(self, limit: int, room: int, each: int, values: bool) -> int:
-        index = self._index
-        usual = index.bytes_held // index.keys if values and index.keys else 0
-        return min(limit, 1 + room // (each + usual))
-
-    def _part(self, top: bytes, after: int, to_fill: int) -> list[PulseEntry] | None:
-        """Return the entries at and below `top` newer than `after`, sorted by revision.
-
-        None if searching all changes is less work: that checks entries until a page is full, this
-        all entries below `top` and all newer tombstones.
-        """
-        index = self._index
-        directory = self._root.find(top.split(b"/"))
-        size = 1 + (0 if directory is None else directory.pulses)
-        newer = min(index.revision - after, index.keys + index.tombstones)
-        if index.keys:
-            newer = min(newer, to_fill * (index.keys // size + 1))
-        if size + min(index.tombstones, index.revision - after) >= newer:
-            return None
-        below = top + b"/"
-        entries = [
-            tombstone
-            for tombstone in self._expiry.newer_tombstones(after)
-            if tombstone.path.startswith(below) or tombstone.path == top
-        ]
-        pulse = index.entry(top)
-        if pulse is not None and pulse.details is not None and pulse.revision > after:
-            entries.append(pulse)
-        if directory is not None:
-            entries += [entry for entry in directory.walk() if entry.revision > after]
-        entries.sort(key=_REVISION)
-        return entries
-
-    def _remember(self, end: PulseEntry) -> None:
-        if len(self._ends) >= _ENDS:
-            del self._ends[next(iter(self._ends))]
-        self._ends[end.revision] = end
-
-
-def _cut_by_number(
-    newer: Iterator[PulseEntry], within: bytes, limit: int, room: int
-) -> tuple[list[PulseEntry], int | None] | None:
-    """Return the entries of a page without values, and the revision to continue after, if any.
-
-    None if long paths exceed `room`: then the page must be cut by size.
-    """
-    below = within + b"/"
-    entries: list[PulseEntry] = []
-    looked_at = 0
-    while len(entries) < limit:
-        wanted = limit - len(entries)
-        batch = list(islice(newer, wanted))
-        found = batch
-        if within:
-            found = [e for e in batch if e.path.startswith(below) or e.path == within]
-        room -= SIZE_OVERHEAD * len(found) + sum(map(len, map(_PATH, found)))
-        if room < 0:
-            return None
-        entries += found
-        if len(batch) < wanted:
-            return entries, None
-        looked_at += len(batch)
-        if looked_at > MAX_LOOKED_AT:
-            return entries, batch[-1].revision
-    return entries, None if next(newer, None) is None else entries[-1].revision
-
-
-def _cut_by_size(
-    newer: Iterator[PulseEntry], within: bytes, limit: int, room: int, largest: int, *, values: bool
-) -> tuple[list[PulseEntry], int | None]:
-    """Return entries of `room` bytes, and the revision to continue after, if any.
-
-    Entries larger than `largest` are left out.
-    """
-    each = CHANGE_OVERHEAD if values else SIZE_OVERHEAD
-    below = within + b"/"
-    entries: list[PulseEntry] = []
-    for looked_at, entry in enumerate(newer, 1):
-        path, details = entry.path, entry.details
-        if not within or path.startswith(below) or path == within:
-            size = each + len(path)
-            if values and details is not None:
-                size += len(details)
-            if size > room:
-                if entries:
-                    return entries, entries[-1].revision
-                if size > largest:
-                    continue
-            elif len(entries) == limit:
-                return entries, entries[-1].revision
-            room -= size
-            entries.append(entry)
-        if looked_at > MAX_LOOKED_AT:
-            return entries, entry.revision
-    return entries, None
-
-
-#: Bytes of a pulse beside path and value: entry, objects, place in the index.
-_PULSE_BYTES: Final = 288
-#: Seconds of expiry at a time, so that no pulse waits long.
-EXPIRY_BUDGET: Final = 0.002
-
-
 class PulseStore:
     """The newest pulse of every path, in memory.
 
@@ -273,7 +84,8 @@ class PulseStore:
         index.max_bytes = self._limits.store_bytes
         self._root = Directory()
         self._expiry = Expiry(index, clock, self._limits)
-        self._pager = Pager(index, self._root, self._expiry, clock, len(instance.encode()))
+        #: Ends of pages by revision, where the next pages begin.
+        self._page_ends: dict[int, PulseEntry] = {}
 
     @property
     def limits(self) -> StoreLimits:
@@ -359,7 +171,14 @@ class PulseStore:
 
         Trailing slashes do not count. The store must not change meanwhile.
         """
-        return self._pager.pulses(path)
+        top = path.rstrip(b"/")
+        if top:
+            entry = self.index.entry(top)
+            if entry is not None and entry.details is not None:
+                yield entry
+        directory = self._root.find(top.split(b"/") if top else [])
+        if directory is not None:
+            yield from directory.walk()
 
     def delete(self, path: bytes) -> bool:
         """Delete the pulse of exactly `path`; return whether the path had a pulse."""
@@ -416,5 +235,155 @@ class PulseStore:
         floor of the tombstones, the page begins at the start and has `reset`. A `limit` of 0 or
         less leaves the number to the store; pulses that exceed `max_bytes` alone are left out.
         """
-        reset = instance not in (None, self.instance)
-        return self._pager.changes(path, after, limit, max_bytes, reset=reset, values=values)
+        index = self.index
+        reset = instance not in (None, self.instance) or (
+            after > 0 and not self._expiry.floor <= after <= index.revision
+        )
+        after = 0 if reset else max(after, 0)
+        if not 0 < limit <= MAX_CHANGES:
+            limit = MAX_CHANGES
+        each = CHANGE_OVERHEAD if values else SIZE_OVERHEAD
+        overhead = CHANGES_OVERHEAD if values else SIZES_OVERHEAD
+        largest = max_bytes - overhead - len(self.instance.encode())
+        room = min(largest, PAGE_BYTES)
+        top = path.rstrip(b"/")
+        if self._is_everything(top):
+            top = b""
+        part = self._part(top, after, self._to_fill(limit, room, each, values)) if top else None
+        # Among all entries, those outside of `top` must be left out.
+        within = top if part is None else b""
+        cut = None if values else _cut_by_number(self._newer(after, part), within, limit, room)
+        if cut is None:
+            cut = _cut_by_size(
+                self._newer(after, part), within, limit, room, largest, values=values
+            )
+        entries, more_after = cut
+        if more_after is not None and entries and entries[-1].revision == more_after:
+            self._remember(entries[-1])
+        return ChangesPage(
+            entries,
+            index.revision,
+            self.clock(),
+            more=more_after is not None,
+            reset=reset,
+            next=index.revision if more_after is None else more_after,
+        )
+
+    def _newer(self, after: int, part: list[PulseEntry] | None) -> Iterator[PulseEntry]:
+        return self._in_order(after) if part is None else iter(part)
+
+    def _in_order(self, after: int) -> Iterator[PulseEntry]:
+        return chain.from_iterable(self._batches(after))
+
+    def _batches(self, after: int) -> Iterator[list[PulseEntry]]:
+        index = self.index
+        end = self._page_ends.get(after)
+        if end is not None and end.revision == after:
+            batch = index.newer(end, _BATCH)
+        else:
+            batch = index.since(after, _BATCH)
+        while batch:
+            yield batch
+            batch = index.newer(batch[-1], _BATCH)
+
+    def _is_everything(self, top: bytes) -> bool:
+        """Whether all entries are below `top`, as usual with heartbeats."""
+        directory = self._root.find(top.split(b"/"))
+        keys = 0 if directory is None else directory.pulses
+        return keys == self.index.keys and not self.index.tombstones
+
+    def _to_fill(self, limit: int, room: int, each: int, values: bool) -> int:
+        index = self.index
+        usual = index.bytes_held // index.keys if values and index.keys else 0
+        return min(limit, 1 + room // (each + usual))
+
+    def _part(self, top: bytes, after: int, to_fill: int) -> list[PulseEntry] | None:
+        """Return the entries at and below `top` newer than `after`, sorted by revision.
+
+        None if searching all changes is less work: that checks entries until a page is full, this
+        all entries below `top` and all newer tombstones.
+        """
+        index = self.index
+        directory = self._root.find(top.split(b"/"))
+        size = 1 + (0 if directory is None else directory.pulses)
+        newer = min(index.revision - after, index.keys + index.tombstones)
+        if index.keys:
+            newer = min(newer, to_fill * (index.keys // size + 1))
+        if size + min(index.tombstones, index.revision - after) >= newer:
+            return None
+        below = top + b"/"
+        entries = [
+            tombstone
+            for tombstone in self._expiry.newer_tombstones(after)
+            if tombstone.path.startswith(below) or tombstone.path == top
+        ]
+        pulse = index.entry(top)
+        if pulse is not None and pulse.details is not None and pulse.revision > after:
+            entries.append(pulse)
+        if directory is not None:
+            entries += [entry for entry in directory.walk() if entry.revision > after]
+        entries.sort(key=_REVISION)
+        return entries
+
+    def _remember(self, end: PulseEntry) -> None:
+        if len(self._page_ends) >= _ENDS:
+            del self._page_ends[next(iter(self._page_ends))]
+        self._page_ends[end.revision] = end
+
+
+def _cut_by_number(
+    newer: Iterator[PulseEntry], within: bytes, limit: int, room: int
+) -> tuple[list[PulseEntry], int | None] | None:
+    """Return the entries of a page without values, and the revision to continue after, if any.
+
+    None if long paths exceed `room`: then the page must be cut by size.
+    """
+    below = within + b"/"
+    entries: list[PulseEntry] = []
+    looked_at = 0
+    while len(entries) < limit:
+        wanted = limit - len(entries)
+        batch = list(islice(newer, wanted))
+        found = batch
+        if within:
+            found = [e for e in batch if e.path.startswith(below) or e.path == within]
+        room -= SIZE_OVERHEAD * len(found) + sum(map(len, map(_PATH, found)))
+        if room < 0:
+            return None
+        entries += found
+        if len(batch) < wanted:
+            return entries, None
+        looked_at += len(batch)
+        if looked_at > MAX_LOOKED_AT:
+            return entries, batch[-1].revision
+    return entries, None if next(newer, None) is None else entries[-1].revision
+
+
+def _cut_by_size(
+    newer: Iterator[PulseEntry], within: bytes, limit: int, room: int, largest: int, *, values: bool
+) -> tuple[list[PulseEntry], int | None]:
+    """Return entries of `room` bytes, and the revision to continue after, if any.
+
+    Entries larger than `largest` are left out.
+    """
+    each = CHANGE_OVERHEAD if values else SIZE_OVERHEAD
+    below = within + b"/"
+    entries: list[PulseEntry] = []
+    for looked_at, entry in enumerate(newer, 1):
+        path, details = entry.path, entry.details
+        if not within or path.startswith(below) or path == within:
+            size = each + len(path)
+            if values and details is not None:
+                size += len(details)
+            if size > room:
+                if entries:
+                    return entries, entries[-1].revision
+                if size > largest:
+                    continue
+            elif len(entries) == limit:
+                return entries, entries[-1].revision
+            room -= size
+            entries.append(entry)
+        if looked_at > MAX_LOOKED_AT:
+            return entries, entry.revision
+    return entries, None
