@@ -85,7 +85,7 @@ def test_the_sdist_has_what_an_installation_needs(dist):
     assert {
         "constraints.txt",
         "deploy/stormkeeper-pacemaker.service",
-        "docs/operations.md",
+        "docs/pacemakers.md",
         "pyproject.toml",
         "setup.py",
         *(f"src/{engine}pyx" for engine in ENGINES),

@@ -12,7 +12,7 @@ from support.snapshots import SNAPSHOT
 
 ROOT = Path(__file__).parents[1]
 OBSERVABILITY = (ROOT / "docs" / "observability.md").read_text()
-OPERATIONS = (ROOT / "docs" / "operations.md").read_text()
+OPERATIONS = (ROOT / "docs" / "pacemakers.md").read_text()
 RULES = (ROOT / "deploy" / "prometheus-rules.yml").read_text()
 
 

@@ -20,7 +20,7 @@ from support.waiting import until
 
 pytestmark = [pytest.mark.spark]
 
-PAGE = (Path(__file__).parents[2] / "docs" / "reading-pacemakers.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs" / "pacemaker-clients.md").read_text()
 EXAMPLES = re.findall(r"^```python\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
 
 #: What PySpark needs for data sources.

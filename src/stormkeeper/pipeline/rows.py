@@ -33,7 +33,7 @@ TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
 #: The latest time of pandas, in seconds since the epoch: in 2262.
 _LATEST: Final = 9_223_372_036.0
 
-#: The source's schema; docs/reading-pacemakers.md describes the columns.
+#: The source's schema; docs/pacemaker-clients.md describes the columns.
 SCHEMA: Final = pa.schema(
     [
         ("kind", pa.string()),

@@ -1,4 +1,4 @@
-"""The examples in docs/several-pacemakers.md run."""
+"""The examples in docs/pacemaker-clients.md run."""
 
 import re
 from pathlib import Path
@@ -9,9 +9,13 @@ from stormkeeper.thrift.serialization import deserialize
 from support.messages import rows_of
 from support.pacemaker import PacemakerProcess
 
-PAGE = (Path(__file__).parents[3] / "docs" / "several-pacemakers.md").read_text()
+PAGE = (Path(__file__).parents[3] / "docs" / "pacemaker-clients.md").read_text()
 
-EXAMPLES = re.findall(r"^```python\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
+EXAMPLES = re.findall(
+    r"^```python\n(.*?)^```",
+    PAGE.partition("## From Python")[2].partition("\n## ")[0],
+    re.DOTALL | re.MULTILINE,
+)
 
 
 def test_the_example_runs(capsys):
@@ -20,7 +24,7 @@ def test_the_example_runs(capsys):
         code = example.replace("pacemaker-1", one.address).replace("pacemaker-2", other.address)
         with pacemaker_client.PacemakerClient(one.address) as worker:
             worker.send_pulse("/workerbeats/wc-1-1/node-6700", b"12345")
-        exec(compile(code, "docs/several-pacemakers.md", "exec"), {})
+        exec(compile(code, "docs/pacemaker-clients.md", "exec"), {})
     pulse, changes = capsys.readouterr().out.splitlines()
     path, size, age_secs, server = pulse.split()
     assert (path, size) == ("/workerbeats/wc-1-1/node-6700", "5")
@@ -33,7 +37,7 @@ def test_the_example_of_a_program_that_beats_runs():
     _, example = EXAMPLES
     with PacemakerProcess() as one, PacemakerProcess() as other:
         code = example.replace("pacemaker-1", one.address).replace("pacemaker-2", other.address)
-        exec(compile(code, "docs/several-pacemakers.md", "exec"), {})
+        exec(compile(code, "docs/pacemaker-clients.md", "exec"), {})
         found = []
         for server in (one, other):
             with pacemaker_client.PacemakerClient(server.address) as reader:
