@@ -8,7 +8,7 @@ from stormkeeper.daemon import logs
 from stormkeeper.local.run_topology import WorkerLog
 
 LINES = """\
-2026-03-01T12:00:00.123Z INFO stormkeeper.worker.topology_run the query out runs
+2026-03-01T12:00:00.123Z INFO stormkeeper.worker.streaming_queries the query out runs
 2026-03-01T12:00:01.123Z WARNING org.apache.hadoop.util.NativeCodeLoader unable to load
 2026-03-01T12:00:02.123Z WARNING stormkeeper.worker.heartbeat heartbeats do not go out
 2026-03-01T12:00:03.123Z ERROR py4j.clientserver not ours

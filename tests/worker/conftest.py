@@ -7,8 +7,8 @@ from stormkeeper.daemon.spark import session
 from stormkeeper.topology.plan import plan
 from stormkeeper.worker.checkpoint_claims import Checkpoint, Claims
 from stormkeeper.worker.executor_counts import ALL_TIME, TopologyCounts, WorkerStatistics
-from stormkeeper.worker.running_queries import QueryEvents
-from stormkeeper.worker.topology_run import TopologyRun, build
+from stormkeeper.worker.query_events import QueryEvents
+from stormkeeper.worker.streaming_queries import TopologyRun, build
 from support.waiting import until
 
 

@@ -14,7 +14,7 @@ from stormkeeper.topology import Topology
 from stormkeeper.topology.plan import plan
 from stormkeeper.topology.script_source import check
 from stormkeeper.worker import script as scripts
-from stormkeeper.worker.topology_run import build
+from stormkeeper.worker.streaming_queries import build
 
 pytestmark = pytest.mark.spark
 

@@ -9,11 +9,12 @@ from stormkeeper.errors import ClaimedError, OccupiedError, WorkerError
 from stormkeeper.topology import Topology
 from stormkeeper.topology.plan import Claim, plan
 from stormkeeper.worker import checkpoint_claims as claims_module
-from stormkeeper.worker.checkpoint_claims import Checkpoint, Claims, Owner
+from stormkeeper.worker.checkpoint_claims import Checkpoint, Claims
 from stormkeeper.worker.executor_counts import TopologyCounts, WorkerStatistics
-from stormkeeper.worker.running_queries import QueryEvents
+from stormkeeper.worker.job import Owner
+from stormkeeper.worker.query_events import QueryEvents
 from stormkeeper.worker.shutdown import BatchGate
-from stormkeeper.worker.topology_run import TopologyRun, build
+from stormkeeper.worker.streaming_queries import TopologyRun, build
 from support.waiting import DEADLINE_SECS, until
 
 pytestmark = [pytest.mark.spark]

@@ -10,7 +10,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from stormkeeper.errors import TopologyError, WorkerError
 from stormkeeper.topology.description import of_topology
 from stormkeeper.topology.plan import plan
-from stormkeeper.worker.describe_script import NeedsSessionError, describe
+from stormkeeper.worker.script import NeedsSessionError, describe
 
 WORD_COUNT = """
 from pyspark.sql import functions as F

@@ -201,6 +201,7 @@ def test_the_loggers_of_python_get_their_levels_back():
 def test_levels_are_set_and_reset_while_the_worker_runs(spark, spark_level):
     now, sessions = [100.0], []
     levels = LogLevels(lambda: sessions[-1] if sessions else None, lambda: now[0])
+    levels.start()
     before = spark_level(NAME)
     levels.update(None)
     levels.update(LogConfig({NAME: level("DEBUG", 101_000)}))
@@ -211,4 +212,4 @@ def test_levels_are_set_and_reset_while_the_worker_runs(spark, spark_level):
     until(lambda: spark_level(NAME) == before)
     assert logging.getLogger(NAME).level == logging.NOTSET
     levels.close()
-    until(lambda: not levels._thread.is_alive())
+    until(lambda: not levels._thread.is_running)

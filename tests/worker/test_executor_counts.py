@@ -4,7 +4,6 @@ from hypothesis import strategies as st
 
 from stormkeeper.topology import Topology
 from stormkeeper.topology.plan import Edge, plan
-from stormkeeper.worker.batch_readings import BatchRows
 from stormkeeper.worker.executor_counts import (
     ALL_TIME,
     BUCKETS,
@@ -18,7 +17,7 @@ from stormkeeper.worker.executor_counts import (
     component_work,
     observation,
 )
-from stormkeeper.worker.running_queries import QueryRun
+from stormkeeper.worker.query_events import BatchRows, QueryRun
 from support.topologies import executor
 
 

@@ -12,7 +12,13 @@ from stormkeeper.state.backends import NodeHeartbeats
 from stormkeeper.thrift.records import ClusterWorkerHeartbeat, ExecutorInfo, GlobalStreamId
 from stormkeeper.thrift.serialization import Compression, deserialize, serialize
 from stormkeeper.worker.executor_counts import ALL_TIME, ComponentWork, WorkerStatistics
-from stormkeeper.worker.heartbeat import AliveFile, Beater, heartbeat, next_due
+from stormkeeper.worker.heartbeat import (
+    AliveFile,
+    Beater,
+    heartbeat,
+    next_due,
+    warn_of_silent_pacemakers,
+)
 from support.memory_state import MemoryEnsemble
 from support.topologies import executor
 from support.waiting import DEADLINE_SECS, until
@@ -361,3 +367,14 @@ def test_it_beats_into_a_cluster_state():
     other = ensemble.session()
     until(lambda: other.get_data(PATH) == b"beat")
     made.close(DEADLINE_SECS)
+
+
+def test_pacemakers_that_no_heartbeat_goes_to_are_warned_of(caplog):
+    warn_of_silent_pacemakers(defaults())
+    named = defaults().with_values({"pacemaker.servers": ["host"]})
+    store = "org.apache.storm.cluster.PaceMakerStateStorageFactory"
+    warn_of_silent_pacemakers(named.with_values({"storm.cluster.state.store": store}))
+    assert caplog.records == []
+    warn_of_silent_pacemakers(named)
+    [record] = caplog.records
+    assert f"storm.cluster.state.store={store}" in record.getMessage()

@@ -1,14 +1,30 @@
+import hashlib
+import json
+import subprocess
+import sys
+import zipfile
 from pathlib import Path
 
 import pytest
 
-from stormkeeper.errors import WorkerError
+from stormkeeper.conf import defaults
+from stormkeeper.conf.folders import checkpoint_root
+from stormkeeper.errors import ConfigError, WorkerError
 from stormkeeper.topology import Topology, description
 from stormkeeper.topology.package import archive
 from stormkeeper.topology.package.archive import unpack
 from stormkeeper.topology.package.code import collect
 from stormkeeper.topology.plan import Claim
-from stormkeeper.worker.job import Job, read_package
+from stormkeeper.worker.job import (
+    Job,
+    checkpoint_location,
+    merged_conf,
+    read_overrides,
+    read_package,
+    with_credentials,
+    with_overrides,
+    with_topology,
+)
 from support.packages import of_folder, packed, tree
 
 
@@ -110,3 +126,174 @@ def test_a_folder_without_a_package(tmp_path):
     tree(tmp_path, {"manifest.json": "{}", "description.json": "{}"})
     with pytest.raises(WorkerError, match=r"no topology's package in .* no manifest"):
         read_package(tmp_path)
+
+
+FILES = {
+    "topology.py": "import parts.one\n",
+    "beside.py": "NAME = 'beside'\n",
+    "parts/one.py": "NAME = 'one'\n",
+    "parts/data.txt": "some data\n",
+}
+
+
+@pytest.fixture
+def package(tmp_path):
+    file, _ = packed(of_folder(tree(tmp_path / "mine", FILES)))
+    unpack(file, tmp_path / "package")
+    return read_package(tmp_path / "package")
+
+
+def test_another_python_imports_from_it_also_without_init_files(package, tmp_path):
+    archive = package.write_code(tmp_path)
+    code = (
+        "import pkgutil, sys; sys.path.insert(1, sys.argv[1]); import beside, parts.one;"
+        "print(beside.NAME, parts.one.NAME,"
+        " beside.__loader__.get_data(sys.argv[1] + '/parts/data.txt').decode())"
+    )
+    command = [sys.executable, "-I", "-S", "-c", code, str(archive)]
+    done = subprocess.run(command, cwd="/", capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["beside", "one", "some", "data"]
+
+
+def test_the_same_package_makes_the_same_bytes(package, tmp_path):
+    (tmp_path / "other").mkdir()
+    first = package.write_code(tmp_path)
+    # As Python leaves it there when the driver has imported a module.
+    tree(package.code, {"__pycache__/beside.pyc": "cached"})
+    second = package.write_code(tmp_path / "other")
+    digests = {hashlib.sha256(file.read_bytes()).hexdigest() for file in (first, second)}
+    assert len(digests) == 1
+    with zipfile.ZipFile(second) as archive:
+        assert archive.namelist() == ["parts/", *sorted(FILES)]
+
+
+@pytest.fixture
+def files(tmp_path):
+    file = tmp_path / "storm.yaml"
+    file.write_text("topology.workers: 2\nui.port: 1\ninput: from the file\n")
+    return [file]
+
+
+def test_command_line_beats_topology_beats_file(files):
+    topology = Topology(
+        "t", {"input": "the topology's", "topology.workers": 3, "spark.master": "local[1]"}
+    )
+    conf = merged_conf(topology, files=files, overrides=["topology.workers=4", " spark.x = 1"])
+    assert conf["input"] == "the topology's"
+    assert conf["topology.workers"] == 4
+    assert conf["spark.master"] == "local[1]"
+    assert conf["spark.x"] == 1
+    assert conf["ui.port"] == 1
+    assert conf["topology.name"] == "t"
+
+
+def test_saved_values_beat_all_but_command_line(files, caplog):
+    topology = Topology("t", {"input": "its own", "topology.workers": 3, "spark.x": 1})
+    saved = {"input": "saved", "topology.workers": 5, "topology.name": "other", "new": [1]}
+    conf = merged_conf(topology, files=files, overrides=["topology.workers=4"], saved=saved)
+    assert conf["input"] == "saved"
+    assert conf["topology.workers"] == 4
+    assert conf["topology.name"] == "other"
+    assert conf["new"] == [1]
+    assert conf["spark.x"] == conf["ui.port"] == 1
+    assert caplog.records == []
+
+
+def test_own_keys_of_the_topology_are_known(files, caplog):
+    conf = merged_conf(Topology("t", {"input": 1}), files=files, overrides=["input=2"])
+    assert conf["input"] == 2
+    assert caplog.records == []
+
+
+def test_unknown_key_is_warned_of_with_the_nearest_known(files, caplog):
+    merged_conf(Topology("t", {"input": 1}), files=files, overrides=["inptu=2"])
+    assert "unknown key inptu; is input meant?" in caplog.text
+
+
+def test_strict_makes_it_an_error(files):
+    with pytest.raises(ConfigError, match="inptu"):
+        merged_conf(Topology("t", {"input": 1}), files=files, overrides=["inptu=2"], strict=True)
+
+
+def test_wrong_value_in_the_topology_says_where():
+    with pytest.raises(ConfigError, match=r"conf of the topology 't': topology.workers: expected"):
+        with_topology(defaults(), Topology("t", {"topology.workers": 0}))
+
+
+def test_without_a_topology_the_configuration_stands():
+    conf = defaults()
+    assert with_topology(conf, None) is conf
+
+
+PATHS = {"topology.checkpoint.dir": None, "storm.local.dir": "/local"}
+
+
+@pytest.mark.parametrize(
+    ("place", "expected"),
+    [
+        (None, "/local/checkpoints/wc-1-1/totals"),
+        ("/a/b/", "/a/b/wc-1-1/totals"),
+        ("hdfs://host/a/", "hdfs://host/a/wc-1-1/totals"),
+        ("file:///a", "file:///a/wc-1-1/totals"),
+        ("here", f"{Path.cwd()}/here/wc-1-1/totals"),
+        ("~/here", f"{Path.home()}/here/wc-1-1/totals"),
+    ],
+)
+def test_where_a_checkpoint_is(place, expected):
+    conf = {**PATHS, "topology.checkpoint.dir": place, "topology.checkpoint.from": None}
+    assert checkpoint_location(conf, "wc-1-1", "totals") == expected
+
+
+def test_who_goes_on_from_checkpoints_has_their_folder():
+    conf = {"topology.checkpoint.dir": "/a", "topology.checkpoint.from": "wc-1-1"}
+    assert checkpoint_location(conf, "wc-2-9", "totals") == "/a/wc-1-1/totals"
+
+
+def test_checkpoints_are_in_the_daemons_folder():
+    conf = {**PATHS, "storm.local.dir": "~/storm"}
+    assert checkpoint_root(conf) == f"{Path.home()}/storm/checkpoints"
+
+
+def test_what_is_in_the_file(tmp_path):
+    file = tmp_path / "overrides.json"
+    values = {"topology.workers": 3, "input": ["a", {"b": None}], "spark.x": True}
+    file.write_text(json.dumps(values))
+    assert read_overrides(file) == values
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"a": ', '"secret"', '{"pass": "secret"'])
+def test_error_of_bad_overrides_hides_content(tmp_path, text):
+    file = tmp_path / "overrides.json"
+    file.write_text(text)
+    with pytest.raises(ConfigError, match=r"overrides\.json: expected a JSON object") as refused:
+        read_overrides(file)
+    assert "secret" not in str(refused.value)
+
+
+def test_no_such_file(tmp_path):
+    with pytest.raises(ConfigError, match=r"none\.json: cannot be read: No such file"):
+        read_overrides(tmp_path / "none.json")
+
+
+def test_they_win_but_over_what_is_kept():
+    values = {"topology.workers": 3, "spark.x": 1}
+    conf = with_overrides(defaults(), values, keep={"spark.x"})
+    assert conf["topology.workers"] == 3
+    assert "spark.x" not in conf
+
+
+def test_a_wrong_value_says_where():
+    with pytest.raises(ConfigError, match=r"saved configuration: topology\.workers: expected"):
+        with_overrides(defaults(), {"topology.workers": 0})
+
+
+def test_credentials_win():
+    conf = defaults().with_values({"token": "old", "spark.x": 1})
+    assert with_credentials(conf, {"token": "new", "spark.y": "2"})["token"] == "new"
+
+
+def test_a_credential_that_is_refused_is_not_shown():
+    with pytest.raises(ConfigError, match="a credential of the topology") as refused:
+        with_credentials(defaults(), {"topology.workers": "hunter2"})
+    assert "hunter2" not in str(refused.value)
+    assert refused.value.__suppress_context__

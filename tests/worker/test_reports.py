@@ -13,6 +13,7 @@ from stormkeeper.topology.package.archive import unpack
 from stormkeeper.topology.plan import Claim
 from stormkeeper.worker import cluster_link
 from stormkeeper.worker.cluster_link import WorkerReports
+from stormkeeper.worker.driver_log import LogLevels
 from stormkeeper.worker.job import Job, read_package
 from support.leaders import lead
 from support.memory_state import MemoryEnsemble
@@ -52,7 +53,9 @@ def started(tmp_path):
             claims={"daily": Claim(1, 2)},
             package=package,
         )
-        running.append(WorkerReports(defaults().with_values(conf), job, _beat))
+        running.append(
+            WorkerReports(defaults().with_values(conf), job, Beats, LogLevels(lambda: None))
+        )
         running[-1].start()
         return running[-1]
 
@@ -61,14 +64,16 @@ def started(tmp_path):
         one.close()
 
 
-def _beat(query):
-    return ClusterWorkerHeartbeat(f"{STORM} {query}", {}, 1, 2, completed=True)
+class Beats:
+    @staticmethod
+    def last_of(query):
+        return ClusterWorkerHeartbeat(f"{STORM} {query}", {}, 1, 2, completed=True)
 
 
 def test_without_a_supervisor_nothing_is_asked_or_told(started, monkeypatch):
     monkeypatch.setattr(cluster_link, "_connect", lambda _: pytest.fail("there is no need to"))
     alone = started(supervised=False)
-    alone.wait_known(lambda: False)
+    alone.wait_status(lambda: False)
     alone.report_failure("x")
     alone.report_end("q")
     alone.report_completion()
@@ -102,7 +107,7 @@ def test_what_is_run_again_whenever_it_ends_has_no_end(storm, started):
 def test_whether_the_owner_of_a_checkpoint_is_gone(storm, started):
     leader = lead(storm)
     reports = started()
-    reports.wait_known(lambda: False)
+    reports.wait_status(lambda: False)
     other = msgspec.structs.replace(reports.owner, topology="other-2-1")
     assert reports.is_gone(other)
     leader.activate_storm("other-2-1", StormBase("other", TopologyStatus.ACTIVE, 1))

@@ -2,10 +2,9 @@ import functools
 
 import pytest
 
-from stormkeeper.worker.batch_readings import BatchRows
 from stormkeeper.worker.executor_counts import ALL_TIME, ScriptCounts, WorkerStatistics
-from stormkeeper.worker.running_queries import QueryRun
-from stormkeeper.worker.sinks import ScriptCheckpoints, Sink, checkpoint_name
+from stormkeeper.worker.query_events import BatchRows, QueryRun
+from stormkeeper.worker.streaming_queries import ScriptCheckpoints, Sink, checkpoint_name
 
 
 @pytest.fixture

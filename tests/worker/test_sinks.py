@@ -5,7 +5,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from stormkeeper.errors import TopologyError
-from stormkeeper.worker.sinks import FileSinks, ScriptCheckpoints
+from stormkeeper.worker.streaming_queries import FileSinks, ScriptCheckpoints
 
 pytestmark = pytest.mark.spark
 

@@ -76,9 +76,9 @@ def test_whatever_a_batch_function_raises_is_answered_and_named(spark, tmp_path)
 UDF = """
 from pyspark.sql import functions as F
 from stormkeeper.daemon.spark import session
-from stormkeeper.worker import udf_daemon
+from stormkeeper.daemon import spark_callbacks
 
-conf = {"spark.master": "local[1]", "spark.python.daemon.module": udf_daemon.__name__}
+conf = {"spark.master": "local[1]", "spark.python.daemon.module": spark_callbacks.__name__}
 with session(conf, "udf") as spark:
 
     @F.udf("long")

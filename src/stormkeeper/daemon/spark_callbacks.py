@@ -1,7 +1,10 @@
 """Calls of Spark's JVM into this process: wraps ``foreachBatch`` functions, and answers every call.
 
 py4j answers the JVM only after an ``Exception``, and only in UTF-8: after ``sys.exit()``, or an
-exception with half of a surrogate pair in its text, the JVM would wait for ever.
+exception with half of a surrogate pair in its text, the JVM would wait for ever. So it would after
+such an exception in a Python worker of Spark's, as PySpark announces the text before it encodes
+the text: ``python -m stormkeeper.daemon.spark_callbacks`` is PySpark's daemon of Python workers
+with that fault mended.
 
 When a query stops in mid-batch, Spark searches the exception's text for the name of an
 interruption, with a pattern that overflows the stack after some 1,000 characters and stops at a
@@ -12,14 +15,18 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import io
 import re
+import struct
 import traceback
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import IO, Any
 
 from py4j import protocol
 from py4j.clientserver import ClientServerConnection
 from py4j.java_gateway import CallbackConnection
+from pyspark import daemon, util
+from pyspark.serializers import SpecialLengths
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 #: A user's function for ``foreachBatch``; takes the batch's DataFrame and number.
@@ -105,3 +112,26 @@ def sendable(message: str) -> str:
 def without_separators(text: str) -> str:
     """Return the text of an exception without the separators of `sendable`."""
     return text.replace(_SEPARATOR, "")
+
+
+_send_error = util.handle_worker_exception
+
+_INT = struct.Struct("!i")
+
+
+@functools.wraps(_send_error)
+def _send_any_error(
+    e: BaseException, outfile: IO[bytes], hide_traceback: bool | None = None
+) -> None:
+    buffer = io.BytesIO()
+    _send_error(e, buffer, hide_traceback)
+    message = buffer.getvalue()
+    if len(message) <= _INT.size:  # the announcement alone
+        text = "".join(traceback.format_exception(e)).encode(errors="backslashreplace")
+        message = _INT.pack(SpecialLengths.PYTHON_EXCEPTION_THROWN) + _INT.pack(len(text)) + text
+    outfile.write(message)
+
+
+if __name__ == "__main__":
+    util.handle_worker_exception = _send_any_error
+    daemon.manager()

@@ -292,7 +292,7 @@ def describe(
     """
     if not has_to_run(script, root=root, py_files=py_files):
         return of_script(script)
-    command = [sys.executable, "-P", "-m", "stormkeeper.worker.describe_script", str(script)]
+    command = [sys.executable, "-P", "-m", "stormkeeper.worker.script", str(script)]
     command += [option for file in py_files for option in ("--py-files", str(file))]
     command += [option for file in files for option in ("--config", str(file))]
     command += [f"--conf={override}" for override in overrides]

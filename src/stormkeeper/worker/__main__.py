@@ -19,7 +19,14 @@ from stormkeeper.daemon.logs import configure_logging
 from stormkeeper.daemon.spark_environment import restart_if_unfit
 from stormkeeper.errors import ConfigError, InvalidPathError, MissingExtraError, WorkerError
 from stormkeeper.topology.plan import Claim
-from stormkeeper.worker.job import Job, ScriptArgumentParser, read_package
+from stormkeeper.worker.job import (
+    Job,
+    ScriptArgumentParser,
+    merged_conf,
+    read_overrides,
+    read_package,
+    with_overrides,
+)
 
 if TYPE_CHECKING:
     from io import TextIOWrapper
@@ -45,15 +52,13 @@ def main(arguments: list[str] | None = None) -> int:
         )
     try:
         extras.require("spark", "a worker")
-        from stormkeeper.worker import process, worker_conf  # noqa: PLC0415  (PySpark)
+        from stormkeeper.worker import process  # noqa: PLC0415  (PySpark)
 
-        saved = (
-            worker_conf.read_overrides(options.overrides) if options.overrides is not None else {}
-        )
+        saved = read_overrides(options.overrides) if options.overrides is not None else {}
         # Unknown keys are reported later, as a topology has keys of its own.
         conf = load(files=files, overrides=options.conf, unknown="keep")
         commanded = {override.partition("=")[0].strip() for override in options.conf}
-        conf = worker_conf.with_overrides(conf, saved, keep=commanded)
+        conf = with_overrides(conf, saved, keep=commanded)
         job = Job(
             script=options.script,
             storm_id=options.storm_id,
@@ -69,7 +74,7 @@ def main(arguments: list[str] | None = None) -> int:
         return process.serve(
             conf,
             job,
-            lambda topology: worker_conf.merged(
+            lambda topology: merged_conf(
                 topology, files=files, overrides=options.conf, strict=options.strict, saved=saved
             ),
         )

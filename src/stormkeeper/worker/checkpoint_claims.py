@@ -18,7 +18,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
@@ -30,9 +29,10 @@ from stormkeeper.daemon import spark_callbacks
 from stormkeeper.daemon.periodic import PeriodicThread
 from stormkeeper.errors import ClaimedError, OccupiedError, WorkerError
 from stormkeeper.topology.plan import Claim
+from stormkeeper.worker.cluster_link import WorkerReports
 from stormkeeper.worker.failure import readable
-from stormkeeper.worker.job import Job
-from stormkeeper.worker.running_queries import QueryEvents
+from stormkeeper.worker.job import Job, Owner
+from stormkeeper.worker.query_events import QueryEvents
 from stormkeeper.worker.shutdown import CLAIMED, INACTIVE, LiveQueries, StopRequest
 
 log = logging.getLogger(__name__)
@@ -45,22 +45,6 @@ LOOK_SECS = 1.0
 SETTLE_SECS = 3 * LOOK_SECS
 
 _UNREADABLE = (Py4JError, PySparkException, OSError)
-
-
-class Owner(msgspec.Struct, frozen=True, kw_only=True):
-    """The topology and the worker that made a claim."""
-
-    topology: str
-    query: str
-    host: str
-    port: int
-    pid: int
-    cluster: str
-    since: float
-
-    def __str__(self) -> str:
-        since = datetime.fromtimestamp(self.since, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-        return f"the topology {self.topology} at {self.host}:{self.port} since {since}"
 
 
 class Checkpoint:
@@ -279,7 +263,7 @@ class JobClaims:
     """The claims of a job: for each query of a topology, or for a plain script as a whole.
 
     A script's checkpoints are claimed when their queries start, and the script ends when a claim is
-    lost. A query without a fixed checkpoint needs no claim. `note` reports a problem.
+    lost. A query without a fixed checkpoint needs no claim.
     """
 
     def __init__(
@@ -288,27 +272,27 @@ class JobClaims:
         checkpoint: Callable[[str], Checkpoint],
         events: QueryEvents,
         stop_request: StopRequest,
+        reports: WorkerReports,
         *,
         begin: Callable[[str], None],
-        owner: Callable[[], Owner] | None = None,
-        is_gone: Callable[[Owner], bool] = lambda _: False,
-        note: Callable[[str], None] = lambda _: None,
     ) -> None:
-        self._note = note
+        self._reports = reports
+        #: Why a script waits for a checkpoint, if so.
         self.waiting: str | None = None
         self._job = job
         self._events = events
         self._stop_request = stop_request
         self._is_script = job.script_claim is not None
-        self.claims = Claims(
-            job.claims,
-            (lambda location: Checkpoint(SparkSession.active(), location))
-            if self._is_script
-            else checkpoint,
-            lambda query: begin(job.script_id if self._is_script and job.script_id else query),
-            owner if self._is_script and owner is not None else lambda: None,
-            is_gone,
-        )
+        if self._is_script:
+            self.claims = Claims(
+                job.claims,
+                lambda location: Checkpoint(SparkSession.active(), location),
+                lambda query: begin(job.script_id or query),
+                lambda: reports.owner,
+                reports.is_gone,
+            )
+        else:
+            self.claims = Claims(job.claims, checkpoint, begin)
 
     def take_for_script(self, location: str | None) -> None:
         """Claim the checkpoint of a query that a script is about to start.
@@ -323,7 +307,7 @@ class JobClaims:
             except OccupiedError as error:
                 if self.waiting is None:
                     log.warning("%s", error)
-                    self._note(str(error))
+                    self._reports.report_problem(str(error))
                 self.waiting = str(error)
                 if self._stop_request.is_asked:
                     raise

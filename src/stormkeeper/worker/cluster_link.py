@@ -35,15 +35,15 @@ from stormkeeper.state.storm.record_io import Codec
 from stormkeeper.state.storm.worker_reports import ErrorLimits
 from stormkeeper.state.watches import Stream
 from stormkeeper.thrift.records import (
-    ClusterWorkerHeartbeat,
     Credentials,
     LaunchClaim,
     LogConfig,
     StormBase,
     TopologyStatus,
 )
-from stormkeeper.worker.checkpoint_claims import Owner
-from stormkeeper.worker.job import Job
+from stormkeeper.worker.driver_log import LogLevels
+from stormkeeper.worker.heartbeat import HeartbeatBuilder
+from stormkeeper.worker.job import Job, Owner
 from stormkeeper.worker.shutdown import CLOSE_SECS, REPORT_SECS, STATUS_SECS
 
 log = logging.getLogger(__name__)
@@ -118,7 +118,7 @@ class ClusterLink:
         with self._changed:
             return self._changed.wait_for(lambda: not self._reports, timeout_secs)
 
-    def close(self, timeout_secs: float) -> None:
+    def close(self, timeout_secs: float = CLOSE_SECS) -> None:
         """End the session, within `timeout_secs`."""
         self._closing.set()
         if self._thread.ident is not None:
@@ -237,71 +237,53 @@ class ClusterLink:
         self._closing.wait(RETRY_SECS)
 
 
-class WorkerReports:
+class WorkerReports(ClusterLink):
     """The worker's reports and questions to the cluster's state. Thread-safe.
 
-    `beat_of` returns the heartbeat of a query's executors.
+    Without a supervisor nothing is reported or asked.
     """
 
     def __init__(
-        self,
-        conf: Conf,
-        job: Job,
-        beat_of: Callable[[str], ClusterWorkerHeartbeat],
-        on_log_config: Callable[[LogConfig | None], None] = lambda _: None,
+        self, conf: Conf, job: Job, heartbeats: HeartbeatBuilder, log_levels: LogLevels
     ) -> None:
+        super().__init__(lambda: _connect(conf), job.storm_id, log_levels.update)
         self._job = job
-        self._beat_of = beat_of
+        self._heartbeats = heartbeats
         self._host = hostname(conf)
         servers = ",".join(map(str, conf["storm.zookeeper.servers"]))
         port, root = conf["storm.zookeeper.port"], conf["storm.zookeeper.root"]
         self._cluster = f"{servers}:{port}{root}"
         # A topology that is always run again has no end.
         self._has_end = conf["topology.restart"] != "always"
-        self._link: ClusterLink | None = None
-        if job.package is not None:
-            self._link = ClusterLink(lambda: _connect(conf), job.storm_id, on_log_config)
-
-    @property
-    def is_active(self) -> bool:
-        """Whether the topology's queries should run."""
-        return self._link is None or self._link.is_active
-
-    @property
-    def hints(self) -> dict[str, int]:
-        """The parallelism of components, by id, that a rebalance has set."""
-        return {} if self._link is None else self._link.hints
-
-    @property
-    def credentials(self) -> Mapping[str, str]:
-        """The topology's credentials by name; empty before `wait_known`."""
-        return {} if self._link is None else self._link.credentials
+        self._is_supervised = job.package is not None
 
     def start(self) -> None:
         """Start to follow the topology's status."""
-        if self._link is not None:
-            self._link.start()
+        if self._is_supervised:
+            super().start()
 
-    def wait_known(self, stopping: Callable[[], bool]) -> None:
+    def report(self, report: Report) -> None:
+        """Queue a report, which is written once ZooKeeper is reached."""
+        if self._is_supervised:
+            super().report(report)
+
+    def wait_status(self, stopping: Callable[[], bool]) -> None:
         """Wait for the topology's status, for `STATUS_SECS` at most."""
         deadline = time.monotonic() + STATUS_SECS
-        while self._link is not None and not stopping() and time.monotonic() < deadline:
-            if self._link.wait_known(_ANSWER_SECS):
+        while self._is_supervised and not stopping() and time.monotonic() < deadline:
+            if self.wait_known(_ANSWER_SECS):
                 return
 
     def report_failure(self, text: str, component: str | None = None) -> None:
         """Report the error that ends the worker, of a component or else of all sinks."""
-        if self._link is None:
-            return
         for reported in [component] if component is not None else self._job.reported:
-            self._report_error(self._link, reported, text)
-        self._link.flush(REPORT_SECS)
+            self._report_error(reported, text)
+        self.flush(REPORT_SECS)
 
     def report_problem(self, text: str) -> None:
         """Report an error of all sinks while the worker runs on."""
-        if self._link is not None:
-            for component in self._job.reported:
-                self._report_error(self._link, component, text)
+        for component in self._job.reported:
+            self._report_error(component, text)
 
     @property
     def owner(self) -> Owner:
@@ -332,9 +314,9 @@ class WorkerReports:
                 gone = gone or owner.query in storm.ended_queries(owner.topology)
             answers.put(gone)
 
-        if self._link is None:
+        if not self._is_supervised:
             return False
-        self._link.report(look)
+        self.report(look)
         try:
             return answers.get(timeout=REPORT_SECS)
         except queue.Empty:
@@ -346,7 +328,7 @@ class WorkerReports:
         A query that is not recorded as begun may be moved to another machine. Raises `ClaimedError`
         if the launch was taken back, and `WorkerError` if the write fails or the worker stops.
         """
-        if self._link is None:
+        if not self._is_supervised:
             return
         claim, storm_id = self._job.claims[query], self._job.storm_id
         launch = LaunchClaim(claim.epoch, claim.counter)
@@ -360,7 +342,7 @@ class WorkerReports:
             except StormkeeperError as error:
                 answers.put(error)
 
-        self._link.report(write)
+        self.report(write)
         began, is_logged = time.monotonic(), False
         while not stopping():
             with contextlib.suppress(queue.Empty):
@@ -379,26 +361,19 @@ class WorkerReports:
 
     def report_end(self, query: str) -> None:
         """Report that a query has ended by itself."""
-        if self._link is not None and self._has_end:
-            beat, storm_id = self._beat_of(query), self._job.storm_id
-            self._link.report(lambda storm: storm.set_query_ended(storm_id, query, beat))
+        if self._has_end:
+            beat, storm_id = self._heartbeats.last_of(query), self._job.storm_id
+            self.report(lambda storm: storm.set_query_ended(storm_id, query, beat))
 
     def report_completion(self) -> None:
         """Report that all queries have ended by themselves, and wait until that is written."""
-        if self._link is None:
-            return
         if self._job.script_id is not None:
             self.report_end(self._job.script_id)
-        self._link.flush(REPORT_SECS)
+        self.flush(REPORT_SECS)
 
-    def close(self) -> None:
-        """End the session with the cluster's state."""
-        if self._link is not None:
-            self._link.close(CLOSE_SECS)
-
-    def _report_error(self, link: ClusterLink, component: str, text: str) -> None:
+    def _report_error(self, component: str, text: str) -> None:
         job, host = self._job, self._host
-        link.report(
+        self.report(
             lambda storm: storm.report_error(
                 job.storm_id, component, text, host=host, port=job.port
             )

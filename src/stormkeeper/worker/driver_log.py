@@ -18,12 +18,11 @@ import gzip
 import logging
 import os
 import stat
-import threading
 import time
 from collections.abc import Callable, Mapping
 from math import inf
 from pathlib import Path
-from typing import Any, BinaryIO, Final, Protocol
+from typing import Any, BinaryIO, Final
 
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
@@ -189,28 +188,18 @@ def levels_at(config: LogConfig | None, now: float) -> dict[str, str]:
     return found
 
 
-class Loggers(Protocol):
-    """The loggers of a logging system."""
-
-    def set(self, name: str, level: str) -> Any:
-        """Set a logger's level, and return the state before, for `restore`."""
-
-    def restore(self, name: str, before: Any) -> None:
-        """Restore a logger's level."""
-
-
 class PythonLoggers:
     """The loggers of this process."""
 
     def set(self, name: str, level: str) -> int:
-        """See `Loggers`."""
+        """Set a logger's level, and return the state before, for `restore`."""
         logger = self._logger(name)
         before = logger.level
         logger.setLevel(PYTHON_LEVELS[level])
         return before
 
     def restore(self, name: str, before: int) -> None:
-        """See `Loggers`."""
+        """Restore a logger's level."""
         self._logger(name).setLevel(before)
 
     def _logger(self, name: str) -> logging.Logger:
@@ -227,7 +216,7 @@ class SparkLoggers:
         self._context = jvm.org.apache.logging.log4j.LogManager.getContext(False)
 
     def set(self, name: str, level: str) -> Any:
-        """See `Loggers`."""
+        """Set a logger's level, and return the state before, for `restore`."""
         name = "" if name == ROOT else name
         configured = self._context.getConfiguration().getLoggerConfig(name)
         before = configured.getLevel() if configured.getName() == name else None
@@ -235,7 +224,7 @@ class SparkLoggers:
         return before
 
     def restore(self, name: str, before: Any) -> None:
-        """See `Loggers`."""
+        """Restore a logger's level."""
         name = "" if name == ROOT else name
         if before is not None:
             self._configurator.setLevel(name, before)
@@ -247,7 +236,7 @@ class SparkLoggers:
 class AppliedLevels:
     """The levels that were set in a logging system, and the levels before."""
 
-    def __init__(self, loggers: Loggers) -> None:
+    def __init__(self, loggers: PythonLoggers | SparkLoggers) -> None:
         self._loggers = loggers
         self._set: dict[str, tuple[str, Any]] = {}
 
@@ -271,42 +260,38 @@ class LogLevels:
         self._session = session
         self._clock = clock
         self._config: LogConfig | None = None
-        self._woken = threading.Event()
-        self._is_closed = False
         self._python = AppliedLevels(PythonLoggers())
         self._spark: AppliedLevels | None = None
         self._spark_session: SparkSession | None = None
         self._logged: dict[str, str] = {}
-        self._thread = threading.Thread(target=self._run, name="worker-log-levels", daemon=True)
+        self._thread = PeriodicThread("worker-log-levels", self._step, logger=log)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
 
     def update(self, config: LogConfig | None) -> None:
         """Apply a topology's levels; returns at once."""
-        if config is None and self._config is None:
-            return
-        self._config = config
-        self._woken.set()
-        if self._thread.ident is None and not self._is_closed:
-            self._thread.start()
+        if config is not None or self._config is not None:
+            self._config = config
+            self._thread.wake()
 
     def close(self) -> None:
         """End the thread, without waiting."""
-        self._is_closed = True
-        self._woken.set()
+        self._thread.close(0.0)
 
-    def _run(self) -> None:
-        while not self._is_closed:
-            self._woken.clear()
-            levels = levels_at(self._config, self._clock())
-            if levels != self._logged:
-                text = ", ".join(f"{name}={level}" for name, level in sorted(levels.items()))
-                log.info("log levels set for the topology: %s", text or "none any more")
-                self._logged = levels
-            self._python.apply(levels)
-            try:
-                self._apply_to_spark(levels)
-            except (Py4JError, OSError) as error:
-                log.debug("the log levels of Spark's JVM cannot be set: %s", error)
-            self._woken.wait(_LEVELS_LOOK_SECS if levels else None)
+    def _step(self) -> float:
+        levels = levels_at(self._config, self._clock())
+        if levels != self._logged:
+            text = ", ".join(f"{name}={level}" for name, level in sorted(levels.items()))
+            log.info("log levels set for the topology: %s", text or "none any more")
+            self._logged = levels
+        self._python.apply(levels)
+        try:
+            self._apply_to_spark(levels)
+        except (Py4JError, OSError) as error:
+            log.debug("the log levels of Spark's JVM cannot be set: %s", error)
+        return _LEVELS_LOOK_SECS if levels else inf
 
     def _apply_to_spark(self, levels: Mapping[str, str]) -> None:
         session = self._session()

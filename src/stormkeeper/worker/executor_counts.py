@@ -26,9 +26,8 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from stormkeeper.topology.plan import Edge, Executor, Plan, Query
 from stormkeeper.topology.topology import ComponentDescription
-from stormkeeper.worker.batch_readings import BatchRows
 from stormkeeper.worker.failure import readable_text
-from stormkeeper.worker.running_queries import ROWS, QueryEvents, QueryRun
+from stormkeeper.worker.query_events import ROWS, BatchRows, QueryEvents, QueryRun
 
 log = logging.getLogger(__name__)
 

@@ -18,6 +18,7 @@ from stormkeeper.conf import Conf
 from stormkeeper.daemon.periodic import PeriodicThread
 from stormkeeper.errors import StormkeeperError
 from stormkeeper.heartbeats.stores import HeartbeatSender
+from stormkeeper.state import backends
 from stormkeeper.thrift.records import (
     BoltStats,
     ClusterWorkerHeartbeat,
@@ -29,7 +30,9 @@ from stormkeeper.thrift.records import (
     SpoutStats,
 )
 from stormkeeper.topology.plan import Executor
-from stormkeeper.worker.executor_counts import Figures
+from stormkeeper.worker.executor_counts import Figures, WorkerStatistics
+from stormkeeper.worker.query_events import QueryRun
+from stormkeeper.worker.spark_watch import JvmWatch
 
 log = logging.getLogger(__name__)
 
@@ -44,6 +47,61 @@ _FIRST_LOOK_SECS = 0.1
 _ENDED = "ended"
 
 
+class HeartbeatBuilder:
+    """Builds the heartbeats of a worker from its counts, its queries and its JVM.
+
+    `name_of` returns a query's name in heartbeats, and `waiting` why the worker waits, if so.
+    """
+
+    def __init__(
+        self,
+        storm_id: str,
+        statistics: WorkerStatistics,
+        jvm: JvmWatch,
+        *,
+        name_of: Callable[[QueryRun], str | None],
+        waiting: Callable[[], str | None],
+    ) -> None:
+        self._storm_id = storm_id
+        self._statistics = statistics
+        self._jvm = jvm
+        self._name_of = name_of
+        self._waiting = waiting
+        self._began = time.monotonic()
+        #: Whether the queries wait for the topology's activation.
+        self.is_inactive = False
+        self.has_completed = False
+
+    def current(self) -> ClusterWorkerHeartbeat:
+        """Return the current heartbeat."""
+        now = time.monotonic()
+        return heartbeat(
+            self._storm_id,
+            self._statistics.snapshot(now),
+            time_secs=int(time.time()),
+            uptime_secs=int(now - self._began),
+            completed=self.has_completed,
+            inactive=self.is_inactive,
+            queries=self._jvm.activities(self._name_of),
+            jvm_silent_ms=self._jvm.silent_ms,
+            waiting=self._waiting(),
+        )
+
+    def last_of(self, query: str) -> ClusterWorkerHeartbeat:
+        """Return the last heartbeat of a query's executors."""
+        now = time.monotonic()
+        executors = self._statistics.snapshot(now)
+        return heartbeat(
+            self._storm_id,
+            [(executor, figures) for executor, figures in executors if executor.query == query],
+            time_secs=int(time.time()),
+            uptime_secs=int(now - self._began),
+            completed=True,
+            inactive=self.is_inactive,
+            waiting=self._waiting(),
+        )
+
+
 def heartbeat(
     storm_id: str,
     executors: Iterable[tuple[Executor, Figures]],
@@ -56,12 +114,7 @@ def heartbeat(
     jvm_silent_ms: int | None = None,
     waiting: str | None = None,
 ) -> ClusterWorkerHeartbeat:
-    """Build the record of a heartbeat.
-
-    `executors` is empty while the worker starts; `inactive` means that queries wait for the
-    topology's activation; `jvm_silent_ms` is None while the JVM answers; `waiting` is the reason of
-    a wait.
-    """
+    """Build the record of a heartbeat; `executors` is empty while the worker starts."""
     return ClusterWorkerHeartbeat(
         storm_id=storm_id,
         executor_stats={
@@ -163,6 +216,7 @@ class Beater:
         self._clock = clock
         self._sender: HeartbeatSender | None = None
         self._failing_since: float | None = None
+        #: The time of the last attempt, accepted or not.
         self.beaten_at: float | None = None
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="worker-heartbeat", daemon=True)
@@ -195,15 +249,15 @@ class Beater:
             if self._sender is None:
                 self._sender = self._connect()
             self._sender.beat(self._path, self._heartbeat())
-        except StormkeeperError as error:
+        except Exception as error:  # a defect of this program must not end a worker that works
             if self._failing_since is None:
                 self._failing_since = self._clock()
-                log.warning("heartbeats do not go out, the worker goes on without: %s", error)
-        except Exception:
-            # A defect of this program must not end a worker that works.
-            if self._failing_since is None:
-                self._failing_since = self._clock()
-                log.exception("heartbeats do not go out, the worker goes on without")
+                is_defect = not isinstance(error, StormkeeperError)
+                log.warning(
+                    "heartbeats do not go out, the worker goes on without: %s",
+                    error,
+                    exc_info=error if is_defect else None,
+                )
         else:
             self._record_success()
         self.beaten_at = self._clock()
@@ -310,3 +364,14 @@ def write_exit_code(alive: Path | None, code: int) -> None:
         alive.with_name(_ENDED).write_text(str(code))
     except OSError as error:  # the cluster's state also records ended queries
         log.warning("the intended exit code %d cannot be written: %s", code, error)
+
+
+def warn_of_silent_pacemakers(conf: Conf) -> None:
+    """Warn if Pacemakers are configured but heartbeats go to ZooKeeper."""
+    store = conf["storm.cluster.state.store"]
+    if store == backends.ZOOKEEPER and conf["pacemaker.servers"]:
+        log.warning(
+            "heartbeats go to ZooKeeper, and not to pacemaker.servers; to send them there, set "
+            "storm.cluster.state.store=%s",
+            backends.PACEMAKER[0],
+        )

@@ -1,19 +1,38 @@
-"""The job of a worker, its unpacked package, and the command-line options of scripts."""
+"""What a worker runs: the job, its unpacked package, its command line and its configuration.
+
+The layers of the configuration, from the lowest to the highest: the cluster's files, the topology's
+own conf, the values that were saved when it was submitted, the command line, and the topology's
+credentials.
+"""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+import zipfile
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
+from datetime import UTC, datetime
+from pathlib import Path, PurePosixPath
+from typing import Any, Final
 
-from stormkeeper.errors import SerializationError, WorkerError
+import msgspec
+
+from stormkeeper.conf import Conf, load
+from stormkeeper.conf.folders import checkpoint_root
+from stormkeeper.errors import ConfigError, SerializationError, WorkerError
 from stormkeeper.topology import description
 from stormkeeper.topology.description import Description
 from stormkeeper.topology.package import manifest
+from stormkeeper.topology.package.archive import PLAIN, TIME
 from stormkeeper.topology.package.manifest import PackageManifest
 from stormkeeper.topology.plan import Claim
+from stormkeeper.topology.topology import Topology
+
+#: Name of the archive of a package's code. Spark needs distinct names of the files that it is sent.
+_ARCHIVE: Final = "stormkeeper-topology-code.zip"
+
+#: The attributes of a folder in a zip: its mode, and what DOS calls a folder.
+_FOLDER: Final = (0o040755 << 16) | 0x10
 
 
 @dataclass(frozen=True)
@@ -53,6 +72,33 @@ class UnpackedPackage:
             if ours:
                 with_them[key] = ",".join(filter(None, [*ours, values.get(key)]))
         return with_them
+
+    def write_code(self, folder: Path) -> Path:
+        """Write the code to an archive of modules, for executors elsewhere; return the path.
+
+        The archive has the files of the manifest alone, and always the same bytes. Raises
+        `OSError`.
+        """
+        prefix = manifest.CODE
+        names = sorted(
+            file.name.removeprefix(prefix)
+            for file in self.manifest.files
+            if file.name.startswith(prefix)
+        )
+        place = folder / _ARCHIVE
+        with zipfile.ZipFile(place, "w", zipfile.ZIP_DEFLATED) as archive:
+            # Python finds a package without __init__.py only if its folder is an entry.
+            parents = {str(up) for name in names for up in [*PurePosixPath(name).parents][:-1]}
+            for parent in sorted(parents):
+                entry = zipfile.ZipInfo(f"{parent}/", TIME)
+                entry.external_attr = _FOLDER
+                archive.writestr(entry, b"")
+            for name in names:
+                entry = zipfile.ZipInfo(name, TIME)
+                entry.compress_type = zipfile.ZIP_DEFLATED
+                entry.external_attr = PLAIN << 16
+                archive.writestr(entry, (self.code / name).read_bytes())
+        return place
 
 
 def read_package(folder: Path) -> UnpackedPackage:
@@ -139,8 +185,24 @@ class Job:
 
     @property
     def reported(self) -> list[str]:
-        """The components that an error without a component is reported of: all sinks."""
+        """The components of which an error without a component is reported: all sinks."""
         return self.chosen or [*(self.package.queries if self.package is not None else ())]
+
+
+class Owner(msgspec.Struct, frozen=True, kw_only=True):
+    """The topology and the worker that made a claim, as stored in a checkpoint."""
+
+    topology: str
+    query: str
+    host: str
+    port: int
+    pid: int
+    cluster: str
+    since: float
+
+    def __str__(self) -> str:
+        since = datetime.fromtimestamp(self.since, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+        return f"the topology {self.topology} at {self.host}:{self.port} since {since}"
 
 
 class ScriptArgumentParser(argparse.ArgumentParser):
@@ -184,3 +246,76 @@ class ScriptArgumentParser(argparse.ArgumentParser):
         options = super().parse_args(args[:end])
         options.arguments = list(args[end + 1 :])
         return options
+
+
+def merged_conf(
+    topology: Topology | None,
+    *,
+    files: Sequence[Path] | None = None,
+    overrides: Sequence[str] = (),
+    strict: bool = False,
+    saved: Mapping[str, Any] | None = None,
+) -> Conf:
+    """Return the configuration of all layers but the credentials.
+
+    `files`, `overrides` and `strict` are as for `stormkeeper.conf.load`; `saved` are the values
+    that were saved when the topology was submitted. Raises `ConfigError` for an invalid layer.
+    """
+    saved = saved or {}
+    own = {*(topology.conf if topology is not None else ()), *saved}
+    conf = load(files=files, overrides=overrides, strict=strict, also_known=own)
+    commanded = {override.partition("=")[0].strip() for override in overrides}
+    conf = with_topology(conf, topology, keep=commanded | saved.keys())
+    return with_overrides(conf, saved, keep=commanded)
+
+
+def with_topology(
+    conf: Conf, topology: Topology | None, *, keep: set[str] | frozenset[str] = frozenset()
+) -> Conf:
+    """Return `conf` with the topology's own values, except for the keys to `keep`."""
+    if topology is None:
+        return conf
+    values = {key: value for key, value in topology.conf.items() if key not in keep}
+    try:
+        return conf.with_values({"topology.name": topology.name} | values)
+    except ConfigError as error:
+        what = str(error).removeprefix("with_values: ")
+        raise ConfigError(f"the conf of the topology {topology.name!r}: {what}") from error
+
+
+def read_overrides(file: Path) -> dict[str, Any]:
+    """Read a file of saved values, by key; errors leave out the content, which may be secret."""
+    try:
+        return msgspec.json.decode(file.read_bytes(), type=dict[str, Any])
+    except OSError as error:
+        raise ConfigError(f"{file}: cannot be read: {error.strerror or error}") from error
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise ConfigError(f"{file}: expected a JSON object with a value for each key") from error
+
+
+def with_overrides(conf: Conf, values: Mapping[str, Any], *, keep: Collection[str] = ()) -> Conf:
+    """Return `conf` with saved values, except for the keys to `keep`."""
+    try:
+        return conf.with_values({key: value for key, value in values.items() if key not in keep})
+    except ConfigError as error:
+        raise ConfigError(f"the topology's saved configuration: {error}") from error
+
+
+def with_credentials(conf: Conf, credentials: Mapping[str, str]) -> Conf:
+    """Return `conf` with a topology's credentials; errors leave out the value."""
+    try:
+        return conf.with_values(credentials)
+    except ConfigError:
+        raise ConfigError(
+            "a credential of the topology has the name of a key, and a value that the key does not"
+            " allow: rename the credential by `storm upload-credentials`"
+        ) from None
+
+
+def checkpoint_location(conf: Mapping[str, Any], storm_id: str, query: str) -> str:
+    """Return the location of a query's checkpoint, the same at every start of the topology.
+
+    A topology that continues from another one's checkpoints uses that topology's folder.
+    """
+    folder = conf["topology.checkpoint.from"] or storm_id
+    return f"{checkpoint_root(conf).rstrip('/')}/{folder}/{query}"

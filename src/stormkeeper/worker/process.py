@@ -31,12 +31,10 @@ from stormkeeper.errors import (
 )
 from stormkeeper.state import backends
 from stormkeeper.state.storm.record_io import Codec
-from stormkeeper.thrift.records import ClusterWorkerHeartbeat
 from stormkeeper.topology import faults
 from stormkeeper.topology.plan import Plan, plan
 from stormkeeper.topology.topology import Topology, spread
 from stormkeeper.worker import script as scripts
-from stormkeeper.worker import worker_conf
 from stormkeeper.worker.checkpoint_claims import Checkpoint, JobClaims
 from stormkeeper.worker.cluster_link import WorkerReports
 from stormkeeper.worker.driver_log import LogLevels, LogRotation
@@ -47,9 +45,15 @@ from stormkeeper.worker.executor_counts import (
     count_written_frames,
 )
 from stormkeeper.worker.failure import log_failure, readable_text, without_folder
-from stormkeeper.worker.heartbeat import AliveFile, Beater, heartbeat, write_exit_code
-from stormkeeper.worker.job import Job
-from stormkeeper.worker.running_queries import JvmWatch, QueryEvents, QueryRun
+from stormkeeper.worker.heartbeat import (
+    AliveFile,
+    Beater,
+    HeartbeatBuilder,
+    warn_of_silent_pacemakers,
+    write_exit_code,
+)
+from stormkeeper.worker.job import Job, checkpoint_location, with_credentials
+from stormkeeper.worker.query_events import QueryEvents, QueryRun
 from stormkeeper.worker.shutdown import (
     AFTER_SECS,
     BEAT_SECS,
@@ -67,10 +71,17 @@ from stormkeeper.worker.shutdown import (
     LiveQueries,
     StopRequest,
 )
-from stormkeeper.worker.sinks import FileSinks, ScriptCheckpoints, Sink, checkpoint_name
-from stormkeeper.worker.spark_session import WorkerSession, check_jvm
-from stormkeeper.worker.topology_run import BuiltQuery, TopologyRun, build
-from stormkeeper.worker.worker_conf import with_credentials
+from stormkeeper.worker.spark_session import WorkerSession
+from stormkeeper.worker.spark_watch import JvmWatch, check_jvm
+from stormkeeper.worker.streaming_queries import (
+    BuiltQuery,
+    FileSinks,
+    ScriptCheckpoints,
+    Sink,
+    TopologyRun,
+    build,
+    checkpoint_name,
+)
 
 log = logging.getLogger(__name__)
 
@@ -82,22 +93,19 @@ _LOOK_SECS = 0.2
 _STDERR = 2
 
 
-def serve(
-    conf: Conf, job: Job, resolve_conf: Callable[[Topology | None], Conf] | None = None
-) -> int:
+def serve(conf: Conf, job: Job, resolve_conf: Callable[[Topology | None], Conf]) -> int:
     """Run a worker until all queries have ended, or until a signal; return the exit code.
 
     `resolve_conf` returns the configuration of the queries, once the topology is known; `conf` is
     that of the heartbeats. Raises `ConfigError`.
     """
     die_with_parent()
-    worker_conf.warn_of_silent_pacemakers(conf)
+    warn_of_silent_pacemakers(conf)
     with StopSignals() as signals:
         worker = TopologyWorker(
             conf,
             job,
-            resolve_conf=resolve_conf
-            or (lambda topology: worker_conf.with_topology(conf, topology)),
+            resolve_conf=resolve_conf,
             signalled=lambda: signals.stopped,
         )
         stopper = threading.Thread(
@@ -123,7 +131,6 @@ class TopologyWorker:
     ) -> None:
         self._job = job
         self._resolve_conf = resolve_conf
-        self._began = time.monotonic()
         self._conf: Conf | None = None
         self._topologies: list[Topology] = []
         self._stop_request = StopRequest(
@@ -140,19 +147,28 @@ class TopologyWorker:
             package=job.package,
             cancelled=lambda: self._stop_request.is_asked,
         )
+        self._silence_secs = conf["supervisor.worker.timeout.secs"]
+        self._jvm = JvmWatch(self._events, self._silence_secs / 3)
+        self._heartbeats = HeartbeatBuilder(
+            *(job.storm_id, self._statistics, self._jvm),
+            name_of=self._name_of,
+            waiting=lambda: (
+                self._session.waiting
+                or self._claims.waiting
+                or self._unreported_end(self._silence_secs / 3)
+            ),
+        )
         self._log_levels = LogLevels(lambda: self._session.started)
-        self._reports = WorkerReports(conf, job, self._beat_of, self._log_levels.update)
+        self._reports = WorkerReports(conf, job, self._heartbeats, self._log_levels)
         self._claims = JobClaims(
             *(job, self._checkpoint, self._events, self._stop_request),
+            self._reports,
             begin=self._begin_claim,
-            owner=lambda: self._reports.owner,
-            is_gone=self._reports.is_gone,
-            note=self._reports.report_problem,
         )
         self._gate = BatchGate(self._claims.admits)
         self._live = LiveQueries(self._events, self._gate, lambda: self._stop_request.is_asked)
         self._script_checkpoints = ScriptCheckpoints(
-            lambda: worker_conf.checkpoint(self._run_conf(), job.storm_id, job.script_id or "")
+            lambda: checkpoint_location(self._run_conf(), job.storm_id, job.script_id or "")
         )
         self._sinks = (
             FileSinks(
@@ -164,21 +180,17 @@ class TopologyWorker:
             else FileSinks()
         )
         self._countdown = Countdown()
-        self._silence_secs = conf["supervisor.worker.timeout.secs"]
-        self._jvm = JvmWatch(self._events, self._silence_secs / 3)
         self._query_ids: frozenset[str] | None = None
         self._queries_stopped = threading.Event()
         self._script_began = False
         self._script_over = threading.Event()
         self._finishing = threading.Lock()
         self._has_finished = False
-        self._has_completed = False
-        self._is_waiting = False
-        self._codec = Codec.from_conf(conf)
+        codec = Codec.from_conf(conf)
         self._beater = Beater(
             lambda: backends.heartbeat_sender(conf),
             paths.workerbeat(job.storm_id, job.node, job.port),
-            self._heartbeat,
+            lambda: codec.write(self._heartbeats.current()),
             period_secs=conf["task.heartbeat.frequency.secs"],
             on_first=lambda: announce(f"worker beating {job.storm_id} {job.node} {job.port}"),
         )
@@ -189,6 +201,7 @@ class TopologyWorker:
         """Run the script and all queries; return the exit code."""
         try:
             self._reports.start()
+            self._log_levels.start()
             self._log_rotation.start()
             job = self._job
             scripts.prepare(job.script_file, job.all_arguments, job.all_py_files, job.root)
@@ -196,7 +209,7 @@ class TopologyWorker:
             self._jvm.start()
             if self._alive is not None:
                 self._alive.start()
-            self._reports.wait_known(lambda: self._stop_request.is_asked)
+            self._reports.wait_status(lambda: self._stop_request.is_asked)
             self._wait_until_active()
             if not self._stop_request.is_asked:
                 try:
@@ -220,7 +233,7 @@ class TopologyWorker:
             if self._stop_request.is_asked:
                 return self._stop_request.code
             self._reports.report_completion()
-            self._has_completed = True
+            self._heartbeats.has_completed = True
             write_exit_code(self._job.alive, 0)
             return 0
         finally:
@@ -384,7 +397,7 @@ class TopologyWorker:
             topology.components,
             self._session.get(),
             conf,
-            lambda query: worker_conf.checkpoint(conf, self._job.storm_id, query),
+            lambda query: checkpoint_location(conf, self._job.storm_id, query),
         )
         for query in built:  # before any query runs
             self._sinks.check(query.writer)
@@ -398,18 +411,18 @@ class TopologyWorker:
         if self._reports.is_active:
             return
         log.info("waiting until the topology is activated")
-        self._is_waiting = True
+        self._heartbeats.is_inactive = True
         while not self._reports.is_active and not self._stop_request.is_asked:
             check_jvm(self._events.sessions)
             time.sleep(_LOOK_SECS)
-        self._is_waiting = False
+        self._heartbeats.is_inactive = False
 
     def _begin_claim(self, query: str) -> None:
         if not self._run_conf()["topology.checkpoint.shared"]:  # otherwise the query cannot move
             self._reports.begin_claim(query, lambda: self._stop_request.is_asked)
 
     def _checkpoint(self, query: str) -> Checkpoint:
-        location = worker_conf.checkpoint(self._run_conf(), self._job.storm_id, query)
+        location = checkpoint_location(self._run_conf(), self._job.storm_id, query)
         return Checkpoint(self._session.get(), location)
 
     # --- a plain script ------------------------------------------------------------------------
@@ -445,30 +458,6 @@ class TopologyWorker:
 
     def _before_session_stop(self) -> None:
         self._live.stop(self._countdown if self._stop_request.is_asked else Countdown())
-
-    def _heartbeat(self) -> bytes:
-        return self._codec.write(self._beat_of(None))
-
-    def _beat_of(self, query: str | None) -> ClusterWorkerHeartbeat:
-        """Return the current heartbeat, or the last heartbeat of a query's executors."""
-        now = time.monotonic()
-        return heartbeat(
-            self._job.storm_id,
-            [
-                (executor, figures)
-                for executor, figures in self._statistics.snapshot(now)
-                if query is None or executor.query == query
-            ],
-            time_secs=int(time.time()),
-            uptime_secs=int(now - self._began),
-            completed=self._has_completed or query is not None,
-            inactive=self._is_waiting,
-            queries=self._jvm.activities(self._name_of) if query is None else (),
-            jvm_silent_ms=self._jvm.silent_ms if query is None else None,
-            waiting=self._session.waiting
-            or self._claims.waiting
-            or self._unreported_end(self._silence_secs / 3),
-        )
 
     def _name_of(self, run: QueryRun) -> str | None:
         """Return a query's name in heartbeats; None for a query that a bolt starts itself."""

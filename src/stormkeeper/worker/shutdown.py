@@ -22,8 +22,8 @@ from pyspark.sql.streaming.query import StreamingQuery, StreamingQueryManager
 
 from stormkeeper.daemon import spark_callbacks
 from stormkeeper.daemon.spark_callbacks import BatchFunction
-from stormkeeper.worker.running_queries import QueryEvents, QueryRun, StoppingError, is_stop
-from stormkeeper.worker.spark_session import check_jvm, is_running
+from stormkeeper.worker.query_events import QueryEvents, QueryRun, StoppingError, is_stop
+from stormkeeper.worker.spark_watch import check_jvm, is_running
 
 log = logging.getLogger(__name__)
 

@@ -1,8 +1,11 @@
-"""The worker's Spark session: started when first needed, and given to scripts.
+"""The worker's Spark session, and the settings with which Spark starts, here or on a cluster.
 
 Settings such as ``spark.driver.memory`` take effect only at the JVM's start, and may stand in the
 topology's conf or in a script's ``SparkSession.builder``. So Spark starts when the topology is
 created or when the script asks for a session, whichever comes first.
+
+With ``spark.master=local[N]`` tasks run in the driver's JVM, with any other master in executors on
+other machines.
 """
 
 from __future__ import annotations
@@ -11,42 +14,61 @@ import contextlib
 import logging
 import os
 import re
-import signal
+import socket
 import stat
 import tempfile
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from pyspark.sql import SparkSession
 
 from stormkeeper.conf import Conf
+from stormkeeper.conf.address import Address, hostname
+from stormkeeper.conf.folders import checkpoint_root, is_local
 from stormkeeper.daemon import spark as engine
-from stormkeeper.errors import EngineError, WorkerError
+from stormkeeper.daemon import spark_callbacks
+from stormkeeper.errors import ConfigError, EngineError, WorkerError
+from stormkeeper.names import bracketed
 from stormkeeper.topology import faults
-from stormkeeper.worker import remote_spark, udf_daemon
 from stormkeeper.worker.job import UnpackedPackage
-from stormkeeper.worker.worker_conf import slot_share, spark_values, warn_of_own_checkpoints
+from stormkeeper.worker.spark_watch import LOST_SECS, ExecutorWatch, is_running, watch_executors
 
 log = logging.getLogger(__name__)
 
-_MASTER = "spark.master"
-_PACKAGES = "spark.jars.packages"
+_MASTER: Final = "spark.master"
+_PACKAGES: Final = "spark.jars.packages"
+_PYTHON: Final = "spark.pyspark.python"
 
-_STDERR = 2
-_STDERR_PATH = "/proc/self/fd/2"
+_STANDALONE: Final = "spark://"
+_PORT: Final = 7077
+_CONNECT_SECS: Final = 3.0
 
-_MOST_SAID = 256 * 1024
+#: How long Spark waits for a stopped query's thread; Spark's default is for ever.
+_STOP_TIMEOUT: Final = "20s"
+
+#: Smallest heap with which Spark starts: 1.5 times its reserve of 300 MB.
+LEAST_HEAP_MB: Final = 512
+
+#: Memory of a worker besides the heap, measured with 1.3 million rows through a Python function:
+#: 250 MB for the JVM and 165 MB for the driver's Python, and 100 MB for each core's Python worker.
+BESIDE_MB: Final = 415
+CORE_MB: Final = 100
+
+_STDERR: Final = 2
+_STDERR_PATH: Final = "/proc/self/fd/2"
+
+_MOST_SAID: Final = 256 * 1024
 
 #: Loggers of Spark that fill pages with errors of the user's code, which the worker logs once and
 #: readably. On a cluster the failure of a task is news by itself, as Spark retries the task.
-_WORDY = (
+_WORDY: Final = (
     "org.apache.spark.sql.execution.streaming.runtime.MicroBatchExecution",
     "org.apache.spark.sql.execution.datasources.FileFormatWriter",
     "org.apache.spark.sql.execution.datasources.v2.WriteToDataSourceV2Exec",
 )
-_WORDY_LOCAL = (
+_WORDY_LOCAL: Final = (
     "org.apache.spark.TaskContextImpl",
     "org.apache.spark.api.python.PythonRunner",
     "org.apache.spark.executor.Executor",
@@ -55,7 +77,146 @@ _WORDY_LOCAL = (
     "org.apache.spark.util.Utils",
 )
 #: Python's loggers of the same: py4j for ``foreachBatch``, PySpark for errors that it raises.
-_WORDY_PYTHON = ("py4j", "DataFrameQueryContextLogger", "SQLQueryContextLogger")
+_WORDY_PYTHON: Final = ("py4j", "DataFrameQueryContextLogger", "SQLQueryContextLogger")
+
+#: Failures on executors elsewhere, by text, and what to do about them.
+_REMEDIES: Final = (
+    (
+        re.compile(r'Cannot run program "([^"]+)"'),
+        "executors of spark.master={master} have no Python at {0}: name with spark.pyspark.python"
+        " one that is on all of their machines, of this version, with PySpark, Stormkeeper and what"
+        " the topology requires",
+    ),
+    (
+        re.compile(r"PYTHON_VERSION_MISMATCH"),
+        "executors of spark.master={master} run another Python than this worker: name with"
+        " spark.pyspark.python one of the same version that is on all of their machines",
+    ),
+    (
+        re.compile(r"No module named '([^']+)'"),
+        "where it is missing on executors of spark.master={master}, install it there, in the Python"
+        " that spark.pyspark.python names",
+    ),
+    (
+        re.compile(r"Master removed our application"),
+        "the master of spark.master={master} gave the driver up, as no executor of it would start:"
+        " the logs of Spark's workers say why",
+    ),
+    (
+        # Spark gives up after a minute, and then fails with an unrelated error.
+        re.compile(r"Spark did not start .*stopped SparkContext|All masters are unresponsive"),
+        "no master of spark.master={master} took the driver in: is what listens there a Spark"
+        " master, of this release?",
+    ),
+)
+
+
+def is_remote(master: object) -> bool:
+    """Return whether tasks run outside the driver's process."""
+    return master is not None and not str(master).startswith("local")
+
+
+def spark_values(
+    conf: Mapping[str, Any], script: Mapping[str, Any], share: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Return the ``spark.*`` settings of a session; `conf` beats `script`, which beats `share`."""
+    chosen: dict[str, Any] = {
+        "spark.sql.streaming.stopTimeout": _STOP_TIMEOUT,
+        # Plans of finished actions tell whether they read a batch to its end.
+        "spark.sql.ui.retainedExecutions": "200",
+    }
+    if is_local(checkpoint_root(conf)):
+        chosen |= engine.LOCAL_CHECKPOINTS
+    chosen |= {**(share or {}), **script}
+    return chosen | {key: value for key, value in conf.items() if key.startswith("spark.")}
+
+
+def slot_share(conf: Mapping[str, Any], cores: int) -> dict[str, str]:
+    """Return the Spark settings for a slot of a machine with so many cores.
+
+    Half of ``topology.worker.memory.mb`` is the JVM's heap; the rest is for the JVM besides, the
+    driver's Python, and Python workers, which limit the slot's cores.
+    """
+    memory_mb = int(conf["topology.worker.memory.mb"])
+    heap_mb = max(LEAST_HEAP_MB, memory_mb // 2)
+    with_room = (memory_mb - heap_mb - BESIDE_MB) // CORE_MB
+    return {
+        _MASTER: f"local[{max(1, min(_slot_cores(conf, cores), with_room))}]",
+        "spark.driver.memory": f"{heap_mb}m",
+    }
+
+
+def standalone_defaults(conf: Conf, cores: int) -> dict[str, str]:
+    """Return the default settings of a driver for a standalone master.
+
+    The driver takes its slot's cores (of `supervisor.cpu.capacity`, if set): without a limit the
+    first driver would get all cores of the cluster. It listens on all addresses, as its name in the
+    cluster may be a loopback address on the machine itself.
+    """
+    capacity = conf["supervisor.cpu.capacity"]
+    of_supervisor = cores if capacity is None else int(capacity / 100)
+    return {
+        "spark.cores.max": str(_slot_cores(conf, of_supervisor)),
+        "spark.driver.host": bracketed(hostname(conf)),
+        "spark.driver.bindAddress": "0.0.0.0",
+    }
+
+
+def _slot_cores(conf: Mapping[str, Any], cores: int) -> int:
+    return max(1, cores // max(1, len(conf["supervisor.slots.ports"])))
+
+
+def warn_of_own_checkpoints(conf: Mapping[str, Any]) -> None:
+    """Warn if executors on other machines would keep state on their own disks."""
+    root = checkpoint_root(conf)
+    if is_local(root) and not conf["topology.checkpoint.shared"]:
+        log.warning(
+            "executors on other machines would keep the state of queries in a %s of their own,"
+            " where the others do not find it: set topology.checkpoint.dir to a folder that all"
+            " machines share, and topology.checkpoint.shared to true",
+            root,
+        )
+
+
+def check_master(master: str) -> None:
+    """Raise `EngineError` if none of the named standalone masters accepts a connection.
+
+    Spark itself tries for a minute and then fails with an unrelated error. Other kinds of masters
+    are left to Spark.
+    """
+    if not master.startswith(_STANDALONE):
+        return
+    refusals = []
+    for named in master.removeprefix(_STANDALONE).split(","):
+        try:
+            address = Address.parse(named, _PORT)
+        except ConfigError:
+            return  # Spark reports the fault
+        try:
+            socket.create_connection((address.host, address.port), _CONNECT_SECS).close()
+        except OSError as error:
+            refusals.append(f"{address}: {error.strerror or error}")
+        else:
+            return
+    raise EngineError(
+        f"no Spark master answers at spark.master={master} ({'; '.join(refusals)}): start it, or"
+        " name one that runs"
+    )
+
+
+def remedy(text: str, values: Mapping[str, Any]) -> str | None:
+    """Return the remedy of a failure on executors, by text; None for any other failure.
+
+    `values` are the settings with which Spark was started.
+    """
+    master = values.get(_MASTER)
+    if not is_remote(master):
+        return None
+    for sign, what in _REMEDIES:
+        found = sign.search(text)
+        if found is not None:
+            return what.format(*found.groups(), master=master)
+    return None
 
 
 class WorkerSession:
@@ -80,50 +241,49 @@ class WorkerSession:
         self._package = package
         self._cancelled = cancelled
         self._lock = threading.RLock()
-        self._session: SparkSession | None = None
+        #: The session that was started last, even after the end.
+        self.session: SparkSession | None = None
         self._given: dict[str, Any] = {}
         self._starting = False
         #: Holds the code for executors elsewhere, which may ask for it at any time.
         self._sent: tempfile.TemporaryDirectory[str] | None = None
-        self._watch: remote_spark.ExecutorWatch | None = None
-
-    @property
-    def session(self) -> SparkSession | None:
-        """The session that was started last, even after the end."""
-        return self._session
+        self._watch: ExecutorWatch | None = None
 
     @property
     def started(self) -> SparkSession | None:
         """The running session, if any."""
-        return self._session if is_running(self._session) else None
+        return self.session if is_running(self.session) else None
 
     def get(self, asked: Mapping[str, Any] | None = None) -> SparkSession:
         """Return the session; start a session with the `asked` settings if needed."""
         with self._lock:
-            if not is_running(self._session):
-                self._given = self._values(asked or {}, self._defaults(asked or {}))
-                _check_classic(self._given)
-                self._log_master(asked or {})
-                if self._is_remote:
-                    self._prepare_remote()
-                else:  # executors elsewhere may not have this program
-                    self._given.setdefault("spark.python.daemon.module", udf_daemon.__name__)
-                self._starting = True
-                log_size = _log_size()
-                try:
-                    self._session = engine.session(
-                        self._given, self._name, cancelled=self._cancelled
-                    )
-                except EngineError as error:
-                    raise self._fetch_failure(log_size) or error from error
-                finally:
-                    self._starting = False
-                _quieten(self._session)
+            if not is_running(self.session):
+                self.session = self._start(asked or {})
+                _quieten(self.session)
                 for file in (*self._py_files, *self._archive()):
-                    self._session.sparkContext.addPyFile(str(file))
-                self._watch_executors(self._session)
-            assert self._session is not None
-            return self._session
+                    self.session.sparkContext.addPyFile(str(file))
+                if self._watch is not None:
+                    self._watch.close()
+                self._watch = watch_executors(self.session, self._given)
+            assert self.session is not None
+            return self.session
+
+    def _start(self, asked: Mapping[str, Any]) -> SparkSession:
+        self._given = self._values(asked, self._defaults(asked))
+        _check_classic(self._given)
+        self._log_master(asked)
+        if self._is_remote:
+            self._prepare_remote()
+        else:  # executors elsewhere may not have this program
+            self._given.setdefault("spark.python.daemon.module", spark_callbacks.__name__)
+        self._starting = True
+        log_size = _log_size()
+        try:
+            return engine.session(self._given, self._name, cancelled=self._cancelled)
+        except EngineError as error:
+            raise self._fetch_failure(log_size) or error from error
+        finally:
+            self._starting = False
 
     @contextlib.contextmanager
     def offered(self, before_stop: Callable[[], None]) -> Iterator[None]:
@@ -149,8 +309,7 @@ class WorkerSession:
                 return get_or_create(asking)
 
         def ours_if_none(_: type[SparkSession]) -> SparkSession | None:
-            started = self.started
-            if started is None and not self._starting:
+            if self.started is None and not self._starting:
                 return self.get()
             active: SparkSession | None = get_active.__get__(None, SparkSession)()
             return active
@@ -192,8 +351,8 @@ class WorkerSession:
     def _defaults(self, asked: Mapping[str, Any]) -> dict[str, str]:
         conf, cores = self._conf(), len(os.sched_getaffinity(0))
         chosen = slot_share(conf, cores) if self._package is not None else {}
-        if remote_spark.is_standalone(conf.get("spark.master") or asked.get("spark.master")):
-            chosen |= remote_spark.defaults(conf, cores)
+        if str(conf.get(_MASTER) or asked.get(_MASTER)).startswith(_STANDALONE):
+            chosen |= standalone_defaults(conf, cores)
         return chosen
 
     def _log_master(self, asked: Mapping[str, Any]) -> None:
@@ -228,12 +387,12 @@ class WorkerSession:
 
     @property
     def _is_remote(self) -> bool:
-        return remote_spark.is_remote(self._given.get("spark.master"))
+        return is_remote(self._given.get(_MASTER))
 
     def _prepare_remote(self) -> None:
-        remote_spark.check_master(str(self._given["spark.master"]))
+        check_master(str(self._given[_MASTER]))
         warn_of_own_checkpoints(self._conf())
-        python = self._given.get(remote_spark.PYTHON)
+        python = self._given.get(_PYTHON)
         if python is not None:
             # Spark sends executors this name of their Python with each task.
             os.environ["PYSPARK_PYTHON"] = str(python)
@@ -247,12 +406,7 @@ class WorkerSession:
             return []
         if self._sent is None:
             self._sent = tempfile.TemporaryDirectory(prefix="code-", ignore_cleanup_errors=True)
-        return [remote_spark.write_code(self._package, Path(self._sent.name))]
-
-    def _watch_executors(self, session: SparkSession) -> None:
-        if self._watch is not None:
-            self._watch.close()
-        self._watch = remote_spark.watch(session, self._given)
+        return [self._package.write_code(Path(self._sent.name))]
 
     @property
     def waiting(self) -> str | None:
@@ -263,15 +417,15 @@ class WorkerSession:
         """Raise `WorkerError` if the running session has lost all executors elsewhere."""
         if self._watch is not None and self._watch.has_lost and self.started is not None:
             raise WorkerError(
-                f"Spark has lost all executors at spark.master={self._given['spark.master']},"
-                f" and got no new one for {remote_spark.LOST_SECS:.0f} s: Spark's workers are"
+                f"Spark has lost all executors at spark.master={self._given[_MASTER]},"
+                f" and got no new one for {LOST_SECS:.0f} s: Spark's workers are"
                 " gone, or its master has restarted and does not know this driver, which"
                 " registers again at its own restart"
             )
 
     def explained(self, error: Exception) -> Exception:
         """Add the remedy to an error that executors caused."""
-        what = remote_spark.remedy(str(error), self._given)
+        what = remedy(str(error), self._given)
         if what is None:
             return error
         component = error.component if isinstance(error, WorkerError) else None
@@ -281,8 +435,8 @@ class WorkerSession:
         """End the session with the JVM and Spark's Python workers, within `timeout_secs`."""
         if self._watch is not None:
             self._watch.close()
-        if self._session is not None:
-            engine.end(self._session, timeout_secs)
+        if self.session is not None:
+            engine.end(self.session, timeout_secs)
         if self._sent is not None:
             self._sent.cleanup()
 
@@ -307,37 +461,6 @@ def _log_size() -> int | None:
     except OSError:
         return None
     return status.st_size if stat.S_ISREG(status.st_mode) else None
-
-
-def is_running(session: SparkSession | None) -> bool:
-    """Return whether the session was not stopped and the JVM runs."""
-    return (
-        session is not None
-        and session.sparkContext._jsc is not None
-        and engine.jvm_exit(session) is None
-    )
-
-
-def check_jvm(sessions: Iterable[SparkSession], timeout_secs: float = 0.0) -> None:
-    """Raise `WorkerError` if the JVM of a session has ended, or ends within `timeout_secs`."""
-    for session in sessions:
-        status = engine.jvm_exit(session, timeout_secs)
-        if status is not None:
-            raise WorkerError(_ended_with(status))
-
-
-def _ended_with(status: int) -> str:
-    if status == -signal.SIGKILL:
-        return (
-            "Spark's JVM ended with SIGKILL, and all queries with it: if the kernel killed it for "
-            "want of memory, which its log tells, give the host or container more, or the JVM less "
-            "(spark.driver.memory)"
-        )
-    what = f"status {status}" if status >= 0 else f"signal {-status}"
-    return (
-        f"Spark's JVM ended with {what}, and all queries with it: what it wrote on stderr may say "
-        "why; where that is an OutOfMemoryError, give it more spark.driver.memory"
-    )
 
 
 def _quieten(session: SparkSession) -> None:

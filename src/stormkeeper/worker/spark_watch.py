@@ -1,32 +1,31 @@
-"""The streaming queries that run in this process: events from Spark, and a poll of the JVM.
+"""Watches what the worker runs in Spark: its JVM, and executors on other machines.
 
-Spark calls listeners from a single thread, and the end of a query follows all of its micro-batches.
-A call into the JVM has no deadline, so one thread polls, and another (`JvmWatch.look`) measures the
+A call into the JVM has no deadline. So one thread polls, and another (`JvmWatch.look`) measures the
 silence, without the time in which this process did not run, as on a sleeping laptop.
 """
 
 from __future__ import annotations
 
 import logging
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Final
 
 from py4j.protocol import Py4JError
 from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
-from pyspark.sql.streaming.listener import StreamingQueryListener
 
+from stormkeeper.daemon import spark as engine
 from stormkeeper.daemon.periodic import PeriodicThread
+from stormkeeper.errors import WorkerError
 from stormkeeper.thrift.records import QueryActivity
-from stormkeeper.worker.batch_readings import BatchReadings, BatchRows
+from stormkeeper.worker.query_events import QueryEvents, QueryRun, find_query
 
 log = logging.getLogger(__name__)
-
-ROWS = "rows"
 
 _PERIOD_SECS = 2.0
 
@@ -36,155 +35,49 @@ _LOOK_SECS = 1.0
 #: run between two triggers is missing.
 States = dict[str, tuple[int, int] | None]
 
+#: Time without executors, after there were some, that ends the driver, in seconds. Meanwhile the
+#: machines of executors may restart one after another.
+LOST_SECS: Final = 20.0
 
-class StoppingError(Exception):
-    """The worker stops; the batch that raises this is repeated after the restart."""
-
-
-def is_stop(text: str) -> bool:
-    """Return whether the text of a query's exception names `StoppingError`."""
-    return StoppingError.__name__ in text
-
-
-@dataclass
-class QueryRun:
-    """A run of a query, from start to end."""
-
-    run_id: str
-    query_id: str
-    name: str | None
-    batches: int = 0
-    last_batch: int = -1
-    last_at: float | None = None
-    ended: bool = False
-    #: Text of the exception that ended the run, pages long; None without one.
-    error: str | None = None
+#: Time without executors before the worker reports it, in seconds. With free cores an executor
+#: registers within 2 to 5 s.
+WAIT_SECS: Final = 15.0
 
 
-class Counter(Protocol):
-    """Counts the batches of queries; called from Spark's listener thread."""
-
-    def started(self, run: QueryRun) -> None:
-        """Record the start of a query."""
-
-    def batch(self, run: QueryRun, batch: BatchRows, took_ms: float) -> None:
-        """Record a committed micro-batch."""
-
-    def ended(self, run: QueryRun) -> None:
-        """Record the end of a run."""
+def is_running(session: SparkSession | None) -> bool:
+    """Return whether the session was not stopped and the JVM runs."""
+    return (
+        session is not None
+        and session.sparkContext._jsc is not None
+        and engine.jvm_exit(session) is None
+    )
 
 
-class QueryEvents:
-    """The runs of all queries in the attached sessions."""
-
-    def __init__(self, counter: Counter) -> None:
-        self.counter = counter
-        self._changed = threading.Condition()
-        self._runs: dict[str, QueryRun] = {}
-        self._listener = _Listener(self)
-        self._sessions: list[SparkSession] = []
-        self.readings = BatchReadings(lambda: self._sessions)
-
-    def attach(self, session: SparkSession) -> None:
-        """Listen to the queries of `session`; a second call does nothing."""
-        with self._changed:
-            if any(known._jsparkSession == session._jsparkSession for known in self._sessions):
-                return
-            self._sessions.append(session)
-        session.streams.addListener(self._listener)
-
-    @property
-    def sessions(self) -> list[SparkSession]:
-        """The attached sessions."""
-        return list(self._sessions)
-
-    def run(self, run_id: str) -> QueryRun | None:
-        """Return a run by id; None before the event of the start."""
-        return self._runs.get(run_id)
-
-    def running_as(self, query_id: str | None) -> QueryRun | None:
-        """Return the running run of a query, by Spark's id of the query."""
-        return next((run for run in self.running() if run.query_id == query_id), None)
-
-    def running(self) -> list[QueryRun]:
-        """Return the runs that have not ended; lock-free, for heartbeats."""
-        return [run for run in list(self._runs.values()) if not run.ended]
-
-    def wait(self, condition: Callable[[], bool], timeout_secs: float) -> bool:
-        """Wait until `condition` holds, checked at every event; return False after the timeout.
-
-        `condition` must not call the JVM, which may be waiting for this listener.
-        """
-        with self._changed:
-            return self._changed.wait_for(condition, timeout_secs)
-
-    def _started(self, run: QueryRun) -> None:
-        with self._changed:
-            self._runs[run.run_id] = run
-            self._changed.notify_all()
-        self.counter.started(run)
-
-    def _batch(self, run_id: str, number: int, observed: Mapping[str, int], took_ms: float) -> None:
-        with self._changed:
-            run = self._runs.get(run_id)
-            if run is None or number <= run.last_batch:
-                return
-            run.last_batch, run.last_at = number, time.monotonic()
-        rows = self.readings.take(run.query_id, number).with_last(observed)
-        self.counter.batch(run, rows, took_ms)
-        with self._changed:
-            run.batches += 1
-            self._changed.notify_all()
-
-    def _ended(self, run_id: str, error: str | None) -> None:
-        run = self._runs.get(run_id)
-        if run is None:
-            return
-        if error is not None and not is_stop(error):
-            run.error = error
-        self.counter.ended(run)
-        with self._changed:
-            run.ended = True
-            self._changed.notify_all()
+def check_jvm(sessions: Iterable[SparkSession], timeout_secs: float = 0.0) -> None:
+    """Raise `WorkerError` if the JVM of a session has ended, or ends within `timeout_secs`."""
+    for session in sessions:
+        status = engine.jvm_exit(session, timeout_secs)
+        if status is not None:
+            raise WorkerError(_ended_with(status))
 
 
-class _Listener(StreamingQueryListener):
-    """Turns Spark's events into calls, none of which raises into the JVM."""
-
-    def __init__(self, events: QueryEvents) -> None:
-        super().__init__()
-        self._events = events
-
-    def onQueryStarted(self, event: Any) -> None:  # noqa: N802  (Spark's name)
-        _safely(self._events._started, QueryRun(str(event.runId), str(event.id), event.name))
-
-    def onQueryProgress(self, event: Any) -> None:  # noqa: N802
-        progress = event.progress
-        observed = {
-            name: row[ROWS] or 0
-            for name, row in progress.observedMetrics.items()
-            if row is not None and ROWS in row
-        }
-        took_ms = float(progress.durationMs.get("triggerExecution", 0))
-        _safely(self._events._batch, str(progress.runId), progress.batchId, observed, took_ms)
-
-    def onQueryIdle(self, event: Any) -> None:  # noqa: N802
-        pass
-
-    def onQueryTerminated(self, event: Any) -> None:  # noqa: N802
-        _safely(self._events._ended, str(event.runId), event.exception)
-
-
-def _safely(call: Callable[..., None], *arguments: Any) -> None:
-    try:
-        call(*arguments)
-    except Exception:
-        log.exception("an event of a query could not be handled")
+def _ended_with(status: int) -> str:
+    if status == -signal.SIGKILL:
+        return (
+            "Spark's JVM ended with SIGKILL, and all queries with it: if the kernel killed it for "
+            "want of memory, which its log tells, give the host or container more, or the JVM less "
+            "(spark.driver.memory)"
+        )
+    what = f"status {status}" if status >= 0 else f"signal {-status}"
+    return (
+        f"Spark's JVM ended with {what}, and all queries with it: what it wrote on stderr may say "
+        "why; where that is an OutOfMemoryError, give it more spark.driver.memory"
+    )
 
 
 @dataclass(frozen=True, slots=True)
-class Trigger:
-    """A running trigger of a query: Spark's start time, the batch, and the first poll's time."""
+class _Trigger:
+    """A running trigger: Spark's start time, the batch, and the time of the poll that found it."""
 
     started: int
     batch: int
@@ -213,7 +106,7 @@ class JvmWatch:
         self._is_failing = False
         self._looked = clock()
         self._silence = 0.0
-        self._triggers: dict[str, Trigger] = {}
+        self._triggers: dict[str, _Trigger] = {}
         self._ended: dict[str, float] = {}
         self._thread = PeriodicThread(
             "worker-jvm", self._poll, period_secs=_PERIOD_SECS, first_secs=_PERIOD_SECS
@@ -292,7 +185,7 @@ class JvmWatch:
                 started, batch = state
                 known = before.get(run_id)
                 seen = known.seen if known is not None and known.started == started else now
-                self._triggers[run_id] = Trigger(started, batch, seen)
+                self._triggers[run_id] = _Trigger(started, batch, seen)
 
 
 def _states(events: QueryEvents) -> States:
@@ -304,7 +197,7 @@ def _states(events: QueryEvents) -> States:
     sessions = [each for each in events.sessions if each.sparkContext._jsc is not None]
     found: States = {}
     for run in events.running() if sessions else ():
-        query = _query(sessions, run.query_id)
+        query = find_query(sessions, run.query_id)
         if query is None:
             found[run.run_id] = None
             continue
@@ -314,15 +207,7 @@ def _states(events: QueryEvents) -> States:
     return found
 
 
-def _query(sessions: Iterable[SparkSession], query_id: str) -> Any:
-    for session in sessions:
-        query = session._jsparkSession.streams().get(query_id)
-        if query is not None:
-            return query
-    return None
-
-
-def _activity(query: str, run: QueryRun, trigger: Trigger | None, now: float) -> QueryActivity:
+def _activity(query: str, run: QueryRun, trigger: _Trigger | None, now: float) -> QueryActivity:
     activity = QueryActivity(query)
     if run.last_at is not None:
         activity.last_batch = run.last_batch
@@ -338,3 +223,93 @@ def _distinct(name: str, taken: Iterable[str]) -> str:
     """Return the name, with a number if an earlier query has the same name."""
     others = sum(other == name or other.startswith(f"{name}-") for other in taken)
     return f"{name}-{others + 1}" if others else name
+
+
+class ExecutorWatch:
+    """Counts the executors of a driver with a standalone master, on a thread.
+
+    After `wait_secs` without an executor, `waiting` is the text of `wanted`. After `limit_secs`
+    without the executors that there were, `has_lost` is true: the driver registers with its master
+    once, and a restarted master does not know it. A driver that never had executors goes on
+    waiting.
+    """
+
+    def __init__(
+        self,
+        count: Callable[[], int],
+        wanted: Callable[[], str],
+        *,
+        limit_secs: float = LOST_SECS,
+        wait_secs: float = WAIT_SECS,
+        look_secs: float = _LOOK_SECS,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._count = count
+        self._wanted = wanted
+        self._limit_secs = limit_secs
+        self._wait_secs = wait_secs
+        self._clock = clock
+        self._had_one = False
+        self._absent_since: float | None = None
+        #: Why the driver waits for executors, if so.
+        self.waiting: str | None = None
+        #: Whether all executors were lost for `limit_secs`.
+        self.has_lost = False
+        self._thread = PeriodicThread("executor-watch", self.look, period_secs=look_secs)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """End the watch, without waiting for a call that runs."""
+        self._thread.close(0.0)
+
+    def look(self) -> None:
+        """Count the executors, and update `waiting` and `has_lost`."""
+        try:
+            count = self._count()
+        except (Py4JError, OSError):
+            return  # the worker notices the end of the JVM elsewhere
+        now = self._clock()
+        if count:
+            self._had_one, self._absent_since, self.waiting = True, None, None
+            return
+        if self._absent_since is None:
+            self._absent_since = now
+        secs = now - self._absent_since
+        self.has_lost = self.has_lost or (self._had_one and secs >= self._limit_secs)
+        if secs >= self._wait_secs and self.waiting is None and not self.has_lost:
+            self.waiting = self._wanted()
+            log.warning("%s", self.waiting)
+
+
+def watch_executors(session: SparkSession, values: Mapping[str, Any]) -> ExecutorWatch | None:
+    """Start to watch the executors of a new session that was started with these settings.
+
+    Only executors of a standalone master are watched, and none with
+    ``spark.dynamicAllocation.enabled``, with which Spark ends idle executors.
+    """
+    context = session.sparkContext
+    if not str(values.get("spark.master")).startswith("spark://"):
+        return None
+    if context.getConf().get("spark.dynamicAllocation.enabled", "false") == "true":
+        return None
+    tracker = context._jsc.sc().statusTracker()
+    # Spark counts the driver, too.
+    watch = ExecutorWatch(
+        lambda: len(tracker.getExecutorInfos()) - 1, lambda: wanted(context.getConf().get)
+    )
+    watch.start()
+    return watch
+
+
+def wanted(conf: Callable[[str, str], str | None]) -> str:
+    """Describe why a driver has no executors; `conf` returns a setting of Spark, or a default."""
+    return (
+        f"no executor has come from spark.master={conf('spark.master', '')}: others have its cores"
+        f" or memory (this driver asks for spark.cores.max={conf('spark.cores.max', 'all')} and"
+        f" spark.executor.memory={conf('spark.executor.memory', '1g')}), or executors cannot reach"
+        f" the driver at spark.driver.host={conf('spark.driver.host', '')}; the logs of executors"
+        " are in the work folders of Spark's workers"
+    )

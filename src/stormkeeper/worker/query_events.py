@@ -1,32 +1,37 @@
-"""Rows that ``foreachBatch`` functions read of their batches: the fullest reading counts.
+"""Spark's events of this process's queries, with the rows of their batches.
 
-Each action of such a function computes the batch again and counts its rows again, and Spark's
-progress reports only the last action. So the counts of all actions are taken from Spark's
-accumulators. An action such as ``show(1)`` stops early, which its plan tells; if no action reads
-the whole batch, the count is marked as partial. The names are those of Spark 4.3, without a public
-interface; if they change, the progress counts.
+Spark calls listeners from a single thread, and the end of a query follows all of its micro-batches.
+
+Each action of a ``foreachBatch`` function computes the batch again and counts its rows again, and
+Spark's progress reports only the last action. So the counts of all actions are taken from Spark's
+accumulators, and the fullest reading counts. An action such as ``show(1)`` stops early, which its
+plan tells; if no action reads the whole batch, the count is marked as partial. The names are those
+of Spark 4.3, without a public interface; if they change, the progress counts.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 import re
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
+from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from stormkeeper.daemon import spark_callbacks
 from stormkeeper.daemon.spark_callbacks import BatchFunction
 
 log = logging.getLogger(__name__)
+
+ROWS = "rows"
 
 _STOPPING = frozenset({"CollectLimit", "CollectTail", "GlobalLimit", "LocalLimit"})
 
@@ -56,9 +61,163 @@ _EXECUTION_ID = "spark.sql.execution.id"
 
 #: Longest wait for the plan of a finished action, which Spark stores from another thread.
 _PLAN_SECS = 0.1
-_LOOK_SECS = 0.02
+_PLAN_LOOK_SECS = 0.02
 
 _KEPT = 100
+
+
+class StoppingError(Exception):
+    """The worker stops; the batch that raises this is repeated after the restart."""
+
+
+def is_stop(text: str) -> bool:
+    """Return whether the text of a query's exception names `StoppingError`."""
+    return StoppingError.__name__ in text
+
+
+@dataclass
+class QueryRun:
+    """A run of a query, from start to end."""
+
+    run_id: str
+    query_id: str
+    name: str | None
+    batches: int = 0
+    last_batch: int = -1
+    last_at: float | None = None
+    ended: bool = False
+    #: Text of the exception that ended the run, pages long; None without one.
+    error: str | None = None
+
+
+class Counter(Protocol):
+    """Counts the batches of queries; called from Spark's listener thread."""
+
+    def started(self, run: QueryRun) -> None:
+        """Record the start of a query."""
+
+    def batch(self, run: QueryRun, batch: BatchRows, took_ms: float) -> None:
+        """Record a committed micro-batch."""
+
+    def ended(self, run: QueryRun) -> None:
+        """Record the end of a run."""
+
+
+class QueryEvents:
+    """The runs of all queries in the attached sessions."""
+
+    def __init__(self, counter: Counter) -> None:
+        self.counter = counter
+        self._changed = threading.Condition()
+        self._runs: dict[str, QueryRun] = {}
+        self._listener = _Listener(self)
+        self._sessions: list[SparkSession] = []
+        self.readings = BatchReadings(lambda: self._sessions)
+
+    def attach(self, session: SparkSession) -> None:
+        """Listen to the queries of `session`; a second call does nothing."""
+        with self._changed:
+            if any(known._jsparkSession == session._jsparkSession for known in self._sessions):
+                return
+            self._sessions.append(session)
+        session.streams.addListener(self._listener)
+
+    @property
+    def sessions(self) -> list[SparkSession]:
+        """The attached sessions."""
+        return list(self._sessions)
+
+    def run(self, run_id: str) -> QueryRun | None:
+        """Return a run by id; None before the event of the start."""
+        return self._runs.get(run_id)
+
+    def running_as(self, query_id: str | None) -> QueryRun | None:
+        """Return the running run of a query, by Spark's id of the query."""
+        return next((run for run in self.running() if run.query_id == query_id), None)
+
+    def running(self) -> list[QueryRun]:
+        """Return the runs that have not ended; lock-free, for heartbeats."""
+        return [run for run in list(self._runs.values()) if not run.ended]
+
+    def wait(self, condition: Callable[[], bool], timeout_secs: float) -> bool:
+        """Wait until `condition` holds, checked at every event; return False after the timeout.
+
+        `condition` must not call the JVM, which may be waiting for this listener.
+        """
+        with self._changed:
+            return self._changed.wait_for(condition, timeout_secs)
+
+    def _started(self, run: QueryRun) -> None:
+        with self._changed:
+            self._runs[run.run_id] = run
+            self._changed.notify_all()
+        self.counter.started(run)
+
+    def _batch(self, run_id: str, number: int, observed: Mapping[str, int], took_ms: float) -> None:
+        with self._changed:
+            run = self._runs.get(run_id)
+            if run is None or number <= run.last_batch:
+                return
+            run.last_batch, run.last_at = number, time.monotonic()
+        rows = self.readings.take(run.query_id, number).with_last(observed)
+        self.counter.batch(run, rows, took_ms)
+        with self._changed:
+            run.batches += 1
+            self._changed.notify_all()
+
+    def _ended(self, run_id: str, error: str | None) -> None:
+        run = self._runs.get(run_id)
+        if run is None:
+            return
+        if error is not None and not is_stop(error):
+            run.error = error
+        self.counter.ended(run)
+        with self._changed:
+            run.ended = True
+            self._changed.notify_all()
+
+
+class _Listener(StreamingQueryListener):
+    """Turns Spark's events into calls, none of which raises into the JVM."""
+
+    def __init__(self, events: QueryEvents) -> None:
+        super().__init__()
+        self._events = events
+
+    def onQueryStarted(self, event: Any) -> None:  # noqa: N802  (Spark's name)
+        _safely(self._events._started, QueryRun(str(event.runId), str(event.id), event.name))
+
+    def onQueryProgress(self, event: Any) -> None:  # noqa: N802
+        progress = event.progress
+        observed = {
+            name: row[ROWS] or 0
+            for name, row in progress.observedMetrics.items()
+            if row is not None and ROWS in row
+        }
+        took_ms = float(progress.durationMs.get("triggerExecution", 0))
+        _safely(self._events._batch, str(progress.runId), progress.batchId, observed, took_ms)
+
+    def onQueryIdle(self, event: Any) -> None:  # noqa: N802
+        pass
+
+    def onQueryTerminated(self, event: Any) -> None:  # noqa: N802
+        _safely(self._events._ended, str(event.runId), event.exception)
+
+
+def _safely(call: Callable[..., None], *arguments: Any) -> None:
+    try:
+        call(*arguments)
+    except Exception:
+        log.exception("an event of a query could not be handled")
+
+
+def find_query(sessions: Iterable[SparkSession], query_id: str) -> Any:
+    """Return the JVM's object of an active query by Spark's id, if any."""
+    for session in sessions:
+        query = session._jsparkSession.streams().get(query_id)
+        if query is not None:
+            return query
+    return None
 
 
 @dataclass(frozen=True)
@@ -157,11 +316,9 @@ class BatchReadings:
         self._places: dict[str, dict[str, int]] = {}
         self._failed = False
 
-    @contextmanager
-    def installed(self) -> Iterator[None]:
+    def installed(self) -> contextlib.AbstractContextManager[None]:
         """Watch every ``foreachBatch`` function of this process."""
-        with spark_callbacks.wrapped(self._watched):
-            yield
+        return spark_callbacks.wrapped(self._watched)
 
     def take(self, query_id: str, number: int) -> BatchRows:
         """Return the rows of a batch, and forget the batch."""
@@ -170,14 +327,10 @@ class BatchReadings:
             for key in [k for k in self._batches if k[0] == query_id and k[1] < number]:
                 del self._batches[key]
         rows = {name: fullest(of_it) for name, of_it in readings.items()}
-        known: dict[int, bool] = {}
+        stopped_early = functools.cache(self._stopped_early)
 
         def whole(reading: BatchReading) -> bool:
-            if reading.action is None:
-                return True
-            if reading.action not in known:
-                known[reading.action] = self._stopped_early(reading.action)
-            return not known[reading.action]
+            return reading.action is None or not stopped_early(reading.action)
 
         partial = {name for name, of_it in readings.items() if of_it and not any(map(whole, of_it))}
         return BatchRows(rows, frozenset(partial))
@@ -196,11 +349,10 @@ class BatchReadings:
             context = batch.sparkSession.sparkContext
             query_id = spark_callbacks.query_id(batch)
             own = context.getLocalProperty(_EXECUTION_ID)
-            if query_id is None:
+            query = None if query_id is None else find_query(self._sessions(), query_id)
+            if query_id is None or query is None:
                 return
-            execution = self._execution(query_id)
-            if execution is None:
-                return
+            execution = query.streamingQuery().lastExecution()
             readings = self._read(context, query_id, execution, int(own) if own else None)
         except (
             Py4JError,
@@ -221,13 +373,6 @@ class BatchReadings:
             self._batches[query_id, number] = readings
             while len(self._batches) > _KEPT:
                 del self._batches[next(iter(self._batches))]
-
-    def _execution(self, query_id: str) -> Any:
-        for session in self._sessions():
-            query = session._jsparkSession.streams().get(query_id)
-            if query is not None:
-                return query.streamingQuery().lastExecution()
-        return None
 
     def _read(
         self, context: Any, query_id: str, execution: Any, own: int | None
@@ -270,7 +415,7 @@ class BatchReadings:
                     return stops_early(known.get().physicalPlanDescription())
             if time.monotonic() > deadline:
                 return False
-            time.sleep(_LOOK_SECS)
+            time.sleep(_PLAN_LOOK_SECS)
 
 
 def _is(operator: Any, name: str) -> bool:

@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from stormkeeper.topology import Topology
-from stormkeeper.worker.batch_readings import BatchReading, BatchRows, fullest, parsed, stops_early
+from stormkeeper.worker.query_events import BatchReading, BatchRows, fullest, parsed, stops_early
 
 
 def lines_topology(folder):

@@ -6,9 +6,9 @@ from stormkeeper.topology import Topology
 from stormkeeper.topology.plan import plan
 from stormkeeper.worker.checkpoint_claims import Checkpoint, Claims
 from stormkeeper.worker.executor_counts import TopologyCounts, WorkerStatistics
-from stormkeeper.worker.running_queries import QueryEvents
+from stormkeeper.worker.query_events import QueryEvents
 from stormkeeper.worker.shutdown import BatchGate, Countdown, LiveQueries
-from stormkeeper.worker.topology_run import TopologyRun, build
+from stormkeeper.worker.streaming_queries import TopologyRun, build
 
 pytestmark = [pytest.mark.spark]
 

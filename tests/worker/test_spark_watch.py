@@ -1,12 +1,15 @@
 """What a heartbeat says of a worker's JVM and its queries, without a JVM."""
 
+import itertools
 import threading
 
 import pytest
+from py4j.protocol import Py4JError
 
 from stormkeeper.thrift.records import QueryActivity
-from stormkeeper.worker import running_queries
-from stormkeeper.worker.running_queries import JvmWatch, QueryRun
+from stormkeeper.worker import spark_watch
+from stormkeeper.worker.query_events import QueryRun
+from stormkeeper.worker.spark_watch import ExecutorWatch, JvmWatch, wanted
 from support.waiting import until
 
 
@@ -37,7 +40,7 @@ def world():
 
 @pytest.fixture
 def watch(world, monkeypatch):
-    monkeypatch.setattr(running_queries, "_PERIOD_SECS", 0.01)
+    monkeypatch.setattr(spark_watch, "_PERIOD_SECS", 0.01)
     watch = JvmWatch(world, 10.0, world.ask, lambda: world.now)
     watch.start()
     yield watch
@@ -117,3 +120,68 @@ def test_a_query_whose_end_no_event_tells_is_found(watch, world):
     assert watch.find_unreported_end(30.0) is world.runs[0]
     del world.runs[0]  # the event came
     assert watch.find_unreported_end(30.0) is None
+
+
+class Executors:
+    """A driver's executors, as many as the test says, and a clock."""
+
+    def __init__(self, **limits):
+        self.count, self.now = 0, 100.0
+        self.watch = ExecutorWatch(
+            lambda: self.count, lambda: "two cores", clock=lambda: self.now, **limits
+        )
+
+    def look(self, count, now):
+        self.count, self.now = count, now
+        self.watch.look()
+        return self.watch
+
+
+def test_loss_counts_from_the_last_executor():
+    executors = Executors(limit_secs=30.0)
+    seen = [(2, 1.0), (0, 2.0), (0, 31.5), (0, 32.0)]
+    assert [executors.look(*each).has_lost for each in seen] == [False, False, False, True]
+
+
+def test_executor_that_comes_back_ends_the_absence():
+    executors = Executors(limit_secs=20.0)
+    seen = [(1, 0.0), (0, 1.0), (1, 20.0), (0, 40.0), (0, 45.0)]
+    assert not any(executors.look(*each).has_lost for each in seen)
+
+
+def test_driver_without_executors_waits_on():
+    executors = Executors()
+    assert not any(executors.look(0, now).has_lost for now in (5.0, 3605.0))
+    assert executors.watch.waiting == "two cores"
+
+
+def test_waiting_is_told_until_an_executor_comes(caplog):
+    executors = Executors(wait_secs=15.0)
+    seen = [(0, 0.0), (0, 14.0), (0, 15.0), (0, 16.0), (1, 17.0)]
+    waits = [executors.look(*each).waiting for each in seen]
+    assert waits == [None, None, "two cores", "two cores", None]
+    assert caplog.messages == ["two cores"]
+
+
+def test_executors_are_counted_on_a_thread():
+    counts = itertools.chain([0, 2], itertools.repeat(0))
+    watch = ExecutorWatch(lambda: next(counts), str, limit_secs=0.02, look_secs=0.005)
+    watch.start()
+    until(lambda: watch.has_lost)
+    watch.close()
+
+
+def test_driver_that_waits_says_what_it_asks_for():
+    conf = {"spark.master": "spark://here:7077", "spark.cores.max": "2"}
+    said = wanted(conf.get)
+    assert "spark.master=spark://here:7077: others have its cores or memory" in said
+    assert "asks for spark.cores.max=2 and spark.executor.memory=1g" in said
+
+
+def test_end_of_the_jvm_is_no_loss_of_executors():
+    def count():
+        raise Py4JError("the JVM is gone")
+
+    watch = ExecutorWatch(count, str, limit_secs=0)
+    watch.look()
+    assert not watch.has_lost
