@@ -369,9 +369,9 @@ def write_exit_code(alive: Path | None, code: int) -> None:
 def warn_of_silent_pacemakers(conf: Conf) -> None:
     """Warn if Pacemakers are configured but heartbeats go to ZooKeeper."""
     store = conf["storm.cluster.state.store"]
-    if store == backends.ZOOKEEPER and conf["pacemaker.servers"]:
+    if store == backends.ZOOKEEPER_STORE and conf["pacemaker.servers"]:
         log.warning(
             "heartbeats go to ZooKeeper, and not to pacemaker.servers; to send them there, set "
             "storm.cluster.state.store=%s",
-            backends.PACEMAKER[0],
+            backends.PACEMAKER_STORES[0],
         )
