@@ -361,9 +361,7 @@ def test_base_and_assignment_are_removed_last_and_together(leader, base):
 
 
 @pytest.mark.parametrize("applied", [True, False], ids=["done", "not done"])
-def test_crash_at_any_write_of_a_removal_can_be_repaired(
-    storm, memory, open_storm, base, applied
-):
+def test_crash_at_any_write_of_a_removal_can_be_repaired(storm, memory, open_storm, base, applied):
     for writes in itertools.count():
         process = open_storm()
         leader = lead(process)
