@@ -7,7 +7,7 @@ import pytest
 from stormkeeper.blobs.sync_plan import Missing
 from stormkeeper.errors import StateUnavailableError
 from stormkeeper.nimbus.election import Checked
-from stormkeeper.nimbus.readiness import LOOKS_PER_WRITE, DiskWatch, Readiness, foreign_to
+from stormkeeper.nimbus.readiness import LOOKS_PER_WRITE, Candidate, DiskWatch, foreign_to
 from stormkeeper.paths import NimbusId
 from stormkeeper.state import leader_lock
 from stormkeeper.state.storm.cluster import StormClusterState
@@ -42,7 +42,7 @@ def test_what_others_have_is_lacking(session, storm, here, elsewhere, lacking):
     mine, other = Shelf(here), Shelf(elsewhere)
     mine.topologies = storm.active_storms
     share(mine, other)
-    assert Readiness(storm, mine).check() == Checked(frozenset(lacking))
+    assert Candidate(storm, mine).check() == Checked(frozenset(lacking))
 
 
 class Lacking:
@@ -60,7 +60,7 @@ class Lacking:
 )
 def test_what_can_be_had_of_a_topology_s_code_is_worth_a_fetch(storm, lost, is_lacking):
     code = Lacking(a=Missing(("a-jar", "a-conf"), tuple(lost)))
-    assert Readiness(storm, code).check() == Checked(frozenset("a" if is_lacking else ""))
+    assert Candidate(storm, code).check() == Checked(frozenset("a" if is_lacking else ""))
 
 
 def test_the_store_catches_up_before_it_is_read(session):
@@ -75,7 +75,7 @@ def test_the_store_catches_up_before_it_is_read(session):
 
     names = ("sync_path", "get_children", "children_data")
     network = Interposed(session, **{name: recorded(name) for name in names})
-    Readiness(StormClusterState(network, Codec()), Shelf()).check()
+    Candidate(StormClusterState(network, Codec()), Shelf()).check()
     assert calls[0] == "sync_path"
     assert len(calls) > 1
 
@@ -83,7 +83,7 @@ def test_the_store_catches_up_before_it_is_read(session):
 def test_a_store_that_cannot_be_read_is_told(ensemble, session, storm):
     ensemble.suspend(session)
     with pytest.raises(StateUnavailableError):
-        Readiness(storm, Shelf()).check()
+        Candidate(storm, Shelf()).check()
 
 
 ME, OTHER = NimbusId("me", 1, 0), NimbusId("other", 2, 0)
@@ -107,7 +107,7 @@ def test_a_bad_disk_yields_to_a_good_one_that_queues(
     leader_lock.take(storm.state, str(ME).encode())
     if is_queued:
         leader_lock.take(other.state, str(OTHER).encode())
-    readiness = Readiness(storm, Shelf(), nimbus=ME, disk_fault=lambda: fault)
+    readiness = Candidate(storm, Shelf(), nimbus=ME, disk_fault=lambda: fault)
     assert readiness.check().yields == yields
     other.disconnect()
 
@@ -175,8 +175,8 @@ class TestTheDiskWatch:
 def test_what_java_wrote_last_is_foreign(session, storm):
     submit(session, OURS)
     submit_by_java(session, JAVAS)
-    assert Readiness(storm, Shelf()).check() == Checked(foreign=frozenset([JAVAS]))
-    assert Readiness(storm, Shelf(), may_take_over=True).check() == Checked()
+    assert Candidate(storm, Shelf()).check() == Checked(foreign=frozenset([JAVAS]))
+    assert Candidate(storm, Shelf(), may_take_over=True).check() == Checked()
 
 
 def test_what_java_writes_again_is_foreign_again(session, storm):
@@ -191,9 +191,9 @@ def test_what_is_taken_over_is_marked_and_stays_as_it_was_else(session, storm):
     base = StormBase(JAVAS, TopologyStatus.KILLED, 3, {"split": 2}, 1700000000, "me")
     session.set_data(f"/storms/{JAVAS}", Codec().write(base))
     leader = lead(storm)
-    Readiness(storm, Shelf()).take_over(leader)
+    Candidate(storm, Shelf()).take_over(leader)
     assert storm.storm_base(JAVAS) == base
-    Readiness(storm, Shelf(), may_take_over=True).take_over(leader)
+    Candidate(storm, Shelf(), may_take_over=True).take_over(leader)
     base.leader_epoch = leader.fence.epoch
     assert storm.storm_base(JAVAS) == base
 
@@ -204,7 +204,7 @@ def test_one_that_is_gone_meanwhile_is_not_taken_over(session, storm):
     bases = leader.storm_bases()
     session.delete_node(f"/storms/{JAVAS}")
     leader.storm_bases = lambda: bases
-    Readiness(storm, Shelf(), may_take_over=True).take_over(leader)
+    Candidate(storm, Shelf(), may_take_over=True).take_over(leader)
     assert storm.storm_base(JAVAS) is None
 
 
@@ -212,7 +212,7 @@ def test_the_log_says_once_what_is_the_matter(session, storm, caplog):
     submit_by_java(session, JAVAS)
     lost = Missing(("lost-jar",), ("lost-jar",), ("nimbus2.example:6627:0",))
     code = Lacking(**{OURS: Missing(("jar",))}, lost=lost, gone=Missing(("jar",), ("jar",)))
-    readiness = Readiness(storm, code)
+    readiness = Candidate(storm, code)
     caplog.set_level("INFO")
     readiness.check()
     readiness.check()

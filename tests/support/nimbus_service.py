@@ -15,6 +15,7 @@ from stormkeeper.errors import NotLeaderError
 from stormkeeper.nimbus import process
 from stormkeeper.nimbus.elector import Elector
 from stormkeeper.nimbus.lifecycle import ConfChanges
+from stormkeeper.nimbus.readiness import Candidate
 from stormkeeper.nimbus.scheduler import Leadership
 from stormkeeper.nimbus.service.context import ServiceContext, Submissions
 from stormkeeper.nimbus.submitted import SubmittedCode
@@ -95,9 +96,10 @@ class NimbusService:
             submitted=self.submissions.ids,
         )
         self.conf_changes = ConfChanges(self.code)
-        self.elector = Elector(
-            storm, self.id, self.code.sync, elected=self._elected, deposed=self._deposed
+        candidate = Candidate(
+            storm, self.code.sync, self.id, elected=self._elected, deposed=self._deposed
         )
+        self.elector = Elector(storm, self.id, candidate)
         self.submitted = SubmittedCode(self.code.store)
         self.handler = process.service_handler(
             ServiceContext(

@@ -1,11 +1,13 @@
 """Nimbuses that would lead: an elector each, and what it tells them."""
 
+import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
 from stormkeeper.blobs.sync import BlobSync
 from stormkeeper.blobs.sync_plan import Missing
 from stormkeeper.nimbus.elector import Elector
+from stormkeeper.nimbus.readiness import Candidate
 from stormkeeper.paths import NimbusId
 from stormkeeper.state import leader_lock
 from stormkeeper.state.storage import ClusterState
@@ -65,6 +67,7 @@ class Nimbus:
         code: BlobSync | None = None,
         elected: Callable[[LeaderClusterState], None] = lambda _leader: None,
         deposed: Callable[[], None] = lambda: None,
+        clock: Callable[[], float] = time.monotonic,
         **options: Any,
     ) -> None:
         self.session = session
@@ -78,14 +81,15 @@ class Nimbus:
         self._code = code or Shelf()
         if isinstance(self._code, Shelf):
             self._code.topologies = self.storm.active_storms
-        self.elector = Elector(
+        candidate = Candidate(
             self.storm,
-            self.address,
             self._code,
+            self.address,
             elected=self._on_elected,
             deposed=self._on_deposed,
             **options,
         )
+        self.elector = Elector(self.storm, self.address, candidate, clock)
 
     def _on_elected(self, leader: LeaderClusterState) -> None:
         self.leader = leader

@@ -3,7 +3,7 @@
 A topology that continues from another uses the same folder: nothing is copied or moved, so nothing
 is read twice or lost. A worker of the earlier topology that still runs sees the later one's greater
 claims there, and stops. While a topology exists, its base names its checkpoints, and takes
-precedence over the record that does so afterwards.
+precedence over the record that names them afterwards.
 """
 
 from __future__ import annotations
@@ -55,10 +55,8 @@ def continued(record: Checkpoints, storm_id: str, name: str) -> Checkpoints:
 
 
 def conf_of(saved: Mapping[str, Any], record: Checkpoints | None) -> dict[str, Any]:
-    """Return a saved conf with the checkpoints to continue from; None: a fresh start.
-
-    None is written, too: a worker takes a missing key from the script or its machine.
-    """
+    """Return a saved conf with the checkpoints to continue from; None: a fresh start."""
+    # None is written, too: a worker takes a missing key from the script or its machine.
     conf = {**saved, FROM: None, QUERIES: None}
     conf.pop(ABANDON, None)
     if record is not None:
@@ -79,12 +77,7 @@ def find(
     """Return the checkpoints from which a new topology wants to continue.
 
     `wanted` is the id of a past topology, or a name: its last topology. `own` is the new topology's
-    conf.
-
-    Raises
-    ------
-    CheckpointsError
-        There are none, they are in use, or the new topology wants them elsewhere.
+    conf. Raises `CheckpointsError` if there are none, they are in use, or are wanted elsewhere.
     """
     for storm_id, base in bases.items():
         if wanted in (storm_id, base.name):
@@ -141,13 +134,8 @@ def abandoned(
 ) -> Checkpoints:
     """Return checkpoints without some queries, which start anew on any machine.
 
-    If an abandoned checkpoint's machine comes back before the query is launched and gets the query,
-    the query continues there as if nothing had been abandoned.
-
-    Raises
-    ------
-    CheckpointsError
-        A checkpoint does not exist, or is reachable.
+    A query continues all the same if its machine comes back before the launch and gets the query.
+    Raises `CheckpointsError` if a checkpoint does not exist, or is reachable.
     """
     kept = copy.copy(record)
     kept.nodes = dict(record.nodes)
@@ -180,10 +168,7 @@ def host(record: Checkpoints, node: str) -> str:
 def placed(
     record: Checkpoints, launches: Iterable[Launch], hosts: Mapping[str, str] | None = None
 ) -> Checkpoints:
-    """Return checkpoints with the machines of launched queries; the same object if unchanged.
-
-    `hosts` are host names by supervisor.
-    """
+    """Return checkpoints with the machines of launched queries; the same object if unchanged."""
     nodes = {query: one.slot.node for one in launches for query in one.queries}
     names = {node: name for node, name in (hosts or {}).items() if node in nodes.values()}
     if nodes.items() <= record.nodes.items() and names.items() <= (record.hosts or {}).items():
@@ -198,10 +183,7 @@ def placed(
 def ended(
     record: Checkpoints, now_ms: int, supervisors: Collection[str], *, purge: bool
 ) -> Checkpoints | None:
-    """Return the checkpoints to keep of a removed topology; None: there are none.
-
-    `purge` removes them at once.
-    """
+    """Return the checkpoints that a removed topology leaves; `purge` removes them at once."""
     if not record.nodes:
         return None
     kept = copy.copy(record)
@@ -210,7 +192,7 @@ def ended(
 
 
 def removed(record: Checkpoints, supervisors: Collection[str]) -> Checkpoints:
-    """Return checkpoints with the supervisors that should do the removal: any, if shared.
+    """Return checkpoints with the supervisors that remove them; for shared ones any.
 
     Supervisors that used shared ones come first: a writer may be left there.
     """
@@ -234,10 +216,9 @@ def due(
     now_ms: int,
     retention_secs: float | None,
 ) -> Checkpoints | None:
-    """Return the new record of checkpoints; None: unchanged.
+    """Return the record of checkpoints whose retention is over; None: unchanged.
 
-    Unused checkpoints whose retention is over are to be removed. If all supervisors that should
-    remove shared ones are gone, another one should.
+    If all supervisors that should remove shared checkpoints are gone, another supervisor is named.
     """
     used = [base.checkpoints.folder for base in bases.values() if base.checkpoints is not None]
     if record.folder in used or record.ended_ms is None:

@@ -19,6 +19,7 @@ from typing import Final
 import msgspec
 
 from stormkeeper import paths
+from stormkeeper.daemon.durable import write_file
 from stormkeeper.daemon.periodic import PeriodicThread
 from stormkeeper.errors import SerializationError
 from stormkeeper.nimbus import checkpoints
@@ -35,10 +36,7 @@ _END_SECS: Final = 3.0
 def gone_since(
     before: Mapping[str, float], found: Iterable[str], kept: Collection[str], now: float
 ) -> dict[str, float]:
-    """Return since when topologies with leftovers are gone, by id.
-
-    `before` is the last result; `kept` are topologies that exist or are being submitted.
-    """
+    """Return since when topologies with leftovers are gone, except `kept` ones."""
     return {storm_id: before.get(storm_id, now) for storm_id in found if storm_id not in kept}
 
 
@@ -232,11 +230,9 @@ class RemovedTopologies:
             now = self._clock()
             kept = [each for each in others if now - each.at <= REMEMBERED_SECS][1 - MOST_REMOVED :]
             self._removed = [*kept, _Removed(storm_id, owner, now)]
-            new = self._file.with_suffix(".new")
             try:
                 self._file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-                new.write_bytes(msgspec.json.encode(self._removed))
-                new.replace(self._file)
+                write_file(self._file, msgspec.json.encode(self._removed))
             except OSError as error:
                 log.warning("the list of removed topologies cannot be written: %s", error)
 

@@ -1,4 +1,4 @@
-"""The leading Nimbus's view of the cluster, for log, metrics and health."""
+"""The status of a Nimbus, and of the cluster that it leads: for log, metrics and health."""
 
 from __future__ import annotations
 
@@ -34,42 +34,30 @@ _ACTION_NAMES: Final[Mapping[type[Action], str]] = {
 
 @dataclass(frozen=True)
 class ClusterStatus:
-    """An immutable snapshot of the status.
+    """An immutable snapshot of the status."""
 
-    Parameters
-    ----------
-    epoch
-        Epoch of this Nimbus's leadership; None while it does not lead.
-    leaderships
-        How often this Nimbus has begun to lead.
-    last_round_at
-        Monotonic time when the last round ended or the leadership began.
-    actions
-        Writes done, by kind.
-    unread
-        Pacemakers that did not answer.
-    """
-
+    #: Of this Nimbus's leadership; None while it does not lead.
     epoch: int | None = None
+    #: How often this Nimbus has begun to lead.
     leaderships: int = 0
     rounds: int = 0
     failures: int = 0
     round_secs: float = 0.0
+    #: Monotonic time when the last round ended or the leadership began.
     last_round_at: float | None = None
+    #: Writes done, by kind.
     actions: Mapping[str, int] = field(default_factory=dict)
     supervisors: int = 0
     slots: int = 0
     free_slots: int = 0
     topologies: Mapping[str, int] = field(default_factory=dict)
     workers: Mapping[str, int] = field(default_factory=dict)
+    #: Pacemakers that did not answer.
     unread: int = 0
 
 
 class ClusterStatusTracker:
-    """Keeps the current `ClusterStatus` and logs changes.
-
-    Any thread may read `status`. `clock` returns seconds of a monotonic clock.
-    """
+    """Keeps the current `ClusterStatus`, which any thread may read, and logs changes."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.status = ClusterStatus()
@@ -175,10 +163,9 @@ def pages(
 ) -> dict[str, Callable[[str], Page]]:
     """Return the pages of a Nimbus by path.
 
-    ``/metrics`` has its metrics; ``/healthz`` says whether its rounds of scheduling progress;
-    ``/readyz`` whether it answers calls and takes uploads, and whether it leads. `period_secs` is
-    the longest time between two rounds. `count_health` reads the number of topologies by health; it
-    is called while this Nimbus leads, at most every `HEALTH_SECS`.
+    ``/healthz`` says whether its rounds of scheduling progress, at least every `period_secs`;
+    ``/readyz`` whether it answers calls and takes uploads, and whether it leads. `count_health`
+    reads the number of topologies by health, while this Nimbus leads, at most every `HEALTH_SECS`.
     """
 
     def readyz(_: str) -> Page:

@@ -3,16 +3,16 @@
 The Nimbus whose lock is first in the queue of `stormkeeper.state.leader_lock` may lead. The rules:
 
 - **Every decision follows a look** at the whole queue. A watch, a lost answer, a broken connection
-  or a write of our own causes another look; the answer to a write is never relied on.
-- **A Nimbus never queues behind itself.** It takes a lock only after a look without any of its
-  locks, while no other request is open. A lock whose answer was lost, or of a former session, is
+  or an own write causes another look; the answer to a write is never relied on.
+- **A Nimbus never queues behind itself**: it takes a lock only after a look without a lock of its
+  own, while no other request is open. A lock whose answer was lost, or of a former session, is
   adopted or deleted.
-- **A look proves contact.** A look that began at `t` means that the session lives until `t` plus
-  its timeout; the leader's lease is two thirds of that. A broken connection ends the lease at once.
-- **A Nimbus neither queues nor leads without the code** of every topology that some live Nimbus
-  has. It checks before it takes a lock and when the lock is first; to fetch code it gives the lock
-  back. After three failed fetches it leads without: the cluster must have a leader.
-- **A Nimbus that cannot write to its disk** leaves the lead to one in the queue that can.
+- **A look proves contact.** The session of a look that began at `t` lives until `t` plus its
+  timeout; the leader's lease is two thirds of that. A broken connection ends the lease.
+- **A Nimbus neither queues nor leads without the code** that some live Nimbus has. It checks before
+  it takes a lock and when the lock is first, and fetches code without a lock. After three failed
+  fetches it leads all the same: the cluster must have a leader.
+- **A Nimbus that cannot write to its disk** leaves the lead to another Nimbus in the queue.
 - **A leader checks again** when its code or disk changes.
 
 A leader's writes do not depend on this: each checks the lock in its transaction. The lease is for
@@ -31,95 +31,90 @@ from stormkeeper.state.leader_lock import Lock
 
 @dataclass(frozen=True, slots=True)
 class Stand:
-    """The Nimbus wants to lead from now on."""
+    """Want to lead from now on."""
 
 
 @dataclass(frozen=True, slots=True)
 class StandAside:
-    """The Nimbus wants to lead, but not in the next `secs` seconds."""
+    """Want to lead, but not in the next `secs` seconds."""
 
     secs: float
 
 
 @dataclass(frozen=True, slots=True)
 class Withdraw:
-    """The Nimbus does not want to lead any more."""
+    """Do not want to lead any more."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConnectionChanged:
-    """The connection to the store was made or lost, or the session ended."""
+    """The connection to the store, or its session, changed."""
 
     is_connected: bool
 
 
 @dataclass(frozen=True, slots=True)
 class QueueChanged:
-    """A watch reported that the queue may have changed."""
+    """The queue may have changed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Recheck:
-    """The code or the disk of this Nimbus changed, so the last `Check` may be outdated."""
+    """The code or the disk of this Nimbus changed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Looked:
-    """The result of a `Look`."""
+    """Answer to `Look`, with the session that looked."""
 
     queue: tuple[Lock, ...]
-
-    #: The session that looked, and its timeout in seconds.
     session_id: int
     timeout_secs: float
-
     began_at: float
 
 
 @dataclass(frozen=True, slots=True)
 class Wrote:
-    """A `Take` or a `GiveUp` ended."""
+    """Answer to `Take` or `GiveUp`."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoreFailed:
-    """A `Look` failed; or a `Take` or a `GiveUp`, which may be done or not."""
+    """A `Look` failed, or a `Take` or `GiveUp`, which may have been carried out."""
 
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """The result of a `Check`."""
+    """Answer to `Check`."""
 
-    #: Topologies whose code is not here, and which another Nimbus has.
+    #: Topologies whose code another Nimbus has and this one lacks.
     lacking: frozenset[str] = frozenset()
-
     #: Topologies that a Java Nimbus leads, and that must not be taken over.
     foreign: frozenset[str] = frozenset()
-
     #: Whether this Nimbus cannot write to its disk and another in the queue can.
     yields: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class CheckFailed:
-    """A `Check` could not be made."""
+    """A `Check` failed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """A `Fetch` ended, with or without success: the next `Check` shows which."""
+    """Answer to `Fetch`; the next `Check` shows the success."""
 
 
 @dataclass(frozen=True, slots=True)
 class Notified:
-    """The Nimbus has carried out an `Elect` or a `Depose`."""
+    """Answer to `Elect` or `Depose`."""
 
 
 @dataclass(frozen=True, slots=True)
 class NotifyFailed:
     """The Nimbus could not begin to lead."""
 
-    #: Whether it cannot lead, so that another Nimbus must. Else the election tries again.
+    #: Whether another Nimbus must lead; else the election tries again.
     is_unfit: bool
 
 
@@ -147,7 +142,7 @@ Event = (
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """Read the queue, and watch our lock and the lock before; answered by `Looked`."""
+    """Read the queue, and watch our lock and the lock before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +159,7 @@ class GiveUp:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """Check the code, the disk and the topologies; answered by `Checked`."""
+    """Check the code, the disk and the topologies."""
 
     #: The first lock if it is ours: a good answer permits leading by it.
     lock: Lock | None
@@ -198,40 +193,32 @@ Instruction = StoreInstruction | NimbusInstruction
 
 NEVER: Final = float("inf")
 
-#: Share of the session's timeout that a lease lasts. A ZooKeeper follower reports its sessions to
-#: the leader every half tick, and a timeout is at least two ticks: if the follower dies, the
-#: session may end a quarter of the timeout early. The rest is for clocks that differ in speed.
+#: Share of the session's timeout that a lease lasts. ZooKeeper's followers report sessions every
+#: half tick, and a timeout is at least two ticks: when a follower dies, the session may end a
+#: quarter of the timeout early. The rest is for clocks that differ in speed.
 LEASE_SHARE: Final = 2 / 3
 
-#: Looks at the idle queue per session timeout, to renew the lease, and the longest time between
-#: two, in case an event was missed.
+#: Looks at the idle queue per session timeout, to renew the lease, and the longest interval.
 LOOKS_PER_TIMEOUT: Final = 6
 LOOK_SECS: Final = 5.0
 
 #: How long a Nimbus may be first without leading, in seconds, before the next has its turn.
 HESITATION_SECS: Final = 30.0
 
-#: Failed fetches after which a Nimbus leads without a topology's code; the pause after each.
+#: Failed fetches after which a Nimbus leads without a topology's code, and the pause after each.
 FETCHES: Final = 3
 FETCH_PAUSE_SECS: Final = 5.0
 
-#: Pause before the next check for topologies of a Java Nimbus, in seconds.
+#: Pauses in seconds: after a check that found Java's topologies, or a failing disk; after a failure
+#: to lead; and after other failures, first and longest, doubled each time.
 FOREIGN_PAUSE_SECS: Final = 10.0
-
-#: Pause before a Nimbus with a failing disk checks again whether it is needed, in seconds.
 DISK_PAUSE_SECS: Final = 10.0
-
-#: Pause of a Nimbus that failed to lead, in seconds.
 UNFIT_PAUSE_SECS: Final = 10.0
-
-#: Pauses after failures, in seconds: the first, doubled each time, and the longest.
 FIRST_PAUSE_SECS: Final = 0.25
 LONGEST_PAUSE_SECS: Final = 10.0
 
 
 class _Pause:
-    """The time until which nothing is tried again, and failures in a row."""
-
     def __init__(self) -> None:
         self.until = -NEVER
         self._streak = FailureStreak(FIRST_PAUSE_SECS, LONGEST_PAUSE_SECS)
@@ -246,8 +233,8 @@ class _Pause:
 class Election:
     """The state machine of a Nimbus. Not safe for threads.
 
-    `handle` takes events and returns instructions. At most one instruction to the store and one to
-    the Nimbus is open; its answer is the next event of that kind.
+    At most one instruction to the store and one to the Nimbus is open; its answer is the next event
+    of that kind.
     """
 
     def __init__(self) -> None:
@@ -263,7 +250,6 @@ class Election:
         #: The session of the last look, and all sessions that looked: their locks are ours.
         self._session_id: int | None = None
         self._session_ids: set[int] = set()
-        #: Whether a lock of ours may exist: one was taken since a look found none.
         self._may_have_locks = False
         self._lock: Lock | None = None
         #: Until when our lock is certainly first; and since when without interruption.
@@ -272,7 +258,7 @@ class Election:
         #: Whether a check permits taking a lock, and the lock by which it permits leading.
         self._is_fit = False
         self._accepted: Lock | None = None
-        #: Whether the last check may be outdated, and whether the open check is a repetition.
+        #: Whether the last check may be outdated, and whether the open check repeats a good one.
         self._is_doubted = False
         self._is_repeated = False
         #: Whether the last check left the lead to a Nimbus that can write.
@@ -411,7 +397,6 @@ class Election:
                 self._step_back()
 
     def _record_check(self, found: Checked, lock: Lock | None, now: float) -> None:
-        """Decide by a check whether to take a lock, or to lead by `lock`."""
         lacking = found.lacking
         self._failed_fetches = Counter({each: self._failed_fetches[each] for each in lacking})
         self._to_fetch = frozenset(each for each in lacking if self._failed_fetches[each] < FETCHES)
@@ -431,7 +416,6 @@ class Election:
             self._accepted = lock
 
     def _step_back(self) -> None:
-        """Lead by no present lock, and take none before the next check."""
         self._is_fit = False
         self._lock = None
         self._lease_until = -NEVER
@@ -493,7 +477,6 @@ class Election:
         return not self._is_fit or (self._is_first() and self._accepted != self._lock)
 
     def _hesitates(self, now: float) -> bool:
-        """Return whether our lock is first for too long and the Nimbus does not lead yet."""
         # Beginning to lead may take any time.
         is_beginning = isinstance(self._nimbus_request, Elect)
         acts = self._is_elected and self._nimbus_request is None

@@ -1,10 +1,10 @@
 """Elects the leader among Nimbuses, by the queue of locks in the cluster state.
 
-`stormkeeper.nimbus.election` decides; an `Elector` has two threads that carry out. *nimbus
-election* calls the store, and each call ends by the store's own deadline. *nimbus leadership* calls
-the Nimbus, which may block: the lease still ends, the lock is still kept or given up, and
-`is_leader` stays right. Any thread may run the state machine, under a mutex, so a blocked thread
-does not delay the news of a lost connection.
+`stormkeeper.nimbus.election` decides, and two threads carry out. *nimbus election* calls the store,
+and each call ends by the store's deadline. *nimbus leadership* calls the Nimbus, which may block:
+the lease still ends, the lock is still kept or given up, and `is_leader` stays right. Any thread
+may run the state machine, under a mutex, so a blocked thread does not delay the news of a lost
+connection.
 """
 
 import contextlib
@@ -12,11 +12,9 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from types import TracebackType
-from typing import Any, Final, Self, assert_never
+from typing import Any, Final, assert_never
 
 from stormkeeper import paths
-from stormkeeper.blobs.sync import BlobSync
 from stormkeeper.daemon.periodic import FailureStreak
 from stormkeeper.errors import NoLeaderError, NotLeaderError, StateError, StateUnavailableError
 from stormkeeper.nimbus.election import (
@@ -39,7 +37,7 @@ from stormkeeper.nimbus.election import (
     Withdraw,
     Wrote,
 )
-from stormkeeper.nimbus.readiness import Candidate, Deposed, Elected
+from stormkeeper.nimbus.readiness import Candidate
 from stormkeeper.paths import NimbusId
 from stormkeeper.state import leader_lock
 from stormkeeper.state.leader_lock import Lock
@@ -59,40 +57,17 @@ UNREACHED_SECS: Final = 1.0
 
 
 class Elector:
-    """A candidate among the Nimbuses. Safe for many threads; must be closed.
+    """Has a candidate take part in the election. Safe for many threads; must be closed.
 
-    `elected` gets a `stormkeeper.state.storm.cluster.LeaderClusterState` when this Nimbus begins to
-    lead; if it raises, `deposed` is called and the lock given back. `deposed` is called when the
-    Nimbus stops leading, for good or because the connection is lost; then the object is
-    disconnected. Both are called alternately, on the thread *nimbus leadership*, and may block:
-    until `deposed` returns, this Nimbus does not lead again, and other Nimbuses wait at most half a
-    minute. After an interruption that the session survives, `elected` is called again with the same
-    epoch (``leader.fence.epoch``).
-
-    Parameters
-    ----------
-    code
-        Must be started. Closing it ends a fetch.
-    disk_fault
-        Returns why this Nimbus's disk takes no files; None if it does. Call `recheck` when the
-        answer changes.
-    may_take_over
-        Whether to lead topologies that a Java Nimbus has led (`--take-over`); they are marked as
-        ours.
-    clock
-        Seconds, monotonic.
+    Call `recheck` when the answer of the candidate's `disk_fault` changes. `clock` returns seconds
+    of a monotonic clock.
     """
 
     def __init__(
         self,
         storm: StormClusterState,
         nimbus: NimbusId,
-        code: BlobSync,
-        *,
-        elected: Elected,
-        deposed: Deposed,
-        disk_fault: Callable[[], str | None] = lambda: None,
-        may_take_over: bool = False,
+        candidate: Candidate,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._storm = storm
@@ -103,15 +78,6 @@ class Elector:
         self._changed = threading.Condition()
         self._closed = False
         lock_queue = LockQueue(self._state, nimbus, clock)
-        candidate = Candidate(
-            storm,
-            code,
-            elected=elected,
-            deposed=deposed,
-            may_take_over=may_take_over,
-            nimbus=nimbus,
-            disk_fault=disk_fault,
-        )
         self._store_slot = _InstructionSlot(lock_queue.carry_out)
         self._nimbus_slot = _InstructionSlot(candidate.carry_out)
         self._registration = self._state.register(self._on_event)
@@ -127,26 +93,12 @@ class Elector:
         for thread in self._threads:
             thread.start()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
-
     def add_to_leader_lock_queue(self) -> None:
         """Queue for leadership once the code of all topologies is here; returns at once."""
         self._handle(Stand())
 
     def remove_from_leader_lock_queue(self) -> None:
-        """Leave the queue; returns at once, and `is_leader` is False from then on.
-
-        A leader's lock is given up as soon as the store takes that, and another Nimbus leads.
-        """
+        """Leave the queue; returns at once, and `is_leader` is False from then on."""
         self._handle(Withdraw())
 
     def quit_election_for(self, delay_secs: float) -> None:
@@ -154,11 +106,7 @@ class Elector:
         self._handle(StandAside(delay_secs))
 
     def recheck(self) -> None:
-        """Check code and disk again after a change; returns at once.
-
-        A leader without code that another Nimbus has, or without a writable disk, gives the lead
-        back.
-        """
+        """Check code and disk again after a change; returns at once."""
         self._handle(Recheck())
 
     @property
@@ -180,12 +128,7 @@ class Elector:
     def leader_address(self) -> NimbusId:
         """Return the address of the present or next leader.
 
-        Raises
-        ------
-        NoLeaderError
-            No Nimbus leads.
-        StateUnavailableError
-            The store was not reached.
+        Raises `NoLeaderError`, and `StateUnavailableError` if the store was not reached.
         """
         queue = leader_lock.queue(self._state)
         if not queue or queue[0].revoked:
@@ -213,7 +156,7 @@ class Elector:
         """Leave the queue, call `deposed` if this Nimbus leads, and end the threads.
 
         Takes at most ten seconds; about one if the store is not reached: then the lock ends with
-        the session, so close that, too. A callback may call this and is not waited for.
+        the session, which must be closed, too. A callback may call this.
         """
         deadline = self._clock() + CLOSE_SECS
         self._handle(Withdraw())

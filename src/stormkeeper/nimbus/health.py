@@ -55,20 +55,13 @@ _COMPLETED: Final = "Completed"
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Longest silences of a healthy worker, in seconds.
+    """Longest silences of a healthy worker, in seconds."""
 
-    Parameters
-    ----------
-    beat_secs
-        Since a worker's newest heartbeat: ``nimbus.task.timeout.secs``.
-    launch_secs
-        Since a worker was launched that has not beaten: ``nimbus.task.launch.secs``.
-    batch_secs
-        Since a running batch began: ``topology.stuck.batch.secs``.
-    """
-
+    #: Since the newest heartbeat: ``nimbus.task.timeout.secs``.
     beat_secs: float = 30
+    #: Since the launch of a worker that has not beaten: ``nimbus.task.launch.secs``.
     launch_secs: float = 120
+    #: Since a running batch began: ``topology.stuck.batch.secs``.
     batch_secs: float = 600
 
 
@@ -101,9 +94,9 @@ def workers(
 ) -> dict[Slot, WorkerHealth]:
     """Return the health of a topology's workers that have not completed.
 
-    `beats` are None if no Pacemaker answered; an earlier worker may have sent one. `ended` are
-    queries that have ended for good: a worker is starting until all its others run. With None, as
-    for a script that names its queries itself, it is starting until one query runs.
+    `beats` are None if no Pacemaker answered. `ended` are queries that have ended for good: a
+    worker is starting until all others run. With None, as for a script that names its queries
+    itself, it is starting until one query runs.
     """
     found = {}
     for launch in (assignment.launches if assignment is not None else None) or ():
@@ -112,6 +105,7 @@ def workers(
         one = None
         if not launch.released:
             beat = None if beats is None else beats.get(slot)
+            # An earlier worker may have sent it.
             if beat is not None and (beat.age_secs or 0) > now - launch.start_time_secs:
                 beat = None
             one = _of_word(launch, supervisor, beat, now)
@@ -133,7 +127,7 @@ def of_topology(
 ) -> TopologyHealth | None:
     """Return a topology's health; None while killed or rebalanced, or after completion.
 
-    `sched_status` is None if this Nimbus does not know it; `hosts` are host names by supervisor id.
+    `sched_status` may be unknown; `hosts` are host names by supervisor id.
     """
     is_to_run = status in (TopologyStatus.ACTIVE, TopologyStatus.INACTIVE)
     if not is_to_run or sched_status == _COMPLETED:
@@ -242,14 +236,11 @@ def _is_proven(report: SlotReport, beat: Beat | None, now: float) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Silence:
-    """A worker without a heartbeat."""
-
     launch: WorkerLaunch
     supervisor: SupervisorInfo | None
     can_read: bool
 
     def health(self, limits: Limits, now: float) -> WorkerHealth:
-        """Return the health of the silent worker."""
         if self.supervisor is None:
             return WorkerHealth(WAITING, "its supervisor is not there")
         is_used = self.launch.port in (self.supervisor.used_ports or ())

@@ -54,14 +54,11 @@ class Event(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """An event with arguments.
-
-    `wait_secs` is the wait of a kill or a rebalance: as requested, or
-    ``topology.message.timeout.secs``.
-    """
+    """An event with arguments."""
 
     event: Event
     now_ms: int
+    #: Of a kill or a rebalance.
     wait_secs: int = 0
     rebalance: RebalanceOptions | None = None
     purge: bool = False
@@ -72,10 +69,7 @@ _Step = Callable[[StormBase, Command], StormBase | None]
 
 
 def after(storm_id: str, base: StormBase, command: Command) -> StormBase | None:
-    """Return a topology's base after a command; None: the topology is to be removed.
-
-    Raises `StatusError` if the topology's status does not take the command.
-    """
+    """Return a topology's base after a command, if any is left; raises `StatusError`."""
     step = _TABLE[base.status].get(command.event)
     if step is None:
         raise StatusError(
@@ -245,10 +239,9 @@ class ConfChanges:
     def save(
         self, storm_id: str, overrides: Mapping[str, Any], *, is_repeated: bool = False
     ) -> None:
-        """Save new values in a topology's conf; repeating the call changes nothing.
+        """Save new values in a topology's conf; idempotent.
 
-        Raises `CodeError` and `StateError`: as
-        `stormkeeper.blobs.distributor.CodeDistributor.change`.
+        Raises `CodeError` and `StateError` as `CodeDistributor.change` does.
         """
 
         def changed(data: bytes) -> bytes:

@@ -40,7 +40,7 @@ from stormkeeper.nimbus.cleanup import CheckpointRetention, Cleaner, RemovedTopo
 from stormkeeper.nimbus.cluster_status import ClusterStatusTracker, pages
 from stormkeeper.nimbus.elector import Elector
 from stormkeeper.nimbus.lifecycle import ConfChanges
-from stormkeeper.nimbus.readiness import DiskWatch
+from stormkeeper.nimbus.readiness import Candidate, DiskWatch
 from stormkeeper.nimbus.round import Timeouts
 from stormkeeper.nimbus.scheduler import LeaderDuties, Scheduler
 from stormkeeper.nimbus.service.blob_calls import BlobCalls
@@ -209,15 +209,16 @@ def _run(
             elector.recheck()
 
         disk = DiskWatch(functools.partial(_find_disk_fault, code), on_disk_fault)
-        elector = Elector(
+        candidate = Candidate(
             storm,
-            nimbus_id,
             code.sync,
+            nimbus_id,
             elected=duties.begin,
             deposed=duties.end,
             disk_fault=lambda: disk.fault,
             may_take_over=may_take_over,
         )
+        elector = Elector(storm, nimbus_id, candidate)
         running.callback(elector.close)
         code.sync.on_loss = elector.recheck
 

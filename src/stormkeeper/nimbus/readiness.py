@@ -1,8 +1,9 @@
-"""Conditions of leading: topologies of our own, complete code, and a writable disk.
+"""A Nimbus as a candidate: conditions of leading, the begin and end of leading, and its disk.
 
-A topology is Java's if its ``StormBase`` has no ``leader_epoch``: our leaders write that field
-(1000) into every record, and Storm's drop it. A Nimbus whose disk takes no files says so in its
-record in ZooKeeper, so other Nimbuses know whether one that can write is in the queue.
+The conditions are complete code, a writable disk, and topologies of our own. A topology is Java's
+if its ``StormBase`` has no ``leader_epoch``: our leaders write that field (1000) into every record,
+and Storm's drop it. A Nimbus whose disk takes no files says so in its record in ZooKeeper, so other
+Nimbuses know whether a Nimbus that can write is in the queue.
 """
 
 import logging
@@ -37,6 +38,9 @@ from stormkeeper.thrift.records import StormBase
 
 log = logging.getLogger(__name__)
 
+#: Longest fetch of code in seconds; slow peers are given up long before.
+FETCH_SECS: Final = 600.0
+
 #: Seconds between two probes of the disk, and probes per probe that writes.
 LOOK_SECS: Final = 1.0
 LOOKS_PER_WRITE: Final = 5
@@ -45,30 +49,60 @@ LOOKS_PER_WRITE: Final = 5
 HANG_SECS: Final = 20.0
 
 
-class Readiness:
-    """Checks whether a Nimbus may lead, and logs why not.
+class Candidate:
+    """Carries out an election's instructions to the Nimbus; calls may block for any time.
 
-    Without `nimbus` the disk is not checked. `may_take_over` permits leading Java's topologies.
+    `code` must be started; closing it ends a fetch. `elected` gets the leader's writes when this
+    Nimbus begins to lead; if it raises, `deposed` is called and the lock given back. `deposed` is
+    called when the Nimbus stops leading, for good or because the connection is lost; then the
+    writes are disconnected. Both are called alternately, on one thread, and may block: until
+    `deposed` returns, this Nimbus does not lead again, and other Nimbuses wait at most half a
+    minute. After an interruption that the session survives, `elected` is called again with the same
+    epoch (``leader.fence.epoch``).
+
+    Without `nimbus` the disk is not checked. `disk_fault` returns why this Nimbus's disk takes no
+    files. `may_take_over` permits leading topologies that a Java Nimbus has led (`--take-over`);
+    they are marked as ours.
     """
 
     def __init__(
         self,
         storm: StormClusterState,
         code: BlobSync,
-        *,
-        may_take_over: bool = False,
         nimbus: NimbusId | None = None,
+        *,
+        elected: Callable[[LeaderClusterState], None] = lambda _leader: None,
+        deposed: Callable[[], None] = lambda: None,
         disk_fault: Callable[[], str | None] = lambda: None,
+        may_take_over: bool = False,
     ) -> None:
         self._storm = storm
         self._code = code
-        self._may_take_over = may_take_over
         self._nimbus = nimbus
+        self._elected = elected
+        self._deposed = deposed
         self._disk_fault = disk_fault
+        self._may_take_over = may_take_over
+        self._leader: LeaderClusterState | None = None
+        self._failures = FailureStreak()
         self._logged: tuple[Checked, Mapping[str, Missing]] = (Checked(), {})
 
+    def carry_out(self, instruction: NimbusInstruction) -> NimbusAnswer:
+        """Carry out an instruction; returns the answer."""
+        match instruction:
+            case Check():
+                return self._check()
+            case Fetch():
+                return self._fetch()
+            case Elect(lock):
+                return self._elect(lock)
+            case Depose():
+                return self._depose()
+            case _:
+                assert_never(instruction)
+
     def check(self) -> Checked:
-        """Check the present topologies."""
+        """Check whether this Nimbus may lead the present topologies, and log why not."""
         # Includes the last leader's writes.
         self._storm.state.sync_path(paths.STORMS)
         foreign = frozenset() if self._may_take_over else foreign_to(self._storm.storm_bases())
@@ -88,6 +122,57 @@ class Readiness:
             except NoNodeError:
                 continue
             log.warning("took over the topology %s of a Java Nimbus", storm_id)
+
+    def _check(self) -> NimbusAnswer:
+        try:
+            found = self.check()
+        except Exception as error:
+            self._log_failure("cannot find out whether this Nimbus may lead", error)
+            return CheckFailed()
+        self._failures.reset()
+        return found
+
+    def _fetch(self) -> NimbusAnswer:
+        try:
+            if not self._code.fetch(FETCH_SECS):
+                log.warning("the code of topologies was not all fetched in %g s", FETCH_SECS)
+        except Exception as error:
+            self._log_failure("the code of topologies was not all fetched", error)
+        return Fetched()
+
+    def _elect(self, lock: Lock) -> NimbusAnswer:
+        try:
+            leader = leader_state(self._storm, Fence(lock.path, lock.created))
+            self._leader = leader
+            self.take_over(leader)
+        except Exception as error:
+            self._log_failure("cannot lead yet", error)
+            self._disconnect()
+            return NotifyFailed(is_unfit=not isinstance(error, StateError))
+        self._failures.reset()
+        log.info("this Nimbus leads, epoch %d", lock.created)
+        try:
+            self._elected(leader)
+        # On this thread a SystemExit would end nothing.
+        except BaseException:
+            log.exception("this Nimbus could not begin to lead, and leaves the lead to another")
+            self._depose()
+            return NotifyFailed(is_unfit=True)
+        return Notified()
+
+    def _depose(self) -> NimbusAnswer:
+        log.info("this Nimbus no longer leads")
+        try:
+            self._deposed()
+        except BaseException:
+            log.exception("this Nimbus could not end its leadership properly")
+        self._disconnect()
+        return Notified()
+
+    def _disconnect(self) -> None:
+        leader, self._leader = self._leader, None
+        if leader is not None:
+            leader.disconnect()
 
     def _yields(self) -> bool:
         if self._nimbus is None or self._disk_fault() is None:
@@ -126,6 +211,12 @@ class Readiness:
                 *(storm_id, ", ".join(what.held_last_by) or "unknown"),
             )
 
+    def _log_failure(self, what: str, error: Exception) -> None:
+        self._failures.record()
+        is_defect = not isinstance(error, StormkeeperError | OSError)
+        if self._failures.should_log:
+            log.warning("%s: %s", what, error, exc_info=error if is_defect else None)
+
 
 def foreign_to(bases: Mapping[str, StormBase]) -> frozenset[str]:
     """Return the ids of topologies that a Java Nimbus wrote last."""
@@ -135,14 +226,10 @@ def foreign_to(bases: Mapping[str, StormBase]) -> frozenset[str]:
 class DiskWatch:
     """Probes the disk of a Nimbus at intervals, on a separate thread.
 
-    Parameters
-    ----------
-    find_fault
-        Returns why the disk takes no files; None if it does. May hang. Arguments: whether to write,
-        and whether the last probe found a fault.
-    on_fault
-        Called with a fault after the first probe and each write, and with None once it is over. If
-        it raises `StateError`, it is called again after the next probe.
+    `find_fault` returns why the disk takes no files, and may hang; its arguments are whether to
+    write, and whether the last probe found a fault. `on_fault` is called with a fault after the
+    first probe and each write, and with None once the fault is over; if it raises `StateError`,
+    again after the next probe.
     """
 
     def __init__(
@@ -156,7 +243,7 @@ class DiskWatch:
         self._find_fault = find_fault
         self._on_fault = on_fault
         self._hang_secs = hang_secs
-        #: Why the disk takes no files, in one line; None if it does.
+        #: Why the disk takes no files, in one line.
         self.fault: str | None = None
         self._is_reported = True
         self._looks = 0
@@ -216,113 +303,3 @@ class DiskWatch:
             probe.set_result(self._find_fault(is_write, self.fault is not None))
         except BaseException as error:
             probe.set_exception(error)
-
-
-#: Longest fetch of code in seconds; slow peers are given up long before.
-FETCH_SECS: Final = 600.0
-
-#: Called with the leader's writes when this Nimbus begins to lead.
-Elected = Callable[[LeaderClusterState], None]
-
-#: Called when this Nimbus stops leading.
-Deposed = Callable[[], None]
-
-
-class Candidate:
-    """Carries out an election's instructions to the Nimbus; calls may block for any time.
-
-    `elected` and `deposed` are those of `stormkeeper.nimbus.elector.Elector`, the other parameters
-    those of `Readiness`.
-    """
-
-    def __init__(
-        self,
-        storm: StormClusterState,
-        code: BlobSync,
-        *,
-        elected: Elected,
-        deposed: Deposed,
-        may_take_over: bool = False,
-        nimbus: NimbusId | None = None,
-        disk_fault: Callable[[], str | None] = lambda: None,
-    ) -> None:
-        self._storm = storm
-        self._code = code
-        self._elected = elected
-        self._deposed = deposed
-        self._readiness = Readiness(
-            storm, code, may_take_over=may_take_over, nimbus=nimbus, disk_fault=disk_fault
-        )
-        self._leader: LeaderClusterState | None = None
-        self._failures = FailureStreak()
-
-    def carry_out(self, instruction: NimbusInstruction) -> NimbusAnswer:
-        """Carry out an instruction; returns the answer."""
-        match instruction:
-            case Check():
-                return self._check()
-            case Fetch():
-                return self._fetch()
-            case Elect(lock):
-                return self._elect(lock)
-            case Depose():
-                return self._depose()
-            case _:
-                assert_never(instruction)
-
-    def _check(self) -> NimbusAnswer:
-        try:
-            found = self._readiness.check()
-        except Exception as error:
-            self._log_failure("cannot find out whether this Nimbus may lead", error)
-            return CheckFailed()
-        self._failures.reset()
-        return found
-
-    def _fetch(self) -> NimbusAnswer:
-        try:
-            if not self._code.fetch(FETCH_SECS):
-                log.warning("the code of topologies was not all fetched in %g s", FETCH_SECS)
-        except Exception as error:
-            self._log_failure("the code of topologies was not all fetched", error)
-        return Fetched()
-
-    def _elect(self, lock: Lock) -> NimbusAnswer:
-        try:
-            leader = leader_state(self._storm, Fence(lock.path, lock.created))
-            self._leader = leader
-            self._readiness.take_over(leader)
-        except Exception as error:
-            self._log_failure("cannot lead yet", error)
-            self._disconnect()
-            return NotifyFailed(is_unfit=not isinstance(error, StateError))
-        self._failures.reset()
-        log.info("this Nimbus leads, epoch %d", lock.created)
-        try:
-            self._elected(leader)
-        # On this thread a SystemExit would end nothing.
-        except BaseException:
-            log.exception("this Nimbus could not begin to lead, and leaves the lead to another")
-            self._depose()
-            return NotifyFailed(is_unfit=True)
-        return Notified()
-
-    def _depose(self) -> NimbusAnswer:
-        log.info("this Nimbus no longer leads")
-        try:
-            self._deposed()
-        except BaseException:
-            log.exception("this Nimbus could not end its leadership properly")
-        self._disconnect()
-        return Notified()
-
-    def _disconnect(self) -> None:
-        leader, self._leader = self._leader, None
-        if leader is not None:
-            leader.disconnect()
-
-    def _log_failure(self, what: str, error: Exception) -> None:
-        self._failures.record()
-        is_defect = not isinstance(error, StormkeeperError | OSError)
-        if self._failures.should_log:
-            log.warning("%s: %s", what, error, exc_info=error if is_defect else None)

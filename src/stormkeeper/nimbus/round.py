@@ -15,8 +15,13 @@ from typing import Final, Self
 from stormkeeper.conf import Conf
 from stormkeeper.heartbeats.liveness import LivenessLimits
 from stormkeeper.nimbus import lifecycle
-from stormkeeper.nimbus.scheduling import cluster as conversion
-from stormkeeper.nimbus.scheduling.cluster import Cluster, Crashes, TopologyFacts
+from stormkeeper.nimbus.scheduling.cluster import (
+    Cluster,
+    Crashes,
+    TopologyFacts,
+    all_launches,
+    cluster_from_snapshot,
+)
 from stormkeeper.nimbus.scheduling.planning import (
     Action,
     Assign,
@@ -39,19 +44,18 @@ _BEATS: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class Timeouts:
-    """The configured times, in seconds.
-
-    `launch` is a worker's time until its first heartbeat, `limits` the ages at which a worker is
-    late and dead, `kept` how long leftovers of a removed topology stay, `checkpoints` how long its
-    checkpoints stay (None: for ever), and `supervisor` how long a supervisor must be missing to
-    count as lost.
-    """
+    """The configured times, in seconds."""
 
     monitor: float
+    #: A worker's time until its first heartbeat.
     launch: float
+    #: Ages at which a worker is late and dead.
     limits: LivenessLimits
+    #: How long leftovers of a removed topology stay.
     kept: float
+    #: How long checkpoints of a removed topology stay; None: for ever.
     checkpoints: float | None = None
+    #: How long a supervisor must be missing to count as lost.
     supervisor: float = 60.0
 
     @classmethod
@@ -75,11 +79,9 @@ _WAITING: Final = (TopologyStatus.KILLED, TopologyStatus.REBALANCING)
 
 @dataclass(frozen=True, slots=True)
 class Deadline:
-    """A deadline as written, in milliseconds since 1970, and on this Nimbus's clock, in seconds.
+    """A deadline as written, in milliseconds since 1970, and on this Nimbus's clock, in seconds."""
 
-    `deadline_ms` is None if the base has none, such as one that Storm's Nimbus wrote.
-    """
-
+    #: None if the base has none, as from Storm's Nimbus.
     deadline_ms: int | None
     at: float
 
@@ -100,7 +102,7 @@ def pending_deadlines(
 ) -> dict[str, Deadline]:
     """Return the deadline of each topology with a pending kill or rebalance.
 
-    `before` is the last result. `default_wait_secs` is for bases that specify no wait.
+    `before` is the last result; `default_wait_secs` is for bases without a wait.
     """
     found = {}
     for storm_id, base in bases.items():
@@ -153,14 +155,10 @@ def decide(
     timeouts: Timeouts,
     default_wait_secs: Mapping[str, float],
 ) -> Decision:
-    """Decide a round.
-
-    `now` is when the read began, on a clock that never jumps; `default_wait_secs` is the wait of a
-    kill or rebalance that specifies none, by topology id.
-    """
+    """Decide a round; `now` is when the read began, on a clock that never jumps."""
     watch, statuses = judge_workers(
         memory.watch,
-        conversion.all_launches(snapshot),
+        all_launches(snapshot),
         snapshot.supervisors.keys(),
         snapshot.heartbeats,
         now=snapshot.heartbeats_at,
@@ -172,7 +170,7 @@ def decide(
     due = pending_deadlines(
         memory.due, snapshot.bases, default_wait_secs=default_wait_secs, now=now
     )
-    cluster = conversion.cluster_from_snapshot(
+    cluster = cluster_from_snapshot(
         snapshot,
         facts=facts,
         due={storm_id: deadline.at for storm_id, deadline in due.items()},
@@ -201,10 +199,7 @@ def decide(
 
 
 def _moves_at_once(actions: Iterable[Action], cluster: Cluster) -> bool:
-    """Return whether a released worker's supervisor is gone.
-
-    Then the next round, at once, may place that worker's queries.
-    """
+    # The next round may place the queries of a released worker whose supervisor is gone.
     return any(
         launch.is_released and launch.slot.node not in cluster.supervisors
         for action in actions
@@ -229,7 +224,6 @@ def _crashes(before: Mapping[Claim, Crashes], cluster: Cluster) -> dict[Claim, C
 
 
 def _with_crashes(action: Action, cluster: Cluster, crashes: Mapping[Claim, Crashes]) -> Action:
-    """Let new launches continue the crash counts of their queries."""
     topology = cluster.topologies.get(action.storm_id)
     if not isinstance(action, Assign) or topology is None:
         return action

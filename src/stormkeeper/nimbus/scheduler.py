@@ -27,8 +27,11 @@ from stormkeeper.nimbus.cleanup import Cleaner
 from stormkeeper.nimbus.cluster_status import ClusterStatusTracker
 from stormkeeper.nimbus.lifecycle import Command, ConfChanges, Event
 from stormkeeper.nimbus.round import Decision, RoundMemory, Timeouts, decide
-from stormkeeper.nimbus.scheduling import cluster
-from stormkeeper.nimbus.scheduling.cluster import Launch
+from stormkeeper.nimbus.scheduling.cluster import (
+    Launch,
+    assignment_record,
+    launches_from_record,
+)
 from stormkeeper.nimbus.scheduling.planning import (
     Action,
     Assign,
@@ -45,8 +48,10 @@ log = logging.getLogger(__name__)
 
 Value = TypeVar("Value")
 
-#: How long `end` waits for a round in progress, in seconds.
+#: How long `end` waits for a round in progress, and a call for a leadership that is about to begin,
+#: in seconds.
 _END_SECS: Final = 5.0
+_BEGIN_SECS: Final = 5.0
 
 #: Pause between a change and its round, in seconds: a caller writes several changes at once.
 _SETTLE_SECS: Final = 0.02
@@ -55,8 +60,8 @@ _SETTLE_SECS: Final = 0.02
 class Scheduler:
     """Schedules while this Nimbus leads. `begin` and `end` alternate on a single thread.
 
-    `clock` returns seconds since 1970 and never jumps. `on_removed` gets the id and owner of each
-    removed topology.
+    `clock` returns seconds since 1970 and never jumps. `on_removed` gets each removed topology's id
+    and owner.
     """
 
     def __init__(
@@ -209,9 +214,11 @@ class Scheduler:
                 self._on_removed(storm_id, None if base is None else base.owner)
             case Assign(launches=launches):
                 was = snapshot.assignments.get(storm_id)
-                hosts = dict((was.node_host if was is not None else None) or {})
-                hosts |= {id_: info.hostname for id_, info in snapshot.supervisors.items()}
-                record = cluster.assignment_record(
+                hosts = {
+                    **((was.node_host if was is not None else None) or {}),
+                    **{id_: info.hostname for id_, info in snapshot.supervisors.items()},
+                }
+                record = assignment_record(
                     launches,
                     known[storm_id].executors,
                     master_code_dir=self._master_code_dir,
@@ -220,7 +227,7 @@ class Scheduler:
                 )
                 leader.set_assignment(storm_id, record, known[storm_id].conf)
                 log.info("%s: assigned %s", storm_id, _launches_text(launches, hosts))
-                earlier = () if was is None else cluster.launches_from_record(was)
+                earlier = () if was is None else launches_from_record(was)
                 _note_checkpoints(
                     storm_id, leader, snapshot.bases[storm_id], (*earlier, *launches), hosts
                 )
@@ -242,7 +249,7 @@ class Scheduler:
         base, assignment = snapshot.bases.get(storm_id), snapshot.assignments.get(storm_id)
         if base is None or base.checkpoints is None:
             return
-        launches = () if assignment is None else cluster.launches_from_record(assignment)
+        launches = () if assignment is None else launches_from_record(assignment)
         kept = checkpoints.ended(
             checkpoints.placed(
                 base.checkpoints, launches, None if assignment is None else assignment.node_host
@@ -370,24 +377,13 @@ def _launches_text(launches: Iterable[Launch], hosts: Mapping[str, str]) -> str:
     return "; ".join(texts) or "no workers"
 
 
-#: How long a call waits for a leadership that is about to begin, in seconds.
-_BEGIN_SECS: Final = 5.0
-
-
 @dataclass(frozen=True, slots=True)
 class Leadership:
-    """The leader's tools for a service call.
+    """The leader's tools for a service call."""
 
-    Parameters
-    ----------
-    leader
-        Fenced writes: ZooKeeper refuses them once this Nimbus no longer leads.
-    wake
-        Starts a round of scheduling at once. A caller need not call it: the scheduler has watches
-        and a period.
-    """
-
+    #: Fenced writes: ZooKeeper refuses them once this Nimbus no longer leads.
     leader: LeaderClusterState
+    #: Starts a round of scheduling at once; without a call a watch or the period does.
     wake: Callable[[], None]
 
 
@@ -413,15 +409,10 @@ class LeaderDuties:
         return None if current is None else current.leader
 
     def current(self, is_next: Callable[[], bool] = lambda: False) -> Leadership:
-        """Return the current leadership.
+        """Return the current leadership; raises `NotLeaderError` if this Nimbus does not lead.
 
         `is_next` returns whether other Nimbuses already name this one as the leader: then the call
         waits a few seconds for the leadership to begin.
-
-        Raises
-        ------
-        NotLeaderError
-            This Nimbus does not lead.
         """
         if self._current is None and is_next():
             with self._has_begun:

@@ -9,7 +9,7 @@ import gzip
 import json
 import threading
 from collections import Counter, OrderedDict
-from collections.abc import Collection, Hashable, Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from types import MappingProxyType
@@ -52,7 +52,7 @@ class Submitted:
     description: Description | None
 
     def spread(self, hints: Mapping[str, int]) -> Submitted:
-        """Return the topology with other parallelism of components, as after a rebalance."""
+        """Return the topology with other parallelism of components, as by a rebalance."""
         if self.description is None:
             return self
         description = with_parallelism(self.description, hints)
@@ -118,10 +118,7 @@ class SubmittedCode:
         return found if len(found) == len(records) else None
 
     def get(self, storm_id: str) -> Submitted | None:
-        """Return a submitted topology; None if the code is incomplete here.
-
-        Raises `CodeError` if the code is damaged, or the disk cannot be read.
-        """
+        """Return a submitted topology, if complete here; raises `CodeError` if damaged."""
         blobs, state = keys.of_topology(storm_id), self.version(storm_id)
         if state is None:
             return None
@@ -200,10 +197,7 @@ def decode_conf(data: bytes) -> dict[str, Any]:
 
 
 def topology_value(key: str, own: Mapping[str, Any]) -> Any:
-    """Return a value of a saved configuration, converted by the key's type.
-
-    Raises `ConfigError` if the value is invalid.
-    """
+    """Return a value of a saved configuration, converted by the key's type, or `ConfigError`."""
     try:
         return SCHEMA[key].convert(own[key])
     except ConfigError as error:
@@ -225,16 +219,17 @@ _WAIT: Final = "topology.message.timeout.secs"
 
 @dataclass(frozen=True, slots=True)
 class CachedTopology:
-    """Facts about a topology; `wait_secs` is for a kill or rebalance that specifies no wait."""
+    """What scheduling needs of a topology's package and conf."""
 
     facts: TopologyFacts
     executors: tuple[ExecutorDescription, ...]
     conf: Mapping[str, Any]
+    #: Of a kill or rebalance that specifies no wait.
     wait_secs: float
 
 
 class TopologyCache:
-    """Facts about topologies by version of their code and parallelism. Not safe for threads.
+    """Caches `CachedTopology` by version of the code and parallelism. Not safe for threads.
 
     `conf` provides defaults for a topology's own values.
     """
@@ -248,11 +243,9 @@ class TopologyCache:
     def topologies(
         self, snapshot: ClusterSnapshot, texts: Mapping[str, str]
     ) -> dict[str, CachedTopology]:
-        """Return the topologies of a snapshot whose code is on this Nimbus.
-
-        Other topologies are dropped from the cache. `texts` are their present ``sched_status``.
-        """
-        self._forget(self._cached.keys() - snapshot.bases.keys())
+        """Return the topologies of a snapshot whose code is on this Nimbus, with these texts."""
+        for gone in self._cached.keys() - snapshot.bases.keys():
+            del self._cached[gone]
         found = {}
         for storm_id, base in snapshot.bases.items():
             known = self._get(storm_id, base.component_executors or {})
@@ -281,15 +274,11 @@ class TopologyCache:
         self._cached[storm_id] = (version, hints, made)
         return made
 
-    def _forget(self, storm_ids: Collection[str]) -> None:
-        for storm_id in storm_ids:
-            del self._cached[storm_id]
-
 
 def cached_topology(submitted: Submitted, conf: Conf) -> CachedTopology:
     """Return the facts about a submitted topology, with defaults from the cluster's conf.
 
-    Raises `ConfigError` if a value in the topology's conf is invalid: its blob can be overwritten.
+    A value in the topology's conf may be invalid (`ConfigError`): its blob can be overwritten.
     """
     own = submitted.conf
 

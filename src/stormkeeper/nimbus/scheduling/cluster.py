@@ -1,6 +1,11 @@
-"""The input of a plan: an immutable snapshot of the cluster.
+"""The scheduler's values, an immutable snapshot of the cluster, and their conversion of records.
 
-Times are seconds since 1970 on the clock of the planning Nimbus.
+Times are seconds since 1970 on the clock of the planning Nimbus. A machine is a supervisor; several
+supervisors may share a host.
+
+Storm's own fields of an `Assignment` are for Storm's tools. Our supervisors read ``launches``,
+which also has each worker's queries and claim. A record that exists but cannot be read counts as
+present: nothing is moved, removed or stopped for it, and its slots are not free.
 """
 
 from __future__ import annotations
@@ -41,114 +46,79 @@ class Crashes:
 
 @dataclass(frozen=True, slots=True)
 class Supervisor:
-    """A registered supervisor with a live session in ZooKeeper.
-
-    Parameters
-    ----------
-    running
-        Ports with a running worker of any topology.
-    stopped
-        By port, the newest launch that is known to have stopped.
-    refuses
-        Why it takes no new work; None: it does.
-    is_ours
-        Whether it belongs to Stormkeeper. Storm's own supervisors cannot run our queries.
-    tells_claims
-        Whether its workers write ``<query>-claimed`` (`Launch.tells_claims`).
-    """
+    """A registered supervisor with a live session in ZooKeeper."""
 
     id: str
     host: str
     ports: frozenset[int]
     memory_mb: float = inf
+    #: Ports with a running worker of any topology.
     running: frozenset[int] = frozenset()
+    #: By port, the newest launch that is known to have stopped.
     stopped: Mapping[int, Claim] = field(default_factory=dict)
     uptime_secs: float = inf
+    #: Why it takes no new work, if so.
     refuses: str | None = None
     crashes: Mapping[Claim, Crashes] = field(default_factory=dict)
+    #: Storm's own supervisors cannot run our queries.
     is_ours: bool = True
+    #: Whether its workers write ``<query>-claimed``.
     tells_claims: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """A worker as ordered by a leader.
-
-    Parameters
-    ----------
-    queries
-        All run at once, the same ones for the worker's whole life.
-    is_released
-        Whether it should stop, or has stopped. Its slot stays reserved for its topology until its
-        queries have another one, and names the machine of a checkpoint that is not shared.
-    crashes
-        Crash series of its queries before this launch, in any slot.
-    tells_claims
-        Whether all launches of these queries so far write ``<query>-claimed`` before they take the
-        checkpoint.
-    """
+    """A worker as ordered by a leader; all queries run at once, for the worker's whole life."""
 
     slot: Slot
     claim: Claim
     queries: tuple[str, ...]
     started_at: int = 0
     memory_mb: float = 0
+    #: Whether it should stop, or has stopped. Its slot stays reserved for its topology until its
+    #: queries have another one, and names the machine of a checkpoint that is not shared.
     is_released: bool = False
+    #: Crash series of its queries before this launch, in any slot.
     crashes: Crashes | None = None
+    #: Whether all launches of these queries so far write ``<query>-claimed`` before they take the
+    #: checkpoint.
     tells_claims: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Topology:
-    """A known topology.
-
-    Parameters
-    ----------
-    workers
-        The most workers that it may have: ``topology.workers``, or as rebalanced since.
-    is_shared
-        Whether every machine reaches its checkpoints. Else a query stays on its first machine.
-    homes
-        By query, the supervisor id of the machine that has its checkpoint.
-    hosts
-        Host names by supervisor id, also of supervisors that are gone.
-    ended
-        Queries that ended by themselves: none of them gets a new worker.
-    claimed
-        Queries whose checkpoint a launch has claimed.
-    released
-        Launches that were released before `claimed` was read: these can claim nothing more.
-    launches
-        Its workers as the assignment has them, the released ones too.
-    due_at
-        When its kill or rebalance is due; None: none is pending, or its conf is not saved yet.
-    previous
-        The status before a pending rebalance, which the topology gets again; None: ACTIVE.
-    rebalanced_workers
-        `workers` after the rebalance; None: unchanged.
-    blocked
-        Why nothing may be decided about it, such as missing code; None: not blocked.
-    text
-        Its present ``sched_status``.
-    """
+    """A known topology."""
 
     id: str
     status: TopologyStatus = TopologyStatus.ACTIVE
     queries: tuple[str, ...]
+    #: The most workers: ``topology.workers``, or as rebalanced since.
     workers: int = 1
     memory_mb: float = 0
     launched_at: float = 0
+    #: Whether every machine reaches its checkpoints. Else a query stays on its first machine.
     is_shared: bool = False
+    #: By query, the supervisor id of the machine that has its checkpoint.
     homes: Mapping[str, str] = field(default_factory=dict)
+    #: Host names by supervisor id, also of supervisors that are gone.
     hosts: Mapping[str, str] = field(default_factory=dict)
+    #: Queries that ended by themselves and get no new worker.
     ended: frozenset[str] = frozenset()
+    #: Queries whose checkpoint a launch has claimed.
     claimed: frozenset[str] = frozenset()
+    #: Launches that were released before `claimed` was read: these can claim nothing more.
     released: frozenset[Claim] = frozenset()
+    #: Its workers as the assignment has them, the released ones too.
     launches: tuple[Launch, ...] = ()
+    #: When its kill or rebalance is due; None: none is pending, or its conf is not saved yet.
     due_at: float | None = None
+    #: Status after a pending rebalance; None: ACTIVE.
     previous: TopologyStatus | None = None
+    #: `workers` after the rebalance; None: unchanged.
     rebalanced_workers: int | None = None
+    #: Why nothing may be decided about it, such as missing code.
     blocked: str | None = None
+    #: Its present ``sched_status``.
     text: str = ""
 
     def is_due(self, now: float) -> bool:
@@ -166,28 +136,20 @@ class Topology:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
-    """A plan's input, which `conversion` makes from a `ClusterSnapshot`.
-
-    Parameters
-    ----------
-    next_counter
-        The least counter that no claim of the epoch has used.
-    workers
-        Liveness by claim; a missing claim is unknown.
-    strays
-        Ids with an assignment and without a topology.
-    launch_secs
-        ``nimbus.task.launch.secs``: a worker's time until its first heartbeat, and a supervisor's
-        time after its own start to start its workers.
-    """
+    """A plan's input."""
 
     now: float
     epoch: int
+    #: The least counter that no claim of the epoch has used.
     next_counter: int
     supervisors: Mapping[str, Supervisor]
     topologies: Mapping[str, Topology]
+    #: Liveness by claim; a missing claim is unknown.
     workers: Mapping[Claim, Status]
+    #: Ids with an assignment and without a topology.
     strays: frozenset[str] = frozenset()
+    #: ``nimbus.task.launch.secs``: a worker's time until its first heartbeat, and a supervisor's
+    #: time after its own start to start its workers.
     launch_secs: float = 120
 
 
@@ -228,11 +190,8 @@ def _crashes(series: CrashSeries) -> Crashes:
 
 
 def runs_packages(info: SupervisorInfo) -> bool:
-    """Return whether a supervisor is Stormkeeper's: Storm's own runs only Java topologies.
-
-    Older supervisors of Stormkeeper do not name themselves, but have another of our fields or
-    versions.
-    """
+    """Return whether a supervisor is Stormkeeper's: Storm's own runs only Java topologies."""
+    # Older supervisors of Stormkeeper do not name themselves.
     ours = (info.stormkeeper, info.slots, info.stopped_workers, info.http_port, info.refuses)
     return info.version == stormkeeper.UNNAMED_VERSION or any(each is not None for each in ours)
 
@@ -257,10 +216,7 @@ def topology_from_records(
     facts: TopologyFacts,
     due_at: float | None = None,
 ) -> Topology:
-    """Return a topology from records and facts.
-
-    A topology is blocked if its assignment does not say which worker runs which query.
-    """
+    """Return a topology from records and facts; blocked if its assignment names no queries."""
     options = base.topology_action_options
     rebalance = None if options is None else options.rebalance_options
     blocked = facts.blocked
@@ -294,11 +250,9 @@ def topology_from_records(
 
 
 def launches_from_record(assignment: Assignment) -> tuple[Launch, ...]:
-    """Return the workers of an assignment.
-
-    Storm's Nimbus only names slots; such workers have no queries and keep the slots in use.
-    """
+    """Return the workers of an assignment."""
     if assignment.launches is None:
+        # Storm's Nimbus only names slots, which such workers keep in use.
         return tuple(
             Launch(slot, Claim(0, n), ()) for n, slot in enumerate(sorted(_slots(assignment)))
         )
@@ -397,8 +351,8 @@ def cluster_from_snapshot(
 ) -> Cluster:
     """Return the input of a plan.
 
-    A topology without facts is blocked. `due` is when kills and rebalances are due, by topology id,
-    on the clock of `now`; `refusals` are reasons of supervisors to take no new work.
+    A topology without facts is blocked. `due` is when kills and rebalances are due, by topology id;
+    `refusals` are reasons of supervisors to take no new work.
     """
     topologies = {
         storm_id: topology_from_records(

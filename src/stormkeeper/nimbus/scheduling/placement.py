@@ -1,7 +1,7 @@
 """Placement: free slots and memory of the supervisors, and the order of topologies.
 
 Slots come from the supervisor with the fewest workers of the topology, then from the least used
-one, by its share of slots or memory, whichever is greater; then by name.
+supervisor, by its share of slots or memory, whichever is greater; then by name.
 
 1. A topology whose workers were stopped for a rebalance first gets as many slots as it had.
 2. Then slots go round: every topology with unplaced queries gets one slot before any gets a second.
@@ -11,8 +11,8 @@ one, by its share of slots or memory, whichever is greater; then by name.
 One slot is enough for all queries that may run anywhere; queries bound to machines need one slot on
 each. Queries are divided over the slots at the end. So a query that is still unplaced fits only if
 a running worker moves, or if the topology may have more workers. Small workers may take the memory
-that a large one needs: then a second attempt packs tightly, the largest first, and wins if it
-leaves fewer queries unplaced. (The optimum would take too long.)
+that a large worker needs: then a second attempt packs tightly, the largest first, and wins if it
+leaves fewer queries unplaced.
 """
 
 from __future__ import annotations
@@ -119,8 +119,7 @@ class Capacity:
     ) -> Slot | None:
         """Take a slot for a worker; None if no supervisor has room.
 
-        `workers` is the number of the topology's workers on each supervisor. With `only_on`,
-        `not_on` is ignored.
+        `workers` are the topology's on each supervisor. With `only_on`, `not_on` is ignored.
         """
         node = self._on(only_on, memory_mb) if only_on else self._next(memory_mb, workers, not_on)
         if node is None:
@@ -163,7 +162,6 @@ class Capacity:
             heapq.heappush(self._queue, (self._rank(node), node))
 
     def _rank(self, node: str) -> float:
-        """Return the used share of a supervisor, 0 to 1; negated if tight."""
         one = self._supervisors[node]
         in_use = 1 - len(self._ports[node]) / len(one.ports)
         if one.memory_mb not in (0, inf):
@@ -295,7 +293,7 @@ def _attempt(
 
 
 def _avoided(fates: WorkerFates) -> Counter[str]:
-    """Return machines on which workers did not start: any other machine comes first."""
+    # Machines on which workers did not start: any other machine comes first.
     failed = (one.slot.node for one in fates.vacated if fates.topology.holds_nothing(one))
     return Counter(dict.fromkeys(failed, _LAST))
 

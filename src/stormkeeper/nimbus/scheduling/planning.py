@@ -1,8 +1,11 @@
-"""The plan: the leader's whole decision about the cluster as read, and the actions.
+"""The plan: the leader's whole decision about the cluster as read, and the text of its reasons.
 
 Pure: no I/O, no memory, no clock. The same cluster always gives the same plan, in whatever order it
 was read. Actions state the desired result, so they are idempotent: once all are done, a plan of the
 same moment is empty.
+
+The text of a topology's ``sched_status`` does not change by time alone. Storm's texts are kept
+where Storm has one.
 """
 
 from __future__ import annotations
@@ -37,10 +40,7 @@ class Assign:
 
 @dataclass(frozen=True, slots=True)
 class FinishRebalance:
-    """Give a topology the status and settings after the rebalance.
-
-    This is `stormkeeper.nimbus.lifecycle.Event.DO_REBALANCE`.
-    """
+    """Give a topology the status and settings after the rebalance (`Event.DO_REBALANCE`)."""
 
     storm_id: str
 
@@ -59,8 +59,7 @@ Action = Remove | Assign | FinishRebalance | SetStatus
 def counter_after(actions: Iterable[Action], epoch: int, counter: int) -> int:
     """Return the least counter that no claim of an epoch has used after these actions.
 
-    A leader remembers the counter, so no claim is given twice: also not after a write with unknown
-    outcome, or of a removed topology.
+    A leader remembers the counter: no claim is given twice, even after writes of unknown outcome.
     """
     claims = (
         launch.claim
@@ -79,11 +78,8 @@ def plan(cluster: Cluster) -> tuple[Action, ...]:
     """Return the actions, to be carried out in order.
 
     Removals come first, then each topology's actions, its text last. A due rebalance releases
-    workers; the first plan that finds all of them stopped places their queries. Topologies that
-    need slots get free ones (`stormkeeper.nimbus.scheduling.placement`); no worker moves for
-    another topology.
-
-    The time is about linear in the changes and in the number of supervisors and topologies.
+    workers; the first plan that finds all of them stopped places their queries. No worker moves for
+    another topology. The time is linear in the changes, supervisors and topologies.
     """
     removed = sorted(
         {
@@ -342,7 +338,6 @@ def _left_out(placed: Placement, capacity: Capacity, cluster: Cluster) -> Iterab
 
 
 def _java(cluster: Cluster) -> str:
-    """Return why supervisors without slots are present, if some are Storm's own."""
     hosts = sorted(each.host for each in cluster.supervisors.values() if not each.is_ours)
     if not hosts:
         return ""
@@ -355,10 +350,7 @@ def _slots(number: int) -> str:
 
 
 def _host(node: str, topology: Topology, cluster: Cluster, port: int | None = None) -> str:
-    """Return a supervisor's host name; of a missing supervisor the last known name.
-
-    With a `port`, only supervisors that have this slot are told apart by their ports.
-    """
+    """Return a supervisor's host name, or the last known, told apart from others with the port."""
     hosts = {
         id_: each.host
         for id_, each in cluster.supervisors.items()

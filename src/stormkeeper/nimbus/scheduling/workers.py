@@ -1,9 +1,16 @@
-"""The fate of a topology's workers: which stay, and which queries need a new worker.
+"""A topology's workers: their liveness, by heartbeats, and their fate: stay, stop or be replaced.
 
-- **A worker stays unless it is proven dead.** Late or unknown is not dead: after a Pacemaker's
-  restart, a change of leader or a network partition pulses have yet to return.
-- **A worker stays if its supervisor reports it running.** A hanging worker is restarted by its
-  supervisor.
+Liveness has the rules of `stormkeeper.heartbeats.liveness` and two more. All workers of a slot
+share a path, so a pulse from before a launch proves nothing about that launch, and a worker without
+a pulse of its own is judged only some time after its launch, and after this Nimbus began to watch.
+And a machine with a Pacemaker, a supervisor and workers may die as a whole, so that no server can
+vouch for the silence. But living workers would have moved to another Pacemaker: silence on all
+answering servers is death once the supervisor is lost, too. While the supervisor is present the
+worker is unproven, as this Nimbus alone may be cut off.
+
+- **A worker stays unless proven dead.** Late or unknown is not dead: after a Pacemaker's restart, a
+  change of leader or a network partition pulses have yet to return.
+- **A worker stays if its supervisor reports it running**: the supervisor restarts a hanging worker.
 - **A dead worker leaves a living supervisor** only after the supervisor had time to restart it, and
   only for another machine with room.
 - **A query whose checkpoint is on one machine stays there**, however long that machine is gone.
@@ -77,34 +84,23 @@ class _Fate(Enum):
 
 @dataclass(slots=True)
 class WorkerFates:
-    """The fates of a topology's workers, and the queries that need a place.
-
-    Parameters
-    ----------
-    lost
-        Dead workers whose queries may run elsewhere. Without a new place they stay: if the machine
-        comes back, they run there again.
-    vacated
-        Released workers that have stopped. Their slots stay reserved until the topology has others.
-    releasable
-        Kept workers that can be released if another machine has room.
-    needs
-        Queries to place, by the machine (supervisor id) that they need; None: any.
-    not_on
-        Supervisors that stuck workers' queries must avoid; not checked for a query that needs a
-        machine.
-    reasons
-        Why workers stay.
-    """
+    """The fates of a topology's workers, and the queries that need a place."""
 
     topology: Topology
     supervisors: Mapping[str, Supervisor]
     kept: list[Launch] = field(default_factory=list)
+    #: Dead workers whose queries may run elsewhere. Without a new place they stay: if the machine
+    #: comes back, they run there again.
     lost: list[Launch] = field(default_factory=list)
+    #: Released workers that have stopped; their slots stay reserved until the topology has others.
     vacated: list[Launch] = field(default_factory=list)
+    #: Kept workers that can be released if another machine has room.
     releasable: list[Launch] = field(default_factory=list)
+    #: Queries to place, by the machine (supervisor id) that they need; None: any.
     needs: dict[str | None, list[str]] = field(default_factory=dict)
+    #: Supervisors that stuck workers' queries avoid, unless a query needs a machine.
     not_on: Collection[str] = frozenset()
+    #: Why workers stay.
     reasons: list[tuple[Reason, Launch]] = field(default_factory=list)
 
     @property
@@ -239,14 +235,12 @@ class Since(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LivenessMemory:
-    """A leader's memory of the workers between two reads; initially empty.
+    """A leader's memory of the workers between two reads; initially empty."""
 
-    `rows` are those of `liveness.step`, also forgotten ones; `lost_at` is when supervisors of
-    workers were first seen missing.
-    """
-
+    #: Of `liveness.step`, also forgotten ones.
     rows: tuple[WorkerLiveness, ...] = ()
     since: Mapping[Claim, Since] = field(default_factory=dict)
+    #: When supervisors of workers were first seen missing.
     lost_at: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -262,11 +256,10 @@ def judge_workers(
     launch_secs: float,
     supervisor_secs: float,
 ) -> tuple[LivenessMemory, dict[Claim, Status]]:
-    """Return the liveness of each worker, and the memory for the next read.
+    """Return the memory for the next read, and the liveness of each worker.
 
-    The heartbeats must be read after the launches; their values are needed only if a Pacemaker
-    reports no ages. `now` is when that read began, on a clock that never jumps. `supervisor_secs`
-    is how long a supervisor must be missing to count as lost.
+    The heartbeats must be read after the launches, from `now` on; their values are needed only if a
+    Pacemaker reports no ages. A supervisor is lost when missing for `supervisor_secs`.
     """
     of = {WorkerId(storm_id, *launch.slot): launch for storm_id, launch in launches}
     since = {
@@ -328,7 +321,7 @@ def _is_of_before(row: WorkerLiveness, launched: float) -> bool:
 def _beats(
     heartbeats: Heartbeats, workers: Iterable[WorkerId], now: float
 ) -> tuple[list[WorkerBeat], set[WorkerId]]:
-    """Return beats of workers, and workers with an age only in the unread value."""
+    """Return beats of workers, and workers whose age is only in an unread value."""
     beats: list[WorkerBeat] = []
     unclear: set[WorkerId] = set()
     for worker in workers:
