@@ -80,16 +80,11 @@ DRAIN_SECS: Final = 5.0
 
 
 def serve(conf: Conf, stop: StopSignals, *, may_take_over: bool = False) -> int:
-    """Run a Nimbus until SIGTERM or SIGINT.
+    """Run a Nimbus until SIGTERM or SIGINT; raises `ConfigError`.
 
-    Prints ``nimbus listening on HOST:PORT`` once clients are answered. Returns 0 after SIGTERM or
-    SIGINT: first another Nimbus takes the lead, then calls in progress are answered. Returns 1 if
-    it cannot start. `may_take_over` permits leading topologies that a Java Nimbus has led.
-
-    Raises
-    ------
-    ConfigError
-        The configuration is invalid.
+    Prints ``nimbus listening on HOST:PORT`` once clients are answered. Returns 0 after a signal:
+    first another Nimbus takes the lead, then calls in progress are answered. Returns 1 if the
+    Nimbus cannot start. `may_take_over` permits leading topologies that a Java Nimbus has led.
     """
     configure_logging()
     die_with_parent()
@@ -159,7 +154,7 @@ def _run(
     offset = time.time() - time.monotonic()
 
     def clock() -> float:
-        """Return seconds since 1970, by a clock that never jumps."""
+        # Seconds since 1970, by a clock that never jumps.
         return offset + time.monotonic()
 
     def leader() -> LeaderClusterState | None:
@@ -223,7 +218,7 @@ def _run(
         code.sync.on_loss = elector.recheck
 
         def is_next() -> bool:
-            """Return whether our lock is first, so that other Nimbuses send clients here."""
+            # Our lock is first, so other Nimbuses send clients here.
             try:
                 return elector.leader_address() == nimbus_id
             except StateError:

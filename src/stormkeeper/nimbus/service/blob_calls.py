@@ -4,8 +4,6 @@ Access control lists are stored and returned but not enforced while authenticati
 Storm by default.
 """
 
-# ruff: noqa: N802
-
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -38,8 +36,10 @@ from stormkeeper.thrift.nimbus import (
 from stormkeeper.thrift.reader import decode
 from stormkeeper.thrift.writer import encode
 
+#: Keys in an answer of `listBlobs`.
 _LISTED: Final = 100
 
+#: Storm's number for read, write and administer.
 _EVERYTHING: Final = 7
 
 #: Longest access list in bytes: ZooKeeper has it, and every Nimbus with each version.
@@ -56,12 +56,10 @@ class BlobCalls(CallGroup):
         )
 
     def beginCreateBlob(self, key: str, meta: SettableBlobMeta, /) -> str:
-        """Begin the upload of a new blob, and return the session."""
         with client_errors(key):
             return self._context.code.uploads.begin_create(key, _written(meta))
 
     def beginUpdateBlob(self, key: str, /) -> str:
-        """Begin the upload of a blob's next version, and return the session."""
         if keys.is_key(key) and keys.topology_of(key) is not None:
             self._record(key)
             raise AuthorizationException(
@@ -72,17 +70,14 @@ class BlobCalls(CallGroup):
             return self._context.code.uploads.begin_update(key)
 
     def uploadBlobChunk(self, session: str, chunk: bytes, /) -> None:
-        """Append bytes to an upload."""
         with client_errors():
             self._context.code.uploads.chunk(session, chunk)
 
     def finishBlobUpload(self, session: str, /) -> None:
-        """Complete an upload: the blob has the new version."""
         with client_errors():
             self._context.code.uploads.finish(session)
 
     def cancelBlobUpload(self, session: str, /) -> None:
-        """Discard an upload."""
         with client_errors():
             self._context.code.uploads.cancel(session)
 
@@ -92,7 +87,6 @@ class BlobCalls(CallGroup):
         return ReadableBlobMeta(settable_of(record), record.crc32c)
 
     def setBlobMeta(self, key: str, meta: SettableBlobMeta, /) -> None:
-        """Replace a blob's access list."""
         self._record(key)
         with client_errors():
             self._context.code.publisher.publish_settable(key, _written(meta))
@@ -110,7 +104,6 @@ class BlobCalls(CallGroup):
         return BeginDownloadResult(begun.version, begun.session, begun.size, begun.offset)
 
     def downloadBlobChunk(self, session: str, /) -> bytes:
-        """Return the next bytes of a download; empty at the end."""
         with client_errors():
             return self._context.code.downloads.chunk(session)
 
@@ -119,7 +112,6 @@ class BlobCalls(CallGroup):
         raise CallerError(f"no download {session} is under way: use beginBlobDownload")
 
     def deleteBlob(self, key: str, /) -> None:
-        """Delete a blob that no topology uses."""
         self._record(key)
         # This session's server may lag behind.
         self._context.storm.state.sync_path(paths.STORMS)
@@ -129,8 +121,7 @@ class BlobCalls(CallGroup):
                     f"Attempting to delete blob {key} from under active topology {storm_id}"
                 )
             with client_errors():
-                # Refuses if this Nimbus lacks the topology's code and so cannot know which blobs it
-                # uses.
+                # Refuses if this Nimbus lacks the topology's code, which names its blobs.
                 used = self._submitted(storm_id).conf.get("topology.blobstore.map")
             if key in (used or ()):
                 raise IllegalStateException(
@@ -159,7 +150,6 @@ class BlobCalls(CallGroup):
         return len({holder.nimbus for holder in self._context.storm.blobstore_info(key)})
 
     def updateBlobReplication(self, key: str, replication: int, /) -> int:
-        """Refuse: every Nimbus has every blob."""
         del replication
         self._record(key)
         raise CallerError("every Nimbus keeps a copy of every blob: start another Nimbus")
@@ -170,11 +160,9 @@ class BlobCalls(CallGroup):
             keys.check(key)
 
     def isRemoteBlobExists(self, key: str, /) -> bool:
-        """Return whether a blob exists."""
         return keys.is_key(key) and self._context.code.publisher.known(key) is not None
 
     def _record(self, key: str) -> BlobRecord:
-        """Return a blob's record; raises ``KeyNotFoundException``."""
         with client_errors(key):
             record = self._context.code.publisher.known(keys.check(key))
         if record is None:

@@ -4,8 +4,6 @@ Any Nimbus answers them. Stormkeeper's own workers beat to Pacemakers, and super
 assignments: what Storm's supervisors report here is accepted and decides nothing.
 """
 
-# ruff: noqa: N802
-
 from __future__ import annotations
 
 import copy
@@ -135,7 +133,6 @@ class ClusterCalls(CallGroup):
         self._topologies = SharedRead(self._read_topologies)
 
     def getLeader(self) -> NimbusSummary:
-        """Return the leading Nimbus."""
         self._check_zookeeper()
         try:
             leader = self._context.elector.leader_address()
@@ -150,7 +147,6 @@ class ClusterCalls(CallGroup):
         return NimbusSummary(leader.host, leader.port, 0, True, version, stormkeeper=version)
 
     def getClusterInfo(self) -> ClusterSummary:
-        """Return all supervisors, topologies and Nimbuses."""
         return self._cluster()
 
     def _read_cluster(self) -> ClusterSummary:
@@ -167,7 +163,6 @@ class ClusterCalls(CallGroup):
         )
 
     def getTopologySummaries(self) -> list[TopologySummary]:
-        """Return all topologies."""
         return self._topologies()
 
     def _read_topologies(self) -> list[TopologySummary]:
@@ -178,15 +173,12 @@ class ClusterCalls(CallGroup):
         return health.counts(view.health for view in self._views.read_all())
 
     def getTopologySummaryByName(self, name: str, /) -> TopologySummary:
-        """Return the topology of a name."""
         return topology_summary(self._views.read_one(*self._topology_by_name(name)))
 
     def getTopologySummary(self, storm_id: str, /) -> TopologySummary:
-        """Return the topology of an id."""
         return topology_summary(self._views.read_one(storm_id, self._base(storm_id)))
 
     def getOwnerResourceSummaries(self, owner: str | None, /) -> list[OwnerResourceSummary]:
-        """Return the resources of each owner's topologies, or of a single owner's."""
         return owner_summaries(self.getTopologySummaries(), owner)
 
     def getTopologyHistory(self, user: str | None, /) -> TopologyHistoryInfo:
@@ -235,7 +227,6 @@ class ClusterCalls(CallGroup):
         return json.dumps(without_secrets(self._context.conf), sort_keys=True)
 
     def getSupervisorAssignments(self, node: str, /) -> SupervisorAssignments:
-        """Return the assignments that name a supervisor."""
         found = self._context.storm.assignments_info()
         return SupervisorAssignments(
             {storm_id: each for storm_id, each in found.items() if _names(each, node)}
@@ -252,7 +243,7 @@ class ClusterCalls(CallGroup):
         """Accept and ignore a worker's metrics, as Storm's Nimbus does without a metrics store."""
 
     def _check_zookeeper(self) -> None:
-        """Raise an error before the client gives up, if ZooKeeper is away."""
+        """Raise an error before the client gives up, if ZooKeeper is not reached."""
         state, until = self._context.storm.state, time.monotonic() + _RECONNECT_SECS
         while state.connection is not ConnectionState.CONNECTED:
             if time.monotonic() >= until:

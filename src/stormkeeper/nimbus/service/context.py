@@ -52,8 +52,7 @@ class Submissions:
     """The topologies that are being submitted to this Nimbus. Safe for many threads.
 
     Their code arrives before they exist, so the blob clean-up must spare it. Half of the service's
-    `threads` stay free for other calls, among them those of Nimbuses that fetch the copies for
-    which a submission waits.
+    `threads` stay free for other calls, as Nimbuses must fetch the copies that a submission needs.
     """
 
     def __init__(self, threads: int = 2 * MOST) -> None:
@@ -99,14 +98,9 @@ class Submissions:
 
     @contextmanager
     def submitting(self, name: str) -> Iterator[None]:
-        """Reserve a topology name for a submission.
+        """Reserve a topology name for a submission, unless too many are in progress.
 
-        Raises
-        ------
-        AlreadyAliveException
-            A topology of that name is being submitted.
-        CallRefusedError
-            Too many submissions are in progress.
+        Raises ``AlreadyAliveException`` or `CallRefusedError`.
         """
         with self._lock:
             if name in self._ids:
@@ -146,13 +140,12 @@ WAIT_SECS: Final = "topology.max.replication.wait.time.sec"
 
 
 class CallGroup:
-    """A group of the service's methods, which `Handler` joins with the others."""
+    """A group of the methods of Storm's ``storm.thrift``, which `Handler` joins with others."""
 
     def __init__(self, context: ServiceContext) -> None:
         self._context = context
 
     def _principal(self) -> str:
-        """Return the authenticated caller; '' while authentication is off."""
         try:
             return caller().user or ""
         except LookupError:  # outside a call
@@ -212,7 +205,7 @@ class CallGroup:
         return submitted
 
     def _conf(self, storm_id: str) -> Mapping[str, Any]:
-        """Return a topology's conf over this Nimbus's; without the code, this Nimbus's alone."""
+        # Without the code, this Nimbus's alone.
         submitted = self._context.submitted.get(storm_id)
         own = {} if submitted is None else submitted.conf
         return {**self._context.conf, **{k: v for k, v in own.items() if v is not None}}
@@ -250,8 +243,7 @@ class Handler:
 def client_errors(key: str | None = None) -> Iterator[None]:
     """Turn errors of blobs, files and oversized records into errors that a client sees.
 
-    `key` is the blob of a call whose method declares ``KeyNotFoundException`` and
-    ``KeyAlreadyExistsException``.
+    `key` is the blob of a method that declares exceptions for existing and missing keys.
     """
     try:
         yield

@@ -1,11 +1,9 @@
 """Calls that change a topology: kill, activate, deactivate, rebalance, credentials, log levels.
 
-`stormkeeper.nimbus.lifecycle` decides on the base as it was read, and the write succeeds only if
-the base is still the same. A kill and a rebalance are stored with their deadline, so whichever
-Nimbus leads then carries them out.
+`stormkeeper.nimbus.lifecycle` decides on the base as read, and the write succeeds only if the base
+is still the same. A kill and a rebalance are stored with their deadline, so whichever Nimbus leads
+then carries them out.
 """
-
-# ruff: noqa: N802
 
 from __future__ import annotations
 
@@ -64,11 +62,9 @@ class LifecycleCalls(CallGroup):
         self._credentials_lock = threading.Lock()
 
     def killTopology(self, name: str, /) -> None:
-        """Kill a topology after ``topology.message.timeout.secs``."""
         self.killTopologyWithOpts(name, KillOptions())
 
     def killTopologyWithOpts(self, name: str, options: KillOptions, /) -> None:
-        """Kill a topology after a wait, with or without the checkpoints."""
         leadership, storm_id, base = self._led_topology(name)
         if options.purge:
             _check_purge(name, base)
@@ -77,7 +73,6 @@ class LifecycleCalls(CallGroup):
         self._command(leadership, name, storm_id, command)
 
     def activate(self, name: str, /) -> None:
-        """Let a topology's queries run."""
         leadership, storm_id, _ = self._led_topology(name)
         self._command(leadership, name, storm_id, Command(Event.ACTIVATE, self._now_ms()))
 
@@ -87,7 +82,6 @@ class LifecycleCalls(CallGroup):
         self._command(leadership, name, storm_id, Command(Event.INACTIVATE, self._now_ms()))
 
     def rebalance(self, name: str, options: RebalanceOptions, /) -> None:
-        """Place a topology anew after a wait, with other settings."""
         leadership, storm_id, base = self._led_topology(name)
         if options.topology_resources_overrides:
             raise InvalidTopologyException(
@@ -136,7 +130,6 @@ class LifecycleCalls(CallGroup):
             leadership.leader.set_credentials(storm_id, merged, self._context.conf)
 
     def setLogConfig(self, storm_id: str, config: LogConfig, /) -> None:
-        """Change a topology's log levels, by id; all errors become Thrift faults."""
         leadership = self._leadership()
         self._known(storm_id)
         before = leadership.leader.topology_log_config(storm_id)
@@ -165,7 +158,6 @@ class LifecycleCalls(CallGroup):
             )
 
     def setWorkerProfiler(self, storm_id: str, request: ProfileRequest, /) -> None:
-        """Refuse to profile a worker."""
         del request
         self._known(storm_id)
         raise CallerError(
@@ -236,7 +228,6 @@ class LifecycleCalls(CallGroup):
 
 
 def _check_purge(name: str, base: StormBase) -> None:
-    """Refuse to purge checkpoints that no supervisor can remove."""
     kept = base.checkpoints
     if kept is None:
         raise CallerError(
@@ -251,15 +242,7 @@ def _check_purge(name: str, base: StormBase) -> None:
 
 
 def log_levels(before: LogConfig | None, asked: LogConfig, *, now: float) -> LogConfig:
-    """Return a topology's log levels after a change, as in Storm's Nimbus; pure.
-
-    `asked` has updates and removals by logger name; ``ROOT`` is the root logger.
-
-    Raises
-    ------
-    CallerError
-        A logger has no name, or a level does not exist.
-    """
+    """Return a topology's log levels after a change, as in Storm's Nimbus; raises `CallerError`."""
     levels: dict[str, LogLevel] = {}
     known = None if before is None else before.named_logger_level
     for name, level in (known or {}).items():

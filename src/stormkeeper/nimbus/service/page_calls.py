@@ -4,8 +4,6 @@ Any Nimbus answers them. `stormkeeper.statistics.aggregates` computes the figure
 names and errors.
 """
 
-# ruff: noqa: N802
-
 from __future__ import annotations
 
 import json
@@ -63,25 +61,20 @@ class PageCalls(CallGroup):
         self._views = ViewReader(context)
 
     def getTopologyInfo(self, storm_id: str, /) -> TopologyInfo:
-        """Return a topology's executors and errors, by id."""
         return self.getTopologyInfoWithOpts(storm_id, GetInfoOptions())
 
     def getTopologyInfoByName(self, name: str, /) -> TopologyInfo:
-        """Return a topology's executors and errors, by name."""
         return self.getTopologyInfoByNameWithOpts(name, GetInfoOptions())
 
     def getTopologyInfoByNameWithOpts(self, name: str, options: GetInfoOptions, /) -> TopologyInfo:
-        """Return executors and a chosen number of errors, by the topology's name."""
         return self._info(*self._topology_by_name(name), options)
 
     def getTopologyInfoWithOpts(self, storm_id: str, options: GetInfoOptions, /) -> TopologyInfo:
-        """Return executors and a chosen number of errors, by the topology's id."""
         return self._info(storm_id, self._base(storm_id), options)
 
     def getTopologyPageInfo(
         self, storm_id: str, window: str | None, include_sys: bool, /
     ) -> TopologyPageInfo:
-        """Return a topology's page."""
         view = self._views.read_one(storm_id, self._base(storm_id))
         return topology_page(
             view,
@@ -94,7 +87,6 @@ class PageCalls(CallGroup):
     def getComponentPageInfo(
         self, storm_id: str, component: str, window: str | None, include_sys: bool, /
     ) -> ComponentPageInfo:
-        """Return a component's page."""
         view = self._views.read_one(storm_id, self._base(storm_id))
         try:
             return component_page(
@@ -121,7 +113,6 @@ class PageCalls(CallGroup):
         return self.getUserTopology(storm_id)
 
     def getUserTopology(self, storm_id: str, /) -> StormTopology:
-        """Return a submitted topology."""
         self._base(storm_id)
         return self._submitted(storm_id).topology
 

@@ -5,8 +5,6 @@ and the base last: the base makes the topology exist. An interrupted submission 
 leftovers, which the cleaner removes.
 """
 
-# ruff: noqa: N802
-
 from __future__ import annotations
 
 import copy
@@ -70,7 +68,6 @@ class SubmissionCalls(CallGroup):
     """The calls that submit topologies."""
 
     def isTopologyNameAllowed(self, name: str, /) -> bool:
-        """Return whether a topology of that name could be submitted now."""
         if topology_fault(name) is not None:
             return False
         # This session's server may lag behind.
@@ -78,25 +75,21 @@ class SubmissionCalls(CallGroup):
         return self._context.storm.storm_id_by_name(name) is None
 
     def beginFileUpload(self) -> str:
-        """Begin an upload on the leader, and return the location."""
         self._leadership()
         with client_errors():
             return self._context.code.inbox.begin()
 
     def uploadChunk(self, location: str, chunk: bytes, /) -> None:
-        """Append bytes to an upload."""
         with client_errors():
             self._context.code.inbox.chunk(location, chunk)
 
     def finishFileUpload(self, location: str, /) -> None:
-        """Complete an upload."""
         with client_errors():
             self._context.code.inbox.finish(location)
 
     def submitTopology(
         self, name: str, location: str | None, json_conf: str, topology: StormTopology, /
     ) -> None:
-        """Submit a topology with the status ACTIVE."""
         options = SubmitOptions(TopologyInitialStatus.ACTIVE)
         self.submitTopologyWithOpts(name, location, json_conf, topology, options)
 
@@ -109,7 +102,6 @@ class SubmissionCalls(CallGroup):
         options: SubmitOptions,
         /,
     ) -> None:
-        """Submit a topology."""
         leadership = self._leadership()
         if fault := topology_fault(name):
             raise InvalidTopologyException(fault)
@@ -162,7 +154,7 @@ class SubmissionCalls(CallGroup):
     def _continuing(
         self, leader: LeaderClusterState, own: Mapping[str, Any]
     ) -> Iterator[Versioned[Checkpoints] | None]:
-        """Yield the checkpoints from which the topology continues, reserved for this submission."""
+        """Yield the checkpoints to continue from, reserved for this submission."""
         wanted = own.get(checkpoints.FROM)
         if wanted is None:
             yield None
@@ -248,7 +240,6 @@ class SubmissionCalls(CallGroup):
         log.warning("%s is submitted with %s after %g s", checked.storm_id, copies, secs)
 
     def _activate(self, leader: LeaderClusterState, storm_id: str, base: StormBase) -> None:
-        """Write the base, which makes the topology exist."""
         try:
             try:
                 leader.activate_storm(storm_id, base, self._context.conf)
@@ -274,7 +265,6 @@ class SubmissionCalls(CallGroup):
 def _kept(
     leader: LeaderClusterState, origin: Versioned[Checkpoints] | None, own: Mapping[str, Any]
 ) -> Checkpoints | None:
-    """Return the checkpoints to continue from, without abandoned ones."""
     lost = own.get(checkpoints.ABANDON) or ()
     if origin is None:
         if lost:
@@ -318,7 +308,6 @@ def _base(checked: _Checked, now: int) -> StormBase:
 
 
 def _names_its_own(description: Description, conf: Mapping[str, Any]) -> bool:
-    """Return whether a topology is a script with checkpoints of the script's own."""
     return description.kind == "script" and not conf.get(checkpoints.SCRIPTS, True)
 
 

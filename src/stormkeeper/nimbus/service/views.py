@@ -118,10 +118,7 @@ class ViewReader:
         *,
         only: str | None = None,
     ) -> list[View]:
-        """Return views of topologies, by their bases and assignments.
-
-        `only` is the topology whose heartbeats are read; None: all topologies' heartbeats.
-        """
+        """Return views of topologies; `only` is the topology whose heartbeats are read, or all."""
         codes = {storm_id: keys.of_topology(storm_id)[1] for storm_id in bases}
         holders = self._context.storm.blob_holders(list(codes.values()))
         texts, now = self._context.sched_status(), self._context.clock()
@@ -243,7 +240,7 @@ def _launched(assignment: Assignment) -> dict[Slot, float]:
 
 
 def resources(requested_mb: float, assigned_mb: float) -> dict[str, Any]:
-    """Return the resource fields that several records share: only memory is counted."""
+    """Return the resource fields that several records share."""
     return {
         "requested_memonheap": requested_mb,
         "requested_memoffheap": 0.0,
