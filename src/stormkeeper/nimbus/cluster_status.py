@@ -225,20 +225,13 @@ class _HealthCounts:
         self._read_at = time.monotonic()
 
 
+@dataclass
 class _NimbusMetrics(Collector):
-    def __init__(
-        self,
-        status: Callable[[], ClusterStatus],
-        server: ThriftServer,
-        connection: Callable[[], ConnectionState],
-        disk_fault: Callable[[], str | None],
-        lost_blobs: Callable[[], int],
-    ) -> None:
-        self._status = status
-        self._server = server
-        self._connection = connection
-        self._disk_fault = disk_fault
-        self._lost_blobs = lost_blobs
+    _status: Callable[[], ClusterStatus]
+    _server: ThriftServer
+    _connection: Callable[[], ConnectionState]
+    _disk_fault: Callable[[], str | None]
+    _lost_blobs: Callable[[], int]
 
     def describe(self) -> list[Metric]:
         return []
@@ -266,10 +259,10 @@ class _NimbusMetrics(Collector):
         yield from _service_metrics(self._server)
 
 
+@dataclass
 class _HealthMetrics(Collector):
-    def __init__(self, status: Callable[[], ClusterStatus], healths: _HealthCounts) -> None:
-        self._status = status
-        self._healths = healths
+    _status: Callable[[], ClusterStatus]
+    _healths: Callable[[], Mapping[str, int]]
 
     def describe(self) -> list[Metric]:
         return []

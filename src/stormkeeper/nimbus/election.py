@@ -2,21 +2,20 @@
 
 The Nimbus whose lock is first in the queue of `stormkeeper.state.leader_lock` may lead. The rules:
 
-- **Every decision follows a look** at the whole queue. A watch, a lost answer, a broken connection
-  or an own write causes another look; the answer to a write is never relied on.
+- **Every decision follows a look** at the whole queue. A watch, a broken connection, or the answer
+  to a write causes another look; the answer itself is never relied on.
 - **A Nimbus never queues behind itself**: it takes a lock only after a look without a lock of its
   own, while no other request is open. A lock whose answer was lost, or of a former session, is
   adopted or deleted.
 - **A look proves contact.** The session of a look that began at `t` lives until `t` plus its
-  timeout; the leader's lease is two thirds of that. A broken connection ends the lease.
+  timeout; the lease is two thirds of that. A broken connection ends the lease.
 - **A Nimbus neither queues nor leads without the code** that some live Nimbus has. It checks before
   it takes a lock and when the lock is first, and fetches code without a lock. After three failed
   fetches it leads all the same: the cluster must have a leader.
 - **A Nimbus that cannot write to its disk** leaves the lead to another Nimbus in the queue.
 - **A leader checks again** when its code or disk changes.
 
-A leader's writes do not depend on this: each checks the lock in its transaction. The lease is for
-what a process does without writing.
+A leader's writes do not depend on this: each checks the lock in its transaction.
 """
 
 from collections import Counter
@@ -243,7 +242,6 @@ class Election:
         self._is_wanted = False
         self._not_before = -NEVER
         self._is_connected = False
-        #: The queue as last seen, and whether it may have changed since.
         self._queue: tuple[Lock, ...] = ()
         self._is_outdated = True
         self._look_at = -NEVER
@@ -265,7 +263,6 @@ class Election:
         self._has_yielded = False
         self._to_fetch: frozenset[str] = frozenset()
         self._failed_fetches: Counter[str] = Counter()
-        #: Whether the Nimbus was elected and not deposed since.
         self._is_elected = False
         #: Open instructions, and whether the connection changed since the store's was given.
         self._store_request: StoreInstruction | None = None

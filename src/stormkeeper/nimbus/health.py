@@ -1,11 +1,9 @@
 """Health of a topology beside the status: running, starting, waiting, stuck or crashing; pure.
 
-Two sources describe each worker: its supervisor's record, which covers workers that never beat, and
-its newest heartbeat. The record counts until the worker runs; then the heartbeat counts. A topology
-has the health of its worst worker.
-
-A long batch is shown and not judged, because it may still end. After `Limits.batch_secs` the
-topology counts as stuck. The silence of a running worker is shown after half of `Limits.beat_secs`.
+A worker's health is its supervisor's report until the worker runs, and then its newest heartbeat.
+A topology has the health of its worst worker. A long batch is shown, and counts as stuck after
+`Limits.batch_secs`, as it may still end. The silence of a running worker is shown after half of
+`Limits.beat_secs`.
 """
 
 from __future__ import annotations
@@ -110,8 +108,11 @@ def workers(
                 beat = None
             one = _of_word(launch, supervisor, beat, now)
             if one is None and not (beat is not None and beat.activity.completed):
-                silent = _Silence(launch, supervisor, can_read=beats is not None)
-                one = _of_beat(beat, limits) if beat is not None else silent.health(limits, now)
+                one = (
+                    _of_silence(launch, supervisor, limits, now, can_read=beats is not None)
+                    if beat is None
+                    else _of_beat(beat, limits)
+                )
                 if one.state == RUNNING and beat is not None and ended is not None:
                     one = _until_all_run(one, set(launch.queries) - set(ended), beat)
         if one is not None and one.state != _DONE:
@@ -234,25 +235,25 @@ def _is_proven(report: SlotReport, beat: Beat | None, now: float) -> bool:
     return any(each.last_batch is not None for each in queries)
 
 
-@dataclass(frozen=True, slots=True)
-class _Silence:
-    launch: WorkerLaunch
-    supervisor: SupervisorInfo | None
-    can_read: bool
-
-    def health(self, limits: Limits, now: float) -> WorkerHealth:
-        if self.supervisor is None:
-            return WorkerHealth(WAITING, "its supervisor is not there")
-        is_used = self.launch.port in (self.supervisor.used_ports or ())
-        runs = is_used and self.supervisor.slots is not None
-        if runs and not self.can_read:
-            return WorkerHealth(RUNNING, "its supervisor says so: no Pacemaker can be read")
-        secs = now - self.launch.start_time_secs
-        if runs and secs > limits.launch_secs:
-            return WorkerHealth(
-                STUCK, f"no pulse has come since its launch {ago(secs)} ago, and its process runs"
-            )
-        return WorkerHealth(STARTING, f"launched {ago(secs)} ago")
+def _of_silence(
+    launch: WorkerLaunch,
+    supervisor: SupervisorInfo | None,
+    limits: Limits,
+    now: float,
+    *,
+    can_read: bool,
+) -> WorkerHealth:
+    if supervisor is None:
+        return WorkerHealth(WAITING, "its supervisor is not there")
+    runs = launch.port in (supervisor.used_ports or ()) and supervisor.slots is not None
+    if runs and not can_read:
+        return WorkerHealth(RUNNING, "its supervisor says so: no Pacemaker can be read")
+    secs = now - launch.start_time_secs
+    if runs and secs > limits.launch_secs:
+        return WorkerHealth(
+            STUCK, f"no pulse has come since its launch {ago(secs)} ago, and its process runs"
+        )
+    return WorkerHealth(STARTING, f"launched {ago(secs)} ago")
 
 
 def _of_beat(beat: Beat, limits: Limits) -> WorkerHealth:

@@ -4,9 +4,8 @@ The table is Storm's, with two differences. The base has the deadline of a kill 
 that any later leader finishes it. And a second kill can only shorten the wait, or have the
 checkpoints removed as well.
 
-A rebalance first writes new conf values into the base. Then they are saved in the conf, and the
-base records that; only then is the rebalance carried out. So the next leader can finish a rebalance
-whose leader is lost in between.
+A rebalance first writes new conf values into the base, then saves them in the conf, and records
+that in the base; only then is it carried out. So the next leader can finish a rebalance.
 """
 
 from __future__ import annotations

@@ -53,16 +53,13 @@ class Candidate:
     """Carries out an election's instructions to the Nimbus; calls may block for any time.
 
     `code` must be started; closing it ends a fetch. `elected` gets the leader's writes when this
-    Nimbus begins to lead; if it raises, `deposed` is called and the lock given back. `deposed` is
-    called when the Nimbus stops leading, for good or because the connection is lost; then the
-    writes are disconnected. Both are called alternately, on one thread, and may block: until
-    `deposed` returns, this Nimbus does not lead again, and other Nimbuses wait at most half a
-    minute. After an interruption that the session survives, `elected` is called again with the same
-    epoch (``leader.fence.epoch``).
+    Nimbus begins to lead, and again, with the same epoch, after an interruption that the session
+    survives; if it raises, the lock is given back. `deposed` is called when the Nimbus stops
+    leading or loses the connection; then the writes are disconnected. Both are called alternately,
+    on one thread, and may block: meanwhile other Nimbuses wait at most half a minute.
 
-    Without `nimbus` the disk is not checked. `disk_fault` returns why this Nimbus's disk takes no
-    files. `may_take_over` permits leading topologies that a Java Nimbus has led (`--take-over`);
-    they are marked as ours.
+    Without `nimbus` the disk is not checked. `disk_fault` returns why the disk takes no files.
+    `may_take_over` permits leading topologies that a Java Nimbus has led (`--take-over`).
     """
 
     def __init__(
@@ -226,10 +223,9 @@ def foreign_to(bases: Mapping[str, StormBase]) -> frozenset[str]:
 class DiskWatch:
     """Probes the disk of a Nimbus at intervals, on a separate thread.
 
-    `find_fault` returns why the disk takes no files, and may hang; its arguments are whether to
-    write, and whether the last probe found a fault. `on_fault` is called with a fault after the
-    first probe and each write, and with None once the fault is over; if it raises `StateError`,
-    again after the next probe.
+    `find_fault` (whether to write, whether the last probe found a fault) returns why the disk takes
+    no files, and may hang. `on_fault` gets a fault after the first probe and each write, and None
+    once it is over; if `on_fault` raises `StateError`, again after the next probe.
     """
 
     def __init__(

@@ -9,10 +9,8 @@ supervisor, by its share of slots or memory, whichever is greater; then by name.
    fewer slots, then those submitted earlier.
 
 One slot is enough for all queries that may run anywhere; queries bound to machines need one slot on
-each. Queries are divided over the slots at the end. So a query that is still unplaced fits only if
-a running worker moves, or if the topology may have more workers. Small workers may take the memory
-that a large worker needs: then a second attempt packs tightly, the largest first, and wins if it
-leaves fewer queries unplaced.
+each. If small workers take the memory that a large worker needs, a second attempt packs tightly,
+the largest first, and wins if it leaves fewer queries unplaced.
 """
 
 from __future__ import annotations

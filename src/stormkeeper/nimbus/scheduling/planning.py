@@ -1,11 +1,10 @@
 """The plan: the leader's whole decision about the cluster as read, and the text of its reasons.
 
-Pure: no I/O, no memory, no clock. The same cluster always gives the same plan, in whatever order it
-was read. Actions state the desired result, so they are idempotent: once all are done, a plan of the
-same moment is empty.
+Pure: the same cluster always gives the same plan, in whatever order it was read. Actions state the
+desired result, so they are idempotent: once all are done, a plan of the same moment is empty.
 
-The text of a topology's ``sched_status`` does not change by time alone. Storm's texts are kept
-where Storm has one.
+The text of a topology's ``sched_status`` does not change by time alone, and is Storm's where Storm
+has one.
 """
 
 from __future__ import annotations

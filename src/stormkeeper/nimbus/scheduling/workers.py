@@ -3,13 +3,12 @@
 Liveness has the rules of `stormkeeper.heartbeats.liveness` and two more. All workers of a slot
 share a path, so a pulse from before a launch proves nothing about that launch, and a worker without
 a pulse of its own is judged only some time after its launch, and after this Nimbus began to watch.
-And a machine with a Pacemaker, a supervisor and workers may die as a whole, so that no server can
-vouch for the silence. But living workers would have moved to another Pacemaker: silence on all
-answering servers is death once the supervisor is lost, too. While the supervisor is present the
-worker is unproven, as this Nimbus alone may be cut off.
+And a machine with a Pacemaker and workers may die as a whole, so that no server can vouch for the
+silence. But living workers would have moved to another Pacemaker: silence on all answering servers
+is death once the supervisor is lost, too; until then this Nimbus alone may be cut off.
 
-- **A worker stays unless proven dead.** Late or unknown is not dead: after a Pacemaker's restart, a
-  change of leader or a network partition pulses have yet to return.
+- **A worker stays unless proven dead.** After a Pacemaker's restart, a change of leader or a
+  network partition pulses have yet to return.
 - **A worker stays if its supervisor reports it running**: the supervisor restarts a hanging worker.
 - **A dead worker leaves a living supervisor** only after the supervisor had time to restart it, and
   only for another machine with room.
@@ -21,8 +20,7 @@ worker is unproven, as this Nimbus alone may be cut off.
 - **Storm's own supervisors run nothing of ours**, so their machines have no checkpoints.
 - **No query starts while a released worker of its topology may still run.** Either the supervisor
   reports that worker stopped, or the supervisor is gone and the worker is proven dead.
-- **A worker stays while one of its queries has not ended**: its queries cannot change without a
-  restart.
+- **A worker stays while one of its queries has not ended**: its queries are fixed.
 """
 
 from __future__ import annotations
