@@ -1,4 +1,4 @@
-"""Sends files to Nimbus and fetches blobs, in chunks, so that no file has to fit into memory."""
+"""Files and blobs between a client and Nimbus, in chunks: no file has to fit into memory."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from stormkeeper.thrift.nimbus import AccessControl, AccessControlType, Settable
 
 #: Bytes of a chunk, as Storm's clients send.
 _CHUNK: Final = 307_200
-#: Bytes of a message left for everything except the chunk.
+#: Bytes of a message around the chunk.
 _OVERHEAD: Final = 4_096
 
 #: Bits and letters of an entry in an access list.
@@ -22,10 +22,7 @@ _RIGHTS: Final = ((1, "r"), (2, "w"), (4, "a"))
 
 @dataclass(frozen=True, slots=True)
 class Blob:
-    """A blob's metadata; `acl` has entries such as ``u:bob:rw-`` and ``o::r--``.
-
-    `replication` None: no replication was requested. The field names are the keys of ``--json``.
-    """
+    """A blob's metadata; `acl` has entries such as ``u:bob:rw-``. Fields are keys of ``--json``."""
 
     key: str
     version: int
@@ -40,10 +37,10 @@ def upload_package(
     max_frame: int,
     report: Callable[[int], None] = lambda _sent: None,
 ) -> str:
-    """Send a whole file, and return the location at Nimbus, which deletes unfinished uploads.
+    """Send a whole file, and return its location at Nimbus, which deletes unfinished uploads.
 
     `max_frame` is ``nimbus.thrift.max_buffer_size``; `report` gets the bytes sent so far. Raises
-    `RpcError` if a chunk is lost, and `RefusedError` if Nimbus refuses the file.
+    `RpcError` if a chunk is lost, and `RefusedError` if Nimbus refuses.
     """
     nimbus = connection.nimbus
     location = nimbus.beginFileUpload()
@@ -85,8 +82,8 @@ def all_blobs(connection: NimbusConnection) -> Iterator[Blob]:
 def download_blob(connection: NimbusConnection, key: str, write: Callable[[bytes], object]) -> int:
     """Fetch a blob, call `write` with each chunk, and return the size in bytes.
 
-    Raises `RefusedError` if the blob is missing or not readable, and `RemoteProtocolError` if its
-    size is not the announced one.
+    Raises `RefusedError` for a missing or unreadable blob, and `RemoteProtocolError` if bytes are
+    missing.
     """
     begun = connection.nimbus.beginBlobDownload(key)
     size = 0
@@ -110,8 +107,7 @@ def create_blob(
 ) -> int:
     """Create a blob from the rest of a file, and return the size in bytes.
 
-    `replication` None: as Nimbus's configuration says. Raises `RefusedError` if the key exists or
-    is not allowed.
+    `replication` None: Nimbus's default. Raises `RefusedError` if the key exists or is invalid.
     """
     nimbus = connection.nimbus
     session = nimbus.beginCreateBlob(key, SettableBlobMeta([], replication))

@@ -1,10 +1,10 @@
 """Reads the logs of a topology's workers from a machine: the end, or since a time, and on.
 
-A log grows, is renamed for a new one to begin (``worker.log.1``), or is emptied. The reader
-identifies a file by its identity and continues at its offset: through a renamed file, then through
-newer ones. Stormkeeper's workers move the beginning of their log into a packed file
-(``worker.log.1.gz``) and cut it from the log, which stays the same file. So the offset into a log
-counts for each packed file that appears afterwards, and the log's own bytes follow.
+A log grows, is renamed when a new one begins (``worker.log.1``), or is emptied. The reader knows a
+file by its identity and continues at its offset: through a renamed file, then through newer ones.
+Stormkeeper's workers move the beginning of their log into a packed file (``worker.log.1.gz``) and
+cut it from the log, which stays the same file. So an offset into a log counts in a packed file that
+appears afterwards.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from stormkeeper.client.log_server import LogServer, RemoteLog
 _BLOCK: Final = 256 * 1024
 #: zlib's number for the gzip format.
 _GZIP: Final = 31
-#: Bytes shown from the end of a log by default, as on a page of Storm's.
+#: Bytes shown from the end of a log by default, as on Storm's page.
 END_BYTES: Final = 51_200
 #: Bytes of an incomplete line that wait for its end.
 MOST_HELD: Final = 1024 * 1024
-#: Bytes of lines without a time that are shown at the end, although they may be too old.
+#: Bytes of lines without a time that are shown at the end: they may be too old.
 MOST_DOUBTFUL: Final = 51_200
 
 #: The time at the beginning of a line of Stormkeeper's daemons, plain or as JSON.
@@ -41,12 +41,11 @@ Show = Callable[[int, str], None]
 class LogPosition(NamedTuple):
     """How far a worker's log has been read: `offset` bytes of the file with that identity.
 
-    `done` has the identities of packed files that need no more reading.
+    `done` has the identities of packed files that are read.
     """
 
     identity: str
     offset: int
-    #: The file's last modification.
     modified: float
     done: frozenset[str] = frozenset()
 
@@ -62,7 +61,7 @@ class LogPosition(NamedTuple):
 
 
 class LogPart(NamedTuple):
-    """The next part to read; `goes_on` if it continues the last part, maybe inside a line."""
+    """The next part to read; with `goes_on` it continues the last part, maybe inside a line."""
 
     file: RemoteLog
     start: int
@@ -120,10 +119,7 @@ def time_of(line: bytes) -> float | None:
 
 
 def begins_before(data: bytes, moment: float) -> bool:
-    """Return whether the first line with a time is older than `moment`.
-
-    The first line of `data` does not count, as its beginning may be missing.
-    """
+    """Return whether the first whole line with a time is older than `moment`."""
     times = (time_of(line) for line in data.split(b"\n")[1:])
     first = next((time for time in times if time is not None), None)
     return first is not None and first < moment
@@ -132,8 +128,8 @@ def begins_before(data: bytes, moment: float) -> bool:
 class LogLines:
     """Splits the pieces of a worker's log into lines, and drops lines older than `since`.
 
-    Output of a topology and the indented lines of a message have no time. Such a line is dropped if
-    a line after it is too old. Of those at the end, the last `MOST_DOUBTFUL` bytes are shown.
+    A topology's output and the indented lines of a message have no time. Such a line is dropped if
+    a later line is too old. At the log's end the last `MOST_DOUBTFUL` bytes of them are shown.
     Unless `is_whole`, the first piece begins inside a line, which is dropped.
     """
 
@@ -215,7 +211,7 @@ class MachineLogs:
     """Reads a machine's logs of a topology; each `read` continues the last.
 
     `ports` None means all workers. Without `since`, in seconds since 1970, the last `END_BYTES` of
-    each log are read. `server` may be replaced, as by one with another address.
+    each log are read. A `server` with another address may replace the first.
     """
 
     def __init__(
@@ -238,10 +234,7 @@ class MachineLogs:
         return self._readers.keys()
 
     def read(self, show: Show) -> None:
-        """Show every new line.
-
-        Raises `LogsError` if the machine does not answer; shown lines are not shown again.
-        """
+        """Show new lines; raises `LogsError` if the machine does not answer."""
         files = self.server.files(self._storm_id)
         for port, of_a_worker in groupby(files, key=lambda file: file.port):
             if self.ports is None or port in self.ports:
@@ -290,7 +283,7 @@ class MachineLogs:
         self._readers[port] = _Reader(position.after_packed(file, length), lines)
 
     def _unpacked(self, file: RemoteLog) -> Iterator[bytes]:
-        """Yield the unpacked bytes of a file, up to damage if there is any."""
+        """Yield the unpacked bytes of a file, up to any damage."""
         unpacker, offset = zlib.decompressobj(_GZIP), 0
         while offset < file.size:
             packed = self.server.read(file, offset, _BLOCK)
@@ -314,7 +307,7 @@ class MachineLogs:
                     packed, unpacker = unpacker.unused_data, zlib.decompressobj(_GZIP)
 
     def _begin(self, files: Sequence[RemoteLog]) -> _Reader:
-        """Return the position at which the first read of a worker's log begins."""
+        """Return where the first read of a worker's log begins."""
         since = self._since
         packed = [file for file in files if is_packed(file)]
         plain = [file for file in files if not is_packed(file)]

@@ -1,4 +1,4 @@
-"""The supervisors with the logs of a topology's workers, and their HTTP client."""
+"""The supervisors that have the logs of a topology's workers, and an HTTP client for the logs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from stormkeeper.rpc.connection import connect, in_words
 from stormkeeper.thrift.nimbus import TopologyInfo
 from stormkeeper.thrift.records import Assignment, SupervisorInfo
 
-#: Timeout of a connection in seconds: short, so that one dead machine does not delay the others.
+#: Timeout of a connection in seconds: a dead machine delays the others so long.
 _CONNECT_SECS: Final = 3.0
 #: Timeout of each read in seconds.
 _READ_SECS: Final = 10.0
@@ -139,7 +139,7 @@ class LogServer:
         self.address = address
 
     def files(self, storm_id: str) -> list[RemoteLog]:
-        """Return the logs of a topology's workers, of each slot the current log last.
+        """Return the logs of a topology's workers, the current log of each slot last.
 
         Raises `LogsError` if the supervisor does not answer, or refuses.
         """
@@ -153,9 +153,8 @@ class LogServer:
             raise LogsError(f"{self.address}: this is no supervisor of Stormkeeper's") from error
 
     def read(self, file: RemoteLog, start: int, length: int) -> bytes | None:
-        """Return up to `length` bytes of a file.
+        """Return up to `length` bytes of a file, or None: list the files again, names changed.
 
-        None means that the file is gone, or another file has its name: list the files again.
         Raises `LogsError` if the supervisor does not answer, or refuses.
         """
         query = {"file": file.file, "start": start, "length": length, "identity": file.identity}

@@ -1,8 +1,8 @@
 """Connection of a command to the leading Nimbus, with short waits and errors that name a remedy.
 
-`stormkeeper.rpc.leader_client` finds the leader. Storm's client searches for minutes by default;
-here a search ends after seconds, or, if a Nimbus answers, when an election should be over. Keys of
-``storm.nimbus.retry.*`` that are set hold as in Storm's client. All errors are Stormkeeper's own.
+Storm's client searches for minutes by default; here a search ends after seconds, or, if a Nimbus
+answers, when an election should be over. Keys of ``storm.nimbus.retry.*`` that are set hold as in
+Storm's client. All errors are Stormkeeper's own.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from stormkeeper.thrift.nimbus import (
     NotAliveException,
 )
 
-#: Seconds of the search for a Nimbus, unless keys of `_RETRIES` are set.
+#: Default length of the search for a Nimbus, in seconds.
 FINDING_SECS: Final = 15.0
 _RETRIES: Final = (
     "storm.nimbus.retry.times",
@@ -46,7 +46,7 @@ _RETRIES: Final = (
 _ELECTION_SECS: Final = 10.0
 #: Seconds between two searches during an election.
 _PAUSE_SECS: Final = 0.5
-#: Default timeout of a call in seconds, unless the key `_TIMEOUT` is set.
+#: Default timeout of a call in seconds.
 CALL_SECS: Final = 30.0
 _TIMEOUT: Final = "storm.thrift.socket.timeout.ms"
 
@@ -69,10 +69,10 @@ _TEXTS: Final[dict[type[Exception], str]] = {
 
 
 class NimbusConnection:
-    """Calls the leading Nimbus; see `connect`.
+    """Calls the leading Nimbus; `connect` makes one.
 
     A Nimbus must be found within `finding_secs`, and a leader within `electing_secs` if one
-    answers. `call_secs` overrides the timeouts of calls. `say` gets what the connection waits for.
+    answers. `call_secs` overrides the timeouts of calls.
     """
 
     def __init__(
@@ -101,10 +101,7 @@ class NimbusConnection:
         return self._client.address
 
     def find(self) -> None:
-        """Find the leader, if still unknown.
-
-        Raises `LeaderNotFoundError`, with the answer of each of ``nimbus.seeds``.
-        """
+        """Find the leader; raises `LeaderNotFoundError` with the answer of each seed."""
         began = time.monotonic()
         while True:
             try:
@@ -123,9 +120,9 @@ class NimbusConnection:
         The call is repeated at the next leader if the old one refused it, if no leader received
         it, or if it only reads and its answer was lost.
 
-        Raises `NotAliveError` for an unknown topology, `RefusedError` if Nimbus refuses for
-        another reason that the method declares, `RpcError` if the call failed or its outcome is
-        unknown, and `ProtocolError` if a message is too large or invalid.
+        Raises `NotAliveError` for an unknown topology, `RefusedError` if Nimbus refuses, `RpcError`
+        if the call failed or its outcome is unknown, and `ProtocolError` for a message that is too
+        large or invalid.
         """
         if self._call_secs is not None:
             timeout = self._call_secs
@@ -180,11 +177,11 @@ def connect(
     finding_secs: float | None = None,
     say: Callable[[str], None] = lambda _: None,
 ) -> Iterator[NimbusConnection]:
-    """Yield a connection to the leading Nimbus of the cluster of ``nimbus.seeds``.
+    """Yield a connection to the leading Nimbus of ``nimbus.seeds``.
 
-    `finding_secs` None: as ``storm.nimbus.retry.*`` say, or `FINDING_SECS` if they are not set. If
-    a Nimbus answers, the wait for a leader lasts as long as an election after the loss of a
-    machine. `say` gets what the connection waits for.
+    `finding_secs` None: as ``storm.nimbus.retry.*`` say, or `FINDING_SECS`. If a Nimbus answers,
+    the wait for a leader lasts as long as an election after the loss of a machine. `say` gets what
+    the connection waits for.
 
     Raises `ConfigError` for an invalid seed, and `LeaderNotFoundError`.
     """

@@ -41,8 +41,8 @@ class SubmissionRequest:
     """A user's submission: `code` (a script, folder or wheel), and additions.
 
     `name` None means the topology's own name, or that of the code. `requirements` replace the
-    ``requirements.txt`` beside the code. `files` and `overrides` are the configuration of a Spark
-    session that the script may need to be described. `credentials` stay out of the package.
+    ``requirements.txt`` beside the code. `files` and `overrides` configure the Spark session in
+    which a script is described. `credentials` stay out of the package.
     """
 
     code: Path
@@ -73,8 +73,8 @@ class BuiltPackage:
 def collect_code(request: SubmissionRequest) -> Iterator[PackagedCode]:
     """Yield the checked code of a request in a temporary folder.
 
-    Raises `TopologyError` for code that cannot be sent (a fault is reported with file and line),
-    and `MissingExtraError` if the script has to be run, or requires something, without PySpark.
+    Raises `TopologyError` with file and line for a fault, and `MissingExtraError` if the script has
+    to be run, or requires something, without PySpark.
     """
     if request.name is not None:
         unheard(request.name)  # raises for a wrong name
@@ -113,8 +113,7 @@ def build_package(
 ) -> Iterator[BuiltPackage]:
     """Yield the package in a temporary folder; `say` gets the name of each slow step.
 
-    Raises `TopologyError` if a requirement cannot be pinned or gathered, or the package is too
-    large.
+    Raises `TopologyError` if a requirement is not found, or the package is too large.
     """
     with tempfile.TemporaryDirectory(prefix="stormkeeper-package-") as folder:
         pins = _pins(code, say)
@@ -172,7 +171,7 @@ def conf_to_send(own: Mapping[str, Any], conf: Conf, name: str) -> dict[str, Any
     """Return the topology's `own` conf with the overrides of the command's `conf`.
 
     Raises `ConfigError` for a wrong value, a possible secret, a relative folder for checkpoints, or
-    a key that only the cluster sets.
+    a key of the cluster.
     """
     given = {key: conf[key] for key in conf if conf.is_override(key) and not _stays_here(key)}
     if foreign := sorted(OF_THE_CLUSTER.intersection(own)):
@@ -239,10 +238,9 @@ def read_credentials(file: TextIO) -> dict[str, str]:
 
 
 def credentials_of_text(text: str, where: str) -> dict[str, str]:
-    r"""Return the credentials in a text: a JSON object, or a line ``KEY=VALUE`` for each.
+    r"""Return the credentials in a text: a JSON object, or lines ``KEY=VALUE`` and ``# comments``.
 
-    Empty lines and lines that begin with ``#`` are skipped. A value of several lines needs JSON.
-    Raises `ConfigError` with the name `where` of the text.
+    A value of several lines needs JSON. Raises `ConfigError` with the name `where` of the text.
 
     Examples
     --------

@@ -65,10 +65,7 @@ class ComponentError:
 
 @dataclass(frozen=True, slots=True)
 class WaitStatus:
-    """The result of a check: done, failed, or not yet.
-
-    `text` says what has been reached, or what is missing; `error` is the newest error meanwhile.
-    """
+    """The result of a check: done, failed, or not yet; `text` says what is done or missing."""
 
     is_done: bool
     text: str
@@ -90,10 +87,7 @@ class Wait:
     tell: Callable[[ComponentError], None] = lambda _: None
 
     def until(self, check: Callable[[], WaitStatus]) -> WaitStatus:
-        """Check until the effect is there, or has failed; return the last status.
-
-        Raises what `check` raises, except `RpcError`.
-        """
+        """Check until the effect is there, or has failed; return the last status."""
         began, reported = self.clock(), None
         while True:
             try:
@@ -112,10 +106,7 @@ class Wait:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RebalanceChange:
-    """The changes of a rebalance: wait in seconds, workers at most, parallelism by component, conf.
-
-    `wait_secs` None means ``topology.message.timeout.secs``.
-    """
+    """The changes of a rebalance; `wait_secs` None means ``topology.message.timeout.secs``."""
 
     wait_secs: int | None = None
     workers: int | None = None
@@ -208,10 +199,7 @@ def wait_for_first_batches(connection: NimbusConnection, name: str, wait: Wait) 
 
 
 def gone_status(found: TopologySummary | None, storm_id: str) -> WaitStatus:
-    """Return whether a killed topology is gone; `found` is the topology of that name, if any.
-
-    A topology with another id has taken the name over.
-    """
+    """Return whether a killed topology is gone; a new topology may have taken its name."""
     if found is None or found.id != storm_id:
         return WaitStatus(True, "it is gone")
     return WaitStatus(False, f"it is {found.status} until its wait is over and Nimbus removes it")
@@ -227,7 +215,7 @@ def named_status(found: TopologySummary | None, status: str) -> WaitStatus:
 def newest_crash(errors: Mapping[str, Sequence[ErrorInfo]]) -> str | None:
     """Return the newest report of a worker's crash among errors by component.
 
-    The report's first line is dropped if it repeats the last one, the exception of a traceback.
+    A first line that repeats the last one, the exception of a traceback, is dropped.
     """
     crashes = [error for each in errors.values() for error in each if is_crash(error.error)]
     if not crashes:
@@ -243,7 +231,7 @@ class PlacementCheck:
 
     Nimbus shows the last heartbeat of a slot's previous worker until the next worker beats. So a
     worker counts when its uptime has changed since the schedule was complete. A query that fails in
-    its first batch fails in that time. `workers` is the number of requested workers.
+    its first batch fails in that time. `workers` were requested.
     """
 
     def __init__(self, workers: int | None = None) -> None:

@@ -46,17 +46,15 @@ from stormkeeper.topology.topology import ComponentDescription
 _SUBMIT: Final = "submitTopologyWithOpts"
 #: Seconds that Nimbus may take for a submission, in addition to its wait for replication.
 _SUBMIT_SECS: Final = 60.0
-#: The topology whose checkpoints a new one continues, that topology's queries with checkpoints,
-#: and the queries that start afresh.
 _FROM: Final = "topology.checkpoint.from"
 _QUERIES: Final = "topology.checkpoint.queries"
 _ABANDON: Final = "topology.checkpoint.abandon"
-#: Whether queries of a plain script without a checkpoint keep one in the topology's folder.
+#: Whether queries of a plain script keep checkpoints in the topology's folder.
 _SCRIPTS: Final = "topology.checkpoint.scripts"
 #: Keys that bring jars.
 _JARS: Final = ("spark.jars", "spark.jars.packages", "spark.driver.extraClassPath")
 _COPIES_SECS: Final = "topology.max.replication.wait.time.sec"
-#: The timeout for replication if Nimbus waits without a limit.
+#: Timeout for replication if Nimbus waits without a limit.
 _COPIES_MOST_SECS: Final = 600.0
 
 #: The one stream of a component: the rows of its DataFrame.
@@ -105,9 +103,9 @@ def submit(
     `going_on_from` is the id or name of a killed topology whose checkpoints the new one continues,
     except those of the queries in `abandon`; without them, the conf decides.
 
-    Raises `TopologyError` for a fault in the topology, `ConfigError` for a wrong value or, if that
-    is an error, an unknown key, `MissingExtraError` without PySpark if the script must run,
-    `RefusedError` if Nimbus refuses, and `RpcError` if Nimbus does not answer.
+    Raises `TopologyError` for a fault in the topology, `ConfigError` for a wrong value or a strict
+    unknown key, `MissingExtraError` if the script must run without PySpark, `RefusedError`, and
+    `RpcError` if Nimbus does not answer.
     """
     if request.name is not None:
         _check_free(connection, request.name)
@@ -197,8 +195,8 @@ def checkpoint_notes(
 ) -> list[str]:
     """Return notes on queries that do not continue a checkpoint of the topology `origin`.
 
-    `had` are the queries with checkpoints there, `queries` those of the new topology, `lost` those
-    whose checkpoints are given up.
+    `had` are its queries with checkpoints, `queries` those of the new topology, `lost` those whose
+    checkpoints are given up.
     """
     lines = []
     if given_up := sorted({*queries} & {*lost}):

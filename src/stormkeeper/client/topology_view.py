@@ -58,7 +58,7 @@ class ComponentView:
 class WorkerView:
     """A worker; `uptime_secs` is 0 before the first heartbeat, `health` None if all is well.
 
-    `supervisor` is the host, or the supervisor's name if host and port do not identify the worker.
+    `supervisor` is the host, or a name where host and port do not identify the worker.
     """
 
     host: str
@@ -108,8 +108,8 @@ class QueryView:
 class TopologyView:
     """A topology with components and workers.
 
-    `reporting_workers` is the number of workers whose heartbeats report executors. Before the first
-    of them, Nimbus shows the planned components.
+    `reporting_workers` counts workers whose heartbeats report executors. Before the first of them,
+    Nimbus shows the planned components.
     """
 
     id: str
@@ -268,10 +268,7 @@ def shown_status(status: str | None, sched_status: str | None) -> str:
 
 
 def kill_wait_secs(connection: NimbusConnection, name: str) -> float:
-    """Return Nimbus's default wait before a kill or rebalance, in seconds.
-
-    Raises `NotAliveError` if the name is unknown.
-    """
+    """Return Nimbus's default wait before a kill or rebalance, in seconds."""
     found = connection.nimbus.getTopologySummaryByName(name)
     try:
         conf = connection.nimbus.getTopologyConf(found.id)

@@ -1,8 +1,7 @@
 """A real ZooKeeper server on this machine, from the jars that PySpark ships.
 
-It is for development and tests: one server, or a member of an ensemble if its settings say so. Its
-data survives a crash of the server, but not of the machine (``forceSync=no``), which keeps writes
-cheap on any disk.
+It is for development and tests: one server, or a member of an ensemble. Its data survives a crash
+of the server, but not of the machine (``forceSync=no``), so writes are cheap on any disk.
 """
 
 import contextlib
@@ -33,13 +32,13 @@ from stormkeeper.names import host_port
 
 _log = logging.getLogger(__name__)
 
-#: Lock file in the data folder, held by the running server.
+#: Lock file of the running server, in the data folder.
 LOCK = ".server"
 
-#: Seconds to wait for a server whose starter was killed to end.
+#: Seconds in which a server whose starter was killed ends.
 LEAVING_SECS = 2.0
 
-#: Attempts with another free port, if another process takes the first.
+#: Attempts with free ports that other processes take first.
 PORT_ATTEMPTS = 5
 
 #: Seconds between two questions to a starting server, and the timeout of one question.
@@ -56,8 +55,8 @@ WATCH_SECS = 0.5
 MAIN_CLASS = "org.apache.zookeeper.server.ZooKeeperServerMain"
 MEMBER_CLASS = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
 
-#: The jars that the server needs of PySpark's 280, by name without version. All 280 take 30 MB more
-#: memory and start more slowly; they are used if one of these is not found.
+#: The jars that the server needs, without versions. All 280 of PySpark, used if one is missing,
+#: need 30 MB more memory and more time to start.
 JARS = (
     "zookeeper",
     "zookeeper-jute",
@@ -95,12 +94,11 @@ JVM_OPTIONS = (
     "-Dzookeeper.jmx.log4j.disable=true",
     "-Dlog4j2.disable.jmx=true",
     "-Dzookeeper.forceSync=no",
-    # KiB of the transaction log that are preallocated; the default is 64 MiB.
+    # Preallocated KiB of the transaction log; the default is 64 MiB.
     "-Dzookeeper.preAllocSize=1024",
 )
 
-#: Bounds of session timeouts, wider than ZooKeeper's own 2 and 20 ticks. Sessions expire at ticks,
-#: so ticks are short.
+#: Sessions expire at ticks, so ticks are short; ZooKeeper's own bounds are 2 and 20 ticks.
 TICK_MILLIS = 250
 MIN_SESSION_MILLIS = 500
 MAX_SESSION_MILLIS = 120_000
@@ -109,10 +107,8 @@ MAX_SESSION_MILLIS = 120_000
 def serve(conf: Mapping[str, Any]) -> int:
     """Run a server until SIGTERM or SIGINT; return the exit code, 0.
 
-    It listens on ``storm.zookeeper.port`` (0: any free port) of the loopback address, keeps its
-    data in ``zookeeper`` below ``storm.local.dir``, and prints ``zookeeper listening on HOST:PORT``
-    when it serves. Raises `EngineError` without Java 17 or newer, and `LocalClusterError`, with the
-    end of the log, if the server ends.
+    Raises `EngineError` without Java 17 or newer, and `LocalClusterError`, with the end of the log,
+    if the server ends by itself.
     """
     configure_logging()
     die_with_parent()
@@ -166,17 +162,17 @@ class DevZooKeeper:
 
     @property
     def port(self) -> int:
-        """TCP port; 0 before the first start of a server on any free port."""
+        """The TCP port; 0 before the first start on any free port."""
         return self._port
 
     @property
     def address(self) -> Address:
-        """Address for clients."""
+        """The address for clients."""
         return Address(self.host, self._port)
 
     @property
     def pid(self) -> int | None:
-        """Process id of the server, None before the first start."""
+        """The process id; None before the first start."""
         return self._process.pid if self._process else None
 
     @property
@@ -186,7 +182,7 @@ class DevZooKeeper:
 
     @property
     def returncode(self) -> int | None:
-        """Exit code, negative for a signal; None while the server runs."""
+        """The exit code, negative for a signal; None while the server runs."""
         return self._process.poll() if self._process else None
 
     def __enter__(self) -> Self:
@@ -199,10 +195,10 @@ class DevZooKeeper:
     def start(
         self, deadline_secs: float = 60.0, cancelled: Callable[[], bool] = lambda: False
     ) -> None:
-        """Start the server and return when the server serves.
+        """Start the server, and return when it serves, or has stopped as `cancelled` returned True.
 
-        If `cancelled` returns True meanwhile, the server is stopped. Raises `EngineError` without
-        Java, and `LocalClusterError` for any other failure; then no process is left.
+        Raises `EngineError` without Java, and `LocalClusterError` for any other failure; then no
+        process is left.
         """
         if self.running:
             return
@@ -317,8 +313,8 @@ class DevZooKeeper:
             time.sleep(POLL_SECS)
 
     def _serves(self) -> bool:
-        # "ruok" is answered before the server serves; "Mode:" only once it does. The data folder
-        # tells our server from another server that took the port first.
+        # A server answers "ruok" before it serves, and "Mode:" when it serves. The data folder
+        # distinguishes our server from another server that took the port first.
         with contextlib.suppress(OSError):
             if "Mode:" in four_letter_word(self.host, self._port, "srvr"):
                 settings = four_letter_word(self.host, self._port, "conf")
@@ -327,7 +323,7 @@ class DevZooKeeper:
 
 
 def four_letter_word(host: str, port: int, word: str) -> str:
-    """Ask a ZooKeeper server an administrative question, such as ``srvr`` or ``mntr``.
+    """Return the answer to an administrative command, such as ``srvr`` or ``mntr``.
 
     Raises `OSError` if the server does not answer within two seconds.
     """
@@ -341,10 +337,7 @@ def four_letter_word(host: str, port: int, word: str) -> str:
 
 @contextlib.contextmanager
 def _sole_server(data_dir: Path) -> Iterator[int]:
-    """Lock the folder for a server, and yield the lock's descriptor for the server to inherit.
-
-    The lock lasts as long as this process, in here, or the server has the descriptor open.
-    """
+    """Lock the folder, and yield the lock's descriptor, which the server inherits and keeps."""
     try:
         data_dir.mkdir(parents=True, exist_ok=True)
         lock = (data_dir / LOCK).open("ab")
@@ -373,8 +366,7 @@ def _keep(
 ) -> None:
     try:
         with log.open("ab") as output:
-            # A process group of its own: Ctrl-C in a terminal must not reach the server before
-            # `stop`.
+            # A process group of its own: Ctrl-C in a terminal must not stop the server.
             process = subprocess.Popen(
                 argv,
                 stdin=subprocess.DEVNULL,
@@ -403,10 +395,7 @@ def _free_port(host: str, port: int) -> int:
 
 
 def zookeeper_classpath() -> str:
-    """Return the class path of a ZooKeeper server, from PySpark's jars.
-
-    Raises `MissingExtraError` without PySpark.
-    """
+    """Return the class path from PySpark's jars; raises `MissingExtraError` without PySpark."""
     extras.require("spark", "ZooKeeper, which is started out of PySpark's jars,", "pyspark")
     spec = importlib.util.find_spec("pyspark")
     places = (spec.submodule_search_locations or []) if spec else []
@@ -437,7 +426,7 @@ def server_command(
 
 
 def main_class(settings: Mapping[str, str]) -> str:
-    """Return the main class for these settings, which may name the members of an ensemble."""
+    """Return the main class for a server alone, or for a member of an ensemble."""
     return MEMBER_CLASS if any(key.startswith("server.") for key in settings) else MAIN_CLASS
 
 

@@ -1,8 +1,7 @@
 """A whole cluster on this machine, as real processes on free loopback ports: `storm local`.
 
-`run_plan` describes the processes. This module starts, watches and stops them, and submits the
-topology. It restarts no process: if a Nimbus or a Pacemaker is killed, the other copy goes on. A
-supervisor restarts its own workers.
+`run_plan` describes the processes. This module starts, watches and stops them. It restarts none: if
+a Nimbus or a Pacemaker is killed, the other copy goes on. A supervisor restarts its own workers.
 """
 
 import contextlib
@@ -55,14 +54,14 @@ log = logging.getLogger(__name__)
 #: Copies of Nimbus and of the Pacemaker.
 COPIES = 2
 
-#: Timeout for each stage, in seconds; Spark on a busy machine needs most of a minute.
+#: Timeout of a stage, in seconds; Spark on a busy machine needs most of a minute.
 START_SECS = 120.0
 
-#: Grace period of a process that stops, in seconds: the worker and the pipeline finish a running
-#: micro-batch for 15 s, and then stop Spark.
+#: Grace period of a process that stops, in seconds: workers and pipeline finish a running batch for
+#: 15 s, and then stop Spark.
 GRACE_SECS = 40.0
 
-#: Seconds between two looks at the processes: until the first pulse, and then.
+#: Seconds between two looks at the processes, until the first pulse and later.
 START_LOOK_SECS = 0.1
 LOOK_SECS = 0.5
 
@@ -75,10 +74,9 @@ STOPPED = "Everything has stopped."
 
 
 def run(conf: Conf, request: RunRequest) -> int:
-    """Run the cluster until a signal or the topology's end; return the exit code of the command.
+    """Run the cluster until a signal or the topology's end; return the exit code.
 
-    Raises `EngineError` without a Java that can run Spark, and `LocalClusterError` without the
-    script.
+    Raises `EngineError` without a Java for Spark, and `LocalClusterError` without the script.
     """
     if not request.topology.is_file():
         raise LocalClusterError(f"there is no file {request.topology}: name a topology's script")
@@ -107,7 +105,7 @@ def run(conf: Conf, request: RunRequest) -> int:
         view,
         Reaper(folder, mark),
     ):
-        # Packages built here vanish with the run, even if this process is killed.
+        # Files made here vanish with the run, even if this process is killed.
         tempfile.tempdir = str(folder.path)
         return LocalCluster(conf, request, view, signals, _site(folder.path, mark)).run()
 

@@ -1,8 +1,7 @@
 """Follows the Pacemakers of a local run, and keeps a ledger of pulses, gaps and counts.
 
-Each Pacemaker has a thread, so that a dead Pacemaker delays no other. A pulse's time is that of its
-receipt at its Pacemaker: the time of the answer less the age in it. So a slow watcher makes no gap
-look longer.
+Each Pacemaker has a thread, so that a dead Pacemaker delays no other. A pulse's time is its receipt
+at the Pacemaker: the time of the answer minus the age. So a slow watcher makes no gap longer.
 """
 
 import logging
@@ -35,8 +34,8 @@ LAST_LOOKS = 3
 class ComponentCounts:
     """Rows that a component emitted and executed since the worker's start.
 
-    `queries` is the number of queries that the component runs in: each reads its input once.
-    `partial` says that batches that were not read to the end had more rows.
+    The component runs in so many `queries`, and each reads its input. `partial`: some batches were
+    not read to the end.
     """
 
     emitted: int = 0
@@ -63,13 +62,13 @@ class PulseReport:
     count: int = 1
     #: Whether all queries of the worker have ended by themselves.
     completed: bool = False
-    #: Pending step of the worker; empty if none.
+    #: The step that the worker waits for.
     waiting: str = ""
 
 
 @dataclass(frozen=True)
 class PacemakerSeen:
-    """A Pacemaker: address, whether the server answers, and the last answer."""
+    """A Pacemaker and its last answer."""
 
     address: str
     reachable: bool = False
@@ -89,11 +88,10 @@ class WorkerSeen:
     max_gap_secs: float
     components: Mapping[str, ComponentCounts]
     completed: bool = False
-    #: Pending step of the worker; empty if none.
     waiting: str = ""
 
     def gap_at(self, now: float) -> float:
-        """Return the longest silence, with the present silence unless the worker is completed."""
+        """Return the longest silence; the present silence counts unless the worker is completed."""
         if self.completed:
             return self.max_gap_secs
         return max(self.max_gap_secs, now - self.last_received)
@@ -137,7 +135,7 @@ class PulseLedger:
         keys: int,
         pulses: Sequence[PulseReport],
     ) -> None:
-        """Record an answer of the Pacemaker at `address`, with the pulses since the last answer."""
+        """Record an answer of a Pacemaker, with the pulses since the last answer."""
         before = self._pacemakers.get(address, PacemakerSeen(address))
         earlier = self._earlier_pulses.get(address, 0)
         if before.instance and before.instance != instance:
@@ -149,12 +147,12 @@ class PulseLedger:
             self._pulse(address, pulse)
 
     def silent(self, address: str) -> None:
-        """Record that the Pacemaker at `address` did not answer."""
+        """Record that a Pacemaker did not answer."""
         before = self._pacemakers.get(address, PacemakerSeen(address))
         self._pacemakers[address] = replace(before, reachable=False)
 
     def snapshot(self) -> RunSnapshot:
-        """Return the ledger's state, sorted by address and by worker."""
+        """Return the ledger's state, sorted."""
         return RunSnapshot(
             [self._pacemakers[address] for address in sorted(self._pacemakers)],
             [self._workers[worker] for worker in sorted(self._workers)],
@@ -183,10 +181,9 @@ class PulseLedger:
 
 
 class ClusterWatcher:
-    """Follows the changes on every Pacemaker and keeps a ledger.
+    """Follows the changes on every Pacemaker, and keeps a ledger.
 
-    `period_secs` must be less than a heartbeat period, as a Pacemaker keeps only the newest pulse
-    of a worker.
+    `period_secs` must be less than a heartbeat period: a Pacemaker keeps one pulse of a worker.
     """
 
     def __init__(
@@ -266,10 +263,10 @@ class ClusterWatcher:
 
 
 def pulses(look: ServerReading) -> list[PulseReport]:
-    """Return the heartbeats of a look; other values are left out.
+    """Return the heartbeats of a look.
 
-    A Pacemaker keeps only the newest pulse of a path, but counts each. If one path changed, pulses
-    that the look lacks were overwritten pulses of that path (a regular pulse by the farewell). If
+    A Pacemaker keeps the newest pulse of a path, but counts each. If one path changed, the pulses
+    that the look lacks were overwritten ones of that path (a regular pulse by the farewell). If
     several changed, each counts once.
     """
     changes = [(page.read_at, change) for page in look.pages for change in page.changes]
@@ -298,7 +295,7 @@ def pulses(look: ServerReading) -> list[PulseReport]:
 
 
 def component_counts(beat: ClusterWorkerHeartbeat) -> dict[str, ComponentCounts]:
-    """Sum a heartbeat's executors by component: rows emitted and executed since the start."""
+    """Return a heartbeat's counts since the start, summed by component."""
     totals: dict[str, ComponentCounts] = {}
     for executor, stats in (beat.executor_stats or {}).items():
         name = stats.component or f"tasks {executor.task_start}-{executor.task_end}"

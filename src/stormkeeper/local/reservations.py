@@ -41,8 +41,7 @@ LOWEST: Final = 10_000
 
 END: Final = 65_536
 
-#: Folder of the lock file that processes share: not TMPDIR if possible, as each run of `storm
-#: local` has its own.
+#: Folder of the shared lock file: not TMPDIR if possible, as each run has its own.
 FOLDER: Final = Path("/tmp")
 
 PREFIX = "stormkeeper-local-"
@@ -51,14 +50,13 @@ PREFIX = "stormkeeper-local-"
 #: its processes carries.
 OWNER = ".owner"
 
-#: Seconds until the processes of a killed run are killed. The system has sent them a signal, and
-#: only a running batch takes longer.
+#: Seconds in which the processes of a killed run can end by themselves; only a batch takes longer.
 SETTLE_SECS = 1.0
 
 #: Timeout for the reaper's own end, in seconds.
 END_SECS = 5.0
 
-#: Signals that often go to a whole group or service. The reaper ends with its pipe alone.
+#: Signals that often go to a whole group or service: the reaper ends with its pipe alone.
 IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 _IN_ORDER = b"."
@@ -72,10 +70,10 @@ _file: list[int] = []
 def reserve(host: str = "127.0.0.1", among: Sequence[int] | None = None) -> int:
     """Return a free port, reserved for this process.
 
-    `among` are the ports to choose from; None for those that outgoing connections never get. Safe
-    for many threads. Processes of one user share a file and lock one byte of it for each port; the
-    system drops the lock when a process ends. Servers of other users are found by a test bind
-    alone. Raises `LocalClusterError` if no port is free, or `host` is no address of this machine.
+    `among` are the ports to choose from, by default those that outgoing connections never get. Safe
+    for many threads. Processes of one user lock a byte of a shared file for each port; a test bind
+    finds servers of other users. Raises `LocalClusterError` if no port is free, or `host` is no
+    address of this machine.
     """
     among = outside(first_outgoing()) if among is None else among
     start = _choice.randrange(len(among))
@@ -93,9 +91,9 @@ def reserve(host: str = "127.0.0.1", among: Sequence[int] | None = None) -> int:
 
 
 def outside(first: int) -> range:
-    """Return the ports to choose from if outgoing connections use `first` and above.
+    """Return the ports below those of outgoing connections, which use `first` and above.
 
-    If that range begins too low to leave a port below, every port qualifies.
+    If none is left below, every port qualifies.
     """
     return range(LOWEST, first if first > LOWEST else END)
 
@@ -135,10 +133,7 @@ def _opened_in(folder: Path) -> int:
 
 
 def is_free(host: str, port: int) -> bool:
-    """Return whether a server could listen on a port.
-
-    Raises `LocalClusterError` if the bind fails for another reason than a port in use.
-    """
+    """Return whether a port is free; raises `LocalClusterError` if a bind fails otherwise."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         # Servers set it too: a port with connections in TIME_WAIT is free.
@@ -206,7 +201,7 @@ def remove_abandoned() -> int:
 def remove(folder: Path) -> None:
     """Remove a run's folder.
 
-    The file with the mark goes last, so that a later run can finish an interrupted removal.
+    The file with the mark goes last: a later run can finish an interrupted removal.
     """
     with contextlib.suppress(OSError):
         for entry in folder.iterdir():
@@ -240,7 +235,7 @@ def _remove_if_abandoned(folder: Path) -> bool:
 
 
 class Reaper:
-    """Starts the reaper process of a run, and ends the reaper with the run."""
+    """Starts the reaper process of a run, and ends it with the run."""
 
     def __init__(self, folder: RunFolder, mark: str) -> None:
         # A session of its own, so that it does not hold the terminal open.

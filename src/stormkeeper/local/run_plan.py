@@ -1,8 +1,7 @@
 """The plan of a local run: configuration and processes, before any process starts; pure.
 
-A ``storm.yaml`` belongs to a whole cluster, which may run on this machine too. A run takes the
-cluster's behaviour from it, but no address, port or folder of its daemons. `local_cluster` follows
-this plan; supervisors start the workers.
+A ``storm.yaml`` may describe a real cluster on this machine. A run takes the cluster's behaviour
+from it, but no address, port or folder of its daemons.
 """
 
 import json
@@ -97,7 +96,7 @@ def tables_folder(conf: Conf, directory: Path) -> Path:
 
 
 def topology_overrides(overrides: Sequence[str]) -> list[str]:
-    """Return the user's settings for the topology: all but the keys of `ignored_keys`."""
+    """Return the user's settings for the topology: all but `ignored_keys`."""
     return [override for override in overrides if key_of(override) not in OWN_KEYS]
 
 
@@ -111,8 +110,8 @@ def run_conf(
 ) -> Conf:
     """Return the configuration of the processes of a run.
 
-    `overrides` are the settings of ``-c``: keys among them that only the topology knows are sent
-    with the topology. Each process's command line has its own port and folder.
+    Keys of ``-c`` that only the topology knows are sent with the topology. Each process's command
+    line has its own port and folder.
     """
     keys = [key_of(override) for override in overrides]
     values = {key: of_a_run for key, of_a_run in _GIVEN.items() if not conf.is_override(key)}
@@ -157,8 +156,8 @@ def topology_conf(
 ) -> Conf:
     """Return the configuration that a topology is submitted with.
 
-    `own` are keys that the topology itself sets; they count as known. Another unknown key is an
-    error (`ConfigError`) if `strict`, else a warning.
+    `own` are keys that the topology itself sets. Another unknown key is an error (`ConfigError`) if
+    `strict`, else a warning.
     """
     chosen = load(
         files=[*conf.files],
@@ -179,7 +178,7 @@ _TLS = "storm.zookeeper.ssl.enable"
 
 
 def shell_commands(conf: Conf, places: ServerAddresses, name: str) -> list[str]:
-    """Return commands for another shell: topology status, heartbeats, cluster state."""
+    """Return commands for another shell: status, heartbeats, state."""
     zookeeper = places.zookeeper
     pacemakers, seeds = (", ".join(map(str, of)) for of in (places.pacemakers, places.nimbuses))
     heartbeats = [f"pacemaker.servers=[{pacemakers}]"]
@@ -202,7 +201,7 @@ def _command(name: str, settings: Iterable[str]) -> str:
 
 PIPELINE = "pipeline"
 
-#: Without the current folder on the path, where a file may have the name of a library's module.
+#: -P: a file in the current folder may have the name of a library's module.
 _PYTHON = (sys.executable, "-P", "-m")
 
 #: Slot port of the first supervisor; the second supervisor has the next port.
@@ -217,7 +216,7 @@ _WRITING = re.compile(r"^pipeline writing to (.+)$")
 
 
 class Stage(IntEnum):
-    """When a process starts: together with all of the same stage."""
+    """When a process starts."""
 
     #: At once; each process waits for the servers that it needs.
     CLUSTER = 1
@@ -227,10 +226,7 @@ class Stage(IntEnum):
 
 @dataclass(frozen=True)
 class RunRequest:
-    """The user's request: script, settings of ``-c``, run time, report.
-
-    `seconds` counts from the first heartbeat of a worker; None until Ctrl-C or the topology's end.
-    """
+    """The user's request; `seconds` counts from the first heartbeat of a worker."""
 
     topology: Path
     overrides: Sequence[str] = ()
@@ -246,8 +242,8 @@ class RunRequest:
 class RunSite:
     """Files, addresses and machines of a run.
 
-    `mark` is in the environment of the run's processes, workers included. `machines` are the
-    supervisors, each with a machine's identity. The processes end with `parent`.
+    `mark` is in the environment of the run's processes, workers included. Each supervisor counts as
+    a machine. The processes end with the process `parent`.
     """
 
     directory: Path
@@ -286,9 +282,8 @@ class RunSite:
 class PlannedProcess:
     """A process before the start.
 
-    `ready` matches the line of standard output that says that the process is ready; `ready_note` is
-    the message for the user then, with the first group for ``{}``. A process stops with all of the
-    same `stop_order`, after those of lower ones. `address` may be empty.
+    `ready` matches the line that says that the process is ready; `ready_note` is the message for
+    the user then, with the first group for ``{}``. Processes of a lower `stop_order` stop first.
     """
 
     name: str
@@ -304,8 +299,8 @@ class PlannedProcess:
 def plan_processes(conf: Conf, site: RunSite, *, pipeline: bool) -> tuple[PlannedProcess, ...]:
     """Return the processes of a cluster, in the order of start and display.
 
-    The workers end before any process here is stopped. The Pacemakers, which keep the workers' last
-    heartbeats, stop late, and ZooKeeper last.
+    The workers end first. The Pacemakers, which keep their last heartbeats, stop late, and
+    ZooKeeper last.
     """
     places = site.places
     rows = [_server(site, "zookeeper", "dev-zookeeper", str(places.zookeeper), stop_order=3)]

@@ -45,7 +45,7 @@ _SEARCH: Final = {
 #: Seconds between two status requests to Nimbus.
 _LOOK_SECS: Final = 1.0
 
-#: Timeouts at the end of a run, in seconds: of a request under way, and of the search for a leader.
+#: Timeouts at the end of a run, in seconds: for a request under way, and for a leader.
 _END_SECS: Final = 3.0
 _FINDING_SECS: Final = 5.0
 
@@ -81,7 +81,7 @@ _ENGINE = re.compile(
 
 
 class Submission:
-    """The topology of a run, in its cluster.
+    """The topology of a run: submitted, and followed at Nimbus, on a thread.
 
     `cluster` is the run's configuration, which names the Nimbuses. `finding_secs` is the timeout
     for the first leader.
@@ -192,10 +192,9 @@ def end_topology(
     stop_supervisors: Callable[[], None],
     note: Callable[[str], None],
 ) -> None:
-    """End a topology, finishing the running batches.
+    """End a topology after the running batches; kill its workers after `grace_secs`.
 
-    The workers are killed after `grace_secs`. `stop_supervisors` ends the supervisors, which would
-    start workers again.
+    `stop_supervisors` ends the supervisors, which would start workers again.
     """
     if submission.storm_id:
         try:
@@ -246,8 +245,8 @@ class WorkerLog:
     def read(self, lines: Iterable[str]) -> LogNews:
         """Return the news in the next `lines`.
 
-        A record yields its message, preceded by its logger's name for a user's logger. Further
-        lines of the record, such as a traceback, follow unchanged.
+        A record yields its message, after the name of a user's logger, and its further lines, such
+        as a traceback, unchanged.
         """
         said, unseen = LogNews(), list[str]()
         if self._within is not None:
@@ -316,10 +315,10 @@ class WorkerProcess:
 
 
 class LocalWorkers:
-    """All workers of one topology.
+    """The workers of the topology, read from ``worker.log`` and ``worker.pid`` of each slot.
 
-    `machines` are the supervisors' folders; `code` is the original code's folder, which replaces
-    paths of the packed copy in messages.
+    `machines` are the supervisors' folders. In messages, the folder of the user's `code` replaces
+    that of the packed copy.
     """
 
     def __init__(self, machines: Sequence[Directories], code: Path) -> None:
@@ -353,7 +352,7 @@ class LocalWorkers:
 
     @property
     def output(self) -> tuple[Sequence[str], int]:
-        """Last lines of the topology's output, and how many lines there have been.
+        """The last lines of the topology's output, and the number of all lines.
 
         With several workers, each line begins with its worker's port.
         """

@@ -34,13 +34,12 @@ LINE_SECS = 5.0
 #: Shows the cursor, and begins a line below the picture.
 _SHOW_CURSOR = b"\x1b[?25h\n"
 
-#: Status of a worker whose queries have all ended by themselves; also in the liveness table.
+#: Status of a worker whose queries have ended by themselves, as in the liveness table.
 COMPLETED = "completed"
 
 OUTPUT_LINES = 6
 
-#: Longest delay of the pipeline's start, in seconds: several times a first batch on a quiet
-#: machine. A job whose first rows come late still gets its pipeline.
+#: Longest delay of the pipeline's start, in seconds, for a job whose first rows come late.
 PIPELINE_AFTER_SECS = 60.0
 
 SUBMITS = "the topology is packed, and sent to the Nimbus that leads"
@@ -79,7 +78,7 @@ class Picture:
     snapshot: RunSnapshot
     statuses: Mapping[WorkerId, str]
     rates: dict[str, ComponentCounts]
-    #: The last lines of the topology's output, and how many lines there have been.
+    #: The last lines of the topology's output, and the number of all lines.
     output: Sequence[str]
     output_count: int
     #: Names of the supervisors, by id.
@@ -89,10 +88,7 @@ class Picture:
     is_last: bool = False
 
     def status(self, seen: WorkerSeen) -> str:
-        """Return a worker's status in the liveness table, or `COMPLETED`; empty if unknown.
-
-        The worker's last pulse reports completion before the table does.
-        """
+        """Return a worker's status; its last pulse reports completion before the table does."""
         return COMPLETED if seen.completed else self.statuses.get(seen.worker, "")
 
 
@@ -302,7 +298,7 @@ def clock(secs: float) -> str:
 class ComponentRates:
     """Rows per second by component, over the last few pictures.
 
-    A worker beats every few seconds, so a shorter period would show nothing, then everything.
+    A worker beats every few seconds: a shorter period would show nothing, then everything.
     """
 
     WINDOW_SECS = 10.0
@@ -377,8 +373,7 @@ def waits_for(
 ) -> str:
     """Return the step that the run waits for; empty if all is running.
 
-    `nimbus_view` is Nimbus's last answer; `pipeline_starts` says that the pipeline was started and
-    has not written its tables yet.
+    `pipeline_starts`: the pipeline was started, and has not written its tables yet.
     """
     if not is_submitted:
         return SUBMITS
@@ -422,8 +417,8 @@ def build_report(
 ) -> dict[str, Any]:
     """Return the report of a run, ready for JSON.
 
-    `now` is the end of the run, on the clock of the snapshot: a silence that lasted until then is a
-    gap. `tables` has rows of each table; `processes_left` counts processes that had to be killed.
+    `now` is the end of the run, on the clock of the snapshot: a silence until then is a gap.
+    `tables` has rows of each table; `processes_left` counts killed processes.
     """
     return {
         "pacemakers": [
