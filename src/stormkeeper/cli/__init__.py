@@ -14,8 +14,7 @@ _UNWRITABLE: Final = 74
 
 def main() -> None:
     """Run the command line of this process, and exit."""
-    # A SIGHUP for a reload would end a daemon during its start. A blocked signal is delivered when
-    # the daemon, or `commands` for all others, unblocks it.
+    # A SIGHUP for a reload would end a starting daemon. `commands`, or the daemon, unblocks it.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
     if sys.stdout is None:
         # The next file that the process opens would become its standard output.
@@ -52,8 +51,8 @@ def _end(problem: str) -> NoReturn:
 def _fault_of_stdout() -> OSError | None:
     """Return why standard output cannot be written to, or None, after trying a newline.
 
-    An OSError does not say which file it concerns. Buffered output is discarded, as otherwise the
-    interpreter writes it again at its end.
+    An OSError does not name its file. Buffered output is discarded, as the interpreter would write
+    it again at its end.
     """
     try:
         sys.stdout.write("\n")

@@ -145,7 +145,7 @@ def _as_values(found: dict[Path, list[Defect]]) -> list[dict[str, Any]]:
 
 
 def _find(name: str, *, offline: bool) -> tuple[Path, str]:
-    """Return a folder of checkpoints, and the topologies with workers that may use the folder."""
+    """Return a folder of checkpoints, and the topologies whose workers may use it."""
     conf = load_conf(unknown="keep")
     place = Path(name)
     is_folder = "/" in name or place.is_dir()
@@ -176,7 +176,7 @@ def _find(name: str, *, offline: bool) -> tuple[Path, str]:
 
 
 class _User(NamedTuple):
-    """A topology, and the folder of the topology's checkpoints below a root."""
+    """A topology, and the folder of its checkpoints below a root."""
 
     name: str
     storm_id: str

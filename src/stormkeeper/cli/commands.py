@@ -1,9 +1,9 @@
 """The ``storm`` group.
 
-A command's module is imported when the command is used, and what the command needs when it runs, so
-that ``storm --help`` and ``storm heartbeats list`` stay quick. Exit codes of all commands: 0 done,
-1 not found, refused or failed, 2 wrong usage or configuration, 69 a missing extra of this package,
-74 unwritable standard output, 130 Ctrl-C.
+A command's module is imported when the command is used, and the modules that it needs when it runs,
+so that ``storm --help`` and ``storm heartbeats list`` stay quick. Exit codes of all commands: 0
+done, 1 not found, refused or failed, 2 wrong usage or configuration, 69 a missing extra, 74
+unwritable standard output, 130 Ctrl-C.
 """
 
 import importlib
@@ -52,16 +52,12 @@ _COMMANDS = {
     "version": "config:version",
 }
 
-#: Commands that handle SIGHUP, and unblock the signal themselves.
+#: Commands that unblock SIGHUP themselves, which `stormkeeper.cli.main` blocks.
 _HEEDS_HANGUPS = frozenset({"pacemaker"})
 
 
 class _Commands(Group):
-    """Imports a command on demand.
-
-    Ctrl-C ends a command like any program, with exit code 130: click would print "Aborted!" and use
-    the code of a failure.
-    """
+    """Imports a command on demand; Ctrl-C ends it with exit code 130, not as click does."""
 
     def invoke(self, ctx: click.Context) -> Any:
         try:

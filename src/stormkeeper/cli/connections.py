@@ -71,7 +71,7 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON."
 
 
 class NotYetFault(Fault):
-    """Ends the command with an error line: accepted by Nimbus, without the effect."""
+    """Ends the command: Nimbus has accepted it, and the effect is missing."""
 
     exit_code = NOT_YET
 
@@ -109,10 +109,7 @@ def connected(conf: Conf | None = None) -> Iterator[NimbusConnection]:
 
 
 def waiting(progress: Progress, what: str, secs: float, wait_secs: float = 0.0) -> Wait:
-    """Return a `Wait` of up to `secs` that prints progress after the prefix `what`.
-
-    `wait_secs` is the known length of the wait, if any.
-    """
+    """Return a `Wait` of up to `secs`, maybe of a known length, that prints progress on `what`."""
     from stormkeeper.client.topology_commands import Wait
 
     def say(text: str, passed: float) -> None:
@@ -127,7 +124,7 @@ def waiting(progress: Progress, what: str, secs: float, wait_secs: float = 0.0) 
 
 @contextmanager
 def interrupted_with(progress: Progress, remark: str) -> Iterator[None]:
-    """Print a remark on Ctrl-C, and end with the exit code of every interrupted command."""
+    """Print a remark on Ctrl-C, and end the command."""
     try:
         yield
     except KeyboardInterrupt:
@@ -136,10 +133,7 @@ def interrupted_with(progress: Progress, remark: str) -> Iterator[None]:
 
 
 def end(name: str, status: WaitStatus | None, secs: float) -> None:
-    """Print the last status of a topology, or end the command if the effect is missing.
-
-    `status` None: the command did not wait; else it waited up to `secs`.
-    """
+    """Print the status after a wait of `secs`, if any; end the command if the effect is missing."""
     if status is None:
         return
     if status.has_failed:
@@ -159,7 +153,7 @@ def end(name: str, status: WaitStatus | None, secs: float) -> None:
 
 
 def status_values(status: WaitStatus | None) -> dict[str, Any]:
-    """Return the last status for JSON; None: the command did not wait."""
+    """Return the status after a wait, if any, for JSON."""
     if status is None:
         return {"done": False, "text": "Nimbus has accepted it; the command did not wait"}
     return {"done": status.is_done, "text": status.text}
@@ -258,7 +252,7 @@ def horizon_text(server: Address, info: ServerInfo) -> str:
 
 
 def silence_logs() -> None:
-    """Print no log record of the clients: the command's own lines say the same."""
+    """Print no log of clients: the command's own lines say the same."""
     logging.getLogger("stormkeeper").addHandler(logging.NullHandler())
 
 

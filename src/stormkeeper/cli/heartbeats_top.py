@@ -1,9 +1,8 @@
 """``storm heartbeats top``: reads the changes of all Pacemakers, and draws or prints statistics.
 
-A worker's age is that of its newest pulse on any server. Rates are averages over `WINDOW_SECS`,
-because a worker beats only every few seconds; pulses that a server held at the first read do not
-count. A Pacemaker keeps one pulse per worker, so of two pulses between two reads one is counted for
-the topology; the server's own count has both.
+A worker's age is that of its newest pulse on any server. Rates are averages over `WINDOW_SECS`, as
+a worker beats only every few seconds; pulses of the first read do not count. A Pacemaker keeps one
+pulse of a worker, so of two pulses between two reads a topology's rate has one, the server's both.
 """
 
 from __future__ import annotations
@@ -53,11 +52,11 @@ _TRY_SECS: Final = 1.0
 #: Deadline of a read, in seconds: the first read of a large store takes several.
 _READ_SECS: Final = 15.0
 
-#: Oldest pulses in a summary: more than a screen shows, and those printed as JSON.
+#: Oldest pulses in a summary: for a screen, and as JSON.
 _OLDEST: Final = 50
 _OLDEST_IN_JSON: Final = 5
 
-#: Columns outside a terminal: more than any line has, so that nothing is cut off.
+#: Columns outside a terminal: nothing is cut off.
 _UNBOUNDED: Final = 10_000
 
 _PERIOD: Final = "task.heartbeat.frequency.secs"
@@ -206,8 +205,7 @@ class _Server:
 class PulseStatistics:
     """Collects reads, and returns a summary.
 
-    `period_secs` is ``task.heartbeat.frequency.secs``; a worker is silent after `timeout_secs`,
-    ``nimbus.task.timeout.secs``.
+    A worker beats every `period_secs`, and is silent after `timeout_secs` without a pulse.
     """
 
     def __init__(self, servers: Iterable[str], *, period_secs: float, timeout_secs: float) -> None:
@@ -452,8 +450,7 @@ def render(
 ) -> RenderableType:
     """Draw a summary for a screen of `width` columns and `height` lines (None: no limit).
 
-    `title` is the end of the first line, such as the time. Workers whose newest pulse is older than
-    `timeout_secs` are silent.
+    `title` is the end of the first line. Pulses older than `timeout_secs` are red.
     """
     parts: list[RenderableType] = [
         _title(summary, title),

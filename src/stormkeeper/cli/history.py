@@ -95,7 +95,7 @@ def history(subject: str, since: timedelta | None, lines: int, as_json: bool) ->
 
 
 def node_names(hosts: Mapping[str, str], nodes: Iterable[str]) -> dict[str, str]:
-    """Return the names of nodes by supervisor id: of `hosts`, which are known, and of `nodes`."""
+    """Return the names of nodes by supervisor id; `hosts` are known names."""
     from stormkeeper.conf.address import host_of_supervisor, supervisor_names
 
     return supervisor_names({**{node: host_of_supervisor(node) for node in nodes}, **hosts})
@@ -172,7 +172,7 @@ def alerts(*, follow: bool, ended: bool, severity: str | None, as_json: bool) ->
 def _changes(folder: Path, seen: datetime | None, *, is_old: bool) -> Iterator[Mapping[str, Any]]:
     """Yield new rows of the history for ever; remark once if the table is unreadable or old.
 
-    `seen` None: there was no table yet, so every row is new.
+    `seen` is the time of the last known row, if any.
     """
     from stormkeeper.history import database
     from stormkeeper.history.database import HistoryDatabase
@@ -211,7 +211,7 @@ def _changes(folder: Path, seen: datetime | None, *, is_old: bool) -> Iterator[M
 
 
 def _named(found: Iterable[Mapping[str, Any]], hosts: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Return alerts with the names of nodes instead of supervisor ids in their texts."""
+    """Return alerts with names of nodes, not supervisor ids, in their texts."""
     rows = [dict(row) for row in found]
     names = node_names(hosts, (row["node"] for row in rows if row["node"] is not None))
     for row in rows:

@@ -163,20 +163,20 @@ class _Source:
         self.name = machine.host
         #: None until the machine has an address.
         self.logs: MachineLogs | None = None
-        #: Whether a remark has said that the machine does not answer.
+        #: Whether a remark has said so.
         self.is_missing = False
         self.asked_again_at = 0.0
 
 
 class LogPrinter:
-    """Prints the logs of a topology's workers; a machine that does not answer delays no other."""
+    """Prints the logs of a topology's workers, from all machines that answer."""
 
     def __init__(self, storm_id: str, *, since: float | None, as_json: bool) -> None:
         self._storm_id = storm_id
         self._since = since
         self._as_json = as_json
         self._sources: dict[str, _Source] = {}
-        #: Whether lines have a prefix, from the first time that there are several workers.
+        #: Whether lines have a prefix: there have been several workers.
         self._is_shared = False
 
     def set_machines(self, machines: Mapping[str, LogMachine]) -> None:
@@ -228,7 +228,7 @@ class LogPrinter:
         return any(source.is_missing for source in self._sources.values())
 
     def follow(self, find_machines: Callable[[], Mapping[str, LogMachine] | None]) -> None:
-        """Print all logs and new lines, until `find_machines` returns None: no topology."""
+        """Print all logs and new lines, until `find_machines` returns None."""
         # Logs of workers that move later are read from now on.
         self._since = time.time() if self._since is None else self._since
         is_told = False

@@ -155,7 +155,7 @@ def monitor(
 
 @dataclass(frozen=True, slots=True)
 class ComponentCounts:
-    """A read of a component: executors, counts since the start of the workers, and streams."""
+    """A read of a component; the counts are since the start of the workers."""
 
     executors: int
     counts: Mapping[_Executor, int]
@@ -196,8 +196,7 @@ def component_counts(
 class EmitCounter:
     """Counts the tuples between two reads.
 
-    A restarted executor begins at 0. An executor that reports nothing, as while another Nimbus
-    takes over, keeps its last count.
+    A restarted executor begins at 0; one without a report, as after a failover, keeps its count.
     """
 
     def __init__(self) -> None:

@@ -1,7 +1,7 @@
 """Parts of all commands: options for configuration and files, groups, errors, exit codes.
 
-``-c``, ``--config`` and ``--strict`` stand before or after a command's name; all values are merged
-in their order, and the configuration is read before the command does anything.
+``-c``, ``--config`` and ``--strict`` stand before or after a command's name, and are merged in
+their order.
 """
 
 import logging
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-#: The key of our options in click's context, which a command shares with the groups above it.
+#: The key of our options in click's context, which a command shares with its groups.
 _META: Final = "stormkeeper.settings"
 
 _UNITS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
@@ -31,7 +31,7 @@ _UNITS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 #: Longer than any retention, and short enough for a date's range.
 _LONGEST_SECS: Final = 100 * 365 * 86_400
 
-#: Longer than any summary of a command, so that click does not cut summaries off.
+#: Longer than any summary, so that click cuts none off.
 _SUMMARY_WIDTH: Final = 1_000
 
 
@@ -200,15 +200,14 @@ class Age(click.ParamType[timedelta]):
 
 
 def normal_path(path: str) -> str:
-    """Return a path with a slash before each part and none at the end."""
+    """Return a path with a slash before each part."""
     return "/" + "/".join(part for part in path.split("/") if part)
 
 
 def load_conf(unknown: "Unknown" = "warn") -> "Conf":
     """Read the configuration with the options of the running command; a fault ends the command.
 
-    `unknown` says what happens to unknown keys. ``--strict`` makes "warn" an "error"; "keep" stays,
-    as the topology that the keys are kept for checks them.
+    For unknown keys, ``--strict`` makes "warn" an "error"; "keep" stays, as a topology checks them.
     """
     with faults():
         return read_conf(unknown)
@@ -217,8 +216,7 @@ def load_conf(unknown: "Unknown" = "warn") -> "Conf":
 def load_daemon_conf(*, has_clients: bool = False, unknown: "Unknown" = "warn") -> "Conf":
     """Read a daemon's configuration, and warn of keys that are unsafe or have no effect.
 
-    With `has_clients`, a configuration that asks for Storm's access control is an error, because
-    the daemon would be open to anyone.
+    With `has_clients`, Storm's access control is an error: the daemon would be open to anyone.
     """
     conf = load_conf(unknown)
     from stormkeeper.conf import access_control
@@ -238,8 +236,7 @@ def read_conf(
 ) -> "Conf":
     """Read the configuration as `load_conf` does, but raise `ConfigError` for a fault.
 
-    `warn` takes each warning, by default for stderr. `instead_of` is the configuration in force
-    when a daemon reads it again.
+    `warn` takes each warning; `instead_of` is the configuration in force at a reload.
     """
     from stormkeeper import conf
 
@@ -254,13 +251,13 @@ def read_conf(
 
 
 def log_warning(line: str) -> None:
-    """Log a warning of the command, in a process with a configured log."""
+    """Log a warning of the command."""
     logging.getLogger("storm").warning("%s", line)
 
 
 @contextmanager
 def faults() -> Iterator[None]:
-    """Turn a `StormkeeperError` into a `Fault` with the matching exit code."""
+    """Turn a `StormkeeperError` into a `Fault` with its exit code."""
     try:
         yield
     except ConfigError as error:

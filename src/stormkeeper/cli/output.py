@@ -1,6 +1,6 @@
-"""Output of commands: aligned columns, durations, followed lists of names, and progress.
+"""Output of commands: aligned columns, durations, remarks and progress.
 
-Only light modules are imported here, because quick commands use this module.
+Quick commands use this module, so it imports light modules only.
 """
 
 from __future__ import annotations
@@ -32,10 +32,7 @@ _WIPE: Final = "\r\x1b[K"
 
 
 def aligned(rows: Sequence[Sequence[str]], right: Collection[int] = ()) -> Iterator[str]:
-    """Yield rows as lines, in columns as wide as their longest cell.
-
-    The numbers in `right` are those of columns that are aligned right.
-    """
+    """Yield rows as lines in columns as wide as their longest cell; some are aligned `right`."""
     widths = [max(map(_width, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         yield line(row, widths, right)
@@ -55,7 +52,7 @@ def _width(cell: str) -> int:
 
 
 def escaped(text: str) -> str:
-    """Return a text, escaped if a terminal would not print every character."""
+    """Return a text, escaped if a character is not printable."""
     return text if text.isprintable() else text.encode("unicode_escape").decode()
 
 
@@ -89,12 +86,12 @@ def remark(text: str) -> None:
 
 
 def limit_secs(interval_secs: float) -> float:
-    """Return the age from which tables that are written at this interval count as old."""
+    """Return the age in seconds from which tables of this interval count as old."""
     return max(_INTERVALS * interval_secs, _LEAST_SECS)
 
 
 def age_of(written_at: datetime, interval_secs: float) -> str | None:
-    """Return a remark on old tables that should be written at this interval, or None."""
+    """Return a remark if tables of this interval are old, or None."""
     age = (datetime.now(UTC) - written_at).total_seconds()
     if age <= limit_secs(interval_secs):
         return None
@@ -105,7 +102,7 @@ def age_of(written_at: datetime, interval_secs: float) -> str | None:
 
 
 def remark_on_age(past: HistoryDatabase, name: str) -> bool:
-    """Print a remark on stderr if a table is old, and return whether there was a remark."""
+    """Print a remark on stderr if a table is old; return whether it is."""
     said = age_of(past.written_at(name), past.interval_secs(name))
     if said is not None:
         click.echo(f"storm: {said}", err=True)
@@ -132,10 +129,7 @@ class Progress:
             self.say(text, moment)
 
     def say(self, text: str, moment: str = "") -> None:
-        """Show the present step or wait.
-
-        `moment` is what changes all the time, such as seconds: it is shown on a terminal only.
-        """
+        """Show the present step; only a terminal shows the `moment`, such as seconds passed."""
         text = printable(text)
         if self._is_live:
             line = f"{text} ({moment})" if moment else text
@@ -165,6 +159,6 @@ class Progress:
 
 
 def time_left(wait_secs: float, passed: float) -> str:
-    """Return the rest of a wait of known length, or else the time that has passed."""
+    """Return the rest of a wait, or the time passed if its length is unknown or over."""
     secs = wait_secs - passed
     return f"{secs:.0f} s left" if secs > 0 else f"{passed:.0f} s"

@@ -42,7 +42,7 @@ T = TypeVar("T")
 #: Exit code of `check` if there are findings.
 _FOUND: Final = 1
 
-#: The escapes that `printable` writes; the paths of nodes have no control characters.
+#: The escapes that `printable` writes; paths have no control characters.
 _ESCAPE: Final = re.compile(r"\\x[0-9a-f]{2}|\\u[0-9a-f]{4}")
 
 #: Seconds between two tries to find a missing root.
@@ -296,10 +296,7 @@ def check(as_json: bool) -> None:
 
 
 def tree_lines(nodes: Mapping[str, NodeData], top: str) -> Iterator[str]:
-    """Yield a heading, and a line for each node; parents precede children in `nodes`.
-
-    Lines of nodes below `top` have their name, indented; the line of `top` has its whole path.
-    """
+    """Yield a heading, the whole path of `top`, and the indented names of the nodes below it."""
     from stormkeeper.state.node_values import outline
 
     rows = [("NODE", "HOLDS", "BYTES", "")]
@@ -378,7 +375,7 @@ def _wait_for_root(error: NoNodeError, waited: list[str]) -> None:
 
 
 def _resolve_escapes(store: ClusterState, path: str) -> str:
-    """Return `path`, with printed escapes replaced by their characters if no node has that name."""
+    """Return a path without printed escapes, unless a node has that very name."""
     from stormkeeper.errors import InvalidPathError
 
     plain = _ESCAPE.sub(lambda escape: chr(int(escape[0][2:], 16)), path)

@@ -44,10 +44,10 @@ WINDOWS: Final = {
 
 _BUCKETS: Final = {60: "a minute", 600: "ten minutes", 3_600: "an hour"}
 
-#: Capacities from which a bolt is shown in yellow, and in red.
+#: Capacities from which a bolt is yellow, and red.
 _BUSY, _SATURATED = 0.8, 1.0
 
-#: The format of a bucket's time, and how many are named below a drawing.
+#: The format of a bucket's time, and the most times below a drawing.
 _AT: Final = "%m-%d %H:%M"
 _GAPS_NAMED: Final = 3
 
@@ -287,10 +287,7 @@ def reading_warnings(reading: Reading, now: datetime) -> Iterator[str]:
 def course_lines(
     buckets: Sequence[dict[str, Any]], bucket_secs: int, interval_secs: float
 ) -> Iterator[str]:
-    """Yield a table of buckets with rates a second.
-
-    `bucket_secs` is the length of a bucket, `interval_secs` the pipeline's interval.
-    """
+    """Yield a table of buckets with rates a second; the pipeline writes every `interval_secs`."""
     gaps = _after_gaps(buckets, bucket_secs, interval_secs)
 
     def at(row: dict[str, Any]) -> str:
@@ -319,7 +316,7 @@ def course_lines(
 def gap_lines(
     buckets: Sequence[dict[str, Any]], bucket_secs: int, interval_secs: float
 ) -> Iterator[str]:
-    """Yield the buckets that include earlier counts, for the line below a drawing."""
+    """Yield the line below a drawing: buckets that include earlier counts."""
     gaps = _after_gaps(buckets, bucket_secs, interval_secs)
     if gaps:
         times = ", ".join(f"{row['bucket']:{_AT}}" for row in gaps[:_GAPS_NAMED])
@@ -330,7 +327,7 @@ def gap_lines(
 def _after_gaps(
     buckets: Sequence[dict[str, Any]], bucket_secs: int, interval_secs: float
 ) -> Sequence[dict[str, Any]]:
-    # Counts are in one bucket, although some may be from before. Small excesses do not matter.
+    # All counts of an interval are in one bucket. Small excesses do not matter.
     longest = interval_secs + max(interval_secs, bucket_secs / 4)
     return [row for row in buckets if (row["interval_secs"] or 0) > longest]
 

@@ -48,8 +48,7 @@ _CONNECTIONS: Final = {
 class _Listing:
     """Prints a list of names, and then each name that comes (+) or goes (-), with the time.
 
-    With `as_json` it prints the whole list after each change. `shown` escapes a name for a
-    terminal.
+    `as_json`: the whole list after each change. `shown` escapes a name for a terminal.
     """
 
     def __init__(self, *, as_json: bool, shown: Callable[[str], str] = str) -> None:
@@ -88,10 +87,10 @@ class _Listing:
 def print_pulse_names(
     pool: PacemakerPool, path: str, *, as_json: bool, timeout_secs: float
 ) -> None:
-    """Print the names below a path, and each that comes or goes, until interrupted.
+    """Print the names below a path in Pacemakers, and each that comes or goes, until interrupted.
 
-    Workers need up to `timeout_secs` to beat to a restarted Pacemaker; until then a name that is
-    missing there does not count as gone. Raises `PacemakerError` if the first read fails.
+    Workers need up to `timeout_secs` to beat to a restarted Pacemaker; until then no missing name
+    counts as gone. Raises `PacemakerError` if the first read fails.
     """
     from stormkeeper.heartbeats.coverage import unproven_on
 
@@ -203,7 +202,7 @@ def print_changes(
 ) -> None:
     """Print the changes at `top`, and with `recursive` below, until interrupted.
 
-    Raises `StateError` if the first read fails, or the session is closed.
+    Raises the errors of `follow`.
     """
     for event in follow(state, top, recursive=recursive, was_absent=was_absent):
         if isinstance(event, NodeChange):
@@ -216,7 +215,7 @@ def print_changes(
 def print_names(state: ClusterState, top: str, *, as_json: bool) -> None:
     """Print the names of the children of `top`, and each that comes or goes, until interrupted.
 
-    Raises `StateError` if the first read fails, or the session is closed.
+    Raises the errors of `follow`.
     """
     listing = _Listing(as_json=as_json, shown=printable)
     is_due = False
@@ -237,7 +236,7 @@ def follow(
 ) -> Iterator[WatchEvent]:
     """Yield `WatchStarted`, then the denied nodes, then for ever each change in order.
 
-    With `was_absent`, nothing was at `top` a moment ago, so nodes that exist now count as created.
+    With `was_absent`, nothing was at `top` a moment ago, so nodes there count as created.
     Raises `StateError` if the first read fails, or the session is closed.
     """
     events: queue.SimpleQueue[tuple[EventType, str] | ConnectionState] = queue.SimpleQueue()
