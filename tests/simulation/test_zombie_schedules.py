@@ -11,7 +11,7 @@ import pytest
 
 from simulation.schedule import World
 from stormkeeper.errors import NotLeaderError
-from stormkeeper.state import leader_lock
+from stormkeeper.state import fenced_writer
 from stormkeeper.state.fenced_writer import FencedWriter
 
 SEEDS = int(os.environ.get("SIMULATION_SEEDS", "200"))
@@ -94,7 +94,7 @@ def test_whoever_leads_before_its_turn_is_caught(monkeypatch):
         if state.get_stat(fence.path).owner != state.session_id:
             raise NotLeaderError("another session made it")
 
-    monkeypatch.setattr(leader_lock, "verify_fence", is_there)
+    monkeypatch.setattr(fenced_writer, "verify_fence", is_there)
     worlds = [ran(seed) for seed in range(20)]
     assert any(world.history.overlaps() for world in worlds)
     assert all(world.history.past_the_lock() for world in worlds)
