@@ -17,11 +17,11 @@ PREFIX = state.__name__
 
 #: From the ground up. A name ends in ``*`` where it stands for all that begin with it.
 FLOORS = (
-    ("access", "storage"),
-    ("watches", "node_heartbeats"),
+    ("storage",),
+    ("watches",),
     ("zookeeper.*",),
-    ("factory",),
-    ("leader_lock",),
+    ("backends",),
+    ("leader_lock", "fenced_writer"),
     ("storm.*",),
     ("node_values",),
     ("survey",),

@@ -7,7 +7,7 @@ import pytest
 
 from stormkeeper import paths
 from stormkeeper.errors import AccessDeniedError
-from stormkeeper.state import leader_lock, survey
+from stormkeeper.state import fenced_writer, leader_lock, survey
 from stormkeeper.state.fenced_writer import FencedWriter
 from stormkeeper.state.leader_lock import Fence
 from stormkeeper.state.storage import NodeData, NodeStat
@@ -104,7 +104,7 @@ def state(ensemble):
 @pytest.fixture
 def lead(ensemble, monkeypatch):
     """Makes leaders, whether or not another one leads still."""
-    monkeypatch.setattr(leader_lock, "verify_fence", lambda *_: None)
+    monkeypatch.setattr(fenced_writer, "verify_fence", lambda *_: None)
 
     def lead():
         session = ensemble.session()

@@ -25,7 +25,7 @@ COMMANDS = [line for line in re.findall(r"(?m)^storm state .*$", PAGE) if "watch
 
 #: The rows of the tree: node, value, written by, read by.
 ROWS = [
-    [cell.strip() for cell in line.strip("| ").split(" | ")]
+    [cell.strip() for cell in line.removeprefix("| ").split(" | ")]
     for line in PAGE.partition("## The tree")[2].partition("## From")[0].splitlines()
     if line.startswith("| `/")
 ]
