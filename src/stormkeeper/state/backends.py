@@ -1,8 +1,4 @@
-"""The back ends of the cluster's state that the configuration names.
-
-Everything is in ZooKeeper, but heartbeats may be in Pacemakers. `NodeHeartbeats` keeps heartbeats
-as nodes, for clusters without Pacemaker.
-"""
+"""The back ends of the cluster's state: ZooKeeper, and for heartbeats nodes or Pacemakers."""
 
 from __future__ import annotations
 
@@ -46,19 +42,10 @@ _DEPTH: Final = 3
 def connect(conf: Conf, *, role: Role = Role.SERVER, read_only: bool = False) -> ClusterState:
     """Connect to ZooKeeper, the store of everything but heartbeats.
 
-    With `read_only` nothing is made, not even an absent root.
-
-    Raises
-    ------
-    ConfigError
-        ``storm.cluster.state.store`` is unknown, an address cannot be read, or a credential or
-        certificate is invalid.
-    StateAuthenticationError
-        A ZooKeeper server refuses our credentials.
-    StateUnavailableError
-        No ZooKeeper server answered in time.
-    NoNodeError
-        The root is absent, with `read_only`.
+    With `read_only` nothing is made, not even an absent root (`NoNodeError`). Raises `ConfigError`
+    for an unknown ``storm.cluster.state.store``, an address, a credential or a certificate;
+    `StateAuthenticationError` if a server refuses our credentials; `StateUnavailableError` if none
+    answered in time.
     """
     # kazoo is loaded only where ZooKeeper is used.
     from stormkeeper.state.zookeeper.ensemble_settings import EnsembleSettings  # noqa: PLC0415
@@ -69,12 +56,11 @@ def connect(conf: Conf, *, role: Role = Role.SERVER, read_only: bool = False) ->
 
 
 def heartbeat_sender(conf: Conf) -> HeartbeatSender:
-    """Connect to the store of heartbeats alone, for a worker.
+    """Connect to the store of heartbeats alone, for a worker; errors are those of `connect`.
 
     With Pacemaker no ZooKeeper server is asked, so heartbeats go out without ZooKeeper. The sender
     authenticates only if ``pacemaker.auth.writes`` is true, and cannot read from a Pacemaker that
-    authenticates readers. To ZooKeeper it connects with the topology's credentials. Errors are
-    those of `connect`.
+    authenticates readers.
     """
     return (
         pacemaker_sender(conf)
@@ -86,8 +72,7 @@ def heartbeat_sender(conf: Conf) -> HeartbeatSender:
 def heartbeats(conf: Conf, state: ClusterState) -> HeartbeatStore:
     """Return the store of heartbeats that ``storm.cluster.state.store`` names.
 
-    If heartbeats are nodes of `state`, closing the store closes `state`. Raises `ConfigError` as
-    `connect`, and if no Pacemaker is named.
+    If heartbeats are nodes of `state`, closing the store closes `state`.
     """
     return pacemaker_reader(conf) if in_pacemaker(conf) else NodeHeartbeats(state)
 
@@ -102,10 +87,7 @@ def in_pacemaker(conf: Conf) -> bool:
 
 
 class _NodeAges:
-    """Ages of nodes since the last seen change, and the time without a gap. Thread-safe.
-
-    `clock` gives monotonic seconds.
-    """
+    """Ages of nodes since the last seen change, and the time without a gap. Thread-safe."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self.clock = clock
@@ -152,7 +134,7 @@ class _NodeAges:
 
 
 class NodeHeartbeats:
-    """A `HeartbeatStore` over nodes. Safe for many threads.
+    """A `HeartbeatStore` over nodes, for clusters without Pacemaker. Safe for many threads.
 
     ZooKeeper does not tell a node's age. So a heartbeat's age is the time since this reader saw its
     node change, and 0 at first sight. The horizon is the time since the first read, and restarts

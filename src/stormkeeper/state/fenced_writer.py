@@ -54,12 +54,12 @@ _UNTOUCHED: Final = 0
 class FencedWriter(StateWriter):
     """A leader's `StateWriter`, whose constructor verifies `fence`. Safe for many threads.
 
-    When the lock is gone or revoked, every write raises `NotLeaderError`, for ever: no lock is made
-    twice. The step that raised it wrote nothing. After `OutcomeUnknownError` a later answer does
-    not tell whether the earlier write was applied: read again.
+    When the lock is gone or revoked, every write raises `NotLeaderError`, for ever; the step that
+    raised it wrote nothing. After `OutcomeUnknownError` a later answer does not tell whether the
+    earlier write was applied: read again.
 
-    It makes no ephemeral nodes, which belong to a session. `session` serves the reads; its opener
-    closes it. `batch` is the most nodes that one transaction deletes; `clock` is monotonic.
+    `session` serves the reads; its opener closes it. `batch` is the most nodes that one transaction
+    deletes; `clock` is monotonic.
     """
 
     def __init__(
@@ -114,8 +114,7 @@ class FencedWriter(StateWriter):
         """See `StateWriter.delete_node`.
 
         Nodes below are deleted in batches, each one transaction. After a lost answer the rest is
-        listed anew and deleted, for a minute; then the call raises `OutcomeUnknownError`, and also
-        if the connection is gone after a part was deleted.
+        listed anew and deleted, for a minute.
         """
         if paths.check(path) == "/":
             raise InvalidPathError("the root of the cluster's state is not deleted")
@@ -145,8 +144,8 @@ class FencedWriter(StateWriter):
     def _create(self, node: Create, *, parent: bytes) -> bool:
         """Make a node, with absent ancestors, in one step; False if the node exists.
 
-        Ancestors are empty, but the nearest has the value `parent`, as in Storm. Each refusal adds
-        one ancestor: a read beforehand could come from a server that lags.
+        The nearest ancestor has the value `parent`, the others are empty, as in Storm. Each refusal
+        adds one ancestor: a read beforehand could come from a server that lags.
         """
         for _ in range(ROUNDS):
             creates = [node]

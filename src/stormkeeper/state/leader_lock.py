@@ -1,8 +1,8 @@
 """The leader's lock: the queue of candidates, and the fence of the first.
 
 A lock is an ephemeral node below ``/leader-lock`` that is never made twice: its name has a GUID and
-a number, as Curator's, by which Storm's Nimbuses queue. It is gone for good with its session. Locks
-are ordered by the changes that created them (zxids):
+a number, as Curator's, by which Storm's Nimbuses queue. Locks are ordered by the changes that
+created them (zxids):
 
 - A later lock has a greater zxid, so no lock gets in before another, and each leadership has a
   greater epoch.
@@ -77,18 +77,11 @@ class Lock:
 
 
 def take(state: ClusterState, holder: bytes = b"") -> Lock:
-    """Make a lock of this session, the last in the queue.
+    """Make a lock of this session, the last in the queue; `holder` is a Nimbus's `NimbusId`.
 
-    A Nimbus writes its `stormkeeper.paths.NimbusId` as `holder`. A session may have several locks.
-
-    Raises
-    ------
-    OutcomeUnknownError
-        A lock may have been made, and could not be found, read or deleted. It ends with the
-        session, and may be the first until then: look for the session's locks, or end the session,
-        before taking another.
-    NotLeaderError
-        The lock is gone already, with its session.
+    After `OutcomeUnknownError` a lock may have been made, and could not be found, read or deleted.
+    It may become the first until the session ends: look for the session's locks, or end the
+    session, before taking another. Raises `NotLeaderError` if the lock is gone already.
     """
     prefix = f"{paths.LEADER_LOCK}/_c_{uuid.uuid4()}{_LATCH}"
     try:
@@ -128,8 +121,8 @@ def queue(state: StateReader) -> list[Lock]:
 def before(state: StateReader, lock: Lock, watch: bool = False) -> Lock | None:
     """Return the lock right before `lock`, None if `lock` is the first.
 
-    With `watch`, leave a watch on the returned lock. When it fires, the lock is gone or revoked:
-    ask again, as other locks may still be before `lock`. Raises `NotLeaderError` if `lock` is gone.
+    With `watch`, leave a watch on the returned lock: when it fires, ask again. Raises
+    `NotLeaderError` if `lock` is gone.
     """
     while True:
         ahead = predecessor(queue(state), lock)
@@ -180,11 +173,11 @@ def predecessor(line: Sequence[Lock], lock: Lock) -> Lock | None:
 
 
 def verify_fence(state: StateReader, fence: Fence) -> None:
-    """Check that `fence` is a lock that this session has taken, still has, and leads by.
+    """Raise `NotLeaderError`, which says why, unless this session leads by `fence`.
 
     A write needs only an untouched node at the fence's path. So the path must be that of the
     leading lock, not of a waiting lock or a persistent node; and the epoch, which records get, must
-    be the lock's own. Raises `NotLeaderError`, which says why, otherwise.
+    be the lock's own.
     """
     if not isinstance(fence, Fence):
         raise TypeError(f"a leader writes by a Fence, not by a {type(fence).__name__}")
@@ -221,7 +214,6 @@ def _refusal(nodes: Mapping[str, NodeData], fence: Fence, session_id: int | None
 
 
 def _find(state: ClusterState, prefix: str, unknown: OutcomeUnknownError) -> str:
-    """Return the path of a lock that may have been made; raise `unknown` if there is none."""
     try:
         state.sync_path(paths.LEADER_LOCK)
         names = state.get_children(paths.LEADER_LOCK)

@@ -1,8 +1,7 @@
 """Decodes the value of any node of Storm's layout, for people and for JSON.
 
-A node's path tells its record; the value tells the compression. Nodes of Storm 2, Storm 3 and ours
-read alike. No function here raises: an unreadable value is shown as text or as hexadecimal digits,
-with a note that says why.
+A node's path tells its record; the value tells the compression. No function here raises: an
+unreadable value is shown as text or as hexadecimal digits, with a note that says why.
 """
 
 from collections.abc import Callable
@@ -105,15 +104,13 @@ class Decoded(NamedTuple):
 def decode(path: str, data: bytes, *, show_secrets: bool = False) -> Decoded:
     """Decode the value of the node at `path`, relative to ``storm.zookeeper.root``.
 
-    With `show_secrets` the values of credentials are shown; else `HIDDEN` stands for each, with a
-    note. Keys of ``/secretkeys`` are never shown.
+    Without `show_secrets`, `HIDDEN` stands for each value of credentials. Keys of ``/secretkeys``
+    are never shown.
 
     Examples
     --------
     >>> decode("/blobstoremaxkeysequencenumber/wc-1-stormcode.ser", bytes([0, 0, 0, 7])).text
     '7'
-    >>> decode("/storms", DIRECTORY).kind
-    'directory'
     """
     return _decode(path, data, whole=True, show_secrets=show_secrets)
 
@@ -141,7 +138,6 @@ def _decode(path: str, data: bytes, *, whole: bool, show_secrets: bool = False) 
 
 
 def _place(path: str) -> tuple[str, list[str]]:
-    """Return the first level of a path, and the names below."""
     top, *names = path.removeprefix("/").split("/")
     return f"/{top}", names
 
@@ -209,7 +205,6 @@ class _Time(int):
 
 
 def _date(record: TPayload) -> None:
-    """Make the times of a record print their dates."""
     if isinstance(record, records.ClusterWorkerHeartbeat):
         return  # rendered with dates already
     for name, units in _TIMES.items():
@@ -323,7 +318,7 @@ def _hexadecimal(data: bytes) -> str:
 
 
 def _plain(data: bytes) -> str | None:
-    """Return bytes as text if a terminal can show that text, else None."""
+    """Return bytes as text if a terminal can show it, else None."""
     try:
         text = data.decode()
     except UnicodeDecodeError:

@@ -1,33 +1,30 @@
 """`ClusterState`, the interface of a store of the cluster's state.
 
-A store is a tree of nodes. A node has a value of bytes, a version that counts changes of the value,
-and children; an ephemeral node belongs to a session and ends with it. Paths are absolute, below
-``storm.zookeeper.root``. A `StateReader` changes nothing, a `StateWriter` makes persistent nodes
-and deletes, and a `ClusterState` does both and has nodes of its own session.
+A store is a tree of nodes. A node has a value of bytes, a version that counts its changes, and
+children; an ephemeral node ends with its session. Paths are absolute, below
+``storm.zookeeper.root``.
 
-**Deadlines.** Every call ends. A call that cannot reach the store raises `StateUnavailableError` by
-its deadline (``storm.zookeeper.connection.timeout``).
+**Deadlines.** A call that cannot reach the store raises `StateUnavailableError` by its deadline
+(``storm.zookeeper.connection.timeout``).
 
-**Outcomes.** A call returns once its effect is applied. If the connection or the time ends after
-the request was sent, the call raises `OutcomeUnknownError`: the write was applied, or not, or will
-be in a moment, and the caller must read again. Any other `StateUnavailableError` means that the
-request was never sent and never will be. Reads, `mkdirs`, `delete_node` and `set_ephemeral_node`
-are repeated after a lost connection, until their deadline. `set_data`, `create_sequential` and
-transactions are not: a second application could undo another session's later write, or make a
-second node.
+**Outcomes.** If the connection or the time ends after the request was sent, a call raises
+`OutcomeUnknownError`: the write was applied, or not, or will be in a moment, and the caller must
+read again. After any other `StateUnavailableError` the request was never sent and never will be.
+Reads, `mkdirs`, `delete_node` and `set_ephemeral_node` are repeated after a lost connection.
+`set_data`, `create_sequential` and `commit` are not: a second application could undo another
+session's later write, or make a second node.
 
 **Watches.** A read with ``watch=True`` leaves a watch: every registered callback gets the next
-change of the read's result, once, with the path. Two equal watches give one event. A watch outlives
-a broken connection and a lost session: changes in between are reported later, several as one. So an
-event means "read again".
+change of the read's result, once. Watches outlive a broken connection and a lost session: changes
+in between are reported later, several as one. So an event means "read again".
 
 **Callbacks.** Events and connection states come one at a time, in the store's order, on one thread
 of the store. A callback may use the store; its exceptions are logged. Before a read returns what an
 event announced, the event has been queued.
 
-**Sessions.** After a lost session the store begins a new session by itself. Nodes of
-`set_ephemeral_node` are made again in it; nodes of `create_sequential` and of transactions never
-are. Then every callback gets `EventType.EVENTS_MISSED` once, with the path ``/``.
+**Sessions.** After a lost session the store begins a new one. Nodes of `set_ephemeral_node` are
+made again in it, other ephemeral nodes never. Then every callback gets `EventType.EVENTS_MISSED`
+once, with the path ``/``.
 """
 
 import base64
@@ -160,11 +157,7 @@ class VersionedData(NamedTuple):
 
 
 class NodeStat(NamedTuple):
-    """A node's metadata.
-
-    Changes have the store's numbers (ZooKeeper's zxids), which grow; all changes of a transaction
-    have the same number.
-    """
+    """A node's metadata; changes have the store's growing numbers (ZooKeeper's zxids)."""
 
     #: Changes of the value since the node was made.
     version: int
@@ -200,58 +193,43 @@ ConnectionListener = Callable[[ConnectionState], None]
 class StateReader(Protocol):
     """A session with a store that changes nothing. Safe for many threads.
 
-    Every operation may raise:
-
-    - `InvalidPathError`: the path is invalid (see `stormkeeper.paths.check`);
-    - `StateUnavailableError`: the store did not answer before the deadline; `OutcomeUnknownError`
-      if something may have been written;
-    - `StateClosedError`: this session was closed;
-    - `AccessDeniedError`: an ACL forbids the operation;
-    - `StateError`: the store refused for another reason.
+    Every operation may raise `InvalidPathError`, `StateUnavailableError`, `StateClosedError` after
+    `close`, `AccessDeniedError` if an ACL forbids it, or `StateError` if the store refuses.
     """
 
     @property
     def connection(self) -> ConnectionState:
         """The present state, even if listeners have not received the change yet."""
-        ...
 
     @property
     def session_id(self) -> int | None:
         """The id of the newest session, as in `NodeStat.owner`; None before the first."""
-        ...
 
     @property
     def session_timeout_secs(self) -> float | None:
-        """The session timeout that the store granted, in seconds; None before the first session."""
-        ...
+        """The session timeout that the store granted; None before the first session."""
 
     @property
     def recovery_defects(self) -> int:
         """How often the recovery of a session failed of a defect and was retried."""
-        ...
 
     def get_data(self, path: str, watch: bool = False) -> bytes | None:
         """Return a node's value, None if the node is absent.
 
         A watch fires when the node is created, deleted, or its value set.
         """
-        ...
 
     def get_data_with_version(self, path: str, watch: bool = False) -> VersionedData | None:
         """Return a node's value and version, None if absent; watch as `get_data`."""
-        ...
 
     def get_version(self, path: str, watch: bool = False) -> int | None:
         """Return a node's version, None if absent; watch as `get_data`."""
-        ...
 
     def get_stat(self, path: str, watch: bool = False) -> NodeStat | None:
         """Return a node's metadata, None if absent; watch as `get_data`."""
-        ...
 
     def node_exists(self, path: str, watch: bool = False) -> bool:
         """Return whether the node exists; watch as `get_data`."""
-        ...
 
     def get_children(self, path: str, watch: bool = False) -> list[str]:
         """Return the sorted names of a node's children.
@@ -259,107 +237,77 @@ class StateReader(Protocol):
         A watch fires when a child is created or deleted, or the node itself deleted. An absent node
         raises `NoNodeError`, as in Storm, and gets no watch: to wait for it, use `node_exists`.
         """
-        ...
 
     def read_many(self, paths: Sequence[str], watch: bool = False) -> list[NodeData | None]:
         """Return the nodes at `paths`, in order, None for an absent node; watch as `get_data`.
 
         Takes one round trip, and a second for watches of absent nodes; is no snapshot.
         """
-        ...
 
     def children_many(self, paths: Sequence[str]) -> list[list[str] | None]:
-        """Return the sorted names of each node's children, None for an absent node.
-
-        Takes one round trip, and is no snapshot.
-        """
-        ...
+        """Return the sorted names of each node's children, None for an absent node."""
 
     def children_data(self, path: str, watch: bool = False) -> dict[str, NodeData]:
-        """Return a node's children by name, sorted, without any that is deleted meanwhile.
+        """Return a node's children by name, sorted; watch and `NoNodeError` as `get_children`.
 
-        Takes two round trips; watch and `NoNodeError` as `get_children`.
+        Takes two round trips.
         """
-        ...
 
     def sync_path(self, path: str) -> None:
         """Make later reads see every earlier write of any session."""
-        ...
 
     def register(self, callback: EventCallback) -> int:
         """Call `callback` with every event of this session's watches; return an id."""
-        ...
 
     def unregister(self, registration: int) -> None:
         """Remove the callback of that id; an unknown id is fine."""
-        ...
 
     def add_listener(self, listener: ConnectionListener) -> None:
-        """Call `listener` with every change of the connection from now on.
+        """Call `listener` with every change of the connection.
 
         After ``CONNECTED`` come the events that were missed meanwhile.
         """
-        ...
 
     def remove_listener(self, listener: ConnectionListener) -> None:
         """Remove `listener`; an unknown listener is fine."""
-        ...
 
     def close(self) -> None:
         """End the session with its ephemeral nodes; a second time does nothing.
 
         Afterwards no callback starts, and every other call fails. A callback may close the session.
         """
-        ...
 
 
 class StateWriter(Protocol):
     """Makes persistent nodes, and deletes. Safe for many threads.
 
-    A session is a writer; a leader writes through a
-    `stormkeeper.state.fenced_writer.FencedWriter`. Every operation may raise the errors of
-    `StateReader`. `workers_digest` is as in `Create`; stores without ACLs ignore it.
+    Errors are those of `StateReader`. `workers_digest` is as in `Create`; stores without ACLs
+    ignore it.
     """
 
     def commit(self, operations: Sequence[Operation]) -> list[Result]:
         """Apply operations, all or none; return a result for each, in order.
 
-        Each operation sees the effects of those before it. Ancestors are not made. Never repeated.
-
-        Raises
-        ------
-        InvalidPathError
-            A path is invalid, or the root would be deleted; nothing was sent.
-        TransactionError
-            An operation was refused, and nothing was applied; says which operation and why.
-        StateError
-            The store refused the whole, for example because of its size.
+        Each operation sees the effects of those before it. Ancestors are not made. Raises
+        `TransactionError` if an operation was refused, and `StateError` if the store refused the
+        whole, for example because of its size.
         """
-        ...
 
     def set_data(self, path: str, data: bytes, *, workers_digest: str | None = None) -> None:
         """Set a node's value; make an absent node, persistent, with absent ancestors.
 
         Raises `StateError` if the parent is ephemeral.
         """
-        ...
 
     def mkdirs(self, path: str, *, workers_digest: str | None = None) -> None:
-        """Make a directory with absent ancestors; existing nodes stay as they are.
-
-        The node's value is `DIRECTORY`; absent ancestors are made empty, as in Storm. Errors are
-        those of `set_data`.
-        """
-        ...
+        """Make a directory and absent ancestors, empty as in Storm; existing nodes stay."""
 
     def delete_node(self, path: str) -> None:
-        """Delete a node and everything below; an absent node is fine.
+        """Delete a node and everything below, also what other sessions add meanwhile.
 
-        Nodes that other sessions add below meanwhile are deleted too; `StateError` if they keep
-        adding. The deletion has several steps: a failure may leave a part, which a second call
-        deletes. Registrations of this session at or below the path are withdrawn.
+        Takes several steps: a failure may leave a part, which a second call deletes. Registrations
+        of this session at or below the path are withdrawn. An absent node is fine.
         """
-        ...
 
 
 class ClusterState(StateReader, StateWriter, Protocol):
@@ -368,29 +316,21 @@ class ClusterState(StateReader, StateWriter, Protocol):
     @property
     def unregistered(self) -> list[str]:
         """Sorted paths of registrations that could not be made again so far."""
-        ...
 
     def set_ephemeral_node(self, path: str, data: bytes) -> None:
         """Register: make an ephemeral node of this session, and absent ancestors.
 
-        A node of this session gets the value. A node of another session, left over from an earlier
-        life of this process, or a persistent node is replaced in one step; `NotEmptyError` if it
-        has children. After a lost session the node is made again, but then never replaces another
-        session's node. If the store refuses, the registration is retried until it succeeds or is
-        withdrawn by `withdraw_registration`, `delete_node` or a transaction.
+        An existing node gets the value or, if it is another session's or persistent, is replaced in
+        one step; `NotEmptyError` if it has children. After a lost session the node is made again,
+        but then never replaces another session's. A refused registration is retried until it
+        succeeds or is withdrawn by `withdraw_registration`, `delete_node` or `commit`.
         """
-        ...
 
     def withdraw_registration(self, path: str) -> None:
-        """Stop making the node of `set_ephemeral_node` again; does not delete the node.
-
-        A path without a registration is fine.
-        """
-        ...
+        """Stop making the node of `set_ephemeral_node` again; does not delete the node."""
 
     def create_sequential(self, path: str, data: bytes) -> str:
         """Make an ephemeral node named `path` and ten growing digits; return the whole path.
 
         The digits count the nodes made under the parent so far. Absent ancestors are made.
         """
-        ...

@@ -1,8 +1,7 @@
 """A survey of all nodes of the cluster's state, for tools, and the problems found in a survey.
 
-A survey is no snapshot: a change during the read may be in it or not, and two nodes may be of two
-moments. So a topology that is submitted or removed meanwhile may be reported as a problem; the next
-survey will not have it.
+A survey is no snapshot, so a topology that is submitted or removed meanwhile may be reported as a
+problem; the next survey will not have it.
 """
 
 from collections import defaultdict
@@ -20,7 +19,7 @@ T = TypeVar("T")
 
 
 class Pacemaker(Protocol):
-    """Lists heartbeats: a `stormkeeper.pacemaker.client.pacemaker_client.PacemakerClient`."""
+    """Lists heartbeats, as a `PacemakerClient`."""
 
     def children(self, path: str) -> list[str]:
         """Return the names of the children of a path."""
@@ -44,11 +43,10 @@ class Survey:
 def read(
     state: StateReader, top: str = "/", *, pacemakers: Mapping[str, Pacemaker] | None = None
 ) -> Survey:
-    """Read all nodes at and below `top`.
+    """Read all nodes at and below `top`, with two requests for each level of the tree.
 
-    Takes two requests for each level of the tree. A forbidden node becomes a note, and so does a
-    Pacemaker that does not answer, or refuses. All `pacemakers`, by address, are asked at once
-    which topologies they have heartbeats of, as one Pacemaker says nothing about another.
+    All `pacemakers`, by address, are asked at once for the topologies that they have heartbeats of.
+    A forbidden node becomes a note, and so does a Pacemaker that does not answer, or refuses.
     """
     found: dict[str, NodeData] = {}
     denied: dict[str, AccessDeniedError] = {}
@@ -76,7 +74,6 @@ def read(
 
 
 def _beating(pacemakers: Mapping[str, Pacemaker]) -> dict[str, set[str] | StormkeeperError]:
-    """Ask each Pacemaker for the topologies that it has heartbeats of."""
 
     def ask(pacemaker: Pacemaker) -> set[str] | StormkeeperError:
         try:
@@ -193,20 +190,15 @@ class _Written(NamedTuple):
 
 
 def check(survey: Survey) -> list[StateProblem]:
-    """Return the problems in a survey, by kind, and within a kind in the order of paths.
+    """Return the problems in a survey of ``/``, by kind, and within a kind in the order of paths.
 
-    - ``assignment-without-topology``: an assignment without a ``StormBase``; supervisors run it,
-      and no Nimbus knows it.
+    - ``assignment-without-topology``: supervisors run the assignment, and no Nimbus knows it.
     - ``unreadable``: a value that does not fit Storm's layout.
-    - ``ephemeral-without-session``: a persistent node in a place for ephemeral nodes; it says for
-      ever that its maker is alive.
-    - ``left-behind``: errors, heartbeats, credentials and the like of a topology that is gone.
-    - ``older-epoch``: a record of an older leader, written after a newer leader wrote another
-      record. Locks prevent that; a writer without a lock does not. A record that is merely older is
-      no problem.
-
-    A left-behind node has no other problem: one deletion ends it. The survey must be of ``/``;
-    nodes that could not be read are taken to be there.
+    - ``ephemeral-without-session``: a persistent node in a place for ephemeral nodes.
+    - ``left-behind``: errors, heartbeats, credentials and the like of a topology that is gone. Such
+      a node has no other problem: one deletion ends it.
+    - ``older-epoch``: a leader's record, written after a newer leader wrote another record. Locks
+      prevent that; a writer without a lock does not.
     """
     names = _names(survey)
     topologies = set(names[paths.STORMS])
@@ -226,7 +218,6 @@ def check(survey: Survey) -> list[StateProblem]:
 
 
 def _of_topology(path: str) -> str:
-    """Return the path of the topology's node that `path` is at or below."""
     return "/".join(path.split("/", 3)[:3])
 
 

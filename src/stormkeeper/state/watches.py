@@ -1,16 +1,11 @@
 """Watches: which are armed in a session, and the callbacks and streams that wait for them.
 
-ZooKeeper keeps a watch for one connection only. So a session remembers its watches in
-`ArmedWatches`, with the changes that it had seen of each node; when a connection is back, it
-compares, and reports the difference as the event that the server could not send.
+ZooKeeper keeps a watch for one connection only. So a session remembers its watches, with the
+changes that it had seen of each node; when a connection is back, it reports the difference as the
+event that the server could not send.
 
-The store's own threads only queue events (`Callbacks`), so that a callback may use the store and
-delays no answer. A store calls every registered callback with every event. `WaitingCallbacks`
-registers once, and calls only the callbacks that wait for the event. A `Stream` reads again when
-the last read is outdated::
-
-    for ids in storm.watch(storm.assignments):
-        ...
+The store's own threads only queue events, so that a callback may use the store and delays no
+answer.
 """
 
 import enum
@@ -44,7 +39,7 @@ class WatchKind(enum.Enum):
 
 
 class NodeChanges(NamedTuple):
-    """The last changes of a node that a read saw, in the store's count (zxids)."""
+    """The last changes of a node that a read saw (zxids)."""
 
     created: int
     modified: int
@@ -98,10 +93,7 @@ class ArmedWatches:
         self._left_in: dict[NodeWatch, int] = {}
 
     def arm(self, watch: NodeWatch, seen: NodeChanges | None, connection: int = 0) -> None:
-        """Add a watch that a read left, with the changes that the read saw.
-
-        `connection` is the number of connections that the session had had by then.
-        """
+        """Add a watch that a read left in a connection, with the changes that it saw."""
         with self._lock:
             self._seen[watch] = seen
             self._left_in[watch] = connection
@@ -136,7 +128,7 @@ class ArmedWatches:
             return list(self._seen)
 
     def left_before(self, connection: int) -> list[NodeWatch]:
-        """Return the watches that were left in earlier connections; the server forgot them."""
+        """Return the watches left in earlier connections, which the server has forgotten."""
         with self._lock:
             return [watch for watch, left_in in self._left_in.items() if left_in < connection]
 
@@ -179,7 +171,7 @@ class Callbacks:
             self._listeners.remove(listener)
 
     def queue_event(self, event: EventType, path: str) -> None:
-        """Queue an event for all callbacks registered when it is delivered; does not block."""
+        """Queue an event for all callbacks; does not block."""
         self._queue.put(lambda: self._tell_event(event, path))
 
     def queue_connection(self, state: ConnectionState) -> None:
@@ -218,7 +210,6 @@ class Callbacks:
 
     @contextmanager
     def _logged(self, failure: str) -> Iterator[None]:
-        """Log an exception, so that the other callbacks are called all the same."""
         try:
             yield
         except BaseException:  # SystemExit would end only this thread
@@ -233,7 +224,10 @@ _DONE: Final = object()
 
 
 class WaitingCallbacks:
-    """The callbacks that wait for events of one store. Safe for many threads."""
+    """Registers once with a store, and calls only the callbacks that wait for an event.
+
+    Safe for many threads.
+    """
 
     def __init__(self, state: StateReader) -> None:
         self._state = state
@@ -252,12 +246,11 @@ class WaitingCallbacks:
 
     @contextmanager
     def once(self, watched: WatchKind, path: str, callback: Callback | None) -> Iterator[bool]:
-        """Call `callback` at the next event of a watch that the body leaves.
+        """Call `callback` once, at the next event of a watch that the body leaves.
 
-        It is called once, on the store's callback thread, at the event or when events may have been
-        missed, perhaps before the body ends. The same callback for the same watch waits once. If
-        the body raises, it is not called. Yields whether the body has to leave a watch: not without
-        a callback. Raises `StateClosedError` after `close`.
+        Also when events may have been missed, and perhaps before the body ends; not if the body
+        raises. The same callback for the same watch waits once. Yields whether the body has to
+        leave a watch: not without a callback. Raises `StateClosedError` after `close`.
         """
         # Registered before the read: the event may come before the read returns.
         watch, read = NodeWatch(watched, path), object()
@@ -319,7 +312,6 @@ class WaitingCallbacks:
                     del self._waiting[watch]
 
     def _tell(self, event: EventType, path: str) -> None:
-        """Take an event from the store."""
         if event is EventType.EVENTS_MISSED:
             with self._lock:
                 watches = list(self._waiting)
@@ -355,9 +347,8 @@ Value = TypeVar("Value")
 class Stream(Generic[Value]):
     """The value of a read, at once and after every change; an iterator for one thread.
 
-    Quick changes are merged: the newest value comes, not every value. A change that was missed
-    during a lost session counts as a change. A failed read raises in `__next__` and `next`; the
-    next call reads again at once.
+    Quick changes are merged: the newest value comes, not every value. A failed read raises in
+    `__next__` and `next`; the next call reads again at once.
     """
 
     def __init__(
@@ -382,8 +373,7 @@ class Stream(Generic[Value]):
     def next(self, timeout_secs: float) -> Value:
         """Return the next value; None is the value of an absent node.
 
-        Raises `TimeoutError` if nothing has changed within `timeout_secs`, and `StateClosedError`
-        if the stream is closed.
+        Raises `TimeoutError` if nothing has changed in time, `StateClosedError` if closed.
         """
         if not self._woken.wait(timeout_secs):
             raise TimeoutError(f"nothing has changed within {timeout_secs:g} s")

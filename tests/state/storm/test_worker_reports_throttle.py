@@ -7,15 +7,16 @@ from hypothesis import strategies as st
 
 from stormkeeper.conf import defaults
 from stormkeeper.state.storm import worker_reports
-from stormkeeper.state.storm.worker_reports import ErrorLimits, ErrorThrottle, ErrorThrottles
+from stormkeeper.state.storm.worker_reports import ErrorLimits, ErrorThrottles
 
 LIMITS = ErrorLimits(interval_secs=10, per_interval=2)
 
 
 def admitted(limits, times):
     """The times at which a throttle lets an error through."""
-    one = ErrorThrottle(limits)
-    return [time for time in times if one.admits(time)]
+    now = iter(times)
+    one = ErrorThrottles(limits, lambda: next(now))
+    return [time for time in times if one.admits("a", "split")]
 
 
 def test_so_many_are_admitted_in_an_interval_and_no_more():

@@ -1,8 +1,7 @@
 """Blobs in the cluster's state: versions, present holders, and past holders.
 
-Storm's nodes name the present holders; they are ephemeral. The past holders are ours: each Nimbus
-writes a persistent record with the blob's checksum below the blob's number of versions. It goes
-when the blob is deleted, as Storm deletes the number with all nodes below.
+Storm's nodes name the present holders; they are ephemeral. The past holders are ours: persistent
+records with the blob's checksum below the number of versions, which end with the blob.
 """
 
 from __future__ import annotations
@@ -88,25 +87,19 @@ class BlobReads(RecordReader):
     """Reads of blobs and holders."""
 
     def blobstore(self, callback: Callback | None = None) -> list[str]:
-        """Return the sorted keys of all blobs, as of now or later.
-
-        `callback` is called, once, when a blob comes or goes.
-        """
+        """Return the sorted keys of all blobs, as of now or later."""
         self._state.sync_path(paths.BLOBSTORE)
         return self._names(paths.BLOBSTORE, callback)
 
     def blobstore_info(self, key: str, callback: Callback | None = None) -> list[BlobHolder]:
-        """Return the holders of a blob with their versions, as of now or later.
-
-        `callback` is called, once, when a holder comes or goes.
-        """
+        """Return the holders of a blob with their versions, as of now or later."""
         path = paths.blob(key)
         self._state.sync_path(path)
         holders = map(paths.parse_blob_holder, self._names(path, callback))
         return [holder for holder in holders if holder]
 
     def blob_holders(self, keys: Collection[str]) -> dict[str, list[BlobHolder]]:
-        """Return the holders of blobs by key, as of now or a moment ago, read in one go."""
+        """Return the holders of blobs by key, as of now or a moment ago."""
         names = self._state.children_many([paths.blob(key) for key in keys])
         return {
             key: [holder for holder in map(paths.parse_blob_holder, of_key or ()) if holder]
@@ -116,16 +109,11 @@ class BlobReads(RecordReader):
     def blobs(
         self, keys: Collection[str] | None = None, callback: Callback | None = None
     ) -> dict[str, BlobEntry]:
-        """Return blobs by key, as of now or later, read in one go.
+        """Return blobs by key, as of now or later; all by default.
 
-        Parameters
-        ----------
-        keys : collection of str, optional
-            All by default. A key that does not exist is left out.
-        callback : callable, optional
-            Called once when a version of these blobs is counted or deleted, and when a key comes or
-            goes if all were asked for. Holders of a new version are announced a moment later: watch
-            `blobstore_info`.
+        `callback` is called once when a version of these blobs is counted or deleted, and when a
+        key comes or goes if all were asked for. Holders of a new version are announced a moment
+        later: watch `blobstore_info`.
         """
         self._state.sync_path(paths.BLOB_KEY_SEQUENCES)
         if keys is None:
@@ -186,7 +174,7 @@ class BlobHolderWrites(SessionWriter):
     def setup_blob(self, key: str, nimbus_id: str | NimbusId, version: int) -> None:
         """Announce that a Nimbus holds a version of a blob, and no other version any more.
 
-        The announcement lasts as long as the session, and is made again after a lost session.
+        The announcement is made again after a lost session.
         """
         top = paths.blob(key)
         self._state.mkdirs(top)
@@ -212,10 +200,7 @@ class BlobHolderWrites(SessionWriter):
         self.setup_blob(key, nimbus_id, record.version)
 
     def withdraw_blob(self, key: str, nimbus_id: str | NimbusId) -> None:
-        """Withdraw a Nimbus's announcements of a blob, of any version and any earlier life.
-
-        The record that the Nimbus has held it stays.
-        """
+        """Withdraw a Nimbus's announcements of a blob; the record that it has held it stays."""
         self._delete_others(paths.blob(key), nimbus_id, None)
 
     def leave_blob(self, key: str, nimbus_id: str | NimbusId, version: int) -> None:
@@ -248,15 +233,10 @@ class BlobWrites(RecordWriter):
         self._writer.delete_node(paths.blob(key))
 
     def set_blob_key_sequence(self, key: str, number: int, expected_version: int | None) -> None:
-        """Set a blob's sequence number unless another process has set it since.
+        """Set a blob's sequence number (31 bits) unless another process has set it since.
 
-        `number` has at most 31 bits; the first version of a blob is 1. `expected_version` is
-        ``blob_key_sequence(key).version``, None if there was none.
-
-        Raises
-        ------
-        BadVersionError, NodeExistsError, NoNodeError
-            Another process has set, made or deleted it: read again.
+        `expected_version` is ``blob_key_sequence(key).version``, None if there was none. Raises
+        `BadVersionError`, `NodeExistsError` or `NoNodeError` after another process's change.
         """
         if not isinstance(number, int) or not 0 <= number <= _LARGEST:
             raise ValueError(

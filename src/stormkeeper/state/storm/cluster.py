@@ -52,41 +52,30 @@ log = logging.getLogger(__name__)
 class ClusterSnapshot:
     """A cluster as it was read, for a decision that reads nothing else.
 
-    It is not of one moment: each kind of record was read in one go, and the heartbeats last, so
-    that an assigned worker had time to beat.
-
-    Parameters
-    ----------
-    bases, assignments, ended, claimed
-        By topology id. `ended` has the queries that ended by themselves; `claimed` has the queries
-        whose checkpoint a launch has claimed, read after the assignments.
-    supervisors
-        By id.
-    nimbuses
-        By node name.
-    heartbeats
-        By path, without values unless requested, and each server's horizon.
-    heartbeats_at
-        When the read of the heartbeats began, by the reader's clock; their ages are of that time.
-    unreadable
-        Paths of records that cannot be read, and so must not count as absent.
+    It is not of one moment: the heartbeats are read last, so that an assigned worker had time to
+    beat.
     """
 
+    #: By topology id, as are `assignments`, `ended` and `claimed`.
     bases: Mapping[str, StormBase]
     assignments: Mapping[str, Assignment]
     supervisors: Mapping[str, SupervisorInfo]
+    #: By node name.
     nimbuses: Mapping[str, NimbusSummary]
+    #: Queries that ended by themselves.
     ended: Mapping[str, frozenset[str]]
+    #: Queries whose checkpoint a launch has claimed, read after the assignments.
     claimed: Mapping[str, frozenset[str]]
     heartbeats: Heartbeats
+    #: When the read of the heartbeats began, by the reader's clock.
     heartbeats_at: float
+    #: Paths of unreadable records, which must not count as absent.
     unreadable: frozenset[str]
 
 
 def _queries(
     names: Mapping[str, list[str]], parse: Callable[[str], str | None]
 ) -> Mapping[str, frozenset[str]]:
-    """Return the queries that the names of nodes are about, by topology."""
     found = {
         storm_id: frozenset(query for name in below if (query := parse(name)) is not None)
         for storm_id, below in names.items()
@@ -111,7 +100,6 @@ class Dependents(Generic[T]):
             self._held.add(one)
 
     def __iter__(self) -> Iterator[T]:
-        """Iterate over the present objects."""
         with self._lock:
             return iter(list(self._held))
 
@@ -123,12 +111,10 @@ class StormReads(
     DaemonReads,
     BlobReads,
 ):
-    """All reads of a cluster. Safe for many threads.
+    """All reads of a cluster. Safe for many threads; errors are those of `ClusterState`.
 
-    A callback is called once, on the store's callback thread: when the result of the read has
-    changed, or may have changed during a lost session. To be called again it reads again, as
-    `watch` does. After `disconnect` a read with a callback raises `StateClosedError`. All
-    operations may raise the errors of `ClusterState`.
+    A callback is called once, on the store's callback thread, when the result of the read has
+    changed, or may have changed during a lost session.
     """
 
     _heartbeats: HeartbeatStore
@@ -170,10 +156,9 @@ class StormReads(
     ) -> ClusterSnapshot:
         """Read bases, assignments, supervisors, Nimbuses, and then the heartbeats.
 
-        Takes nine round trips to ZooKeeper, and one bulk read of the heartbeats, with `values` if
-        requested. If no Pacemaker answers, it raises `PacemakerError`, or with
-        `may_lack_heartbeats` returns no heartbeats and no coverage after the shortest wait. If some
-        answer, `Heartbeats.missing` names the others.
+        Takes nine round trips to ZooKeeper, and one bulk read of the heartbeats. If no Pacemaker
+        answers, it raises `PacemakerError`, or with `may_lack_heartbeats` returns no heartbeats
+        after the shortest wait. If some answer, `Heartbeats.missing` names the others.
         """
         unreadable: set[str] = set()
 
@@ -274,10 +259,10 @@ class StormClusterState(
 
 
 def connect(conf: Conf, *, role: Role = Role.SERVER) -> StormClusterState:
-    """Connect to the store that the configuration names.
+    """Connect to the store that the configuration names; errors are those of `backends.connect`.
 
-    A server makes absent directories, as every daemon of Storm does. A worker may not make
-    directories, and does without. Errors are those of `factory.connect`.
+    A server makes absent directories, as every daemon of Storm does. A worker may not, and does
+    without.
     """
     codec = Codec.from_conf(conf)
     limits = ErrorLimits.from_conf(conf)
@@ -301,10 +286,8 @@ class LeaderClusterState(
     ProfileRequestWrites,
     BlobWrites,
 ):
-    """All reads, and a leader's writes: each is fenced, and each record names the leader.
+    """All reads, and a leader's fenced writes, which put the leader's epoch into each record.
 
-    `writer` checks the leader's lock with every write. Once the lock is gone every write raises
-    `NotLeaderError`. A process that leads again makes another object with the new lock.
     `disconnect` leaves the writer's session, which serves the reads, open. `heartbeats` are nodes
     of the session by default, which `writer` removes.
     """

@@ -1,13 +1,11 @@
 """Records of the daemons: topologies, assignments, credentials, log levels, kept checkpoints.
 
-And the registrations of Nimbuses and supervisors, each for as long as the daemon's session lives. A
-supervisor's node has its id. A Nimbus's node has its host's name, as in Storm, by which tools know
-a Nimbus; further Nimbuses on the machine add their ports. Readers take host and port from the
-record.
+And the registrations of supervisors and Nimbuses, for as long as the daemon's session lives. A
+Nimbus's node has its host's name, as in Storm; further Nimbuses on the machine add their ports.
+Readers take host and port from the record.
 
-When a leader removes a topology, it records what becomes of the checkpoints (`Checkpoints`). Later
-it may record that they must be removed, and on which machines. Each supervisor that has removed
-them says so, and the last one removes the record.
+A leader that removes a topology records what becomes of the checkpoints. Later it may record on
+which machines they must be removed; the last supervisor that has done so removes the record.
 """
 
 from __future__ import annotations
@@ -61,16 +59,12 @@ _CLEARABLE: Final = frozenset(
 class TopologyReads(RecordReader):
     """Reads of topologies, assignments, credentials, log levels and kept checkpoints.
 
-    A read of one record raises `SerializationError`, with the path, if the value is unreadable. A
-    read of several leaves the value out, logs it once and counts it (`RecordReader.unreadable`). A
-    callback is called once, at the next change.
+    A read of one record raises `SerializationError` if the value is unreadable. A read of several
+    leaves the value out, logs it once and counts it (`RecordReader.unreadable`).
     """
 
     def assignments(self, callback: Callback | None = None) -> list[str]:
-        """Return the sorted ids of the topologies that have an assignment.
-
-        The callback is called when one is added or removed.
-        """
+        """Return the sorted ids of the topologies that have an assignment."""
         return self._names(paths.ASSIGNMENTS, callback)
 
     def assignment_info(self, storm_id: str, callback: Callback | None = None) -> Assignment | None:
@@ -88,14 +82,11 @@ class TopologyReads(RecordReader):
         return self._version(paths.assignment(storm_id), callback)
 
     def assignments_info(self) -> dict[str, Assignment]:
-        """Return all assignments by topology id, read in one go."""
+        """Return all assignments by topology id."""
         return self._records(Assignment, paths.ASSIGNMENTS)
 
     def active_storms(self, callback: Callback | None = None) -> list[str]:
-        """Return the sorted ids of all topologies, whatever their status: Storm's name.
-
-        The callback is called when one is added or removed.
-        """
+        """Return the sorted ids of all topologies, whatever their status: Storm's name."""
         return self._names(paths.STORMS, callback)
 
     def kept_storms(self) -> list[str]:
@@ -108,7 +99,7 @@ class TopologyReads(RecordReader):
         return self._record(StormBase, paths.storm(storm_id), callback)
 
     def storm_bases(self) -> dict[str, StormBase]:
-        """Return the bases of all topologies by id, read in one go."""
+        """Return the bases of all topologies by id."""
         return self._records(StormBase, paths.STORMS)
 
     def storm_id_by_name(self, name: str) -> str | None:
@@ -127,20 +118,18 @@ class TopologyReads(RecordReader):
         return self._record(LogConfig, paths.log_config(storm_id), callback)
 
     def all_checkpoints(self) -> dict[str, Checkpoints]:
-        """Return all records of kept checkpoints by folder name, read in one go."""
+        """Return all records of kept checkpoints by folder name."""
         return self._records(Checkpoints, paths.CHECKPOINTS)
 
     def checkpoints(self, id_: str) -> Versioned[Checkpoints] | None:
-        """Return the record of a folder's checkpoints, with the node's version, None if absent."""
+        """Return the record of a folder's checkpoints, None if absent."""
         return self._versioned(Checkpoints, paths.checkpoints(id_))
 
 
 class TopologyWrites(LeaderWriter):
     """A leader's decisions about topologies.
 
-    Every call may raise `NotLeaderError` (at least its last step wrote nothing) and
-    `OutcomeUnknownError` (the connection was lost during the write: read again). `topology_conf` is
-    the topology's own configuration. If it names a user for the topology's workers
+    `topology_conf` is the topology's own configuration: if it names a user for the workers
     (``storm.zookeeper.topology.auth.payload``), the ACLs of new nodes let that user in.
     """
 
@@ -164,10 +153,9 @@ class TopologyWrites(LeaderWriter):
     ) -> None:
         """Merge `changes` into a topology's base, also beside concurrent writers.
 
-        A field of `changes` that is None, empty or 0 stays as it was. ``component_executors`` and
-        ``component_debug`` are merged by component; a component's debug options are replaced as a
-        whole. (Storm adds the old and the new sampling percentage, which no caller can want.)
-        Fields named in `clear`, such as ``("prev_status",)``, are cleared first. Raises
+        A field of `changes` that is None, empty or 0 stays as it was; fields named in `clear` are
+        cleared first. ``component_executors`` and ``component_debug`` are merged by component.
+        (Storm adds the old and the new sampling percentage, which no caller can want.) Raises
         `NoNodeError` for an unknown topology.
         """
         checked(StormBase, changes)
@@ -182,9 +170,8 @@ class TopologyWrites(LeaderWriter):
     def change_storm(self, storm_id: str, change: Callable[[StormBase], StormBase]) -> None:
         """Write `change` of a topology's base, also beside concurrent writers.
 
-        `change` returns a new base and leaves its argument unchanged; it is called again with the
-        newer base after a concurrent write. Its exceptions are raised, and nothing is written.
-        Raises `NoNodeError` for an unknown topology.
+        `change` returns a new base, and is called again after a concurrent write. Raises its
+        exceptions, and `NoNodeError` for an unknown topology.
         """
         path = paths.storm(storm_id)
         for attempt in range(ROUNDS):
@@ -209,16 +196,15 @@ class TopologyWrites(LeaderWriter):
         )
 
     def deactivate_storm(self, storm_id: str) -> None:
-        """Stop a topology's spouts until the next activation; errors as `change_storm`."""
+        """Stop a topology's spouts until the next activation."""
         self.change_storm(storm_id, _inactive)
 
     def remove_storm(self, storm_id: str) -> None:
         """Remove a topology's records; fine if some or all are gone.
 
-        Log levels, profiling requests, credentials and tasks go first, then base and assignment in
-        one step. After a crash in between, a leader finds the base or the assignment and calls this
-        again. Heartbeats, errors and back-pressure have their own calls, as in Storm: workers may
-        still be writing them.
+        Base and assignment go last, in one step, so that a leader finds them after a crash and
+        calls this again. Heartbeats, errors and back-pressure have their own calls, as in Storm:
+        workers may still be writing them.
         """
         self.remove_settings(storm_id)
         self._delete_together([paths.storm(storm_id), paths.assignment(storm_id)])
@@ -357,52 +343,39 @@ class DaemonReads(RecordReader):
     """Reads of registered supervisors and Nimbuses."""
 
     def supervisors(self, callback: Callback | None = None) -> list[str]:
-        """Return the sorted ids of the registered supervisors.
-
-        `callback` is called, once, when one comes or goes.
-        """
+        """Return the sorted ids of the registered supervisors."""
         return self._names(paths.SUPERVISORS, callback)
 
     def supervisor_info(
         self, supervisor_id: str, callback: Callback | None = None
     ) -> SupervisorInfo | None:
-        """Return a supervisor's record, None if absent.
-
-        `callback` is called, once, when the record changes, comes or goes.
-        """
+        """Return a supervisor's record, None if absent."""
         return self._record(SupervisorInfo, paths.supervisor(supervisor_id), callback)
 
     def all_supervisor_info(self, callback: Callback | None = None) -> dict[str, SupervisorInfo]:
-        """Return every supervisor's record by id, read in one go.
+        """Return every supervisor's readable record by id.
 
-        An unreadable record is left out, logged and counted. `callback` is called, once, when a
-        supervisor comes or goes; not when a record changes, as that happens all the time.
+        The callback is called when a supervisor comes or goes; not when a record changes, as that
+        happens all the time.
         """
         if callback is not None:
             self.supervisors(callback)
         return self._records(SupervisorInfo, paths.SUPERVISORS)
 
     def nimbuses(self, callback: Callback | None = None) -> list[NimbusSummary]:
-        """Return every Nimbus's record, in the order of node names.
-
-        An unreadable record is left out, logged and counted. `callback` is called, once, when a
-        Nimbus comes or goes.
-        """
+        """Return every Nimbus's readable record, in the order of node names."""
         if callback is not None:
             self._names(paths.NIMBUSES, callback)
         return list(self._records(NimbusSummary, paths.NIMBUSES).values())
 
 
 class DaemonWrites(SessionWriter):
-    """Registrations of a supervisor or a Nimbus."""
+    """Registrations of a supervisor or a Nimbus, made again after a lost session."""
 
     _nimbus_places: dict[tuple[str, int], NimbusPlace]
 
     def supervisor_heartbeat(self, supervisor_id: str, info: SupervisorInfo) -> None:
-        """Register a supervisor, or update its record.
-
-        The registration lasts as long as the session, and is made again after a lost session.
-        """
+        """Register a supervisor, or update its record."""
         self._state.set_ephemeral_node(
             paths.supervisor(supervisor_id), self._codec.write(checked(SupervisorInfo, info))
         )
@@ -410,9 +383,8 @@ class DaemonWrites(SessionWriter):
     def add_nimbus_host(self, summary: NimbusSummary) -> None:
         """Register a Nimbus under its host, or update its record.
 
-        If another live Nimbus, with another port, has the host's node, the name is ``host:port``.
-        The registration lasts as long as the session, and is made again after a lost session,
-        wherever there is a place. A node of an earlier life is replaced.
+        If another live Nimbus has the host's node, the name is ``host:port``. A node of an earlier
+        life is replaced.
         """
         data = self._codec.write(checked(NimbusSummary, summary))
         nimbus = (summary.host, summary.port)
@@ -472,10 +444,7 @@ class NimbusPlace:
             self._look_again()
 
     def _settle(self, *, over_others: bool) -> None:
-        """Write until the node is there, and watched.
-
-        `over_others`: replace the node of another life of this Nimbus.
-        """
+        """Write until the node is there, and watched; replace another life's if `over_others`."""
         path = self._of_host
         for _ in range(ROUNDS):
             node = self._watched(path)

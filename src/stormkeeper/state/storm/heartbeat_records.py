@@ -76,10 +76,7 @@ class HeartbeatReads(RecordReader):
     _other_release_logged = False
 
     def heartbeat_storms(self) -> list[str]:
-        """Return the sorted ids of the topologies that have heartbeats.
-
-        In ZooKeeper, also of topologies that were only set up.
-        """
+        """Return the sorted ids of the topologies that have heartbeats, or a directory for them."""
         return self._heartbeats.names()
 
     def worker_heartbeat(
@@ -99,10 +96,9 @@ class HeartbeatReads(RecordReader):
     ) -> dict[Slot, ClusterWorkerHeartbeat]:
         """Return the heartbeats of a topology's workers, by slot.
 
-        Takes one request with Pacemaker; one listing and one read in ZooKeeper. Unreadable values
-        are left out, logged and counted. `launched` has launch times of slots' workers, in seconds
-        since 1970: a heartbeat received before is an earlier worker's, and is left out. (A Java
-        Pacemaker does not tell when it received a heartbeat.)
+        Unreadable values are left out, logged and counted. `launched` has launch times of slots'
+        workers, in seconds since 1970: a heartbeat received before is an earlier worker's, and is
+        left out. (A Java Pacemaker does not tell when it received a heartbeat.)
         """
         top = paths.workerbeats(storm_id)
         read = self._heartbeats.read_all(top, values=True, hurried=hurried).by_path
@@ -123,8 +119,8 @@ class HeartbeatReads(RecordReader):
     ) -> dict[WorkerId, tuple[WorkerActivity, float | None]]:
         """Return the activity in workers' heartbeats, with the age in seconds.
 
-        One bulk read, of all topologies by default; for 4,000 workers it takes a tenth of the time
-        of whole heartbeats. Unreadable values are left out.
+        All topologies by default. For 4,000 workers it takes a tenth of the time of whole
+        heartbeats.
         """
         top = paths.WORKERBEATS if storm_id is None else paths.workerbeats(storm_id)
         found = {}
@@ -151,9 +147,8 @@ class HeartbeatReads(RecordReader):
     ) -> dict[ExecutorInfo, ExecutorBeat]:
         """Return the heartbeats of a topology's executors, from their assigned workers.
 
-        Only the assigned slots are read, and of a heartbeat only the executors that are assigned to
-        that slot: an executor that has moved is still in the last heartbeat of its former worker.
-        An executor without a heartbeat is left out.
+        An executor that has moved is still in the last heartbeat of its former worker, so only its
+        assigned slot counts. An executor without a heartbeat is left out.
         """
         slots: dict[Slot, set[ExecutorInfo]] = {}
         for tasks, where in (executor_node_port or {}).items():
@@ -250,9 +245,8 @@ class HeartbeatWrites(SessionWriter):
     def begin_claim(self, storm_id: str, query: str, claim: LaunchClaim) -> bool:
         """Record that a launch claims a query's checkpoint; False if the launch must not.
 
-        For a launch that is released, or that the assignment no longer names, nothing is written:
-        Nimbus relies on that when it moves the query. The record stays until the topology is gone.
-        Without an assignment nothing depends on the record.
+        For a launch that is released, or not assigned any more, nothing is written: Nimbus relies
+        on that when it moves the query.
         """
         assignment, path = paths.assignment(storm_id), paths.query_claim(storm_id, query)
         for _ in range(ROUNDS):
@@ -332,11 +326,7 @@ class HeartbeatLeaderWrites(LeaderWriter):
         info: TaskInfo,
         topology_conf: Mapping[str, Any] | None = None,
     ) -> None:
-        """Set the component of a task.
-
-        Also makes the directories of the topology's task heartbeats and task errors, which its
-        workers may not make under access control.
-        """
+        """Set the component of a task, and make directories that its workers may not make."""
         for top in (paths.taskbeats(storm_id), paths.taskerrors(storm_id)):
             self._writer.mkdirs(top, workers_digest=digest_of_workers(topology_conf))
         self._put(TaskInfo, paths.task(storm_id, task), info, topology_conf)

@@ -1,8 +1,8 @@
 """Records in a store: encoding, reads with callbacks, and writers by authority.
 
-The types say who may write what. A `SessionWriter` writes a process's registrations, heartbeats and
-reports. A `LeaderWriter` writes decisions about topologies, fenced, with the leader's epoch. A
-`RecordWriter` writes what either may write.
+A `SessionWriter` writes a process's registrations, heartbeats and reports. A `LeaderWriter` writes
+decisions about topologies, fenced, with the leader's epoch. A `RecordWriter` writes what either may
+write.
 """
 
 from __future__ import annotations
@@ -50,10 +50,7 @@ MOST_UNREADABLE = 10_000
 
 
 class Codec:
-    """Encodes records in a form and decodes all forms.
-
-    `release` is the Storm that must read the records; by `release_for` if left out.
-    """
+    """Encodes records for a release of Storm, and decodes all forms. Safe for many threads."""
 
     def __init__(
         self, compression: Compression = Compression.GZIP, release: Release | None = None
@@ -82,9 +79,8 @@ class Codec:
     ) -> tuple[dict[str, Record], dict[str, SerializationError]]:
         """Decode all `values` of a directory, by name; return records and errors.
 
-        Most bytes of a large cluster do not change between two reads, and decoding takes most of a
-        read's time. So a record with unchanged bytes is returned again as the same object. Safe for
-        many threads.
+        Decoding takes most of a large cluster's read, and few bytes change between two reads. So a
+        record with unchanged bytes is returned again as the same object.
         """
         before, now = self._listed.get(directory, {}), dict[str, _Read]()
         failed = {}
@@ -180,8 +176,7 @@ class RecordReader:
     ) -> Record | None:
         """Return a node's record, None if the node is absent.
 
-        The callback is called once when the node is made, deleted or set; it stays registered if
-        the value is unreadable (`SerializationError`).
+        The callback stays registered if the value is unreadable (`SerializationError`).
         """
         with self._callbacks.once(WatchKind.NODE, path, callback) as watch:
             data = self._state.get_data(path, watch)
@@ -190,7 +185,6 @@ class RecordReader:
     def _versioned(
         self, cls: type[Record], path: str, callback: Callback | None = None
     ) -> Versioned[Record] | None:
-        """Return a node's record and version; else as `_record`."""
         with self._callbacks.once(WatchKind.NODE, path, callback) as watch:
             found = self._state.get_data_with_version(path, watch)
         return (
@@ -198,7 +192,6 @@ class RecordReader:
         )
 
     def _version(self, path: str, callback: Callback | None = None) -> int | None:
-        """Return a node's version, None if the node is absent; callback as `_record`."""
         with self._callbacks.once(WatchKind.NODE, path, callback) as watch:
             return self._state.get_version(path, watch)
 
@@ -209,8 +202,7 @@ class RecordReader:
     def _listed(self, cls: type[Record], path: str) -> tuple[dict[str, Record], set[str]]:
         """Return the records directly below a node, by name, and the names of unreadable values.
 
-        Records of topologies are remembered and shared by all readers, so no reader may change
-        them.
+        Records of topologies are shared by all readers, so no reader may change them.
         """
         try:
             nodes = self._state.children_data(path)
@@ -238,7 +230,6 @@ class RecordReader:
         return records
 
     def _read(self, cls: type[Record], path: str, data: bytes) -> Record:
-        """Decode a record; an error names its path."""
         try:
             return self._codec.read(cls, data)
         except SerializationError as error:
@@ -279,10 +270,7 @@ class LeaderWriter(RecordWriter):
         record: Record,
         topology_conf: Mapping[str, Any] | None = None,
     ) -> None:
-        """Write a record with the leader's epoch; the given record stays unchanged.
-
-        Raises `RecordTooLargeError`, and `TypeError` if `record` is not of class `cls`.
-        """
+        """Write a record with the leader's epoch; the given record stays unchanged."""
         data = self._encoded(checked(cls, record))
         self._writer.set_data(path, data, workers_digest=digest_of_workers(topology_conf))
 

@@ -1,9 +1,8 @@
 """Reports of workers: errors and back-pressure; and requests to profile workers.
 
-A component and a task keep their newest ten errors, and a component also its last error. So that a
-failing component does not flood ZooKeeper, each may report a number of errors in an interval, as in
-Storm: ``topology.max.error.report.per.interval`` in ``topology.error.throttle.interval.secs``.
-Further errors are dropped. An interval begins with the first error after the last interval.
+A component may report ``topology.max.error.report.per.interval`` errors in
+``topology.error.throttle.interval.secs``, as in Storm, so that a failing component does not flood
+ZooKeeper. An interval begins with the first error after the last interval.
 """
 
 from __future__ import annotations
@@ -61,25 +60,8 @@ class ErrorLimits(NamedTuple):
         return cls(float(interval), most)
 
 
-class ErrorThrottle:
-    """Decides which errors of a component are reported; has no clock."""
-
-    def __init__(self, limits: ErrorLimits) -> None:
-        self._limits = limits
-        self._began: float | None = None
-        self._count = 0
-
-    def admits(self, now: float) -> bool:
-        """Return whether an error at `now`, in seconds of any clock, is reported."""
-        if self._began is None or now - self._began > self._limits.interval_secs:
-            self._began = now
-            self._count = 0
-        self._count += 1
-        return self._count <= self._limits.per_interval
-
-
 class ErrorThrottles:
-    """A throttle for each component or task that reports. Safe for many threads."""
+    """Decides which errors of a component or task are reported. Safe for many threads."""
 
     def __init__(
         self, limits: ErrorLimits, monotonic: Callable[[], float] = time.monotonic
@@ -87,52 +69,47 @@ class ErrorThrottles:
         self._limits = limits
         self._monotonic = monotonic
         self._lock = threading.Lock()
-        #: In the order of the last reports.
-        self._throttles: dict[tuple[str, str | int], ErrorThrottle] = {}
+        #: Start of each reporter's interval, and its errors since, in the order of reports.
+        self._reported: dict[tuple[str, str | int], tuple[float, int]] = {}
 
     def __len__(self) -> int:
-        """Return the number of remembered reporters."""
-        return len(self._throttles)
+        return len(self._reported)
 
     def admits(self, storm_id: str, reporter: str | int) -> bool:
         """Return whether an error of a component (by name) or a task (by id) is reported."""
-        key = (storm_id, reporter)
+        key, now = (storm_id, reporter), self._monotonic()
         with self._lock:
-            throttle = self._throttles.pop(key, None) or ErrorThrottle(self._limits)
-            self._throttles[key] = throttle
-            while len(self._throttles) > REMEMBERED:
-                del self._throttles[next(iter(self._throttles))]
-            return throttle.admits(self._monotonic())
+            began, count = self._reported.pop(key, (now, 0))
+            if now - began > self._limits.interval_secs:
+                began, count = now, 0
+            self._reported[key] = began, count + 1
+            while len(self._reported) > REMEMBERED:
+                del self._reported[next(iter(self._reported))]
+        return count < self._limits.per_interval
 
     def forget(self, storm_id: str) -> None:
         """Forget a topology's reporters."""
         with self._lock:
-            for key in [key for key in self._throttles if key[0] == storm_id]:
-                del self._throttles[key]
+            for key in [key for key in self._reported if key[0] == storm_id]:
+                del self._reported[key]
 
 
 class ReportReads(RecordReader):
     """Reads of errors, back-pressure and profiling requests."""
 
     def errors(self, storm_id: str, component: str) -> list[ErrorInfo]:
-        """Return a component's newest errors, newest first: ten, or briefly a few more.
-
-        Unreadable values are left out, logged and counted.
-        """
+        """Return a component's newest errors, newest first: ten, or briefly a few more."""
         return self._errors_below(paths.component_errors(storm_id, component))
 
     def last_error(self, storm_id: str, component: str) -> ErrorInfo | None:
         """Return a component's last error, None if there was none.
 
-        Unlike the newest ten, the last error outlives the session of its worker.
+        It outlives the worker's session.
         """
         return self._record(ErrorInfo, paths.last_error(storm_id, component))
 
     def topology_errors(self, storm_id: str) -> dict[str, list[ErrorInfo]]:
-        """Return the newest errors of all components of a topology, newest first, by component.
-
-        Read in one go, with the last error of each component.
-        """
+        """Return the newest errors and the last error of each component, newest first."""
         top = paths.errors(storm_id)
         names = self._names(top)
         below = self._state.children_many([f"{top}/{name}" for name in names])
@@ -162,7 +139,7 @@ class ReportReads(RecordReader):
         return {component: _newest_first(of_it) for component, of_it in found.items()}
 
     def task_errors(self, storm_id: str, task: int) -> list[ErrorInfo]:
-        """Return a task's newest errors, newest first; else as `errors`."""
+        """Return a task's newest errors, newest first."""
         return self._errors_below(paths.task_errors(storm_id, task))
 
     def error_topologies(self) -> list[str]:
@@ -194,10 +171,7 @@ class ReportReads(RecordReader):
     def topology_backpressure(
         self, storm_id: str, timeout_ms: int, callback: Callback | None = None
     ) -> bool:
-        """Return whether a worker of a topology reported back-pressure within `timeout_ms`.
-
-        `callback` is called once when a worker reports or removes back-pressure.
-        """
+        """Return whether a worker of a topology reported back-pressure within `timeout_ms`."""
         top = paths.backpressure_of_topology(storm_id)
         names = self._names(top, callback)
         found = self._state.read_many([f"{top}/{name}" for name in names])
@@ -225,9 +199,8 @@ class ReportWrites(SessionWriter):
     ) -> bool:
         """Report an error of a component, and delete all but the newest ten.
 
-        Of more than 65,536 characters only the beginning and the end are kept. `host` and `port`
-        name the worker. Returns False if the error was dropped, as the component has reached its
-        limit in this interval.
+        `host` and `port` name the worker. Returns False if the error was dropped, as the component
+        has reached its limit in this interval.
         """
         if not self._throttles.admits(storm_id, component):
             return False
@@ -246,7 +219,7 @@ class ReportWrites(SessionWriter):
         host: str | None = None,
         port: int | None = None,
     ) -> bool:
-        """Report an error of a task, and delete all but the newest ten; else as `report_error`."""
+        """Report an error of a task; else as `report_error`."""
         if not self._throttles.admits(storm_id, task):
             return False
         data = self._error(error, host, port)
@@ -277,10 +250,7 @@ class ReportWrites(SessionWriter):
             self._state.delete_node(f"{top}/{name}")
 
     def worker_backpressure(self, storm_id: str, node: str, port: int, timestamp_ms: int) -> None:
-        """Report that a worker cannot keep up, as of `timestamp_ms`: milliseconds since 1970.
-
-        The report lasts until it is removed, or the worker's session ends.
-        """
+        """Report that a worker cannot keep up since `timestamp_ms`, until its session ends."""
         path = paths.backpressure(storm_id, node, port)
         self._state.set_ephemeral_node(path, _MILLISECONDS.pack(timestamp_ms))
 

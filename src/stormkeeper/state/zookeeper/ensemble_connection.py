@@ -3,15 +3,12 @@
 kazoo keeps the connection. Where kazoo differs from our guarantees, this module and `kazoo_client`
 make up for it:
 
-- kazoo sends a call whenever it can, however late. Our calls wait for a connection until their
-  deadline, and only then go to kazoo; what kazoo has not sent by the deadline is withdrawn.
-- kazoo waits a whole session timeout for one server to accept a connection, so the session dies
-  before a second server is tried. We divide the time by the number of servers, as the Java client
-  does.
+- kazoo sends a call however late. Our calls wait for a connection until their deadline, and only
+  then go to kazoo; what kazoo has not sent by the deadline is withdrawn.
+- kazoo gives one server the whole session timeout to accept a connection, so the session dies
+  before a second is tried. We divide the time by the number of servers, as the Java client does.
 - kazoo's attempts to reconnect come hours apart in the end; ours come every second.
-- kazoo's thread ends for good when a server refuses the user. We start it again, as a new session.
-- kazoo runs watches on another thread, behind later answers. Ours run where they are read, in the
-  order of the wire, and only queue events.
+- kazoo's thread ends for good when a server refuses the user. We start it again.
 """
 
 import logging
@@ -226,7 +223,7 @@ class EnsembleConnection:
             log.warning("%s; it is tried again", refused)
 
     def close(self) -> None:
-        """End the session; calls under way fail. Returns within ten seconds in any case."""
+        """End the session within ten seconds; calls under way fail."""
         with self._changed:
             if self._closed:
                 return
@@ -257,18 +254,10 @@ class EnsembleConnection:
     def call(self, request: Request, deadline: float) -> Any:
         """Send one request once connected, and wait for the answer until `deadline`.
 
-        Raises
-        ------
-        ConnectionLostError
-            The connection broke after the request was sent: outcome unknown.
-        OutcomeUnknownError
-            No answer came before the deadline: outcome unknown.
-        StateUnavailableError
-            No connection before the deadline: the request is not sent, and never will be.
-        StateClosedError
-            The session was closed before the request was sent.
-        StateError
-            The server refused.
+        Raises `OutcomeUnknownError` if no answer came after the request was sent, as
+        `ConnectionLostError` if the connection broke; `StateUnavailableError` if it was not sent,
+        and never will be; `StateClosedError` if the session was closed before; `StateError` if the
+        server refused.
         """
         (call,) = self._answered([request], deadline)
         error = call.exception
@@ -281,7 +270,7 @@ class EnsembleConnection:
     ) -> list[Result]:
         """Apply operations with whole paths, all or none; not repeated.
 
-        Raises `TransactionError` if an operation was refused, and none was applied; else as `call`.
+        Raises `TransactionError` if an operation was refused; else as `call`.
         """
         answers = self.call(transaction(operations, acl), deadline)
         return results(operations, answers, self.translated)
@@ -302,10 +291,9 @@ class EnsembleConnection:
         ]
 
     def repeated(self, operation: Callable[[], T], deadline: float) -> T:
-        """Run `operation`, and again after a lost connection.
+        """Run `operation`, and again after a lost connection, as often as the settings allow.
 
-        Raises `StateUnavailableError` if it failed as often as the settings allow, or the deadline
-        came; `OutcomeUnknownError` if any attempt may have had an effect.
+        Raises `OutcomeUnknownError` if any attempt may have had an effect.
         """
         pause = self._settings.retry_interval_secs
         lost: ConnectionLostError | None = None
@@ -336,10 +324,7 @@ class EnsembleConnection:
         return translated(error, what, path, self.ensemble, identities=self.identities, size=size)
 
     def _answered(self, requests: Sequence[Request], deadline: float) -> list[SentRequest]:
-        """Send requests, and return them when the server has answered all, even by refusals.
-
-        Errors are those of `call`.
-        """
+        """Send requests, and return them when the server has answered all, even by refusals."""
         first = requests[0]
         while True:
             self._await_connection(first, deadline)

@@ -1,10 +1,11 @@
-"""Settings of a ZooKeeper session: servers and timeouts, credentials, ACLs and TLS.
+"""Settings of a ZooKeeper session: servers and timeouts, credentials, access rules and TLS.
 
-A client can authenticate in three ways, which may be combined, as in the Java client: digests of
-user and password, which a server checks only against an ACL; SASL with DIGEST-MD5, which a server
-checks at once; and a certificate over TLS. TLS files are PEM, as ZooKeeper itself takes them if the
-names end in ``.pem``: the key with its certificates in one file, the trusted certificates in
-another. Java's own stores are not supported.
+A client can authenticate by digests of user and password, which a server checks only against an
+ACL; by SASL with DIGEST-MD5, which a server checks at once; and by a certificate over TLS. TLS
+files are PEM, as ZooKeeper itself takes them if the names end in ``.pem``.
+
+A node gets its ACL from the process that makes it. Daemons keep their nodes to themselves, but let
+a topology's workers read the topology's records and make nodes in the directories for reports.
 """
 
 import logging
@@ -95,10 +96,9 @@ class AccessRules:
         self._workers_own = (CREATOR,) if super_acl is None else (CREATOR, super_acl)
 
     def grants(self, path: str, workers_digest: str | None = None) -> tuple[Grant, ...]:
-        """Return the grants on a node made at `path`; ``()``: open to all.
+        """Return the grants on a node made at `path`, relative to the root; ``()``: open to all.
 
-        `path` is relative to ``storm.zookeeper.root``. `workers_digest` is the `digest_id` of the
-        topology's workers; None: `topology_digest`.
+        `workers_digest` is the topology's; None: `topology_digest`.
         """
         if not self._authenticated:
             return ()
@@ -276,8 +276,7 @@ _CERTIFICATES_TO_PEM: Final = "keytool -list -rfc -keystore {} > store.pem"
 def client_contexts(conf: Mapping[str, Any]) -> Contexts | None:
     """Return the maker of each connection's TLS context; None without TLS.
 
-    A renewed file that is invalid is logged, and the earlier context stays in use. Raises
-    `ConfigError` for an invalid file; the returned function raises nothing.
+    A renewed file that is invalid is logged, and the earlier context stays in use.
     """
     if not conf.get(_ENABLE):
         return None
@@ -369,11 +368,7 @@ class EnsembleSettings:
     def from_conf(
         cls, conf: Mapping[str, Any], role: Role = Role.SERVER, *, make_root: bool = True
     ) -> Self:
-        """Read ``storm.zookeeper.*``; an entry of ``servers`` may be ``host`` or ``host:port``.
-
-        An authenticated worker never makes the root, as it would own it. Raises `ConfigError` for
-        an invalid entry, a port 0, or as `Security.from_conf`.
-        """
+        """Read ``storm.zookeeper.*``; an authenticated worker never makes the root."""
         port = conf["storm.zookeeper.port"]
         servers = tuple(Address.parse(entry, port) for entry in conf["storm.zookeeper.servers"])
         for server in servers:

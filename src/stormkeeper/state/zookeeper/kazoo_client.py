@@ -3,23 +3,21 @@
 The overridden names are private to kazoo, so its version is capped (pyproject.toml), and
 ``tests/state/zookeeper/test_kazoo.py`` fails when one changes. Why each is overridden:
 
-- `_send_request`: a request whose caller has given up is not sent; kazoo would send it late. A
-  request that does not fit into ZooKeeper's protocol fails alone; kazoo's thread would end. A
-  silent server is noticed while requests keep coming; kazoo notices it only by an unanswered ping,
-  and each request puts off the next ping.
-- `_read_socket`: an unexpected or unreadable answer costs the connection; kazoo's thread would end.
-- `_connect`: the same while connecting. It reports the connection when it is made *and*
-  authenticated (kazoo reports it before), with the session timeout, and keeps why an attempt
-  failed.
-- `_authenticate_with_sasl`: uses the mechanisms of `stormkeeper.sasl`; kazoo wants another library,
-  and takes any broken connection for a refusal.
-- `_expand_client_hosts`: a name that does not resolve is in the error, not only in kazoo's log, and
-  an invalid name does not end kazoo's thread.
-- `_queue`, of the client: one queue for all sessions. kazoo replaces it at the end of a session,
-  and would lose requests added in between.
+- `_send_request`: kazoo would send a request late, after its caller has given up; its thread ends
+  at a request that does not fit into the protocol; and each request puts off the ping by which
+  kazoo notices a silent server.
+- `_read_socket`: an unreadable answer costs the connection; kazoo's thread would end.
+- `_connect`: the same while connecting. kazoo reports a connection before it has authenticated,
+  and does not keep why an attempt failed.
+- `_authenticate_with_sasl`: kazoo wants another library than `stormkeeper.sasl`, and takes any
+  broken connection for a refusal.
+- `_expand_client_hosts`: kazoo only logs a name that does not resolve, and its thread ends at an
+  invalid one.
+- `_queue`, of the client: kazoo replaces its queue at the end of a session, and would lose
+  requests added in between.
 
-Authentication never follows requests: kazoo's ``add_auth`` is not used, as kazoo would take its
-answer for that of the oldest request. All methods run on kazoo's thread.
+kazoo's ``add_auth`` is not used, as kazoo would take its answer for that of the oldest request. All
+methods run on kazoo's thread.
 """
 
 import contextlib
@@ -77,9 +75,8 @@ class UnwritableRequestError(KazooException):  # type: ignore[misc]
 class SentRequest(AsyncResult):  # type: ignore[misc]
     """A request that was given to kazoo, and its answer.
 
-    The request is either sent or withdrawn: kazoo's thread claims it before sending, and the caller
-    withdraws it when its time is up. A withdrawn request never happens, however long it stays in
-    kazoo's queue.
+    kazoo's thread claims it before sending, and the caller withdraws it when its time is up. A
+    withdrawn request never happens, however long it stays in kazoo's queue.
     """
 
     def __init__(self, handler: "KazooHandler") -> None:
@@ -109,8 +106,7 @@ class SentRequest(AsyncResult):  # type: ignore[misc]
     def set_exception(self, exception: Exception) -> None:
         """Take the exception that kazoo raises.
 
-        Ctrl-C is raised further: kazoo would take it for the end of the connection if it comes
-        while a request is queued.
+        Ctrl-C is raised further: kazoo would take it for the end of the connection.
         """
         cause = sys.exception()
         is_new = id(cause) != self._handled
@@ -134,8 +130,7 @@ class WakeUps:
     """Both ends of the pipe that wakes kazoo's thread, one byte for each request.
 
     kazoo's own socket pair blocks its writer while it is full, past any deadline. This pipe has
-    room for a million requests, and neither end ever waits. A caller queues its request and then
-    writes a byte. If the thread took the request before, the byte wakes it once in vain.
+    room for a million requests, and neither end ever waits.
     """
 
     def __init__(self) -> None:
@@ -159,7 +154,7 @@ class WakeUps:
         return self._reading.fileno()
 
     def close(self) -> None:
-        """Close the pipe; a second time does nothing. Later writes raise `ValueError`."""
+        """Close the pipe. Later writes raise `ValueError`."""
         self._writing.close()
         self._reading.close()
 
@@ -167,11 +162,10 @@ class WakeUps:
 class KazooHandler(SequentialThreadingHandler):  # type: ignore[misc]
     """kazoo's handler: threads, sockets and waiting, with our guarantees.
 
-    - Threads have names.
     - Watches run on the thread that reads them, in the order of the wire.
     - Every server has a share of the time to connect; kazoo gives each all of it.
-    - TLS uses a context made once, and its errors are kept whole. Decrypted bytes that were not
-      read yet count as readable; kazoo would wait for the network.
+    - TLS uses a context made once. Decrypted bytes that were not read yet count as readable; kazoo
+      would wait for the network.
     - Waiting for a socket takes one system call; kazoo's takes five.
     """
 
@@ -316,22 +310,11 @@ class SingleQueueClient(KazooClient):  # type: ignore[misc]
 class ServerConnection(ConnectionHandler):  # type: ignore[misc]
     """kazoo's connection to a server.
 
-    Parameters
-    ----------
-    client
-        The client that uses this connection (``client._connection``).
-    retry
-        kazoo's pauses between attempts to connect.
-    mechanism
-        Makes the client's SASL mechanism of each connection; None: no SASL.
-    answer_secs
-        Timeout of each answer while connecting.
-    on_made
-        Called when the connection is made and authenticated, with the granted session timeout in
-        seconds; must not block.
-    on_refused
-        Called with the reason when a server refuses our credentials; kazoo's thread then ends. Must
-        not block.
+    `retry` has kazoo's pauses between attempts to connect; `mechanism` makes the SASL mechanism of
+    each connection; `answer_secs` is the timeout of each answer while connecting. `on_made` is
+    called with the granted session timeout when the connection is made and authenticated,
+    `on_refused` with the reason when a server refuses our credentials; kazoo's thread then ends.
+    Neither may block.
     """
 
     def __init__(

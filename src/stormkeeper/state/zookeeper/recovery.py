@@ -4,9 +4,8 @@ The server keeps ephemeral nodes for a session, and watches for a connection. So
 made again in a new session, and watches are left again in every new connection, after their missed
 events have been reported.
 
-A registration that cannot be made, because the servers refuse it or its path is taken, does not
-block the others. It is retried, after growing pauses, until it succeeds or is withdrawn. An
-existing node is never replaced, as another session may own it by right.
+A registration that cannot be made is retried, after growing pauses, until it succeeds or is
+withdrawn. An existing node is never replaced, as another session may own it by right.
 """
 
 import logging
@@ -53,10 +52,7 @@ _NAMED: Final = 3
 
 
 class Registrations:
-    """The registrations of a session, by path. Safe for many threads.
-
-    `node` returns the whole path in ZooKeeper.
-    """
+    """The registrations of a session, by path. Safe for many threads."""
 
     def __init__(
         self, connection: EnsembleConnection, tree: Tree, node: Callable[[str], str]
@@ -191,8 +187,8 @@ def _named(paths: list[str]) -> str:
 class Recovery:
     """The thread that restores a session's registrations and armed watches.
 
-    Only the end of the connection ends it: failures are logged and retried. `tell` takes missed
-    events, and ``EVENTS_MISSED``.
+    Failures are logged and retried until the connection is closed. `tell` takes missed events, and
+    ``EVENTS_MISSED``.
     """
 
     def __init__(
@@ -294,8 +290,8 @@ class Recovery:
     def _look_again(self) -> None:
         """Report events that armed watches missed, and leave the other watches again.
 
-        Watches of this connection are skipped: such a watch may fire at any moment, and if it fired
-        just before it is left again, it would fire twice.
+        Watches of this connection are skipped: such a watch may fire just before it is left again,
+        and would fire twice.
         """
         made = self._connection.times_made
         # First without arming: a watch that missed an event must not be armed again.

@@ -1,8 +1,8 @@
 """Requests to ZooKeeper, through kazoo's own calls, and the translation of answers and errors.
 
-Paths are whole paths, with ``storm.zookeeper.root``. The rule for errors: a request that was never
-sent was not carried out and never will be (`StateUnavailableError`); the outcome of a request that
-was sent and not answered is unknown (`OutcomeUnknownError`).
+Paths are whole paths, with ``storm.zookeeper.root``. A request that was never sent was not carried
+out and never will be (`StateUnavailableError`); the outcome of a request that was sent and not
+answered is unknown (`OutcomeUnknownError`).
 """
 
 from collections.abc import Callable, Sequence
@@ -89,8 +89,7 @@ def delete(path: str) -> Request:
 def sync(path: str) -> Request:
     """Return a request that makes the server catch up with the ensemble's leader.
 
-    kazoo queues its own call for this, which cannot be withdrawn, so it counts as sent. A late sync
-    changes nothing.
+    kazoo queues its own call for this, which cannot be withdrawn, so it counts as sent.
     """
 
     def send(client: Any) -> SentRequest:
@@ -133,10 +132,9 @@ def _in_bytes(operation: Operation, acl: AccessLists) -> Any:
 
 
 def create(operation: Create, acl: AccessLists) -> Request:
-    """Return a request that makes one node; `results` reads the answer.
+    """Return a request that makes one node, in a transaction of one operation.
 
-    The request is a transaction of one operation: kazoo's ``create_async`` answers by way of its
-    own call, which cannot be withdrawn.
+    kazoo's ``create_async`` answers by way of its own call, which cannot be withdrawn.
     """
     request = transaction([operation], acl)
     return request._replace(what="create", size=len(operation.data))
@@ -149,8 +147,8 @@ def results(
 ) -> list[Result]:
     """Return the result of each operation of a transaction.
 
-    `translated` returns our error for one of kazoo's. Raises `TransactionError` if an operation was
-    refused, so none was applied; `StateError` if the server does not say which.
+    Raises `TransactionError` if an operation was refused, so none was applied; `StateError` if the
+    server does not say which. `translated` returns our error for one of kazoo's.
     """
     for index, (operation, answer) in enumerate(zip(operations, answers, strict=True)):
         # Operations before the refused one have the first of these, operations behind it the
@@ -239,10 +237,7 @@ def translated(
     identities: Sequence[str] = (),
     size: int = 0,
 ) -> StateError:
-    """Return our error for an exception of kazoo's in place of an answer.
-
-    `size` is the number of bytes that were sent; too many can cost the connection.
-    """
+    """Return our error for an exception of kazoo's in place of an answer of `size` bytes."""
     if isinstance(error, kazoo_errors.MarshallingError):
         return ConnectionLostError(
             f"cannot {what} {path}: ZooKeeper at {ensemble} failed in the middle of it, as while a"

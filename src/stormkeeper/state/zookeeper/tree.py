@@ -1,8 +1,8 @@
 """Storm's operations on znodes, each with as few requests as possible.
 
 Paths are whole paths, with ``storm.zookeeper.root``; deadlines are on the monotonic clock. Errors
-are those of `EnsembleConnection.call`. A change by another session at the same time is no error:
-the operation looks again, for a bounded number of rounds.
+are those of `EnsembleConnection.call`. After a change by another session the operation looks again,
+for a bounded number of rounds.
 """
 
 from collections.abc import Sequence

@@ -1,3 +1,4 @@
+# ruff: noqa: D102 -- `ClusterState` documents the calls
 """A session with a ZooKeeper ensemble, as a `ClusterState`."""
 
 from collections.abc import Sequence
@@ -72,7 +73,6 @@ class ZooKeeperState(ClusterState):
 
     @property
     def connection(self) -> ConnectionState:
-        """See `ClusterState.connection`."""
         return self._connection.state
 
     @property
@@ -82,26 +82,21 @@ class ZooKeeperState(ClusterState):
 
     @property
     def session_timeout_secs(self) -> float | None:
-        """See `StateReader.session_timeout_secs`."""
         return self._connection.session_timeout_secs
 
     @property
     def unregistered(self) -> list[str]:
-        """See `ClusterState.unregistered`."""
         return sorted(self._registrations.missing())
 
     @property
     def recovery_defects(self) -> int:
-        """See `StateReader.recovery_defects`."""
         return self._recovery.defects
 
     def get_data(self, path: str, watch: bool = False) -> bytes | None:
-        """See `ClusterState.get_data`."""
         found = self.get_data_with_version(path, watch)
         return None if found is None else found.data
 
     def get_data_with_version(self, path: str, watch: bool = False) -> VersionedData | None:
-        """See `ClusterState.get_data_with_version`."""
         node, deadline = self._node(path), self._connection.deadline()
         while True:
             made = self._connection.times_made
@@ -116,21 +111,17 @@ class ZooKeeperState(ClusterState):
                 return VersionedData(data, stat.version)
 
     def get_version(self, path: str, watch: bool = False) -> int | None:
-        """See `ClusterState.get_version`."""
         stat = self._stat(path, watch, self._connection.deadline())
         return None if stat is None else stat.version
 
     def get_stat(self, path: str, watch: bool = False) -> NodeStat | None:
-        """See `ClusterState.get_stat`."""
         stat = self._stat(path, watch, self._connection.deadline())
         return None if stat is None else _node_stat(stat)
 
     def node_exists(self, path: str, watch: bool = False) -> bool:
-        """See `ClusterState.node_exists`."""
         return self._stat(path, watch, self._connection.deadline()) is not None
 
     def get_children(self, path: str, watch: bool = False) -> list[str]:
-        """See `ClusterState.get_children`."""
         made = self._connection.times_made
         names, stat = self._tree.children(
             self._node(path), self._connection.deadline(), self._watcher(watch)
@@ -139,7 +130,6 @@ class ZooKeeperState(ClusterState):
         return names
 
     def read_many(self, paths: Sequence[str], watch: bool = False) -> list[NodeData | None]:
-        """See `ClusterState.read_many`."""
         nodes, deadline = [self._node(path) for path in paths], self._connection.deadline()
         made = self._connection.times_made
         found = self._tree.read_many(nodes, deadline, self._watcher(watch))
@@ -149,12 +139,10 @@ class ZooKeeperState(ClusterState):
         return [None if one is None else NodeData(one[0], _node_stat(one[1])) for one in found]
 
     def children_many(self, paths: Sequence[str]) -> list[list[str] | None]:
-        """See `ClusterState.children_many`."""
         nodes, deadline = [self._node(path) for path in paths], self._connection.deadline()
         return self._tree.children_many(nodes, deadline)
 
     def children_data(self, path: str, watch: bool = False) -> dict[str, NodeData]:
-        """See `ClusterState.children_data`."""
         node, deadline = self._node(path), self._connection.deadline()
         made = self._connection.times_made
         names, stat = self._tree.children(node, deadline, self._watcher(watch))
@@ -168,7 +156,6 @@ class ZooKeeperState(ClusterState):
         }
 
     def commit(self, operations: Sequence[Operation]) -> list[Result]:
-        """See `StateWriter.commit`."""
         check_paths(operations)
         deadline = self._connection.deadline()
         deleted = [operation.path for operation in operations if isinstance(operation, Delete)]
@@ -180,34 +167,28 @@ class ZooKeeperState(ClusterState):
         return self._commit(operations, deadline)
 
     def set_data(self, path: str, data: bytes, *, workers_digest: str | None = None) -> None:
-        """See `ClusterState.set_data`."""
         self._tree.put(self._node(path), data, self._connection.deadline(), workers_digest)
 
     def set_ephemeral_node(self, path: str, data: bytes) -> None:
-        """See `ClusterState.set_ephemeral_node`."""
         node, deadline = self._node(path), self._connection.deadline()
         with self._registrations.held(deadline):
             self._tree.put_ephemeral(node, data, deadline)
             self._registrations.put(path, data)
 
     def withdraw_registration(self, path: str) -> None:
-        """See `ClusterState.withdraw_registration`."""
         paths.check(path)
         with self._registrations.held(self._connection.deadline()):
             self._registrations.withdraw([path])
 
     def create_sequential(self, path: str, data: bytes) -> str:
-        """See `ClusterState.create_sequential`."""
         node = self._node(path)
         created = self._tree.create_sequential(node, data, self._connection.deadline())
         return created.removeprefix(self._root)
 
     def mkdirs(self, path: str, *, workers_digest: str | None = None) -> None:
-        """See `ClusterState.mkdirs`."""
         self._tree.make_directory(self._node(path), self._connection.deadline(), workers_digest)
 
     def delete_node(self, path: str) -> None:
-        """See `ClusterState.delete_node`."""
         if path == "/":
             raise InvalidPathError("the root of the cluster's state is not deleted")
         node, deadline = self._node(path), self._connection.deadline()
@@ -217,27 +198,21 @@ class ZooKeeperState(ClusterState):
         self._tree.delete(node, deadline)
 
     def sync_path(self, path: str) -> None:
-        """See `ClusterState.sync_path`."""
         self._tree.sync(self._node(path), self._connection.deadline())
 
     def register(self, callback: EventCallback) -> int:
-        """See `ClusterState.register`."""
         return self._callbacks.register(callback)
 
     def unregister(self, registration: int) -> None:
-        """See `ClusterState.unregister`."""
         self._callbacks.unregister(registration)
 
     def add_listener(self, listener: ConnectionListener) -> None:
-        """See `ClusterState.add_listener`."""
         self._callbacks.add_listener(listener)
 
     def remove_listener(self, listener: ConnectionListener) -> None:
-        """See `ClusterState.remove_listener`."""
         self._callbacks.remove_listener(listener)
 
     def close(self) -> None:
-        """See `ClusterState.close`."""
         self._connection.close()
         self._recovery.wake()
         self._callbacks.close()
