@@ -68,7 +68,7 @@ def test_tasks_are_numbered_as_storm_does():
         assert ids == sorted(ids)
         tasks = [task for component in topology.components for task in component.tasks]
         assert tasks == [*range(1, len(tasks) + 1)]
-        run = [e.task for worker in topology.workers() for e in worker]
+        run = [e.task for _, worker in topology.workers() for e in worker]
         assert sorted(task for task in run if task > 0) == tasks
         assert run.count(-1) == len(topology.slots)
         assert SYSTEM not in ids

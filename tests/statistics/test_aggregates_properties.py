@@ -342,6 +342,6 @@ def test_silent_executor_only_counts_as_executor(found):
     assert of_silent == components
     assert with_silent.num_executors == topology.num_executors + 1
     assert replace(with_silent, num_executors=0, workers=[]) == replace(
-        topology, num_executors=0, workers=()
+        topology, num_executors=0, workers=[]
     )
     assert sum(worker.num_executors for worker in with_silent.workers) == with_silent.num_executors

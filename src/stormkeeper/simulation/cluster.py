@@ -1,10 +1,15 @@
-"""The simulated cluster, from a seed: size, nodes, topologies, components and workers."""
+"""The simulated cluster from a seed: nodes, topologies, components, and the work of a topology.
+
+Work is in closed form: a count is a rate times the *work done* between two times. Work only grows,
+so a counter never falls within a worker's life, no window counts more than all time, and past
+counts can be recomputed. Times are seconds since 1970.
+"""
 
 from __future__ import annotations
 
 import math
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Final
@@ -13,25 +18,103 @@ from stormkeeper import paths
 from stormkeeper.errors import ConfigError
 
 PREFIX: Final = "simulated-"
-
-
-ACKER: Final = "__acker"
-
-
 SYSTEM: Final = "__system"
 
+_ACKER: Final = "__acker"
 
 #: Streams of every component of a topology with ackers.
 _ACK_INIT, _ACK_ACK = "__ack_init", "__ack_ack"
 
-
 _SPOUTS: Final = ("events", "clicks")
-
-
 _BOLTS: Final = ("parse", "enrich", "filter", "join", "count", "score", "route", "dedupe", "store")
-
-
 _STREAMS: Final = ("default", "late", "errors", "audit")
+
+_FIRST_PORT: Final = 6700
+_MOST_WORKERS_PER_NODE: Final = 10_000
+
+#: Storm's windows in seconds, as heartbeats name them; the last is all time.
+WINDOWS: Final = ("600", "10800", "86400", ":all-time")
+_LENGTHS: Final = (600.0, 10800.0, 86400.0)
+
+#: Storm's ``NUM_STAT_BUCKETS``: a window moves in steps of a twentieth of its length.
+_BUCKETS: Final = 20
+
+#: Seconds per radian of a window's swing in latency: long windows are steadier.
+_WAVES: Final = (60.0, 600.0, 3600.0, 86400.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A factor on the rate from `since` to `until`."""
+
+    since: float
+    until: float
+    factor: float
+
+
+@dataclass(frozen=True, slots=True)
+class Activity:
+    """A rate that swings around 1, with its integral.
+
+    `swing` is the amplitude, from 0 to below 1; `phase` is the position of time 0 in radians.
+    """
+
+    swing: float
+    period_secs: float
+    phase: float
+    changes: tuple[Change, ...] = ()
+
+    def done(self, at: float) -> float:
+        """Return the work done by `at`, in seconds at the usual rate, since a time long ago."""
+        done = self._usual(at)
+        for change in self.changes:
+            if at > change.since:
+                within = self._usual(min(at, change.until)) - self._usual(change.since)
+                done += (change.factor - 1.0) * within
+        return done
+
+    def changed(self, change: Change) -> Activity:
+        """Return this activity with one more change."""
+        return replace(self, changes=(*self.changes, change))
+
+    def _usual(self, at: float) -> float:
+        turn = math.tau / self.period_secs
+        return at - self.swing / turn * math.cos(turn * at + self.phase)
+
+
+@dataclass(frozen=True, slots=True)
+class Ramp:
+    """A latency that rises by `rise` times itself from `since` to `until`, and then drops back."""
+
+    since: float
+    until: float
+    rise: float
+
+    def mean(self, begin: float, end: float) -> float:
+        """Return the mean latency from `begin` to `end`, relative to the usual latency."""
+        return 1.0 + (self._risen(end) - self._risen(begin)) / (end - begin)
+
+    def _risen(self, at: float) -> float:
+        length = self.until - self.since
+        part = min(max((at - self.since) / length, 0.0), 1.0)
+        return self.rise * length * part * part / 2.0
+
+
+def begins(started: float, now: float) -> tuple[float, ...]:
+    """Return the start of each window for a worker that has counted since `started`."""
+    steps = [length / _BUCKETS for length in _LENGTHS]
+    return (*[max(started, (now // step - _BUCKETS + 1) * step) for step in steps], started)
+
+
+def spans(activity: Activity, since: Sequence[float], now: float) -> tuple[float, ...]:
+    """Return the work done in each window that starts as in `since`."""
+    done = activity.done(now)
+    return tuple([max(0.0, done - activity.done(begin)) for begin in since])
+
+
+def wavering(now: float, task: int) -> list[float]:
+    """Return the latency of an executor in each window, relative to the usual latency."""
+    return [1.0 + 0.03 * math.sin(now / slowly + task) for slowly in _WAVES]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +138,7 @@ class Output:
 
 @dataclass(frozen=True, slots=True)
 class SimulatedComponent:
-    """A spout or a bolt, all executors together.
-
-    Parameters
-    ----------
-    first_task
-        Number of the first task; each executor has one task.
-    """
+    """A spout or a bolt, all executors together; each executor has one task and one of `shares`."""
 
     id: str
     kind: str
@@ -78,30 +155,28 @@ class SimulatedComponent:
     groups: tuple[tuple[bool, tuple[float, ...]], ...] = field(init=False)
 
     def __post_init__(self) -> None:
-        emitted = tuple(o.rate for o in self.outputs)
-        transferred = tuple(o.rate * o.takers for o in self.outputs)
-        # Tuples of Storm's own streams are not acked.
-        tracked = tuple(o.rate for o in self.outputs if not o.stream.startswith("__"))
-        taken = tuple(i.rate for i in self.inputs)
-        process = tuple(i.slow * self.process_ms for i in self.inputs)
-        execute = tuple(i.slow * self.execute_ms for i in self.inputs)
+        emitted = [o.rate for o in self.outputs]
+        transferred = [o.rate * o.takers for o in self.outputs]
         well, ill = 1.0 - self.failing, self.failing
-        groups: list[tuple[bool, tuple[float, ...]]] = [(False, emitted), (False, transferred)]
+        groups: list[tuple[bool, list[float]]] = [(False, emitted), (False, transferred)]
         if self.kind == "spout":
+            # Tuples of Storm's own streams are not acked.
+            tracked = [o.rate for o in self.outputs if not o.stream.startswith("__")]
             groups += [
-                (False, tuple(well * rate for rate in tracked)),
-                (False, tuple(ill * rate for rate in tracked)),
-                (True, (self.complete_ms,) * len(tracked)),
+                (False, [well * rate for rate in tracked]),
+                (False, [ill * rate for rate in tracked]),
+                (True, [self.complete_ms] * len(tracked)),
             ]
         else:
             groups += [
-                (False, tuple(well * rate for rate in taken)),
-                (False, tuple(ill * rate for rate in taken)),
-                (True, process),
-                (False, taken),
-                (True, execute),
+                (False, [well * i.rate for i in self.inputs]),
+                (False, [ill * i.rate for i in self.inputs]),
+                (True, [i.slow * self.process_ms for i in self.inputs]),
+                (False, [i.rate for i in self.inputs]),
+                (True, [i.slow * self.execute_ms for i in self.inputs]),
             ]
-        object.__setattr__(self, "groups", tuple(group for group in groups if group[1]))
+        kept = tuple((is_latency, tuple(group)) for is_latency, group in groups if group)
+        object.__setattr__(self, "groups", kept)
 
     @property
     def is_system(self) -> bool:
@@ -125,207 +200,6 @@ class SimulatedComponent:
         return replace(self, outputs=(*self.outputs, *more))
 
 
-SYSTEM_BOLT: Final = SimulatedComponent(SYSTEM, "bolt", (), (), (1.0,))
-
-
-def make_components(
-    random: Random, *, workers: int, bolts: int, executors: float, streams: int
-) -> list[SimulatedComponent]:
-    """Return the components of a topology, sorted by id, with tasks from 1."""
-    spouts = random.choice((1, 1, 2)) if bolts > 1 else 1
-    ids = [_named(_SPOUTS, number) for number in range(spouts)]
-    ids += [_named(_BOLTS, number) for number in range(bolts)]
-    counts = _parallelism(random, len(ids), max(len(ids), round(executors * workers)))
-    flow = _Flow(random, streams)
-    for number, id_ in enumerate(ids):
-        flow.add(id_, counts[number], is_spout=number < spouts, is_last=number == len(ids) - 1)
-    made = flow.components()
-    made.append(_acker(made, workers))
-    first, numbered = 1, []
-    for component in sorted(made, key=lambda c: c.id):
-        numbered.append(replace(component, first_task=first))
-        first += len(component.shares)
-    return numbered
-
-
-class _Flow:
-    def __init__(self, random: Random, streams: int) -> None:
-        self._random = random
-        self._streams = streams
-        self._rate = min(random.lognormvariate(5.0, 1.2), 20_000.0)
-        self._inputs: dict[str, list[Input]] = {}
-        self._outputs: dict[str, dict[str, float]] = {}
-        self._executors: dict[str, int] = {}
-        self._taken: dict[tuple[str, str], int] = {}
-        self._open: list[tuple[str, str]] = []
-
-    def add(self, id_: str, executors: int, *, is_spout: bool, is_last: bool) -> None:
-        random = self._random
-        self._executors[id_] = executors
-        self._inputs[id_] = [] if is_spout else self._take()
-        rate = self._rate if is_spout else sum(i.rate for i in self._inputs[id_])
-        outputs = {}
-        if not is_last:
-            outputs[_STREAMS[0]] = rate * random.uniform(0.5, 1.2 if is_spout else 1.5)
-            for stream in _STREAMS[1 : 1 + random.randint(0, self._streams)]:
-                outputs[stream] = rate * random.uniform(0.01, 0.1)
-        self._outputs[id_] = outputs
-        self._open += [(id_, stream) for stream in outputs]
-
-    def _take(self) -> list[Input]:
-        random = self._random
-        chosen = [self._open.pop(0)] if self._open else []
-        known = [(id_, stream) for id_, made in self._outputs.items() for stream in made]
-        if not chosen or random.random() < 0.35:
-            more = random.choice(known)
-            chosen += [more] if more not in chosen else []
-        for taken in chosen:
-            self._taken[taken] = self._taken.get(taken, 0) + 1
-            self._open = [other for other in self._open if other != taken]
-        return [
-            Input(id_, stream, self._outputs[id_][stream], random.uniform(0.7, 1.3))
-            for id_, stream in chosen
-        ]
-
-    def components(self) -> list[SimulatedComponent]:
-        return [self._component(id_) for id_ in self._inputs]
-
-    def _component(self, id_: str) -> SimulatedComponent:
-        random, inputs = self._random, self._inputs[id_]
-        shares = _shares(random, self._executors[id_])
-        outputs = [
-            Output(stream, rate, self._taken.get((id_, stream), 0))
-            for stream, rate in self._outputs[id_].items()
-        ]
-        if not inputs:
-            outputs.append(Output(_ACK_INIT, sum(o.rate for o in outputs), 1))
-            complete_ms = random.uniform(5.0, 200.0)
-            return SimulatedComponent(
-                id_, "spout", (), tuple(outputs), shares, complete_ms=complete_ms, failing=0.001
-            )
-        executed = sum(i.rate for i in inputs)
-        outputs.append(Output(_ACK_ACK, executed, 1))
-        busiest = sum(i.rate * i.slow for i in inputs) * max(shares)
-        execute_ms = min(random.uniform(0.05, 0.5) * 1000.0 / busiest, 200.0)
-        return SimulatedComponent(
-            id_,
-            "bolt",
-            tuple(inputs),
-            tuple(outputs),
-            shares,
-            execute_ms=execute_ms,
-            process_ms=execute_ms * random.uniform(1.0, 3.0),
-            failing=random.choice((0.0, 0.0, 0.001)),
-        )
-
-
-def _acker(components: list[SimulatedComponent], workers: int) -> SimulatedComponent:
-    inputs = [
-        Input(c.id, o.stream, o.rate, 1.0 + number / 100.0)
-        for number, c in enumerate(components)
-        for o in c.outputs
-        if o.stream.startswith("__")
-    ]
-    roots = sum(i.rate for i in inputs if i.stream == _ACK_INIT)
-    shares = (1.0 / workers,) * workers
-    outputs = (Output(_ACK_ACK, roots, 1),)
-    return SimulatedComponent(
-        ACKER, "bolt", tuple(inputs), outputs, shares, execute_ms=0.01, process_ms=0.01
-    )
-
-
-def _named(names: tuple[str, ...], number: int) -> str:
-    again, place = divmod(number, len(names))
-    return f"{names[place]}-{again + 1}" if again else names[place]
-
-
-def _parallelism(random: Random, components: int, executors: int) -> list[int]:
-    weights = [random.uniform(0.5, 2.0) for _ in range(components)]
-    left = executors - components
-    counts = [1 + int(left * weight / sum(weights)) for weight in weights]
-    counts[0] += executors - sum(counts)
-    return counts
-
-
-def _shares(random: Random, executors: int) -> tuple[float, ...]:
-    weights = [random.lognormvariate(0.0, 0.1) for _ in range(executors)]
-    total = sum(weights)
-    return tuple(weight / total for weight in weights)
-
-
-_MOST_WORKERS_PER_NODE: Final = 10_000
-
-
-@dataclass(frozen=True, slots=True)
-class Profile:
-    """The size of a simulated cluster.
-
-    Parameters
-    ----------
-    bolts
-        Range of the number of bolts of a topology, besides one or two spouts.
-    executors
-        Mean executors of spouts and bolts per worker, besides an acker and ``__system``.
-    """
-
-    nodes: int
-    workers_per_node: int
-    topologies: int
-    bolts: tuple[int, int]
-    executors: float
-    streams: int
-
-    @property
-    def workers(self) -> int:
-        """Number of workers."""
-        return self.nodes * self.workers_per_node
-
-    def sized(
-        self, nodes: int | None, workers_per_node: int | None, topologies: int | None
-    ) -> Profile:
-        """Return this profile in another size.
-
-        Raises `ConfigError` if a number is out of range, or there are more topologies than workers.
-
-        Parameters
-        ----------
-        nodes, workers_per_node
-            None: unchanged.
-        topologies
-            None: in proportion to the workers.
-        """
-        sized = replace(
-            self,
-            nodes=self.nodes if nodes is None else nodes,
-            workers_per_node=self.workers_per_node
-            if workers_per_node is None
-            else workers_per_node,
-        )
-        if topologies is None:
-            topologies = max(1, round(self.topologies * sized.workers / self.workers))
-        if sized.workers_per_node > _MOST_WORKERS_PER_NODE:
-            raise ConfigError(
-                f"{sized.workers_per_node} workers of a node are more than it has ports for: at"
-                f" most {_MOST_WORKERS_PER_NODE}"
-            )
-        if not 1 <= topologies <= sized.workers:
-            raise ConfigError(
-                f"{topologies} topologies do not go with {sized.workers} workers: each topology"
-                " has one worker or more"
-            )
-        return replace(sized, topologies=topologies)
-
-
-PROFILES: Final = {
-    "small": Profile(277, 24, 400, bolts=(3, 6), executors=5.0, streams=1),
-    "large": Profile(277, 24, 100, bolts=(6, 10), executors=6.0, streams=2),
-    "huge": Profile(277, 24, 1, bolts=(24, 24), executors=115.0, streams=3),
-}
-
-
-_FIRST_PORT: Final = 6700
-
-
 @dataclass(frozen=True, slots=True)
 class SimulatedExecutor:
     """An executor: component, task, and share of the component's work."""
@@ -333,6 +207,9 @@ class SimulatedExecutor:
     component: SimulatedComponent
     task: int
     share: float
+
+
+_SYSTEM: Final = SimulatedExecutor(SimulatedComponent(SYSTEM, "bolt", (), (), (1.0,)), -1, 1.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -367,18 +244,15 @@ class SimulatedTopology:
         """The topology's name, without number and time."""
         return self.storm_id.rsplit("-", 2)[0]
 
-    def workers(self) -> list[tuple[SimulatedExecutor, ...]]:
-        """Return the executors of each worker: every n-th, as Storm spreads them."""
+    def workers(self) -> Iterator[tuple[paths.Slot, tuple[SimulatedExecutor, ...]]]:
+        """Yield the slot and the executors of each worker: every n-th, as Storm spreads them."""
         every = [
-            SimulatedExecutor(component, component.first_task + number, share)
+            SimulatedExecutor(component, task, share)
             for component in self.components
-            for number, share in enumerate(component.shares)
+            for task, share in zip(component.tasks, component.shares, strict=True)
         ]
-        count = len(self.slots)
-        return [(_SYSTEM, *every[worker::count]) for worker in range(count)]
-
-
-_SYSTEM: Final = SimulatedExecutor(SYSTEM_BOLT, -1, 1.0)
+        for number, slot in enumerate(self.slots):
+            yield slot, (_SYSTEM, *every[number :: len(self.slots)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -389,6 +263,60 @@ class SimulatedCluster:
     topologies: list[SimulatedTopology]
 
 
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """The size of a simulated cluster.
+
+    `bolts` is the range of a topology's number of bolts, besides one or two spouts; `executors` the
+    mean number of their executors per worker, besides an acker and ``__system``.
+    """
+
+    nodes: int
+    workers_per_node: int
+    topologies: int
+    bolts: tuple[int, int]
+    executors: float
+    streams: int
+
+    @property
+    def workers(self) -> int:
+        """Number of workers."""
+        return self.nodes * self.workers_per_node
+
+    def sized(
+        self, nodes: int | None, workers_per_node: int | None, topologies: int | None
+    ) -> Profile:
+        """Return this profile in another size; None: unchanged, topologies in proportion.
+
+        Raises `ConfigError` if a number is out of range, or there are more topologies than workers.
+        """
+        sized = replace(
+            self,
+            nodes=nodes or self.nodes,
+            workers_per_node=workers_per_node or self.workers_per_node,
+        )
+        if topologies is None:
+            topologies = max(1, round(self.topologies * sized.workers / self.workers))
+        if sized.workers_per_node > _MOST_WORKERS_PER_NODE:
+            raise ConfigError(
+                f"{sized.workers_per_node} workers of a node are more than it has ports for: at"
+                f" most {_MOST_WORKERS_PER_NODE}"
+            )
+        if not 1 <= topologies <= sized.workers:
+            raise ConfigError(
+                f"{topologies} topologies do not go with {sized.workers} workers: each topology"
+                " has one worker or more"
+            )
+        return replace(sized, topologies=topologies)
+
+
+PROFILES: Final = {
+    "small": Profile(277, 24, 400, bolts=(3, 6), executors=5.0, streams=1),
+    "large": Profile(277, 24, 100, bolts=(6, 10), executors=6.0, streams=2),
+    "huge": Profile(277, 24, 1, bolts=(24, 24), executors=115.0, streams=3),
+}
+
+
 def plan(profile: Profile, *, seed: int, now: float) -> SimulatedCluster:
     """Return a cluster, which depends only on `seed` except for the time in topologies' ids.
 
@@ -397,26 +325,22 @@ def plan(profile: Profile, *, seed: int, now: float) -> SimulatedCluster:
     random = Random(f"cluster {seed}")
     nodes = [_node(random, number) for number in range(profile.nodes)]
     ports = range(_FIRST_PORT, _FIRST_PORT + profile.workers_per_node)
-    slots = [paths.Slot(node, port) for port in ports for node in nodes]
-    topologies, taken = [], 0
-    for number, workers in enumerate(_sizes(random, profile.workers, profile.topologies), start=1):
-        made = make_components(
-            random,
-            workers=workers,
-            bolts=random.randint(*profile.bolts),
-            executors=profile.executors,
-            streams=profile.streams,
-        )
+    slots = (paths.Slot(node, port) for port in ports for node in nodes)
+    topologies = []
+    weights = [random.lognormvariate(0.0, 0.7) for _ in range(profile.topologies)]
+    sizes = _split(profile.workers, weights)
+    for extra in range(profile.workers - sum(sizes)):
+        sizes[extra % len(sizes)] += 1
+    for number, workers in enumerate(sizes, start=1):
+        components = _components(random, profile, workers)
         activity = Activity(
             swing=random.uniform(0.0, 0.3),
             period_secs=random.choice((3600.0, 86400.0)),
             phase=random.uniform(0.0, 6.28),
         )
         storm_id = f"{PREFIX}{seed}-{number:03d}-{number}-{int(now)}"
-        topologies.append(
-            SimulatedTopology(storm_id, made, activity, slots[taken : taken + workers])
-        )
-        taken += workers
+        taken = [next(slots) for _ in range(workers)]
+        topologies.append(SimulatedTopology(storm_id, components, activity, taken))
     return SimulatedCluster(nodes, topologies)
 
 
@@ -425,108 +349,104 @@ def _node(random: Random, number: int) -> str:
     return f"{id_}-10.{number >> 16 & 255}.{number >> 8 & 255}.{number & 255}"
 
 
-def _sizes(random: Random, workers: int, topologies: int) -> Sequence[int]:
-    weights = [random.lognormvariate(0.0, 0.7) for _ in range(topologies)]
-    left = workers - topologies
-    sizes = [1 + int(left * weight / sum(weights)) for weight in weights]
-    for number in range(workers - sum(sizes)):
-        sizes[number % topologies] += 1
-    return sizes
+def _split(total: int, weights: Sequence[float]) -> list[int]:
+    """Return sizes of at least 1 by weights; rounding leaves a few over."""
+    unit = (total - len(weights)) / sum(weights)
+    return [1 + int(weight * unit) for weight in weights]
 
 
-#: Storm's windows in seconds, as heartbeats name them; the last is all time.
-WINDOWS: Final = ("600", "10800", "86400", ":all-time")
-
-_LENGTHS: Final = (600.0, 10800.0, 86400.0)
-
-#: Storm's ``NUM_STAT_BUCKETS``: a window moves in steps of a twentieth of its length.
-_BUCKETS: Final = 20
-
-
-#: Seconds per radian of a window's swing in latency: long windows are steadier.
-_WAVES: Final = (60.0, 600.0, 3600.0, 86400.0)
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """A factor on the rate from `since` to `until`."""
-
-    since: float
-    until: float
-    factor: float
-
-
-@dataclass(frozen=True, slots=True)
-class Activity:
-    """A rate that swings around 1, with the integral.
-
-    Parameters
-    ----------
-    swing
-        Amplitude, at least 0 and below 1.
-    phase
-        Position of time 0 in a period, in radians.
-    """
-
-    swing: float
-    period_secs: float
-    phase: float
-    changes: tuple[Change, ...] = ()
-
-    def done(self, at: float) -> float:
-        """Return the work done by `at`, in seconds at the usual rate, since a time long ago."""
-        done = self._usual(at)
-        for change in self.changes:
-            if at > change.since:
-                within = self._usual(min(at, change.until)) - self._usual(change.since)
-                done += (change.factor - 1.0) * within
-        return done
-
-    def changed(self, change: Change) -> Activity:
-        """Return this activity with one more change."""
-        changes = (*self.changes, change)
-        return Activity(self.swing, self.period_secs, self.phase, changes)
-
-    def _usual(self, at: float) -> float:
-        turn = math.tau / self.period_secs
-        return at - self.swing / turn * math.cos(turn * at + self.phase)
+def _components(random: Random, profile: Profile, workers: int) -> list[SimulatedComponent]:
+    """Return the components of a topology, sorted by id, with tasks from 1."""
+    bolts = random.randint(*profile.bolts)
+    spouts = random.choice((1, 1, 2)) if bolts > 1 else 1
+    ids = [_name(_SPOUTS, number) for number in range(spouts)]
+    ids += [_name(_BOLTS, number) for number in range(bolts)]
+    executors = max(len(ids), round(profile.executors * workers))
+    counts = _split(executors, [random.uniform(0.5, 2.0) for _ in ids])
+    counts[0] += executors - sum(counts)
+    spout_rate = min(random.lognormvariate(5.0, 1.2), 20_000.0)
+    inputs: dict[str, list[Input]] = {}
+    outputs: dict[str, dict[str, float]] = {}
+    for number, id_ in enumerate(ids):
+        is_spout = number < spouts
+        inputs[id_] = [] if is_spout else _inputs(random, outputs, inputs)
+        rate = spout_rate if is_spout else sum(i.rate for i in inputs[id_])
+        outputs[id_] = {}
+        if id_ != ids[-1]:
+            outputs[id_][_STREAMS[0]] = rate * random.uniform(0.5, 1.2 if is_spout else 1.5)
+            for stream in _STREAMS[1 : 1 + random.randint(0, profile.streams)]:
+                outputs[id_][stream] = rate * random.uniform(0.01, 0.1)
+    taken = [(i.source, i.stream) for taken in inputs.values() for i in taken]
+    made = []
+    for id_, count in zip(ids, counts, strict=True):
+        streams = [
+            Output(name, rate, taken.count((id_, name))) for name, rate in outputs[id_].items()
+        ]
+        made.append(_component(random, id_, inputs[id_], streams, count))
+    made.append(_acker(made, workers))
+    first, numbered = 1, []
+    for component in sorted(made, key=lambda c: c.id):
+        numbered.append(replace(component, first_task=first))
+        first += len(component.shares)
+    return numbered
 
 
-@dataclass(frozen=True, slots=True)
-class Ramp:
-    """A latency that rises by `rise` times itself from `since` to `until`, and then drops back."""
-
-    since: float
-    until: float
-    rise: float
-
-    def mean(self, begin: float, end: float) -> float:
-        """Return the mean latency from `begin` to `end`, relative to the usual latency."""
-        return 1.0 + (self._risen(end) - self._risen(begin)) / (end - begin)
-
-    def _risen(self, at: float) -> float:
-        length = self.until - self.since
-        part = min(max((at - self.since) / length, 0.0), 1.0)
-        return self.rise * length * part * part / 2.0
+def _name(names: tuple[str, ...], number: int) -> str:
+    again, place = divmod(number, len(names))
+    return f"{names[place]}-{again + 1}" if again else names[place]
 
 
-def begins(started: float, now: float) -> tuple[float, float, float, float]:
-    """Return the start of each window for a worker that has counted since `started`."""
-    ten_minutes, three_hours, day = (
-        max(started, (now // (length / _BUCKETS) - _BUCKETS + 1) * (length / _BUCKETS))
-        for length in _LENGTHS
+def _inputs(
+    random: Random, outputs: dict[str, dict[str, float]], inputs: dict[str, list[Input]]
+) -> list[Input]:
+    """Return the streams that the next bolt takes: the oldest untaken one, and perhaps another."""
+    known = [(id_, stream) for id_, made in outputs.items() for stream in made]
+    taken = {(i.source, i.stream) for those in inputs.values() for i in those}
+    chosen = [stream for stream in known if stream not in taken][:1]
+    if not chosen or random.random() < 0.35:
+        chosen = [*dict.fromkeys([*chosen, random.choice(known)])]
+    return [
+        Input(id_, stream, outputs[id_][stream], random.uniform(0.7, 1.3)) for id_, stream in chosen
+    ]
+
+
+def _component(
+    random: Random, id_: str, inputs: list[Input], outputs: list[Output], executors: int
+) -> SimulatedComponent:
+    weights = [random.lognormvariate(0.0, 0.1) for _ in range(executors)]
+    total = sum(weights)
+    shares = tuple(weight / total for weight in weights)
+    if not inputs:
+        outputs = [*outputs, Output(_ACK_INIT, sum(o.rate for o in outputs), 1)]
+        complete_ms = random.uniform(5.0, 200.0)
+        return SimulatedComponent(
+            id_, "spout", (), tuple(outputs), shares, complete_ms=complete_ms, failing=0.001
+        )
+    outputs = [*outputs, Output(_ACK_ACK, sum(i.rate for i in inputs), 1)]
+    busiest = sum(i.rate * i.slow for i in inputs) * max(shares)
+    execute_ms = min(random.uniform(0.05, 0.5) * 1000.0 / busiest, 200.0)
+    return SimulatedComponent(
+        id_,
+        "bolt",
+        tuple(inputs),
+        tuple(outputs),
+        shares,
+        execute_ms=execute_ms,
+        process_ms=execute_ms * random.uniform(1.0, 3.0),
+        failing=random.choice((0.0, 0.0, 0.001)),
     )
-    return ten_minutes, three_hours, day, started
 
 
-def spans(
-    activity: Activity, since: tuple[float, float, float, float], now: float
-) -> tuple[float, ...]:
-    """Return the work done in each window that starts as in `since`."""
-    done = activity.done(now)
-    return tuple([max(0.0, done - activity.done(begin)) for begin in since])
-
-
-def wavering(now: float, task: int) -> list[float]:
-    """Return the latency of an executor in each window, relative to the usual latency."""
-    return [1.0 + 0.03 * math.sin(now / slowly + task) for slowly in _WAVES]
+def _acker(components: list[SimulatedComponent], workers: int) -> SimulatedComponent:
+    inputs = [
+        Input(c.id, o.stream, o.rate, 1.0 + number / 100.0)
+        for number, c in enumerate(components)
+        for o in c.outputs
+        if o.stream.startswith("__")
+    ]
+    roots = sum(i.rate for i in inputs if i.stream == _ACK_INIT)
+    shares = (1.0 / workers,) * workers
+    outputs = (Output(_ACK_ACK, roots, 1),)
+    return SimulatedComponent(
+        _ACKER, "bolt", tuple(inputs), outputs, shares, execute_ms=0.01, process_ms=0.01
+    )

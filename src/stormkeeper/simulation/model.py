@@ -1,8 +1,14 @@
-"""The simulated workers: due heartbeats, their counters, starts and ends.
+"""The simulated workers: due heartbeats, their counters and bytes, starts and ends.
 
 Pure: every call gets the time, in seconds since 1970, from a clock that never goes back; a seed
 decides the rest. The sender reports the servers' answers. A worker has a *seat*, its place in the
 period, which its successor inherits.
+
+Heartbeats have Storm's bytes. The encoded record of an executor is cut at its numbers into a
+`_Template` for all executors of the component; a body is joined from these pieces and the current
+numbers. The times, the record's last fields, change with every beat, the counters less often. So
+the part before the times is compressed once, at level 1, and kept open; the times follow in an
+uncompressed block. Together they are one gzip member, or one zstd frame.
 """
 
 from __future__ import annotations
@@ -44,22 +50,37 @@ from stormkeeper.thrift.writer import Release, encode
 #: Greatest age of workers at the beginning: half of them have full windows.
 _OLDEST_SECS: Final = 2 * 86400.0
 
-
 #: Greatest error of a healthy machine's clock, in seconds.
 _CLOCK_SECS: Final = 2
-
 
 #: Periods of silence after which a worker counts as paused.
 _PAUSE_PERIODS: Final = 3
 
+#: Storm counts one tuple in twenty, as twenty.
+_SAMPLING: Final = 20
 
+_LEVEL: Final = 1
+
+#: Marks of a task (i32) and of a number (i64, or a finite double) in a record that becomes a
+#: template. The record's texts are ASCII, so that these bytes are unique.
+_TASK: Final = 0x5AA5_C33D
+_NUMBER: Final = 0x5AA5_C33C_0000_0000
+_SLOT: Final = re.compile(rb"\x5a\xa5\xc3(?:\x3c....|\x3d)", re.DOTALL)
+
+#: Head of a last deflate block that is stored uncompressed (RFC 1951 §3.2.4).
+_STORED: Final = struct.Struct("<BHH")
+#: CRC and length at a gzip member's end (RFC 1952 §2.3.1).
+_GZIP_END: Final = struct.Struct("<II")
+_GZIP_HEAD: Final = GZIP_MAGIC + b"\x08\x00\x00\x00\x00\x00\x00\xff"
+_TIMES: Final = {
+    Release.STORM_2: (struct.Struct(">bhibhib"), 8),
+    Release.STORM_3: (struct.Struct(">bhqbhib"), 10),
+}
+
+#: Records an event of the truth.
 Tell = Callable[[dict[str, Any]], None]
 
-
-_OF_SPOUTS: Final = ("acked", "failed", "complete_ms_avg")
-
-
-_OF_BOLTS: Final = ("acked", "failed", "process_ms_avg", "executed", "execute_ms_avg")
+Numbers = Iterator[Any]
 
 
 @dataclass(slots=True)
@@ -92,59 +113,40 @@ class SimulatedBeat:
         return self.start + self.end
 
 
+@dataclass(slots=True, eq=False)
 class Worker:
-    """A life of a worker, from start to end.
+    """A life of a worker; `started` begins its uptime and counters.
 
-    Parameters
-    ----------
-    started
-        Start of uptime and counters, in seconds since 1970.
+    `ending` is why it ended, while its last heartbeat is unanswered.
     """
 
-    __slots__ = (
-        "counted_at",
-        "ending",
-        "executors",
-        "failed",
-        "fast_secs",
-        "opened",
-        "path",
-        "silent_until",
-        "slot",
-        "started",
-        "taken",
-        "taken_beats",
-        "topology",
-        "under_way",
-    )
+    topology: SimulatedTopology
+    slot: paths.Slot
+    executors: tuple[SimulatedExecutor, ...]
+    started: float
+    fast_secs: int
+    path: str = ""
+    silent_until: float = 0.0
+    body: _Body | None = None
+    counted_at: float = 0.0
+    under_way: SimulatedBeat | None = None
+    taken: SimulatedBeat | None = None
+    taken_beats: int = 0
+    failed: int = 0
+    ending: str = ""
 
-    def __init__(
-        self,
-        topology: SimulatedTopology,
-        slot: paths.Slot,
-        executors: tuple[SimulatedExecutor, ...],
-        started: float,
-    ) -> None:
-        self.topology = topology
-        self.slot = slot
-        self.executors = executors
-        self.started = started
-        self.path = paths.workerbeat(topology.storm_id, slot.node, slot.port)
-        self.fast_secs = 0
-        self.silent_until = 0.0
-        self.opened: Opened | None = None
-        self.counted_at = 0.0
-        self.under_way: SimulatedBeat | None = None
-        self.taken: SimulatedBeat | None = None
-        self.taken_beats = 0
-        self.failed = 0
-        #: Why it ended, while its last heartbeat is unanswered.
-        self.ending = ""
+    def __post_init__(self) -> None:
+        self.path = paths.workerbeat(self.topology.storm_id, self.slot.node, self.slot.port)
+
+    @property
+    def name(self) -> dict[str, Any]:
+        """The worker in an event of the truth."""
+        return {"storm_id": self.topology.storm_id, "node": self.slot.node, "port": self.slot.port}
 
     def numbers(
         self, at: float
     ) -> Iterator[tuple[SimulatedExecutor, SimulatedComponent, list[float]]]:
-        """Yield each executor with component and numbers, as of `values`."""
+        """Yield each executor with its component and numbers, in the order of the groups."""
         topology = self.topology
         since = begins(self.started, at)
         usual = spans(topology.activity, since, at)
@@ -162,7 +164,14 @@ class Worker:
                     factor * ramp.mean(begin, at)
                     for factor, begin in zip(slowness, since, strict=True)
                 ]
-            yield executor, component, values(component, executor.share, work, slowness)
+            sampled = [executor.share * done / _SAMPLING for done in work]
+            found: list[float] = []
+            for is_latency, rates in component.groups:
+                if is_latency:
+                    found += [rate * factor for factor in slowness for rate in rates]
+                else:
+                    found += [int(rate * done) * _SAMPLING for done in sampled for rate in rates]
+            yield executor, component, found
 
     def counters(self, at: float) -> list[dict[str, Any]]:
         """Return the counters at a time, per executor, as objects of JSON."""
@@ -171,19 +180,52 @@ class Worker:
                 "task_start": executor.task,
                 "task_end": executor.task,
                 "component": component.id,
-                **_as_json(stats(component, iter(numbers), names_component=False)),
+                **_as_json(_stats(component, iter(numbers), names_component=False)),
             }
             for executor, component, numbers in self.numbers(at)
         ]
 
 
-class Writer:
-    """Makes the bytes of heartbeats; keeps the templates.
+def _stats(
+    component: SimulatedComponent, numbers: Numbers, *, names_component: bool
+) -> ExecutorStats:
+    """Return an executor's record, with the next `numbers` in the order of a component's groups."""
+    outputs = [o.stream for o in component.outputs]
+    emitted, transferred = _by_window(outputs, numbers), _by_window(outputs, numbers)
+    if component.kind == "spout":
+        tracked = [stream for stream in outputs if not stream.startswith("__")]
+        spout = SpoutStats(*(_by_window(tracked, numbers) for _ in range(3)))
+        specific = ExecutorSpecificStats(spout=spout)
+    else:
+        inputs = [GlobalStreamId(i.source, i.stream) for i in component.inputs]
+        bolt = BoltStats(*(_by_window(inputs, numbers) for _ in range(5)))
+        specific = ExecutorSpecificStats(bolt=bolt)
+    name = component.id if names_component else None
+    return ExecutorStats(emitted, transferred, specific, rate=1.0 / _SAMPLING, component=name)
 
-    Parameters
-    ----------
-    names_components
-        Whether executors name their components, as ours do and Storm's do not.
+
+def _by_window(streams: Sequence[Any], numbers: Numbers) -> dict[str, dict[Any, Any]]:
+    return {window: {stream: next(numbers) for stream in streams} for window in WINDOWS}
+
+
+def _as_json(record: ExecutorStats) -> dict[str, Any]:
+    found: dict[str, Any] = {"emitted": record.emitted, "transferred": record.transferred}
+    spout, bolt = record.specific.spout, record.specific.bolt
+    if spout is not None:
+        return found | vars(spout)
+    return found | {
+        name: {
+            window: [[key.componentId, key.streamId, value] for key, value in by_input.items()]
+            for window, by_input in by_window.items()
+        }
+        for name, by_window in vars(bolt).items()
+    }
+
+
+class Writer:
+    """Makes the bytes of heartbeats.
+
+    `names_components`: executors name their component, as ours do and Storm's do not.
     """
 
     def __init__(
@@ -193,50 +235,133 @@ class Writer:
         self._release = release
         self._names_components = names_components
         self._heads: dict[tuple[str, int], bytes] = {}
-        self._templates: dict[str, dict[tuple[str, int], Template]] = {}
+        self._templates: dict[tuple[str, str, int], _Template] = {}
+        #: The pieces of all templates, most of which are equal.
+        self._pieces: dict[bytes, bytes] = {}
 
     def count(self, worker: Worker, at: float) -> None:
         """Give a worker a body with the counters of that time."""
-        storm_id = worker.topology.storm_id
-        templates = self._templates.setdefault(storm_id, {})
-        begin = self._heads.get((storm_id, len(worker.executors)))
-        if begin is None:
-            begin = head(storm_id, len(worker.executors))
-            self._heads[storm_id, len(worker.executors)] = begin
-        pieces = [begin]
+        storm_id, count = worker.topology.storm_id, len(worker.executors)
+        if (storm_id, count) not in self._heads:
+            self._heads[storm_id, count] = _head(storm_id, count)
+        pieces = [self._heads[storm_id, count]]
         for executor, component, numbers in worker.numbers(at):
-            key = component.id, len(component.outputs)
-            template = templates.get(key)
-            if template is None:
-                template = Template(component, names_component=self._names_components)
-                templates[key] = template
-            pieces.append(template.filled(executor.task, numbers))
-        worker.opened = Opened(b"".join(pieces), self._compression, self._release)
+            key = storm_id, component.id, len(component.outputs)
+            if key not in self._templates:
+                self._templates[key] = _Template(component, self._names_components, self._pieces)
+            pieces.append(self._templates[key].filled(executor.task, numbers))
+        worker.body = _Body(b"".join(pieces), self._compression, self._release)
         worker.counted_at = at
 
 
-def _as_json(record: Any) -> dict[str, Any]:
-    found: dict[str, Any] = {"emitted": record.emitted, "transferred": record.transferred}
-    spout, bolt = record.specific.spout, record.specific.bolt
-    if spout is not None:
-        return found | {name: getattr(spout, name) for name in _OF_SPOUTS}
-    return found | {name: _by_source(getattr(bolt, name)) for name in _OF_BOLTS}
+def _record(storm_id: str, executors: dict[ExecutorInfo, ExecutorStats]) -> bytes:
+    """Return an encoded heartbeat without the times."""
+    record = ClusterWorkerHeartbeat(storm_id, executors, time_secs=0, uptime_secs=0)
+    return encode(record, Release.STORM_2).removesuffix(_times(Release.STORM_2, 0, 0))
 
 
-def _by_source(by_window: dict[str, dict[Any, Any]]) -> dict[str, list[list[Any]]]:
-    return {
-        window: [[key.componentId, key.streamId, value] for key, value in by_input.items()]
-        for window, by_input in by_window.items()
-    }
+def _head(storm_id: str, executors: int) -> bytes:
+    """Return the beginning of a heartbeat, before the first executor."""
+    return _record(storm_id, {})[:-4] + executors.to_bytes(4, "big")
+
+
+def _times(release: Release, time_secs: int, uptime_secs: int) -> bytes:
+    """Return the end of a heartbeat: the last two fields, in that release's encoding."""
+    layout, kind = _TIMES[release]
+    return layout.pack(kind, 3, time_secs, 8, 4, uptime_secs, 0)
+
+
+class _Template:
+    """The bytes of an executor in a heartbeat, without task and numbers."""
+
+    __slots__ = ("_cut", "_pack", "_pieces")
+
+    def __init__(
+        self, component: SimulatedComponent, names_component: bool, known: dict[bytes, bytes]
+    ) -> None:
+        kinds = "".join(
+            ("d" if is_latency else "q") * len(rates) * len(WINDOWS)
+            for is_latency, rates in component.groups
+        )
+        record = _stats(component, _marks(kinds), names_component=names_component)
+        plain = _record("", {ExecutorInfo(_TASK, _TASK): record}).removeprefix(_head("", 1))
+        pieces, at = [], 0
+        for found in _SLOT.finditer(plain):
+            fixed = plain[at : found.start()]
+            pieces += [known.setdefault(fixed, fixed), b""]
+            at = found.end()
+        # Runs of one kind make the struct smaller.
+        runs = (f"{len(run[0])}{run[1]}" for run in re.finditer(r"(.)\1*", "qq" + kinds))
+        self._pack = struct.Struct(">" + "".join(runs)).pack
+        self._cut = _cutter(2 + len(kinds))
+        #: Fixed bytes, alternating with places for the task, twice, and the numbers.
+        self._pieces: list[bytes] = [*pieces, plain[at:]]
+
+    def filled(self, task: int, numbers: Sequence[float]) -> bytes:
+        """Return the bytes with a task and the numbers of `Worker.numbers`."""
+        packed = self._pack(task, task, *numbers)
+        pieces = self._pieces.copy()
+        pieces[1::2] = self._cut(packed)
+        pieces[1] = pieces[3] = packed[4:8]
+        return b"".join(pieces)
+
+
+@functools.cache
+def _cutter(slots: int) -> Callable[[bytes], tuple[bytes, ...]]:
+    """Return a function that cuts packed numbers apart; few counts occur, each often."""
+    return struct.Struct("8s" * slots).unpack
+
+
+def _marks(kinds: str) -> Numbers:
+    for number, kind in enumerate(kinds):
+        mark = _NUMBER + number
+        yield mark if kind == "q" else struct.unpack(">d", struct.pack(">q", mark))[0]
+
+
+class _Body:
+    """A compressed heartbeat without times."""
+
+    __slots__ = ("_compression", "_crc", "_release", "_size", "start")
+
+    def __init__(self, body: bytes, compression: Compression, release: Release) -> None:
+        self._compression = compression
+        self._release = release
+        self._size = len(body)
+        self._crc = 0
+        self.start = body
+        if compression is Compression.GZIP:
+            self._crc = zlib.crc32(body)
+            deflate = zlib.compressobj(_LEVEL, zlib.DEFLATED, -zlib.MAX_WBITS)
+            pieces = (_GZIP_HEAD, deflate.compress(body), deflate.flush(zlib.Z_SYNC_FLUSH))
+            self.start = b"".join(pieces)
+        elif compression is Compression.ZSTD:
+            frame = zstd_library().ZstdCompressor(level=_LEVEL)
+            frame.set_pledged_input_size(len(body) + len(_times(release, 0, 0)))
+            self.start = frame.compress(body, frame.FLUSH_BLOCK)
+
+    def end(self, time_secs: int, uptime_secs: int) -> bytes:
+        """Return the end of the heartbeat, with the times."""
+        end = _times(self._release, time_secs, uptime_secs)
+        size = len(end)
+        if self._compression is Compression.GZIP:
+            head = _STORED.pack(1, size, size ^ 0xFFFF)
+            total = _GZIP_END.pack(zlib.crc32(end, self._crc), self._size + size)
+            return b"".join((head, end, total))
+        if self._compression is Compression.ZSTD:
+            # A last raw block (RFC 8878 §3.1.1.2).
+            return (size << 3 | 1).to_bytes(3, "little") + end
+        return end
 
 
 @dataclass(slots=True)
 class Seat:
-    """A place in the period with a worker; None after the worker's end."""
+    """A place in the period with a worker; None after the worker's end.
+
+    `turn` is the offset of the periods with new counters, which spreads the work.
+    """
 
     phase: float
     worker: Worker | None
-    #: Offset of the periods with new counters, which spreads the work.
     turn: int = 0
 
 
@@ -257,12 +382,9 @@ class HeartbeatCounts:
 class Simulation:
     """The workers of a cluster over time.
 
-    Parameters
-    ----------
-    count_every
-        A worker's counters are new in every n-th heartbeat, its times in each.
-    tells_counters
-        Whether the truth includes counters, which are nearly all of it.
+    A worker's counters are new in every `count_every`-th heartbeat, its times in each. `tell` gets
+    the events of the truth; without `tells_counters` they lack the counters, which are nearly all
+    of it.
     """
 
     def __init__(
@@ -279,47 +401,31 @@ class Simulation:
     ) -> None:
         self.cluster = cluster
         self.tally = HeartbeatCounts()
+        #: Paths whose pulses are to be deleted.
+        self.deletions: list[str] = []
         self._writer = writer
         self._period = period_secs
         self._count_every = count_every
         self._tell = tell
         self._tells_counters = tells_counters
-        random = Random(f"workers {seed}")
-        self._fast = {node: random.randint(-_CLOCK_SECS, _CLOCK_SECS) for node in cluster.nodes}
         #: Start and number of the present period, and the next seat in it.
         self._round_at = now
         self._round = 0
         self._place = 0
         self._agenda: list[tuple[float, int, Callable[[float], None]]] = []
         self._numbers = itertools.count()
-        self.deletions: list[str] = []
-        seats = [self._first(random, t, *worker, now) for t, worker in _each(cluster)]
-        self.seats = sorted(seats, key=lambda seat: seat.phase)
+        random = Random(f"workers {seed}")
+        self._fast = {node: random.randint(-_CLOCK_SECS, _CLOCK_SECS) for node in cluster.nodes}
+        self.seats: list[Seat] = []
+        for topology in cluster.topologies:
+            for slot, executors in topology.workers():
+                started = now - random.uniform(60.0, _OLDEST_SECS)
+                worker = Worker(topology, slot, executors, started, self._fast[slot.node])
+                self._tell_start(worker, now)
+                self.seats.append(Seat(random.uniform(0.0, self._period), worker))
+        self.seats.sort(key=lambda seat: seat.phase)
         for turn, seat in enumerate(self.seats):
             seat.turn = turn
-
-    def _first(
-        self,
-        random: Random,
-        topology: SimulatedTopology,
-        slot: paths.Slot,
-        executors: tuple[SimulatedExecutor, ...],
-        now: float,
-    ) -> Seat:
-        worker = self._new(topology, slot, executors, now - random.uniform(60.0, _OLDEST_SECS))
-        self._started(worker, now)
-        return Seat(random.uniform(0.0, self._period), worker)
-
-    def _new(
-        self,
-        topology: SimulatedTopology,
-        slot: paths.Slot,
-        executors: tuple[SimulatedExecutor, ...],
-        at: float,
-    ) -> Worker:
-        worker = Worker(topology, slot, executors, at)
-        worker.fast_secs = self._fast[slot.node]
-        return worker
 
     def prepare(self, now: float) -> Iterator[None]:
         """Make a worker's first body per step."""
@@ -359,15 +465,15 @@ class Simulation:
             if worker.under_way is not None or due < now - self._period:
                 self.tally.left_out += 1
                 continue
-            if worker.opened is None or (self._round + seat.turn) % self._count_every == 0:
+            if worker.body is None or (self._round + seat.turn) % self._count_every == 0:
                 self._writer.count(worker, now)
             yield self._beat(worker, due, now)
 
     def _beat(self, worker: Worker, due: float, now: float) -> SimulatedBeat:
-        assert worker.opened is not None
+        assert worker.body is not None
         time_secs = int(now) + worker.fast_secs
         uptime_secs = int(now - worker.started)
-        start, end = worker.opened.start, worker.opened.end(time_secs, uptime_secs)
+        start, end = worker.body.start, worker.body.end(time_secs, uptime_secs)
         beat = SimulatedBeat(
             worker, start, end, due, now, worker.counted_at, time_secs, uptime_secs
         )
@@ -386,10 +492,10 @@ class Simulation:
         if self._tell is not None and before is not None:
             if now - before.acknowledged_at > _PAUSE_PERIODS * self._period:
                 pause = {"since": before.acknowledged_at, "until": now}
-                self._tell({"event": "worker_paused", "at": now, **named(worker), **pause})
+                self._tell({"event": "worker_paused", "at": now, **worker.name, **pause})
             if before.server != server:
                 moved = {"from_server": before.server, "server": server}
-                self._tell({"event": "server_changed", "at": now, **named(worker), **moved})
+                self._tell({"event": "server_changed", "at": now, **worker.name, **moved})
         self._settled(worker, now)
 
     def failed(self, beat: SimulatedBeat, now: float) -> None:
@@ -406,11 +512,11 @@ class Simulation:
     def start(self, seat: Seat, worker: Worker, now: float) -> None:
         """Start a worker in an empty seat."""
         seat.worker = worker
-        self._started(worker, now)
+        self._tell_start(worker, now)
 
     def another(self, worker: Worker, slot: paths.Slot, now: float) -> Worker:
         """Return a successor of `worker`, with counters and uptime from `now`."""
-        return self._new(worker.topology, slot, worker.executors, now)
+        return Worker(worker.topology, slot, worker.executors, now, self._fast[slot.node])
 
     def stop(self, seat: Seat, why: str, now: float) -> Worker | None:
         """End and return the worker of a seat; None for an empty seat."""
@@ -430,32 +536,25 @@ class Simulation:
         """Return the number of heartbeats without an answer."""
         return self.tally.sent - self.tally.acknowledged - self.tally.failed
 
-    def _started(self, worker: Worker, now: float) -> None:
-        if self._tell is None:
-            return
-        started = {"event": "worker_started", "at": now, **named(worker)}
-        self._tell(started | {"started_at": worker.started, "fast_secs": worker.fast_secs})
+    def _tell_start(self, worker: Worker, now: float) -> None:
+        if self._tell is not None:
+            started = {"event": "worker_started", "at": now, **worker.name}
+            self._tell(started | {"started_at": worker.started, "fast_secs": worker.fast_secs})
 
     def _tell_end(self, worker: Worker, now: float) -> None:
         if self._tell is None:
             return  # recomputing the counters would take time
-        taken = worker.taken
         last: dict[str, Any] | None = None
-        if taken is not None:
-            last = {
-                "server": taken.server,
-                "acknowledged_at": taken.acknowledged_at,
-                "sent_at": taken.sent_at,
-                "time_secs": taken.time_secs,
-                "uptime_secs": taken.uptime_secs,
-            }
+        if worker.taken is not None:
+            names = ("server", "acknowledged_at", "sent_at", "time_secs", "uptime_secs")
+            last = {name: getattr(worker.taken, name) for name in names}
             if self._tells_counters:
-                last["executors"] = worker.counters(taken.counted_at)
+                last["executors"] = worker.counters(worker.taken.counted_at)
         self._tell(
             {
                 "event": "worker_ended",
                 "at": now,
-                **named(worker),
+                **worker.name,
                 "started_at": worker.started,
                 "why": worker.ending,
                 "acknowledged": worker.taken_beats,
@@ -463,201 +562,3 @@ class Simulation:
                 "last": last,
             }
         )
-
-
-def named(worker: Worker) -> dict[str, Any]:
-    """Return a worker's name for the truth."""
-    return {
-        "storm_id": worker.topology.storm_id,
-        "node": worker.slot.node,
-        "port": worker.slot.port,
-    }
-
-
-def _each(
-    cluster: SimulatedCluster,
-) -> Iterator[tuple[SimulatedTopology, tuple[paths.Slot, tuple[SimulatedExecutor, ...]]]]:
-    for topology in cluster.topologies:
-        for worker in zip(topology.slots, topology.workers(), strict=True):
-            yield topology, worker
-
-
-#: Storm counts one tuple in twenty, as twenty.
-SAMPLING: Final = 20
-
-#: The pieces of all templates, most of which are equal.
-_PIECES: Final[dict[bytes, bytes]] = {}
-
-#: Marks of a task (i32) and of a number (i64, or a finite double) in a record that becomes a
-#: template. The record's texts are ASCII, so that these bytes are unique.
-_TASK: Final = 0x5AA5_C33D
-_NUMBER: Final = 0x5AA5_C33C_0000_0000
-_SLOT: Final = re.compile(rb"\x5a\xa5\xc3(?:\x3c....|\x3d)", re.DOTALL)
-
-_LEVEL: Final = 1
-
-#: Head of a last deflate block that is stored uncompressed (RFC 1951 §3.2.4).
-_STORED: Final = struct.Struct("<BHH")
-#: CRC and length at a gzip member's end (RFC 1952 §2.3.1).
-_GZIP_END: Final = struct.Struct("<II")
-_TIMES_2: Final = struct.Struct(">bhibhib")
-_TIMES_3: Final = struct.Struct(">bhqbhib")
-_GZIP_HEAD: Final = GZIP_MAGIC + b"\x08\x00\x00\x00\x00\x00\x00\xff"
-
-Numbers = Iterator[Any]
-
-
-def stats(
-    component: SimulatedComponent, numbers: Numbers, *, names_component: bool
-) -> ExecutorStats:
-    """Return an executor's record, with the next `numbers` in the order of a component's groups."""
-    outputs = [o.stream for o in component.outputs]
-    emitted, transferred = _by_window(outputs, numbers), _by_window(outputs, numbers)
-    if component.kind == "spout":
-        tracked = [stream for stream in outputs if not stream.startswith("__")]
-        spout = SpoutStats(*(_by_window(tracked, numbers) for _ in range(3)))
-        specific = ExecutorSpecificStats(spout=spout)
-    else:
-        inputs = [GlobalStreamId(i.source, i.stream) for i in component.inputs]
-        bolt = BoltStats(*(_by_window(inputs, numbers) for _ in range(5)))
-        specific = ExecutorSpecificStats(bolt=bolt)
-    return ExecutorStats(
-        emitted=emitted,
-        transferred=transferred,
-        specific=specific,
-        rate=1.0 / SAMPLING,
-        component=component.id if names_component else None,
-    )
-
-
-def _by_window(streams: Sequence[Any], numbers: Numbers) -> dict[str, dict[Any, Any]]:
-    return {window: {stream: next(numbers) for stream in streams} for window in WINDOWS}
-
-
-def values(
-    component: SimulatedComponent, share: float, work: Sequence[float], slowness: Sequence[float]
-) -> list[float]:
-    """Return the numbers of an executor, in the order of `SimulatedComponent.groups`.
-
-    Parameters
-    ----------
-    work, slowness
-        Work done, and latency relative to the usual one, by window.
-    """
-    sampled = [share * done / SAMPLING for done in work]
-    found: list[float] = []
-    for is_latency, rates in component.groups:
-        if is_latency:
-            found += [rate * factor for factor in slowness for rate in rates]
-        else:
-            found += [int(rate * done) * SAMPLING for done in sampled for rate in rates]
-    return found
-
-
-def head(storm_id: str, executors: int) -> bytes:
-    """Return the beginning of a heartbeat, before the first executor."""
-    return _record(storm_id, {})[:-4] + executors.to_bytes(4, "big")
-
-
-def _record(storm_id: str, executors: dict[ExecutorInfo, ExecutorStats]) -> bytes:
-    record = ClusterWorkerHeartbeat(storm_id, executors, time_secs=0, uptime_secs=0)
-    return encode(record, Release.STORM_2).removesuffix(times(Release.STORM_2, 0, 0))
-
-
-class Template:
-    """The bytes of an executor in a heartbeat, without task and numbers.
-
-    Parameters
-    ----------
-    names_component
-        Whether executors name their component, as ours do and Storm's do not.
-    """
-
-    __slots__ = ("_cut", "_pack", "_pieces")
-
-    def __init__(self, component: SimulatedComponent, *, names_component: bool) -> None:
-        latencies: list[bool] = []
-        marks = _marks(component, latencies)
-        record = stats(component, marks, names_component=names_component)
-        plain = _record("", {ExecutorInfo(_TASK, _TASK): record}).removeprefix(head("", 1))
-        pieces, at = [], 0
-        for found in _SLOT.finditer(plain):
-            fixed = plain[at : found.start()]
-            pieces += [_PIECES.setdefault(fixed, fixed), b""]
-            at = found.end()
-        kinds = "qq" + "".join("d" if is_latency else "q" for is_latency in latencies)
-        # Runs of one kind make the struct smaller.
-        runs = (f"{len(run[0])}{run[1]}" for run in re.finditer(r"(.)\1*", kinds))
-        self._pack = struct.Struct(">" + "".join(runs)).pack
-        self._cut = _cutter(len(kinds))
-        #: Fixed bytes, alternating with places for the task, twice, and the numbers.
-        self._pieces: list[bytes] = [*pieces, plain[at:]]
-
-    def filled(self, task: int, numbers: Sequence[float]) -> bytes:
-        """Return the bytes with a task and the numbers of `values`."""
-        packed = self._pack(task, task, *numbers)
-        pieces = self._pieces.copy()
-        pieces[1::2] = self._cut(packed)
-        pieces[1] = pieces[3] = packed[4:8]
-        return b"".join(pieces)
-
-
-@functools.cache
-def _cutter(slots: int) -> Callable[[bytes], tuple[bytes, ...]]:
-    """Return a function that cuts packed numbers apart; few counts occur, each often."""
-    return struct.Struct("8s" * slots).unpack
-
-
-def _marks(component: SimulatedComponent, latencies: list[bool]) -> Numbers:
-    for is_latency, rates in component.groups:
-        for _ in range(len(rates) * len(WINDOWS)):
-            mark = _NUMBER + len(latencies)
-            latencies.append(is_latency)
-            yield struct.unpack(">d", struct.pack(">q", mark))[0] if is_latency else mark
-
-
-def times(release: Release, time_secs: int, uptime_secs: int) -> bytes:
-    """Return the end of a heartbeat: the last two fields, in that release's encoding."""
-    if release is Release.STORM_2:
-        return _TIMES_2.pack(8, 3, time_secs, 8, 4, uptime_secs, 0)
-    return _TIMES_3.pack(10, 3, time_secs, 8, 4, uptime_secs, 0)
-
-
-class Opened:
-    """A compressed heartbeat without times."""
-
-    __slots__ = ("_compression", "_crc", "_release", "_size", "start")
-
-    def __init__(self, body: bytes, compression: Compression, release: Release) -> None:
-        self._compression = compression
-        self._release = release
-        self._size = len(body)
-        self._crc = 0
-        self.start = body
-        if compression is Compression.GZIP:
-            self._crc = zlib.crc32(body)
-            deflate = zlib.compressobj(_LEVEL, zlib.DEFLATED, -zlib.MAX_WBITS)
-            pieces = (_GZIP_HEAD, deflate.compress(body), deflate.flush(zlib.Z_SYNC_FLUSH))
-            self.start = b"".join(pieces)
-        elif compression is Compression.ZSTD:
-            self.start = _zstd_start(body, len(body) + len(times(release, 0, 0)))
-
-    def end(self, time_secs: int, uptime_secs: int) -> bytes:
-        """Return the end of the heartbeat, with the times."""
-        end = times(self._release, time_secs, uptime_secs)
-        size = len(end)
-        if self._compression is Compression.GZIP:
-            head = _STORED.pack(1, size, size ^ 0xFFFF)
-            total = _GZIP_END.pack(zlib.crc32(end, self._crc), self._size + size)
-            return b"".join((head, end, total))
-        if self._compression is Compression.ZSTD:
-            # A last raw block (RFC 8878 §3.1.1.2).
-            return (size << 3 | 1).to_bytes(3, "little") + end
-        return end
-
-
-def _zstd_start(body: bytes, size: int) -> bytes:
-    frame = zstd_library().ZstdCompressor(level=_LEVEL)
-    frame.set_pledged_input_size(size)
-    start: bytes = frame.compress(body, frame.FLUSH_BLOCK)
-    return start

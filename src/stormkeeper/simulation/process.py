@@ -1,18 +1,23 @@
-"""The process of a simulation: connections, clock, progress, and the truth as JSON lines."""
+"""The process of a simulation: connections, clock, progress, and the truth as JSON lines.
+
+The workers of a node share a connection, because a process cannot have 72,000, and so share its
+choice of a server, by the rules of real workers (`stormkeeper.pacemaker.client.pool_writes`). They
+pipeline heartbeats: answers come in the order of the requests. Without TLS and authentication.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import json
 import math
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from random import Random
-from types import TracebackType
 from typing import Any, Final, Self
 
 from stormkeeper import paths
@@ -38,6 +43,12 @@ from stormkeeper.simulation.troubles import ROUND_SECS, Troubles
 from stormkeeper.thrift.serialization import compression_for, release_for
 from stormkeeper.thrift.writer import Release
 
+#: Message ids go from 0 to 99, as in Storm's client.
+_IDS: Final = 100
+_TAKEN: Final = [
+    encode_acknowledgement(MessageType.SEND_PULSE_RESPONSE, n)[4:] for n in range(_IDS)
+]
+
 _TICK_SECS: Final = 0.02
 _LOOK_SECS: Final = 0.25
 
@@ -46,9 +57,7 @@ _BATCH: Final = 1024
 _BATCH_SECS: Final = 0.05
 
 _REPORT_SECS: Final = 5.0
-
 _END_SECS: Final = 6.0
-
 _NAMES_SHOWN: Final = 3
 
 
@@ -56,12 +65,8 @@ _NAMES_SHOWN: Final = 3
 class SimulationOptions:
     """Options of a simulation.
 
-    Parameters
-    ----------
-    count_every
-        A worker's counters are new in every n-th heartbeat.
-    release
-        The Storm release that reads the heartbeats; None: follows the compression.
+    A worker's counters are new in every `count_every`-th heartbeat. `release` reads the heartbeats;
+    None: follows the compression. `beside`: allow pulses of real topologies.
     """
 
     profile: Profile
@@ -87,14 +92,9 @@ def run(
 ) -> dict[str, Any]:
     """Simulate workers until the duration is over or a signal arrives; returns a summary.
 
-    Raises
-    ------
-    ConfigError
-        The Pacemakers require TLS, or authentication of writers.
-    PacemakerError
-        A Pacemaker does not answer at the beginning, or refuses.
-    SimulationError
-        There are pulses of real topologies, or the truth cannot be written.
+    Raises `ConfigError` if the Pacemakers require TLS or authentication of writers,
+    `PacemakerError` if one does not answer at the beginning or refuses, and `SimulationError` for
+    pulses of real topologies, or a truth that cannot be written.
     """
     if conf["pacemaker.tls.enable"] or conf["pacemaker.auth.writes"]:
         raise ConfigError(
@@ -104,18 +104,14 @@ def run(
     raise_file_limit()
     with connect(conf, name="simulation") as pool, Truth(truth_at) as truth:
         if not options.beside:
-            check_alone(pool)
+            _check_alone(pool)
         made = _Run(conf, options, pool, truth, say)
         made.prepare(stop)
         return asyncio.run(made.until(stop))
 
 
-def check_alone(pool: PacemakerPool) -> None:
-    """Raise an error if Pacemakers may hold pulses of real topologies.
-
-    Raises `PacemakerUnavailableError` if a Pacemaker does not answer, `SimulationError` if there
-    is a real topology.
-    """
+def _check_alone(pool: PacemakerPool) -> None:
+    """Raise an error if Pacemakers hold pulses of real topologies, or do not answer."""
     held = pool.children(paths.WORKERBEATS)
     if pool.failures:
         reasons = "; ".join(pool.failures.values())
@@ -133,32 +129,6 @@ def check_alone(pool: PacemakerPool) -> None:
         )
 
 
-class _Lags:
-    def __init__(self) -> None:
-        self._counts: Counter[int] = Counter()
-
-    def add(self, secs: float) -> None:
-        self._counts[math.ceil(secs * 1000.0)] += 1
-
-    def take(self, others: _Lags) -> None:
-        self._counts.update(others._counts)
-        others._counts.clear()
-
-    def at(self, part: float) -> int:
-        """Return the delay that `part` of all heartbeats do not exceed; 0 without any."""
-        left = part * self._counts.total()
-        for lag in sorted(self._counts):
-            left -= self._counts[lag]
-            if left <= 0:
-                return lag
-        return 0
-
-
-def _pause() -> None:
-    """Block the event loop for a tick, which then reads all the answers of a tick at once."""
-    time.sleep(_TICK_SECS)
-
-
 class _Run:
     def __init__(
         self,
@@ -173,19 +143,20 @@ class _Run:
         self._truth = truth
         self._say = say
         self._behind = time.time() - time.monotonic()
-        self._lags, self._recent = _Lags(), _Lags()
+        #: Heartbeats by their delay in ms, of all time and since the last report.
+        self._lags, self._recent = Counter[int](), Counter[int]()
         self._deleting: set[asyncio.Task[None]] = set()
         self._prepared_cpu = 0.0
         self._reason = ""
-        begin = self._clock()
+        self._began = begin = self._clock()
         compression = compression_for(conf["storm.meta.serialization.delegate"])
         release = options.release or release_for(compression)
         made = cluster.plan(options.profile, seed=options.seed, now=begin)
         servers = list(dict.fromkeys(conf.pacemaker_servers()))
         about = asdict(options) | {"release": release.value, "compression": compression.value}
         truth.tell({"event": "run", "at": begin, "servers": [str(s) for s in servers], **about})
-        for event in of_topologies(made.topologies, begin) if truth.is_kept else ():
-            truth.tell(event)
+        for topology in made.topologies if truth.is_kept else ():
+            truth.tell(_topology_event(topology, begin))
         self._simulation = Simulation(
             made,
             Writer(compression, release, names_components=options.names_components),
@@ -197,13 +168,13 @@ class _Run:
             tells_counters=options.tells_counters,
         )
         # As with real workers, the choice of a server does not follow the seed.
-        links = [
+        self._links = [
             Link(servers, Random(), clock=self._clock, taken=self._taken, failed=self._failed)
             for _ in range(min(options.connections, len(made.nodes)))
         ]
-        self._links = links
-        self._link_of = {node: links[n % len(links)] for n, node in enumerate(made.nodes)}
-        self._began = begin
+        self._link_of = {
+            node: self._links[n % len(self._links)] for n, node in enumerate(made.nodes)
+        }
 
     def _clock(self) -> float:
         return time.monotonic() + self._behind
@@ -221,23 +192,25 @@ class _Run:
     async def until(self, stop: StopSignals) -> dict[str, Any]:
         self._began = began = self._clock()
         self._prepared_cpu = time.process_time()
-        self._simulation.begin(began)
-        if self._options.has_troubles:
-            self._plant(began)
-        duration = self._options.duration_secs
-        end = math.inf if duration is None else began + duration
-        look_at = began
-        report_at = began + _REPORT_SECS
-        while not stop.stopped and (now := self._clock()) < end:
-            behind = self._send(now)
+        simulation, options = self._simulation, self._options
+        simulation.begin(began)
+        duration = options.duration_secs or math.inf
+        if options.has_troubles:
+            round_secs = min(duration, ROUND_SECS)
+            tell = self._truth.tell
+            Troubles(simulation, seed=options.seed, begin=began, round_secs=round_secs, tell=tell)
+        look_at, report_at = began, began + _REPORT_SECS
+        while not stop.stopped and (now := self._clock()) < began + duration:
+            is_behind = self._send(now)
             if now >= look_at:
                 look_at = now + _LOOK_SECS
                 await self._look(now)
             if now >= report_at:
                 report_at += _REPORT_SECS
                 self._report(now)
-            if not behind:
-                _pause()
+            if not is_behind:
+                # Blocks the event loop, which then reads all the answers of a tick at once.
+                time.sleep(_TICK_SECS)
             await asyncio.sleep(0)
         await self._drain()
         for outcome in await asyncio.gather(*self._deleting, return_exceptions=True):
@@ -246,41 +219,29 @@ class _Run:
         summary = self._summary(self._clock() - began)
         for link in self._links:
             link.close()
-        self._simulation.finish(self._clock())
+        simulation.finish(self._clock())
         self._truth.check()
-        if self._options.cleans:
-            for topology in self._simulation.cluster.topologies:
-                path = paths.workerbeats(topology.storm_id)
-                await asyncio.to_thread(self._pool.delete_path, path)
+        for topology in simulation.cluster.topologies if options.cleans else ():
+            await asyncio.to_thread(self._pool.delete_path, paths.workerbeats(topology.storm_id))
         # Unanswered heartbeats have failed since.
-        return summary | asdict(self._simulation.tally)
-
-    def _plant(self, begin: float) -> None:
-        Troubles(
-            self._simulation,
-            seed=self._options.seed,
-            begin=begin,
-            round_secs=min(self._options.duration_secs or ROUND_SECS, ROUND_SECS),
-            tell=self._truth.tell,
-        )
+        return summary | asdict(simulation.tally)
 
     def _send(self, now: float) -> bool:
+        """Send due heartbeats; return whether others are still due."""
         touched = set()
-        count = 0
-        for beat in self._simulation.due(now):
+        for count, beat in enumerate(self._simulation.due(now), start=1):
             at = self._clock()
-            self._recent.add(at - beat.due)
+            self._recent[math.ceil((at - beat.due) * 1000.0)] += 1
             link = self._link_of[beat.worker.slot.node]
             link.send(beat)
             touched.add(link)
-            count += 1
-            if count == _BATCH or at - now > _BATCH_SECS:
+            if is_behind := count == _BATCH or at - now > _BATCH_SECS:
                 break
         else:
-            count = 0
+            is_behind = False
         for link in touched:
             link.flush()
-        return count > 0
+        return is_behind
 
     async def _look(self, now: float) -> None:
         # The first reads waiting answers, the second handles them: a pause of this process is not
@@ -313,26 +274,54 @@ class _Run:
         line = (
             f"{now - self._began:.0f} s: {tally.sent} sent, {tally.acknowledged} acknowledged,"
             f" {tally.failed} failed, {tally.left_out} left out; behind the schedule"
-            f" {recent.at(0.5)} ms (p50), {recent.at(0.99)} ms (p99)"
+            f" {_lag(recent, 0.5)} ms (p50), {_lag(recent, 0.99)} ms (p99)"
         )
         self._say(line + (f"; {self._reason}" if self._reason else ""))
-        self._lags.take(recent)
-        self._reason = ""
+        self._lags += recent
+        self._recent, self._reason = Counter(), ""
         self._truth.check()
 
     def _summary(self, worked: float) -> dict[str, Any]:
-        tally, lags = self._simulation.tally, self._lags
-        lags.take(self._recent)
+        tally, lags = self._simulation.tally, self._lags + self._recent
         return {
             "seconds": round(worked, 3),
             "workers": self._options.profile.workers,
             "topologies": self._options.profile.topologies,
             **asdict(tally),
             "per_second": round(tally.acknowledged / worked, 1) if worked else 0.0,
-            "lag_ms": {"p50": lags.at(0.5), "p99": lags.at(0.99), "max": lags.at(1.0)},
+            "lag_ms": {"p50": _lag(lags, 0.5), "p99": _lag(lags, 0.99), "max": _lag(lags, 1.0)},
             "cpu_seconds": round(time.process_time() - self._prepared_cpu, 3),
             "prepared_cpu_seconds": round(self._prepared_cpu, 3),
         }
+
+
+def _lag(counts: Counter[int], part: float) -> int:
+    """Return the delay that `part` of all heartbeats do not exceed; 0 without any."""
+    left = part * counts.total()
+    for lag in sorted(counts):
+        left -= counts[lag]
+        if left <= 0:
+            return lag
+    return 0
+
+
+def _topology_event(topology: SimulatedTopology, at: float) -> dict[str, Any]:
+    return {
+        "event": "topology",
+        "at": at,
+        "storm_id": topology.storm_id,
+        "topology": topology.name,
+        "workers": len(topology.slots),
+        "components": [
+            {
+                "component": component.id,
+                "kind": component.kind,
+                "task_start": component.tasks[0],
+                "task_end": component.tasks[-1],
+            }
+            for component in topology.components
+        ],
+    }
 
 
 class Truth:
@@ -343,27 +332,19 @@ class Truth:
 
     def __init__(self, path: Path | None) -> None:
         self._path = path
-        self.fault: SimulationError | None = None
+        self._fault: SimulationError | None = None
         try:
             self._file = None if path is None else path.open("w", encoding="utf-8")
         except OSError as error:
-            raise self._fault(error) from error
+            raise self._error(error) from error
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._file is not None:
-            try:
+            with contextlib.suppress(OSError):  # `check` raises
                 self._file.close()
-            except OSError as error:
-                if exc is None:
-                    raise self._fault(error) from error
 
     @property
     def is_kept(self) -> bool:
@@ -372,62 +353,31 @@ class Truth:
 
     def tell(self, event: dict[str, Any]) -> None:
         """Write an event; `check` raises errors later."""
-        if self._file is not None and self.fault is None:
+        if self._file is not None and self._fault is None:
             try:
                 self._file.write(json.dumps(event, separators=(",", ":")) + "\n")
             except OSError as error:
-                self.fault = self._fault(error)
+                self._fault = self._error(error)
 
     def check(self) -> None:
-        """Flush the file.
-
-        Raises `SimulationError` if an event could not be written.
-        """
-        if self._file is not None and self.fault is None:
+        """Flush the file; raise `SimulationError` if an event could not be written."""
+        if self._file is not None and self._fault is None:
             try:
                 self._file.flush()
             except OSError as error:
-                self.fault = self._fault(error)
-        if self.fault is not None:
-            raise self.fault
+                self._fault = self._error(error)
+        if self._fault is not None:
+            raise self._fault
 
-    def _fault(self, error: OSError) -> SimulationError:
+    def _error(self, error: OSError) -> SimulationError:
         return SimulationError(
             f"cannot write the truth to {self._path}: {error.strerror}; name another file with"
             " --truth"
         )
 
 
-def of_topologies(topologies: list[SimulatedTopology], at: float) -> Iterator[dict[str, Any]]:
-    """Yield an event per topology, with components."""
-    for topology in topologies:
-        yield {
-            "event": "topology",
-            "at": at,
-            "storm_id": topology.storm_id,
-            "topology": topology.name,
-            "workers": len(topology.slots),
-            "components": [
-                {
-                    "component": component.id,
-                    "kind": component.kind,
-                    "task_start": component.tasks[0],
-                    "task_end": component.tasks[-1],
-                }
-                for component in topology.components
-            ],
-        }
-
-
-#: Message ids go from 0 to 99, as in Storm's client.
-_IDS: Final = 100
-_TAKEN: Final = [
-    encode_acknowledgement(MessageType.SEND_PULSE_RESPONSE, n)[4:] for n in range(_IDS)
-]
-
-
 class Link:
-    """A connection to a chosen server."""
+    """A connection to a chosen server, with failover."""
 
     def __init__(
         self,
@@ -444,6 +394,7 @@ class Link:
         self._placement = WriterPlacement(servers, random)
         self._backoff = make_backoff(random)
         self._wire: _Wire | None = None
+        #: Connections that are left for the home server, and have unanswered heartbeats.
         self._left: set[_Wire] = set()
         self._connecting: asyncio.Task[None] | None = None
         self._looking: asyncio.Task[None] | None = None
@@ -469,7 +420,7 @@ class Link:
 
         All answers that arrived by `now` must have been read.
         """
-        for wire in (*self._left, *((self._wire,) if self._wire else ())):
+        for wire in self._wires():
             wire.look(now)
         while self._waiting and now - self._waiting[0].sent_at >= WRITE_DEADLINE:
             self.failed(self._waiting.popleft(), self._reason)
@@ -488,13 +439,15 @@ class Link:
         for task in (self._connecting, self._looking):
             if task is not None:
                 task.cancel()
-        wires = [*self._left, *([self._wire] if self._wire else [])]
-        beats = [beat for wire in wires for beat in wire.abandon()]
+        beats = [beat for wire in self._wires() for beat in wire.abandon()]
         for beat in (*beats, *self._waiting):
             self.failed(beat, "the simulation ended before it was answered")
         self._waiting.clear()
         self._left.clear()
         self._wire = None
+
+    def _wires(self) -> list[_Wire]:
+        return [*self._left, *([self._wire] if self._wire else [])]
 
     async def _connect(self, server: Address) -> None:
         try:
@@ -523,9 +476,8 @@ class Link:
         self._wire = wire
 
     async def _dial(self, server: Address) -> _Wire:
-        loop = asyncio.get_running_loop()
-        connecting = loop.create_connection(
-            lambda: _Wire(self, str(server), server), server.host, server.port
+        connecting = asyncio.get_running_loop().create_connection(
+            lambda: _Wire(self, server), server.host, server.port
         )
         _, wire = await asyncio.wait_for(connecting, TRY_TIMEOUT)
         return wire
@@ -540,8 +492,8 @@ class Link:
         if self._failures and wire is self._wire:
             self._failures = 0
             self._backoff.reset()
-            self._placement.record_taken(wire.address, self._placement.current, self.clock())
-        self._taken(beat, wire.server)
+            self._placement.record_taken(wire.server, self._placement.current, self.clock())
+        self._taken(beat, str(wire.server))
 
     def lost(self, wire: _Wire, beats: list[SimulatedBeat], reason: str) -> None:
         """Record the end of a connection, and send unanswered heartbeats to another server."""
@@ -555,9 +507,8 @@ class Link:
 
 
 class _Wire(asyncio.Protocol):
-    def __init__(self, link: Link, server: str, address: Address) -> None:
+    def __init__(self, link: Link, server: Address) -> None:
         self.server = server
-        self.address = address
         self._link = link
         self._transport: asyncio.Transport | None = None
         self._splitter = PacemakerFrameSplitter()
@@ -609,8 +560,8 @@ class _Wire(asyncio.Protocol):
                 self._answered(payload)
         except ProtocolError as error:
             self._give_up(str(error))
-        if self._is_left and not self._unanswered and self._transport is not None:
-            self._transport.close()
+        if self._is_left:
+            self.leave()
 
     def connection_lost(self, exc: Exception | None) -> None:
         beats = [beat for _, beat in self._unanswered]

@@ -1,18 +1,6 @@
 """Troubles of a simulated cluster from a seed, each kind once per round.
 
-========================  ==========================================================================
-``worker_died``           a worker beats no more; its last pulse stays
-``worker_restarted``      a worker ends, and another starts in its slot some seconds later
-``worker_moved``          a worker ends, and another starts in a slot of another node
-``worker_flapping``       a worker restarts again and again
-``node_late``             all workers of a node are silent for a while, and go on as they were
-``clock_off``             the clocks of a node's workers are hours fast or slow
-``topology_killed``       a topology's workers end, and its pulses are deleted
-``executor_skewed``       one executor of a bolt does five times its work
-``bolt_saturating``       a bolt gets slower until its capacity is above 1
-``throughput_dropped``    a topology does a quarter of its work
-``heartbeats_growing``    a topology's components have ever more streams
-========================  ==========================================================================
+docs/simulation.md says what happens in each kind.
 """
 
 from __future__ import annotations
@@ -29,7 +17,7 @@ from stormkeeper.simulation.cluster import (
     SimulatedComponent,
     SimulatedTopology,
 )
-from stormkeeper.simulation.model import Seat, Simulation, Tell, Worker, named
+from stormkeeper.simulation.model import Seat, Simulation, Tell, Worker
 
 ROUND_SECS: Final = 600.0
 
@@ -60,6 +48,7 @@ class Troubles:
         self._begin = begin
         self._tell = tell
         self._moved = 0
+        #: Nodes and topologies that have a trouble in this round.
         self._used: set[str] = set()
         #: Killed topologies, and those that will be, which have no other trouble.
         self._killed: set[str] = set()
@@ -74,33 +63,32 @@ class Troubles:
             plant(self, since, since + self._round * self._random.uniform(0.3, 0.5))
         self._simulation.at(self._begin, self._plant)
 
-    def _at(self, since: float, until: float | None, kind: str, **subject: Any) -> None:
+    def _announce(self, kind: str, since: float, until: float | None, **subject: Any) -> None:
         event = {"event": "trouble", "kind": kind, "since": since, "until": until, **subject}
         self._simulation.at(since, lambda now: self._tell({**event, "at": now}))
 
-    def _seat(self) -> Seat | None:
+    def _seat(self) -> tuple[Seat, Worker] | None:
+        """Return a seat with its worker, of an unused topology and node if there is one."""
         taken = [
-            seat
+            (seat, seat.worker)
             for seat in self._simulation.seats
             if seat.worker and seat.worker.topology.storm_id not in self._doomed
         ]
         free = [
-            seat
-            for seat in taken
-            if seat.worker
-            and seat.worker.topology.storm_id not in self._used
-            and seat.worker.slot.node not in self._used
+            (seat, worker)
+            for seat, worker in taken
+            if self._used.isdisjoint((worker.topology.storm_id, worker.slot.node))
         ]
         if not taken:
             return None
-        seat = self._random.choice(free or taken)
-        assert seat.worker is not None
-        self._used.add(seat.worker.topology.storm_id)
-        return seat
+        seat, worker = self._random.choice(free or taken)
+        self._used.add(worker.topology.storm_id)
+        return seat, worker
 
     def _topology(
         self, *, alone: bool, fits: Callable[[SimulatedTopology], bool] = lambda _: True
     ) -> SimulatedTopology | None:
+        """Return a topology, unused if `alone` or if there is one."""
         living = [
             topology
             for topology in self._simulation.cluster.topologies
@@ -117,46 +105,64 @@ class Troubles:
         nodes = self._simulation.cluster.nodes
         node = self._random.choice([n for n in nodes if n not in self._used] or nodes)
         self._used.add(node)
-        on_node = [s for s in self._simulation.seats if s.worker and s.worker.slot.node == node]
-        return node, on_node
+        return node, [s for s in self._simulation.seats if s.worker and s.worker.slot.node == node]
 
     def _worker_died(self, since: float, until: float) -> None:  # noqa: ARG002
-        seat = self._seat()
-        if seat and seat.worker:
-            self._at(since, None, "worker_died", **named(seat.worker))
-            self._simulation.at(since, lambda now: self._end(seat, "died", now))
+        if found := self._seat():
+            seat, worker = found
+            self._announce("worker_died", since, None, **worker.name)
+            self._simulation.at(since, lambda now: self._end(seat, now))
+
+    def _end(self, seat: Seat, now: float) -> None:
+        self._simulation.stop(seat, "died", now)
 
     def _worker_restarted(self, since: float, until: float) -> None:  # noqa: ARG002
-        seat = self._seat()
-        if seat and seat.worker:
+        if found := self._seat():
+            seat, worker = found
             back = since + self._away()
-            self._at(since, back, "worker_restarted", **named(seat.worker))
-            self._restart(seat, seat.worker.slot, since, back, "restarted")
+            self._announce("worker_restarted", since, back, **worker.name)
+            self._restart(seat, worker.slot, since, back, "restarted")
 
     def _worker_flapping(self, since: float, until: float) -> None:
-        seat = self._seat()
-        if seat and seat.worker:
-            self._at(since, until, "worker_flapping", **named(seat.worker))
+        if found := self._seat():
+            seat, worker = found
+            self._announce("worker_flapping", since, until, **worker.name)
             step = (until - since) / _FLAPS
             for number in range(_FLAPS):
                 at = since + number * step
-                self._restart(seat, seat.worker.slot, at, at + step / 3.0, "restarted")
+                self._restart(seat, worker.slot, at, at + step / 3.0, "restarted")
 
     def _worker_moved(self, since: float, until: float) -> None:  # noqa: ARG002
-        seat = self._seat()
+        found = self._seat()
         others = [n for n in self._simulation.cluster.nodes if n not in self._used]
-        if seat and seat.worker and others:
+        if found and others:
+            seat, worker = found
             to = paths.Slot(self._random.choice(others), _MOVED_PORT + self._moved)
             self._moved += 1
             back = since + self._away()
             moved = {"to_node": to.node, "to_port": to.port}
-            self._at(since, back, "worker_moved", **named(seat.worker), **moved)
+            self._announce("worker_moved", since, back, **worker.name, **moved)
             self._restart(seat, to, since, back, "moved")
+
+    def _away(self) -> float:
+        return self._random.uniform(0.01, 0.02) * self._round
+
+    def _restart(self, seat: Seat, slot: paths.Slot, at: float, back: float, why: str) -> None:
+        def end(now: float) -> None:
+            worker = self._simulation.stop(seat, why, now)
+            if worker is not None:
+                self._simulation.at(max(back, now), lambda later: start(worker, later))
+
+        def start(before: Worker, now: float) -> None:
+            if before.topology.storm_id not in self._killed:
+                self._simulation.start(seat, self._simulation.another(before, slot, now), now)
+
+        self._simulation.at(at, end)
 
     def _node_late(self, since: float, until: float) -> None:
         node, seats = self._node()
         until = since + (until - since) / 2.0
-        self._at(since, until, "node_late", node=node, workers=len(seats))
+        self._announce("node_late", since, until, node=node, workers=len(seats))
 
         def silence(_: float) -> None:
             for seat in seats:
@@ -168,7 +174,7 @@ class Troubles:
     def _clock_off(self, since: float, until: float) -> None:
         node, seats = self._node()
         fast = self._random.choice((-1, 1)) * self._random.randint(2, 10) * 3600
-        self._at(since, until, "clock_off", node=node, workers=len(seats), fast_secs=fast)
+        self._announce("clock_off", since, until, node=node, workers=len(seats), fast_secs=fast)
         wrong: list[Worker] = []
 
         def turn(_: float) -> None:
@@ -183,34 +189,16 @@ class Troubles:
         self._simulation.at(since, turn)
         self._simulation.at(until, turn_back)
 
-    def _away(self) -> float:
-        return self._random.uniform(0.01, 0.02) * self._round
-
-    def _end(self, seat: Seat, why: str, now: float) -> None:
-        self._simulation.stop(seat, why, now)
-
-    def _restart(self, seat: Seat, slot: paths.Slot, at: float, back: float, why: str) -> None:
-        def end(now: float) -> None:
-            worker = self._simulation.stop(seat, why, now)
-            if worker is not None:
-                self._simulation.at(max(back, now), lambda later: start(worker, later))
-
-        def start(before: Worker, now: float) -> None:
-            if before.topology.storm_id not in self._killed:
-                self._simulation.start(seat, self._simulation.another(before, slot, now), now)
-
-        self._simulation.at(at, end)
-
     def _topology_killed(self, since: float, until: float) -> None:  # noqa: ARG002
-        if len(self._simulation.cluster.topologies) - len(self._doomed) < 2:
-            return  # other troubles need a topology
-        topology = self._topology(alone=True)
+        simulation = self._simulation
+        is_last = len(simulation.cluster.topologies) - len(self._doomed) < 2
+        topology = None if is_last else self._topology(alone=True)
         if topology is None:
             return
         storm_id = topology.storm_id
         self._doomed.add(storm_id)
-        self._at(since, None, "topology_killed", storm_id=storm_id, workers=len(topology.slots))
-        simulation = self._simulation
+        workers = len(topology.slots)
+        self._announce("topology_killed", since, None, storm_id=storm_id, workers=workers)
 
         def kill(now: float) -> None:
             self._killed.add(storm_id)
@@ -220,8 +208,7 @@ class Troubles:
             simulation.at(now + _DELETE_AFTER_SECS, delete)
 
         def delete(now: float) -> None:
-            path = paths.workerbeats(storm_id)
-            simulation.deletions.append(path)
+            simulation.deletions.append(paths.workerbeats(storm_id))
             self._tell({"event": "pulses_deleted", "at": now, "storm_id": storm_id})
 
         simulation.at(since, kill)
@@ -235,7 +222,7 @@ class Troubles:
         usual = topology.skewed.get(task, topology.activity)
         topology.skewed[task] = usual.changed(Change(since, until, 5.0))
         about = {"storm_id": topology.storm_id, "component": component.id, "task": task}
-        self._at(since, until, "executor_skewed", **about, factor=5.0)
+        self._announce("executor_skewed", since, until, **about, factor=5.0)
 
     def _bolt_saturating(self, since: float, until: float) -> None:
         topology = self._topology(alone=False)
@@ -248,21 +235,18 @@ class Troubles:
         topology.slowed[component.id] = Ramp(since, until, rise)
         about = {"storm_id": topology.storm_id, "component": component.id}
         usual = {"usual_capacity": component.capacity}
-        self._at(since, until, "bolt_saturating", **about, **usual, latency_rise=rise)
+        self._announce("bolt_saturating", since, until, **about, **usual, latency_rise=rise)
 
     def _throughput_dropped(self, since: float, until: float) -> None:
-        topology = self._topology(alone=True)
-        if topology is not None:
+        if topology := self._topology(alone=True):
             topology.activity = topology.activity.changed(Change(since, until, 0.25))
             about = {"storm_id": topology.storm_id, "factor": 0.25}
-            self._at(since, until, "throughput_dropped", **about)
+            self._announce("throughput_dropped", since, until, **about)
 
     def _heartbeats_growing(self, since: float, until: float) -> None:
-        topology = self._topology(alone=False, fits=lambda t: t.growth is None)
-        if topology is not None:
-            step = (until - since) / 5.0
-            topology.growth = Growth(since, until, step, streams=6)
-            self._at(since, until, "heartbeats_growing", storm_id=topology.storm_id)
+        if topology := self._topology(alone=False, fits=lambda t: t.growth is None):
+            topology.growth = Growth(since, until, (until - since) / 5.0, streams=6)
+            self._announce("heartbeats_growing", since, until, storm_id=topology.storm_id)
 
 
 #: In the order of choice: kinds that need a topology of their own come first.
