@@ -2,13 +2,12 @@
 
 import signal
 
-import psutil
 import pytest
 
 from stormkeeper.conf import Address
 from stormkeeper.pacemaker.client.pool import PacemakerPool
 from support.cluster import RealCluster
-from support.processes import all_gone, family, send
+from support.processes import all_gone, family, send, worker_pid
 from support.two_queries import SOON, TWO_QUERIES, assert_once, grows
 from support.waiting import until
 
@@ -40,7 +39,7 @@ def test_machine_lost_with_leader_pacemaker_and_worker(cluster, tmp_path):
     pacemaker = next(each for each in cluster.pacemakers if each.address == beat.server)
     number = next(n for n, slots in enumerate(cluster.slots) if worker["port"] in slots)
     leader, lost = cluster.nimbuses[cluster.leader()], cluster.supervisors[number]
-    processes = family(process_of(found["id"]))
+    processes = family(worker_pid(found["id"]))
 
     for daemon in (lost, pacemaker, leader):
         daemon.kill()
@@ -57,13 +56,3 @@ def test_machine_lost_with_leader_pacemaker_and_worker(cluster, tmp_path):
     cluster.storm("kill", "two-queries", "-w", "0")
     assert_once(tmp_path / "even", 0)
     assert_once(tmp_path / "odd", 1)
-
-
-def process_of(storm_id):
-    (pid,) = (
-        process.info["pid"]
-        for process in psutil.process_iter(["pid", "cmdline"])
-        if "stormkeeper.worker" in (process.info["cmdline"] or [])
-        and storm_id in process.info["cmdline"]
-    )
-    return pid

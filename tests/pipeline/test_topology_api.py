@@ -4,7 +4,6 @@ import os
 import signal
 from pathlib import Path
 
-import psutil
 import pytest
 
 from stormkeeper.conf import defaults
@@ -15,6 +14,7 @@ from stormkeeper.pacemaker.client import PacemakerClient
 from stormkeeper.pipeline import process, queries, tables, topology_api
 from support.cluster import COMMAND_SECS, RealCluster
 from support.heartbeats import heartbeat, path
+from support.processes import worker_pid
 from support.tables import origin, present, state, store
 from support.waiting import until
 
@@ -146,20 +146,10 @@ def test_topology_keeps_the_tables_and_resumes_after_a_kill(tmp_path):
         ):
             pass
 
-        os.kill(pid_of(cluster.told("status", "heartbeat-tables")["id"]), signal.SIGKILL)
+        os.kill(worker_pid(cluster.told("status", "heartbeat-tables")["id"]), signal.SIGKILL)
         second = go_on(first)
         assert {name: each.query for name, each in second.items()} == {
             name: each.query for name, each in first.items()
         }
         rounds = manifest.load(place / tables.ALERTS).version
         until(lambda: manifest.load(place / tables.ALERTS).version > rounds)
-
-
-def pid_of(storm_id):
-    (pid,) = (
-        process.info["pid"]
-        for process in psutil.process_iter(["pid", "cmdline"])
-        if "stormkeeper.worker" in (process.info["cmdline"] or [])
-        and storm_id in process.info["cmdline"]
-    )
-    return pid

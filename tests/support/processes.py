@@ -68,3 +68,14 @@ def all_gone(processes: list[psutil.Process], deadline_secs: float = DEADLINE_SE
         until(lambda: not left(), deadline_secs)
     except AssertionError as error:
         raise AssertionError(f"still there: {left()}") from error
+
+
+def worker_pid(storm_id: str) -> int:
+    """Return the process id of a topology's only worker."""
+    (pid,) = (
+        process.info["pid"]
+        for process in psutil.process_iter(["pid", "cmdline"])
+        if "stormkeeper.worker" in (process.info["cmdline"] or [])
+        and storm_id in process.info["cmdline"]
+    )
+    return int(pid)

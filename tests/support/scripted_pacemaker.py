@@ -221,3 +221,9 @@ class ScriptedPacemaker:
                 pass
             except BaseException as error:
                 self.errors.append(error)
+
+
+def cut_at_the_request(connection: ScriptedConnection) -> None:
+    """Reset the connection after a request."""
+    connection.request()
+    connection.reset()

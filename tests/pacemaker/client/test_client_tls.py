@@ -28,7 +28,13 @@ from support.certificates import certificates, tls_conf
 from support.leaks import nothing_left_behind
 from support.mechanisms import Digest, identity
 from support.pacemaker import PacemakerProcess
-from support.scripted_pacemaker import JavaPacemaker, ScriptedConnection, ScriptedPacemaker, honest
+from support.scripted_pacemaker import (
+    JavaPacemaker,
+    ScriptedConnection,
+    ScriptedPacemaker,
+    cut_at_the_request,
+    honest,
+)
 from support.waiting import DEADLINE_SECS
 
 
@@ -174,11 +180,6 @@ def test_client_shows_its_certificate_if_requested(place):
 
 
 def cut_at_once(connection):
-    connection.reset()
-
-
-def cut_at_the_request(connection):
-    connection.request()
     connection.reset()
 
 

@@ -4,7 +4,6 @@ import contextlib
 import threading
 import time
 from collections import Counter
-from contextlib import ExitStack
 
 import pytest
 
@@ -25,12 +24,6 @@ from support.waiting import DEADLINE_SECS, until
 
 TRY = 2.0
 REQUEST = Message(MessageType.EXISTS, path="/a")
-
-
-@pytest.fixture
-def stack():
-    with ExitStack() as stack:
-        yield stack
 
 
 @pytest.fixture

@@ -1,5 +1,4 @@
 import threading
-from contextlib import ExitStack
 
 import pytest
 
@@ -10,12 +9,6 @@ from support.scripted_pacemaker import JavaPacemaker, ScriptedPacemaker, refusin
 from support.waiting import until
 
 DELETE = MessageType.DELETE_PATH
-
-
-@pytest.fixture
-def stack():
-    with ExitStack() as stack:
-        yield stack
 
 
 @pytest.fixture

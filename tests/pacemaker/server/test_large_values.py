@@ -1,7 +1,6 @@
 """Large values come back whole, in their order, to whoever takes his time; with both engines."""
 
 import asyncio
-import functools
 import gc
 import random
 import socket
@@ -17,7 +16,7 @@ from stormkeeper.pacemaker.wire import (
     decode,
     encode,
 )
-from support.engines import ENGINES, Rig
+from support.engines import ENGINES, Rig, on_each
 
 SIZES = (0, 10, 8_191, 8_192, 8_193, 29_696, 300_000)
 
@@ -33,16 +32,6 @@ def get(path, message_id=1):
 @pytest.fixture(params=ENGINES)
 def engine(request):
     return request.param
-
-
-def on_each(test):
-    """Run a coroutine function as a test."""
-
-    @functools.wraps(test)
-    def run(**arguments):
-        asyncio.run(test(**arguments))
-
-    return run
 
 
 async def answers(client, count):

@@ -1,7 +1,6 @@
 """Requests that may be long take turns, behind all that are short; with both engines."""
 
 import asyncio
-import functools
 import socket
 import time
 from statistics import median
@@ -10,7 +9,7 @@ import pytest
 
 from stormkeeper.pacemaker.server.channels import SHORT
 from stormkeeper.pacemaker.wire import Message, MessageType, Pulse, encode
-from support.engines import ENGINES, OpenSession, Rig
+from support.engines import ENGINES, OpenSession, Rig, on_each
 
 #: Seconds that a long request takes here.
 LONG = 0.005
@@ -62,16 +61,6 @@ class SlowSession(OpenSession):
 @pytest.fixture(params=ENGINES)
 def engine(request):
     return request.param
-
-
-def on_each(test):
-    """Run a coroutine function as a test."""
-
-    @functools.wraps(test)
-    def run(**arguments):
-        asyncio.run(test(**arguments))
-
-    return run
 
 
 def rig_of(engine, turns=1, seconds=LONG):

@@ -10,16 +10,6 @@ DATA = {"x.py": ""}
 
 
 @pytest.fixture
-def index(tmp_path, monkeypatch):
-    """The only place from which pip takes packages, as its own configuration says."""
-    place = tmp_path / "index"
-    place.mkdir()
-    monkeypatch.setenv("PIP_NO_INDEX", "1")
-    monkeypatch.setenv("PIP_FIND_LINKS", str(place))
-    return place
-
-
-@pytest.fixture
 def folder(tmp_path):
     place = tmp_path / "gathered"
     place.mkdir()

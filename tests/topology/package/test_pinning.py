@@ -14,16 +14,6 @@ BASE = Base.here()
 DATA = {"x.py": ""}
 
 
-@pytest.fixture
-def index(tmp_path, monkeypatch):
-    """The only place from which pip takes packages, as its own configuration says."""
-    place = tmp_path / "index"
-    place.mkdir()
-    monkeypatch.setenv("PIP_NO_INDEX", "1")
-    monkeypatch.setenv("PIP_FIND_LINKS", str(place))
-    return place
-
-
 def pinned(text):
     required = parse(text, "requirements.txt", BASE.versions)
     pins = pin(required, BASE, file="requirements.txt", secs=DEADLINE_SECS)

@@ -1,7 +1,5 @@
 """Pools over two real daemons, some of which come to harm."""
 
-from contextlib import ExitStack
-
 import pytest
 
 from stormkeeper.pacemaker.client import PacemakerClient
@@ -15,12 +13,6 @@ def running():
     """Two daemons for the tests that do them no harm."""
     with PacemakerProcess() as one, PacemakerProcess() as other:
         yield one, other
-
-
-@pytest.fixture
-def stack():
-    with ExitStack() as stack:
-        yield stack
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ from support.pools import TRY, address, timed
 from support.scripted_pacemaker import (
     JavaPacemaker,
     ScriptedPacemaker,
+    cut_at_the_request,
     refusing,
 )
 from support.waiting import DEADLINE_SECS, until
@@ -318,15 +319,10 @@ def test_nobody_to_read_from_is_an_error(pool_of):
             read("/w")
 
 
-def cut(connection):
-    connection.request()
-    connection.reset()
-
-
 @pytest.mark.parametrize("retries", [0, 2])
 @pytest.mark.parametrize("read", ["children", "read"])
 def test_every_try_of_a_server_is_counted(stack, pool_of, read, retries):
-    peer = stack.enter_context(ScriptedPacemaker(cut))
+    peer = stack.enter_context(ScriptedPacemaker(cut_at_the_request))
     pool = pool_of(peer, retries=retries)
     for _ in range(2):
         until(lambda: not pool.clients[address(peer)].retry_in())

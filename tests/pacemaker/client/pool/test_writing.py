@@ -14,7 +14,12 @@ from stormkeeper.pacemaker.client.pool import PacemakerPool
 from stormkeeper.pacemaker.wire import MessageType
 from support.pacemaker import PacemakerProcess, nobody
 from support.pools import TRY, address, timed
-from support.scripted_pacemaker import JavaPacemaker, ScriptedPacemaker, refusing
+from support.scripted_pacemaker import (
+    JavaPacemaker,
+    ScriptedPacemaker,
+    cut_at_the_request,
+    refusing,
+)
 from support.waiting import DEADLINE_SECS, until
 
 
@@ -172,13 +177,8 @@ def test_all_down_is_a_bounded_error_until_one_returns(own_daemons, pool_of):
     assert pool.get_pulse("/w") == b"3"
 
 
-def cut(connection):
-    connection.request()
-    connection.reset()
-
-
 def test_every_try_of_a_write_is_counted(stack, pool_of):
-    peers = [stack.enter_context(ScriptedPacemaker(cut)) for _ in range(2)]
+    peers = [stack.enter_context(ScriptedPacemaker(cut_at_the_request)) for _ in range(2)]
     for retries, tries in ((0, "1 try and"), (4, "5 tries and")):
         pool = pool_of(*peers, retries=retries)
         before = [peer.connections for peer in peers]
