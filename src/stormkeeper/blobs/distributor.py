@@ -1,4 +1,8 @@
-"""Distributes blobs from the disks of the Nimbuses: each Nimbus copies them from the others."""
+"""Distributes blobs from the disks of the Nimbuses, and waits for copies of a topology's code.
+
+A Nimbus counts as a copy if it has all blobs of the code in their newest versions, as only such a
+Nimbus can lead. (Storm waits for copies of any one blob.)
+"""
 
 from __future__ import annotations
 
@@ -48,7 +52,7 @@ class BlobSettings:
 
     @classmethod
     def from_conf(cls, conf: Conf) -> BlobSettings:
-        """Read them; raise `ConfigError` for a folder in the home of a user who has none."""
+        """Read them from the configuration; raises `ConfigError`."""
         local = folder("storm.local.dir", conf["storm.local.dir"])
         own = conf["blobstore.dir"]
         return cls(
@@ -67,8 +71,7 @@ class BlobSettings:
 class CodeDistributor:
     """The blobs of one Nimbus, with the calls for topologies' code. Safe for many threads.
 
-    `leader` and `submitted` are those of `BlobSync`. Raises `BlobStorageError` if a folder is
-    unusable.
+    `leader` and `submitted` are those of `BlobSync`.
     """
 
     def __init__(
@@ -123,10 +126,7 @@ class CodeDistributor:
         return [*self.store.folders(), self.inbox.folder]
 
     def upload(self, topology_id: str, parts: Mapping[str, bytes | Path]) -> None:
-        """Publish a topology's code, all or nothing: bytes or a file for each of `keys.PARTS`.
-
-        Raises `ValueError` for other parts, `BlobExistsError`, `BlobStorageError` or `StateError`.
-        """
+        """Publish a topology's code, all or nothing: bytes or a file for each of `keys.PARTS`."""
         if sorted(parts) != sorted(keys.PARTS):
             raise ValueError(f"a topology's code has {', '.join(keys.PARTS)}, not {sorted(parts)}")
         published: list[str] = []
@@ -154,7 +154,7 @@ class CodeDistributor:
         `is_repeated`: an earlier try may have made the newest version. If no live Nimbus has that
         version any more, as after a lost disk, the version here is changed. Raises
         `BlobNotFoundError` if the newest version is not here, `BlobExistsError` after a change by
-        another Nimbus, and as `upload`.
+        another Nimbus.
         """
         key = f"{topology_id}-{part}"
         base, known = self.publisher.base(key), self.publisher.known(key)
@@ -286,7 +286,7 @@ def await_copies(
     """Wait until enough Nimbuses have a topology's code, and return how many have it.
 
     `conf` is the topology's over the cluster's; at ``topology.max.replication.wait.time.sec`` 0 and
-    less there is no limit. Raises `StateError`.
+    less there is no limit.
     """
     configured = conf["topology.min.replication.count"]
     longest = conf["topology.max.replication.wait.time.sec"]

@@ -1,8 +1,7 @@
 """Drafts: files that are written from beginning to end and then become blobs.
 
-A draft counts the SHA-256 of its bytes and, for what clients upload, their CRC-32C (RFC 3720,
-appendix B.4), Storm's version of a blob: clients compare it with that of their copy, so every
-Nimbus must have the same.
+A draft counts the SHA-256 of its bytes and their CRC-32C, by which Storm's clients know the version
+of a blob.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ class Content(NamedTuple):
 class Draft:
     """A file that is written from beginning to end; an existing file is continued.
 
-    Not safe for concurrent use. Raises `BlobStorageError` if the file cannot be made or read.
+    Not safe for concurrent use.
     """
 
     def __init__(self, path: Path) -> None:

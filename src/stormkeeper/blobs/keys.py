@@ -27,13 +27,7 @@ def of_topology(topology_id: str) -> tuple[str, ...]:
 
 
 def topology_of(key: str) -> str | None:
-    """Return the id of the topology whose code the blob belongs to, None for any other blob.
-
-    Examples
-    --------
-    >>> topology_of("wc-1-1700000000-stormjar.jar")
-    'wc-1-1700000000'
-    """
+    """Return the id of the topology whose code the blob belongs to, None for any other blob."""
     topology_id, _ = split(key)
     return topology_id
 

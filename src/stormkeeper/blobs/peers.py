@@ -1,8 +1,7 @@
 """Fetches blobs from other Nimbuses over Thrift, or from supervisors over HTTP.
 
-The blob's record in ZooKeeper has the SHA-256 of its bytes before the first of them arrives. So it
-does not matter which peer sends them, and a partial file can be continued by another process with
-another peer.
+ZooKeeper has the SHA-256 of a blob before the first byte arrives. So it does not matter which peer
+sends the bytes, and a partial file can be continued with another peer.
 """
 
 from __future__ import annotations
@@ -63,8 +62,8 @@ class Download(NamedTuple):
 class Peer(Protocol):
     """A source of blobs, with two calls of Nimbus's Thrift service.
 
-    Each call raises `PeerUnavailableError` if the peer cannot be reached or does not answer in
-    time, and `PeerError` if the peer does not have the blob or refuses.
+    Each call raises `PeerUnavailableError` if the peer does not answer in time, and `PeerError` if
+    the peer does not have the blob or refuses.
     """
 
     def begin_blob_download(self, key: str, offset: int, timeout_secs: float) -> Download:
@@ -95,10 +94,7 @@ def peer_connector(conf: Conf) -> PeerConnector:
 
 
 class NimbusPeer:
-    """A Nimbus as a `Peer`, ours or Storm's.
-
-    The offset goes in a field of ours (id 1000), which Storm's Nimbus skips.
-    """
+    """A Nimbus as a `Peer`; the offset is a field of ours (id 1000), which Storm's skips."""
 
     def __init__(self, client: ServiceClient) -> None:
         self._client = client
@@ -198,7 +194,7 @@ def fetch(
     """Download a blob into a file, continuing a partial file; return the file, finished.
 
     Raises `PeerError` if the peer fails, is too slow or has other bytes, or the blob is not wanted
-    any more; a useful partial file stays. Raises `BlobStorageError` if the disk refuses.
+    any more; a useful partial file stays.
     """
     draft = Draft(path)
     begun = draft.size
@@ -272,7 +268,7 @@ def deliver(
 
     A hidden folder beside it gathers the files, survives a failure, and then takes its place. One
     process at a time may deliver to a folder. Raises `BlobNotFoundError` if no Nimbus ever had the
-    code, `PeerError` if no live Nimbus can send it, `BlobStorageError` or `StateError`.
+    code, `PeerError` if no live Nimbus can send it.
     """
     keys.check(topology_id)
     blobs = keys.of_topology(topology_id)

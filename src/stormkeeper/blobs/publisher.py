@@ -1,8 +1,7 @@
 """Publishes uploads as blobs of the cluster: counts the version, stores it here, announces it.
 
-The order matters. After a crash between count and store, the upload is lost and its version number
-is never used. After a crash between store and announcement, the next synchronisation announces the
-blob, which is newer than any announced one.
+After a crash between count and store, the version number is never used. After a crash between store
+and announcement, the next synchronisation announces the blob.
 """
 
 from __future__ import annotations
@@ -61,8 +60,8 @@ class Publisher:
         """Publish a finished draft as the newest version of its blob.
 
         Raises `BlobExistsError` if another upload was first, `BlobNotFoundError` if the blob was
-        deleted meanwhile, `BlobStorageError` or `StateError`. The blob may then be stored and not
-        announced yet; after `OutcomeUnknownError` a version may be counted that no Nimbus has.
+        deleted meanwhile. After another error the blob may be stored and not announced yet; after
+        `OutcomeUnknownError` a version may be counted that no Nimbus has.
         """
         key, draft = upload.key, upload.draft
         if upload.is_new and self.known(key) is not None:
@@ -100,7 +99,6 @@ class Publisher:
     def _put(
         self, key: str, record: BlobRecord, draft: Draft | None, before: BlobRecord | None
     ) -> BlobRecord:
-        """Store a counted version and announce it."""
         if not self._store.put(key, record, draft, expected=before):
             raise _too_late(key)
         try:
@@ -116,8 +114,7 @@ class Publisher:
 def forget(writer: BlobWrites, key: str) -> None:
     """Delete a blob in ZooKeeper; every Nimbus then deletes its copy.
 
-    The version counter goes first, since a blob that is not counted cannot be announced. A Nimbus
-    that announces it just then removes the announcement when it deletes its copy.
+    The version counter goes first, since a blob that is not counted cannot be announced.
     """
     writer.remove_blob_key_sequence(key)
     writer.remove_blobstore_key(key)

@@ -1,11 +1,9 @@
 """The blobs on a Nimbus's disk: each has a key, bytes, and a record of its contents.
 
 ``data/<sha256>`` has bytes; ``keys/<key>.json`` says which of them a blob has. Both are written
-under another name, synced, and renamed, so after any crash a blob is there in its newest version or
-not at all. Readers continue with the version that they opened. Equal bytes are stored once.
-
-``….new`` is a file being written, ``<sha256>.part`` a partial fetch, which a later process
-continues.
+under another name (``….new``), synced, and renamed, so after any crash a blob is there in its
+newest version or not at all. Readers continue with the version that they opened. ``<sha256>.part``
+is a partial fetch, which a later process continues.
 """
 
 from __future__ import annotations
@@ -47,8 +45,7 @@ _ANY: Final[Any] = object()
 class BlobStore:
     """The blobs in a folder that one process owns. Safe for many threads.
 
-    Opening it deletes unfinished uploads and every damaged blob, with a line in the log. Raises
-    `BlobStorageError` if the folder cannot be used or belongs to another process.
+    Opening it deletes unfinished uploads and every damaged blob, with a line in the log.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -93,8 +90,7 @@ class BlobStore:
     def open(self, key: str) -> tuple[BlobRecord, BinaryIO]:
         """Return a blob's record and its bytes as a file, which the caller closes.
 
-        Raises `BlobNotFoundError`, or `BlobStorageError` for an unreadable blob; if its file is
-        gone, the blob is dropped as by `verify`.
+        If the file is gone, the blob is dropped as by `verify`.
         """
         try:
             with self._lock, disk_errors(self.folder, f"read {key}"):
@@ -110,8 +106,7 @@ class BlobStore:
     def verify(self) -> list[str]:
         """Drop the blobs whose files are gone or have another size; return their keys.
 
-        Missing folders and records are written again. Raises `BlobStorageError` if the folder was
-        replaced and belongs to another process.
+        Missing folders and records are written again.
         """
         with self._lock:
             self._restore()
@@ -156,10 +151,9 @@ class BlobStore:
         return damaged
 
     def drop_damaged(self, record: BlobRecord) -> list[str]:
-        """Drop the blobs with the bytes of a record if these are wrong or unreadable.
+        """Drop the blobs with a record's bytes if these are wrong or unreadable; return the keys.
 
-        Returns the keys of the blobs. Wrong bytes are deleted; unreadable ones stay, as a later
-        read may succeed.
+        Unreadable bytes stay on the disk, as a later read may succeed.
         """
         why, path = "its bytes have changed", self._path(record.sha256)
         with self._lock:
@@ -205,9 +199,9 @@ class BlobStore:
         """Store a blob on the disk; return False if its record is not `expected` (None: no blob).
 
         `draft` has the blob's bytes, finished, and is consumed. None: the bytes are here already,
-        such as those of another version. Raises `ValueError` for other bytes, and
-        `BlobStorageError`: the old blob stays, unless the last sync failed; then the new one may
-        not survive a power failure.
+        such as those of another version. Raises `ValueError` for other bytes. After
+        `BlobStorageError` the old blob stays, unless the last sync failed; then the new one may not
+        survive a power failure.
         """
         keys.check(key)
         content = Content(record.sha256, record.size)
@@ -278,7 +272,6 @@ class BlobStore:
             log.error("lost the blob %s in %s: %s; it is fetched again", key, self.folder, why)
 
     def _has(self, sha256: str, size: int) -> bool:
-        """Return whether the file for a checksum exists in that size."""
         try:
             return self._path(sha256).stat().st_size == size
         except OSError:
@@ -294,7 +287,6 @@ class BlobStore:
             return False
 
     def _make(self) -> BinaryIO:
-        """Make missing folders, and open the lock file."""
         # Private: a topology's configuration may hold secrets.
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._data.mkdir(exist_ok=True)

@@ -177,11 +177,7 @@ class BlobSync:
         self._rounds_thread.wake()
 
     def missing(self) -> dict[str, Missing]:
-        """Return the topologies whose code is not completely here, as of now or later.
-
-        A Nimbus leads only if nothing is missing but code that no live Nimbus has. Raises
-        `StateError`.
-        """
+        """Return the topologies whose code is not completely here, as of now or later."""
         return sync_plan.missing(self._look())
 
     def fetch(self, timeout_secs: float) -> bool:
@@ -388,7 +384,6 @@ class BlobSync:
         return self._until_next()
 
     def _until_next(self) -> float:
-        """Return the seconds until the next planned action."""
         now = self._clock()
         ends = [*self._unreached.now().values(), *self._refused.now().values()]
         ends += [since + self._delay_secs for since in self._unneeded_since.values()]

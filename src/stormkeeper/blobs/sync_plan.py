@@ -154,9 +154,9 @@ def newest(
 ) -> BlobRecord | None:
     """Return the version of a blob that should be here, None if there is none.
 
-    It is the newest announced one, or a newer one here that was not announced when its process
-    ended. A local blob with another `born` is an earlier, deleted one; but the code of a topology
-    has no earlier one, so then ZooKeeper has lost the entry.
+    It is the newest announced one, or a newer one here that was not announced yet. A local blob
+    with another `born` is an earlier, deleted one; but the code of a topology has no earlier one,
+    so then ZooKeeper has lost the entry.
     """
     recorded = None if entry is None else entry.record
     if local is None:

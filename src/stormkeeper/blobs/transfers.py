@@ -2,8 +2,7 @@
 
 A transfer is a session of several calls, which ends when idle for too long
 (``nimbus.blobstore.expiration.secs``). A blob is visible only after its upload has finished; of
-several uploads of one key, the first to finish wins. A download continues with its version even if
-the blob changes.
+several uploads of one key, the first to finish wins.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ class _Session(Generic[T]):
 class TransferSessions(Generic[T]):
     """Sessions by id, each with a value. Safe for many threads; calls of one session are serial.
 
-    `name` is for messages, such as "upload"; `end` is called with the value of each ended session.
+    `name` is for messages; `end` is called with the value of each ended session.
     """
 
     def __init__(
@@ -94,7 +93,7 @@ class TransferSessions(Generic[T]):
 
     @contextmanager
     def using(self, session_id: str, *, last: bool = False) -> Iterator[T]:
-        """Give a session's value to one call at a time; it ends after the `last` call, or an error.
+        """Give a session's value to one call; the session ends after the `last` call, or an error.
 
         Raises `TransferEndedError` if there is no such session any more.
         """
@@ -183,8 +182,7 @@ class Uploads:
     def begin_create(self, key: str, settable: bytes = b"") -> str:
         """Begin the upload of a new blob; return the session.
 
-        Raises `InvalidBlobKeyError` also for names of topologies' code, `BlobExistsError`,
-        `BlobStorageError` or `StateError`.
+        Topologies' code is no blob to be created (`InvalidBlobKeyError`).
         """
         if keys.topology_of(keys.check(key)) is not None:
             raise InvalidBlobKeyError(
@@ -199,10 +197,7 @@ class Uploads:
         )
 
     def begin_update(self, key: str) -> str:
-        """Begin the upload of a blob's next version; return the session.
-
-        Raises `BlobNotFoundError` if there is no such blob, and else as `begin_create`.
-        """
+        """Begin the upload of a blob's next version; return the session."""
         keys.check(key)
         base = self._publisher.base(key)
         known = self._publisher.known(key)
@@ -213,21 +208,12 @@ class Uploads:
         )
 
     def chunk(self, session: str, data: bytes) -> None:
-        """Append the next bytes.
-
-        Raises `TransferEndedError`, or `BlobStorageError` if the disk refuses them or the blob is
-        too large, which ends the upload.
-        """
+        """Append the next bytes; a full disk or a blob that is too large ends the upload."""
         with self._sessions.using(session) as upload:
             write_upload(upload.draft, data, self._most_bytes)
 
     def finish(self, session: str) -> BlobRecord:
-        """End an upload and publish its blob.
-
-        Raises `TransferEndedError`, `BlobExistsError` after another upload, or an error of the disk
-        or ZooKeeper: after `OutcomeUnknownError`, or if the blob was stored and not announced, it
-        may appear later.
-        """
+        """End an upload and publish its blob; raises as `Publisher.publish`."""
         with self._sessions.using(session, last=True) as upload:
             upload.draft.finish()
             return self._publisher.publish(upload)
@@ -246,11 +232,7 @@ class Uploads:
 
 
 class Downloads:
-    """The downloads of blobs from one Nimbus. Safe for many threads.
-
-    `chunk_bytes` is the most that one call returns
-    (``storm.blobstore.inputstream.buffer.size.bytes``).
-    """
+    """The downloads of blobs from one Nimbus, in chunks of `chunk_bytes`. Safe for many threads."""
 
     def __init__(
         self,
@@ -267,10 +249,7 @@ class Downloads:
         )
 
     def begin(self, key: str, offset: int = 0) -> Download:
-        """Begin to read a blob at a byte; an offset beyond the end means the end.
-
-        Raises `BlobNotFoundError`, `BlobStorageError`, or `CodeError` for too many downloads.
-        """
+        """Begin to read a blob at a byte; an offset beyond the end means the end."""
         record, file = self._store.open(key)
         try:
             begun = min(max(offset, 0), record.size)
@@ -282,10 +261,7 @@ class Downloads:
         return Download(record.crc32c, session, record.size, begun)
 
     def chunk(self, session: str) -> bytes:
-        """Return the next bytes; none at the end, which ends the download.
-
-        Raises `TransferEndedError`, or `BlobStorageError`, which ends it too.
-        """
+        """Return the next bytes; none at the end, which ends the download, as an error does."""
         with self._sessions.using(session) as file, disk_errors(self._store.folder, "read a blob"):
             data = file.read(self._chunk_bytes)
         if not data:

@@ -146,7 +146,7 @@ def asks(values: Mapping[str, Any]) -> list[str]:
 def check(conf: Conf) -> list[str]:
     """Return warnings about keys of access control that `IGNORE` permits.
 
-    Raises `ConfigError`, with each key and its place, without `IGNORE`.
+    Without `IGNORE` raises `ConfigError`, with each key and its place.
     """
     keys = [_named(conf, key) for key in asks(conf)]
     if keys and not conf[IGNORE]:

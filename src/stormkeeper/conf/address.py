@@ -21,8 +21,6 @@ class Address:
 
     Examples
     --------
-    >>> str(Address.parse("pacemaker-1", 6699))
-    'pacemaker-1:6699'
     >>> Address.parse("[::1]:7000", 6699)
     Address(host='::1', port=7000)
     """
@@ -97,8 +95,6 @@ def supervisor_names(hosts: Mapping[str, str]) -> dict[str, str]:
 
     Examples
     --------
-    >>> list(supervisor_names({"a": "n-1", "b": "n-2"}).values())
-    ['n-1', 'n-2']
     >>> list(supervisor_names({"0123456789": "n-1", "abcdefghij": "n-1"}).values())
     ['n-1 (01234567)', 'n-1 (abcdefgh)']
     """

@@ -140,8 +140,7 @@ def size(name: str, meaning: str) -> Key:
 def size_of(written: str) -> int:
     """Return the bytes of a size such as ``512m``, ``512 MiB`` or ``1.5G``.
 
-    Units are k, m, g and t, in either case, alone or with ``i`` or ``iB``: powers of 1024. Raises
-    `ConfigError` for other texts.
+    Units are powers of 1024: k, m, g and t, in either case, alone or with ``i`` or ``iB``.
     """
     found = _SIZE.fullmatch(written)
     if found is None:
@@ -275,8 +274,7 @@ _SPARK_SIZE: Final = re.compile(r"\d+(?:b|[kmgtp]b?)?", re.IGNORECASE)
 def check_spark_size(key: str, value: Any) -> None:
     """Check a value of Spark's sizes of memory; other keys and null are allowed.
 
-    A size that the JVM cannot read would end it before it can name the setting. Raises
-    `ConfigError` without key and value, which the caller adds.
+    A size that the JVM cannot read would end it before it can name the setting.
     """
     if value is None:
         return

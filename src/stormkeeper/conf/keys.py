@@ -1,8 +1,8 @@
 """The names of all configuration keys of Storm, in any release, and of Spark.
 
-A ``storm.yaml`` has many keys that only Storm reads; they are accepted by name. ``storm_keys.txt``
-has those of Storm 3.0 and 2.x (``Config``, ``DaemonConfig`` and ``defaults.yaml``), 1.x and 0.x.
-``scripts/spark-keys`` derives ``spark_keys.txt`` from Spark's jars.
+``storm_keys.txt`` has those of Storm 3.0 and 2.x (``Config``, ``DaemonConfig`` and
+``defaults.yaml``), 1.x and 0.x. ``scripts/spark-keys`` derives ``spark_keys.txt`` from Spark's
+jars.
 """
 
 import difflib
@@ -86,10 +86,7 @@ def is_secret(key: str) -> bool:
 
 
 def flattened(key: str, value: Any, also: Collection[str] = ()) -> tuple[str, Any] | None:
-    """Return the first dotted key, with value, that a nested mapping stands for.
-
-    None if no known key begins with `key` and a dot, or the mapping is empty. `also` are further
-    known names.
+    """Return the first dotted key, with value, that a nested mapping stands for, else None.
 
     Examples
     --------

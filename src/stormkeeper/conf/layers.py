@@ -74,13 +74,7 @@ class Conf(Mapping[str, Any]):
         return key in self._overrides
 
     def with_values(self, values: Mapping[str, Any]) -> "Conf":
-        """Return a copy in which `values` win; keys given with ``-c`` still count as such.
-
-        Raises
-        ------
-        ConfigError
-            A value does not fit its key. Unknown keys are accepted.
-        """
+        """Return a copy in which `values` win; unknown keys are accepted."""
         merged = dict(self._values)
         _merge(merged, _checked(values, ""))
         return Conf(merged, self._overrides, self.files)
@@ -92,10 +86,7 @@ class Conf(Mapping[str, Any]):
         return Conf(kept, self._overrides & kept.keys(), self.files)
 
     def pacemaker_servers(self) -> tuple[Address, ...]:
-        """Return the addresses of the Pacemakers, from ``pacemaker.servers`` or ``pacemaker.host``.
-
-        Raises `ConfigError` if an entry has no port and ``pacemaker.port`` is 0.
-        """
+        """Return the addresses of the Pacemakers, from ``pacemaker.servers`` or ``pacemaker.host``."""
         host = self._values["pacemaker.host"]
         entries = self._values["pacemaker.servers"] or ([] if host is None else [host])
         port = self._values["pacemaker.port"]
@@ -139,25 +130,13 @@ def load(
 ) -> Conf:
     """Read the configuration.
 
-    Parameters
-    ----------
-    files
-        Read these, which must exist, instead of ``storm.yaml``; later ones win.
-    overrides
-        ``key=value`` texts, with values in YAML; later ones win.
-    strict, unknown
-        Whether unknown keys are errors; else their treatment.
-    also_known
-        Further known keys.
-    instead_of
-        The configuration before a reload. A file of it that is now missing or empty is an error:
-        it is probably being replaced.
+    `files` are read, and must exist, instead of ``storm.yaml``; `overrides` are ``key=value``
+    texts, with values in YAML; later ones win. `strict` and `unknown` say what becomes of unknown
+    keys, beside those of `also_known`. `instead_of` is the configuration before a reload: a file of
+    it that is now missing or empty is an error, as it is probably being replaced.
 
-    Raises
-    ------
-    ConfigError
-        In a line: a file cannot be read or is no mapping in YAML, an override is not ``key=value``,
-        a value does not fit its key, or a key is unknown and that is an error.
+    Raises `ConfigError`, in a line, for a file or override that cannot be read, a value that does
+    not fit its key, or an unknown key that is an error.
     """
     before = {} if instead_of is None else instead_of.files
     found = _find(environ, warn, before) if files is None else [Path(file) for file in files]
@@ -191,10 +170,7 @@ class Finding(NamedTuple):
 
 
 def check(path: Path | str, *, strict: bool = False) -> tuple[list[str], list[Finding]]:
-    """Return the keys of a file, and all its faults in order; `load` stops at the first.
-
-    `strict`: an unknown key is an error. Files that it names are not opened.
-    """
+    """Return the keys of a file, and all its faults in order; `load` stops at the first."""
     path = Path(path)
     try:
         values, _ = _read_file(path)

@@ -211,7 +211,6 @@ class NodeHeartbeats:
         self._store.close()
 
     def _workers(self, path: str) -> list[str]:
-        """Return the paths of all workers at and below a path."""
         level = [path]
         for _ in range(_DEPTH - path.count("/")):
             listed = zip(level, self._store.children_many(level), strict=True)

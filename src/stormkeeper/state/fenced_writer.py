@@ -178,7 +178,6 @@ class FencedWriter(StateWriter):
         return None
 
     def _below(self, path: str) -> list[str]:
-        """Return the paths of all nodes below a node, the deepest first."""
         levels = [[path]]
         while levels[-1]:
             listed = zip(levels[-1], self.session.children_many(levels[-1]), strict=True)

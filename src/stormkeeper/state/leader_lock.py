@@ -43,7 +43,6 @@ class Fence:
 
     #: Where the lock is, or was.
     path: str
-
     #: The lock's creation zxid, which grows with every leadership.
     epoch: int
 
@@ -53,15 +52,12 @@ class Lock:
     """A place in the queue."""
 
     path: str
-
     #: The change that made the node (creation zxid).
     created: int
 
     session_id: int
-
     #: The node's value at creation: the holder.
     holder: bytes
-
     #: Whether the value was set since: a revoked lock keeps its place, and lets no write through.
     revoked: bool = False
 

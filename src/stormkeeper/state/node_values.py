@@ -57,8 +57,7 @@ _RECORDS: Final[dict[tuple[str, int], type[TPayload]]] = {
     (paths.TASKERRORS, 3): records.ErrorInfo,
 }
 
-#: Beginning of Java's serialisation (Java Object Serialization Specification, chapter 6): magic,
-#: version 5; then an object with its class, whose name follows.
+#: Java Object Serialization Specification, chapter 6: magic, version 5; an object, its class.
 _JAVA_MAGIC: Final = b"\xac\xed\x00\x05"
 _JAVA_OBJECT: Final = _JAVA_MAGIC + b"sr"
 
@@ -73,7 +72,6 @@ _TIMES: Final = {
     "ended_ms": 1000,
 }
 
-#: Names of the kinds of integers, for messages.
 _INTEGERS: Final = {"number": "a number", "milliseconds": "a time"}
 
 _number = Struct(">i")
@@ -87,17 +85,15 @@ class Decoded(NamedTuple):
     #: ``directory``, the record's class, ``BlobHolder``, ``QueryClaim``, ``BlobRecord``,
     #: ``number``, ``milliseconds``, ``java``, ``text`` or ``bytes``.
     kind: str
-    #: For JSON: a record's fields; ``{"hex": …}`` for bytes, with ``"text"`` if they are plain
-    #: text; None for a directory.
+    #: For JSON: a record's fields; ``{"hex": …}`` for bytes; None for a directory.
     value: Any
-    #: Lines for people, without a newline at the end; empty for a directory. Of unreadable bytes,
-    #: the first ones.
+    #: Lines for people; empty for a directory.
     text: str
-    #: Why the value does not fit its path, or is not shown whole; None if all is well.
+    #: Why the value does not fit its path, or is not shown whole.
     note: str | None = None
-    #: Epoch of the leader that wrote the record; None if the record does not say.
+    #: Epoch of the leader that wrote the record.
     epoch: int | None = None
-    #: Why the value does not fit Storm's layout; None if it does, or the layout has nothing there.
+    #: Why the value does not fit Storm's layout.
     unreadable: str | None = None
 
 
@@ -219,7 +215,6 @@ def _date(record: TPayload) -> None:
 
 
 def _credentials(data: bytes, *, whole: bool) -> Decoded:
-    """Decode the names of credentials without their values."""
     try:
         record = deserialize(records.Credentials, data, limit=LIMIT)
     except SerializationError as error:
@@ -236,7 +231,6 @@ def _credentials(data: bytes, *, whole: bool) -> Decoded:
 
 
 def _secret(data: bytes) -> Decoded:
-    """Decode the owner and expiry of a key, without the key."""
     if data in (b"", DIRECTORY):
         return Decoded("directory", None, "")
     kind = records.PrivateWorkerKey.__name__
@@ -318,7 +312,6 @@ def _hexadecimal(data: bytes) -> str:
 
 
 def _plain(data: bytes) -> str | None:
-    """Return bytes as text if a terminal can show it, else None."""
     try:
         text = data.decode()
     except UnicodeDecodeError:

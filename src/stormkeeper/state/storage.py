@@ -36,7 +36,6 @@ from typing import Final, NamedTuple, Protocol
 from stormkeeper import paths
 from stormkeeper.errors import ConfigError, InvalidPathError
 
-#: Any version.
 ANY_VERSION: Final = -1
 
 
@@ -85,7 +84,6 @@ class Create(NamedTuple):
     data: bytes
     ephemeral: bool = False
     sequential: bool = False
-
     #: The `digest_id` of the topology's workers, which get the access of Storm's rules; None: that
     #: of the workers that the configuration names, if any.
     workers_digest: str | None = None
@@ -131,7 +129,6 @@ class EventType(enum.Enum):
     NODE_DELETED = "deleted"
     NODE_DATA_CHANGED = "data changed"
     NODE_CHILDREN_CHANGED = "children changed"
-
     #: A new session follows a lost session: reported to every callback, with the path ``/``, after
     #: ``CONNECTED`` and before the events that its watches missed. Uses up no watch.
     EVENTS_MISSED = "events missed"
@@ -141,10 +138,8 @@ class ConnectionState(enum.Enum):
     """State of a session's connection to the store."""
 
     CONNECTED = "connected"
-
     #: The store is not reached; the session, and its ephemeral nodes, may live on.
     SUSPENDED = "suspended"
-
     #: The session has ended, with its ephemeral nodes.
     LOST = "lost"
 
@@ -159,22 +154,15 @@ class VersionedData(NamedTuple):
 class NodeStat(NamedTuple):
     """A node's metadata; changes have the store's growing numbers (ZooKeeper's zxids)."""
 
-    #: Changes of the value since the node was made.
     version: int
-
     #: The change that made the node (czxid).
     created: int
-
     #: The last change that made the node or set the value (mzxid).
     modified: int
-
     #: The last change that made the node, or made or deleted a child (pzxid).
     children_modified: int
-
     #: Session id of an ephemeral node; 0 for a persistent node.
     owner: int
-
-    #: Number of children.
     children: int
 
 

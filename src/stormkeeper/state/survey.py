@@ -34,7 +34,6 @@ class Survey:
     nodes: dict[str, NodeData]
     #: Topologies with heartbeats in the Pacemakers: ``/workerbeats/<id>``, ``/taskbeats/<id>``.
     in_pacemakers: list[str] = field(default_factory=list)
-    #: What could not be read, and why.
     notes: list[str] = field(default_factory=list)
     #: Nodes that an ACL forbids to read; nodes below them are unknown too.
     denied: list[str] = field(default_factory=list)
@@ -96,7 +95,6 @@ def _each(
     wanted: Sequence[str],
     denied: dict[str, AccessDeniedError],
 ) -> list[T | None]:
-    """Read many paths at once; None for each denied path, which is recorded."""
     if not wanted:
         return []
     try:
@@ -171,13 +169,9 @@ _OF_LEADERS: Final = frozenset(
 class StateProblem(NamedTuple):
     """A problem in the cluster's state."""
 
-    #: A key of `ADVICE`.
     kind: str
-
     #: The node; for heartbeats in Pacemakers, the topology's path there.
     path: str
-
-    #: What is wrong; the advice is that of the kind.
     message: str
 
 
@@ -292,7 +286,6 @@ def _older(record: _Written, newer: _Written) -> StateProblem:
 
 
 def _names(survey: Survey) -> dict[str, list[str]]:
-    """Return the names directly below each first level, also of forbidden nodes."""
     names: dict[str, list[str]] = defaultdict(list)
     for path in sorted({*survey.nodes, *survey.denied}):
         top, count = _place(path)
@@ -302,6 +295,5 @@ def _names(survey: Survey) -> dict[str, list[str]]:
 
 
 def _place(path: str) -> tuple[str, int]:
-    """Return the first level of a path, and the depth below."""
     top = paths.first_level(path)
     return top, path.count("/") - 1

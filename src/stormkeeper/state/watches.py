@@ -33,8 +33,6 @@ class WatchKind(enum.Enum):
 
     #: Existence and value.
     NODE = "node"
-
-    #: Names of the children.
     CHILDREN = "children"
 
 
@@ -297,7 +295,6 @@ class WaitingCallbacks:
     def _end(
         self, watch: NodeWatch, callback: Callback, read: object, result: object | None
     ) -> None:
-        """Replace a callback's read by `result`, unless the callback was called already."""
         with self._lock:
             waiting = self._waiting.get(watch, {})
             reads = waiting.get(callback, set())
@@ -334,7 +331,6 @@ class WaitingCallbacks:
             raise ending
 
     def _taken(self, watches: list[NodeWatch]) -> dict[Callback, None]:
-        """Remove and return the callbacks that wait for any of these watches, each once."""
         with self._lock:
             return {
                 callback: None for watch in watches for callback in self._waiting.pop(watch, {})

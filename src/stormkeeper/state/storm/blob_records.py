@@ -218,7 +218,6 @@ class BlobHolderWrites(SessionWriter):
                 raise error.reason from error
 
     def _delete_others(self, top: str, nimbus_id: str | NimbusId, version: int | None) -> None:
-        """Delete a Nimbus's nodes below `top` except that of `version`."""
         for name in self._names(top):
             holder = paths.parse_blob_holder(name)
             if holder and holder.nimbus == str(nimbus_id) and holder.version != version:
@@ -262,7 +261,6 @@ class BlobWrites(RecordWriter):
 
 
 def _newest(names: Collection[str] | None, version: int | None = None) -> list[BlobHolder]:
-    """Return the sorted holders of a version, or of the highest."""
     holders = [holder for holder in map(paths.parse_blob_holder, names or ()) if holder]
     if version is None:
         version = max((holder.version for holder in holders), default=0)

@@ -192,7 +192,6 @@ class StormReads(
         )
 
     def _worker_nodes(self, storm_ids: Sequence[str]) -> dict[str, list[str]]:
-        """Return the names of the nodes that workers left in ZooKeeper, by topology."""
         names = self._state.children_many([paths.workerbeats(each) for each in storm_ids])
         return {storm_id: below for storm_id, below in zip(storm_ids, names, strict=True) if below}
 

@@ -57,13 +57,10 @@ class ExecutorBeat:
     """An executor's part of the heartbeat of its worker."""
 
     stats: ExecutorStats
-
     #: The worker's wall clock at the beat, in seconds since 1970. It may be wrong.
     time_secs: int
-
     #: The worker's uptime at the beat, in seconds.
     uptime_secs: int
-
     #: The worker's slot: id of its supervisor, and port.
     node: str
     port: int

@@ -196,7 +196,6 @@ class RecordReader:
             return self._state.get_version(path, watch)
 
     def _records(self, cls: type[Record], path: str) -> dict[str, Record]:
-        """Return the readable records directly below a node, by name."""
         return self._listed(cls, path)[0]
 
     def _listed(self, cls: type[Record], path: str) -> tuple[dict[str, Record], set[str]]:

@@ -44,10 +44,7 @@ REMEMBERED = 10_000
 class ErrorLimits(NamedTuple):
     """Limits of a component's error reports."""
 
-    #: Length of an interval, in seconds.
     interval_secs: float = 10.0
-
-    #: Errors per interval.
     per_interval: int = 5
 
     @classmethod
@@ -295,7 +292,6 @@ class ReportLeaderWrites(LeaderWriter):
 
 
 def _newest_first(errors: list[tuple[int, int, ErrorInfo]]) -> list[ErrorInfo]:
-    """Return errors by time and number, newest first."""
     return [error for *_, error in sorted(errors, key=lambda one: one[:2], reverse=True)]
 
 

@@ -50,14 +50,12 @@ from stormkeeper.state.zookeeper.requests import (
 
 log = logging.getLogger(__name__)
 
-# kazoo warns about every attempt to connect, one a second while a server is away. This module logs
-# what an operator needs; set this logger's level to see the rest.
+# kazoo warns about every attempt to connect, one a second while a server is away.
 _kazoo_log = logging.getLogger(f"{__name__}.kazoo")
 _kazoo_log.setLevel(logging.CRITICAL)
 
 
 def _hide_credentials(record: logging.LogRecord) -> bool:
-    """Hide credentials in kazoo's log of requests."""
     if isinstance(record.args, tuple):
         record.args = tuple(
             f"{type(one).__name__}(***)" if isinstance(one, Auth | SASL) else one
@@ -79,13 +77,12 @@ UNREACHED_CLOSE_SECS: Final = 1.0
 #: Pauses between attempts to connect, in seconds: the first, and the longest.
 _RECONNECT_SECS: Final = (0.1, 1.0)
 
-#: Requests under way at once in `EnsembleConnection.gather`, and how many are added at a time:
-#: together they take about one round trip, and a call of another thread waits only briefly.
+#: Requests under way at once in `EnsembleConnection.gather`, and how many are added at a time: a
+#: call of another thread waits only briefly.
 WINDOW: Final = 2000
 _STEP: Final = WINDOW // 2
 
-#: Pause before an unsent request is handed to kazoo again, in seconds. It hardly ever counts, as a
-#: lost connection is known at once.
+#: Pause before an unsent request is handed to kazoo again, in seconds.
 _NOT_SENT_SECS: Final = 0.01
 
 #: Part of a server's share of the session timeout for each of its first answers.
@@ -109,7 +106,6 @@ class EnsembleConnection:
         self._session_id: int | None = None
         #: Connections made so far; watches left before the last one are gone.
         self.times_made = 0
-        #: The ids of all sessions so far.
         self.session_ids: set[int] = set()
         self._closed = False
         # Held while kazoo is started again or ended.
@@ -120,7 +116,6 @@ class EnsembleConnection:
         security = settings.security
         self.identities = security.identities
         self._handler = KazooHandler(settings)
-        #: The session timeout that the server granted, in seconds; None before the first session.
         self.session_timeout_secs: float | None = None
         first, longest = _RECONNECT_SECS
         retry = KazooRetry(max_tries=-1, delay=first, max_delay=longest)
@@ -186,7 +181,6 @@ class EnsembleConnection:
             )
             refused = self._refused
         if decided and refused is None:
-            # Later losses are for the calls to report.
             return
         why = self._server.last_failure
         self.close()
@@ -336,7 +330,6 @@ class EnsembleConnection:
                 # The caller stops waiting, so the rest must not happen later.
                 sent = [call for call in calls if not call.withdraw()]
             if sent:
-                # kazoo reports the loss of sent requests in a moment.
                 sent[-1].is_answered_by(deadline)
             losses = [loss for call in calls if (loss := _loss(call)) is not None]
             if sent and not losses and time.monotonic() >= deadline:
@@ -389,7 +382,6 @@ class EnsembleConnection:
                 )
 
     def _why(self) -> str:
-        """Return why the connection is away, with advice."""
         why = self._server.last_failure
         if self._refused is not None:
             return str(self._refused)

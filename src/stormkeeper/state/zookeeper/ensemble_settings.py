@@ -28,7 +28,6 @@ from stormkeeper.tls_files import Contexts, PassphraseError, load_pair, renewed
 
 log = logging.getLogger(__name__)
 
-#: The JAAS section of ZooKeeper's clients.
 SASL_SECTION: Final = "Client"
 
 #: Realm and URI of every ZooKeeper server in DIGEST-MD5.
@@ -47,7 +46,6 @@ class Permission(Enum):
     """Rights that an ACL grants."""
 
     READ = "read"
-    #: Reading, writing, making and deleting children, changing the ACL.
     ALL = "all"
 
 
@@ -113,7 +111,6 @@ class AccessRules:
 
 
 def _of_workers(path: str) -> Permission | None:
-    """Return the workers' permission on a node that a daemon makes."""
     top = paths.first_level(path)
     if top in _READ:
         return Permission.READ
@@ -129,7 +126,7 @@ OPEN: Final = AccessRules(authenticated=False)
 class Security:
     """Credentials, TLS and ACLs of a session; ``Security()`` has none."""
 
-    #: Schemes and payloads sent in every connection, as kazoo's ``auth_data``.
+    #: As kazoo's ``auth_data``.
     digests: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     #: Makes the client's SASL mechanism of each connection; None: no SASL.
     mechanism: Callable[[], Mechanism] | None = None
@@ -137,7 +134,6 @@ class Security:
     contexts: Callable[[], ssl.SSLContext] | None = None
     #: Our identities, for messages: "digest:storm:…=", "sasl:nimbus". Contains no secret.
     identities: tuple[str, ...] = ()
-    #: Access to nodes of this session.
     rules: AccessRules = OPEN
 
     @property
@@ -319,7 +315,6 @@ def _load_own(context: ssl.SSLContext, store: Path, password: str | None) -> Non
 
 
 def _store(conf: Mapping[str, Any], key: str) -> Path | None:
-    """Return the file that `key` names, None for none."""
     name = conf.get(key)
     if name is None:
         return None
@@ -337,7 +332,6 @@ def _store(conf: Mapping[str, Any], key: str) -> Path | None:
 
 
 def _conversion(key: str, path: Path, store: bytes) -> str:
-    """Return the command that converts one of Java's stores to PEM."""
     if key == _TRUST_STORE:
         return _CERTIFICATES_TO_PEM.format(path)
     if store.startswith(_JKS):
@@ -350,18 +344,15 @@ class EnsembleSettings:
     """How to reach an ensemble, with credentials and timeouts in seconds."""
 
     servers: tuple[Address, ...]
-    #: All nodes are below this path.
     root: str = "/"
     session_timeout_secs: float = 20.0
     #: Timeout of a call, and of connecting.
     call_timeout_secs: float = 15.0
-    #: Repetitions of a call after lost connections, and the pauses between: each twice the one
-    #: before, up to the ceiling.
+    #: Repetitions of a call after lost connections, with doubling pauses.
     retry_times: int = 5
     retry_interval_secs: float = 1.0
     retry_ceiling_secs: float = 30.0
     security: Security = field(default_factory=Security)
-    #: Whether an absent root is made.
     make_root: bool = True
 
     @classmethod

@@ -82,9 +82,9 @@ class SentRequest(AsyncResult):  # type: ignore[misc]
     def __init__(self, handler: "KazooHandler") -> None:
         super().__init__(handler)
         self._own_handler = handler
-        # An exception that the caller was handling already did not come from queueing.
+        # The caller was handling this exception before.
         self._handled = id(sys.exception())
-        # The first to acquire it decides; it is never released.
+        # Acquired once, by `claim` or `withdraw`.
         self._decision = threading.Lock()
         self._is_withdrawn = False
 
@@ -141,8 +141,7 @@ class WakeUps:
         # If the system forbids it, there is room for 65,536.
         with contextlib.suppress(AttributeError, OSError):
             fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, _MOST_WAKE_UPS)
-        #: Adds bytes. In C throughout: Ctrl-C raised in Python code within kazoo would end the
-        #: connection.
+        #: In C throughout: Ctrl-C in Python code within kazoo would end the connection.
         self.send = self._writing.write
 
     def recv(self, size: int) -> bytes:
@@ -171,9 +170,7 @@ class KazooHandler(SequentialThreadingHandler):  # type: ignore[misc]
 
     def __init__(self, settings: EnsembleSettings) -> None:
         super().__init__()
-        #: The connection's thread.
         self.loop: threading.Thread | None = None
-        #: Number of answered requests.
         self.answers = 0
         #: Longest wait for a socket, in seconds; None: as long as kazoo asks for.
         self.longest_wait_secs: float | None = None
@@ -255,7 +252,6 @@ class Failure(NamedTuple):
     """Why a connection was not made."""
 
     reason: str
-
     #: Advice; None if the server may simply not run.
     advice: str | None = None
 
@@ -337,13 +333,12 @@ class ServerConnection(ConnectionHandler):  # type: ignore[misc]
         self._answer_secs = answer_secs
         self._on_made = on_made
         self._on_refused = on_refused
-        #: Why the last attempt to connect failed; None after a success.
+        #: None after a success.
         self.last_failure: Failure | None = None
         # Failures by server since the last connection, and whether they were logged.
         self._failures: dict[str, Failure] = {}
         self._is_logged = False
-        # The last request sent; and for the detection of silence, the number of answers at the last
-        # look, and the time of the last news on the monotonic clock.
+        # For the detection of silence.
         self._last_sent: SentRequest | None = None
         self._answers_seen = 0
         self._silent_since = 0.0
@@ -366,7 +361,7 @@ class ServerConnection(ConnectionHandler):  # type: ignore[misc]
         except Exception as error:
             if not queue or queue[0][1] is not call:
                 raise ConnectionDropped("a request could not be sent") from error
-            # Encoding failed, so nothing was sent.
+            # It could not be encoded.
             queue.popleft()
             self._read_sock.recv(1)
             call.set_exception(UnwritableRequestError(repr(error)))
@@ -400,9 +395,8 @@ class ServerConnection(ConnectionHandler):  # type: ignore[misc]
 
     def _connect(self, host: str, hostip: str, port: int) -> Any:
         self._last_sent = None
-        # kazoo waits for each answer for the whole session timeout. A server that is starting never
-        # answers clients that it let in too early (the NullPointerException in `removeCnxn` of
-        # ZooKeeper 3.9); leave time for another attempt.
+        # A server that is starting never answers clients that it let in too early (the
+        # NullPointerException in `removeCnxn` of ZooKeeper 3.9): leave time for another attempt.
         self.handler.longest_wait_secs = self._answer_secs
         try:
             timeouts = super()._connect(host, hostip, port)

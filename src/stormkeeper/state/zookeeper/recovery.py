@@ -46,8 +46,6 @@ _DENIED: Final = {
     WatchKind.NODE: EventType.NODE_DATA_CHANGED,
     WatchKind.CHILDREN: EventType.NODE_CHILDREN_CHANGED,
 }
-
-#: Paths in a log line.
 _NAMED: Final = 3
 
 
@@ -251,7 +249,6 @@ class Recovery:
                 self._failures.reset()
 
     def _failed(self, error: BaseException) -> None:
-        """Log a failure and wait; everything is retried."""
         if self._connection.closed:
             return
         is_defect = not isinstance(error, StateError)
@@ -275,7 +272,6 @@ class Recovery:
         return self._registrations.due_secs()
 
     def _put_back(self, is_news: bool) -> None:
-        """Restore registrations, and after news also watches."""
         self._registrations.make_again()
         self._tell_new_session()
         if is_news:
@@ -320,7 +316,6 @@ class Recovery:
 
 
 def _seen(answer: Any) -> NodeChanges | None:
-    """Read kazoo's answer: a stat, children with a stat, or an absent node."""
     if answer is None or isinstance(answer, NoNodeError):
         return None
     return seen(answer if isinstance(answer, ZnodeStat) else answer[1])

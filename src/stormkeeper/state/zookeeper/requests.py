@@ -46,10 +46,8 @@ class Request(NamedTuple):
     #: For messages: "read", "/storm/assignments".
     what: str
     path: str
-
     #: Gives the request to a `KazooClient`; does not wait.
     send: Callable[[Any], SentRequest]
-
     #: Bytes that are sent; too many can cost the connection.
     size: int = 0
 
@@ -116,7 +114,6 @@ def transaction(operations: Sequence[Operation], acl: AccessLists) -> Request:
 
 
 def _in_bytes(operation: Operation, acl: AccessLists) -> Any:
-    """Return kazoo's form of an operation."""
     match operation:
         case Check(path, version):
             return wire.CheckVersion(path, version)
@@ -180,7 +177,6 @@ def _result(operation: Operation, answer: Any) -> Result:
 
 
 def _size(operation: Operation) -> int:
-    """Return the approximate bytes of an operation."""
     data = operation.data if isinstance(operation, Create | SetData) else b""
     return len(operation.path) + len(data)
 

@@ -196,7 +196,6 @@ class Tree:
         raise _contended("write", path)
 
     def _replace(self, path: str, data: bytes, version: int, deadline: float) -> None:
-        """Replace another session's node by an ephemeral node, in one step."""
         replacing: list[Operation] = [
             Delete(path, version),
             Create(path, data, ephemeral=True),
@@ -239,7 +238,6 @@ class Tree:
         return True
 
     def _create(self, node: Create, deadline: float) -> str:
-        """Make a node; return its path."""
         answers = self._connection.call(requests.create(node, self._acl), deadline)
         try:
             (made,) = requests.results([node], answers, self._connection.translated)

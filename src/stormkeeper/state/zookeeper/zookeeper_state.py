@@ -234,7 +234,6 @@ class ZooKeeperState(ClusterState):
         return self._security.acl(path, node.workers_digest)
 
     def _node(self, path: str) -> str:
-        """Return the whole path in ZooKeeper."""
         return self._whole(paths.check(path))
 
     def _whole(self, checked: str) -> str:
