@@ -86,7 +86,7 @@ class Conf(Mapping[str, Any]):
         return Conf(kept, self._overrides & kept.keys(), self.files)
 
     def pacemaker_servers(self) -> tuple[Address, ...]:
-        """Return the addresses of the Pacemakers, from ``pacemaker.servers`` or ``pacemaker.host``."""
+        """Return the Pacemakers of ``pacemaker.servers`` or ``pacemaker.host``."""
         host = self._values["pacemaker.host"]
         entries = self._values["pacemaker.servers"] or ([] if host is None else [host])
         port = self._values["pacemaker.port"]
