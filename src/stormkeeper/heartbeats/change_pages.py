@@ -2,13 +2,11 @@
 
 A reader remembers a `Position` on each server and asks for later changes. The answer is current
 state, not a log: each path once, with its newest pulse or a tombstone. A reading goes on to what
-the server holds at its end, since a pulse overwritten meanwhile would be missing, and, if its beat
-keeps pace with the reader, from all readings. So a change may be read twice, but no changing path
-is missed.
+the server holds at its end, else a pulse that is overwritten meanwhile would be missing. So a
+change may be read twice, but no changing path is missed.
 
 A page that `is_anew` replaces everything read from the server before: after a restart, or when
-tombstones do not reach back far enough. A Java Pacemaker has no revisions and is read as a whole,
-with the instance `WITHOUT_REVISIONS`.
+tombstones do not reach back far enough. A Java Pacemaker is read as a whole.
 """
 
 from __future__ import annotations
@@ -36,7 +34,7 @@ if TYPE_CHECKING:
 #: The instance of a Java Pacemaker.
 WITHOUT_REVISIONS: Final = ""
 
-#: Topologies of a part that are requested ahead: each is an answer of its own, often a short one.
+#: Topologies of a part that are requested ahead: answers are often short.
 _AHEAD: Final = 8
 
 
@@ -49,10 +47,9 @@ class Position:
 
 
 class PathChange(NamedTuple):
-    """The newest pulse of a path on a server, or its tombstone if `size` is None.
+    """The newest pulse of a path on a server, or its tombstone if `size` (in bytes) is None.
 
-    `size` is in bytes; `details` is None if values were not requested. A Java Pacemaker gives no
-    `revision` and no `age_secs`.
+    `details` is None if values were not requested; `revision` and `age_secs` of a Java Pacemaker.
     """
 
     path: str
@@ -64,10 +61,9 @@ class PathChange(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ChangePage:
-    """Changes of one answer in the order of revisions, received at `read_at` by the reader's clock.
+    """Changes of one answer by revision, received at `read_at` by the reader's clock.
 
-    The next page begins at `position`. `is_anew`: the page starts over, though changes were
-    requested.
+    The next page begins at `position`. `is_anew`: the page starts over, unasked.
     """
 
     changes: list[PathChange]
@@ -87,12 +83,9 @@ def pages(
 ) -> Iterator[ChangePage]:
     """Read the changes at and below a path since a position, None for the server's beginning.
 
-    All that the server had at the first answer is in a page, each path once or, if it changes,
-    again. With the instance `WITHOUT_REVISIONS` everything is read, with Storm's own messages.
-    `page_size` 0 leaves it to the server; without `values`, only ages and sizes come.
-
-    Raises `PacemakerError` or `ProtocolError`; of a Java Pacemaker `UnsupportedExtensionError`,
-    unless `position` says so.
+    With the instance `WITHOUT_REVISIONS` everything is read, with Storm's own messages. `page_size`
+    0 leaves it to the server; without `values`, only ages and sizes come. Raises `PacemakerError`
+    or `ProtocolError`; `UnsupportedExtensionError` for a Java Pacemaker, unless `position` says so.
     """
     if position is not None and position.instance == WITHOUT_REVISIONS:
         yield from _everything(client, path, values, clock)
@@ -147,10 +140,7 @@ def _pages_from(
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One of `count` parts of the names directly below a path, such as topologies.
-
-    A name is always in the same part.
-    """
+    """One of `count` fixed parts of the names directly below a path, such as topologies."""
 
     number: int
     count: int
@@ -177,9 +167,8 @@ def pages_of_part(
 ) -> Iterator[ChangePage]:
     """Read the changes since a position in one part of the names below a path, as `pages`.
 
-    Everything that a server had when the first part was begun is in one of the parts. A new name
-    may be in none, with a later revision. The first part includes the pulse of exactly `path`. Not
-    for Java Pacemakers.
+    Only a name that is new since the first part was begun may be in no part, with a later revision.
+    The first part includes the pulse of exactly `path`. Not for Java Pacemakers.
     """
     names = filter(part.has, sorted(_names(client, path)))
     below = [f"{path.rstrip('/')}/{name}" for name in names]
@@ -192,10 +181,7 @@ def pages_of_part(
 
 
 def _names(client: PacemakerClient, path: str) -> set[str]:
-    """Return the names directly below a path, of pulses and tombstones.
-
-    A name that changes between the two requests may be missing; it has a later revision.
-    """
+    """Return the names directly below a path, of pulses and tombstones."""
     names = set(client.children(path))
     with contextlib.suppress(UnsupportedExtensionError):  # of an older server
         names.update(client.ask(Message(MessageType.DELETED, path=path)).nodes or ())
@@ -250,11 +236,10 @@ def _everything(
 
 @dataclass(frozen=True, slots=True)
 class ServerReading:
-    """The result of reading one of our servers once.
+    """A reading of one of our servers: changes, or everything if `is_anew`.
 
-    `pages` are changes since the requested position, or everything if `is_anew`; the next reading
-    begins at `position`. `revisions` counts all pulses and deletions meanwhile, also overwritten
-    ones. `info` was read after the pages.
+    The next reading begins at `position`. `revisions` counts all pulses and deletions since the
+    requested position, also overwritten ones. `info` was read after the pages.
     """
 
     pages: list[ChangePage]
@@ -272,7 +257,7 @@ def look(
     values: bool = True,
     clock: Callable[[], float] = time.monotonic,
 ) -> ServerReading:
-    """Read the changes at and below a path since a position, and the server's details; see `pages`.
+    """Read the changes since a position, and the server's details; see `pages`.
 
     Raises `PacemakerUnavailableError` also if the server restarted meanwhile.
     """

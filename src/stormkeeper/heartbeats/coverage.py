@@ -1,7 +1,7 @@
 """Coverage: which Pacemakers answered, and for how long each can vouch for silence.
 
-A missing pulse is evidence only if its server would have it. So a reading of heartbeats comes with
-the coverage of each server. All servers are asked at once, so a hanging one costs one timeout.
+A missing pulse is evidence only if its server would have it. All servers are asked at once, so a
+hanging one costs one timeout.
 """
 
 from __future__ import annotations
@@ -25,8 +25,7 @@ class Coverage:
     """The coverage of a server at `read_at`, seconds since the epoch on this machine's clock.
 
     Without an answer only `error` is set. `horizon_secs` is the shortest proven silence of a path
-    without a pulse; it, `uptime_secs` and `keys` (the number of pulses) are None of a Java
-    Pacemaker.
+    without a pulse, `keys` the number of pulses; the last three are None of a Java Pacemaker.
     """
 
     read_at: float
@@ -50,9 +49,9 @@ class Coverage:
     def of(
         cls, answer: ServerInfo | StormkeeperError | None, *, seconds_ago: float = 0.0
     ) -> Coverage:
-        """Return the coverage for a server's answer, received now; None from a Java Pacemaker.
+        """Return the coverage for an answer received now, None from a Java Pacemaker.
 
-        `seconds_ago` is when the reading of heartbeats began: later ones may be missing.
+        `seconds_ago` is when the reading of heartbeats began: later heartbeats may be missing.
         """
         if isinstance(answer, StormkeeperError):
             return cls.failed(answer)
@@ -76,7 +75,7 @@ def ask(
 ) -> Mapping[str, Coverage]:
     """Ask all servers once; return their coverage by ``host:port``, in order.
 
-    Raises `ConfigError` for an invalid JAAS file, but nothing for what servers do.
+    Raises `ConfigError` for an invalid JAAS file only.
     """
     with PacemakerPool(
         servers,

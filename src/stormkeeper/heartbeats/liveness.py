@@ -2,26 +2,24 @@
 
 `stormkeeper.pipeline.liveness_columns` applies the same rules to columns.
 
-- **A pulse is as old as its receipt.** The receiving server reports the age on its own monotonic
-  clock. The worker's clock counts only if the server reports no age (a Java Pacemaker). Of copies
-  on several servers the newest wins, so a copy that a worker left behind means nothing.
-- **Ages travel between machines, times do not.** The readers' clocks may differ by more than the
-  timeout. Times in a table are on one clock, that of the judge.
-- **Death needs proof.** A worker writes to one server. Its silence is proven for as long as that
-  server, which must answer now, can vouch: its horizon. Silent workers of a server that is down or
-  restarted a moment ago are *unproven*, and must not be treated as dead. But once a worker has
-  moved from an unreachable server to another, workers have noticed the loss, and those that have
-  not turned up elsewhere since are judged by the servers that answer.
-- **A completed worker is not missed.** If all its queries have ended by themselves, its last pulse
-  says so, and its silence does not count.
+- **A pulse is as old as its receipt**, by the age that the server reports on its monotonic clock.
+  The worker's clock counts only without an age (a Java Pacemaker). Of copies on several servers the
+  newest wins.
+- **Ages travel between machines, times do not**: clocks may differ by more than the timeout. Times
+  in a table are on the judge's clock.
+- **Death needs proof.** A worker writes to one server, and its silence is proven for that server's
+  horizon, if the server answers now. Silent workers of a server that is down or restarted a moment
+  ago are *unproven*, and must not be treated as dead. But once a worker has moved from an
+  unreachable server to another, workers have noticed the loss: those that have not turned up
+  elsewhere since are judged by the servers that answer.
+- **A completed worker is not missed**: its last pulse says that all its queries have ended.
 - **Only a newer pulse ends death or completion**, not a server that goes down later.
-- **A tombstone is no evidence of death**, but of a deletion, as for a killed topology. If it comes
-  from the server with the worker's newest pulse, the worker's row goes.
+- **A tombstone is evidence of a deletion**, as for a killed topology, not of death. From the server
+  with the worker's newest pulse, it removes the worker's row.
 - **Workers that can never be proven dead are forgotten**, as dead ones are: those of a Java
-  Pacemaker, which does not report deletions, and of a server that is not read any more. Workers of
-  a server that is down stay, as it may return.
+  Pacemaker, which does not report deletions, and of a server that is not read any more.
 
-The rules hold for one fault at a time. A worker that moves to a server which cannot be reached from
+The rules hold for one fault at a time: a worker that moves to a server which cannot be reached from
 here looks silent.
 """
 
@@ -55,9 +53,8 @@ class Status(StrEnum):
 class LivenessLimits:
     """Ages at which a worker's status changes, in seconds.
 
-    From ``pipeline.late.secs``, ``nimbus.task.timeout.secs``, and by topology
-    ``topology.worker.timeout.secs``; as in Storm's Nimbus, the longer timeout wins. Rows go after
-    `forget_secs`.
+    `timeouts` has the ``topology.worker.timeout.secs`` of topologies; as in Storm's Nimbus, the
+    longer timeout wins. Rows go after `forget_secs`.
     """
 
     late_secs: float
@@ -73,9 +70,8 @@ class LivenessLimits:
 class WorkerBeat(NamedTuple):
     """A worker's newest pulse on one server.
 
-    `received_at` is None if the server reports no age, `instance` and `revision` if it has none.
-    `time_secs` is the worker's clock, None if the pulse was unreadable (`error`). Times are seconds
-    since the epoch, on the reader's clock.
+    `received_at`, in seconds since the epoch on the reader's clock, is None without an age.
+    `time_secs` is the worker's clock, None if the pulse was unreadable (`error`).
     """
 
     worker: WorkerId
@@ -99,10 +95,9 @@ class Tombstone(NamedTuple):
 
 
 class ServerHorizon(NamedTuple):
-    """What a server can prove at the time of a reading.
+    """The silence that a server can prove at the time of a reading; None of a Java Pacemaker.
 
-    `horizon_secs` is None of a Java Pacemaker. `ahead_secs` is how far the reader's clock is ahead
-    of the judge's.
+    `ahead_secs` is how far the reader's clock is ahead of the judge's.
     """
 
     reachable: bool
@@ -116,10 +111,10 @@ class ServerHorizon(NamedTuple):
 
 
 class WorkerLiveness(NamedTuple):
-    """The row of a worker in the liveness table.
+    """The row of a worker in the liveness table; times are seconds since the epoch.
 
-    `last_seen` is when `server` received its newest pulse. `moved_from` is the server of an earlier
-    pulse, `moved_at` the first receipt after the move. Times are seconds since the epoch.
+    `last_seen` is when `server` received its newest pulse, `moved_at` the first receipt after the
+    move from `moved_from`.
     """
 
     worker: WorkerId
@@ -139,8 +134,8 @@ class WorkerLiveness(NamedTuple):
 class LivenessStep(NamedTuple):
     """The workers after a batch, and the positions of their newest pulses among its beats.
 
-    The `forgotten` have no row, but must be remembered: a server without ages may still have a
-    pulse of them, which would be taken for that of a new worker.
+    The `forgotten` have no row, but must be remembered: a pulse of theirs on a server without ages
+    would be taken for that of a new worker.
     """
 
     rows: list[WorkerLiveness]
@@ -164,10 +159,9 @@ def step(
     now: float,
     limits: LivenessLimits,
 ) -> LivenessStep:
-    """Return all workers after a batch.
+    """Return all workers after a batch; `now` is on the judge's clock.
 
-    `previous` includes forgotten workers; of a server with ages, `beats` and `tombstones` are only
-    changes; `now` is seconds since the epoch on the judge's clock.
+    `previous` includes forgotten workers; of a server with ages, `beats` are only changes.
     """
     known, taken = newest(previous, beats, tombstones, servers, now=now)
     held = {(beat.worker, beat.server) for beat in beats}
@@ -193,10 +187,7 @@ def newest(
     *,
     now: float,
 ) -> tuple[dict[WorkerId, WorkerLiveness], dict[WorkerId, int]]:
-    """Return each worker's newest pulse, and the positions of new ones in `beats`.
-
-    This is the first half of `step`, before judging.
-    """
+    """Return each worker's newest pulse, and the positions of new pulses in `beats`."""
     known = {row.worker: row for row in previous}
     taken: dict[WorkerId, int] = {}
     for place, beat in enumerate(beats):
@@ -222,9 +213,9 @@ def unseen(
 ) -> dict[WorkerId, Status]:
     """Return the status of workers that should beat and have no pulse on any server.
 
-    `expected` has the time of the launch, or the beginning of the search, the later of both. Any
-    server may be the one that a worker writes to, so it is dead only if all can vouch for the
-    silence. A Java Pacemaker that answers is trusted, as it was read as a whole.
+    `expected` has the later of launch and beginning of the search. Such a worker may write to any
+    server: it is dead only if all can vouch for the silence. A Java Pacemaker that answers is
+    trusted, as it was read as a whole.
     """
     vouched = min((_vouches_secs(server) for server in servers.values()), default=0.0)
     found = {}

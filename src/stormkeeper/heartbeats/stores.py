@@ -1,10 +1,8 @@
-"""Stores of heartbeats: workers send and may not read, others read and remove.
+"""Stores of heartbeats at ``/workerbeats/<storm id>/<node>-<port>``.
 
-The path of a worker's heartbeat is ``/workerbeats/<storm id>/<node>-<port>``. A reading includes
-the coverage of each server, as a missing heartbeat proves no longer silence than that.
-
-A heartbeat goes to one Pacemaker. A reading asks all of them at once, and the newest copy wins
-(`stormkeeper.pacemaker.client.pool_reads`). A removal goes to all.
+Workers send and may not read, others read and remove. A heartbeat goes to one Pacemaker. A reading
+asks all at once, and the newest copy wins; it includes the coverage of each server, as a missing
+heartbeat proves no longer silence. A removal goes to all.
 """
 
 from __future__ import annotations
@@ -31,10 +29,7 @@ __all__ = ["Heartbeat", "HeartbeatReader", "HeartbeatSender", "HeartbeatStore", 
 
 @dataclass(frozen=True, slots=True)
 class Heartbeats:
-    """A reading: the newest heartbeat of each worker, and the coverage of every server by name.
-
-    Heartbeats of servers that did not answer are missing.
-    """
+    """A reading: each worker's newest heartbeat on servers that answered, and all coverage."""
 
     by_path: Mapping[str, Heartbeat]
     coverage: Mapping[str, Coverage]
@@ -63,8 +58,8 @@ class HeartbeatSender(Protocol):
 class HeartbeatReader(Protocol):
     """Reads and removes heartbeats. Safe for many threads.
 
-    If only some servers answer, their heartbeats are returned. All calls raise a `PacemakerError`
-    if no Pacemaker answered, or a `StateError` if ZooKeeper has the heartbeats and did not answer.
+    If only some servers answer, their heartbeats are returned. All calls raise `PacemakerError` if
+    no Pacemaker answered, or `StateError` if ZooKeeper has the heartbeats and did not answer.
     """
 
     def read(self, path: str) -> Heartbeat | None:
@@ -74,10 +69,9 @@ class HeartbeatReader(Protocol):
     def read_all(
         self, path: str = WORKERBEATS, *, values: bool = False, hurried: bool = False
     ) -> Heartbeats:
-        """Return the heartbeats at and below a path: all, those of a topology, or one.
+        """Return the heartbeats at and below a path, with `values` or only ages.
 
-        `values`: read the values too; liveness needs only the ages. `hurried`: ask each Pacemaker
-        once, instead of trying for some seconds.
+        `hurried`: ask each Pacemaker once, instead of trying for some seconds.
         """
         ...
 
@@ -106,9 +100,8 @@ class HeartbeatStore(HeartbeatReader, HeartbeatSender, Protocol):
 def uncollected() -> Iterator[None]:
     """Suspend Python's garbage collection.
 
-    A reading makes a few objects per worker without cycles; searching them again and again would
-    take more than half of the time for 72,000 ages, and a quarter of the time of judging as many
-    workers.
+    Searching the objects of 72,000 workers for cycles takes more than half of the time of reading
+    their ages.
     """
     if not gc.isenabled():
         yield
@@ -170,11 +163,10 @@ class PacemakerHeartbeats:
 
 
 def pacemaker_sender(conf: Conf) -> PacemakerHeartbeats:
-    """Return the sender of a configuration; nothing is connected yet.
+    """Return the sender of a configuration, not connected yet.
 
-    It authenticates only if ``pacemaker.auth.writes`` is true, and may not read where a Pacemaker
-    requires readers to authenticate. Raises `ConfigError` without Pacemakers, or for a bad file of
-    authentication or TLS.
+    It authenticates only with ``pacemaker.auth.writes``. Raises `ConfigError` without Pacemakers,
+    or for a bad file of authentication or TLS.
     """
     return PacemakerHeartbeats(connect(conf, role="writer"))
 
