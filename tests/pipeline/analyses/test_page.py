@@ -5,8 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from stormkeeper.pipeline.analyses.alerts import ALERTS
-from stormkeeper.pipeline.table_columns import ROLLUP, WORKER_EVENTS, WORKER_LIVENESS
 from support import troubled_cluster
 
 PAGE = (Path(__file__).parents[3] / "docs" / "analytics.md").read_text()
@@ -41,22 +39,3 @@ def test_the_examples_print_what_the_page_shows(tmp_path, capsys):
         if "".join(printed.split()) != "".join(shown.split()):
             differing.append(f"{code}\n{printed}")
     assert not differing, "\n".join(differing)
-
-
-def test_every_column_of_alerts_is_described():
-    _, _, described = PAGE.partition("## Findings become alerts")
-    columns = re.findall(r"^\| `(\w+)` \| (\w+) \|", described.split("\n## ")[0], re.MULTILINE)
-    assert columns == [(one.name, one.dataType.simpleString()) for one in ALERTS.fields]
-
-
-def test_the_tables_have_the_columns_that_are_read():
-    _, _, described = PAGE.partition("## What each one reads")
-    found = re.findall(r"^\| `(\w+)` \| (.+) \|$", described.split("\n## ")[0], re.MULTILINE)
-    assert len(found) == 7
-    for function, read in found:
-        table = {
-            "late_nodes": WORKER_LIVENESS.names,
-            "late_pacemakers": WORKER_LIVENESS.names,
-            "flapping_workers": WORKER_EVENTS.names,
-        }.get(function, ROLLUP.names)
-        assert set(re.findall(r"`(\w+)`", read.split("(")[0])) <= set(table), function
