@@ -35,16 +35,18 @@ def aligned(rows: Sequence[Sequence[str]], right: Collection[int] = ()) -> Itera
     """Yield rows as lines in columns as wide as their longest cell; some are aligned `right`."""
     widths = [max(map(_width, column)) for column in zip(*rows, strict=True)]
     for row in rows:
-        yield line(row, widths, right)
+        yield line(row, widths, right, gap="  ")
 
 
-def line(row: Sequence[str], widths: Sequence[int], right: Collection[int] = ()) -> str:
-    """Return a row as a line, in columns of these widths."""
+def line(
+    row: Sequence[str], widths: Sequence[int], right: Collection[int] = (), gap: str = " "
+) -> str:
+    """Return a row as a line, in columns of these widths with a gap between them."""
     cells = []
     for number, (cell, width) in enumerate(zip(row, widths, strict=True)):
         blank = " " * (width - _width(cell))
         cells.append(blank + cell if number in right else cell + blank)
-    return "  ".join(cells).rstrip()
+    return gap.join(cells).rstrip()
 
 
 def _width(cell: str) -> int:
