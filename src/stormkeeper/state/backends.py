@@ -42,10 +42,8 @@ _DEPTH: Final = 3
 def connect(conf: Conf, *, role: Role = Role.SERVER, read_only: bool = False) -> ClusterState:
     """Connect to ZooKeeper, the store of everything but heartbeats.
 
-    With `read_only` nothing is made, not even an absent root (`NoNodeError`). Raises `ConfigError`
-    for an unknown ``storm.cluster.state.store``, an address, a credential or a certificate;
-    `StateAuthenticationError` if a server refuses our credentials; `StateUnavailableError` if none
-    answered in time.
+    With `read_only` nothing is made, not even an absent root (`NoNodeError`). Raises `ConfigError`,
+    `StateAuthenticationError`, or `StateUnavailableError` if no server answered.
     """
     # kazoo is loaded only where ZooKeeper is used.
     from stormkeeper.state.zookeeper.ensemble_settings import EnsembleSettings  # noqa: PLC0415
@@ -56,11 +54,10 @@ def connect(conf: Conf, *, role: Role = Role.SERVER, read_only: bool = False) ->
 
 
 def heartbeat_sender(conf: Conf) -> HeartbeatSender:
-    """Connect to the store of heartbeats alone, for a worker; errors are those of `connect`.
+    """Connect to the store of heartbeats alone, for a worker, without ZooKeeper if possible.
 
-    With Pacemaker no ZooKeeper server is asked, so heartbeats go out without ZooKeeper. The sender
-    authenticates only if ``pacemaker.auth.writes`` is true, and cannot read from a Pacemaker that
-    authenticates readers.
+    With Pacemaker it authenticates only if ``pacemaker.auth.writes`` is true, and cannot read from
+    a Pacemaker that authenticates readers.
     """
     return (
         pacemaker_sender(conf)
@@ -87,7 +84,7 @@ def in_pacemaker(conf: Conf) -> bool:
 
 
 class _NodeAges:
-    """Ages of nodes since the last seen change, and the time without a gap. Thread-safe."""
+    """Ages of nodes since the last seen change. Thread-safe."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self.clock = clock
@@ -98,7 +95,7 @@ class _NodeAges:
         self._since: float | None = None
 
     def record(self, nodes: Mapping[str, NodeData | None], *, connected: bool) -> dict[str, float]:
-        """Record nodes that were just read, None for absent; return ages in seconds."""
+        """Record nodes that were just read; return ages in seconds."""
         now = self.clock()
         ages = {}
         with self._lock:
@@ -115,7 +112,7 @@ class _NodeAges:
         return ages
 
     def forget_all_but(self, left: Collection[str], top: str) -> None:
-        """Forget nodes at and below `top` that are not in `left`."""
+        """Forget nodes at and below `top` but those `left`."""
         with self._lock:
             for gone in self._seen.keys() - left:
                 if paths.is_at_or_below(gone, top):
@@ -127,7 +124,7 @@ class _NodeAges:
             return 0.0 if self._since is None else max(0.0, began - self._since)
 
     def gap(self, state: ConnectionState = ConnectionState.SUSPENDED) -> None:
-        """Record that workers may have been unable to beat; a `ConnectionListener`."""
+        """Record that workers may have been unable to beat."""
         if state is not ConnectionState.CONNECTED:
             with self._lock:
                 self._since = None
@@ -137,9 +134,9 @@ class NodeHeartbeats:
     """A `HeartbeatStore` over nodes, for clusters without Pacemaker. Safe for many threads.
 
     ZooKeeper does not tell a node's age. So a heartbeat's age is the time since this reader saw its
-    node change, and 0 at first sight. The horizon is the time since the first read, and restarts
-    after a lost connection: without a quorum no worker can beat. `remover` deletes nodes, by
-    default the session, which is closed with this; `ages` are shared with another reader.
+    node change, and 0 at first sight. The horizon restarts after a lost connection: without a
+    quorum no worker can beat. `remover` deletes nodes, by default the session, which is closed with
+    this.
     """
 
     def __init__(
@@ -157,7 +154,7 @@ class NodeHeartbeats:
             store.add_listener(self._ages.gap)
 
     def removed_by(self, remover: StateWriter) -> NodeHeartbeats:
-        """Return the same heartbeats for a leader, whose writer removes them."""
+        """Return the same heartbeats, which `remover` removes."""
         return NodeHeartbeats(self._store, remover=remover, ages=self._ages)
 
     def beat(self, path: str, value: bytes) -> None:
@@ -175,7 +172,7 @@ class NodeHeartbeats:
         values: bool = False,
         hurried: bool = False,  # noqa: ARG002 - no effect on ZooKeeper
     ) -> Heartbeats:
-        """See `HeartbeatReader.read_all`. Values are always read, as nodes come whole."""
+        """See `HeartbeatReader.read_all`; nodes come with their values."""
         began = self._ages.clock()
         with self._gap_on_failure():
             found = self._read(self._workers(paths.check(path)), values=values)
@@ -235,7 +232,6 @@ class NodeHeartbeats:
 
     @contextmanager
     def _gap_on_failure(self) -> Iterator[None]:
-        """Restart the horizon if a read fails, which may come before the listener's call."""
         try:
             yield
         except StateUnavailableError:

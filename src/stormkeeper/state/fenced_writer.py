@@ -55,11 +55,9 @@ class FencedWriter(StateWriter):
     """A leader's `StateWriter`, whose constructor verifies `fence`. Safe for many threads.
 
     When the lock is gone or revoked, every write raises `NotLeaderError`, for ever; the step that
-    raised it wrote nothing. After `OutcomeUnknownError` a later answer does not tell whether the
-    earlier write was applied: read again.
-
-    `session` serves the reads; its opener closes it. `batch` is the most nodes that one transaction
-    deletes; `clock` is monotonic.
+    raised it wrote nothing. It does not tell whether an earlier write with an unknown outcome was
+    applied: read again. `session` serves the reads. `batch` is the most nodes that one transaction
+    deletes.
     """
 
     def __init__(
@@ -78,7 +76,7 @@ class FencedWriter(StateWriter):
         self._clock = clock
 
     def commit(self, operations: Sequence[Operation]) -> list[Result]:
-        """See `StateWriter.commit`; indexes of operations leave out the lock's check."""
+        """See `StateWriter.commit`; indexes leave out the lock's check."""
         try:
             return self.session.commit([self._lock_check, *operations])[1:]
         except TransactionError as error:
@@ -144,8 +142,8 @@ class FencedWriter(StateWriter):
     def _create(self, node: Create, *, parent: bytes) -> bool:
         """Make a node, with absent ancestors, in one step; False if the node exists.
 
-        The nearest ancestor has the value `parent`, the others are empty, as in Storm. Each refusal
-        adds one ancestor: a read beforehand could come from a server that lags.
+        The nearest ancestor has the value `parent`, as in Storm. Each refusal adds an ancestor: a
+        read beforehand could come from a server that lags.
         """
         for _ in range(ROUNDS):
             creates = [node]

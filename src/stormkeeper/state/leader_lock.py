@@ -1,16 +1,14 @@
 """The leader's lock: the queue of candidates, and the fence of the first.
 
 A lock is an ephemeral node below ``/leader-lock`` that is never made twice: its name has a GUID and
-a number, as Curator's, by which Storm's Nimbuses queue. Locks are ordered by the changes that
-created them (zxids):
+a number, as Curator's, by which Storm's Nimbuses queue. We order locks by the changes that created
+them (zxids):
 
-- A later lock has a greater zxid, so no lock gets in before another, and each leadership has a
-  greater epoch.
-- An outdated list of locks lacks none that is before a lock in it. It may have some that are gone:
-  then its reader waits a moment longer.
+- A later lock has a greater zxid, so no lock gets in before another, and epochs grow.
+- An outdated list of locks lacks none that is before a lock in it.
 
-The number in a name is no such order: it has 32 bits, restarts when ``/leader-lock`` is made anew,
-and an operator can give a node any name.
+The number in a name has 32 bits, restarts when ``/leader-lock`` is made anew, and an operator can
+give a node any name.
 """
 
 import re
@@ -39,7 +37,7 @@ _NAME: Final = re.compile(r"(?:.*-)?latch-(?P<number>[0-9]{10}|-[0-9]{9,10})")
 
 @dataclass(frozen=True, slots=True)
 class Fence:
-    """Names the lock by which a leader writes; `verify_fence` checks that it is the first."""
+    """Names the lock by which a leader writes."""
 
     #: Where the lock is, or was.
     path: str
@@ -68,16 +66,16 @@ class Lock:
 
     @property
     def fence(self) -> Fence:
-        """The fence of this lock, with which its holder writes once the lock is the first."""
+        """The fence with which the holder writes once the lock is the first."""
         return Fence(self.path, self.created)
 
 
 def take(state: ClusterState, holder: bytes = b"") -> Lock:
     """Make a lock of this session, the last in the queue; `holder` is a Nimbus's `NimbusId`.
 
-    After `OutcomeUnknownError` a lock may have been made, and could not be found, read or deleted.
-    It may become the first until the session ends: look for the session's locks, or end the
-    session, before taking another. Raises `NotLeaderError` if the lock is gone already.
+    After `OutcomeUnknownError` there may be a lock, which may become the first until the session
+    ends: look for the session's locks, or end the session, before taking another. Raises
+    `NotLeaderError` if the lock is gone already.
     """
     prefix = f"{paths.LEADER_LOCK}/_c_{uuid.uuid4()}{_LATCH}"
     try:
@@ -105,12 +103,12 @@ def take(state: ClusterState, holder: bytes = b"") -> Lock:
 
 
 def give_up(state: ClusterState, lock: Lock) -> None:
-    """Delete the lock, and so end the holder's writes; fine if the lock is gone."""
+    """Delete the lock, and so end the holder's writes."""
     state.delete_node(lock.path)
 
 
 def queue(state: StateReader) -> list[Lock]:
-    """Return all locks, the first at the front: the leader's, or the next leader's."""
+    """Return all locks, the leader's first."""
     return in_line(nodes(state))
 
 
@@ -128,7 +126,7 @@ def before(state: StateReader, lock: Lock, watch: bool = False) -> Lock | None:
 
 
 def nodes(state: StateReader) -> dict[str, NodeData]:
-    """Return the nodes below ``/leader-lock`` by name, after a sync: locks and others."""
+    """Return the nodes below ``/leader-lock`` by name, after a sync."""
     try:
         # The server may lag behind.
         state.sync_path(paths.LEADER_LOCK)
@@ -140,7 +138,7 @@ def nodes(state: StateReader) -> dict[str, NodeData]:
 def in_line(nodes: Mapping[str, NodeData]) -> list[Lock]:
     """Return the locks among the nodes below ``/leader-lock``, the first at the front.
 
-    A persistent node is no lock, whatever its name: no process would ever lead by it.
+    A persistent node is no lock: no process would ever lead by it.
     """
     numbered = []
     for name, (data, stat) in nodes.items():
@@ -172,8 +170,7 @@ def verify_fence(state: StateReader, fence: Fence) -> None:
     """Raise `NotLeaderError`, which says why, unless this session leads by `fence`.
 
     A write needs only an untouched node at the fence's path. So the path must be that of the
-    leading lock, not of a waiting lock or a persistent node; and the epoch, which records get, must
-    be the lock's own.
+    leading lock, and the epoch, which records get, the lock's own.
     """
     if not isinstance(fence, Fence):
         raise TypeError(f"a leader writes by a Fence, not by a {type(fence).__name__}")
@@ -184,7 +181,7 @@ def verify_fence(state: StateReader, fence: Fence) -> None:
 
 
 def _refusal(nodes: Mapping[str, NodeData], fence: Fence, session_id: int | None) -> str | None:
-    """Return why the holder of `fence` does not lead, with advice; None for the leader."""
+    """Return why the holder of `fence` does not lead, with advice."""
     line = in_line(nodes)
     lock = next((lock for lock in line if lock.path == fence.path), None)
     if lock is None:

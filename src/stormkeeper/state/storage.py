@@ -1,30 +1,25 @@
 """`ClusterState`, the interface of a store of the cluster's state.
 
-A store is a tree of nodes. A node has a value of bytes, a version that counts its changes, and
-children; an ephemeral node ends with its session. Paths are absolute, below
-``storm.zookeeper.root``.
+A store is a tree of nodes with a value of bytes, a version and children; an ephemeral node ends
+with its session. Paths are absolute, below ``storm.zookeeper.root``.
 
-**Deadlines.** A call that cannot reach the store raises `StateUnavailableError` by its deadline
-(``storm.zookeeper.connection.timeout``).
-
-**Outcomes.** If the connection or the time ends after the request was sent, a call raises
-`OutcomeUnknownError`: the write was applied, or not, or will be in a moment, and the caller must
-read again. After any other `StateUnavailableError` the request was never sent and never will be.
-Reads, `mkdirs`, `delete_node` and `set_ephemeral_node` are repeated after a lost connection.
-`set_data`, `create_sequential` and `commit` are not: a second application could undo another
-session's later write, or make a second node.
+**Outcomes.** Every call ends by its deadline (``storm.zookeeper.connection.timeout``). If no answer
+came after the request was sent, it raises `OutcomeUnknownError`: the write was applied, or not, or
+will be in a moment, and the caller must read again. After any other `StateUnavailableError` the
+request was never sent and never will be. Reads, `mkdirs`, `delete_node` and `set_ephemeral_node`
+are repeated after a lost connection. `set_data`, `create_sequential` and `commit` are not: a second
+application could undo another session's later write, or make a second node.
 
 **Watches.** A read with ``watch=True`` leaves a watch: every registered callback gets the next
-change of the read's result, once. Watches outlive a broken connection and a lost session: changes
-in between are reported later, several as one. So an event means "read again".
+change of the read's result, once. Changes during a broken connection or a lost session are reported
+later, several as one. So an event means "read again".
 
 **Callbacks.** Events and connection states come one at a time, in the store's order, on one thread
 of the store. A callback may use the store; its exceptions are logged. Before a read returns what an
 event announced, the event has been queued.
 
-**Sessions.** After a lost session the store begins a new one. Nodes of `set_ephemeral_node` are
-made again in it, other ephemeral nodes never. Then every callback gets `EventType.EVENTS_MISSED`
-once, with the path ``/``.
+**Sessions.** In a new session after a lost one, nodes of `set_ephemeral_node` are made again, other
+ephemeral nodes never. Then every callback gets `EventType.EVENTS_MISSED` once, with the path ``/``.
 """
 
 import base64
@@ -40,7 +35,7 @@ ANY_VERSION: Final = -1
 
 
 class Role(enum.Enum):
-    """The kind of a process, which decides its credentials and the ACLs of its nodes."""
+    """The kind of a process, which decides its credentials and ACLs."""
 
     #: Nimbus, a supervisor, a tool: a process with the daemons' credentials.
     SERVER = "server"
@@ -71,7 +66,7 @@ def digest_id(payload: str) -> str:
 
 
 class Check(NamedTuple):
-    """Refuses the transaction unless the node exists and has the version."""
+    """Refuses the transaction unless the node has the version."""
 
     path: str
     version: int = ANY_VERSION
@@ -181,25 +176,25 @@ ConnectionListener = Callable[[ConnectionState], None]
 class StateReader(Protocol):
     """A session with a store that changes nothing. Safe for many threads.
 
-    Every operation may raise `InvalidPathError`, `StateUnavailableError`, `StateClosedError` after
-    `close`, `AccessDeniedError` if an ACL forbids it, or `StateError` if the store refuses.
+    Every operation may raise `StateError`: `StateUnavailableError`, `AccessDeniedError`, and
+    `StateClosedError` after `close`; and `InvalidPathError`.
     """
 
     @property
     def connection(self) -> ConnectionState:
-        """The present state, even if listeners have not received the change yet."""
+        """The present state."""
 
     @property
     def session_id(self) -> int | None:
-        """The id of the newest session, as in `NodeStat.owner`; None before the first."""
+        """The id of the newest session, as in `NodeStat.owner`."""
 
     @property
     def session_timeout_secs(self) -> float | None:
-        """The session timeout that the store granted; None before the first session."""
+        """The session timeout that the store granted."""
 
     @property
     def recovery_defects(self) -> int:
-        """How often the recovery of a session failed of a defect and was retried."""
+        """How often the recovery of a session failed of a defect."""
 
     def get_data(self, path: str, watch: bool = False) -> bytes | None:
         """Return a node's value, None if the node is absent.
@@ -208,13 +203,13 @@ class StateReader(Protocol):
         """
 
     def get_data_with_version(self, path: str, watch: bool = False) -> VersionedData | None:
-        """Return a node's value and version, None if absent; watch as `get_data`."""
+        """Return a node's value and version, as `get_data`."""
 
     def get_version(self, path: str, watch: bool = False) -> int | None:
-        """Return a node's version, None if absent; watch as `get_data`."""
+        """Return a node's version, as `get_data`."""
 
     def get_stat(self, path: str, watch: bool = False) -> NodeStat | None:
-        """Return a node's metadata, None if absent; watch as `get_data`."""
+        """Return a node's metadata, as `get_data`."""
 
     def node_exists(self, path: str, watch: bool = False) -> bool:
         """Return whether the node exists; watch as `get_data`."""
@@ -223,7 +218,7 @@ class StateReader(Protocol):
         """Return the sorted names of a node's children.
 
         A watch fires when a child is created or deleted, or the node itself deleted. An absent node
-        raises `NoNodeError`, as in Storm, and gets no watch: to wait for it, use `node_exists`.
+        raises `NoNodeError`, as in Storm, and gets no watch: use `node_exists`.
         """
 
     def read_many(self, paths: Sequence[str], watch: bool = False) -> list[NodeData | None]:
@@ -233,7 +228,7 @@ class StateReader(Protocol):
         """
 
     def children_many(self, paths: Sequence[str]) -> list[list[str] | None]:
-        """Return the sorted names of each node's children, None for an absent node."""
+        """Return the sorted names of each node's children, None if absent."""
 
     def children_data(self, path: str, watch: bool = False) -> dict[str, NodeData]:
         """Return a node's children by name, sorted; watch and `NoNodeError` as `get_children`.
@@ -242,13 +237,13 @@ class StateReader(Protocol):
         """
 
     def sync_path(self, path: str) -> None:
-        """Make later reads see every earlier write of any session."""
+        """Make later reads see every earlier write."""
 
     def register(self, callback: EventCallback) -> int:
-        """Call `callback` with every event of this session's watches; return an id."""
+        """Call `callback` with every event; return an id."""
 
     def unregister(self, registration: int) -> None:
-        """Remove the callback of that id; an unknown id is fine."""
+        """Remove the callback of that id."""
 
     def add_listener(self, listener: ConnectionListener) -> None:
         """Call `listener` with every change of the connection.
@@ -260,9 +255,9 @@ class StateReader(Protocol):
         """Remove `listener`; an unknown listener is fine."""
 
     def close(self) -> None:
-        """End the session with its ephemeral nodes; a second time does nothing.
+        """End the session with its ephemeral nodes; a callback may do so.
 
-        Afterwards no callback starts, and every other call fails. A callback may close the session.
+        Afterwards no callback starts, and every other call fails.
         """
 
 
@@ -276,9 +271,8 @@ class StateWriter(Protocol):
     def commit(self, operations: Sequence[Operation]) -> list[Result]:
         """Apply operations, all or none; return a result for each, in order.
 
-        Each operation sees the effects of those before it. Ancestors are not made. Raises
-        `TransactionError` if an operation was refused, and `StateError` if the store refused the
-        whole, for example because of its size.
+        Ancestors are not made. Raises `TransactionError` if an operation was refused, and
+        `StateError` if the whole was, for example because of its size.
         """
 
     def set_data(self, path: str, data: bytes, *, workers_digest: str | None = None) -> None:
@@ -288,13 +282,13 @@ class StateWriter(Protocol):
         """
 
     def mkdirs(self, path: str, *, workers_digest: str | None = None) -> None:
-        """Make a directory and absent ancestors, empty as in Storm; existing nodes stay."""
+        """Make a directory and absent ancestors, empty as in Storm."""
 
     def delete_node(self, path: str) -> None:
         """Delete a node and everything below, also what other sessions add meanwhile.
 
-        Takes several steps: a failure may leave a part, which a second call deletes. Registrations
-        of this session at or below the path are withdrawn. An absent node is fine.
+        A failure may leave a part, which a second call deletes. Registrations of this session at or
+        below the path are withdrawn.
         """
 
 
@@ -303,19 +297,19 @@ class ClusterState(StateReader, StateWriter, Protocol):
 
     @property
     def unregistered(self) -> list[str]:
-        """Sorted paths of registrations that could not be made again so far."""
+        """Sorted paths of registrations that are still missing."""
 
     def set_ephemeral_node(self, path: str, data: bytes) -> None:
         """Register: make an ephemeral node of this session, and absent ancestors.
 
-        An existing node gets the value or, if it is another session's or persistent, is replaced in
-        one step; `NotEmptyError` if it has children. After a lost session the node is made again,
-        but then never replaces another session's. A refused registration is retried until it
-        succeeds or is withdrawn by `withdraw_registration`, `delete_node` or `commit`.
+        Replaces, in one step, another session's or a persistent node; `NotEmptyError` if it has
+        children. After a lost session the node is made again, but then never replaces another
+        session's. A refused registration is retried until it is withdrawn by
+        `withdraw_registration`, `delete_node` or `commit`.
         """
 
     def withdraw_registration(self, path: str) -> None:
-        """Stop making the node of `set_ephemeral_node` again; does not delete the node."""
+        """Stop making the node of `set_ephemeral_node` again."""
 
     def create_sequential(self, path: str, data: bytes) -> str:
         """Make an ephemeral node named `path` and ten growing digits; return the whole path.

@@ -1,7 +1,6 @@
-"""A survey of all nodes of the cluster's state, for tools, and the problems found in a survey.
+"""A survey of all nodes of the cluster's state, for tools, and the problems found in it.
 
-A survey is no snapshot, so a topology that is submitted or removed meanwhile may be reported as a
-problem; the next survey will not have it.
+It is no snapshot: a topology that is submitted or removed meanwhile may be reported.
 """
 
 from collections import defaultdict
@@ -44,8 +43,8 @@ def read(
 ) -> Survey:
     """Read all nodes at and below `top`, with two requests for each level of the tree.
 
-    All `pacemakers`, by address, are asked at once for the topologies that they have heartbeats of.
-    A forbidden node becomes a note, and so does a Pacemaker that does not answer, or refuses.
+    All `pacemakers`, by address, are asked for the topologies that they have heartbeats of. A
+    forbidden node or a Pacemaker that does not answer becomes a note.
     """
     found: dict[str, NodeData] = {}
     denied: dict[str, AccessDeniedError] = {}
@@ -176,7 +175,7 @@ class StateProblem(NamedTuple):
 
 
 class _Written(NamedTuple):
-    """A leader's record, with the change that wrote it (mzxid) and the epoch."""
+    """A leader's record, with its change (mzxid) and epoch."""
 
     change: int
     epoch: int
@@ -186,13 +185,12 @@ class _Written(NamedTuple):
 def check(survey: Survey) -> list[StateProblem]:
     """Return the problems in a survey of ``/``, by kind, and within a kind in the order of paths.
 
-    - ``assignment-without-topology``: supervisors run the assignment, and no Nimbus knows it.
+    - ``assignment-without-topology``: supervisors run it, and no Nimbus knows it.
     - ``unreadable``: a value that does not fit Storm's layout.
     - ``ephemeral-without-session``: a persistent node in a place for ephemeral nodes.
-    - ``left-behind``: errors, heartbeats, credentials and the like of a topology that is gone. Such
-      a node has no other problem: one deletion ends it.
-    - ``older-epoch``: a leader's record, written after a newer leader wrote another record. Locks
-      prevent that; a writer without a lock does not.
+    - ``left-behind``: anything else of a topology that is gone; it has no other problem.
+    - ``older-epoch``: a leader's record, written after a newer leader wrote another record. Only a
+      writer without a lock can do that.
     """
     names = _names(survey)
     topologies = set(names[paths.STORMS])

@@ -29,7 +29,7 @@ from stormkeeper.state.storage import (
 
 
 class WatchKind(enum.Enum):
-    """What a watch watches of a node; ZooKeeper keeps the two apart."""
+    """What a watch watches of a node."""
 
     #: Existence and value.
     NODE = "node"
@@ -82,7 +82,7 @@ def missed(
 
 
 class ArmedWatches:
-    """The watches of a session that have not fired yet. Safe for many threads."""
+    """The watches of a session that have not fired yet. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -97,13 +97,13 @@ class ArmedWatches:
             self._left_in[watch] = connection
 
     def left_again(self, watch: NodeWatch, connection: int) -> None:
-        """Record that an armed watch was left again in a later connection."""
+        """Record that a watch was left again in a later connection."""
         with self._lock:
             if watch in self._seen:
                 self._left_in[watch] = connection
 
     def fire(self, event: EventType, path: str) -> bool:
-        """Remove the watches that an event uses up; return whether there were any."""
+        """Remove the watches that an event uses up, if any."""
         if not self._seen:
             return False
         with self._lock:
@@ -114,7 +114,7 @@ class ArmedWatches:
             return bool(used)
 
     def missed(self, watch: NodeWatch, now: NodeChanges | None) -> EventType | None:
-        """Return the event that an armed watch missed, now that the node looks like `now`."""
+        """Return the event that an armed watch missed."""
         with self._lock:
             if watch not in self._seen:
                 return None
@@ -126,7 +126,7 @@ class ArmedWatches:
             return list(self._seen)
 
     def left_before(self, connection: int) -> list[NodeWatch]:
-        """Return the watches left in earlier connections, which the server has forgotten."""
+        """Return the watches left in earlier connections."""
         with self._lock:
             return [watch for watch, left_in in self._left_in.items() if left_in < connection]
 
@@ -138,7 +138,7 @@ CLOSE_SECS = 5.0
 
 
 class Callbacks:
-    """Registered callbacks and listeners, called one at a time on a thread of that name."""
+    """Callbacks and listeners, called one at a time on a thread."""
 
     def __init__(self, name: str) -> None:
         self._registrations: dict[int, EventCallback] = {}
@@ -177,7 +177,7 @@ class Callbacks:
         self._queue.put(lambda: self._tell_connection(state))
 
     def close(self) -> None:
-        """Deliver nothing more, and end the thread, unless called on that thread."""
+        """Deliver nothing more, and end the thread."""
         self._closed = True
         self._queue.put(None)
         if self._thread.is_alive() and self._thread is not threading.current_thread():
@@ -222,10 +222,7 @@ _DONE: Final = object()
 
 
 class WaitingCallbacks:
-    """Registers once with a store, and calls only the callbacks that wait for an event.
-
-    Safe for many threads.
-    """
+    """Registers once with a store, and calls only callbacks that wait for an event."""
 
     def __init__(self, state: StateReader) -> None:
         self._state = state
@@ -246,9 +243,9 @@ class WaitingCallbacks:
     def once(self, watched: WatchKind, path: str, callback: Callback | None) -> Iterator[bool]:
         """Call `callback` once, at the next event of a watch that the body leaves.
 
-        Also when events may have been missed, and perhaps before the body ends; not if the body
-        raises. The same callback for the same watch waits once. Yields whether the body has to
-        leave a watch: not without a callback. Raises `StateClosedError` after `close`.
+        Also when events may have been missed, perhaps before the body ends; not if the body raises.
+        The same callback for the same watch waits once. Yields whether the body has to leave a
+        watch: not without a callback.
         """
         # Registered before the read: the event may come before the read returns.
         watch, read = NodeWatch(watched, path), object()
@@ -264,7 +261,7 @@ class WaitingCallbacks:
         self._end(watch, callback, read, _DONE)
 
     def forget(self, watched: WatchKind, path: str, callback: Callback) -> None:
-        """Stop a callback from waiting for a watch; fine if it does not wait."""
+        """Stop a callback from waiting for a watch."""
         watch = NodeWatch(watched, path)
         with self._lock:
             waiting = self._waiting.get(watch, {})
@@ -343,8 +340,8 @@ Value = TypeVar("Value")
 class Stream(Generic[Value]):
     """The value of a read, at once and after every change; an iterator for one thread.
 
-    Quick changes are merged: the newest value comes, not every value. A failed read raises in
-    `__next__` and `next`; the next call reads again at once.
+    Quick changes are merged: the newest value comes. After a failed read, which raises, the next
+    call reads again at once.
     """
 
     def __init__(
@@ -360,14 +357,14 @@ class Stream(Generic[Value]):
         return self
 
     def __next__(self) -> Value:
-        """Return the next value; waits for a change, or until the stream is closed."""
+        """Return the next value; waits for a change."""
         self._woken.wait()
         if self._closed:
             raise StopIteration
         return self._again()
 
     def next(self, timeout_secs: float) -> Value:
-        """Return the next value; None is the value of an absent node.
+        """Return the next value.
 
         Raises `TimeoutError` if nothing has changed in time, `StateClosedError` if closed.
         """
@@ -378,7 +375,7 @@ class Stream(Generic[Value]):
         return self._again()
 
     def close(self) -> None:
-        """End the stream, also for a thread that waits for the next value."""
+        """End the stream, also for a waiting thread."""
         self._closed = True
         self._woken.set()
         self._forget(self._wake)

@@ -53,7 +53,7 @@ class BlobRecord(msgspec.Struct, frozen=True):
 
     @classmethod
     def decode(cls, data: bytes) -> BlobRecord:
-        """Decode a record from JSON; `SerializationError` for anything else."""
+        """Decode a record from JSON; raises `SerializationError`."""
         try:
             return msgspec.json.decode(data, type=cls)
         except msgspec.DecodeError as error:
@@ -61,7 +61,7 @@ class BlobRecord(msgspec.Struct, frozen=True):
 
 
 class BlobEntry(NamedTuple):
-    """A blob: its newest version that any Nimbus has held, and the holders."""
+    """A blob: its newest version that any Nimbus has held."""
 
     #: The highest counted version. If it is above that of `record`, one is being made, or was lost
     #: before a Nimbus announced it.
@@ -87,19 +87,19 @@ class BlobReads(RecordReader):
     """Reads of blobs and holders."""
 
     def blobstore(self, callback: Callback | None = None) -> list[str]:
-        """Return the sorted keys of all blobs, as of now or later."""
+        """Return the sorted keys of all blobs."""
         self._state.sync_path(paths.BLOBSTORE)
         return self._names(paths.BLOBSTORE, callback)
 
     def blobstore_info(self, key: str, callback: Callback | None = None) -> list[BlobHolder]:
-        """Return the holders of a blob with their versions, as of now or later."""
+        """Return the holders of a blob with their versions."""
         path = paths.blob(key)
         self._state.sync_path(path)
         holders = map(paths.parse_blob_holder, self._names(path, callback))
         return [holder for holder in holders if holder]
 
     def blob_holders(self, keys: Collection[str]) -> dict[str, list[BlobHolder]]:
-        """Return the holders of blobs by key, as of now or a moment ago."""
+        """Return the holders of blobs by key, perhaps a moment old."""
         names = self._state.children_many([paths.blob(key) for key in keys])
         return {
             key: [holder for holder in map(paths.parse_blob_holder, of_key or ()) if holder]
@@ -156,7 +156,7 @@ class BlobReads(RecordReader):
             return None
 
     def blob_key_sequence(self, key: str) -> VersionedNumber | None:
-        """Return the highest version that a blob has had, None if none is counted."""
+        """Return the highest version that a blob has had."""
         path = paths.blob_key_sequence(key)
         found = self._state.get_data_with_version(path)
         if found is None:
@@ -169,7 +169,7 @@ class BlobReads(RecordReader):
 
 
 class BlobHolderWrites(SessionWriter):
-    """A Nimbus's announcements of the blobs that it holds."""
+    """A Nimbus's announcements of its blobs."""
 
     def setup_blob(self, key: str, nimbus_id: str | NimbusId, version: int) -> None:
         """Announce that a Nimbus holds a version of a blob, and no other version any more.
@@ -200,7 +200,7 @@ class BlobHolderWrites(SessionWriter):
         self.setup_blob(key, nimbus_id, record.version)
 
     def withdraw_blob(self, key: str, nimbus_id: str | NimbusId) -> None:
-        """Withdraw a Nimbus's announcements of a blob; the record that it has held it stays."""
+        """Withdraw a Nimbus's announcements of a blob, not the record."""
         self._delete_others(paths.blob(key), nimbus_id, None)
 
     def leave_blob(self, key: str, nimbus_id: str | NimbusId, version: int) -> None:

@@ -88,7 +88,7 @@ Value = TypeVar("Value")
 
 
 class Dependents(Generic[T]):
-    """Weak references to objects that end with a session. Safe for many threads."""
+    """Weak references to objects that end with a session."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -111,10 +111,10 @@ class StormReads(
     DaemonReads,
     BlobReads,
 ):
-    """All reads of a cluster. Safe for many threads; errors are those of `ClusterState`.
+    """All reads of a cluster; errors are those of `ClusterState`. Safe for many threads.
 
-    A callback is called once, on the store's callback thread, when the result of the read has
-    changed, or may have changed during a lost session.
+    A callback is called once, on the store's callback thread, when the result has changed, or may
+    have changed during a lost session.
     """
 
     _heartbeats: HeartbeatStore
@@ -135,14 +135,14 @@ class StormReads(
         """Return a stream of a read's values: the present one, and one after each change.
 
         `read` takes a callback, such as ``storm.assignments``, or ``lambda again:
-        storm.assignment_info("wc-1-1700000000", again)``. `disconnect` closes the stream.
+        storm.assignment_info("wc-1-1700000000", again)``.
         """
         stream = Stream(read, self._callbacks.forget_all)
         self._streams.add(stream)
         return stream
 
     def disconnect(self) -> None:
-        """Call no callback any more, and close the streams; the store stays open."""
+        """Call no callback any more, and close the streams."""
         self._callbacks.close()
         for stream in self._streams:
             stream.close()
@@ -156,9 +156,9 @@ class StormReads(
     ) -> ClusterSnapshot:
         """Read bases, assignments, supervisors, Nimbuses, and then the heartbeats.
 
-        Takes nine round trips to ZooKeeper, and one bulk read of the heartbeats. If no Pacemaker
-        answers, it raises `PacemakerError`, or with `may_lack_heartbeats` returns no heartbeats
-        after the shortest wait. If some answer, `Heartbeats.missing` names the others.
+        Takes nine round trips, and one bulk read of the heartbeats. If no Pacemaker answers, it
+        raises `PacemakerError`, or with `may_lack_heartbeats` returns none; if some answer,
+        `Heartbeats.missing` names the others.
         """
         unreadable: set[str] = set()
 
@@ -208,7 +208,7 @@ class StormClusterState(
 ):
     """All reads, and a process's own writes: registrations, heartbeats, errors.
 
-    `disconnect` closes the session `state` and `heartbeats`, by default nodes of the session.
+    `disconnect` closes `state` and `heartbeats`, by default nodes of the session.
     """
 
     _state: ClusterState
@@ -247,7 +247,7 @@ class StormClusterState(
         return self._codec
 
     def disconnect(self) -> None:
-        """Call no callback any more, and end the session with all registrations."""
+        """End the session with all registrations."""
         super().disconnect()
         for handle in self.handles:
             handle.disconnect()
@@ -287,8 +287,7 @@ class LeaderClusterState(
 ):
     """All reads, and a leader's fenced writes, which put the leader's epoch into each record.
 
-    `disconnect` leaves the writer's session, which serves the reads, open. `heartbeats` are nodes
-    of the session by default, which `writer` removes.
+    `disconnect` leaves the writer's session open.
     """
 
     def __init__(
@@ -319,8 +318,7 @@ class LeaderClusterState(
 def leader_state(storm: StormClusterState, fence: Fence) -> LeaderClusterState:
     """Return the leader's calls, for the session of `storm`, which leads by `fence`.
 
-    Disconnect it at the end of the leadership; `storm.disconnect` does so too. Errors are those of
-    `verify_fence`.
+    Disconnect it at the end of the leadership. Errors are those of `verify_fence`.
     """
     leader = LeaderClusterState(
         FencedWriter(storm.state, fence), storm.codec, heartbeats=storm.heartbeats

@@ -1,11 +1,10 @@
 """Records of the daemons: topologies, assignments, credentials, log levels, kept checkpoints.
 
-And the registrations of supervisors and Nimbuses, for as long as the daemon's session lives. A
-Nimbus's node has its host's name, as in Storm; further Nimbuses on the machine add their ports.
-Readers take host and port from the record.
+And the registrations of supervisors and Nimbuses. A Nimbus's node has its host's name, as in Storm;
+further Nimbuses on the machine add their ports.
 
-A leader that removes a topology records what becomes of the checkpoints. Later it may record on
-which machines they must be removed; the last supervisor that has done so removes the record.
+A leader that removes a topology records what becomes of the checkpoints, and later perhaps on which
+machines they must be removed; the last supervisor that has done so removes the record.
 """
 
 from __future__ import annotations
@@ -60,25 +59,25 @@ class TopologyReads(RecordReader):
     """Reads of topologies, assignments, credentials, log levels and kept checkpoints.
 
     A read of one record raises `SerializationError` if the value is unreadable. A read of several
-    leaves the value out, logs it once and counts it (`RecordReader.unreadable`).
+    leaves the value out, logs it once and counts it.
     """
 
     def assignments(self, callback: Callback | None = None) -> list[str]:
-        """Return the sorted ids of the topologies that have an assignment."""
+        """Return the sorted ids of assigned topologies."""
         return self._names(paths.ASSIGNMENTS, callback)
 
     def assignment_info(self, storm_id: str, callback: Callback | None = None) -> Assignment | None:
-        """Return a topology's assignment, None if absent."""
+        """Return a topology's assignment."""
         return self._record(Assignment, paths.assignment(storm_id), callback)
 
     def assignment_info_with_version(
         self, storm_id: str, callback: Callback | None = None
     ) -> Versioned[Assignment] | None:
-        """Return a topology's assignment and its node's version, None if absent."""
+        """Return a topology's assignment and its version."""
         return self._versioned(Assignment, paths.assignment(storm_id), callback)
 
     def assignment_version(self, storm_id: str, callback: Callback | None = None) -> int | None:
-        """Return the version of an assignment's node alone, None if absent."""
+        """Return the version of an assignment's node alone."""
         return self._version(paths.assignment(storm_id), callback)
 
     def assignments_info(self) -> dict[str, Assignment]:
@@ -86,7 +85,7 @@ class TopologyReads(RecordReader):
         return self._records(Assignment, paths.ASSIGNMENTS)
 
     def active_storms(self, callback: Callback | None = None) -> list[str]:
-        """Return the sorted ids of all topologies, whatever their status: Storm's name."""
+        """Return the sorted ids of all topologies: Storm's name."""
         return self._names(paths.STORMS, callback)
 
     def kept_storms(self) -> list[str]:
@@ -95,7 +94,7 @@ class TopologyReads(RecordReader):
         return sorted({storm_id for below in names for storm_id in below or ()})
 
     def storm_base(self, storm_id: str, callback: Callback | None = None) -> StormBase | None:
-        """Return a topology's base, None if absent."""
+        """Return a topology's base."""
         return self._record(StormBase, paths.storm(storm_id), callback)
 
     def storm_bases(self) -> dict[str, StormBase]:
@@ -103,26 +102,26 @@ class TopologyReads(RecordReader):
         return self._records(StormBase, paths.STORMS)
 
     def storm_id_by_name(self, name: str) -> str | None:
-        """Return the id of the topology of that name, None if absent."""
+        """Return the id of the topology of that name."""
         bases = self.storm_bases()
         return next((storm_id for storm_id, base in bases.items() if base.name == name), None)
 
     def credentials(self, storm_id: str, callback: Callback | None = None) -> Credentials | None:
-        """Return a topology's credentials, None if absent."""
+        """Return a topology's credentials."""
         return self._record(Credentials, paths.credentials(storm_id), callback)
 
     def topology_log_config(
         self, storm_id: str, callback: Callback | None = None
     ) -> LogConfig | None:
-        """Return a topology's log levels, None if none are set."""
+        """Return a topology's log levels."""
         return self._record(LogConfig, paths.log_config(storm_id), callback)
 
     def all_checkpoints(self) -> dict[str, Checkpoints]:
-        """Return all records of kept checkpoints by folder name."""
+        """Return all records of checkpoints by folder name."""
         return self._records(Checkpoints, paths.CHECKPOINTS)
 
     def checkpoints(self, id_: str) -> Versioned[Checkpoints] | None:
-        """Return the record of a folder's checkpoints, None if absent."""
+        """Return the record of a folder's checkpoints."""
         return self._versioned(Checkpoints, paths.checkpoints(id_))
 
 
@@ -153,10 +152,9 @@ class TopologyWrites(LeaderWriter):
     ) -> None:
         """Merge `changes` into a topology's base, also beside concurrent writers.
 
-        A field of `changes` that is None, empty or 0 stays as it was; fields named in `clear` are
-        cleared first. ``component_executors`` and ``component_debug`` are merged by component.
-        (Storm adds the old and the new sampling percentage, which no caller can want.) Raises
-        `NoNodeError` for an unknown topology.
+        A field of `changes` that is None, empty or 0 stays as it was; fields in `clear` are
+        cleared. ``component_executors`` and ``component_debug`` are merged by component. (Storm
+        adds the old and the new sampling percentage, which no caller can want.)
         """
         checked(StormBase, changes)
         for name in clear:
@@ -170,8 +168,8 @@ class TopologyWrites(LeaderWriter):
     def change_storm(self, storm_id: str, change: Callable[[StormBase], StormBase]) -> None:
         """Write `change` of a topology's base, also beside concurrent writers.
 
-        `change` returns a new base, and is called again after a concurrent write. Raises its
-        exceptions, and `NoNodeError` for an unknown topology.
+        `change` returns a new base, and is called again after a concurrent write. Raises
+        `NoNodeError` for an unknown topology.
         """
         path = paths.storm(storm_id)
         for attempt in range(ROUNDS):
@@ -202,15 +200,14 @@ class TopologyWrites(LeaderWriter):
     def remove_storm(self, storm_id: str) -> None:
         """Remove a topology's records; fine if some or all are gone.
 
-        Base and assignment go last, in one step, so that a leader finds them after a crash and
-        calls this again. Heartbeats, errors and back-pressure have their own calls, as in Storm:
-        workers may still be writing them.
+        Base and assignment go last, in one step: a leader finds them after a crash. Heartbeats,
+        errors and back-pressure have their own calls, as workers may still write them.
         """
         self.remove_settings(storm_id)
         self._delete_together([paths.storm(storm_id), paths.assignment(storm_id)])
 
     def remove_settings(self, storm_id: str) -> None:
-        """Remove a topology's log levels, profiling requests, credentials and tasks."""
+        """Remove log levels, profiling requests, credentials and tasks."""
         for path in (
             paths.log_config(storm_id),
             paths.profiler_configs(storm_id),
@@ -261,16 +258,16 @@ class TopologyWrites(LeaderWriter):
         self._put(LogConfig, paths.log_config(storm_id), log_config, topology_conf)
 
     def set_checkpoints(self, record: Checkpoints) -> None:
-        """Record what becomes of checkpoints, replacing any earlier record."""
+        """Record what becomes of checkpoints."""
         self._put(Checkpoints, paths.checkpoints(record.folder), record)
 
     def change_checkpoints(self, record: Checkpoints, version: int) -> bool:
-        """Replace a record of checkpoints if the version is unchanged; return whether it was."""
+        """Replace a record of checkpoints; False if it has changed."""
         path = paths.checkpoints(record.folder)
         return self._commit([SetData(path, self._encoded(record), version)])
 
     def forget_checkpoints(self, id_: str, version: int) -> bool:
-        """Delete a record of checkpoints if the version is unchanged; return whether it was."""
+        """Delete a record of checkpoints; False if it has changed."""
         return self._commit([Delete(paths.checkpoints(id_), version)])
 
     def _commit(self, operations: list[SetData | Delete]) -> bool:
@@ -343,27 +340,26 @@ class DaemonReads(RecordReader):
     """Reads of registered supervisors and Nimbuses."""
 
     def supervisors(self, callback: Callback | None = None) -> list[str]:
-        """Return the sorted ids of the registered supervisors."""
+        """Return the sorted ids of registered supervisors."""
         return self._names(paths.SUPERVISORS, callback)
 
     def supervisor_info(
         self, supervisor_id: str, callback: Callback | None = None
     ) -> SupervisorInfo | None:
-        """Return a supervisor's record, None if absent."""
+        """Return a supervisor's record."""
         return self._record(SupervisorInfo, paths.supervisor(supervisor_id), callback)
 
     def all_supervisor_info(self, callback: Callback | None = None) -> dict[str, SupervisorInfo]:
         """Return every supervisor's readable record by id.
 
-        The callback is called when a supervisor comes or goes; not when a record changes, as that
-        happens all the time.
+        The callback is not called when a record changes, as that happens all the time.
         """
         if callback is not None:
             self.supervisors(callback)
         return self._records(SupervisorInfo, paths.SUPERVISORS)
 
     def nimbuses(self, callback: Callback | None = None) -> list[NimbusSummary]:
-        """Return every Nimbus's readable record, in the order of node names."""
+        """Return every Nimbus's readable record."""
         if callback is not None:
             self._names(paths.NIMBUSES, callback)
         return list(self._records(NimbusSummary, paths.NIMBUSES).values())
@@ -418,7 +414,7 @@ class NimbusPlace:
             self._settle(over_others=True)
 
     def _look_again(self) -> None:
-        """Find a place again if another Nimbus has taken it, as after a lost session."""
+        """Find a place again if another Nimbus has taken it."""
         if not self._is_following:
             # Beforehand, so that a connection made during a failure is not missed.
             self._is_following = True
@@ -444,7 +440,7 @@ class NimbusPlace:
             self._look_again()
 
     def _settle(self, *, over_others: bool) -> None:
-        """Write until the node is there, and watched; replace another life's if `over_others`."""
+        """Write until the node is there, and watched."""
         path = self._of_host
         for _ in range(ROUNDS):
             node = self._watched(path)
@@ -474,10 +470,7 @@ class NimbusPlace:
         return node
 
     def _withdraw(self, path: str, node: NodeData) -> None:
-        """Give up a place that another process has taken, so that it is not made again.
-
-        The session's own other Nimbus keeps its registration there.
-        """
+        """Give up a place that another process has taken, so that it is not made again."""
         if self._had_of_host and node.stat.owner != self._state.session_id:
             self._had_of_host = False
             self._state.withdraw_registration(path)

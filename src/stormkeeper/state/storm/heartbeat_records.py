@@ -1,7 +1,6 @@
 """Heartbeats of workers, in ZooKeeper or in Pacemaker, and the task-level tree.
 
-A task of Storm's first years has a record of its component, a heartbeat, and its newest errors.
-Nothing of Storm 2 or 3 reads or writes this tree.
+Storm's first releases kept a task's component, heartbeat and errors; Storm 2 and 3 do not.
 """
 
 from __future__ import annotations
@@ -67,19 +66,19 @@ class ExecutorBeat:
 
 
 class HeartbeatReads(RecordReader):
-    """Reads of heartbeats. Each may raise `PacemakerError` with heartbeats in Pacemaker."""
+    """Reads of heartbeats; may raise `PacemakerError` with Pacemakers."""
 
     _heartbeats: HeartbeatStore
     _other_release_logged = False
 
     def heartbeat_storms(self) -> list[str]:
-        """Return the sorted ids of the topologies that have heartbeats, or a directory for them."""
+        """Return the sorted ids of topologies with heartbeats."""
         return self._heartbeats.names()
 
     def worker_heartbeat(
         self, storm_id: str, node: str, port: int
     ) -> ClusterWorkerHeartbeat | None:
-        """Return a worker's heartbeat, None if absent."""
+        """Return a worker's heartbeat."""
         path = paths.workerbeat(storm_id, node, port)
         data = value_at(self._heartbeats, path)
         return None if data is None else self._read(ClusterWorkerHeartbeat, path, data)
@@ -91,11 +90,11 @@ class HeartbeatReads(RecordReader):
         *,
         hurried: bool = False,
     ) -> dict[Slot, ClusterWorkerHeartbeat]:
-        """Return the heartbeats of a topology's workers, by slot.
+        """Return the readable heartbeats of a topology's workers, by slot.
 
-        Unreadable values are left out, logged and counted. `launched` has launch times of slots'
-        workers, in seconds since 1970: a heartbeat received before is an earlier worker's, and is
-        left out. (A Java Pacemaker does not tell when it received a heartbeat.)
+        `launched` has launch times of slots' workers, in seconds since 1970: a heartbeat received
+        before is an earlier worker's, and is left out. (A Java Pacemaker does not tell when it
+        received a heartbeat.)
         """
         top = paths.workerbeats(storm_id)
         read = self._heartbeats.read_all(top, values=True, hurried=hurried).by_path
@@ -134,7 +133,7 @@ class HeartbeatReads(RecordReader):
         return found
 
     def ended_queries(self, storm_id: str) -> frozenset[str]:
-        """Return the ids of a topology's queries that have ended by themselves, for good."""
+        """Return the topology's queries that ended by themselves."""
         names = self._names(paths.workerbeats(storm_id))
         ended = (paths.parse_query_end(name) for name in names)
         return frozenset(query for query in ended if query is not None)
@@ -144,8 +143,7 @@ class HeartbeatReads(RecordReader):
     ) -> dict[ExecutorInfo, ExecutorBeat]:
         """Return the heartbeats of a topology's executors, from their assigned workers.
 
-        An executor that has moved is still in the last heartbeat of its former worker, so only its
-        assigned slot counts. An executor without a heartbeat is left out.
+        An executor that has moved is still in the last heartbeat of its former worker.
         """
         slots: dict[Slot, set[ExecutorInfo]] = {}
         for tasks, where in (executor_node_port or {}).items():
@@ -180,8 +178,7 @@ class HeartbeatReads(RecordReader):
     def _compare_release(self, path: str, data: bytes) -> None:
         """Log, once, that another process writes heartbeats for another Storm than we do.
 
-        The codec does not adapt: anyone may write to a Pacemaker without authentication, and during
-        an upgrade both forms exist.
+        The codec does not adapt: anyone may write to a Pacemaker without authentication.
         """
         theirs = heartbeat_release(data)
         if theirs is not self._codec.release:
@@ -196,7 +193,7 @@ class HeartbeatReads(RecordReader):
             )
 
     def task_storms(self) -> list[str]:
-        """Return the sorted ids of the topologies that have tasks."""
+        """Return the sorted ids of topologies with tasks."""
         return self._names(paths.TASKS)
 
     def task_ids(self, storm_id: str) -> list[int]:
@@ -204,15 +201,15 @@ class HeartbeatReads(RecordReader):
         return _ids(self._names(paths.tasks(storm_id)))
 
     def task_info(self, storm_id: str, task: int) -> TaskInfo | None:
-        """Return the component of a task, None if the task does not exist."""
+        """Return the component of a task."""
         return self._record(TaskInfo, paths.task(storm_id, task))
 
     def heartbeat_tasks(self, storm_id: str) -> list[int]:
-        """Return the sorted ids of the tasks of a topology that have a heartbeat."""
+        """Return the sorted ids of tasks with a heartbeat."""
         return _ids(self._heartbeats.names(paths.taskbeats(storm_id)))
 
     def task_heartbeat(self, storm_id: str, task: int) -> TaskHeartbeat | None:
-        """Return a task's heartbeat, None if absent."""
+        """Return a task's heartbeat."""
         path = paths.taskbeat(storm_id, task)
         data = value_at(self._heartbeats, path)
         return None if data is None else self._read(TaskHeartbeat, path, data)
@@ -226,15 +223,14 @@ class HeartbeatWrites(SessionWriter):
     def set_worker_heartbeat(
         self, storm_id: str, node: str, port: int, heartbeat: ClusterWorkerHeartbeat
     ) -> None:
-        """Store a worker's heartbeat, which outlives the session; `PacemakerError` if refused."""
+        """Store a worker's heartbeat; `PacemakerError` if refused."""
         path = paths.workerbeat(storm_id, node, port)
         self._heartbeats.beat(path, self._codec.write(checked(ClusterWorkerHeartbeat, heartbeat)))
 
     def set_query_ended(self, storm_id: str, query: str, heartbeat: ClusterWorkerHeartbeat) -> None:
         """Record that a query has ended by itself, until the topology is gone.
 
-        Written in ZooKeeper also with Pacemaker, which forgets. `heartbeat` is the last one of the
-        query's executors.
+        Written in ZooKeeper also with Pacemaker, which forgets.
         """
         path = paths.query_end(storm_id, query)
         self._state.set_data(path, self._codec.write(checked(ClusterWorkerHeartbeat, heartbeat)))
@@ -269,17 +265,17 @@ class HeartbeatWrites(SessionWriter):
         )
 
     def remove_worker_heartbeat(self, storm_id: str, node: str, port: int) -> None:
-        """Delete a worker's heartbeat; fine if absent."""
+        """Delete a worker's heartbeat."""
         self._heartbeats.remove(paths.workerbeat(storm_id, node, port))
 
     def set_task_heartbeat(self, storm_id: str, task: int, heartbeat: TaskHeartbeat) -> None:
-        """Store a task's heartbeat, in the store of workers' heartbeats."""
+        """Store a task's heartbeat."""
         self._heartbeats.beat(
             paths.taskbeat(storm_id, task), self._codec.write(checked(TaskHeartbeat, heartbeat))
         )
 
     def remove_task_heartbeat(self, storm_id: str, task: int) -> None:
-        """Delete a task's heartbeat; fine if absent."""
+        """Delete a task's heartbeat."""
         self._heartbeats.remove(paths.taskbeat(storm_id, task))
 
 
@@ -288,26 +284,22 @@ def _launch_of(assignment: Assignment, claim: LaunchClaim) -> WorkerLaunch | Non
 
 
 class HeartbeatLeaderWrites(LeaderWriter):
-    """A leader's writes of heartbeat directories and of tasks."""
+    """A leader's writes of heartbeat directories and tasks."""
 
     _heartbeats: HeartbeatStore
 
     def setup_heartbeats(
         self, storm_id: str, topology_conf: Mapping[str, Any] | None = None
     ) -> None:
-        """Make the directory of a topology's heartbeats, writable for its workers.
-
-        Made in ZooKeeper also with Pacemaker, as in Storm: workers may still find none.
-        """
+        """Make the directory of a topology's heartbeats, also with Pacemaker, as in Storm."""
         self._writer.mkdirs(
             paths.workerbeats(storm_id), workers_digest=digest_of_workers(topology_conf)
         )
 
     def teardown_heartbeats(self, storm_id: str) -> None:
-        """Delete the heartbeats of a topology's workers and tasks; fine if absent.
+        """Delete the heartbeats of a topology's workers and tasks.
 
-        In Pacemaker the deletion is not fenced: a heartbeat that was deleted late returns with the
-        next beat.
+        Not fenced in Pacemaker: a heartbeat that was deleted late returns with the next beat.
         """
         # The directory that `heartbeat_storms` lists goes last, so that an interrupted teardown is
         # found again.

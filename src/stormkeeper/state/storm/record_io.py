@@ -50,7 +50,7 @@ MOST_UNREADABLE = 10_000
 
 
 class Codec:
-    """Encodes records for a release of Storm, and decodes all forms. Safe for many threads."""
+    """Encodes records for a release of Storm, and decodes all forms."""
 
     def __init__(
         self, compression: Compression = Compression.GZIP, release: Release | None = None
@@ -71,7 +71,7 @@ class Codec:
         )
 
     def read(self, cls: type[Record], data: bytes) -> Record:
-        """Decode a record of class `cls`; `SerializationError` if `data` is no such record."""
+        """Decode a record; raises `SerializationError`."""
         return deserialize(cls, data)
 
     def read_all(
@@ -79,8 +79,8 @@ class Codec:
     ) -> tuple[dict[str, Record], dict[str, SerializationError]]:
         """Decode all `values` of a directory, by name; return records and errors.
 
-        Decoding takes most of a large cluster's read, and few bytes change between two reads. So a
-        record with unchanged bytes is returned again as the same object.
+        Decoding takes most of a large cluster's read: a record with unchanged bytes is returned
+        again as the same object.
         """
         before, now = self._listed.get(directory, {}), dict[str, _Read]()
         failed = {}
@@ -97,7 +97,7 @@ class Codec:
         return {name: each.record for name, each in now.items()}, failed
 
     def write(self, record: TPayload) -> bytes:
-        """Encode a record; `SerializationError` if the record does not fit its schema."""
+        """Encode a record; raises `SerializationError`."""
         return serialize(record, self._compression, release=self.release)
 
 
@@ -114,7 +114,7 @@ def checked(cls: type[Record], record: Record) -> Record:
 
 
 def stamped(record: Record, epoch: int) -> Record:
-    """Return a shallow copy of `record` with the epoch of the leader that writes."""
+    """Return a copy of `record` with the leader's epoch."""
     ours = copy.copy(record)
     ours.leader_epoch = epoch  # type: ignore[attr-defined]
     return ours
@@ -128,7 +128,10 @@ class Versioned(NamedTuple, Generic[Record]):
 
 
 class RecordReader:
-    """Reads records, and calls callbacks on changes. Safe for many threads."""
+    """Reads records, and calls callbacks on changes. Thread-safe.
+
+    A read of one record returns None if the record is absent. A deletion of an absent one is fine.
+    """
 
     _state: StateReader
 
@@ -149,7 +152,7 @@ class RecordReader:
 
     @property
     def unreadable(self) -> int:
-        """Number of values that bulk reads left out because they were unreadable."""
+        """Number of unreadable values that bulk reads left out."""
         return self._unreadable
 
     def _names(self, path: str, callback: Callback | None = None) -> list[str]:
@@ -219,7 +222,7 @@ class RecordReader:
     def _decoded(
         self, cls: type[Record], path: str, values: Iterable[tuple[str, bytes]]
     ) -> dict[str, Record]:
-        """Decode values below `path`, by name; unreadable values are counted and logged once."""
+        """Decode the readable values below `path`, by name."""
         records = {}
         for name, data in values:
             try:
@@ -246,13 +249,13 @@ class RecordReader:
 
 
 class RecordWriter(RecordReader):
-    """Writes that leaders and other processes may do, each through its own writer."""
+    """Writes that leaders and other processes may do."""
 
     _writer: StateWriter
 
 
 class SessionWriter(RecordWriter):
-    """Writes of a session or process that need no leadership."""
+    """Writes that need no leadership."""
 
     _state: ClusterState
 
@@ -269,7 +272,7 @@ class LeaderWriter(RecordWriter):
         record: Record,
         topology_conf: Mapping[str, Any] | None = None,
     ) -> None:
-        """Write a record with the leader's epoch; the given record stays unchanged."""
+        """Write a record with the leader's epoch."""
         data = self._encoded(checked(cls, record))
         self._writer.set_data(path, data, workers_digest=digest_of_workers(topology_conf))
 
@@ -284,6 +287,6 @@ class LeaderWriter(RecordWriter):
 
 
 def digest_of_workers(topology_conf: Mapping[str, Any] | None) -> str | None:
-    """Return the digest of a topology's workers, None if its configuration names none."""
+    """Return the digest of a topology's workers, if it has its own."""
     payload = (topology_conf or {}).get("storm.zookeeper.topology.auth.payload")
     return digest_id(payload) if payload else None

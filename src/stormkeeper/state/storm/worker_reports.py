@@ -1,7 +1,6 @@
 """Reports of workers: errors and back-pressure; and requests to profile workers.
 
-A component may report ``topology.max.error.report.per.interval`` errors in
-``topology.error.throttle.interval.secs``, as in Storm, so that a failing component does not flood
+A component's reports are limited, as in Storm, so that a failing component does not flood
 ZooKeeper. An interval begins with the first error after the last interval.
 """
 
@@ -58,7 +57,7 @@ class ErrorLimits(NamedTuple):
 
 
 class ErrorThrottles:
-    """Decides which errors of a component or task are reported. Safe for many threads."""
+    """Decides which errors of a component or task are reported."""
 
     def __init__(
         self, limits: ErrorLimits, monotonic: Callable[[], float] = time.monotonic
@@ -73,7 +72,7 @@ class ErrorThrottles:
         return len(self._reported)
 
     def admits(self, storm_id: str, reporter: str | int) -> bool:
-        """Return whether an error of a component (by name) or a task (by id) is reported."""
+        """Return whether an error of a component or task is reported."""
         key, now = (storm_id, reporter), self._monotonic()
         with self._lock:
             began, count = self._reported.pop(key, (now, 0))
@@ -95,7 +94,7 @@ class ReportReads(RecordReader):
     """Reads of errors, back-pressure and profiling requests."""
 
     def errors(self, storm_id: str, component: str) -> list[ErrorInfo]:
-        """Return a component's newest errors, newest first: ten, or briefly a few more."""
+        """Return a component's newest errors, newest first."""
         return self._errors_below(paths.component_errors(storm_id, component))
 
     def last_error(self, storm_id: str, component: str) -> ErrorInfo | None:
@@ -140,7 +139,7 @@ class ReportReads(RecordReader):
         return self._errors_below(paths.task_errors(storm_id, task))
 
     def error_topologies(self) -> list[str]:
-        """Return the sorted ids of the topologies that have errors, or a directory for errors."""
+        """Return the sorted ids of topologies with errors."""
         return self._names(paths.ERRORS)
 
     def _errors_below(self, top: str) -> list[ErrorInfo]:
@@ -153,7 +152,7 @@ class ReportReads(RecordReader):
         return _newest_first(numbered)
 
     def topology_profile_requests(self, storm_id: str) -> list[ProfileRequest]:
-        """Return the requests for a topology's workers, in the order of node names."""
+        """Return the requests for a topology's workers."""
         return list(self._records(ProfileRequest, paths.profiler_configs(storm_id)).values())
 
     def worker_profile_requests(self, storm_id: str, node_info: NodeInfo) -> list[ProfileRequest]:
@@ -162,13 +161,13 @@ class ReportReads(RecordReader):
         return [request for request in requests if request.nodeInfo == node_info]
 
     def backpressure_topologies(self) -> list[str]:
-        """Return the sorted ids of the topologies that have a back-pressure directory."""
+        """Return the sorted ids of topologies with back-pressure."""
         return self._names(paths.BACKPRESSURE)
 
     def topology_backpressure(
         self, storm_id: str, timeout_ms: int, callback: Callback | None = None
     ) -> bool:
-        """Return whether a worker of a topology reported back-pressure within `timeout_ms`."""
+        """Return whether a worker reported back-pressure recently."""
         top = paths.backpressure_of_topology(storm_id)
         names = self._names(top, callback)
         found = self._state.read_many([f"{top}/{name}" for name in names])
@@ -196,8 +195,7 @@ class ReportWrites(SessionWriter):
     ) -> bool:
         """Report an error of a component, and delete all but the newest ten.
 
-        `host` and `port` name the worker. Returns False if the error was dropped, as the component
-        has reached its limit in this interval.
+        `host` and `port` name the worker. Returns False if the error was dropped by the limit.
         """
         if not self._throttles.admits(storm_id, component):
             return False
@@ -225,7 +223,7 @@ class ReportWrites(SessionWriter):
         return True
 
     def forget_errors(self, storm_id: str) -> None:
-        """Forget a topology's reports in the throttle, when the topology has ended."""
+        """Forget a topology's reports in the throttle."""
         self._throttles.forget(storm_id)
 
     def _error(self, text: str, host: str | None, port: int | None) -> bytes:
@@ -247,12 +245,12 @@ class ReportWrites(SessionWriter):
             self._state.delete_node(f"{top}/{name}")
 
     def worker_backpressure(self, storm_id: str, node: str, port: int, timestamp_ms: int) -> None:
-        """Report that a worker cannot keep up since `timestamp_ms`, until its session ends."""
+        """Report that a worker cannot keep up since `timestamp_ms`."""
         path = paths.backpressure(storm_id, node, port)
         self._state.set_ephemeral_node(path, _MILLISECONDS.pack(timestamp_ms))
 
     def remove_worker_backpressure(self, storm_id: str, node: str, port: int) -> None:
-        """Report that a worker keeps up again; fine without an earlier report."""
+        """Report that a worker keeps up again."""
         self._state.delete_node(paths.backpressure(storm_id, node, port))
 
 
@@ -260,11 +258,11 @@ class ReportLeaderWrites(LeaderWriter):
     """A leader's writes of report directories and of profiling requests."""
 
     def setup_errors(self, storm_id: str, topology_conf: Mapping[str, Any] | None = None) -> None:
-        """Make the directory of a topology's errors, writable for its workers."""
+        """Make the directory of a topology's errors."""
         self._writer.mkdirs(paths.errors(storm_id), workers_digest=digest_of_workers(topology_conf))
 
     def teardown_errors(self, storm_id: str) -> None:
-        """Delete the errors of a topology's components and tasks; fine if absent."""
+        """Delete the errors of a topology."""
         # The directory that `error_topologies` lists goes last, so that an interrupted teardown is
         # found again.
         self._writer.delete_node(paths.taskerrors(storm_id))
@@ -273,21 +271,21 @@ class ReportLeaderWrites(LeaderWriter):
     def set_worker_profile_request(self, storm_id: str, request: ProfileRequest) -> None:
         """Request the profiling of a worker, replacing a request for the same action.
 
-        Raises `InvalidPathError` unless the request names a node, exactly one port and an action.
+        Raises `InvalidPathError` unless it names a node, exactly one port and an action.
         """
         self._put(ProfileRequest, _path(storm_id, request), request)
 
     def setup_backpressure(
         self, storm_id: str, topology_conf: Mapping[str, Any] | None = None
     ) -> None:
-        """Make the directory of a topology's back-pressure, writable for its workers."""
+        """Make the directory of a topology's back-pressure."""
         self._writer.mkdirs(
             paths.backpressure_of_topology(storm_id),
             workers_digest=digest_of_workers(topology_conf),
         )
 
     def remove_backpressure(self, storm_id: str) -> None:
-        """Delete a topology's back-pressure with its directory; fine if absent."""
+        """Delete a topology's back-pressure."""
         self._writer.delete_node(paths.backpressure_of_topology(storm_id))
 
 
@@ -305,10 +303,10 @@ _MILLISECONDS = struct.Struct(">q")
 
 
 class ProfileRequestWrites(RecordWriter):
-    """Removal of profiling requests, by the leader or by the supervisor that has profiled."""
+    """Removal of profiling requests, by leader or supervisor."""
 
     def delete_topology_profile_requests(self, storm_id: str, request: ProfileRequest) -> None:
-        """Remove a request; fine if absent. Errors as `set_worker_profile_request`."""
+        """Remove a request."""
         self._writer.delete_node(_path(storm_id, request))
 
 

@@ -4,9 +4,9 @@ kazoo keeps the connection. Where kazoo differs from our guarantees, this module
 make up for it:
 
 - kazoo sends a call however late. Our calls wait for a connection until their deadline, and only
-  then go to kazoo; what kazoo has not sent by the deadline is withdrawn.
-- kazoo gives one server the whole session timeout to accept a connection, so the session dies
-  before a second is tried. We divide the time by the number of servers, as the Java client does.
+  then go to kazoo; what kazoo has not sent by then is withdrawn.
+- kazoo gives one server the whole session timeout to accept a connection; we divide the time by
+  the number of servers, as the Java client does.
 - kazoo's attempts to reconnect come hours apart in the end; ours come every second.
 - kazoo's thread ends for good when a server refuses the user. We start it again.
 """
@@ -157,7 +157,7 @@ class EnsembleConnection:
 
     @property
     def needs_restart(self) -> bool:
-        """Whether kazoo has given up, and it is time for `restart`."""
+        """Whether kazoo has given up and `restart` is due."""
         loop = self._handler.loop
         return (
             loop is not None
@@ -199,7 +199,7 @@ class EnsembleConnection:
     def restart(self) -> None:
         """Connect again, as a new session, after kazoo has given up; does not wait.
 
-        Raises `StateError` if kazoo cannot start now: no more threads, or an old thread lives.
+        Raises `StateError` if kazoo cannot start now.
         """
         refused = self._refused
         with self._starting:
@@ -236,7 +236,7 @@ class EnsembleConnection:
             )
 
     def deadline(self) -> float:
-        """Return the deadline of a call that starts now, on the monotonic clock."""
+        """Return the deadline of a call that starts now (monotonic)."""
         return time.monotonic() + self._settings.call_timeout_secs
 
     def wait_changed(self, timeout_secs: float | None) -> None:
@@ -248,10 +248,9 @@ class EnsembleConnection:
     def call(self, request: Request, deadline: float) -> Any:
         """Send one request once connected, and wait for the answer until `deadline`.
 
-        Raises `OutcomeUnknownError` if no answer came after the request was sent, as
-        `ConnectionLostError` if the connection broke; `StateUnavailableError` if it was not sent,
-        and never will be; `StateClosedError` if the session was closed before; `StateError` if the
-        server refused.
+        Raises `OutcomeUnknownError` if no answer came (`ConnectionLostError` if the connection
+        broke), `StateUnavailableError` or `StateClosedError` if the request was not sent, and never
+        will be, and `StateError` if the server refused.
         """
         (call,) = self._answered([request], deadline)
         error = call.exception
@@ -272,8 +271,7 @@ class EnsembleConnection:
     def gather(self, requests: Sequence[Request], deadline: float) -> list[Any]:
         """Send many requests in about one round trip; return their answers in order.
 
-        The answer to a refused request is a `StateError`. Raises lost connections as `call`; some
-        requests may have been carried out.
+        The answer to a refused request is a `StateError`. Raises lost connections as `call`.
         """
         if not requests:
             return []
@@ -309,7 +307,7 @@ class EnsembleConnection:
         raise AssertionError("the last repetition returns or raises")
 
     def translated(self, error: Exception, what: str, path: str, size: int = 0) -> StateError:
-        """Return our error for kazoo's; parameters as in `requests.translated`."""
+        """Return our error for kazoo's, as `requests.translated`."""
         if self._closed and is_outcome_unknown(error):
             return OutcomeUnknownError(
                 f"cannot {what} {path}: this session with ZooKeeper was closed meanwhile; it may"
@@ -318,7 +316,7 @@ class EnsembleConnection:
         return translated(error, what, path, self.ensemble, identities=self.identities, size=size)
 
     def _answered(self, requests: Sequence[Request], deadline: float) -> list[SentRequest]:
-        """Send requests, and return them when the server has answered all, even by refusals."""
+        """Send requests; return them when the server has answered all."""
         first = requests[0]
         while True:
             self._await_connection(first, deadline)
@@ -460,7 +458,7 @@ class EnsembleConnection:
 
 
 def _loss(call: SentRequest) -> Exception | None:
-    """Return why the outcome of a request is unknown; None if the server has answered."""
+    """Return why the outcome of a request is unknown."""
     error: Exception | None = call.exception
     if error is not None and (is_outcome_unknown(error) or isinstance(error, AuthFailedError)):
         return error

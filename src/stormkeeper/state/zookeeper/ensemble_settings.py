@@ -1,11 +1,10 @@
 """Settings of a ZooKeeper session: servers and timeouts, credentials, access rules and TLS.
 
-A client can authenticate by digests of user and password, which a server checks only against an
-ACL; by SASL with DIGEST-MD5, which a server checks at once; and by a certificate over TLS. TLS
-files are PEM, as ZooKeeper itself takes them if the names end in ``.pem``.
+A client can authenticate by digests of user and password, by SASL with DIGEST-MD5, and by a
+certificate over TLS. TLS files are PEM.
 
 A node gets its ACL from the process that makes it. Daemons keep their nodes to themselves, but let
-a topology's workers read the topology's records and make nodes in the directories for reports.
+a topology's workers read its records and make nodes in the directories for reports.
 """
 
 import logging
@@ -142,7 +141,7 @@ class Security:
         return bool(self.digests) or self.mechanism is not None
 
     def acl(self, path: str, workers_digest: str | None = None) -> list[ACL] | None:
-        """Return the ACL of a node made at `path`; None: open to all. As `AccessRules.grants`."""
+        """Return the ACL of a node, as `AccessRules.grants`."""
         return [_acl(grant) for grant in self.rules.grants(path, workers_digest)] or None
 
     @classmethod
@@ -223,7 +222,7 @@ def _super_acl(conf: Mapping[str, Any]) -> Grant | None:
 
 
 def _sasl(conf: Mapping[str, Any]) -> tuple[Callable[[], Mechanism] | None, str | None]:
-    """Return what makes the mechanism, and the user's name; None, None without SASL."""
+    """Return what makes the mechanism, and the user's name."""
     file = conf.get(_LOGIN_FILE)
     login = None if file is None else jaas.read(Path(file)).get(SASL_SECTION)
     if login is None:
@@ -341,7 +340,7 @@ def _conversion(key: str, path: Path, store: bytes) -> str:
 
 @dataclass(frozen=True, slots=True)
 class EnsembleSettings:
-    """How to reach an ensemble, with credentials and timeouts in seconds."""
+    """How to reach an ensemble."""
 
     servers: tuple[Address, ...]
     root: str = "/"

@@ -3,18 +3,16 @@
 The overridden names are private to kazoo, so its version is capped (pyproject.toml), and
 ``tests/state/zookeeper/test_kazoo.py`` fails when one changes. Why each is overridden:
 
-- `_send_request`: kazoo would send a request late, after its caller has given up; its thread ends
-  at a request that does not fit into the protocol; and each request puts off the ping by which
-  kazoo notices a silent server.
+- `_send_request`: kazoo would send a request after its caller has given up; its thread ends at a
+  request that does not fit into the protocol; and each request puts off the ping by which kazoo
+  notices a silent server.
 - `_read_socket`: an unreadable answer costs the connection; kazoo's thread would end.
 - `_connect`: the same while connecting. kazoo reports a connection before it has authenticated,
-  and does not keep why an attempt failed.
-- `_authenticate_with_sasl`: kazoo wants another library than `stormkeeper.sasl`, and takes any
-  broken connection for a refusal.
-- `_expand_client_hosts`: kazoo only logs a name that does not resolve, and its thread ends at an
-  invalid one.
-- `_queue`, of the client: kazoo replaces its queue at the end of a session, and would lose
-  requests added in between.
+  and forgets why an attempt failed.
+- `_authenticate_with_sasl`: kazoo wants another library, and takes any broken connection for a
+  refusal.
+- `_expand_client_hosts`: kazoo's thread ends at an invalid name.
+- `_queue`, of the client: kazoo replaces it at the end of a session, and would lose requests.
 
 kazoo's ``add_auth`` is not used, as kazoo would take its answer for that of the oldest request. All
 methods run on kazoo's thread.
@@ -69,14 +67,14 @@ _KAZOOS_HUNG_UP: Final = "socket connection broken"
 
 
 class UnwritableRequestError(KazooException):  # type: ignore[misc]
-    """A request that does not fit into ZooKeeper's protocol, and so was not sent."""
+    """A request that does not fit into ZooKeeper's protocol."""
 
 
 class SentRequest(AsyncResult):  # type: ignore[misc]
     """A request that was given to kazoo, and its answer.
 
-    kazoo's thread claims it before sending, and the caller withdraws it when its time is up. A
-    withdrawn request never happens, however long it stays in kazoo's queue.
+    kazoo's thread claims it before sending; the caller withdraws it when its time is up. A
+    withdrawn request never happens.
     """
 
     def __init__(self, handler: "KazooHandler") -> None:
@@ -117,7 +115,7 @@ class SentRequest(AsyncResult):  # type: ignore[misc]
         super().set_exception(exception)
 
     def is_answered_by(self, deadline: float) -> bool:
-        """Wait for the answer until `deadline`, on the monotonic clock; return whether it came."""
+        """Wait for the answer; return whether it came by `deadline`."""
         while not self.ready():
             left = deadline - time.monotonic()
             if left <= 0:
@@ -129,8 +127,8 @@ class SentRequest(AsyncResult):  # type: ignore[misc]
 class WakeUps:
     """Both ends of the pipe that wakes kazoo's thread, one byte for each request.
 
-    kazoo's own socket pair blocks its writer while it is full, past any deadline. This pipe has
-    room for a million requests, and neither end ever waits.
+    kazoo's own socket pair blocks its writer while it is full, past any deadline. Neither end of
+    this pipe ever waits.
     """
 
     def __init__(self) -> None:
@@ -163,8 +161,7 @@ class KazooHandler(SequentialThreadingHandler):  # type: ignore[misc]
 
     - Watches run on the thread that reads them, in the order of the wire.
     - Every server has a share of the time to connect; kazoo gives each all of it.
-    - TLS uses a context made once. Decrypted bytes that were not read yet count as readable; kazoo
-      would wait for the network.
+    - Decrypted bytes of TLS that were not read yet count as readable.
     - Waiting for a socket takes one system call; kazoo's takes five.
     """
 
@@ -207,7 +204,7 @@ class KazooHandler(SequentialThreadingHandler):  # type: ignore[misc]
         timeout: float = math.inf,
         **_its_tls: Any,
     ) -> socket.socket:
-        """Connect to a server; raises errors of sockets and TLS, all of them `OSError`."""
+        """Connect to a server; raises `OSError`, of TLS too."""
         connection = socket.create_connection(address, min(timeout, self._connect_secs))
         try:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -306,11 +303,9 @@ class SingleQueueClient(KazooClient):  # type: ignore[misc]
 class ServerConnection(ConnectionHandler):  # type: ignore[misc]
     """kazoo's connection to a server.
 
-    `retry` has kazoo's pauses between attempts to connect; `mechanism` makes the SASL mechanism of
-    each connection; `answer_secs` is the timeout of each answer while connecting. `on_made` is
-    called with the granted session timeout when the connection is made and authenticated,
-    `on_refused` with the reason when a server refuses our credentials; kazoo's thread then ends.
-    Neither may block.
+    `answer_secs` is the timeout of each answer while connecting. `on_made` is called with the
+    granted session timeout when the connection is made and authenticated, `on_refused` with the
+    reason when a server refuses our credentials; kazoo's thread then ends. Neither may block.
     """
 
     def __init__(
@@ -367,7 +362,7 @@ class ServerConnection(ConnectionHandler):  # type: ignore[misc]
             call.set_exception(UnwritableRequestError(repr(error)))
 
     def _look_for_silence(self, read_timeout: float) -> None:
-        """Break the connection if the server owes answers, and has sent none for too long."""
+        """Break the connection if the server owes answers for too long."""
         now = time.monotonic()
         answers = self.handler.answers
         owes_none = self._last_sent is None or self._last_sent.ready()
@@ -428,7 +423,7 @@ class ServerConnection(ConnectionHandler):  # type: ignore[misc]
         return Failure(_WITHOUT_TLS)
 
     def _expand_client_hosts(self) -> list[tuple[str, str, int]]:
-        """Return host, address and port of all servers, in random order, for a new round."""
+        """Return host, address and port of all servers, shuffled."""
         self._tell_last_round()
         addresses = []
         for host, port in self.client.hosts:
@@ -468,7 +463,7 @@ class ServerConnection(ConnectionHandler):  # type: ignore[misc]
             raise AuthFailedError("the server did not end the SASL authentication as it should")
 
     def _exchange_tokens(self, token: bytes, xid: int, timeout: float) -> bytes:
-        """Send a token and return the server's; the first token may be empty."""
+        """Send a token and return the server's."""
         self._submit(SASL(token), timeout, xid)
         try:
             header, buffer, offset = self._read_header(timeout)

@@ -2,10 +2,8 @@
 
 The server keeps ephemeral nodes for a session, and watches for a connection. So registrations are
 made again in a new session, and watches are left again in every new connection, after their missed
-events have been reported.
-
-A registration that cannot be made is retried, after growing pauses, until it succeeds or is
-withdrawn. An existing node is never replaced, as another session may own it by right.
+events have been reported. A registration that cannot be made is retried, and never replaces an
+existing node, which another session may own by right.
 """
 
 import logging
@@ -76,7 +74,7 @@ class Registrations:
     def held(self, deadline: float) -> Iterator[None]:
         """Block recovery of registrations, for `put` and `withdraw`.
 
-        Raises `StateUnavailableError` if recovery is running and does not end by the deadline.
+        Raises `StateUnavailableError` if a running recovery does not end by the deadline.
         """
         if not self._lock.acquire(timeout=max(0.0, deadline - time.monotonic())):
             raise StateUnavailableError(
@@ -112,13 +110,13 @@ class Registrations:
         return list(self._missing)
 
     def due_secs(self) -> float | None:
-        """Return seconds until the next attempt; None: at the next session."""
+        """Return seconds until the next attempt, if one is due."""
         return max(0.0, self._retry_at - time.monotonic()) if self._missing else None
 
     def make_again(self) -> None:
         """Make missing registrations of this session, if an attempt is due.
 
-        Raises errors of a lost connection or a refused session alone; the rest is made later.
+        Raises errors of a lost connection or a refused session alone.
         """
         connection = self._connection
         with self.held(connection.deadline()):
@@ -141,7 +139,7 @@ class Registrations:
             self._tell([path for path in wanted if path not in refusals], refusals)
 
     def _make(self, path: str) -> Exception | None:
-        """Make a registration; return the error if it concerns this registration alone."""
+        """Make a registration; return an error that is its own alone."""
         connection = self._connection
         try:
             # A deadline each: one for all would never do for many.
@@ -185,8 +183,7 @@ def _named(paths: list[str]) -> str:
 class Recovery:
     """The thread that restores a session's registrations and armed watches.
 
-    Failures are logged and retried until the connection is closed. `tell` takes missed events, and
-    ``EVENTS_MISSED``.
+    Failures are retried until the connection is closed. `tell` takes missed events.
     """
 
     def __init__(
@@ -214,17 +211,17 @@ class Recovery:
         self._thread = threading.Thread(target=self._run, name="zookeeper recovery", daemon=True)
 
     def start(self) -> None:
-        """Follow the connection, which has a first session now."""
+        """Follow the connection."""
         self._registrations.begin()
         self._reported_in = self._registrations.made_in
         self._thread.start()
 
     def wake(self) -> None:
-        """Look at the connection soon; does not wait."""
+        """Look at the connection soon."""
         self._wake.set()
 
     def join(self) -> None:
-        """Wait a little for the thread to end, after the connection was closed."""
+        """Wait a little for the thread to end."""
         self._wake.set()
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join(LOOK_SECS)
@@ -266,7 +263,7 @@ class Recovery:
         self._wake.set()
 
     def _idle_secs(self) -> float | None:
-        """Return the seconds until something is due; None: until news."""
+        """Return the seconds until something is due."""
         if self._connection.state is not ConnectionState.CONNECTED:
             return LOOK_SECS
         return self._registrations.due_secs()

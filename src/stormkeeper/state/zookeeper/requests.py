@@ -1,8 +1,7 @@
 """Requests to ZooKeeper, through kazoo's own calls, and the translation of answers and errors.
 
-Paths are whole paths, with ``storm.zookeeper.root``. A request that was never sent was not carried
-out and never will be (`StateUnavailableError`); the outcome of a request that was sent and not
-answered is unknown (`OutcomeUnknownError`).
+Paths are whole paths. A request that was never sent never will be (`StateUnavailableError`); the
+outcome of a request that was sent and not answered is unknown (`OutcomeUnknownError`).
 """
 
 from collections.abc import Callable, Sequence
@@ -53,34 +52,34 @@ class Request(NamedTuple):
 
 
 def get(path: str, watcher: Watcher | None = None) -> Request:
-    """Return a request that gets a node's value and stat; leaves no watch on an absent node."""
+    """Return a request for value and stat; no watch on an absent node."""
     return Request("read", path, lambda client: client.get_async(path, watcher))
 
 
 def exists(path: str, watcher: Watcher | None = None) -> Request:
-    """Return a request that gets a node's stat, None if absent; leaves a watch either way."""
+    """Return a request for the stat, None if absent; leaves a watch."""
     return Request("look at", path, lambda client: client.exists_async(path, watcher))
 
 
 def children(path: str) -> Request:
-    """Return a request that gets the names of a node's children."""
+    """Return a request that gets children's names."""
     return Request("list", path, lambda client: client.get_children_async(path))
 
 
 def children_and_stat(path: str, watcher: Watcher | None = None) -> Request:
-    """Return a request that gets children's names and the stat; no watch on an absent node."""
+    """Return a request for children's names and the stat, as `get`."""
     return Request(
         "list", path, lambda client: client.get_children_async(path, watcher, include_data=True)
     )
 
 
 def set_data(path: str, data: bytes) -> Request:
-    """Return a request that sets a node's value, whatever the version."""
+    """Return a request that sets a node's value."""
     return Request("write", path, lambda client: client.set_async(path, data), len(data))
 
 
 def delete(path: str) -> Request:
-    """Return a request that deletes a node, whatever the version."""
+    """Return a request that deletes a node."""
     return Request("delete", path, lambda client: client.delete_async(path))
 
 
@@ -99,7 +98,7 @@ def sync(path: str) -> Request:
 
 
 def transaction(operations: Sequence[Operation], acl: AccessLists) -> Request:
-    """Return a request that applies operations, all or none; `results` reads the answer."""
+    """Return a request that applies operations, all or none."""
 
     def send(client: Any) -> SentRequest:
         transaction = client.transaction()
@@ -144,8 +143,8 @@ def results(
 ) -> list[Result]:
     """Return the result of each operation of a transaction.
 
-    Raises `TransactionError` if an operation was refused, so none was applied; `StateError` if the
-    server does not say which. `translated` returns our error for one of kazoo's.
+    Raises `TransactionError` if an operation was refused, `StateError` if the server does not say
+    which. `translated` returns our error for one of kazoo's.
     """
     for index, (operation, answer) in enumerate(zip(operations, answers, strict=True)):
         # Operations before the refused one have the first of these, operations behind it the
@@ -216,11 +215,11 @@ _REFUSALS: tuple[tuple[type[Exception], type[StateError], str], ...] = (
 
 
 class ConnectionLostError(OutcomeUnknownError):
-    """The connection or the server failed during a call, which may be repeated if that is safe."""
+    """The connection or the server failed during a call."""
 
 
 def is_outcome_unknown(error: Exception) -> bool:
-    """Return whether the server may or may not have carried out the request."""
+    """Return whether the request may have been carried out."""
     return isinstance(error, _UNKNOWN_OUTCOME)
 
 

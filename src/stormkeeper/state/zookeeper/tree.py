@@ -1,8 +1,7 @@
 """Storm's operations on znodes, each with as few requests as possible.
 
-Paths are whole paths, with ``storm.zookeeper.root``; deadlines are on the monotonic clock. Errors
-are those of `EnsembleConnection.call`. After a change by another session the operation looks again,
-for a bounded number of rounds.
+Paths are whole paths; deadlines are on the monotonic clock. Errors are those of
+`EnsembleConnection.call`. After a change by another session the operation looks again.
 """
 
 from collections.abc import Sequence
@@ -33,7 +32,7 @@ ROUNDS = 20
 
 
 class Tree:
-    """Reads and writes znodes through a connection; `acl` gives the ACLs of new nodes."""
+    """Reads and writes znodes; `acl` gives the ACLs of new nodes."""
 
     def __init__(self, connection: EnsembleConnection, acl: AccessLists) -> None:
         self._connection = connection
@@ -42,12 +41,12 @@ class Tree:
     def read(
         self, path: str, deadline: float, watcher: Watcher | None = None
     ) -> tuple[bytes, ZnodeStat]:
-        """Return a node's value and stat; `NoNodeError`, and no watch, for an absent node."""
+        """Return value and stat; `NoNodeError`, and no watch, if absent."""
         data, stat = self._read(requests.get(path, watcher), deadline)
         return data or b"", stat
 
     def stat(self, path: str, deadline: float, watcher: Watcher | None = None) -> ZnodeStat | None:
-        """Return a node's stat, None for an absent node; a watch is left either way."""
+        """Return a node's stat; a watch is left either way."""
         stat: ZnodeStat | None = self._read(requests.exists(path, watcher), deadline)
         return stat
 
@@ -58,19 +57,19 @@ class Tree:
     def children(
         self, path: str, deadline: float, watcher: Watcher | None = None
     ) -> tuple[list[str], ZnodeStat]:
-        """Return the sorted names of a node's children, and the stat; else as `read`."""
+        """Return sorted names of children, and the stat, as `read`."""
         names, stat = self._read(requests.children_and_stat(path, watcher), deadline)
         return sorted(names), stat
 
     def read_many(
         self, nodes: Sequence[str], deadline: float, watcher: Watcher | None = None
     ) -> list[tuple[bytes, ZnodeStat] | None]:
-        """Return values and stats as `read`, None for an absent node; leaves watches on all."""
+        """Return values and stats, None if absent; leaves watches on all."""
         connection = self._connection
         return connection.repeated(lambda: self._read_many(nodes, deadline, watcher), deadline)
 
     def children_many(self, nodes: Sequence[str], deadline: float) -> list[list[str] | None]:
-        """Return the sorted names of each node's children, None for an absent node."""
+        """Return the sorted names of each node's children."""
         return self._connection.repeated(lambda: self._children_many(nodes, deadline), deadline)
 
     def sync(self, path: str, deadline: float) -> None:
@@ -86,7 +85,7 @@ class Tree:
     def put(
         self, path: str, data: bytes, deadline: float, workers_digest: str | None = None
     ) -> None:
-        """Set a node's value; make the node and ancestors if absent. Not repeated."""
+        """Set a node's value; make the node and ancestors. Not repeated."""
         for _ in range(ROUNDS):
             if self._set(path, data, deadline):
                 return
@@ -101,7 +100,7 @@ class Tree:
         raise _contended("write", path)
 
     def put_ephemeral(self, path: str, data: bytes, deadline: float) -> None:
-        """Make an ephemeral node of the session, replacing any node there."""
+        """Make an ephemeral node, replacing any node there."""
         connection = self._connection
         connection.repeated(lambda: self._put_ephemeral(path, data, deadline), deadline)
 
@@ -116,7 +115,7 @@ class Tree:
         )
 
     def create_sequential(self, path: str, data: bytes, deadline: float) -> str:
-        """Make an ephemeral node named by `path` and a number; return its path. Not repeated."""
+        """Make an ephemeral node with a number. Not repeated."""
         for _ in range(ROUNDS):
             try:
                 return self._create(Create(path, data, ephemeral=True, sequential=True), deadline)
@@ -125,7 +124,7 @@ class Tree:
         raise _contended("create", path)
 
     def delete(self, path: str, deadline: float) -> None:
-        """Delete a node and everything below, with nodes that are added meanwhile."""
+        """Delete a node and everything below."""
         connection = self._connection
         for earlier in range(ROUNDS):
             try:
@@ -246,7 +245,7 @@ class Tree:
         return str(made)
 
     def _delete_round(self, path: str, deadline: float) -> bool:
-        """Delete the present nodes, the deepest first; return whether all are gone."""
+        """Delete the present nodes; return whether all are gone."""
         levels = [[path]]
         while levels[-1]:
             below = []
@@ -270,7 +269,7 @@ class Tree:
         return not isinstance(answers[0], NotEmptyError)
 
     def _gather(self, asked: Sequence[Request], deadline: float) -> list[Any]:
-        """Read many nodes; raises if any cannot be read, unless it is absent."""
+        """Read many nodes, also absent ones."""
         answers = self._connection.gather(asked, deadline)
         for answer in answers:
             if isinstance(answer, StateError) and not isinstance(answer, NoNodeError):

@@ -228,7 +228,6 @@ class ZooKeeperState(ClusterState):
             )
 
     def _acl(self, node: Create) -> list[Any] | None:
-        """Return the ACL of a new node; nodes above the root get the root's."""
         below = paths.is_at_or_below(node.path, self._root or "/")
         path = (node.path.removeprefix(self._root) or "/") if below else "/"
         return self._security.acl(path, node.workers_digest)
@@ -252,7 +251,7 @@ class ZooKeeperState(ClusterState):
     def _arm(
         self, watch: bool, made: int, watched: WatchKind, path: str, stat: ZnodeStat | None
     ) -> None:
-        """Remember a watch; `made` is the number of connections before the read."""
+        """Remember a watch; `made` counts connections before the read."""
         if watch:
             self._armed.arm(NodeWatch(watched, path), None if stat is None else seen(stat), made)
             if self._connection.times_made != made:
