@@ -18,7 +18,8 @@ from support.proxy import Proxy
 HOLDER = """
 import sys
 from stormkeeper.local import reservations
-print(*(reservations.reserve(among=range(9_000, 9_200)) for _ in range(int(sys.argv[1]))), flush=True)
+few = range(9_000, 9_200)
+print(*(reservations.reserve(among=few) for _ in range(int(sys.argv[1]))), flush=True)
 sys.stdin.read()
 """
 
