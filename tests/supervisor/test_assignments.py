@@ -17,10 +17,10 @@ from stormkeeper.supervisor.assignments import (
     Orders,
     find_orders,
     find_stopped,
-    start_claims,
 )
 from stormkeeper.supervisor.process_table import ProcessId
 from stormkeeper.supervisor.slot_model import Restart, SlotAssignment, SlotRecord, WorkerRecord
+from stormkeeper.supervisor.worker_processes import start_claims
 from stormkeeper.thrift.records import Assignment, LaunchClaim, NodeInfo
 from stormkeeper.topology.plan import Claim
 from support.leaders import lead

@@ -194,12 +194,6 @@ def find_stopped(orders: Orders, slots: Mapping[int, SlotRecord]) -> dict[int, L
     return found
 
 
-def start_claims(assignment: SlotAssignment, number: int) -> dict[str, str]:
-    """Return the claims of a worker's start with that number."""
-    claims = {query: Claim.parse(text) for query, text in assignment.claims.items()}
-    return {query: str(claim._replace(launch=number)) for query, claim in claims.items()}
-
-
 def _is_placed_on(assignment: Assignment, node: str) -> bool:
     executors = (assignment.executor_node_port or {}).values()
     return any(place.node == node for place in (*executors, *(assignment.worker_resources or {})))

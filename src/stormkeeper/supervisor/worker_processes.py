@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -29,7 +29,6 @@ from stormkeeper.conf.folders import folder
 from stormkeeper.daemon.lifecycle import DIE_WITH_PARENT
 from stormkeeper.errors import ConfigError, SupervisorError
 from stormkeeper.supervisor import process_table
-from stormkeeper.supervisor.assignments import start_claims
 from stormkeeper.supervisor.disk import PACKAGE, PYTHON, Directories, saved_slots
 from stormkeeper.supervisor.process_table import ControlGroups, Process, ProcessId, members
 from stormkeeper.supervisor.slot_model import (
@@ -39,7 +38,11 @@ from stormkeeper.supervisor.slot_model import (
     WorkerEnded,
     WorkerGone,
 )
-from stormkeeper.supervisor.topology_code import LocalTopologyCode
+from stormkeeper.topology.plan import Claim
+
+if TYPE_CHECKING:
+    # `storm kill_workers` needs no Thrift.
+    from stormkeeper.supervisor.topology_code import LocalTopologyCode
 
 log = logging.getLogger(__name__)
 
@@ -468,3 +471,9 @@ def _wait(processes: WorkerProcesses, worker_ids: set[str], deadline: float) -> 
         if not left or time.monotonic() > deadline:
             return left
         time.sleep(_ENDED_LOOK_SECS)
+
+
+def start_claims(assignment: SlotAssignment, number: int) -> dict[str, str]:
+    """Return the claims of a worker's start with that number."""
+    claims = {query: Claim.parse(text) for query, text in assignment.claims.items()}
+    return {query: str(claim._replace(launch=number)) for query, claim in claims.items()}
