@@ -32,7 +32,6 @@ from stormkeeper.nimbus.election import (
     QueueChanged,
     Recheck,
     Stand,
-    StandAside,
     StoreFailed,
     Take,
     TimePassed,
@@ -133,7 +132,6 @@ def suspended():
         (Script, Stand(), [], False),
         (Script, CONNECTED, [], False),
         (out, QueueChanged(), [], False),
-        (out, StandAside(1.0), [], False),
         (out, Stand(), [Check(None)], False),
         (fit, CUT, [], False),
         (waiting, Stand(), [], False),
@@ -142,7 +140,6 @@ def suspended():
         (waiting, CUT, [], False),
         (waiting, CONNECTED, [Look()], False),
         (waiting, Withdraw(), [GiveUp(MINE)], False),
-        (waiting, StandAside(1.0), [GiveUp(MINE)], False),
         (first, Withdraw(), [GiveUp(MINE)], False),
         (first, CheckFailed(), [GiveUp(MINE)], False),
         (first, Checked(frozenset("a")), [GiveUp(MINE), Fetch(frozenset("a"))], False),
@@ -156,7 +153,6 @@ def suspended():
         (leading, QueueChanged(), [Look()], True),
         (leading, CUT, [Depose()], False),
         (leading, Withdraw(), [GiveUp(MINE), Depose()], False),
-        (leading, StandAside(1.0), [GiveUp(MINE), Depose()], False),
         (suspended, CUT, [], False),
         (suspended, CONNECTED, [Look()], False),
         (suspended, Withdraw(), [], False),
@@ -593,26 +589,6 @@ class TestTheNimbus:
             script.tell(QueueChanged())
             assert script.saw(MINE) == []
         assert script.leads
-
-
-def test_who_stands_aside_queues_again_in_time():
-    script = leading()
-    assert script.tell(StandAside(30.0)) == [GiveUp(MINE), Depose()]
-    assert script.tell(Notified(), Wrote()) == [Look()]
-    assert script.saw() == []
-    assert script.later(29.9) == []
-    assert script.election.alarm == pytest.approx(script.now + 0.1)
-    script.now = script.election.alarm
-    assert script.tell(TimePassed()) == [Check(None)]
-
-
-def test_who_stands_aside_may_be_called_back_or_go():
-    script = out()
-    script.tell(StandAside(30.0))
-    assert script.tell(Stand()) == [Check(None)]
-    script = out()
-    script.tell(StandAside(30.0), Withdraw())
-    assert script.later(60) == []
 
 
 def test_pauses_grow_after_failures_of_the_store():

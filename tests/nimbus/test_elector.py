@@ -192,7 +192,6 @@ class TestByHand:
         leader_lock.take(memory.open(), b"by hand")
         with pytest.raises(NoLeaderError, match="'by hand' has the lock /leader-lock/_c_"):
             one.elector.leader_address()
-        assert one.elector.all_nimbus_addresses() == []
 
     def test_a_revoked_lock_is_no_leader_s(self, memory, nimbus):
         one = nimbus(memory)
@@ -254,7 +253,8 @@ class TestTheNimbus:
         try:
             one.lead()
             other.stand()
-            one.elector.quit_election_for(0.0)
+            one.elector.remove_from_leader_lock_queue()
+            one.elector.add_to_leader_lock_queue()
             assert begun.wait(DEADLINE_SECS)
             other.wait_to_lead()
             other.elector.remove_from_leader_lock_queue()

@@ -6,16 +6,11 @@ On every store. The design's interface is `stormkeeper.nimbus.elector.Elector`.
 import pytest
 
 from stormkeeper.errors import NoLeaderError, NotLeaderError
-from stormkeeper.thrift.records import NimbusSummary, StormBase, TopologyStatus
+from stormkeeper.thrift.records import StormBase, TopologyStatus
 from support.nimbuses import Shelf, share, submit
 from support.waiting import until
 
 TOPOLOGIES = ("orders-1-1700000000", "clicks-2-1700000000")
-
-
-def register(nimbus):
-    host, port, _ = nimbus.address
-    nimbus.storm.add_nimbus_host(NimbusSummary(host, port, 1700000000, False, "3.0.0"))
 
 
 class TestTheQueue:
@@ -71,16 +66,6 @@ class TestTheQueue:
         first.wait_to_lead()
         assert first.told[0] < second.told[0] < first.told[-1]
 
-    def test_a_leader_may_quit_for_a_while(self, store, nimbus):
-        first, second = nimbus(store), nimbus(store)
-        first.lead()
-        second.stand()
-        first.elector.quit_election_for(0.5)
-        assert not first.elector.is_leader
-        second.wait_to_lead()
-        until(lambda: first.is_queued)
-        assert not first.elector.is_leader
-
 
 class TestTheAddresses:
     def test_everybody_knows_the_leader_s(self, store, nimbus):
@@ -97,23 +82,6 @@ class TestTheAddresses:
         one = nimbus(store)
         with pytest.raises(NoLeaderError, match="no Nimbus leads at present: ask again"):
             one.elector.leader_address()
-
-    def test_all_nimbuses_are_listed_the_leader_among_them(self, store, nimbus):
-        leader, other, unregistered = nimbus(store), nimbus(store), nimbus(store)
-        assert leader.elector.all_nimbus_addresses() == []
-        for each in (leader, other):
-            register(each)
-        leader.lead()
-        addresses = [leader.address, other.address]
-        assert sorted(other.elector.all_nimbus_addresses()) == addresses
-        other.stand()
-        unregistered.stand()
-        other.elector.remove_from_leader_lock_queue()
-        until(lambda: not other.is_queued)
-        leader.elector.remove_from_leader_lock_queue()
-        unregistered.wait_to_lead()
-        addresses.append(unregistered.address)
-        assert sorted(other.elector.all_nimbus_addresses()) == addresses
 
 
 class TestTheCode:

@@ -29,7 +29,6 @@ from stormkeeper.nimbus.election import (
     QueueChanged,
     Recheck,
     Stand,
-    StandAside,
     Take,
     TimePassed,
     Withdraw,
@@ -257,12 +256,9 @@ class SimulatedNimbus:
         self._has_detour = True
 
     def leave(self, secs: float) -> None:
-        """Be told to leave the queue for that long, one way or the other."""
-        if self._random.random() < 0.5:
-            self.tell(StandAside(secs))
-        else:
-            self.tell(Withdraw())
-            self._clock.after(secs, lambda: self.tell(Stand()))
+        """Leave the queue for that long."""
+        self.tell(Withdraw())
+        self._clock.after(secs, lambda: self.tell(Stand()))
 
     def _create(self, path: str, data: bytes) -> str:
         is_connected = self.session.connection is ConnectionState.CONNECTED

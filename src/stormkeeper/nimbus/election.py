@@ -34,13 +34,6 @@ class Stand:
 
 
 @dataclass(frozen=True, slots=True)
-class StandAside:
-    """Want to lead, but not in the next `secs` seconds."""
-
-    secs: float
-
-
-@dataclass(frozen=True, slots=True)
 class Withdraw:
     """Do not want to lead any more."""
 
@@ -126,7 +119,6 @@ StoreAnswer = Looked | Wrote | StoreFailed
 NimbusAnswer = Checked | CheckFailed | Fetched | Notified | NotifyFailed
 Event = (
     Stand
-    | StandAside
     | Withdraw
     | ConnectionChanged
     | QueueChanged
@@ -240,7 +232,6 @@ class Election:
         #: When `TimePassed` is due at the latest; never in the past.
         self.alarm = NEVER
         self._is_wanted = False
-        self._not_before = -NEVER
         self._is_connected = False
         self._queue: tuple[Lock, ...] = ()
         self._is_outdated = True
@@ -295,10 +286,7 @@ class Election:
         """Process an event at `now`; returns instructions in any order."""
         match event:
             case Stand():
-                self._is_wanted, self._not_before = True, -NEVER
-            case StandAside(secs):
-                self._is_wanted, self._not_before = True, now + secs
-                self._step_back()
+                self._is_wanted = True
             case Withdraw():
                 self._is_wanted = False
                 self._step_back()
@@ -349,7 +337,7 @@ class Election:
         ours = self._our_locks()
         self._may_have_locks = bool(ours)
         former, self._lock = self._lock, None
-        if self._wants_to_lead(now) and self._is_fit:
+        if self._is_wanted and self._is_fit:
             usable = (each for each in ours if each.session_id == seen.session_id)
             self._lock = next((each for each in usable if not each.revoked), None)
         if former is not None and self._lock != former:
@@ -371,7 +359,7 @@ class Election:
         asked, self._nimbus_request = self._nimbus_request, None
         match answer, asked:
             case Checked(), Check(lock):
-                if self._wants_to_lead(now):
+                if self._is_wanted:
                     self._record_check(answer, lock, now)
             case CheckFailed(), Check(_) if self._is_repeated and self._is_fit:
                 # The earlier check holds until a later one succeeds.
@@ -420,7 +408,7 @@ class Election:
     # --- what follows ----------------------------------------------------------------------------
 
     def _next_store_request(self, now: float) -> StoreInstruction | None:
-        would_queue = self._wants_to_lead(now) and self._is_fit
+        would_queue = self._is_wanted and self._is_fit
         if not self._is_connected or now < self._store_pause.until:
             return None
         if not would_queue and not self._may_have_locks:
@@ -441,7 +429,7 @@ class Election:
         leads = self.leads(now)
         if self._is_elected and not leads:
             return Depose()
-        if now < self._nimbus_pause.until or not self._wants_to_lead(now):
+        if now < self._nimbus_pause.until or not self._is_wanted:
             return None
         if self._to_fetch:
             return Fetch(self._to_fetch)
@@ -453,16 +441,12 @@ class Election:
 
     def _next_alarm(self, now: float) -> float:
         times = (
-            self._not_before,
             self._look_at,
             self._lease_until,
             self._store_pause.until,
             self._nimbus_pause.until,
         )
         return min((time for time in times if time > now), default=NEVER)
-
-    def _wants_to_lead(self, now: float) -> bool:
-        return self._is_wanted and now >= self._not_before
 
     def _our_locks(self) -> list[Lock]:
         return [lock for lock in self._queue if lock.session_id in self._session_ids]

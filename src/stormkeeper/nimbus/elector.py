@@ -28,7 +28,6 @@ from stormkeeper.nimbus.election import (
     QueueChanged,
     Recheck,
     Stand,
-    StandAside,
     StoreAnswer,
     StoreFailed,
     StoreInstruction,
@@ -70,7 +69,6 @@ class Elector:
         candidate: Candidate,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._storm = storm
         self._state = storm.state
         self._clock = clock
         self._election = Election()
@@ -100,10 +98,6 @@ class Elector:
     def remove_from_leader_lock_queue(self) -> None:
         """Leave the queue; returns at once, and `is_leader` is False from then on."""
         self._handle(Withdraw())
-
-    def quit_election_for(self, delay_secs: float) -> None:
-        """Leave the queue, and queue again after a while; returns at once."""
-        self._handle(StandAside(delay_secs))
 
     def recheck(self) -> None:
         """Check code and disk again after a change; returns at once."""
@@ -140,17 +134,6 @@ class Elector:
                 f" {queue[0].path}; ask again when it is gone"
             )
         return nimbus
-
-    def all_nimbus_addresses(self) -> list[NimbusId]:
-        """Return the addresses of all live Nimbuses, with the leader's."""
-        addresses = [
-            NimbusId(each.host, each.port, each.tlsPort or 0) for each in self._storm.nimbuses()
-        ]
-        for lock in leader_lock.queue(self._state)[:1]:
-            known = {address[:2] for address in addresses}
-            if lock.nimbus is not None and lock.nimbus[:2] not in known:
-                addresses.append(lock.nimbus)
-        return addresses
 
     def close(self) -> None:
         """Leave the queue, call `deposed` if this Nimbus leads, and end the threads.

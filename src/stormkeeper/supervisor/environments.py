@@ -73,8 +73,8 @@ class Environments:
         """Return the Python of a topology; build the environment if needed.
 
         A single caller builds, and the others wait up to `wait_secs`. Without requirements, it is
-        the Python of this process. No index is asked for a package with wheels, which lies in
-        `unpacked`. Raises `EnvironmentBuildError` with pip's last lines.
+        the Python of this process. A package with wheels, in `unpacked`, is installed without an
+        index. Raises `EnvironmentBuildError` with pip's last lines.
         """
         name = self.identity(manifest)
         if name is None:
@@ -108,10 +108,7 @@ class Environments:
         return self._progress.get(name, "")
 
     def remove_unused(self, used: Collection[str]) -> list[str]:
-        """Remove environments that are not in `used` and not being built; return their identities.
-
-        `used` is checked for each environment under the lock, and may change meanwhile.
-        """
+        """Remove environments except those in `used`, which may change meanwhile; return them."""
         unused = []
         for place in sorted(self._folder.iterdir()):
             if not _IDENTITY.fullmatch(place.name):

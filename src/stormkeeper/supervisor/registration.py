@@ -108,10 +108,7 @@ def info(
 def slot_reports(
     slots: Mapping[int, SlotStatus], before: Mapping[int, SlotReport], now: float
 ) -> dict[int, SlotReport]:
-    """Build the reports of slots without a simply running worker, by port.
-
-    `before` are the last reports; `now` is in seconds since 1970.
-    """
+    """Build the reports of slots without a simply running worker, given the reports `before`."""
     found = {}
     for port, slot in slots.items():
         claims = [] if slot.assignment is None else list(slot.assignment.claims.values())
@@ -221,8 +218,8 @@ class _Report(NamedTuple):
 class ErrorReports:
     """A thread that reports errors of workers to ``/errors``, for each of their queries.
 
-    ZooKeeper keeps ten errors of a component. A crash must not displace the worker's own error, so
-    the report repeats that error, or else the last lines of the log.
+    Only ten errors of a component are kept, so the report of a crash repeats the worker's own
+    error, or else the last lines of the log.
     """
 
     def __init__(self, storm: StormClusterState, host: str) -> None:
@@ -259,11 +256,7 @@ class ErrorReports:
         began: float | None,
         log_end: str = "",
     ) -> None:
-        """Report the crash of a worker; returns at once.
-
-        Own errors since the worker's start at `began` are repeated; without any, `log_end` is
-        reported.
-        """
+        """Report a crash with the worker's own errors since `began`, or else with `log_end`."""
         self._put(_Report(assignment, port, text, began, log_end))
 
     def _put(self, report: _Report) -> None:

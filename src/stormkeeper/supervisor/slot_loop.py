@@ -1,7 +1,7 @@
 """The thread of a supervisor's slots: feeds their state machines with events, obeys instructions.
 
 The thread waits at one place: for messages of other threads, for the ends of workers' main
-processes, and for the next deadline. Other threads do whatever takes long.
+processes, and for the next deadline. Other threads do what takes long.
 """
 
 from __future__ import annotations
@@ -34,16 +34,15 @@ from stormkeeper.topology.faults import crash
 
 log = logging.getLogger(__name__)
 
-#: Interval at which processes of a worker whose main process has ended are looked for, and how long
-#: that interval applies, in seconds: a look costs some milliseconds.
+#: Interval of looks after the end of a worker's main process, and how long it applies, in seconds.
 _SOON_SECS: Final = 0.1
 _SOON_FOR_SECS: Final = 20.0
 
 #: Longest pause between two turns, in seconds, for the health page.
 _REST_SECS: Final = 1.0
 
-#: Grace period before an adopted worker with unknown exit code counts as crashed while ZooKeeper is
-#: not reached, in seconds: most outages are shorter.
+#: Grace period before an adopted worker with unknown exit code counts as crashed, in seconds: most
+#: outages of ZooKeeper are shorter.
 _UNREAD_SECS: Final = 120.0
 
 _STRAYS_SECS: Final = 60.0
@@ -273,8 +272,8 @@ class SlotLoop:
     def _judged(self, worker_id: str, look: WorkerLook, now: float) -> WorkerLook | None:
         """Add an ended worker's exit code; None if that is not yet known.
 
-        User code can end the process with any code, so a worker also writes to a file, or else to
-        the cluster's state, that its queries have ended.
+        User code can end the process with any code, so a worker writes to a file, or else to the
+        cluster's state, that its queries have ended.
         """
         written = self._context.launcher.written_exit_code(worker_id)
         if written is not None:
@@ -339,20 +338,15 @@ class SlotLoop:
     def _handle(self, port: int, event: slot_model.Event) -> None:
         if isinstance(event, slot_model.Prepared):
             # The code may have a new restart setting.
-            self._reassign(port)
+            wanted = self._orders.wanted.get(port)
+            if wanted is not None and self._restart(wanted.storm_id) is not wanted.restart:
+                self._assign()
         waiting = deque([event])
         while waiting:
             for one in self._slots[port].handle(waiting.popleft(), time.monotonic()):
                 answer = self._carry_out(port, one)
                 if answer is not None:
                     waiting.append(answer)
-
-    def _reassign(self, port: int) -> None:
-        wanted = self._orders.wanted.get(port)
-        if wanted is None:
-            return
-        if self._restart(wanted.storm_id) is not wanted.restart:
-            self._assign()
 
     def _carry_out(self, port: int, one: slot_model.Instruction) -> slot_model.Event | None:
         match one:
@@ -442,12 +436,7 @@ class SlotLoop:
         file = self._context.directories.log(assignment.storm_id, port)
         log.warning(
             "slot %d: the worker %s of %s crashed (%d in a row): %s; its log is %s",
-            port,
-            one.worker_id,
-            assignment.storm_id,
-            one.crashes,
-            one.reason,
-            file,
+            *(port, one.worker_id, assignment.storm_id, one.crashes, one.reason, file),
         )
         self._context.reports.crashed(
             assignment,

@@ -1,7 +1,7 @@
 """Values of a slot: assignment, records that outlive a supervisor, timeouts, events, instructions.
 
-Records are stored as JSON (`local_state`). Events carry the request's number or the worker's id, so
-that late ones are recognised.
+Records are stored as JSON (`disk`). Events carry the request's number or the worker's id, so that
+late ones are recognised.
 """
 
 from collections.abc import Mapping
@@ -15,10 +15,10 @@ from stormkeeper.supervisor.process_table import ProcessId
 
 
 class Restart(StrEnum):
-    """``topology.restart``: whether a worker that has ended by itself is started again."""
+    """``topology.restart``: whether a worker that has ended by itself starts again."""
 
     ALWAYS = "always"
-    #: Unless its exit code is 0, which means that all of its queries are done.
+    #: Unless its exit code is 0: all of its queries are done.
     ON_FAILURE = "on-failure"
     NEVER = "never"
 
@@ -89,7 +89,7 @@ class WorkerRecord:
 
 @dataclass(frozen=True, slots=True)
 class SlotRecord:
-    """The state of a slot that the next supervisor needs."""
+    """The state of a slot for the next supervisor."""
 
     wanted: SlotAssignment | None = None
     #: The launch of which processes may be left, even of an earlier assignment.
@@ -112,8 +112,7 @@ class SlotTimeouts:
     start: float = 120.0
     silence: float = 30.0
     grace: float = 30.0
-    #: From the end of the main process to SIGKILL for the rest: a JVM ends about two seconds after
-    #: the Python that started it.
+    #: From the end of the main process to SIGKILL for the rest: a JVM ends two seconds later.
     linger: float = 5.0
     #: Between two SIGKILLs, as killed processes may have started others meanwhile.
     kill_again: float = 1.0
@@ -135,8 +134,8 @@ class SlotTimeouts:
     def from_conf(cls, conf: Mapping[str, Any]) -> "SlotTimeouts":
         """Return the timeouts of a configuration.
 
-        Storm's pause before SIGKILL is three seconds by default, too short for any batch, so it is
-        added to what our workers need.
+        Storm's pause before SIGKILL, three seconds by default, is too short for a batch, so it is
+        added to ours.
         """
         return cls(
             start=conf["supervisor.worker.start.timeout.secs"],
@@ -163,21 +162,21 @@ def _doubled(first: float, times: int, most: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """The slot's assignment, None for none; may be repeated."""
+    """The slot's assignment, if any; may be repeated."""
 
     assignment: SlotAssignment | None
 
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """Answer to `FetchCode` or `PrepareEnvironment`: done."""
+    """Answer to `FetchCode` or `PrepareEnvironment`."""
 
     request: int
 
 
 @dataclass(frozen=True, slots=True)
 class PreparationFailed:
-    """Answer to `FetchCode` or `PrepareEnvironment`: failed."""
+    """A `FetchCode` or `PrepareEnvironment` failed."""
 
     request: int
     reason: str
@@ -185,7 +184,7 @@ class PreparationFailed:
 
 @dataclass(frozen=True, slots=True)
 class WorkerStarted:
-    """Answer to `LaunchWorker`: the process was started."""
+    """Answer to `LaunchWorker`."""
 
     worker_id: str
     process: ProcessId
@@ -193,7 +192,7 @@ class WorkerStarted:
 
 @dataclass(frozen=True, slots=True)
 class LaunchFailed:
-    """Answer to `LaunchWorker`: no process was started, nor will be."""
+    """A `LaunchWorker` failed: no process was started, nor will be."""
 
     worker_id: str
     reason: str
@@ -216,14 +215,14 @@ class MemoryMeasured:
 
 @dataclass(frozen=True, slots=True)
 class WorkerEnded:
-    """The worker's main process has ended; other processes may be left."""
+    """The worker's main process has ended; others may be left."""
 
     worker_id: str
-    #: Negative after a signal; None for an adopted worker, whose exit code only its parent gets.
+    #: Negative after a signal; None for an adopted worker.
     exit_code: int | None
     #: Whether the kernel ended a process of the worker at its memory limit.
     is_too_large: bool = False
-    #: Whether user code ended the process with an exit code that the worker itself did not write.
+    #: Whether user code ended the process with an exit code that the worker did not write.
     is_premature: bool = False
 
 
@@ -236,21 +235,11 @@ class WorkerGone:
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """Time has passed. Follows all other events, as silence is judged here."""
+    """Time has passed; follows all other events, as it judges silence."""
 
 
-Event = (
-    Wanted
-    | Prepared
-    | PreparationFailed
-    | WorkerStarted
-    | LaunchFailed
-    | SignOfLife
-    | MemoryMeasured
-    | WorkerEnded
-    | WorkerGone
-    | Tick
-)
+WorkerEvent = WorkerStarted | LaunchFailed | SignOfLife | MemoryMeasured | WorkerEnded | WorkerGone
+Event = Wanted | Prepared | PreparationFailed | WorkerEvent | Tick
 
 # --- instructions --------------------------------------------------------------------------------
 
@@ -297,7 +286,7 @@ class LaunchWorker:
 class TerminateWorker:
     """Send SIGTERM to the worker's main process alone.
 
-    Spark's Python workers, for example, would end within the batch that the worker lets finish.
+    Spark's Python workers would end within the batch that the worker lets finish.
     """
 
     worker_id: str
@@ -312,7 +301,7 @@ class KillWorker:
 
 @dataclass(frozen=True, slots=True)
 class ReportCrash:
-    """Report a worker that ended unasked, or had to be ended."""
+    """Report a worker that ended by itself, or had to be ended."""
 
     assignment: SlotAssignment
     worker_id: str
@@ -324,7 +313,7 @@ class ReportCrash:
 
 @dataclass(frozen=True, slots=True)
 class ReportProblem:
-    """Report to the topology's user why the slot does not run."""
+    """Report why the slot does not run."""
 
     assignment: SlotAssignment
     reason: str
@@ -332,7 +321,7 @@ class ReportProblem:
 
 @dataclass(frozen=True, slots=True)
 class RemoveWorkerFiles:
-    """Remove the worker's own files, but not the log."""
+    """Remove the worker's files, but not the log."""
 
     worker_id: str
 

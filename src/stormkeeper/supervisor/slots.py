@@ -42,6 +42,7 @@ from stormkeeper.supervisor.slot_model import (
     Tick,
     Wanted,
     WorkerEnded,
+    WorkerEvent,
     WorkerGone,
     WorkerRecord,
     WorkerStarted,
@@ -88,7 +89,7 @@ class SlotStatus:
 
 
 class PreparationStep(Enum):
-    """The step of a preparation."""
+    """Steps of a preparation."""
 
     CODE = auto()
     ENVIRONMENT = auto()
@@ -98,7 +99,7 @@ class PreparationStep(Enum):
 class Preparation:
     """The preparation of an assignment: first the code, then the environment.
 
-    A step that fails, or is not answered in time, is retried after longer and longer pauses.
+    A step that fails or is late is retried after longer and longer pauses.
     """
 
     def __init__(
@@ -188,10 +189,9 @@ class _Worker:
 
 
 class SlotMachine:
-    """The state machine of a slot.
+    """The state machine of a slot; the worker of a `record` counts as starting.
 
-    The worker of a `record` counts as starting. `now` is in seconds of a monotonic clock, as in all
-    methods; `clock` is in seconds since 1970.
+    `now` is in seconds of a monotonic clock; `clock` returns seconds since 1970.
     """
 
     def __init__(
@@ -309,28 +309,12 @@ class SlotMachine:
                     self._out += self._preparation.not_prepared(request, reason, now)
             case Tick():
                 pass
-            case (
-                WorkerStarted()
-                | LaunchFailed()
-                | SignOfLife()
-                | MemoryMeasured()
-                | WorkerEnded()
-                | WorkerGone()
-            ):
-                if self._worker is not None and self._worker.id == event.worker_id:
-                    self._handle_of_worker(self._worker, event, now)
+            case _:
+                worker = self._worker
+                if worker is not None and worker.id == event.worker_id:
+                    self._handle_of_worker(worker, event, now)
 
-    def _handle_of_worker(
-        self,
-        worker: _Worker,
-        event: WorkerStarted
-        | LaunchFailed
-        | SignOfLife
-        | MemoryMeasured
-        | WorkerEnded
-        | WorkerGone,
-        now: float,
-    ) -> None:
+    def _handle_of_worker(self, worker: _Worker, event: WorkerEvent, now: float) -> None:
         match event:
             case WorkerStarted(process=process):
                 self._started(worker, process)
@@ -399,12 +383,10 @@ class SlotMachine:
         limit = worker.assignment.memory_bytes
         worker.too_large = worker.too_large + 1 if limit is not None and size > limit else 0
         if limit is not None and worker.too_large >= _TOO_LARGE and worker.phase in _WORKING:
-            self._ask_to_end(
-                worker,
-                now,
+            fault = (
                 f"it took {size / 2**20:.0f} MiB of memory with all that it started, and may take"
-                f" {limit / 2**20:.0f}: {_MORE}",
             )
+            self._ask_to_end(worker, now, f"{fault} {limit / 2**20:.0f}: {_MORE}")
 
     # --- the worker ----------------------------------------------------------------------------
 
@@ -421,11 +403,8 @@ class SlotMachine:
             return
         match worker.phase:
             case _Phase.LAUNCHING | _Phase.STARTING:
-                self._ask_to_end(
-                    worker,
-                    now,
-                    f"it gave no sign of life in the {self._times.start:g} s after its start",
-                )
+                fault = f"it gave no sign of life in the {self._times.start:g} s after its start"
+                self._ask_to_end(worker, now, fault)
             case _Phase.RUNNING:
                 self._ask_to_end(worker, now, f"it was silent for {self._times.silence:g} s")
             case _Phase.ASKED | _Phase.LINGERING | _Phase.KILLING:

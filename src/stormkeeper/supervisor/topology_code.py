@@ -1,4 +1,4 @@
-"""The code of topologies on this machine: fetched from a Nimbus, verified, and unpacked.
+"""The code of topologies on this machine: fetched, verified, unpacked, with its environment.
 
 Before each start of a worker the checksums of package, description and configuration are compared
 with the cluster's state, if that can be read. Packages are unpacked in folders by checksum, so a
@@ -48,6 +48,9 @@ _CHECKSUMS: Final = "checksums.json"
 
 _DIGITS: Final = 32
 
+#: Longest wait for another thread's build of an environment, in seconds.
+_WAIT_SECS: Final = BUILD_SECS + 2 * CHECK_SECS
+
 
 class LocalTopologyCode:
     """The code of all topologies of a supervisor. Thread-safe."""
@@ -65,11 +68,10 @@ class LocalTopologyCode:
         remove_unfinished(directories.packages)
 
     def fetch(self, storm_id: str, is_wanted: Callable[[], bool]) -> None:
-        """Fetch the newest version of a topology's code, if needed.
+        """Fetch the newest version of a topology's code, if needed; `is_wanted` may cancel.
 
-        A second caller for a topology waits for the first. `is_wanted` may cancel. Raises
-        `CodeError` or `StateError` if the fetch fails, `SupervisorError` if the code cannot be run
-        or stored.
+        A second caller waits for the first. Raises `CodeError` or `StateError` if the fetch fails,
+        `SupervisorError` if the code cannot be run or stored.
         """
         with self._lock:
             turn = self._fetching.setdefault(storm_id, threading.Lock())
@@ -131,10 +133,7 @@ class LocalTopologyCode:
             return os.pread(file.fileno(), length, start)
 
     def remove_unneeded(self, storm_ids: Collection[str], worker_ids: Container[str]) -> list[str]:
-        """Remove all code except for these topologies and launches; return the removed ids.
-
-        `storm_ids` and `worker_ids` may change meanwhile.
-        """
+        """Remove all code except for these topologies and launches, which may change meanwhile."""
         with self._disk:
             removed = self._directories.remove_unneeded(storm_ids, worker_ids)
             used = [self._checksums(storm_id) for storm_id in storm_ids]
@@ -143,10 +142,7 @@ class LocalTopologyCode:
         return removed
 
     def _wanted(self, storm_id: str) -> Mapping[str, str] | None:
-        """Return the checksum of each part in the cluster's state; None if that cannot be read.
-
-        Raises `BlobNotFoundError` if the topology was never submitted.
-        """
+        """Return the checksum of each part in the cluster's state; None if that cannot be read."""
         blobs = keys.of_topology(keys.check(storm_id))
         try:
             entries = self._storm.blobs(blobs)
@@ -213,11 +209,8 @@ def _checksum(file: Path) -> str:
         return hashlib.file_digest(opened, "sha256").hexdigest()
 
 
-_WAIT_SECS: Final = BUILD_SECS + 2 * CHECK_SECS
-
-
 class PreparationThreads:
-    """Preparations of launches, each on a thread: code and environments. Thread-safe.
+    """Prepares code and environments of launches on threads. Thread-safe.
 
     `answer` gets a slot's port and the answer to its request.
     """

@@ -1,12 +1,12 @@
 """The processes of a supervisor's workers: files and command of a launch, looks, signals, ends.
 
 A worker runs in a session of its own and writes its log itself, so it goes on when the supervisor
-ends, and the next supervisor adopts it. All processes of a worker inherit its mark, which
-identifies them when their parents are gone.
+ends, and the next supervisor adopts it. All its processes inherit its mark, which identifies them
+when their parents are gone.
 
 Every user of the machine can read a command line. So the configuration goes into files for this
-user alone: ``worker.yaml`` with the supervisor's, and ``topology.json`` with the topology's, which
-takes precedence.
+user alone: the supervisor's ``worker.yaml``, and the topology's ``topology.json``, which takes
+precedence.
 """
 
 from __future__ import annotations
