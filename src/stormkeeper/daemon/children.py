@@ -273,7 +273,7 @@ def run(
     cancelled: Callable[[], bool] = lambda: False,
     progress: Callable[[str], None] = lambda _: None,
 ) -> None:
-    """Run a program to the end; the program and its session end with the calling thread, too.
+    """Run a program to the end; it and its session end with the calling thread, too.
 
     `cancelled` is polled; `progress` gets lines of the output, but may miss some. Raises
     `ChildError`, with the last lines, for a failure, a cancellation, or too much time.

@@ -1,7 +1,7 @@
 """Files on a daemon's disk: writes that survive a power failure, locks, and a check of a folder.
 
 A write goes to a new file, to the disk, and then to its name by a rename: readers see the old or
-the new content. The rename survives once the folder is on the disk.
+the new content.
 """
 
 from __future__ import annotations
@@ -23,10 +23,7 @@ _log = logging.getLogger(__name__)
 
 @contextmanager
 def replace_file(path: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
-    """Yield a new file, which replaces `path` unless the block raises.
-
-    `mode` has the permissions, less the umask. Raises `OSError` if the disk refuses.
-    """
+    """Yield a new file, which replaces `path` unless the block raises; `mode` is less the umask."""
     new = path.with_name(f".{path.name[:40]}.{uuid.uuid4().hex[:12]}.new")
     descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     try:
@@ -65,10 +62,9 @@ def sync_folder(folder: Path) -> None:
 
 
 def try_lock(file: IO[Any] | int, *, if_unsupported: bool) -> bool:
-    """Lock an open file for this process; returns whether the process now holds the lock.
+    """Lock an open file until the file or the process ends; return whether that succeeded.
 
-    The lock ends with the file or the process. On a file system without locks the result is
-    `if_unsupported`.
+    On a file system without locks the result is `if_unsupported`.
     """
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -86,8 +82,8 @@ PROBE_BYTES: Final = 4096
 #: Free bytes that a daemon's disk needs: packages, workers and ZooKeeper write there, too.
 LEAST_FREE_BYTES: Final = 64 * 2**20
 
-#: Free bytes after which a full disk counts as good again: a disk near the limit must not move the
-#: lead, or work, to and fro.
+#: Free bytes after which a full disk counts as good again, so that leadership and work do not move
+#: to and fro near the limit.
 AGAIN_FREE_BYTES: Final = 2 * LEAST_FREE_BYTES
 
 _REMEDIES: Final = {
@@ -106,14 +102,9 @@ _REMEDIES: Final = {
 def find_fault(folder: Path, *, had_fault: bool = False, is_written: bool = True) -> str | None:
     """Return why a folder does not take files, with the remedy; None without a fault.
 
-    Does not create the folder. A disk that hangs blocks the calling thread.
-
-    Parameters
-    ----------
-    had_fault
-        Whether the last check found a fault: more free space is needed then.
-    is_written
-        Whether to write a probe file; else only full and read-only disks are found, cheaply.
+    `had_fault`: the last check found a fault, so more free space is needed. Without `is_written` no
+    probe file is written, and only full and read-only disks are found. A disk that hangs blocks the
+    calling thread.
     """
     try:
         (_write_probe if is_written else _look)(folder)

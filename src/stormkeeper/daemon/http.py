@@ -1,8 +1,7 @@
 """Pages over HTTP, such as a daemon's metrics and health, in the daemon's event loop or a thread.
 
 - The daemon's own work comes first: a connection carries a single request, limited in size and
-  time, and after each request the endpoint rests `_REST` times as long as the request took. So
-  requests take less than a tenth of the daemon's time.
+  time, and after each request the endpoint rests `_REST` times as long as the request took.
 - Addresses take turns. At a limit of connections, a new one replaces the oldest, preferably one
   without a whole request, so that slow clients lock no others out.
 - Plain functions make pages on request. A page that reads files belongs in an `HttpThread`.
@@ -64,12 +63,8 @@ Pages = Mapping[str, Callable[[str], Page]]
 class HttpEndpoint:
     """Serves pages on a non-blocking listening socket, in the running event loop, until closed.
 
-    Parameters
-    ----------
-    pages
-        Functions by path, called with the request's ``Accept`` header, or "".
-    queries
-        Functions by path, called with the raw query string, or "".
+    `pages` are functions by path, called with the request's ``Accept`` header or ""; `queries` get
+    the raw query string.
     """
 
     def __init__(
@@ -239,7 +234,6 @@ class _Connection(asyncio.Protocol):
             self.transport.close()
 
     def eof_received(self) -> bool:
-        """Return whether a client that has half-closed still gets an answer."""
         self._has_ended = True
         return self.is_waiting
 
@@ -352,7 +346,11 @@ def health_page(find_fault: Callable[[], str | None], healthy: str = "ok") -> Ca
 
 
 class ProcessMetrics(Collector):
-    """Memory, CPU time, open files and start time of this process, by Prometheus's usual names."""
+    """Memory, CPU time, open files and start time of this process, by Prometheus's usual names.
+
+    prometheus-client's own collector lists open files, which stops a daemon with thousands of
+    connections for several milliseconds.
+    """
 
     def __init__(self) -> None:
         self._process = psutil.Process()

@@ -57,20 +57,9 @@ def announce(line: str) -> None:
 class StopSignals:
     """Turns SIGTERM and SIGINT into a flag while entered, for daemons without asyncio.
 
-    Enter it once, in the main thread; any thread may wait.
-
-    Parameters
-    ----------
-    also
-        Further stop signals, unless ignored.
-    at_once
-        Called in the signal handler, with a later signal, before the process ends.
-
-    Examples
-    --------
-    >>> with StopSignals() as stop:
-    ...     while not stop.wait(0.0):
-    ...         break
+    Enter it once, in the main thread; any thread may wait. `also` are further stop signals, unless
+    ignored. `at_once` is called in the signal handler, with a later signal, before the process
+    ends.
     """
 
     def __init__(
@@ -162,9 +151,9 @@ def stop_requested(loop: "asyncio.AbstractEventLoop") -> "asyncio.Future[int]":
 
 
 def end_of_signals() -> None:
-    """Block the stop signals and SIGHUP while an asyncio daemon that has stopped ends.
+    """Block the stop signals and SIGHUP while an asyncio daemon ends, in the main thread.
 
-    For the main thread. A signal while the loop closes would end the process with a failure.
+    A signal while the loop closes would end the process with a failure.
     """
     signal.pthread_sigmask(signal.SIG_BLOCK, {*_STOP_SIGNALS, signal.SIGHUP})
 
@@ -220,8 +209,8 @@ class ServiceManager:
     def take_listeners(self, name: str) -> list[socket.socket]:
         """Return the non-blocking listening sockets that systemd passed under `name`, each once.
 
-        `name` is ``FileDescriptorName=`` of the socket unit; empty for all that are left. Raises
-        `ListenError` for a socket without TCP connections.
+        `name` is ``FileDescriptorName=`` of the socket unit; empty for all. Raises `ListenError`
+        for a socket without TCP connections.
         """
         taken = [passed for passed in self._passed if name in ("", passed[0])]
         self._passed = [passed for passed in self._passed if passed not in taken]

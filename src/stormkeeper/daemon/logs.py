@@ -20,10 +20,9 @@ CONTINUED: Final = "  "
 
 
 class _LineFormatter(logging.Formatter):
-    """Text: ``2026-03-01T12:00:00.123Z INFO stormkeeper.pacemaker message``, a traceback indented.
+    """Text lines, in which text of a peer never passes for a record.
 
-    Line breaks are escaped or followed by `CONTINUED`, so that text of a peer never passes for a
-    record; other unprintable characters are escaped.
+    Line breaks are escaped or followed by `CONTINUED`; other unprintable characters are escaped.
     """
 
     converter = staticmethod(time.gmtime)
@@ -49,11 +48,10 @@ _TIME: Final = _LineFormatter()
 
 
 def configure_logging(level: str = "INFO", *, as_json: bool = False) -> None:
-    """Send records of `level` and above, of every logger, to stderr.
+    """Send records of `level` and above, of every logger, to stderr; again: only change the level.
 
-    A further call only changes the level. `as_json`: an object per record, with ``time``,
-    ``level``, ``logger``, ``message``, the record's fields, and a traceback as ``exception``, also
-    for uncaught exceptions.
+    `as_json`: an object per record, with ``time``, ``level``, ``logger``, ``message``, the record's
+    fields, and a traceback as ``exception``, also for uncaught exceptions.
     """
     root = logging.getLogger()
     root.setLevel(level)
@@ -108,7 +106,6 @@ def _in_order(_: object, __: str, event: MutableMapping[str, Any]) -> Mapping[st
 
 
 def _line(fields: Mapping[str, Any], **_: object) -> str:
-    """Write a line of ASCII: control characters and lone surrogates are escaped."""
     # JSON does not escape DEL.
     return json.dumps(fields, default=str, ensure_ascii=True).replace("\x7f", "\\u007f")
 
@@ -138,14 +135,7 @@ _REMEMBERED: Final = 1_024
 
 
 class LineBudget:
-    """Limits log lines about a subject to a number per time span, and counts further lines.
-
-    Examples
-    --------
-    >>> budget = LineBudget(2, 10.0)
-    >>> [budget.spend("10.0.0.1", now) for now in (0, 1, 2, 3, 11)]
-    [0, 0, None, None, 2]
-    """
+    """Limits log lines about a subject to a number per time span, and counts further lines."""
 
     __slots__ = ("_lines", "_seconds", "_spans")
 
@@ -155,10 +145,7 @@ class LineBudget:
         self._spans: dict[Hashable, tuple[float, int]] = {}
 
     def spend(self, subject: Hashable, now: float) -> int | None:
-        """Return the number of suppressed lines before this line; None: suppress this line too.
-
-        `now` is in seconds of any clock.
-        """
+        """Return the number of suppressed lines before this line; None: suppress this line too."""
         began, asked = self._spans.get(subject, (now, 0))
         if asked and now - began < self._seconds:
             self._spans[subject] = (began, asked + 1)

@@ -62,20 +62,16 @@ class FailureStreak:
 class PeriodicThread:
     """A thread that repeats a step from `start` to `close`: at intervals, and when woken.
 
-    Parameters
-    ----------
-    step
-        Returns the longest pause before the next step, in seconds; None: `period_secs`.
-        `NotLeaderError` and `StateClosedError` end the thread quietly.
-    period_secs, first_secs
-        Pause between two steps, and before the first; infinite: until `wake`.
-    settle_secs
-        Pause between a `wake` and its step, for changes that come in groups. With a pause, a step
-        also waits as long as the one before took: a thread that is always woken uses half the time.
-    retried
-        Errors that are retried; others end the thread.
-    failure, recovery
-        Log lines of a failing step, and of the next success, which is not logged by default.
+    `step` returns the longest pause before the next step, in seconds; None: `period_secs`.
+    `NotLeaderError` and `StateClosedError` end the thread quietly; errors that are not `retried`
+    end it, too. `first_secs` is the pause before the first step; infinite: until `wake`.
+
+    `settle_secs` is the pause between a `wake` and its step, for changes that come in groups. Then
+    a step also waits as long as the one before took: a thread that is always woken uses half the
+    time.
+
+    `failure` and `recovery` are log lines of a failing step, and of the next success, which is not
+    logged by default.
     """
 
     def __init__(
@@ -128,7 +124,7 @@ class PeriodicThread:
         self._woken.set()
 
     def close(self, timeout_secs: float | None = None) -> bool:
-        """End the thread after the present step; returns whether the thread ended in time.
+        """End the thread after the present step; return whether it ended in time.
 
         Does not wait if the step itself calls it.
         """

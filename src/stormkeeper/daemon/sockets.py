@@ -105,10 +105,7 @@ def network_of(address: str) -> str:
 
 
 class Acceptor:
-    """Accepts connections in an asyncio loop, also through a shortage of file descriptors.
-
-    In a shortage accepting pauses for a second, and clients wait in the backlog.
-    """
+    """Accepts connections in an asyncio loop, and pauses for a second without free descriptors."""
 
     def __init__(
         self,
@@ -178,10 +175,7 @@ class Admission:
         self._by_network: Counter[str] = Counter()
 
     def refuses(self, address: str, already: int) -> tuple[str, str] | None:
-        """Return why a connection is too many, as a word to count by and words for the log.
-
-        Returns None if the connection is welcome.
-        """
+        """Return why a connection is too many, as a word to count by and words for the log."""
         if already >= self.most:
             open_already = f"{counted(already, 'connection')} open already"
             return "connections", f"{open_already}{self._where[0]}"
@@ -205,10 +199,7 @@ class Admission:
 
 
 class Places(Admission, Generic[_C]):
-    """The connections of a server that closes an idle connection to admit a new client.
-
-    So a client with many connections locks no other client out.
-    """
+    """Closes idle connections to admit new clients, so that no client locks others out."""
 
     def __init__(self, most: int, most_per_address: int, keys: tuple[str, str] = ("", "")) -> None:
         super().__init__(most, most_per_address, keys)

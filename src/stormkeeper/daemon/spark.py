@@ -82,10 +82,9 @@ def settings(
     archive: bool = True,
     java_options: Sequence[str] = (),
 ) -> dict[str, str]:
-    """Return the settings of a session, all ``spark.*``.
+    """Return the settings of a session: `conf`'s ``spark.*`` keys that are not None, over our own.
 
-    Of `conf` only ``spark.*`` keys count, and None means "not set". The configuration's JVM options
-    replace ours and `java_options`.
+    The configuration's JVM options replace ours and `java_options`.
     """
     given = {k: _text(v) for k, v in conf.items() if k.startswith("spark.") and v is not None}
     chosen = {
@@ -126,9 +125,9 @@ def settings(
 
 
 def archive_place() -> Path:
-    """Return the path of the archive of Spark's classes, in this Python's environment.
+    """Return the path of the archive of Spark's classes, which `spark_archive` makes.
 
-    `stormkeeper.daemon.spark_archive` makes the archive, which halves the start of a JVM.
+    It halves the start of a JVM.
     """
     return Path(sys.prefix, "var", "stormkeeper", "spark.jsa")
 
@@ -147,11 +146,11 @@ def session(
     cancelled: Callable[[], bool] = lambda: False,
     java_options: Sequence[str] = (),
 ) -> SparkSession:
-    """Start a Spark session, or adapt this process's session.
+    """Start a Spark session, or adapt this process's session; the JVM ends with this process.
 
     Python workers use this Python, unless ``PYSPARK_PYTHON`` is set. Signal handlers stay, without
-    Spark's own for SIGINT. The JVM ends with this process. `cancelled` is polled in a thread.
-    Raises `EngineError` if Spark does not start, or the start was cancelled.
+    Spark's own for SIGINT. `cancelled` is polled in a thread. Raises `EngineError` if Spark does
+    not start, or the start was cancelled.
     """
     try:
         chosen = settings(conf, app_name, java_options=java_options)
@@ -186,7 +185,6 @@ def session(
 
 
 def _log_in(gateway: Any) -> None:
-    """Log in to Hadoop by a name of ours if the system has none; Spark needs a name."""
     name = spark_environment.login_name(os.environ)
     if name is not None:
         hadoop = gateway.jvm.org.apache.hadoop.security.UserGroupInformation
@@ -194,10 +192,7 @@ def _log_in(gateway: Any) -> None:
 
 
 def end(session: SparkSession, timeout_secs: float = 15.0) -> None:
-    """Stop a session, the JVM and Spark's Python workers; returns when all are gone.
-
-    The JVM ends at the end of its standard input, or is killed after `timeout_secs`.
-    """
+    """Stop a session, the JVM and Spark's Python workers, by force after `timeout_secs`."""
     gateway = SparkContext._gateway
     process = getattr(gateway, "proc", None)
     deadline = time.monotonic() + timeout_secs
@@ -258,10 +253,9 @@ def _within(timeout_secs: float, call: Callable[[], None]) -> bool:
 
 
 def reason(error: BaseException) -> str:
-    """Return the reason of Spark's failure as a line, from a message with several traces.
+    """Return the reason of Spark's failure as a line; call it while the JVM runs.
 
     That is the last line of a Python traceback, or Java's message in it, or else the first line.
-    Call it while the JVM runs, which holds the text of some errors.
     """
     text = str(error.java_exception if isinstance(error, Py4JJavaError) else error)
     text = spark_callbacks.without_separators(text)
@@ -297,8 +291,7 @@ def _not_of_py4j(record: logging.LogRecord) -> bool:
 def _own_interrupts() -> Iterator[None]:
     """Keep PySpark from installing a SIGINT handler in this block.
 
-    PySpark's handler calls the JVM amid another call, which py4j cannot do, and raises
-    KeyboardInterrupt: a process that stops on SIGINT would fail instead.
+    The handler calls the JVM amid another call, which py4j cannot do, and raises KeyboardInterrupt.
     """
     names = vars(context)
     names["signal"] = _NoSignals
@@ -320,10 +313,9 @@ class _NoSignals:
 
 @contextlib.contextmanager
 def _unhurt_by_sigterm() -> Iterator[None]:
-    """Have programs that start in this block ignore SIGTERM, and so the JVM.
+    """Have the JVM, started in this block, ignore SIGTERM; it ends with this process anyhow.
 
-    Service managers signal all processes of a service. The JVM would end under the last batch; it
-    ends with this process anyhow. PySpark protects it from SIGINT in the same way.
+    Service managers signal all processes of a service: the JVM would end under the last batch.
     """
     global _shielding  # noqa: PLW0603 - a fork hook has no arguments
     if not _shielding_hooked:
@@ -378,7 +370,6 @@ def _ignore_sigterm() -> None:
 
 
 def _local_cores(master: str) -> int:
-    """Return the cores of a master such as ``local[3]`` or ``local[*]``, 8 at most."""
     if master == "local":
         return 1
     named = re.match(r"local\[(\d+)", master)
@@ -405,8 +396,8 @@ def settings_file(
 ) -> Iterator[None]:
     """Have a JVM that PySpark starts in this block read settings from a private file.
 
-    Every user can read PySpark's command line, with passwords. PySpark waits until the JVM has read
-    the file. `launched` gets the gateway to the JVM before PySpark uses it.
+    Every user can read PySpark's command line, with passwords. `launched` gets the gateway to the
+    JVM before PySpark uses it.
     """
     names = vars(context)
     launch = names["launch_gateway"]

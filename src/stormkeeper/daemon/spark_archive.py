@@ -1,8 +1,8 @@
 """Makes the archive of Spark's classes, which a JVM maps instead of reading the jars.
 
-``python -m stormkeeper.daemon.spark_archive`` writes it into this Python's environment: a streaming
-query runs, and the JVM dumps the loaded classes (application class data sharing, JEP 350). A JVM
-of another version, or with other jars, ignores it.
+``python -m stormkeeper.daemon.spark_archive`` writes it into this Python's environment: a query
+runs, and the JVM dumps the loaded classes (class data sharing, JEP 350). A JVM of another version,
+or with other jars, ignores it.
 """
 
 from __future__ import annotations

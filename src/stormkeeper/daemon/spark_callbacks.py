@@ -1,10 +1,9 @@
 """Calls of Spark's JVM into this process: wraps ``foreachBatch`` functions, and answers every call.
 
 py4j answers the JVM only after an ``Exception``, and only in UTF-8: after ``sys.exit()``, or an
-exception with half of a surrogate pair in its text, the JVM would wait for ever. So it would after
-such an exception in a Python worker of Spark's, as PySpark announces the text before it encodes
-the text: ``python -m stormkeeper.daemon.spark_callbacks`` is PySpark's daemon of Python workers
-with that fault mended.
+exception with half of a surrogate pair in its text, the JVM would wait for ever. PySpark's daemon
+of Python workers has the same fault; ``python -m stormkeeper.daemon.spark_callbacks`` is that
+daemon with the fault mended.
 
 When a query stops in mid-batch, Spark searches the exception's text for the name of an
 interruption, with a pattern that overflows the stack after some 1,000 characters and stops at a

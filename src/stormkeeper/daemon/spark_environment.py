@@ -1,8 +1,7 @@
 """Prepares the environment of processes that start a JVM with Spark, and finds Java.
 
 Spark takes its home, configuration, user and address from there. A container lacks some of these; a
-shell may have those of another Spark. Parents of such processes call `prepare`.
-`stormkeeper.daemon.spark.session` calls `complete`, for workers that were started by hand.
+shell may have those of another Spark.
 """
 
 from __future__ import annotations
@@ -67,7 +66,7 @@ _ASCII_LOCALES: Final = {"", "C", "POSIX"}
 
 
 def prepare(chosen: Mapping[str, object] | None = None, *, home: Path | None = None) -> None:
-    """Prepare this process's environment for children with Spark; logs removed variables.
+    """Prepare this process's environment for children with Spark; log removed variables.
 
     The children get `chosen`, ``topology.environment``, in addition. Raises `EngineError` if there
     is no Java that can run Spark, or no place for a home.
@@ -120,7 +119,7 @@ def complete(environ: MutableMapping[str, str], *, home: Path | None = None) -> 
 def complete_address(environ: MutableMapping[str, str], master: str) -> None:
     """Set this host's address for Spark if the host's own name does not resolve.
 
-    Asks the name service, which may take seconds. A local `master` needs the loopback address.
+    Asks the name service, which may take seconds.
     """
     if _ADDRESS in environ or "SPARK_LOCAL_HOSTNAME" in environ:
         return

@@ -66,10 +66,7 @@ def check(checkpoint: Path) -> list[Defect]:
 
 
 def mend(checkpoint: Path, defects: Sequence[Defect]) -> None:
-    """Repair what can be repaired; no query may run on the checkpoint.
-
-    Files are moved into the folder ``mended`` beside them.
-    """
+    """Repair what can be repaired, while no query runs; files move into the folder ``mended``."""
     # Commits first: Spark takes a commit without its offsets for another query's.
     for file in sorted({file for defect in defects for file in defect.remove}):
         _put_aside(checkpoint, file)
@@ -138,7 +135,6 @@ def _commits(commits: dict[int, Path]) -> Iterator[Defect]:
 
 
 def _log(folder: Path) -> dict[int, Path]:
-    """Return the files of a log by batch."""
     if not folder.is_dir():
         return {}
     return {int(file.name): file for file in folder.iterdir() if file.name.isdecimal()}
@@ -162,10 +158,7 @@ def _is_whole(file: Path, before: Path | None = None) -> bool:
 
 
 def _matches_checksum(file: Path) -> bool:
-    """Return whether Hadoop's checksum file, if any, fits the length of the file.
-
-    The checksum has 8 bytes, and 4 for each 512 of the file.
-    """
+    """Return whether Hadoop's checksum file, if any, fits the file's length."""
     checksum = file.with_name(f".{file.name}.crc")
     if not checksum.exists() or not checksum.stat().st_size:
         return True

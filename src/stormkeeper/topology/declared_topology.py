@@ -209,7 +209,6 @@ def _the_topology(tree: ast.Module, class_: str) -> tuple[ast.Assign | ast.AnnAs
 
 
 def _adds(node: ast.stmt, topology: str) -> TypeGuard[ast.FunctionDef]:
-    """Return whether this is a function whose only decorator is a method of the topology."""
     if not isinstance(node, ast.FunctionDef) or len(node.decorator_list) != 1:
         return False
     method = _method(node.decorator_list[0])
@@ -274,7 +273,6 @@ def _empty(node: ast.FunctionDef) -> Callable[..., Any]:
 
 
 def _starts(body: Collection[ast.stmt]) -> Iterable[ast.expr]:
-    """Yield the calls that certainly start a query: ``….writeStream….start()``."""
     for node in body:
         value = node.value if isinstance(node, ast.Expr | ast.Assign) else None
         if isinstance(value, ast.Call):
@@ -325,7 +323,6 @@ def returned_fault(
 
 
 def _frames(function: ast.FunctionDef, bolt: Component) -> set[str]:
-    """Return the parameters that get DataFrames; all others have defaults."""
     parameters = (*function.args.posonlyargs, *function.args.args)
     names = [parameter.arg for parameter in parameters if parameter.arg not in SERVICES]
     return set(names[: len(bolt.inputs)])
@@ -350,7 +347,6 @@ def _kind(value: ast.expr, frames: set[str]) -> str | None:
 
 
 def _is_idle(last: ast.stmt, frames: set[str]) -> bool:
-    """Return whether a function with this last statement ends there without an effect."""
     if isinstance(last, ast.Pass):
         return True
     return isinstance(last, ast.Expr) and (

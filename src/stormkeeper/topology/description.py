@@ -1,8 +1,12 @@
-"""The description of a topology: its submitted form, as JSON, readable without the user's code.
+"""The description of a script: what it defines, as JSON, and the process that finds out.
 
-It is made on the submitter's machine, where the script runs once, to its end, without a call of a
-component's function. It says which queries must be placed, with which executors and tasks; the
-worker that runs the script numbers the same.
+A description says which queries must be placed, with which executors and tasks, and is read without
+the user's code; the worker that runs the script numbers the same. On the submitter's machine the
+script runs once, to its end, without a call of a component's function. As it may print, hang, exit
+or start threads, it runs in a process with limits of time and size, and whatever it has started
+ends with that process. The process is a worker's (`stormkeeper.worker.script`), so that the script
+meets the Spark session of the cluster; starting that module by name keeps PySpark out of this
+process.
 """
 
 from __future__ import annotations
@@ -61,12 +65,11 @@ class ExecutorDescription(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
 
 
 class Description(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A topology, or a plain script (`kind` "script").
+    """A topology, or a plain script (`kind` "script"), whose queries are unknown before it runs.
 
-    The queries of a script are unknown before it runs, so it has no components and runs in one
-    worker. `needs_session`: the script ran to its end only with a Spark session; `session_first`:
-    with one before its beginning, as for ``@udf("string")`` above the first Topology. Queries and
-    executors follow from the components.
+    `needs_session`: the script ran to its end only with a Spark session; `session_first`: with one
+    before its beginning, as for ``@udf("string")`` above the first Topology. Queries and executors
+    follow from the components.
     """
 
     version: int
@@ -90,7 +93,7 @@ class Description(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
         return (self.name,) if self.kind == "script" else tuple(query.id for query in self.queries)
 
     def plan(self) -> Plan:
-        """Return the plan, an empty one of a script; raise `TopologyError` for bad components."""
+        """Return the plan, empty for a script; raise `TopologyError` for bad components."""
         return Plan((), ()) if self.kind == "script" else plan(_rebuilt(self))
 
 
@@ -201,7 +204,6 @@ def _check(description: Description) -> None:
 
 
 def _rebuilt(description: Description) -> Topology:
-    """Return the topology, with functions that only raise."""
     topology = unheard(description.name, description.conf)
     for component in description.components:
         settings: Any = {"parallelism": component.parallelism, "name": component.id}
@@ -287,8 +289,8 @@ def describe(
     makes a `Topology`; and if that is too late, with one from the beginning.
 
     `root` is the first folder in ``sys.path``, by default the script's; `files` and `overrides`
-    configure the session, as in `stormkeeper.conf.load`. Raises `TopologyError` for a fault,
-    `MissingExtraError` if the script must run without PySpark, and `ChildError`.
+    configure the session. Raises `TopologyError` for a fault, `MissingExtraError` if the script
+    must run without PySpark, and `ChildError`.
     """
     if not has_to_run(script, root=root, py_files=py_files):
         return of_script(script)
@@ -329,7 +331,6 @@ def _run(
     arguments: Sequence[str],
     secs: float,
 ) -> Description | ExitCode:
-    """Run the script; return its description, or which session it needs."""
     mark = uuid.uuid4().hex
     with tempfile.TemporaryDirectory(prefix="stormkeeper-describe-") as folder:
         result = Path(folder, "result")

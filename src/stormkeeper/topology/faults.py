@@ -100,13 +100,7 @@ def is_crash(error: str) -> bool:
 
 
 def newest_line(error: str) -> str:
-    r"""Return an error in one line: of a Python traceback the last line.
-
-    Examples
-    --------
-    >>> newest_line("it failed:\nTraceback (most recent call last):\n  …\nValueError: no day\n")
-    'it failed: ValueError: no day'
-    """
+    """Return an error in one line: of a Python traceback the last line."""
     lines = [line.strip() for line in error.splitlines() if line.strip()]
     traces = [number for number, line in enumerate(lines) if line.startswith(_TRACEBACK)]
     if not traces or is_crash(error):
@@ -115,7 +109,6 @@ def newest_line(error: str) -> str:
 
 
 def _first(lines: Sequence[str]) -> str:
-    """Return the first line, with the next if the first ends in a colon."""
     return " ".join(lines[:2] if lines[0].endswith(":") else lines[:1])
 
 
@@ -148,10 +141,7 @@ NOTHING = "nothing (is a `return` missing?)"
 
 
 def missing_module(name: str, python: str) -> str:
-    """Say that a module is missing.
-
-    No package is suggested: a name guessed from the module's may be another project's.
-    """
+    """Say that a module is missing; no package is guessed, as its name may be another's."""
     return (
         f"No module named {name!r}: name the package that has it in the requirements.txt beside "
         "the code, and install that file in the Python that runs the storm command "

@@ -27,10 +27,7 @@ class Edge:
 
 @dataclass(frozen=True)
 class Query:
-    """A sink and everything that feeds it; runs as one streaming query.
-
-    `id` is the sink's. Each of the `components` comes after its inputs, the sink last.
-    """
+    """A streaming query: its sink's `id`, and its components, each after its inputs."""
 
     id: str
     components: tuple[ComponentDescription, ...]
@@ -86,10 +83,9 @@ class Plan:
 
 
 def plan(topology: Topology) -> Plan:
-    """Return the plan of a topology.
+    """Return the plan of a topology; a bolt that no component reads from counts as a sink.
 
-    A bolt that no component reads from counts as a sink; the worker finds out when it calls the
-    function. Raises `TopologyError` without a sink, or for a spout that no component reads.
+    Raises `TopologyError` without a sink, or for a spout that no component reads.
     """
     components = {id_: component.description for id_, component in topology.components.items()}
     if not components:

@@ -1,9 +1,7 @@
 """Checks the source of a script, without running it.
 
-A worker takes seconds to start Spark before it runs a script, but most faults show in the source: a
-missing module, an undefined input, a query that its bolt starts, a script that starts nothing.
-
-A user cannot override a refusal, so only a script that the worker would certainly refuse, or that
+A worker takes seconds to start Spark before it runs a script, but most faults show in the source. A
+user cannot override a refusal, so only a script that the worker would certainly refuse, or that
 would end at once, is refused.
 """
 
@@ -119,16 +117,12 @@ def names_checkpoints(script: Path, py_files: Sequence[Path] = ()) -> bool | Non
 
 
 def _is_checkpoint(text: str) -> bool:
-    """Return whether a text is the option or the setting, and not prose about it."""
     name = text.lower()
     return name == _CHECKPOINT or (name.endswith(f".{_CHECKPOINT}") and len(name.split()) == 1)
 
 
 def modules_beside(script: Path, py_files: Sequence[Path] = ()) -> list[Path]:
-    """Return the modules beside a script that it may import, itself or through others, sorted.
-
-    They are the files of modules and the folders of packages.
-    """
+    """Return the modules beside a script that it may import, itself or through others."""
     folder = script.resolve().parent
     names = {name.partition(".")[0] for name in reached(script, Modules([folder, *py_files]))}
     found = set()
@@ -202,7 +196,6 @@ def _names_imported(node: ast.AST) -> Iterator[str]:
 
 
 def _unsupported(tree: ast.Module) -> Iterator[tuple[ast.stmt, str]]:
-    """Yield the statements that certainly run and that a worker does not support."""
     for node in tree.body:
         if not isinstance(node, ast.Import | ast.ImportFrom | ast.Expr | ast.Assign):
             continue
@@ -246,7 +239,6 @@ def formats(script: Path, py_files: Sequence[Path] = ()) -> set[str]:
 
 
 def _trees(script: Path, py_files: Sequence[Path]) -> list[ast.Module]:
-    """Return the syntax trees of a script and of the modules that come with it."""
     modules = Modules([script.resolve().parent, *py_files])
     try:
         names = {*reached(script, modules)}
@@ -267,7 +259,6 @@ def _syntax(error: SyntaxError) -> str:
 
 
 def _first_imports(body: Sequence[ast.stmt]) -> Iterator[tuple[ast.stmt, str]]:
-    """Yield the modules that are imported before anything else, with their statements."""
     for node in body:
         if isinstance(node, ast.Import):
             for alias in node.names:
@@ -279,10 +270,7 @@ def _first_imports(body: Sequence[ast.stmt]) -> Iterator[tuple[ast.stmt, str]]:
 
 
 class Modules:
-    """The modules that a script finds: in `places`, then the installed ones.
-
-    A place is a folder, a module or an archive of modules.
-    """
+    """The modules that a script finds: in `places`, then the installed ones."""
 
     def __init__(self, places: Sequence[Path]) -> None:
         self._places = places
@@ -442,10 +430,7 @@ def _may_stream(tree: ast.Module) -> bool:
 
 
 def _only_defines(tree: ast.Module, harmless: Collection[str]) -> bool:
-    """Return whether a module calls nothing of its own when it is imported or run.
-
-    Functions of the `harmless` packages call only what is passed to them.
-    """
+    """Return whether a module calls nothing of its own when it is imported or run."""
     parts = [*within(tree.body)]
     imported = [node for node in parts if isinstance(node, ast.Import | ast.ImportFrom)]
     theirs = {

@@ -244,7 +244,7 @@ SERVICES = ("spark", "conf")
 
 
 class ComponentDescription(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A component without its function; `id` is unique in the topology.
+    """A component without its function.
 
     `inputs` are ids in the order of the function's parameters, `parallelism` is the number of
     partitions and of tasks.
@@ -259,8 +259,8 @@ class ComponentDescription(msgspec.Struct, frozen=True, forbid_unknown_fields=Tr
 class Component:
     """A spout or bolt, as its decorator returns it; bolts name it as an input.
 
-    A call calls the user's function, so that users can test it. Raises `TopologyError` if the
-    function does not take these inputs.
+    A call calls the user's function, for tests. Raises `TopologyError` if the function does not
+    take these inputs.
     """
 
     def __init__(

@@ -2,7 +2,7 @@
 
 The same input gives the same bytes: names are sorted, times fixed, and a file is executable or not
 and nothing else. So an unchanged topology keeps its checksum and need not be sent again. (Another
-release of zlib may compress differently; the manifest with the checksums stays the same.)
+release of zlib may compress differently; the manifest stays the same.)
 
 Readers accept only what `write` makes: a plain zip without extensions, comments, links, encryption
 or bytes before or behind it, with exactly the files in its manifest.
@@ -224,9 +224,9 @@ class Package:
         )
 
     def chunks(self, file: PackedFile) -> Iterator[bytes]:
-        """Yield the bytes of a file.
+        """Yield the bytes of a file; use none before the end.
 
-        Raises `SerializationError` at the end if they do not match the manifest: use none before.
+        There `SerializationError` is raised if they do not match the manifest.
         """
         digest, size = hashlib.sha256(), 0
         with _zip_errors(), self._zip.open(self._infos[file.name]) as packed:

@@ -1,7 +1,6 @@
 """The manifest of a package: its files, how it is run, and the limits of its size. Pure.
 
-The limits reject a large package before its upload, and protect readers from one that was made to
-fill a disk.
+The limits reject a large package before its upload, and protect readers' disks.
 """
 
 from __future__ import annotations
