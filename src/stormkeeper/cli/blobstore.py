@@ -13,7 +13,15 @@ from typing import TYPE_CHECKING, BinaryIO
 import click
 
 from stormkeeper.cli.connections import connected, json_option
-from stormkeeper.cli.options import Fault, Group, conf_options, examples, exit_with, load_conf
+from stormkeeper.cli.options import (
+    Fault,
+    Group,
+    command,
+    conf_options,
+    examples,
+    exit_with,
+    load_conf,
+)
 from stormkeeper.daemon.durable import replace_file
 from stormkeeper.errors import RefusedError
 from stormkeeper.names import printable
@@ -32,6 +40,7 @@ _file_option = click.option(
 )
 
 
+@conf_options
 @click.group(
     cls=Group,
     epilog=examples(
@@ -40,7 +49,6 @@ _file_option = click.option(
         "storm blobstore cat rates.csv -f copy.csv",
     ),
 )
-@conf_options
 def blobstore() -> None:
     """Show and change the blobs of the cluster: named files, including topologies' code.
 
@@ -48,17 +56,15 @@ def blobstore() -> None:
     """
 
 
-@blobstore.command(
-    "list",
-    epilog=examples(
-        "storm blobstore list",
-        "storm blobstore list rates.csv cities.csv",
-        "storm blobstore list --json",
-    ),
+@command(
+    "storm blobstore list",
+    "storm blobstore list rates.csv cities.csv",
+    "storm blobstore list --json",
+    name="list",
+    group=blobstore,
 )
 @click.argument("keys", metavar="[KEY]...", nargs=-1)
 @json_option
-@conf_options
 def list_blobs(keys: tuple[str, ...], as_json: bool) -> None:
     """List all blobs, or the blobs KEY: key, version and access list, as Storm does.
 
@@ -85,8 +91,8 @@ def list_blobs(keys: tuple[str, ...], as_json: bool) -> None:
     exit_with(1 if missing else 0)
 
 
-@blobstore.command(
-    epilog=examples("storm blobstore cat rates.csv", "storm blobstore cat rates.csv -f copy.csv")
+@command(
+    "storm blobstore cat rates.csv", "storm blobstore cat rates.csv -f copy.csv", group=blobstore
 )
 @click.argument("key")
 @click.option(
@@ -96,7 +102,6 @@ def list_blobs(keys: tuple[str, ...], as_json: bool) -> None:
     help="Write to FILE, which is replaced when the blob is complete; by default to standard"
     " output.",
 )
-@conf_options
 def cat(key: str, file: Path | None) -> None:
     """Print the blob KEY, or write the blob to a file."""
     with connected() as connection:
@@ -109,11 +114,10 @@ def cat(key: str, file: Path | None) -> None:
             blob_transfer.download_blob(connection, key, new.write)
 
 
-@blobstore.command(
-    epilog=examples(
-        "storm blobstore create rates.csv -f rates.csv",
-        "make-rates | storm blobstore create rates.csv",
-    )
+@command(
+    "storm blobstore create rates.csv -f rates.csv",
+    "make-rates | storm blobstore create rates.csv",
+    group=blobstore,
 )
 @click.argument("key")
 @_file_option
@@ -125,7 +129,6 @@ def cat(key: str, file: Path | None) -> None:
     type=click.IntRange(min=1),
     help="Number of Nimbuses with the blob, for Storm's Nimbus; Stormkeeper's all have it.",
 )
-@conf_options
 def create(key: str, file: BinaryIO, replication: int | None) -> None:
     """Create the blob KEY."""
     with _sending() as (connection, max_frame):
@@ -137,10 +140,9 @@ def create(key: str, file: BinaryIO, replication: int | None) -> None:
     click.echo(f"storm: created {key} with {size} bytes", err=True)
 
 
-@blobstore.command(epilog=examples("storm blobstore update rates.csv -f rates.csv"))
+@command("storm blobstore update rates.csv -f rates.csv", group=blobstore)
 @click.argument("key")
 @_file_option
-@conf_options
 def update(key: str, file: BinaryIO) -> None:
     """Replace the contents of the blob KEY."""
     with _sending() as (connection, max_frame):
@@ -150,9 +152,8 @@ def update(key: str, file: BinaryIO) -> None:
     click.echo(f"storm: {key} has {size} bytes now", err=True)
 
 
-@blobstore.command(epilog=examples("storm blobstore delete rates.csv"))
+@command("storm blobstore delete rates.csv", group=blobstore)
 @click.argument("key")
-@conf_options
 def delete(key: str) -> None:
     """Delete the blob KEY, unless a topology uses it."""
     with connected() as connection:
@@ -160,10 +161,10 @@ def delete(key: str) -> None:
     click.echo(f"storm: deleted {key}", err=True)
 
 
-@blobstore.command(
-    epilog=examples(
-        "storm blobstore replication rates.csv", "storm blobstore replication rates.csv --json"
-    )
+@command(
+    "storm blobstore replication rates.csv",
+    "storm blobstore replication rates.csv --json",
+    group=blobstore,
 )
 @click.argument("key")
 @click.option("--read", "is_read", is_flag=True, help="Only print the number, as without -r.")
@@ -177,7 +178,6 @@ def delete(key: str) -> None:
     help="Set the number, for Storm's Nimbus; Stormkeeper's all have every blob.",
 )
 @json_option
-@conf_options
 def replication(
     *, key: str, is_read: bool, is_update: bool, replication: int | None, as_json: bool
 ) -> None:

@@ -10,14 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from stormkeeper.cli.connections import connected, json_option
-from stormkeeper.cli.options import (
-    Fault,
-    conf_options,
-    examples,
-    exit_with,
-    faults,
-    load_conf,
-)
+from stormkeeper.cli.options import Fault, command, conf_options, exit_with, faults, load_conf
 
 if TYPE_CHECKING:
     from stormkeeper.client.nimbus_connection import NimbusConnection
@@ -32,8 +25,8 @@ _IDLE = frozenset({"INACTIVE", "COMPLETED"})
 _offline = click.option("--offline", is_flag=True, help="Do not ask Nimbus whether a worker runs.")
 
 
-@click.group()
 @conf_options
+@click.group()
 def checkpoint() -> None:
     """Find and repair broken files in checkpoints on this machine.
 
@@ -42,11 +35,10 @@ def checkpoint() -> None:
     """
 
 
-@checkpoint.command(epilog=examples("storm checkpoint check nightly-counts"))
+@command("storm checkpoint check nightly-counts", group=checkpoint)
 @click.argument("name", metavar="NAME|DIR")
 @_offline
 @json_option
-@conf_options
 def check(name: str, offline: bool, as_json: bool) -> None:
     """Report faults in the checkpoints of topology NAME or in folder DIR, and a repair's losses.
 
@@ -64,15 +56,14 @@ def check(name: str, offline: bool, as_json: bool) -> None:
         exit_with(1)
 
 
-@checkpoint.command(
-    epilog=examples(
-        "storm checkpoint repair nightly-counts", "storm checkpoint repair nightly-counts --yes"
-    )
+@command(
+    "storm checkpoint repair nightly-counts",
+    "storm checkpoint repair nightly-counts --yes",
+    group=checkpoint,
 )
 @click.argument("name", metavar="NAME|DIR")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @_offline
-@conf_options
 def repair(name: str, yes: bool, offline: bool) -> None:
     """Repair the checkpoints of topology NAME, or in folder DIR, after a question.
 

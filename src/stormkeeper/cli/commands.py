@@ -91,6 +91,7 @@ class _Commands(Group):
             ) from None
 
 
+@conf_options
 @click.group(
     cls=_Commands,
     context_settings={"max_content_width": 100, "help_option_names": ["-h", "--help"]},
@@ -105,7 +106,6 @@ class _Commands(Group):
 @click.version_option(
     stormkeeper.__version__, message="Stormkeeper %(version)s", help="Print the version, and exit."
 )
-@conf_options
 def storm() -> None:
     """Run PySpark topologies on a cluster, and the daemons of that cluster.
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import stormkeeper
-from stormkeeper.cli.options import Fault, Group, conf_options, examples, exit_with, load_conf
+from stormkeeper.cli.options import Fault, Group, command, examples, exit_with, load_conf
 
 if TYPE_CHECKING:
     from stormkeeper.conf import Finding
@@ -91,9 +91,8 @@ def _warnings(file: Path) -> "list[Finding]":
 _JAVA_DEADLINE = 20.0
 
 
-@click.command(epilog=examples("storm version", "storm version --json"))
+@command("storm version", "storm version --json")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-@conf_options
 def version(as_json: bool) -> None:
     """Print the versions of Stormkeeper, Python, PySpark and Java."""
     versions = {
@@ -115,14 +114,9 @@ def version(as_json: bool) -> None:
         click.echo(f"{name} {versions[key] or 'not found'}")
 
 
-@click.command(
-    epilog=examples(
-        "storm localconfvalue pacemaker.servers", "storm localconfvalue nimbus.seeds --json"
-    )
-)
+@command("storm localconfvalue pacemaker.servers", "storm localconfvalue nimbus.seeds --json")
 @click.argument("key")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object, {KEY: value}.")
-@conf_options
 def localconfvalue(key: str, as_json: bool) -> None:
     """Print the value of configuration KEY on this machine.
 
@@ -133,15 +127,12 @@ def localconfvalue(key: str, as_json: bool) -> None:
     _print_value(key, load_conf(), as_json=as_json)
 
 
-@click.command(
-    epilog=examples(
-        "storm remoteconfvalue topology.message.timeout.secs",
-        "storm remoteconfvalue storm.zookeeper.servers --json",
-    )
+@command(
+    "storm remoteconfvalue topology.message.timeout.secs",
+    "storm remoteconfvalue storm.zookeeper.servers --json",
 )
 @click.argument("key")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object, {KEY: value}.")
-@conf_options
 def remoteconfvalue(key: str, as_json: bool) -> None:
     """Print the value of configuration KEY in the leading Nimbus.
 

@@ -21,7 +21,6 @@ from stormkeeper.cli.options import (
     ConfigFault,
     Fault,
     UnansweredFault,
-    conf_options,
     exit_with,
     faults,
     load_conf,
@@ -89,7 +88,6 @@ def waiting_options(default: str) -> Callable[[F], F]:
                 help=f"Longest wait for the effect; by default {default}.",
             ),
             click.option("--no-wait", is_flag=True, help="End as soon as Nimbus has accepted it."),
-            conf_options,
         ):
             command = option(command)
         return command

@@ -13,8 +13,7 @@ import click
 from stormkeeper import extras
 from stormkeeper.cli.options import (
     Fault,
-    conf_options,
-    examples,
+    command,
     exit_with,
     faults,
     load_conf,
@@ -28,13 +27,8 @@ _AT_LEAST_ONE = click.IntRange(min=1)
 _POSITIVE = click.FloatRange(min=0, min_open=True)
 
 
-@click.command(
-    epilog=examples(
-        "storm pacemaker", "storm pacemaker -c pacemaker.bind.host=127.0.0.1 -c pacemaker.port=0"
-    )
-)
+@command("storm pacemaker", "storm pacemaker -c pacemaker.bind.host=127.0.0.1 -c pacemaker.port=0")
 @log_option
-@conf_options
 def pacemaker() -> None:
     """Run a Pacemaker, which receives and keeps heartbeats.
 
@@ -50,15 +44,12 @@ def pacemaker() -> None:
     exit_with(code)
 
 
-@click.command(
-    "dev-zookeeper",
-    epilog=examples(
-        "storm dev-zookeeper",
-        "storm dev-zookeeper -c storm.zookeeper.port=0 -c storm.local.dir=/tmp/storm",
-    ),
+@command(
+    "storm dev-zookeeper",
+    "storm dev-zookeeper -c storm.zookeeper.port=0 -c storm.local.dir=/tmp/storm",
+    name="dev-zookeeper",
 )
 @log_option
-@conf_options
 def dev_zookeeper() -> None:
     """Run a ZooKeeper server, for development.
 
@@ -77,14 +68,11 @@ def dev_zookeeper() -> None:
     exit_with(code)
 
 
-@click.command(
-    epilog=examples(
-        "storm pipeline -c 'pacemaker.servers=[pacemaker-1, pacemaker-2]'",
-        "storm pipeline -c pipeline.tables.dir=/data/heartbeats -c 'spark.master=local[2]'",
-    )
+@command(
+    "storm pipeline -c 'pacemaker.servers=[pacemaker-1, pacemaker-2]'",
+    "storm pipeline -c pipeline.tables.dir=/data/heartbeats -c 'spark.master=local[2]'",
 )
 @log_option
-@conf_options
 def pipeline() -> None:
     """Run the heartbeat pipeline on Spark.
 
@@ -112,12 +100,10 @@ def pipeline() -> None:
     exit_with(code)
 
 
-@click.command(
-    epilog=examples(
-        "storm nimbus",
-        "storm nimbus -c nimbus.thrift.port=6628 -c storm.local.dir=/var/lib/second",
-        "storm nimbus --take-over",
-    )
+@command(
+    "storm nimbus",
+    "storm nimbus -c nimbus.thrift.port=6628 -c storm.local.dir=/var/lib/second",
+    "storm nimbus --take-over",
 )
 @click.option(
     "--take-over",
@@ -125,7 +111,6 @@ def pipeline() -> None:
     help="Lead also the topologies of Storm's own Nimbus, which must be stopped for good.",
 )
 @log_option
-@conf_options
 def nimbus(take_over: bool) -> None:
     """Run a Nimbus, the master of a cluster, or a standby.
 
@@ -145,14 +130,11 @@ def nimbus(take_over: bool) -> None:
     exit_with(code)
 
 
-@click.command(
-    epilog=examples(
-        "storm supervisor",
-        "storm supervisor -c 'supervisor.slots.ports=[6700, 6701]' -c logviewer.port=8001",
-    )
+@command(
+    "storm supervisor",
+    "storm supervisor -c 'supervisor.slots.ports=[6700, 6701]' -c logviewer.port=8001",
 )
 @log_option
-@conf_options
 def supervisor() -> None:
     """Run a supervisor, which runs a cluster's workers on this machine.
 
@@ -178,12 +160,8 @@ def supervisor() -> None:
     exit_with(code)
 
 
-@click.command(
-    "kill_workers",
-    epilog=examples("storm kill_workers", "storm kill_workers --json"),
-)
+@command("storm kill_workers", "storm kill_workers --json", name="kill_workers")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON list, an object a worker.")
-@conf_options
 def kill_workers(as_json: bool) -> None:
     """End all workers of this machine's supervisor, and wait for their processes.
 
@@ -225,15 +203,12 @@ def kill_workers(as_json: bool) -> None:
             click.echo(f"ended the worker {one.worker_id} {whose}{how}")
 
 
-@click.command(
-    "node-health-check",
-    epilog=examples(
-        "storm node-health-check",
-        "storm node-health-check -c storm.health.check.dir=/etc/stormkeeper/healthchecks --json",
-    ),
+@command(
+    "storm node-health-check",
+    "storm node-health-check -c storm.health.check.dir=/etc/stormkeeper/healthchecks --json",
+    name="node-health-check",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-@conf_options
 def node_health_check(as_json: bool) -> None:
     """Run the health checks of this machine once, as a supervisor does every 30 s.
 
@@ -258,12 +233,10 @@ def node_health_check(as_json: bool) -> None:
     click.echo("healthy")
 
 
-@click.command(
-    epilog=examples(
-        "storm simulate -c pacemaker.servers=localhost:6699 --profile small --duration 60",
-        "storm simulate --nodes 3000 --workers-per-node 24 --rate 1200 --clean",
-        "storm simulate --nodes 10 --workers-per-node 4 --faults --truth truth.jsonl --seed 7",
-    )
+@command(
+    "storm simulate -c pacemaker.servers=localhost:6699 --profile small --duration 60",
+    "storm simulate --nodes 3000 --workers-per-node 24 --rate 1200 --clean",
+    "storm simulate --nodes 10 --workers-per-node 4 --faults --truth truth.jsonl --seed 7",
 )
 @click.option(
     "--profile",
@@ -331,7 +304,6 @@ def node_health_check(as_json: bool) -> None:
 @click.option("--clean", "cleans", is_flag=True, help="Delete the simulated pulses at the end.")
 @click.option("--beside", is_flag=True, help="Run although there are pulses of real topologies.")
 @click.option("--json", "as_json", is_flag=True, help="Print a summary at the end, as JSON.")
-@conf_options
 def simulate(
     *,
     profile: str,

@@ -22,6 +22,7 @@ from stormkeeper.cli.options import (
     Fault,
     Group,
     UnansweredFault,
+    command,
     conf_options,
     examples,
     exit_with,
@@ -61,6 +62,7 @@ def _checked(_: click.Context, __: click.Parameter, path: str) -> str:
     return normal_path(path)
 
 
+@conf_options
 @click.group(
     cls=Group,
     epilog=examples(
@@ -70,7 +72,6 @@ def _checked(_: click.Context, __: click.Parameter, path: str) -> str:
         " -c java.security.auth.login.config=jaas.conf",
     ),
 )
-@conf_options
 def heartbeats() -> None:
     """Show the heartbeats that Pacemakers hold.
 
@@ -80,19 +81,17 @@ def heartbeats() -> None:
     """
 
 
-@heartbeats.command(
-    "list",
-    epilog=examples(
-        "storm heartbeats list /",
-        "storm heartbeats list /workerbeats -c 'pacemaker.servers=[a, b:7000]'",
-        "storm heartbeats list /workerbeats/word-count-1-1700000000 --json",
-        "storm heartbeats list /workerbeats --watch",
-    ),
+@command(
+    "storm heartbeats list /",
+    "storm heartbeats list /workerbeats -c 'pacemaker.servers=[a, b:7000]'",
+    "storm heartbeats list /workerbeats/word-count-1-1700000000 --json",
+    "storm heartbeats list /workerbeats --watch",
+    name="list",
+    group=heartbeats,
 )
 @click.argument("path", callback=_checked)
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON list (a heartbeat: an object).")
 @watch_option
-@conf_options
 def list_below(path: str, as_json: bool, is_watched: bool) -> None:
     """List the names directly below PATH, one a line.
 
@@ -140,16 +139,14 @@ def list_below(path: str, as_json: bool, is_watched: bool) -> None:
     exit_with(UnansweredFault.exit_code if silent else 0)
 
 
-@heartbeats.command(
-    epilog=examples(
-        "storm heartbeats get /workerbeats/word-count-1-1700000000/node-6700",
-        "storm heartbeats get /workerbeats/word-count-1-1700000000/node-6700 --json",
-        "storm heartbeats get /.stormkeeper",
-    ),
+@command(
+    "storm heartbeats get /workerbeats/word-count-1-1700000000/node-6700",
+    "storm heartbeats get /workerbeats/word-count-1-1700000000/node-6700 --json",
+    "storm heartbeats get /.stormkeeper",
+    group=heartbeats,
 )
 @click.argument("path", callback=_checked)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-@conf_options
 def get(path: str, as_json: bool) -> None:
     """Print the heartbeat at PATH: storm-id, statistics by executor and window, uptime.
 
@@ -184,12 +181,11 @@ def get(path: str, as_json: bool) -> None:
     exit_with(UnansweredFault.exit_code if silent else 0)
 
 
-@heartbeats.command(
-    epilog=examples(
-        "storm heartbeats top",
-        "storm heartbeats top --once --json",
-        "storm heartbeats top --interval 5 -c 'pacemaker.servers=[a, b:7000]'",
-    ),
+@command(
+    "storm heartbeats top",
+    "storm heartbeats top --once --json",
+    "storm heartbeats top --interval 5 -c 'pacemaker.servers=[a, b:7000]'",
+    group=heartbeats,
 )
 @click.option("--once", is_flag=True, help="Read twice, print one table, and end.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object a line.")
@@ -202,7 +198,6 @@ def get(path: str, as_json: bool) -> None:
     help="Seconds between two reads. Only the last pulse of a worker between two reads is counted,"
     " so set it below the workers' heartbeat period.",
 )
-@conf_options
 def top(once: bool, as_json: bool, interval: float) -> None:
     """Watch the heartbeats of all Pacemakers: rates, sizes, the oldest, the busiest topologies.
 

@@ -13,14 +13,7 @@ from typing import Any, Final
 import click
 
 from stormkeeper.cli.connections import json_option
-from stormkeeper.cli.options import (
-    Age,
-    conf_options,
-    examples,
-    faults,
-    load_conf,
-    until_interrupted,
-)
+from stormkeeper.cli.options import Age, command, faults, load_conf, until_interrupted
 from stormkeeper.cli.output import (
     age_of,
     aligned,
@@ -42,12 +35,10 @@ _WIDTH: Final = 80
 _INDENT: Final = "  "
 
 
-@click.command(
-    epilog=examples(
-        "storm history word-count",
-        "storm history node-7 --since 2h",
-        "storm history word-count-1-1700000000 --json",
-    )
+@command(
+    "storm history word-count",
+    "storm history node-7 --since 2h",
+    "storm history word-count-1-1700000000 --json",
 )
 @click.argument("subject", metavar="NODE|TOPOLOGY")
 @click.option("--since", metavar="TIME", type=Age(), help="Only the last TIME: 90s, 15m, 2h, 7d.")
@@ -61,7 +52,6 @@ _INDENT: Final = "  "
     help="At most the newest N events.",
 )
 @json_option
-@conf_options
 def history(subject: str, since: timedelta | None, lines: int, as_json: bool) -> None:
     """Show events of the workers of a node or a topology, oldest first.
 
@@ -107,13 +97,11 @@ def _line(event: dict[str, Any], names: Mapping[str, str]) -> str:
     return escaped(f"{'  '.join(parts)}: {event['evidence']}")
 
 
-@click.command(
-    epilog=examples(
-        "storm alerts",
-        "storm alerts --severity critical --ended",
-        "storm alerts -f",
-        "storm alerts -f --json",
-    )
+@command(
+    "storm alerts",
+    "storm alerts --severity critical --ended",
+    "storm alerts -f",
+    "storm alerts -f --json",
 )
 @click.option("-f", "--follow", is_flag=True, help="Print alerts that begin or end, until Ctrl-C.")
 @click.option("--ended", is_flag=True, help="Also those that ended in the last day.")
@@ -121,7 +109,6 @@ def _line(event: dict[str, Any], names: Mapping[str, str]) -> str:
     "--severity", type=click.Choice(["warning", "critical"]), help="Only those of this severity."
 )
 @json_option
-@conf_options
 def alerts(*, follow: bool, ended: bool, severity: str | None, as_json: bool) -> None:
     """Show the alerts of the pipeline's analyses, the severest first.
 

@@ -18,8 +18,7 @@ from stormkeeper.cli.connections import json_option, open_state
 from stormkeeper.cli.options import (
     Fault,
     UnansweredFault,
-    conf_options,
-    examples,
+    command,
     exit_with,
     faults,
     load_conf,
@@ -67,13 +66,11 @@ def _place(_: click.Context, __: click.Parameter, text: str | None) -> tuple[str
     return place
 
 
-@click.command(
-    epilog=examples(
-        "storm logs word-count",
-        "storm logs word-count -f --component counts",
-        "storm logs word-count --since 10m --worker node-a:6700",
-        "storm logs word-count-1-1700000000 --worker node-a:6700",
-    )
+@command(
+    "storm logs word-count",
+    "storm logs word-count -f --component counts",
+    "storm logs word-count --since 10m --worker node-a:6700",
+    "storm logs word-count-1-1700000000 --worker node-a:6700",
 )
 @click.argument("topology")
 @click.option("-f", "--follow", "is_followed", is_flag=True, help="Print new lines, until Ctrl-C.")
@@ -87,7 +84,6 @@ def _place(_: click.Context, __: click.Parameter, text: str | None) -> tuple[str
     help="Only the last TIME, such as 90s, 10m or 2h; by default the last 50 KiB of each log.",
 )
 @json_option
-@conf_options
 def logs(
     *,
     topology: str,

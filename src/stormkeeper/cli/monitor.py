@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from stormkeeper.cli.connections import connected, json_option
-from stormkeeper.cli.options import Fault, conf_options, examples, exit_with, until_interrupted
+from stormkeeper.cli.options import Fault, command, exit_with, until_interrupted
 from stormkeeper.cli.output import line, remark
 from stormkeeper.errors import NotAliveError, RpcError
 from stormkeeper.names import printable
@@ -31,13 +31,9 @@ _ALL_TIME: Final = ":all-time"
 _Executor = tuple[str, int, int, int]
 
 
-@click.command(
-    "get-errors",
-    epilog=examples("storm get-errors word-count", "storm get-errors word-count --json"),
-)
+@command("storm get-errors word-count", "storm get-errors word-count --json", name="get-errors")
 @click.argument("name")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON on a terminal, too.")
-@conf_options
 def get_errors(name: str, as_json: bool) -> None:
     """Print the newest error of each component of topology NAME.
 
@@ -68,12 +64,10 @@ def get_errors(name: str, as_json: bool) -> None:
     click.echo(json.dumps({"Topology Name": info.name, "Comp-Errors": texts}))
 
 
-@click.command(
-    epilog=examples(
-        "storm monitor word-count",
-        "storm monitor word-count -m counts",
-        "storm monitor word-count -m counts -i 10 -w transferred --json",
-    )
+@command(
+    "storm monitor word-count",
+    "storm monitor word-count -m counts",
+    "storm monitor word-count -m counts -i 10 -w transferred --json",
 )
 @click.argument("name")
 @click.option(
@@ -104,7 +98,6 @@ def get_errors(name: str, as_json: bool) -> None:
     help="The count to show.",
 )
 @json_option
-@conf_options
 def monitor(
     *, name: str, interval: int, component: str | None, stream: str, watched: str, as_json: bool
 ) -> None:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from stormkeeper.conf import Conf, Unknown
 
 F = TypeVar("F", bound=Callable[..., Any])
+C = TypeVar("C", bound=click.Command)
 
 #: The key of our options in click's context, which a command shares with its groups.
 _META: Final = "stormkeeper.settings"
@@ -100,6 +101,23 @@ def examples(*lines: str) -> str:
     return "\n".join(["\b", "Examples:", *(f"  {line}" for line in lines)])
 
 
+def command(
+    *lines: str,
+    name: str | None = None,
+    group: click.Group | None = None,
+    cls: type[click.Command] = click.Command,
+) -> Callable[[Callable[..., Any]], click.Command]:
+    """Return a decorator for a command with these examples and the options for configuration."""
+
+    def decorate(function: Callable[..., Any]) -> click.Command:
+        made = click.command(name, cls=cls, epilog=examples(*lines))(function)
+        if group is not None:
+            group.add_command(made)
+        return conf_options(made)
+
+    return decorate
+
+
 def settings() -> ConfOptions:
     """Return the running command's configuration options."""
     found = click.get_current_context().meta.setdefault(_META, ConfOptions())
@@ -107,7 +125,7 @@ def settings() -> ConfOptions:
     return found
 
 
-def conf_options(command: F) -> F:
+def conf_options(command: C) -> C:
     """Add ``-c``, ``--config`` and ``--strict`` to a command or a group."""
 
     def add_overrides(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> None:
@@ -121,11 +139,13 @@ def conf_options(command: F) -> F:
 
     for option in (
         click.option(
-            "--strict",
-            is_flag=True,
+            "-c",
+            "overrides",
+            metavar="KEY=VALUE",
+            multiple=True,
             expose_value=False,
-            callback=set_strict,
-            help="An unknown configuration key is an error, not a warning.",
+            callback=add_overrides,
+            help="Set a configuration key; VALUE is YAML. Repeatable.",
         ),
         click.option(
             "--config",
@@ -138,13 +158,11 @@ def conf_options(command: F) -> F:
             help="Read FILE instead of storm.yaml of $STORM_CONF_DIR or ~/.storm.",
         ),
         click.option(
-            "-c",
-            "overrides",
-            metavar="KEY=VALUE",
-            multiple=True,
+            "--strict",
+            is_flag=True,
             expose_value=False,
-            callback=add_overrides,
-            help="Set a configuration key; VALUE is YAML. Repeatable.",
+            callback=set_strict,
+            help="An unknown configuration key is an error, not a warning.",
         ),
     ):
         command = option(command)

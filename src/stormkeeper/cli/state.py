@@ -20,6 +20,7 @@ from stormkeeper.cli.options import (
     Fault,
     Group,
     UnansweredFault,
+    command,
     conf_options,
     examples,
     exit_with,
@@ -62,6 +63,7 @@ def _checked(_: click.Context, __: click.Parameter, path: str) -> str:
         raise click.BadParameter(str(error)) from error
 
 
+@conf_options
 @click.group(
     cls=Group,
     epilog=examples(
@@ -71,7 +73,6 @@ def _checked(_: click.Context, __: click.Parameter, path: str) -> str:
         "storm state check",
     ),
 )
-@conf_options
 def state() -> None:
     r"""Show the cluster's state: the znodes of Storm 2.x, Storm 3.x or Stormkeeper.
 
@@ -82,14 +83,11 @@ def state() -> None:
     """
 
 
-@state.command(
-    epilog=examples(
-        "storm state tree", "storm state tree /errors", "storm state tree /storms --json"
-    )
+@command(
+    "storm state tree", "storm state tree /errors", "storm state tree /storms --json", group=state
 )
 @click.argument("path", default="/", callback=_checked)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object a line.")
-@conf_options
 def tree(path: str, as_json: bool) -> None:
     """Show all nodes at and below PATH: content type, size in bytes, and ephemeral nodes.
 
@@ -118,19 +116,17 @@ def tree(path: str, as_json: bool) -> None:
             click.echo(line)
 
 
-@state.command(
-    "list",
-    epilog=examples(
-        "storm state list /",
-        "storm state list /storms",
-        "storm state list /errors/word-count-1-1700000000 --json",
-        "storm state list /supervisors --watch",
-    ),
+@command(
+    "storm state list /",
+    "storm state list /storms",
+    "storm state list /errors/word-count-1-1700000000 --json",
+    "storm state list /supervisors --watch",
+    name="list",
+    group=state,
 )
 @click.argument("path", callback=_checked)
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON list.")
 @watch_option
-@conf_options
 def list_below(path: str, as_json: bool, is_watched: bool) -> None:
     """List the names of the nodes directly below PATH, one a line.
 
@@ -161,17 +157,15 @@ def list_below(path: str, as_json: bool, is_watched: bool) -> None:
             _print_notes([f"{path} has no children; see `storm state get`"])
 
 
-@state.command(
-    epilog=examples(
-        "storm state get /storms/word-count-1-1700000000",
-        "storm state get /storms/word-count-1-1700000000 --json",
-        "storm state get /credentials/word-count-1-1700000000 --show-secrets",
-    )
+@command(
+    "storm state get /storms/word-count-1-1700000000",
+    "storm state get /storms/word-count-1-1700000000 --json",
+    "storm state get /credentials/word-count-1-1700000000 --show-secrets",
+    group=state,
 )
 @click.argument("path", callback=_checked)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option("--show-secrets", is_flag=True, help="Print the values of credentials, too.")
-@conf_options
 def get(path: str, as_json: bool, show_secrets: bool) -> None:
     """Print the value of the node at PATH, decoded.
 
@@ -200,12 +194,11 @@ def get(path: str, as_json: bool, show_secrets: bool) -> None:
     _print_notes([note] if note else [])
 
 
-@state.command(
-    epilog=examples(
-        "storm state watch /supervisors",
-        "storm state watch /assignments --recursive",
-        "storm state watch /storms --json",
-    )
+@command(
+    "storm state watch /supervisors",
+    "storm state watch /assignments --recursive",
+    "storm state watch /storms --json",
+    group=state,
 )
 @click.argument("path", callback=_checked)
 @click.option(
@@ -215,7 +208,6 @@ def get(path: str, as_json: bool, show_secrets: bool) -> None:
     help="Watch everything below PATH, too: two requests and watches for each node.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object a line.")
-@conf_options
 def watch(path: str, recursive: bool, as_json: bool) -> None:
     """Print a line for each change of the node at PATH: its value, and the names below it.
 
@@ -240,9 +232,8 @@ def watch(path: str, recursive: bool, as_json: bool) -> None:
         )
 
 
-@state.command(epilog=examples("storm state check", "storm state check --json"))
+@command("storm state check", "storm state check --json", group=state)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-@conf_options
 def check(as_json: bool) -> None:
     """Find nodes that should not be there: one finding a line, with kind, path and fault.
 

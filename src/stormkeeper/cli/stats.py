@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from stormkeeper.cli.connections import json_option
-from stormkeeper.cli.options import Age, conf_options, examples, faults, load_conf
+from stormkeeper.cli.options import Age, command, faults, load_conf
 from stormkeeper.cli.output import aligned, duration, escaped, iso_time, limit_secs, remark_on_age
 
 if TYPE_CHECKING:
@@ -72,15 +72,13 @@ class Window(click.ParamType[str]):
         return _WINDOWS[value]
 
 
-@click.command(
-    epilog=examples(
-        "storm stats word-count",
-        "storm stats word-count --window 10m",
-        "storm stats word-count --component split",
-        "storm stats word-count --since 2h",
-        "storm stats word-count --component split --since 7d --plot",
-        "storm stats word-count-1-1700000000 --json",
-    )
+@command(
+    "storm stats word-count",
+    "storm stats word-count --window 10m",
+    "storm stats word-count --component split",
+    "storm stats word-count --since 2h",
+    "storm stats word-count --component split --since 7d --plot",
+    "storm stats word-count-1-1700000000 --json",
 )
 @click.argument("topology", metavar="TOPOLOGY")
 @click.option("--component", metavar="NAME", help="Only this spout or bolt, with its executors.")
@@ -95,7 +93,6 @@ class Window(click.ParamType[str]):
 )
 @click.option("--plot", is_flag=True, help="Draw the buckets; without --since, of three hours.")
 @json_option
-@conf_options
 def stats(
     *,
     topology: str,

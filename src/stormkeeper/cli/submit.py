@@ -24,8 +24,7 @@ from stormkeeper.cli.connections import (
 )
 from stormkeeper.cli.options import (
     ConfigFault,
-    conf_options,
-    examples,
+    command,
     exit_with,
     faults,
     load_conf,
@@ -101,17 +100,15 @@ def _packages(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> 
     return tuple(packages)
 
 
-@click.command(
+@command(
+    "storm submit examples/word_count.py",
+    "storm submit my_topology.py nightly-counts -c topology.workers=2 -c input=/data/in",
+    "storm submit my_topology.py nightly-counts --from nightly-counts",
+    "storm submit my_topology.py nightly-counts --from nightly-counts --abandon totals",
+    "storm submit my_project/ --requirements my_project/requirements.lock",
+    "storm submit my_job.py --py-files helpers.py,vendored.zip -- --day 2026-03-01",
+    "storm jar my_job-1.0-py3-none-any.whl my-job --no-wait",
     cls=_SubmitCommand,
-    epilog=examples(
-        "storm submit examples/word_count.py",
-        "storm submit my_topology.py nightly-counts -c topology.workers=2 -c input=/data/in",
-        "storm submit my_topology.py nightly-counts --from nightly-counts",
-        "storm submit my_topology.py nightly-counts --from nightly-counts --abandon totals",
-        "storm submit my_project/ --requirements my_project/requirements.lock",
-        "storm submit my_job.py --py-files helpers.py,vendored.zip -- --day 2026-03-01",
-        "storm jar my_job-1.0-py3-none-any.whl my-job --no-wait",
-    ),
 )
 @click.argument("code", metavar="FILE|DIR|WHEEL", type=click.Path(path_type=Path))
 @click.argument("name", required=False)
@@ -291,14 +288,12 @@ def _report(_: click.Context, __: click.Parameter, file: Path | None) -> Path | 
     return file
 
 
-@click.command(
+@command(
+    "storm local examples/word_count.py",
+    "storm local examples/word_count.py --seconds 60 --report report.json",
+    "storm local my_topology.py -c input=/data/in -c 'spark.master=local[2]'",
+    "storm local my_job.py --py-files helpers.py,vendored.zip -- --day 2026-03-01",
     cls=_ScriptCommand,
-    epilog=examples(
-        "storm local examples/word_count.py",
-        "storm local examples/word_count.py --seconds 60 --report report.json",
-        "storm local my_topology.py -c input=/data/in -c 'spark.master=local[2]'",
-        "storm local my_job.py --py-files helpers.py,vendored.zip -- --day 2026-03-01",
-    ),
 )
 @click.argument("topology", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
@@ -334,7 +329,6 @@ def _report(_: click.Context, __: click.Parameter, file: Path | None) -> Path | 
     is_flag=True,
     help="Only the job, without the heartbeat pipeline: no liveness, half the memory.",
 )
-@conf_options
 def local(
     *,
     topology: Path,
@@ -400,13 +394,11 @@ def _keep_tables_in(folder: Path, *, no_pipeline: bool) -> None:
     overrides.append(f"{_TABLES}={json.dumps(str(folder))}")
 
 
-@click.command(
-    "upload-credentials",
-    epilog=examples(
-        "storm upload-credentials word-count -f credentials.txt",
-        "gpg --decrypt credentials.gpg | storm upload-credentials word-count -f -",
-        "storm upload-credentials word-count -f credentials.txt -u bob",
-    ),
+@command(
+    "storm upload-credentials word-count -f credentials.txt",
+    "gpg --decrypt credentials.gpg | storm upload-credentials word-count -f -",
+    "storm upload-credentials word-count -f credentials.txt -u bob",
+    name="upload-credentials",
 )
 @click.argument("name")
 @click.option(
@@ -428,7 +420,6 @@ def _keep_tables_in(folder: Path, *, no_pipeline: bool) -> None:
 )
 @click.option("-u", "--user", metavar="USER", help="The topology's owner, if it is not you.")
 @json_option
-@conf_options
 def upload_credentials(
     *, name: str, file: TextIO | None, pairs: tuple[str, ...], user: str | None, as_json: bool
 ) -> None:

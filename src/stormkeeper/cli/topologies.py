@@ -22,7 +22,7 @@ from stormkeeper.cli.connections import (
     waiting,
     waiting_options,
 )
-from stormkeeper.cli.options import conf_options, examples, exit_with, load_conf
+from stormkeeper.cli.options import command, exit_with, load_conf
 from stormkeeper.cli.output import Progress
 from stormkeeper.daemon.logs import LEVELS
 from stormkeeper.errors import RpcUnavailableError, StormkeeperError
@@ -61,9 +61,8 @@ _wait_option = click.option(
 )
 
 
-@click.command("list", epilog=examples("storm list", "storm list --json"))
+@command("storm list", "storm list --json", name="list")
 @json_option
-@conf_options
 def list_all(as_json: bool) -> None:
     """List the topologies of the cluster.
 
@@ -86,12 +85,9 @@ def list_all(as_json: bool) -> None:
             click.echo("\n".join(topology_tables.fitting_table(found, columns)))
 
 
-@click.command(
-    epilog=examples("storm status", "storm status word-count", "storm status word-count --json")
-)
+@command("storm status", "storm status word-count", "storm status word-count --json")
 @click.argument("name", required=False)
 @json_option
-@conf_options
 def status(name: str | None, as_json: bool) -> None:
     """Show the cluster, or topology NAME with components, workers and health.
 
@@ -121,13 +117,11 @@ def status(name: str | None, as_json: bool) -> None:
             click.echo("\n".join(topology_tables.topology_lines(found, time.time())))
 
 
-@click.command(
-    epilog=examples(
-        "storm kill word-count",
-        "storm kill word-count -w 0",
-        "storm kill word-count nightly-counts -i --no-wait",
-        "storm kill word-count --purge",
-    )
+@command(
+    "storm kill word-count",
+    "storm kill word-count -w 0",
+    "storm kill word-count nightly-counts -i --no-wait",
+    "storm kill word-count --purge",
 )
 @click.argument("names", metavar="NAME...", nargs=-1, required=True)
 @_wait_option
@@ -244,7 +238,7 @@ class _Kills:
         ]
 
 
-@click.command(epilog=examples("storm activate word-count"))
+@command("storm activate word-count")
 @click.argument("name")
 @waiting_options(f"{_STATUS_SECS:.0f} s")
 def activate(*, name: str, no_wait: bool, timeout: float | None, as_json: bool) -> None:
@@ -258,7 +252,7 @@ def activate(*, name: str, no_wait: bool, timeout: float | None, as_json: bool) 
     _set_active(name, active=True, no_wait=no_wait, timeout=timeout, as_json=as_json)
 
 
-@click.command(epilog=examples("storm deactivate word-count"))
+@command("storm deactivate word-count")
 @click.argument("name")
 @waiting_options(f"{_STATUS_SECS:.0f} s")
 def deactivate(*, name: str, no_wait: bool, timeout: float | None, as_json: bool) -> None:
@@ -299,13 +293,11 @@ def _parallelism(_: click.Context, __: click.Parameter, given: tuple[str, ...]) 
     return wanted
 
 
-@click.command(
-    epilog=examples(
-        "storm rebalance word-count -w 0",
-        "storm rebalance word-count -n 2",
-        "storm rebalance word-count -e words=4 -e counts=2",
-        "storm rebalance word-count -c topology.worker.memory.mb=2048",
-    )
+@command(
+    "storm rebalance word-count -w 0",
+    "storm rebalance word-count -n 2",
+    "storm rebalance word-count -e words=4 -e counts=2",
+    "storm rebalance word-count -c topology.worker.memory.mb=2048",
 )
 @click.argument("name")
 @_wait_option
@@ -415,13 +407,11 @@ def _level(
     return found
 
 
-@click.command(
-    "set_log_level",
-    epilog=examples(
-        "storm set_log_level word-count -l ROOT=DEBUG:30",
-        "storm set_log_level word-count -l my_module=WARN -l org.apache.kafka=INFO",
-        "storm set_log_level word-count -r my_module",
-    ),
+@command(
+    "storm set_log_level word-count -l ROOT=DEBUG:30",
+    "storm set_log_level word-count -l my_module=WARN -l org.apache.kafka=INFO",
+    "storm set_log_level word-count -r my_module",
+    name="set_log_level",
 )
 @click.argument("name")
 @click.option(
@@ -439,7 +429,6 @@ def _level(
     "-r", "--remove", "removed", metavar="LOGGER", multiple=True, help="Restore LOGGER's own level."
 )
 @json_option
-@conf_options
 def set_log_level(
     *, name: str, levels: dict[str, _LevelSetting], removed: tuple[str, ...], as_json: bool
 ) -> None:
