@@ -1,11 +1,8 @@
 """Compaction and retention of logs: small files are merged beside the writer, old ones go.
 
-Files have levels. Sixteen of a level are merged into one of the next, so each row is rewritten once
-per level, and a log of n commits has about 16 log16 n files. Files at a limit are not merged
-further.
-
-Deletion is final, so a clock that is suddenly ahead is not trusted at once: it may be set right
-again.
+Sixteen files of a level are merged into one of the next, so each row is rewritten once per level,
+and a log of n commits has about 16 log16 n files. A clock that is suddenly ahead is not trusted at
+once, because deletion is final.
 """
 
 from __future__ import annotations
@@ -53,10 +50,10 @@ _RETRY_SECS: Final = 60.0
 def plan(
     files: Sequence[DataFile], retention: Retention, fan_in: int = FAN_IN
 ) -> list[list[DataFile]]:
-    """Return the groups of a log's files to merge.
+    """Return the groups of a log's files to merge: `fan_in` files of one level.
 
-    A group has `fan_in` files of one level, or fewer if the next one would exceed `MAX_ROWS`,
-    `MAX_BYTES`, or an eighth of the retention in time or bytes.
+    A group has fewer files if the next one would exceed `MAX_ROWS`, `MAX_BYTES`, or an eighth of
+    the retention in time or bytes.
     """
     levels: dict[int, list[DataFile]] = {}
     for file in files:
@@ -169,7 +166,7 @@ class Compactor:
         return self.settle(deadline_secs)
 
     def _run(self, work: Sequence[tuple[TableSpec, Sequence[DataFile]]], version: int) -> None:
-        if sys.platform == "linux":  # elsewhere that would be said of the process
+        if sys.platform == "linux":  # elsewhere the process would be slowed
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
         for spec, group in work:
             if self._stopping.is_set():
@@ -216,9 +213,8 @@ _SMALL_SECS: Final = 60.0
 
 
 class RetentionClock:
-    """The time by which rows expire.
+    """The time by which rows expire: the machine's clock, or elapsed time while that is ahead.
 
-    It follows the machine's clock, and elapsed time while the machine's clock is ahead of it.
     `steady` is a monotonic clock in seconds.
     """
 
@@ -229,10 +225,7 @@ class RetentionClock:
         self._ahead_since: float | None = None
 
     def at(self, now: datetime, before: datetime | None) -> datetime:
-        """Return the time by which rows expire.
-
-        `now` is by the machine's clock; `before` is when the present manifest was written.
-        """
+        """Return the time by which rows expire; `before` is when the manifest was written."""
         wall, steady = now.timestamp(), self._steady()
         if self._known is None:
             # Downtime does not age data.
@@ -251,10 +244,7 @@ class RetentionClock:
 
 
 def files_to_keep(files: Sequence[DataFile], retention: Retention, now: datetime) -> list[DataFile]:
-    """Return the files to keep, in order.
-
-    Files go whole: by age once their latest row is too old, by size in the order of that row.
-    """
+    """Return the files to keep: they go by the age of their latest row, or oldest first by size."""
     staying = list(files)
     if retention.hours is not None:
         age = timedelta(hours=retention.hours)

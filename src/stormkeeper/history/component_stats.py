@@ -67,9 +67,8 @@ def newest(
 ) -> list[dict[str, Any]]:
     """Return the newest reading of a topology's components: rows of ``component_stats``.
 
-    By name, the topology is the last submitted one that was read. `window` is ``600``, ``10800``,
-    ``86400`` or ``:all-time``. Rows are sorted by component and length of window; unnamed
-    components come first.
+    A name means the last submitted topology that was read. `window` is ``600``, ``10800``,
+    ``86400`` or ``:all-time``. Rows are sorted by component and window, unnamed components first.
     """
     only, values = "", []
     for column, given in (("component", component), ("window", window)):
@@ -115,10 +114,9 @@ def executors(
 ) -> list[dict[str, Any]]:
     """Return the newest figures of each executor of a component, by tasks.
 
-    Counts are those on all streams (without Storm's own in ``emitted`` and ``transferred``);
-    ``capacity`` is the busy share of the last ten minutes. If the newest reading has fewer than
-    `expected` executors, as some workers sent nothing new, earlier ones are used, too; executors
-    silent for ten minutes are left out.
+    ``emitted`` and ``transferred`` are without Storm's own streams; ``capacity`` is the busy share
+    of the last ten minutes. If the newest reading has fewer than `expected` executors, as some
+    workers sent nothing new, readings of the last ten minutes are used, too.
     """
     found: list[dict[str, Any]] = []
     latest = database.latest("executor_stats")
@@ -181,13 +179,11 @@ def course(
 ) -> list[dict[str, Any]]:
     """Return the figures of a topology or a component in each bucket of a time, oldest first.
 
-    By name, all topologies of that name are added up. Buckets begin from `since` to before `until`.
-    Without `component`, ``acked``, ``failed`` and ``complete_ms_avg`` are those of spouts, as in
-    Storm; other counts are of all components, averages are weighed, and ``capacity`` is the
-    largest. A worker counts with each of its components, so ``restarts`` and ``skipped`` are those
-    of the component with the most. `rollup` defaults to `rollup_for` the time. Missing counts and
-    averages of nothing are None. If ``interval_secs``, the longest time between two readings,
-    exceeds the bucket, counts include earlier time.
+    Topologies of one name are added up. Without `component`, ``acked``, ``failed`` and
+    ``complete_ms_avg`` are those of spouts, as in Storm; ``capacity`` is the largest. A worker
+    counts with each of its components, so ``restarts`` and ``skipped`` are those of the component
+    with the most. If ``interval_secs``, the longest time between two readings, exceeds the bucket,
+    counts include earlier time.
     """
     name = rollup or rollup_for(until - since)
     of_workers = "max" if component is None else "sum"
@@ -229,7 +225,7 @@ def _sums(*, whole: bool) -> str:
 
 
 def _was_counted(database: HistoryDatabase, which: str, named: Sequence[Any]) -> bool:
-    """Return whether a topology may ever have been read, by the smaller table of topologies."""
+    """Return whether a topology may have been read, by the smaller table of topologies."""
     if not database.has("topology_stats"):
         return True
     rows = database.table("topology_stats")
@@ -250,10 +246,10 @@ def _finite(average: str, weight: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """The newest reading of a topology or a component.
+    """The newest reading of a topology, or a component with its `executors`.
 
     `newest_at` is when any topology was last read. `totals` are rows of ``topology_stats``,
-    `components` of ``component_stats``; `executors` is None for a topology.
+    `components` of ``component_stats``.
     """
 
     storm_id: str
@@ -268,10 +264,7 @@ class Reading:
 def reading(
     database: HistoryDatabase, topology: str, component: str | None, window: str
 ) -> Reading:
-    """Return the newest reading.
-
-    Raises `TableError` if the topology or the component is unknown; the error suggests others.
-    """
+    """Return the newest reading; raise `TableError` with suggestions for an unknown name."""
     rows = newest(database, topology, component)
     if not rows:
         raise _unknown(database, topology, component)
@@ -299,11 +292,7 @@ def course_with_bucket_secs(
     """Return the length of a bucket in seconds, and the `course`.
 
     Buckets are shorter than usual if none of the usual length is complete, as in a new pipeline.
-
-    Raises
-    ------
-    TableError
-        The topology or the component is unknown.
+    Raises `TableError` for an unknown name.
     """
     longest = BUCKET_SECS[rollup_for(until - since)]
     for rollup, secs in reversed(BUCKET_SECS.items()):
@@ -349,11 +338,9 @@ _DRAWN: Final = (
 
 
 def draw_course(buckets: Sequence[dict[str, Any]], bucket_secs: int, title: str) -> str:
-    """Return drawings of rates, latencies and capacity, below each other, without colours.
+    """Return drawings of the rates, latencies and capacity of a `course`, without colours.
 
-    They are as wide as the terminal, or 80 columns without one. Figures that are missing or always
-    0 are left out. `buckets` is a `component_stats.course` with at least one bucket; `title` is
-    printable.
+    Drawings are as wide as the terminal; figures that are missing or always 0 are left out.
     """
     width = max(_NARROWEST, min(shutil.get_terminal_size().columns, _WIDEST))
     drawings = []

@@ -1,8 +1,8 @@
 """``HistoryDatabase``: a pipeline's tables, queried with SQL through DuckDB.
 
-Neither Spark nor pyarrow is loaded: an answer takes a fraction of a second, also out of a week.
-Rows of Storm's own workers have tasks instead of components; where Nimbus has named these tasks,
-they get the component's name.
+Neither Spark nor pyarrow is loaded: an answer takes a fraction of a second. Rows of Storm's own
+workers have tasks instead of components; where Nimbus has named these tasks, they get the
+component's name.
 """
 
 from __future__ import annotations
@@ -48,14 +48,9 @@ _STORM_ID: Final = re.compile(r"(.+)-\d+-\d+")
 
 
 class HistoryDatabase:
-    """The present tables of a pipeline; a context manager.
+    """The present tables of a pipeline in ``pipeline.tables.dir``; a context manager.
 
-    `folder` is ``pipeline.tables.dir``.
-
-    Raises
-    ------
-    TableError
-        There are no tables, or they cannot be read.
+    Raises `TableError` if there are no tables, or they cannot be read.
     """
 
     def __init__(self, folder: Path | str) -> None:
@@ -88,8 +83,7 @@ class HistoryDatabase:
     def table(self, name: str, since: datetime | None = None, until: datetime | None = None) -> str:
         """Return a table for FROM in SQL, with all columns and with named components.
 
-        With `since` or `until`, only files that may have rows of this time; they have other rows,
-        too.
+        With `since` or `until`, only of files that may have rows of this time.
         """
         rows, columns = self._rows(name, since, until)
         if "component" not in columns or name == _COMPONENTS or not self._has_names():
@@ -138,12 +132,7 @@ class HistoryDatabase:
     def query(self, question: str, values: Sequence[Any] = ()) -> list[dict[str, Any]]:
         """Return the rows of a SELECT in DuckDB's SQL, by column; times are in UTC.
 
-        `values` stand for the ``?`` in the SELECT.
-
-        Raises
-        ------
-        TableError
-            DuckDB refuses, for example because a file cannot be read.
+        `values` stand for the ``?`` in the SELECT. Raises `TableError` if DuckDB refuses.
         """
         try:
             answer = self._database.execute(question, list(values))
@@ -201,12 +190,8 @@ _NAMED: Final = 8
 
 
 def meant(given: str, there: Sequence[str]) -> str:
-    """Return a suggestion of existing names for an unknown name.
+    """Return a suggestion of existing names for an unknown name, or a part of a name.
 
-    A part of a name, such as the host in a supervisor's id, suggests that name.
-
-    Examples
-    --------
     >>> meant("WC2", ["clicks", "wc"]), meant("10.0.0.6", ["c1-10.0.0.5", "c1-10.0.0.6"])
     ('did you mean wc?', 'did you mean c1-10.0.0.6?')
     """
@@ -255,8 +240,8 @@ _OTHERS: Final = {
     "executed_cv": f"sqrt(greatest({_SPREAD}, 0)) / nullif(sum(executed), 0)",
 }
 
-#: A table with another column is not merged by component: add new columns here. Without a
-#: rule above, a column gets its largest value.
+#: A table with another column is not merged by component: add new columns here. Without a rule
+#: above, a column gets its largest value.
 _SUMMED_UP: Final = {
     *(*_KEYS, *_SUMS, *_WEIGHTS, *_OTHERS),
     *("component", "capacity", "interval_secs", "restarts", "readings", "skipped"),
@@ -266,9 +251,8 @@ _SUMMED_UP: Final = {
 def named(rows: str, components: str, columns: Sequence[str]) -> str:
     """Return a SELECT of rows with the names of components instead of tasks.
 
-    Executors of a component become one row again: counts are added, averages are weighed by their
-    counts, a capacity is the largest. Two executors may share a worker, so the number of workers is
-    unknown, and restarts, readings and skipped ones are those of the executor with the most.
+    Executors of a component become one row again. Two executors may share a worker, so the number
+    of workers is unknown, and restarts, readings and skipped ones are the largest.
     """
     whole = f"SELECT r.* FROM {rows} r ANTI JOIN {components} n ON n.storm_id = r.storm_id"
     first, last = (
@@ -319,11 +303,10 @@ def events(
     until: datetime | None = None,
     limit: int = 1000,
 ) -> list[dict[str, Any]]:
-    """Return the events of a node's or topology's workers, oldest first: rows of ``worker_events``.
+    """Return the newest events of a subject's workers, oldest first: rows of ``worker_events``.
 
-    `subject` is a node or its host, or a topology's name or id: the first of these with events.
-    `limit` keeps the newest. For a worker whose topology was killed, its silence since then is one
-    event, ``killed``.
+    `subject` is a node or its host, or a topology's name or id: the first of these with events. The
+    silence of a worker since its topology was killed is one event, ``killed``.
     """
     tries = [of_topology(subject, is_id=is_id) for is_id in names_of(subject)]
     named = [node for node, host in hosts(database).items() if host == subject]
@@ -397,10 +380,7 @@ def hosts(database: HistoryDatabase) -> dict[str, str]:
 def alerts(
     database: HistoryDatabase, *, ended: bool = False, severity: str | None = None
 ) -> list[dict[str, Any]]:
-    """Return alerts, the severest and newest first: rows of ``alerts``.
-
-    `ended` includes those that ended in the last day; `severity` is ``warning`` or ``critical``.
-    """
+    """Return open alerts, with `ended` those of the last day, the severest and newest first."""
     return database.query(
         f"SELECT * FROM {database.table('alerts')}"
         " WHERE (until IS NULL OR ?) AND (? IS NULL OR severity = ?)"

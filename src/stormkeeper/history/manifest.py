@@ -1,7 +1,4 @@
-"""A folder of tables: manifest, lock, and leftover files.
-
-The manifest names the files of all tables and the commit that they belong to.
-"""
+"""A folder of tables: the manifest that names the files of a commit, lock, and leftover files."""
 
 from __future__ import annotations
 
@@ -39,16 +36,10 @@ class Origin(msgspec.Struct, frozen=True):
 
 
 class DataFile(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A Parquet file of a table.
+    """A Parquet file of a table; `path` is relative to the folder of the tables.
 
-    Attributes
-    ----------
-    path
-        Relative to the folder of the tables.
-    earliest, latest
-        Of the table's time column; None without rows or without such a column.
-    level
-        How often its rows were merged.
+    `earliest` and `latest` are of the table's time column; None without rows or such a column.
+    `level` is how often its rows were merged.
     """
 
     path: str
@@ -60,19 +51,9 @@ class DataFile(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """A table.
+    """A table with its columns' types, and its files, oldest first.
 
-    Attributes
-    ----------
-    kind, time
-        As in `TableSpec`.
-    version
-        How often its columns have changed. Files of earlier versions may lack columns or have
-        others.
-    columns
-        Their names and types.
-    files
-        Oldest first.
+    `version` grows when columns change: files of earlier versions may lack columns or have others.
     """
 
     kind: Kind
@@ -83,22 +64,9 @@ class Entry(msgspec.Struct, frozen=True):
 
 
 class Manifest(msgspec.Struct, frozen=True):
-    """All tables of a folder as of a commit.
+    """All tables of a folder, by name, as of a commit with the number `version`, from 1.
 
-    Attributes
-    ----------
-    format
-        `FORMAT`.
-    version
-        The number of the commit, from 1.
-    origin
-        The micro-batch of the commit.
-    written_at
-        On the writer's clock.
-    interval_secs
-        How often the writer commits.
-    tables
-        By name.
+    `written_at` is on the writer's clock; `interval_secs` is how often the writer commits.
     """
 
     format: int
@@ -121,12 +89,8 @@ class _Format(msgspec.Struct):
 def load(folder: Path) -> Manifest | None:
     """Return the manifest of a folder; None before the first commit.
 
-    Raises
-    ------
-    TableError
-        The manifest is damaged, or of a newer release.
-    OSError
-        The manifest cannot be read.
+    Raises `TableError` if the manifest is damaged or of a newer release, `OSError` if it cannot be
+    read.
     """
     path = folder / NAME
     try:
@@ -171,10 +135,7 @@ KEY: Final = "pipeline.tables.dir"
 
 
 class TableFolder:
-    """A folder that must stay the same.
-
-    The first check makes a missing folder. A folder that later replaces it is refused.
-    """
+    """A folder that must stay the same; the first check makes a missing folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -206,12 +167,8 @@ def _identity(folder: Path) -> tuple[int, int] | None:
 def sole_writer(folder: Path, key: str = KEY) -> Iterator[None]:
     """Lock a folder for this process, after making a missing folder.
 
-    The system releases the lock when the process ends. `key` is the configuration key in errors.
-
-    Raises
-    ------
-    TableError
-        The folder cannot be made, or another process holds the lock.
+    `key` is the configuration key in errors. Raises `TableError` if the folder cannot be made, or
+    another process holds the lock.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -257,10 +214,7 @@ _OURS: Final = re.compile(r"[0-9]{12,}-[0-9a-f]{8}\.parquet")
 
 
 def mark_as_leaving(folder: Path, paths: Iterable[str], now: float) -> None:
-    """Set the times of files that leave the manifest now, in seconds since the epoch.
-
-    The file of a killed writer, which was never in a manifest, keeps the time of its write.
-    """
+    """Set the times of files that leave the manifest now, in seconds since the epoch."""
     for path in paths:
         with contextlib.suppress(FileNotFoundError):
             os.utime(folder / path, (now, now))

@@ -35,15 +35,9 @@ _NAME: Final = re.compile(r"[a-z][a-z0-9_]*")
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """The bounds of a log; None: no bound.
+    """The bounds of a log in age and MiB; None: no bound.
 
-    Parameters
-    ----------
-    hours
-        A file goes once its latest row is older. Files are large, so rows may stay an eighth
-        longer.
-    mb
-        The oldest files go while the table has more MiB. The newest file stays.
+    Files go whole, so rows may stay an eighth longer; the newest file always stays.
     """
 
     hours: float | None = None
@@ -52,11 +46,10 @@ class Retention:
 
 @dataclass(frozen=True, slots=True)
 class TableSpec:
-    """A table's definition.
+    """A table's definition; raises `TableError` if it is invalid.
 
-    Its name has lower-case letters, digits and ``_``, and is also the name of its folder. The
-    `time` column is never null, and a log must have one. Rows of a file are sorted by `sort`, or by
-    time. Raises `TableError` if the definition is invalid.
+    The name is also that of the folder. The `time` column is never null, and a log must have one.
+    Rows of a file are sorted by `sort`, or by time.
     """
 
     name: str
@@ -87,10 +80,9 @@ class TableSpec:
 
     @property
     def group_rows(self) -> int:
-        """Rows per group, the unit that readers skip by statistics.
+        """Rows per group, which readers skip by statistics.
 
-        Rows sorted by time alone are skipped as whole files, and larger groups take a fifth less
-        time to write.
+        Rows sorted by time alone are skipped as whole files; larger groups are written faster.
         """
         return _GROUP_ROWS if self.sort else 4 * _GROUP_ROWS
 
@@ -100,14 +92,9 @@ class TableSpec:
         return {column.name: str(column.type) for column in self.schema}
 
     def fitted(self, rows: pa.Table) -> pa.Table:
-        """Return rows with this table's columns and order.
+        """Return rows with this table's columns and order; metadata and dictionaries stay.
 
-        Metadata stay, and so do dictionaries of texts.
-
-        Raises
-        ------
-        TableError
-            Columns are missing, unknown or of another type, or a time is null.
+        Raises `TableError` if columns are missing, unknown or of another type, or a time is null.
         """
         if set(rows.column_names) != set(self.schema.names):
             differing = sorted(set(rows.column_names) ^ set(self.schema.names))
@@ -189,10 +176,7 @@ class NewFile:
             self._times += pc.min_max(rows[self._spec.time]).as_py().values()
 
     def finish(self, level: int = 0) -> DataFile:
-        """Complete and sync the file; `add` was called before.
-
-        Its name survives a power failure once the caller has synced the folder.
-        """
+        """Complete and sync the file; the caller syncs the folder. `add` was called before."""
         assert self._writer is not None
         self._writer.close()
         self._sink.close()
@@ -241,9 +225,9 @@ def read(
     only: ds.Expression | None = None,
     use_threads: bool = True,
 ) -> pa.Table:
-    """Return the rows of files: null for columns that a file lacks, without dropped columns.
+    """Return the rows of files, with null for columns that a file lacks.
 
-    `schema` has columns of the table, where texts may be dictionaries; `only` filters rows.
+    Texts in `schema` may be dictionaries; `only` filters rows.
     """
     if not files:
         return schema.empty_table().select(list(columns or schema.names))

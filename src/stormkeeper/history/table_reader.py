@@ -34,16 +34,9 @@ _PATTERN: Final = re.compile(r"[][{}*?\\]")
 class Tables:
     """The tables of a folder as of the newest commit; a newer commit needs another object.
 
-    All results are of one moment. Files stay readable for at least five minutes after a newer
-    commit; a longer read may lose them.
+    Files stay readable for at least five minutes after a newer commit. Raises `TableError` if there
+    are no tables, or they cannot be read.
 
-    Raises
-    ------
-    TableError
-        There are no tables, or they cannot be read.
-
-    Examples
-    --------
     >>> from datetime import UTC, datetime, timedelta
     >>> tables = Tables("/data/heartbeats/statistics")
     >>> tables.arrow("worker_events", since=datetime.now(UTC) - timedelta(hours=2)).to_pandas()
@@ -90,8 +83,7 @@ class Tables:
         """Return the Parquet files of a table, as absolute paths.
 
         Files of earlier releases may differ in columns: use DuckDB's ``read_parquet`` with
-        ``union_by_name = true``. With `since` or `until` (with time zones), only files that may
-        have rows from `since` to before `until`; they have other rows, too.
+        ``union_by_name = true``. With `since` or `until`, only files that may have rows of then.
         """
         return [self._path(file) for file in self._files(name, since, until)]
 
@@ -102,10 +94,10 @@ class Tables:
         until: datetime | None = None,
         columns: Sequence[str] | None = None,
     ) -> pa.Table:
-        """Return the rows of a table, in no order; columns that a file lacks are null.
+        """Return the rows of a table, in no order, from `since` to before `until`.
 
-        Only rows from `since` to before `until`, by the table's time; both need a time zone. Raises
-        `TableError` if there is no such table, or a file cannot be read.
+        Both need a time zone. Columns that a file lacks are null. Raises `TableError` if there is
+        no such table, or a file cannot be read.
         """
         return self._read(name, self._files(name, since, until), since, until, columns)
 
@@ -116,10 +108,7 @@ class Tables:
         until: datetime | None = None,
         columns: Sequence[str] | None = None,
     ) -> Iterator[pa.Table]:
-        """Yield the rows of a table file by file, at least once; parameters as `arrow`.
-
-        Only the rows of one file need to be in memory.
-        """
+        """Yield the rows of a table file by file, at least once; parameters as `arrow`."""
         for files in [[file] for file in self._files(name, since, until)] or [[]]:
             yield self._read(name, files, since, until, columns)
 

@@ -43,8 +43,8 @@ KEEP_SECS: Final = 300.0
 #: Rows of a table, in pieces if too many for memory.
 Rows: TypeAlias = pa.Table | Iterable[pa.Table]
 
-#: The tables of a part, by name. Rows in pieces are made and written in a thread while the next are
-#: made; a table may come several times.
+#: The tables of a part, by name; a table may come several times. Rows in pieces are written in a
+#: thread while the next are made.
 Made: TypeAlias = Iterable[tuple[str, Rows]]
 
 #: Most pieces that wait to be written.
@@ -57,9 +57,8 @@ _CLOSE_SECS: Final = 5.0
 class TableStore:
     """Writes the tables of a folder; a context manager.
 
-    Compaction and retention run beside it; commits put them into effect. A folder that replaces the
-    first one is refused, and tables other than `specs` stay unchanged. `keep_secs` is how long a
-    file stays after it left the manifest; `steady` is a monotonic clock.
+    Compaction and retention run beside it; commits put them into effect. Tables other than `specs`
+    stay. `keep_secs` is how long a file stays after it left the manifest.
     """
 
     def __init__(
@@ -92,10 +91,7 @@ class TableStore:
             log.warning("a merge of tables in %s goes on until the process ends", self._folder)
 
     def check_place(self) -> None:
-        """Check that the folder is still the same.
-
-        Raises `TableError` if the folder was moved or removed, or cannot be made.
-        """
+        """Raise `TableError` if the folder was moved or removed, or cannot be made."""
         try:
             self._place.check()
         except OSError as error:
@@ -115,9 +111,8 @@ class TableStore:
     ) -> pa.Table | None:
         """Return the rows of a table; None before the first write.
 
-        A ``current`` table in one part has the metadata with which it was written. Of a log, files
-        without rows since `since` are skipped; the others' earlier rows are included. `schema` may
-        choose columns and dictionaries.
+        A ``current`` table in one part has its metadata. Files of a log without rows since `since`
+        are skipped. `schema` may choose columns and dictionaries.
         """
         spec, files = self._specs[name], self._files(name)
         if not files:
@@ -151,21 +146,17 @@ class TableStore:
         """Publish the tables of a micro-batch atomically; returns the number of the commit.
 
         `tables` has all rows of a ``current`` table, new rows of a log; other tables stay.
-        Repeating the micro-batch of the newest commit changes nothing. Rows in several pieces are
-        made while being written; their errors are raised unchanged. Nothing is published after an
-        error.
-
-        Raises `TableError` if the rows do not fit, another process writes the same tables, the
-        folder is gone, or the file system refuses.
+        Repeating the newest micro-batch changes nothing. Raises `TableError` if the rows do not
+        fit, another process writes the same tables, the folder is gone, or the file system refuses;
+        errors of making rows are raised unchanged.
         """
         return self.publish_in_parts(origin, [tables.items()])
 
     def publish_in_parts(self, origin: Origin, parts: Iterable[Made]) -> int:
         """Publish as `publish` does, with tables that are made part by part.
 
-        A part is written before the next is made, so only one is in memory. Each part is a file of
-        its own. A part that does not name a ``current`` table keeps its file, if the number of
-        parts is unchanged.
+        A part is written, to files of its own, before the next is made. A part that does not name a
+        ``current`` table keeps its file, if the number of parts is unchanged.
         """
         try:
             return self._commit(origin, parts)
