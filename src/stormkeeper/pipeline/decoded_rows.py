@@ -1,4 +1,7 @@
-"""Decoding of pulses: ``raw.transform(heartbeats).transform(statistics)``."""
+"""Decoding of pulses: ``raw.transform(heartbeats).transform(statistics)``.
+
+The compiled engine decodes if it was built, else the engine in Python.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import logging
 from collections.abc import Iterable, Iterator
 from functools import cache
 from importlib import import_module
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -17,8 +20,8 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from stormkeeper.errors import SerializationError
 from stormkeeper.paths import WorkerId
 from stormkeeper.pipeline import rows
-from stormkeeper.pipeline.decoding import plain
 from stormkeeper.pipeline.decoding.layout import HEARTBEAT, HEARTBEAT_BYTES
+from stormkeeper.pipeline.decoding.plain import Builder
 from stormkeeper.thrift.records import ClusterWorkerHeartbeat
 from stormkeeper.thrift.serialization import uncompressed
 
@@ -32,12 +35,8 @@ _AT_ONCE: Final = 512
 def heartbeats(df: DataFrame) -> DataFrame:
     """Decode the pulses among the rows of the ``pacemaker`` source, and drop all other rows.
 
-    Adds to the source's columns those of `rows.TYPED`: ``storm_id``, ``node`` and ``port`` by the
-    path ``/workerbeats/<storm id>/<node>-<port>``; ``time_secs``, the worker's clock;
-    ``uptime_secs``; ``executors``, whose ``component`` is null from Storm's own workers;
-    ``completed``, for a worker's last heartbeat; ``bytes``. For a pulse that cannot be decoded,
-    ``error`` says why, and the heartbeat's columns are null. Plain, gzip and zstd values are
-    recognised by their first bytes.
+    Adds the columns of `rows.TYPED`. ``component`` of an executor is null from Storm's own workers.
+    For a pulse that cannot be decoded, ``error`` says why, and the heartbeat's columns are null.
     """
     return typed(df.where(col("kind") == rows.PULSE)).drop("kind", "health")
 
@@ -45,10 +44,8 @@ def heartbeats(df: DataFrame) -> DataFrame:
 def statistics(df: DataFrame) -> DataFrame:
     """Lay out the executors' statistics of `heartbeats` rows, a row per window and stream.
 
-    ``window`` is 600, 10800, 86400 (seconds) or ``:all-time``, a string. ``source`` is the
-    component from which the stream came in, or null for a stream that the executor emitted on.
-    ``partial`` is whether the executor had more rows in that window than were counted. For the
-    columns of the table use `pipeline.statistics.executor_stats`.
+    The columns mean what they mean in the table ``executor_stats``, which
+    `spark_statistics.executor_stats` makes.
     """
     worker = ["storm_id", "node", "port", "server", "received_at", "time_secs"]
     executor = ["task_start", "task_end", "component", "kind"]
@@ -123,35 +120,17 @@ _MOST: Final = 512
 _MOST_BYTES: Final = 32 * 1024 * 1024
 
 
-class Builder(Protocol):
-    """The interface of both engines, documented in `plain.Builder`."""
-
-    @property
-    def weight(self) -> int:
-        """Bytes of the heartbeats added, and of the names in their rows."""
-
-    def __len__(self) -> int:
-        """Return the number of rows, with and without a heartbeat."""
-
-    def add(self, data: bytes) -> bool:
-        """Add a heartbeat; return False if the engine does not take such heartbeats."""
-
-    def refuse(self, reason: str | None) -> None:
-        """Add a row without a heartbeat."""
-
-    def finish(self) -> dict[str, pa.Array]:
-        """Return the columns."""
-
-
 class Engine(NamedTuple):
-    """An engine that decodes heartbeats."""
+    """An engine, ``compiled`` or ``interpreted``, with a builder of the interface `plain.Builder`.
 
-    #: ``compiled`` or ``interpreted``.
+    The compiled builder's `add` returns False for a heartbeat that it does not take.
+    """
+
     name: str
     builder: type[Builder]
 
 
-INTERPRETED: Final = Engine("interpreted", plain.Builder)
+INTERPRETED: Final = Engine("interpreted", Builder)
 
 
 def load() -> Engine:
@@ -183,8 +162,7 @@ def decode(
 ) -> Iterator[tuple[int, dict[str, pa.Array]]]:
     """Decode pulses' values (None for none) into the columns `layout.HEARTBEAT`.
 
-    Yields the number of the next values, and their columns. Never raises for a value: the column
-    ``error`` has the reason.
+    Yields a number of values, and their columns. The column ``error`` says why a value is refused.
     """
     engine = engine or _default()
     builder = engine.builder()

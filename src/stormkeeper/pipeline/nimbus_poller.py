@@ -1,7 +1,6 @@
-"""A thread that asks Nimbus for topologies' components and timeouts.
+"""A thread that asks Nimbus for the components and timeouts of topologies of Storm's own workers.
 
-Nothing waits for it: queries write the names that are known, and readers join the others. Without
-Storm's own workers, Nimbus is not asked for names.
+Nothing waits for it: queries write the names that are known, and readers join the others.
 """
 
 from __future__ import annotations
@@ -87,8 +86,8 @@ Ask = Callable[[str], TopologyAnswer]
 class NimbusPoller:
     """Keeps the tables of Nimbus's answers, in a thread that runs while entered.
 
-    `pauses_secs` and `outage_secs` are the first and longest pause between two questions about one
-    topology, and after an outage.
+    `pauses_secs` (between two questions about one topology) and `outage_secs` are the first and
+    longest pause.
     """
 
     def __init__(

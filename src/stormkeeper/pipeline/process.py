@@ -49,19 +49,17 @@ Start = Callable[[SparkSession, Callable[[], bool], Collection[str]], Iterable[S
 #: Seconds between two looks at the queries.
 _POLL_SECS: Final = 0.2
 
-#: Starts of a query whose Python workers start slowly: more than for a worker, which a supervisor
-#: restarts.
+#: Starts of a query whose Python workers start slowly.
 _STARTS: Final = 12
 
 #: Seconds for running batches after a stop; a cut-off batch is repeated at the next start. With
-#: ``stopTimeout`` below for both queries, and Spark's end, less than `storm local` allows.
+#: ``stopTimeout`` below and Spark's end, less than `storm local` allows.
 _STOP_SECS: Final = 15.0
 
 #: Seconds for stopping Spark's session and its JVM.
 _END_SECS: Final = 12.0
 
-#: Unless configured: few checkpoint files, UTC, a limit for cut-off batches, and a heap that is
-#: cleaned before it grows: for 72,000 workers that saves 200 MB after ten minutes.
+#: Unless configured. A heap that is cleaned before it grows saves 200 MB for 72,000 workers.
 _SPARK_DEFAULTS: Final = {
     "spark.cleaner.periodicGC.interval": "1min",
     **engine.LOCAL_CHECKPOINTS,
@@ -71,19 +69,16 @@ _SPARK_DEFAULTS: Final = {
 }
 
 #: A query whose batch was too large would wait for ever; the next start reads in more parts. By
-#: default Java begins with, and keeps, a sixty-fourth of the machine's memory.
+#: default Java begins with a sixty-fourth of the machine's memory.
 _JAVA_OPTIONS: Final = ("-XX:+ExitOnOutOfMemoryError", "-Xms128m")
 
 
 def serve(conf: Conf, stop: StopSignals) -> int:
     """Run both queries until a signal; return 0 after a signal, 1 if Spark or a batch failed.
 
-    Logs which Pacemakers cannot be read. Prints ``pipeline writing to DIR`` once the first batch of
-    each query is in the tables. Running batches finish before the end; a starting Spark is given
-    up. The caller has entered `stop` before the slow import of this module.
-
-    Raises `ConfigError` without a Pacemaker, for an unreadable file of access, or a folder that is
-    a URL.
+    Prints ``pipeline writing to DIR`` once the first batch of each query is in the tables. Running
+    batches finish before the end; a starting Spark is given up. Raises `ConfigError` without a
+    Pacemaker, for an unreadable file of access, or a folder that is a URL.
     """
     die_with_parent()
     configure_logging()
@@ -114,9 +109,9 @@ def serve(conf: Conf, stop: StopSignals) -> int:
 def keep(spark: SparkSession, conf: Conf) -> None:
     """Keep the same tables in a running session, until SIGTERM, SIGINT or a failure.
 
-    For a Spark application, in its main thread; ``spark.*`` keys of `conf` do not count. Raises
+    For the main thread of a Spark application; ``spark.*`` keys of `conf` do not count. Raises
     `ConfigError` as `serve` does; `EngineError`, `ListenError` or `TableError` if Spark, a batch, a
-    port or a folder failed. A new call continues from the checkpoints.
+    port or a folder failed.
     """
     servers, status = _servers(conf), StatusTracker()
     with StopSignals() as stop, _prepared(conf, servers, status) as (start, runner):
@@ -163,9 +158,9 @@ def _log_stop(stop: StopSignals, how: str) -> None:
 
 @contextlib.contextmanager
 def _places(conf: Conf) -> Iterator[Stores]:
-    """Hold the tables and their checkpoints for this process alone.
+    """Lock the tables and their checkpoints for this process.
 
-    The stores know their folder from here on, and notice if it is moved while Spark starts.
+    The stores notice from here on if their folder is moved, as while Spark starts.
     """
     directory, given = tables.tables_folder(conf), tables.checkpoints_folder(conf)
     of_queries = {name: tables.query_folders(conf, name) for name in queries.NAMES}
@@ -281,10 +276,7 @@ def _run_session(
 
 
 def _register(session: SparkSession, stop: StopSignals) -> None:
-    """Register the source, or raise why Spark's workers cannot read Pacemakers; return at a stop.
-
-    The check is a Spark job, which waits for an executor and its Python.
-    """
+    """Register the source in a thread, as the check waits for an executor; return at a stop."""
     done: Future[None] = Future()
 
     def run() -> None:

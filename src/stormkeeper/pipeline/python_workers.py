@@ -1,9 +1,8 @@
 """Spark's Python processes: a check for this package, and a daemon for fast starts.
 
-Spark finds ``format("pacemaker")`` by itself if the workers' Python has this package:
-``PYSPARK_PYTHON``, or any ``python3``, seldom the driver's virtual environment. As
-``spark.python.daemon.module``, this module imports once what each forked worker needs, 0.6 s of
-CPU.
+Spark finds ``format("pacemaker")`` by itself if the workers' Python (``PYSPARK_PYTHON``, or any
+``python3``) has this package. As ``spark.python.daemon.module``, this module imports once what each
+forked worker needs, 0.6 s of CPU.
 """
 
 from __future__ import annotations
@@ -30,10 +29,9 @@ _WORKER = "pyspark.worker"
 def register(spark: SparkSession) -> None:
     """Register the ``pacemaker`` source with a session, after a check of the workers' Python.
 
-    If ``PYSPARK_PYTHON`` is not set and ``python3`` lacks this package, the session's Python
-    functions run in the driver's Python from now on. The check is a Spark job, which sees one
-    executor. Raises `EngineError` with the remedy if the workers' Python lacks this package or its
-    extra ``spark``.
+    The check is a Spark job, which sees one executor. If ``PYSPARK_PYTHON`` is not set and
+    ``python3`` lacks this package, the session's Python functions run in the driver's Python from
+    now on. Raises `EngineError` if the workers' Python lacks this package or its extra ``spark``.
 
     >>> register(spark)  # doctest: +SKIP
     """

@@ -1,4 +1,14 @@
-"""``format("pacemaker")``: Pacemakers as a Spark data source, batch and streaming."""
+"""``format("pacemaker")``: Pacemakers as a Spark data source, batch and streaming.
+
+An offset is a JSON object, ``{"host:port": [instance, revision]}``: the end of a planned batch.
+Spark's executors read the changes later, and a server that fails then fails no query. So a batch
+repeats the changes of the batch before, from the entry ``"before host:port"``. Files in the spill
+folder, where driver and executors are on one machine, say how far each part was read instead.
+
+``"tick": ["reader", n]`` grows at every trigger, so that a batch also runs without changes: silence
+must be noticed. A Java Pacemaker has the instance ``""`` and the tick as its revision, and is read
+as a whole.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +53,6 @@ _BYTES: Final = 2 << 20
 #: only one part of a batch waits for a server that hangs.
 _failed: Final[dict[str, tuple[Coverage, Coverage]]] = {}
 
-
 DEFAULT_PATH: Final = WORKERBEATS
 
 #: Enough for a busy server's page of 10 MB, and short enough for a trigger of a few seconds.
@@ -55,30 +64,24 @@ NAMES: Final = (
     *client_settings.KEYS,
 )
 
-#: The prefix of options in a table of Spark's catalog, which also has other properties, and each
-#: option a second time without the prefix.
+#: The prefix of options in a table of Spark's catalog, which also has other properties.
 _OF_TABLE: Final = "option."
 
 
 class PacemakerDataSource(DataSource):
     """The pulses that Pacemakers hold, a row per change and a row per server.
 
-    The page on reading Pacemakers documents the options (`NAMES`) and columns (`rows.SCHEMA`).
-    ``kind`` is ``pulse``, ``tombstone`` (a deleted pulse, streams only) or ``server``: one row per
-    server, batch and part, after that server's other rows.
+    docs/pacemaker-clients.md documents the options (`NAMES`) and columns (`rows.SCHEMA`). ``kind``
+    is ``pulse``, ``tombstone`` (a deleted pulse, streams only) or ``server``: one row per server,
+    batch and part, after that server's other rows.
 
-    A batch has every path that changed since the batch before was planned, and repeats the changes
-    of that batch, whose read may have failed. A server that does not answer within ``timeoutSecs``
-    has its row, and fails no query; what a batch could not read is in the next one. If the server
-    answers the planning of that one, too, and fails in its read again, the first changes stay
-    unseen until their path changes.
+    A server that does not answer within ``timeoutSecs`` has its row, and fails no query; what a
+    batch could not read is in the next one. Only if the server answers the planning of that one,
+    too, and fails in its read again, the first changes stay unseen until their path changes.
 
-    A Java Pacemaker has neither instance nor revision nor age, and no tombstones; it is read as a
-    whole every time, with values. With one among the servers, all are read with values: only
-    content tells there whether a pulse is new.
+    With a Java Pacemaker among the servers, all are read with values: only content tells there
+    whether a pulse is new.
 
-    Examples
-    --------
     >>> df = spark.read.format("pacemaker").option("servers", "a:6699,b:6699").load()
     >>> df.where("kind = 'pulse'").select("path", "age_secs").show()  # doctest: +SKIP
     """
@@ -114,8 +117,8 @@ class PacemakerDataSource(DataSource):
 class ServerPartition(InputPartition):
     """A server's share of a batch, or a part of the share.
 
-    `span` is None for a server that has never answered. Without `health`, as in a batch that an
-    earlier run planned, the server is asked again.
+    `span` is None for a server that has never answered. Without `health`, as in an earlier run's
+    batch, the server is asked again.
     """
 
     server: Address
@@ -159,8 +162,7 @@ class PacemakerReader(DataSourceReader):
 class PacemakerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads the changes since the batch before, a partition per server and part.
 
-    A batch runs at every trigger, with or without changes. The trigger AvailableNow is one batch:
-    the changes up to the query's start. What it could not read is in the next run's.
+    The trigger AvailableNow is one batch: the changes up to the query's start.
     """
 
     def __init__(self, options: Options) -> None:
@@ -181,10 +183,7 @@ class PacemakerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         self._available = _ask(self._options)
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802, ARG002
-        """Return the end of the batch that begins at `start`; asks all servers within a timeout.
-
-        A batch is never cut short.
-        """
+        """Return the end of the batch that begins at `start`; asks all servers within a timeout."""
         if self._available is not None and self._planned == start:
             return start
         self._health = _ask(self._options) if self._available is None else self._available
@@ -325,8 +324,7 @@ class Options:
     """The options of ``format("pacemaker")``.
 
     `aside` is the folder for spill files and a stream's positions. `access` has the configuration
-    of authentication and TLS: names of files, which executors read too, and no secret, as Spark
-    shows options in its plans.
+    of authentication and TLS: names of files, and no secret, as Spark shows options in its plans.
     """
 
     servers: tuple[Address, ...]
@@ -340,19 +338,12 @@ class Options:
     access: tuple[tuple[str, str], ...] = ()
 
     def settings(self) -> ClientSettings:
-        """Read the files that `access` names on this machine.
-
-        Raises `ConfigError` if one is missing or wrong.
-        """
+        """Read the files of `access` on this machine; raise `ConfigError` for a bad one."""
         return of_texts(dict(self.access)) if self.access else ClientSettings()
 
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> Options:
-        """Parse a user's options, in any case of letters.
-
-        Raises `ConfigError` if an option is missing, unknown or wrong; the message names the
-        option.
-        """
+        """Parse a user's options; raise `ConfigError` for a missing, unknown or wrong one."""
         options = {name.lower(): value.strip() for name, value in given.items()}
         of_table = {name for name in options if name.startswith(_OF_TABLE)}
         if of_table:
@@ -450,7 +441,7 @@ class _Entry:
 class Span:
     """The share of a server in a batch: revisions above `after`, up to `until`.
 
-    `reset` is whether the server started anew since the batch before, so that this is all it holds.
+    `reset`: the server started anew since the batch before, so this is all it holds.
     """
 
     instance: str
@@ -470,9 +461,9 @@ def initial_offset() -> Offset:
 
 
 def next_offset(start: Offset, found: Mapping[str, Position | None]) -> Offset:
-    """Return the end of the next batch, from each server's position, or None if it did not answer.
+    """Return the end of the next batch, from each server's position, or None without an answer.
 
-    Such a server keeps its place; servers that are not in `found` are dropped.
+    A server without an answer keeps its place; servers that are not in `found` are dropped.
     """
     tick = int(start[TICK][1]) + 1
     end: Offset = {TICK: ["reader", tick]}

@@ -61,9 +61,8 @@ def topology_stats(df: DataFrame) -> DataFrame:
 def assigned(df: DataFrame, executors: DataFrame) -> DataFrame:
     """Keep the rows of `executor_stats` that Nimbus has assigned, with their components' names.
 
-    Storm does not count what a worker reports of an executor that is not assigned to it.
-    `executors` has ``storm_id``, ``task_start``, ``task_end``, ``component``, and the worker's
-    ``node`` and ``port``, if known.
+    `executors` has ``storm_id``, ``task_start``, ``task_end``, ``component``, and perhaps ``node``
+    and ``port``. Storm does not count reports of executors that are not assigned to the worker.
     """
     on = ["storm_id", "task_start", "task_end"]
     on += [name for name in ("node", "port") if name in executors.columns]

@@ -1,7 +1,7 @@
 """The pipeline as a topology: functions for the spouts and sinks.
 
-A worker calls them again when its topology is activated again: so stores and threads belong to the
-process. `pipeline.process` runs the same queries without a topology.
+A worker calls them again when its topology is activated again, so stores and threads belong to the
+process.
 """
 
 from __future__ import annotations
@@ -42,8 +42,7 @@ _analysed: Final[set[Path]] = set()
 def ages(spark: SparkSession, conf: Conf) -> DataFrame:
     """Return the stream of workers' ages: a spout for `liveness`.
 
-    Only ``pacemaker.*`` of the configuration counts. Raises `ConfigError` if `conf` names no
-    Pacemaker, or a file that is missing or wrong.
+    Raises `ConfigError` if `conf` names no Pacemaker, or a bad file of access.
     """
     return queries.read_stream(spark, conf, _servers(conf), LIVENESS)
 

@@ -1,8 +1,7 @@
 """Analyses of the pipeline's tables: ``df -> df`` functions which find a cluster's troubles.
 
-Each takes `now`. With it, an analysis judges that moment: one row per subject at most, from the
-newest full bucket. Without it, every moment in the table is judged. Rows later than `now`, as after
-a clock was set back, are ignored.
+With `now`, an analysis judges that moment: at most one row per subject, from the newest full
+bucket. Without it, every moment in the table is judged. Rows later than `now` are ignored.
 """
 
 from stormkeeper.pipeline.analyses.trends import growing_heartbeats, saturating_components

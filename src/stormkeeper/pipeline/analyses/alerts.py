@@ -116,12 +116,11 @@ def merge(
     *,
     clear_secs: Mapping[str, float] = CLEAR_SECS,
 ) -> DataFrame:
-    """Return the alerts that follow from the last alerts and the present findings.
+    """Return the alerts that follow from the last result, or none, and the present findings.
 
     An alert that is found again keeps its ``since``. Without a finding it stays open for its rule's
-    `clear_secs`; then its ``until`` is when it was last seen. Each end is in exactly one result.
-    `previous` is the last result, or an empty table; of the rows in `found`, the newest of each id
-    counts. Times later than `now`, as after a clock was set back, are replaced by `now`.
+    `clear_secs`; then its ``until`` is when it was last seen. Each end is in exactly one result. Of
+    the rows in `found`, the newest of each id counts. Times later than `now` become `now`.
     """
     moment = instant(now)
     names = [field.name for field in ALERTS.fields]

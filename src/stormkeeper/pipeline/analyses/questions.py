@@ -1,8 +1,8 @@
 """The schedule of the analyses, and the rows on which each analysis runs.
 
 Spark takes a third of a second to plan any question, and 100 MB for the rows of 72,000 workers. So
-Arrow reads the rows, file by file, drops those that cannot lead to a finding, and counts workers
-that are alike; without rows Spark is not asked. That never changes a finding.
+Arrow drops the rows that cannot lead to a finding, and counts workers that are alike; without rows
+Spark is not asked.
 """
 
 from __future__ import annotations
@@ -32,10 +32,9 @@ _TEN_MINUTES: Final = 600.0
 #: This many ten minutes tell which counter the newest buckets and their past have.
 _LATELY: Final = 2 * (workload.RECENT + workload.PAST) + 6
 
-#: Heartbeats whose largest is at most this many times their least show no trend that is found. Half
-#: of the pairs of n buckets have at least the trend's slope, at most the whole change R apart; no
-#: more than n pairs are a given number of buckets apart. So for 24 of 36 buckets, the slope is at
-#: most R / 5.75, and the growth 1.23, less than 1.25.
+#: Heartbeats whose largest is at most this many times their least show no trend that is found: half
+#: of the pairs of n buckets have at least the trend's slope, and no more than n pairs are a given
+#: number of buckets apart, so for 24 of 36 buckets the growth is at most 1.23, less than 1.25.
 _ALIKE: Final = 1.03
 
 #: Throughput whose least bucket is more than this part of its largest is not unusual.
@@ -56,10 +55,10 @@ _ROWS_AT_ONCE: Final = 25_000
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """An analysis, and the rows of a table on which the analysis runs.
+    """An analysis, and the columns and rows of a table on which it runs.
 
-    `narrowed` returns the rows that can lead to a finding. It reads back `past_secs` (None: a
-    ``current`` table), and runs again when there are newer rows, or after `every_secs`.
+    `narrowed` returns the rows that can lead to a finding. The analysis reads back `past_secs`
+    (None: a ``current`` table), and runs again for newer rows, or after `every_secs`.
     """
 
     rule: str
@@ -273,10 +272,7 @@ class Asked:
 def due(
     question: Question, found: Tables | None, before: Asked | None, now: datetime
 ) -> Asked | None:
-    """Return the note of a question that is due, else None.
-
-    `found` are the tables of its query, if any; `before` is when it was asked last.
-    """
+    """Return the note of a question that is due, else None; `found` are its query's tables."""
     if found is None or question.table not in found.manifest.tables:
         return None
     if question.past_secs is None:

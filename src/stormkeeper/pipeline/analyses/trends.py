@@ -4,9 +4,9 @@ A series is an array of structs with a time in seconds, ``t``, and a value, ``y`
 of Theil and Sen, the median of the slopes between all pairs of points: a few outliers do not bend
 it. Its significance is Mann and Kendall's z, in standard deviations of a series without a trend.
 
-A heartbeat grows a little after a start, and by a step at a rebalance; growth for hours means
-streams that never end, until no Pacemaker accepts the heartbeat. A daily rhythm of capacity that
-peaks below 0.75 does not seem to reach 1.0 within three hours.
+A heartbeat grows a little after a start, and by a step at a rebalance; growth for hours means ever
+new streams, until no Pacemaker accepts the heartbeat. A daily rhythm of capacity that peaks below
+0.75 does not seem to reach 1.0 within three hours.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from pyspark.sql.window import Window
 
 from stormkeeper.pipeline.analyses.alerts import after, findings, newest, until_now
 
-#: Buckets of the trend, the least number of them, and the last ones, which must grow at least half
-#: as fast: else the growth is over, or was a step.
+#: Buckets of the trend, the least number, and the last ones, which must grow at least half as fast:
+#: else the growth is over, or was a step.
 GROWTH_BUCKETS: Final = 36
 GROWTH_LEAST: Final = 24
 GROWTH_STILL: Final = 12

@@ -59,9 +59,8 @@ def flapping_workers(
 ) -> DataFrame:
     """Return workers that ended, or fell silent, several times within half an hour.
 
-    ``value`` is how often, ``threshold`` how often is found. A death and the start after it count
-    once. It is critical if the worker died or was restarted so often; a warning if it was only
-    late.
+    ``value`` is how often. Ends are critical; a death and the start after it count once. Silences
+    alone are a warning.
     """
     rows = until_now(events, F.col("at"), now, past_secs=within_secs)
     rows = rows.where(F.col("event").isin("restarted", "dead", "late"))
@@ -106,9 +105,9 @@ def late_nodes(
 ) -> DataFrame:
     """Return nodes whose workers are late or dead together.
 
-    ``value`` is their part of the node's workers, ``threshold`` is `least_share`. It is critical
-    from nine tenths on. A row of `liveness` stands for the number of workers in its column
-    `WORKERS`, or for one. `chance` is the probability below which chance is no explanation.
+    ``value`` is their part of the node's workers, critical from nine tenths on. A row of `liveness`
+    stands for the number of workers in its column `WORKERS`, or for one. `chance` is the
+    probability below which chance is no explanation.
     """
     limits = {"least_share": least_share, "chance": chance}
     return _late(liveness, "node", now, least_late=least_late, **limits)

@@ -71,11 +71,10 @@ def skewed_components(
 ) -> DataFrame:
     """Return components in which an executor has too much of the work, or many have hardly any.
 
-    ``value`` is the busiest executor's share of the work, or else the coefficient of variation
-    between executors, ``threshold`` its limit. It is critical if the busiest executor's capacity is
-    0.9 or more. Work is ``executed``, or ``emitted`` where that is 0 or null. `needed` of the last
-    `buckets` must be uneven, by more than keys (`keys_cv`, the variation that keys may cause) and
-    sampling (`sampled` tuples for each that is counted) explain. `rollup` is ``rollup_1m``, or
+    ``value`` is the busiest executor's share of the work (``executed``, or else ``emitted``), or
+    the coefficient of variation between executors. A capacity of 0.9 is critical. `needed` of the
+    last `buckets` must be uneven by more than keys (`keys_cv`, the variation that keys may cause)
+    and sampling (`sampled` tuples for each that is counted) explain. `rollup` is ``rollup_1m``, or
     another with its `bucket_secs`, which suits quiet components better.
     """
     end = after(F.col("bucket"), bucket_secs)
@@ -177,9 +176,8 @@ def unusual_throughput(
 
     ``value`` is the median of the last buckets in tuples per second, ``threshold`` the limit that
     it crossed. A fall below a tenth of that limit is critical. Throughput is what the spouts acked;
-    or emitted, if nothing is acked; or what bolts executed, if no spout has counts. A level that
-    lasts becomes the past. `rollup` is ``rollup_10m``, or another with its `bucket_secs`; with a
-    day of past, times of day count.
+    or emitted, if nothing is acked; or what bolts executed, if no spout has counts. `rollup` is
+    ``rollup_10m``, or another with its `bucket_secs`; with a day of past, times of day count.
     """
     end = after(F.col("bucket"), bucket_secs)
     past_secs = DAY_SECS + (RECENT + PAST + 1) * bucket_secs
