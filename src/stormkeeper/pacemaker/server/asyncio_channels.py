@@ -45,8 +45,8 @@ from stormkeeper.pacemaker.server.client_session import ClientSession
 from stormkeeper.pacemaker.server.pulse_index import PulseIndex
 from stormkeeper.pacemaker.server.server_tls import TLS_BYTES, fault_of, secure
 
-#: Rounds of the loop in which a channel still reads when the server drains: enough for all bytes
-#: that a client can have sent at once, also over TLS.
+#: Rounds of the loop in which a draining channel still reads: enough for all bytes that a client
+#: can have sent, also over TLS.
 _LAST_LOOKS: Final = READ_BYTES // TLS_BYTES + 1
 
 _HANDSHAKE_SECONDS: Final = 10.0
@@ -105,10 +105,7 @@ class AsyncioChannels:
         tls: ssl.SSLContext | None = None,
         handshake_timeout: float = _HANDSHAKE_SECONDS,
     ) -> None:
-        """Take over a socket, with TLS if `tls` is given; see `Channels.adopt`.
-
-        After the TLS handshake `ClientSession.secured` is called.
-        """
+        """Take over a socket, with TLS if `tls` is given; see `Channels.adopt`."""
         prepare(connection)
         channel = _Channel(self, session)
         self._channels[channel] = session
@@ -196,8 +193,6 @@ class AsyncioChannels:
 
 
 class _Unread(asyncio.Protocol):
-    """Leaves all bytes unread for the protocol that takes over the transport."""
-
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         transport.pause_reading()
@@ -206,9 +201,8 @@ class _Unread(asyncio.Protocol):
 class _Channel(asyncio.BufferedProtocol):
     """A connection of a client.
 
-    Nothing is read while requests wait, so the end of the stream is seen after all answers, and
-    closing then loses nothing. Over TLS the end may be seen earlier: the waiting writes and
-    deletions are carried out all the same.
+    Nothing is read while requests wait, so the end of the stream is seen after all answers. Over
+    TLS it may be seen earlier: the waiting writes and deletions are still carried out.
     """
 
     def __init__(self, channels: AsyncioChannels, session: ClientSession) -> None:
@@ -236,13 +230,12 @@ class _Channel(asyncio.BufferedProtocol):
     async def connect(
         self, connection: socket.socket, tls: ssl.SSLContext | None, handshake_timeout: float
     ) -> None:
-        """Make the transport, with TLS after the handshake."""
         loop = asyncio.get_running_loop()
         try:
             if tls is None:
                 await loop.connect_accepted_socket(lambda: self, connection)
                 return
-            # In two steps to know the TCP transport, which may hold unread answers too.
+            # In two steps, to know the TCP transport, which may hold unread answers.
             self._below, _ = await loop.connect_accepted_socket(_Unread, connection)
             await secure(
                 self._below,
@@ -284,8 +277,7 @@ class _Channel(asyncio.BufferedProtocol):
         if self._below is None:
             self._below = transport
         ssl_object = transport.get_extra_info("ssl_object")
-        # Any unsent byte pauses the making of answers. asyncio's TLS pauses at the limit, other
-        # transports above it: with 0, TLS would pause with nothing to send.
+        # Any unsent byte pauses the answers; asyncio's TLS would pause at 0, with nothing to send.
         self._below.set_write_buffer_limits(high=0)
         if ssl_object is not None:
             transport.set_write_buffer_limits(high=1)
@@ -340,8 +332,7 @@ class _Channel(asyncio.BufferedProtocol):
             return
         began = monotonic()
         ends = began + TURN_SECONDS
-        # Then the turn comes in the next round. A round begins with short requests, so that long
-        # ones cannot take all its time.
+        # A round begins with short requests, so that long ones cannot take all its time.
         must_wait = (
             not may_be_long
             and requests.has_unanswered
@@ -424,12 +415,10 @@ class _Channel(asyncio.BufferedProtocol):
         self.move()
 
     def take_long_turn(self) -> None:
-        """Take the turn queued with `AsyncioChannels.await_long_turn`."""
         self._is_due_long = False
         self.move(may_be_long=True)
 
     def sweep(self, now: float) -> None:
-        """End the channel if a time limit has passed."""
         transport, channels = self._transport, self._channels
         if transport is None or self._is_over:
             return
@@ -448,7 +437,6 @@ class _Channel(asyncio.BufferedProtocol):
             self._half_close(transport)
 
     def abort(self, cause: str, reason: str) -> None:
-        """End the channel at once."""
         self._end(cause, reason)
         if self._transport is not None:
             connection = self._transport.get_extra_info("socket")

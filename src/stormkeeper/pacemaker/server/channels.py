@@ -56,10 +56,9 @@ SHORT: Final = frozenset(
     for kind in (*(kind for kind, verb in VERBS.items() if verb.is_short), *AUTHENTICATING)
 )
 SHORT_BYTES: Final = 7
-#: Seconds in which a client with a bad frame can read earlier answers; on epoll up to one second
-#: more, until the next sweep.
+#: Seconds in which a client with a bad frame can read earlier answers; on epoll one more.
 LINGER: Final = 1.0
-#: Upper bounds in seconds of the buckets of `Channels.latency`; one more bucket has no bound.
+#: Upper bounds in seconds of the buckets of `Channels.latency`; a last bucket has none.
 LATENCY_BOUNDS: Final = (
     *(0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005),
     *(0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0),
@@ -83,17 +82,16 @@ AN_ERROR_OF_OURS: Final = "an error of this server"
 STOPPING: Final = "this server stops"
 #: Called once per channel at the end of the session: (session, cause, reason).
 OnClosed = Callable[[Any, str, str], None]
-#: Called once per channel when the descriptor is closed, at the session's end or later.
+#: Called once per channel when the descriptor is closed.
 OnFreed = Callable[[Any], None]
 
 
 class Channels(Protocol):
     """All open connections of a server.
 
-    Every constructor takes ``(index, *, max_size, clock, frame_timeout, output_timeout, on_closed,
-    on_freed)``: the `PulseIndex` of the store, the largest payload in bytes, the clock whose
-    readings are passed as ``now``, the seconds to complete a frame and to read some of an answer,
-    an `OnClosed` and an `OnFreed`.
+    Constructors take ``(index, *, max_size, clock, frame_timeout, output_timeout, on_closed,
+    on_freed)``: the store's `PulseIndex`, the largest payload in bytes, the clock of all ``now``,
+    and the seconds to complete a frame and to read some of an answer.
     """
 
     max_size: int
@@ -109,7 +107,7 @@ class Channels(Protocol):
         """Stop moving bytes."""
 
     def adopt(self, connection: socket.socket, session: ClientSession, now: float) -> None:
-        """Take over a socket and serve the client.
+        """Serve the client of a socket.
 
         Raises `OSError`, with the socket closed and without a call of `OnClosed`, if the system
         refuses the socket.
@@ -133,14 +131,13 @@ class Channels(Protocol):
     def latency(self) -> tuple[tuple[float, ...], list[int], float]:
         """Return `LATENCY_BOUNDS`, the requests per bucket, and the sum of their seconds.
 
-        A request's time runs from the moment its batch was readable (or, after a wait for another
-        turn, from the first turn) until all answers of the batch were sent or kept for a client
-        that does not read.
+        A request's time runs from the moment its batch was readable (or from its first turn) until
+        all answers of the batch were sent, or kept for a client that does not read.
         """
 
 
 def prepare(connection: socket.socket) -> None:
-    """Set the options of a client's socket; close the socket and raise `OSError` on failure."""
+    """Set the options of a client's socket; close it and raise `OSError` on failure."""
     try:
         connection.setblocking(False)
         # Ends the connection of a client whose machine is gone.
@@ -169,7 +166,7 @@ def log_error_of_ours(session: ClientSession, error: BaseException | None = None
 
 
 def too_much_held(size: int) -> str:
-    """Reason for ending a channel at the bound of memory."""
+    """Return the reason for ending a channel at the bound of memory."""
     return (
         f"it held {size} bytes of unanswered requests or unread answers, and all connections"
         " together hold as much as they may"
@@ -177,14 +174,14 @@ def too_much_held(size: int) -> str:
 
 
 def unfinished_frame(seconds: float) -> str:
-    """Reason for ending a channel whose frame stays incomplete."""
+    """Return the reason for ending a channel whose frame stays incomplete."""
     return (
         f"a message was not complete {seconds:.0f} s after it began (pacemaker.frame.timeout.secs)"
     )
 
 
 def unread_answers(seconds: float) -> str:
-    """Reason for ending a channel whose client does not read."""
+    """Return the reason for ending a channel whose client does not read."""
     return f"nothing of its answers was read for {seconds:.0f} s (pacemaker.output.timeout.secs)"
 
 
@@ -197,7 +194,11 @@ _WRITES: Final = tuple(
 
 
 class RequestStream:
-    """Turns received bytes into the bytes of answers; payloads have at most `max_size` bytes."""
+    """Turns received bytes into answers, without I/O; payloads have at most `max_size` bytes.
+
+    Answers are made on demand and in bounded portions: the requests of a client that does not read
+    wait.
+    """
 
     __slots__ = (
         "_payloads",
@@ -238,10 +239,7 @@ class RequestStream:
         return self._whole_bytes + self._splitter.partial_bytes
 
     def receive(self, data: bytes) -> bool:
-        """Take received bytes; return whether a request is complete.
-
-        Bytes after a bad frame are ignored.
-        """
+        """Take received bytes; return whether a request is complete."""
         whole: list[bytes] = []
         if self._splitter.fault is None and self.ending is None:
             # The splitter keeps the fault until the earlier frames are answered.
@@ -260,8 +258,8 @@ class RequestStream:
     ) -> bytes:
         """Carry out requests until the answers have `max_bytes` or the time is up.
 
-        Without `may_be_long`, requests outside of `SHORT` wait. Sets `has_long` if the next request
-        waits or needs another turn, and `ending` if the channel must end.
+        Sets `has_long` if the next request waits, as it is outside of `SHORT` and `may_be_long` is
+        false, or needs another turn. Sets `ending` if the channel must end.
         """
         payloads, session = self._payloads, self._session
         answers: list[bytes] = []
@@ -296,10 +294,7 @@ class RequestStream:
         return answers[0] if len(answers) == 1 else b"".join(answers)
 
     def take_last_writes(self) -> bool:
-        """Carry out the waiting writes and deletions of a client that is gone.
-
-        Returns False if the caller must call again.
-        """
+        """Carry out the waiting writes of a client that is gone; return False if some are left."""
         payloads, session = self._payloads, self._session
         while payloads:
             payload = payloads[0]

@@ -2,16 +2,14 @@
 
 `may_read` and `may_write` are the client's permissions. The compiled engine reads and overwrites
 pulses by itself while `reads_unasked` and `writes_unasked` are true. A further rule by client or
-address is checked in `_authorise`, and makes `reads_unasked` or `writes_unasked` false for the
-clients that it concerns.
+address is checked in `_authorise`, and makes these false for the clients that it concerns.
 
-- A request that is not a known write is a read. Reads need permission, also of the reserved path.
-- A failed or abandoned authentication is logged and ends the connection. If the methods differ,
-  only the client notices, after the first token.
+- A request that is not a known write is a read, also of the reserved path.
+- A failed or abandoned authentication is logged and ends the connection.
 - Only the first refusal of a client is logged, and the lines per address are limited.
 - Stormkeeper's clients send EXISTS of the reserved path on a separate connection before they
-  authenticate (`client.authentication` has the messages); that refusal is not logged. Other clients
-  send GET_PULSE. A client that only did that and left may lack the method: that is logged.
+  authenticate; that refusal is not logged. Other clients send GET_PULSE. A client that only did
+  that and left may lack the method: that is logged.
 """
 
 import hashlib
@@ -75,10 +73,10 @@ def _refuse_everyone(authorization_id: str) -> bool:  # noqa: ARG001
 class Policy:
     """Permissions by configuration, and the mechanism of authentication.
 
-    With the method NONE every client may read and write. With another one, reading needs an
-    authenticated and authorised user, writing only with `authenticates_writers`. After a change of
-    `fingerprint`, a hash of the JAAS file, clients must authenticate anew; after a change of
-    `keytab`, a hash of the server's own key, they stay authenticated.
+    With a method, reading needs an authenticated and authorised user, writing only with
+    `authenticates_writers`. After a change of `fingerprint`, a hash of the JAAS file, clients must
+    authenticate anew; after a change of `keytab`, a hash of the server's key, they stay
+    authenticated.
     """
 
     method: str = "NONE"
@@ -263,9 +261,8 @@ class ClientSession:
     def answer(self, payload: bytes) -> bytes | None:
         """Carry out the request in a payload, if permitted, and return the frames of the answer.
 
-        None if the request needs another turn with the same payload. Raises `RemoteProtocolError`
-        for an invalid request or a failed authentication: the caller sends the earlier answers and
-        closes the connection.
+        None if the request needs another turn with the same payload. After a `RemoteProtocolError`
+        the caller sends the earlier answers and closes the connection.
         """
         try:
             if not self._is_open_to_everyone():
@@ -307,10 +304,7 @@ class ClientSession:
         self.deadline = -math.inf
 
     def is_within(self, policy: Policy, *, same_secrets: bool) -> bool:
-        """Return whether a new `policy` grants all permissions that this client has now.
-
-        `same_secrets` says whether passwords and keys are unchanged.
-        """
+        """Return whether a new `policy` grants all permissions that this client has now."""
         if self.authorization_id is not None:
             try:
                 return same_secrets and policy.is_authorised(self.authorization_id)
@@ -365,10 +359,7 @@ class ClientSession:
         return self._sessions.policy.mechanism is None and self.may_read and self.may_write
 
     def _authorise(self, payload: bytes) -> bytes | None:
-        """Answer a message of an authentication, or refuse a request; None if it is permitted.
-
-        The only cause of a refusal here is "unauthenticated".
-        """
+        """Answer a message of an authentication, or refuse a request; None if it is permitted."""
         exact = match_exact_shape(payload)
         if exact is not None:
             kind, message_id, path = exact[:3]
@@ -462,16 +453,13 @@ class ClientSessions:
         return len(self._open)
 
     def open(self, address: str, port: int) -> ClientSession:
-        """Start the session of a new connection; `ended` ends the session."""
+        """Start the session of a new connection."""
         session = ClientSession(self, address, port)
         self._open.add(session)
         return session
 
     def ended(self, session: ClientSession, cause: str, reason: str) -> None:
-        """Count and log the end of a connection; called once per session.
-
-        `cause` is empty if the client closed the connection.
-        """
+        """Count and log the end of a connection; `cause` is empty if the client closed it."""
         self._open.discard(session)
         if session.refusals > 1:
             line = f"{session.peer}: {session.refusals} requests were refused in all"
@@ -495,8 +483,8 @@ class ClientSessions:
     def replace_policy(self, policy: Policy) -> int:
         """Apply a new policy; return the number of clients that lose their connections.
 
-        These are clients with outdated secrets, without permission to read any more, or writing
-        without the authentication that is required now.
+        These have outdated secrets, no permission to read any more, or write without the
+        authentication that is now required.
         """
         same_secrets = policy.fingerprint == self.policy.fingerprint
         self.policy = policy

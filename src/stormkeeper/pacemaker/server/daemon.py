@@ -1,14 +1,12 @@
 """The Pacemaker daemon: a `PacemakerServer` with signals, systemd, and a metrics endpoint.
 
-- All configured files are read before the port is bound; an error in them gives exit code 2.
+- All configured files are read before the port is bound.
 - SIGHUP reloads configuration and files; an error changes nothing. The command holds back a SIGHUP
   during the start.
-- SIGTERM and SIGINT drain: no new connections, received requests are answered, and the process ends
-  soon after `pacemaker_server.DRAIN` seconds. Another signal, a second or more later, ends it at
-  once.
+- SIGTERM and SIGINT drain the server; another signal, a second or more later, ends the process.
 
-Exit codes: 0 after SIGTERM or SIGINT; 1 if the start failed, for example with the port in use; 2
-for a wrong configuration; 128 plus the number of a second signal.
+Exit codes: 0 after SIGTERM or SIGINT; 1 if the start failed; 2 for a wrong configuration; 128 plus
+the number of a second signal.
 """
 
 import asyncio
@@ -56,8 +54,8 @@ _STATUS_SECS: Final = 10.0
 class Monitoring:
     """Serves metrics and health over HTTP, and reports to systemd, in the running event loop.
 
-    ``pacemaker.metrics.port`` null means no endpoint, 0 any free port. A socket that `manager`
-    passes as `METRICS_SOCKET` replaces the port; `ListenError` if the socket does not listen.
+    A socket that `manager` passes as `METRICS_SOCKET` replaces ``pacemaker.metrics.port``; raises
+    `ListenError` if it does not listen.
     """
 
     def __init__(
@@ -158,11 +156,11 @@ _OF_TLS: Final = (*server_tls.FILES, "pacemaker.tls.client.auth", "pacemaker.tls
 
 
 def serve(conf: Conf, read_again: Callable[[Conf], Conf] | None = None) -> int:
-    """Run a Pacemaker until SIGTERM or SIGINT; return the exit code (0, or 1 if the start failed).
+    """Run a Pacemaker until SIGTERM or SIGINT; return the exit code.
 
     Prints ``pacemaker listening on HOST:PORT`` when clients can connect. On SIGHUP `read_again`
-    gets the current configuration and returns the new one, or raises `ConfigError`; without it,
-    only the files that `conf` names are read again. Raises `ConfigError` if `conf` is wrong.
+    gets the current configuration and returns the new one, or raises `ConfigError`; by default the
+    files that `conf` names are read again.
     """
     configure_logging()
     die_with_parent()

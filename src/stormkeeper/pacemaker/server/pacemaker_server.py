@@ -1,7 +1,4 @@
-"""A Pacemaker in an event loop: parts, timers, engine, and reloads of the configuration.
-
-A client's fault costs that client the connection and nothing more.
-"""
+"""A Pacemaker in an event loop: parts, timers, engine, and reloads of the configuration."""
 
 import asyncio
 import hashlib
@@ -65,9 +62,9 @@ class PacemakerEngine(NamedTuple):
 
 
 def load_engine(choice: str) -> PacemakerEngine:
-    """Load the engine of ``pacemaker.engine``: ``compiled``, ``interpreted`` or ``auto``.
+    """Load the engine of ``pacemaker.engine``; ``auto`` prefers ``compiled`` to ``interpreted``.
 
-    ``auto`` prefers the compiled engine. Raises `ConfigError` if ``compiled`` cannot be loaded.
+    Raises `ConfigError` if ``compiled`` cannot be loaded.
     """
     if choice == "interpreted":
         return _interpreted("as pacemaker.engine says")
@@ -140,7 +137,7 @@ _HIDDEN: Final = frozenset({"pacemaker.childopts"})
 
 @dataclass(frozen=True, slots=True)
 class Reload:
-    """A reloaded configuration: new values, but the old ones of the keys `AT_START`.
+    """A reloaded configuration, with the old values of the keys `AT_START`.
 
     `changes` and `later` describe the changes that apply now and at the next start.
     """
@@ -195,7 +192,7 @@ _TICK: Final = 1.0
 _EXPIRY_REST: Final = 0.01
 #: Seconds for clients to read their answers when the server stops.
 DRAIN: Final = 2.0
-#: Unanswered requests and unread answers of all connections may take an eighth of the memory.
+#: Unanswered requests and unread answers may take an eighth of the memory.
 _BUFFERED_SHARE: Final = 8
 #: Descriptors kept for the server, for example to read files at a reload.
 _OWN_DESCRIPTORS: Final = 64
@@ -207,10 +204,7 @@ _TURNED_AWAY_SECONDS: Final = 10.0
 
 
 class PacemakerServer:
-    """A Pacemaker in an asyncio loop, from `start` to `stop`.
-
-    Reads all configured files at once; raises `ConfigError` if configuration or files are wrong.
-    """
+    """A Pacemaker in an asyncio loop, from `start` to `stop`; raises `ConfigError`."""
 
     def __init__(self, conf: Conf) -> None:
         self.conf = conf
@@ -255,7 +249,7 @@ class PacemakerServer:
         self._tick()
 
     async def stop(self) -> int:
-        """Stop accepting, answer received requests, and close all connections.
+        """Answer received requests, and close all connections.
 
         Returns the number of clients whose answers the kernel could not take in time.
         """

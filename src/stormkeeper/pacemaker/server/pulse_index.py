@@ -1,11 +1,9 @@
-"""Pulses and tombstones by path, and sorted by revision: the core of the pulse store.
+"""Pulses and tombstones by path, sorted by revision, and by directory.
 
 Every change gets the next revision, and a path stands in the order once, at its newest change. The
-order is a doubly linked list through the entries, so a change costs constant time. A buried pulse
-becomes a tombstone, and a tombstone that gets a pulse becomes a pulse again.
-
-Paths are the bytes of the wire, and the store validates them. `_compiled` has twins of both
-classes; the tests run with both.
+order is a doubly linked list through the entries, so a change costs constant time. `_compiled` has
+twins of `PulseEntry` and `PulseIndex`; the tests run with both. Paths are the bytes of the wire,
+and the store validates them.
 """
 
 from bisect import bisect_left, bisect_right, insort
@@ -68,7 +66,7 @@ class PulseIndex:
         return self._entries.get(path)
 
     def replace(self, path: bytes, details: bytes, now: float) -> bool:
-        """Overwrite the pulse of `path`, received at `now`; return whether the pulse was stored.
+        """Overwrite the pulse of `path`, received at `now`; return whether it was stored.
 
         False if the path holds no pulse, or if the store would grow beyond `max_bytes`.
         """
@@ -137,7 +135,7 @@ class PulseIndex:
     def since(self, revision: int, limit: int) -> list[PulseEntry]:
         """Return the oldest `limit` entries newer than `revision`, oldest first.
 
-        The search runs from both ends, so the cost is the distance from the nearer one.
+        The cost is the distance from the nearer end.
         """
         ends = self._ends
         forward, backward = ends._newer, ends
@@ -175,7 +173,7 @@ class PulseIndex:
 _PATH: Final = attrgetter("path")
 _NAME: Final = attrgetter("name")
 
-#: Bytes of a directory beside its name: object, two lists, a place in the parent's list.
+#: Bytes of a directory beside its name.
 _DIRECTORY_BYTES: Final = 256
 
 
@@ -197,7 +195,13 @@ class Census:
 
 
 class Directory:
-    """The pulses and directories below a path; the root has no parent and an empty name."""
+    """The pulses and directories below a path, for listings and requests on subtrees.
+
+    A path is split at every ``/``: ``/a//b`` and ``/a/b`` differ, and so do ``/a`` and ``a``. The
+    last segment names the pulse; a pulse and a directory may have the same name. Both are sorted by
+    name, so a walk yields a pulse before those below its path. Nothing recurses, as a path may have
+    many segments. A directory without pulses is removed.
+    """
 
     __slots__ = ("_directories", "_leaves", "census", "name", "parent", "pulses")
 
@@ -220,10 +224,7 @@ class Directory:
         return directory
 
     def make(self, segments: Sequence[bytes]) -> "Directory":
-        """Return the directory at `segments` below this one, created as needed.
-
-        The caller must add a pulse to the directory.
-        """
+        """Return the directory at `segments`, created as needed; the caller must add a pulse."""
         directory = self
         for name in segments:
             below = directory._child(name)
@@ -263,7 +264,7 @@ class Directory:
     def _detach_all(self) -> list[PulseEntry]:
         entries = list(self.walk())
         stack = [self]
-        # Parent and child refer to each other: without this only the garbage collector frees them.
+        # Parent and child refer to each other: the garbage collector would have to free them.
         while stack:
             directory = stack.pop()
             stack.extend(directory._directories)

@@ -5,7 +5,7 @@ deletion the subtree, a page of changes the page. A path is validated with its f
 
 A page of changes has about `PAGE_BYTES`, so that writers never wait long; a larger pulse is a page
 of its own, or is left out if it exceeds a frame. Changes of a subtree are searched in the subtree
-or among all changes, whichever is less work. A page may end early if few of many entries matched.
+or among all changes, whichever is less work.
 """
 
 from collections.abc import Callable, Iterator
@@ -31,13 +31,13 @@ PAGE_BYTES: Final = 1_048_576
 MAX_CHANGES: Final = 4_000
 #: Entries checked for a page: 5 ms.
 MAX_LOOKED_AT: Final = 25_000
-#: Remembered ends of pages, where the next page begins: about as many as concurrent readers.
+#: Remembered ends of pages: about as many as concurrent readers.
 _ENDS: Final = 64
 _BATCH: Final = 400
 _REVISION: Final = attrgetter("revision")
 _PATH: Final = attrgetter("path")
 
-#: Bytes of a pulse beside path and value: entry, objects, place in the index.
+#: Bytes of a pulse beside path and value.
 _PULSE_BYTES: Final = 288
 #: Seconds of expiry at a time, so that no pulse waits long.
 EXPIRY_BUDGET: Final = 0.002
@@ -65,10 +65,7 @@ class ChangesPage(NamedTuple):
 
 
 class PulseStore:
-    """The newest pulse of every path, in memory.
-
-    `index` must be empty. `instance` identifies the store's revisions and is new with every start.
-    """
+    """The newest pulse of every path, in memory; `instance` is new with every start."""
 
     def __init__(
         self,
@@ -118,11 +115,7 @@ class PulseStore:
         return self._expiry.expired
 
     def put(self, path: bytes, details: bytes) -> None:
-        """Store the newest pulse of `path`.
-
-        Raises `LimitError` for an invalid path or a full store. An overwrite by a value that is not
-        larger always succeeds.
-        """
+        """Store the newest pulse of `path`; raises `LimitError` for an invalid path or a full store."""
         index, now = self.index, self.clock()
         if index.replace(path, details, now):
             return
@@ -155,10 +148,7 @@ class PulseStore:
         return self.index.get(path)
 
     def children(self, path: bytes) -> list[bytes]:
-        """Return the names directly below `path`, whose trailing slashes do not count.
-
-        Empty names (of ``/a//b`` in ``/a``) are left out: no path would list their children.
-        """
+        """Return the names directly below `path`, without empty ones; trailing slashes do not count."""
         directory = self._root.find(path.rstrip(b"/").split(b"/"))
         return [] if directory is None else directory.names()
 
@@ -167,10 +157,7 @@ class PulseStore:
         return self._expiry.names_below(path.rstrip(b"/"))
 
     def pulses(self, path: bytes) -> Iterator[PulseEntry]:
-        """Iterate over the pulses at and below `path`, sorted by path segments.
-
-        Trailing slashes do not count. The store must not change meanwhile.
-        """
+        """Iterate over the pulses at and below `path`, sorted; the store must not change meanwhile."""
         top = path.rstrip(b"/")
         if top:
             entry = self.index.entry(top)
@@ -181,7 +168,7 @@ class PulseStore:
             yield from directory.walk()
 
     def delete(self, path: bytes) -> bool:
-        """Delete the pulse of exactly `path`; return whether the path had a pulse."""
+        """Delete the pulse of exactly `path`; return whether there was one."""
         entry = self.index.entry(path)
         if entry is None or entry.details is None:
             return False
@@ -191,8 +178,8 @@ class PulseStore:
     def delete_path(self, path: bytes, limit: int = 0) -> int:
         """Delete at most `limit` (0: all) pulses at and below `path`; return their number.
 
-        If the result is `limit`, more pulses may be left. Trailing slashes do not count, so ``/``
-        is everything. A pulse that expires to make room for a tombstone does not count.
+        If the result is `limit`, more may be left. ``/`` is everything. A pulse that expires to
+        make room for a tombstone does not count.
         """
         top = path.rstrip(b"/")
         directory = self._root.find(top.split(b"/")) if top else self._root
@@ -206,7 +193,7 @@ class PulseStore:
     def expire(self, max_age: float, budget: float = EXPIRY_BUDGET) -> int:
         """Delete old pulses and tombstones, as `Expiry.expire` does.
 
-        A pulse whose revision was renewed to make room for tombstones may expire `max_age` late.
+        A pulse that got a new revision to make room for tombstones may expire `max_age` late.
         """
         return self._expiry.expire(max_age, budget)
 
@@ -231,9 +218,9 @@ class PulseStore:
         """Return changes at and below `path` since revision `after`, oldest first.
 
         `after` is `ChangesPage.next` of the last answer, or 0, and `instance` the server instance
-        of that answer. For another instance, or an `after` that lies in the future or before the
-        floor of the tombstones, the page begins at the start and has `reset`. A `limit` of 0 or
-        less leaves the number to the store; pulses that exceed `max_bytes` alone are left out.
+        of that answer. For another instance, or an `after` in the future or before the floor of the
+        tombstones, the page begins at the start and has `reset`. A `limit` of 0 or less leaves the
+        number to the store; pulses that exceed `max_bytes` alone are left out.
         """
         index = self.index
         reset = instance not in (None, self.instance) or (
@@ -300,8 +287,7 @@ class PulseStore:
     def _part(self, top: bytes, after: int, to_fill: int) -> list[PulseEntry] | None:
         """Return the entries at and below `top` newer than `after`, sorted by revision.
 
-        None if searching all changes is less work: that checks entries until a page is full, this
-        all entries below `top` and all newer tombstones.
+        None if searching all changes until a page is full is less work.
         """
         index = self.index
         directory = self._root.find(top.split(b"/"))
@@ -362,10 +348,7 @@ def _cut_by_number(
 def _cut_by_size(
     newer: Iterator[PulseEntry], within: bytes, limit: int, room: int, largest: int, *, values: bool
 ) -> tuple[list[PulseEntry], int | None]:
-    """Return entries of `room` bytes, and the revision to continue after, if any.
-
-    Entries larger than `largest` are left out.
-    """
+    """Return entries of `room` bytes, and the revision to continue after, if any."""
     each = CHANGE_OVERHEAD if values else SIZE_OVERHEAD
     below = within + b"/"
     entries: list[PulseEntry] = []

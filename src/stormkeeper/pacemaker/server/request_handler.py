@@ -1,8 +1,7 @@
 """Handler of requests on the pulse store, without I/O.
 
-Storm's requests are answered as by Storm's Pacemaker (``org.apache.storm.pacemaker.Pacemaker``),
-except that listings go by path segments and GET_ALL_PULSE_FOR_PATH is implemented. Requests beyond
-a limit of `store_limits` are refused here.
+Storm's requests are answered as by ``org.apache.storm.pacemaker.Pacemaker``, except that listings
+go by path segments and GET_ALL_PULSE_FOR_PATH is implemented.
 """
 
 from collections import Counter
@@ -55,10 +54,7 @@ _ANY_SIZE: Final = 0x7FFFFFFF
 
 
 class RequestRefusedError(NotAuthorizedError):
-    """A refused request; `answer` is the frame for the client.
-
-    `cause` and `wanted` (`READ` or `WRITE`) are a pair of `server_status.REFUSED`.
-    """
+    """A refused request, with the frame for the client and a pair of `server_status.REFUSED`."""
 
     def __init__(self, cause: str, wanted: str, reason: str, answer: bytes) -> None:
         super().__init__(reason)
@@ -70,8 +66,7 @@ class RequestRefusedError(NotAuthorizedError):
 class ServerDescription(NamedTuple):
     """A server's description of itself, the value of the reserved path.
 
-    For `horizon_ms` milliseconds the server has received and kept every pulse: a path without a
-    pulse has been silent at least that long.
+    For `horizon_ms` the server has kept every pulse: a path without one has been silent as long.
     """
 
     instance: str
@@ -126,9 +121,9 @@ class RequestHandler:
     def answer(self, payload: bytes) -> bytes | None:
         """Carry out the request in a payload and return the frame of the answer.
 
-        None if the request needs another turn, as the deletion of many pulses does: the caller
-        passes the same payload again. Raises `RequestRefusedError` for a request beyond a limit,
-        and `RemoteProtocolError` for an invalid payload, which ends the connection.
+        None if the request needs another turn with the same payload, as the deletion of many pulses
+        does. Raises `RequestRefusedError` for a request beyond a limit, and `RemoteProtocolError`
+        for an invalid payload, which ends the connection.
         """
         exact = match_exact_shape(payload)
         if exact is not None:

@@ -1,8 +1,8 @@
 """The status of a Pacemaker: event counts, horizon, a snapshot of all, and its HTTP pages.
 
-Rare events are counted where they happen; the channels count the requests that were answered, also
-with a refusal. Causes are a few fixed words, never text of a client, as each becomes a label of a
-metric. Metrics are made from a snapshot at scrape time, so the hot path does not pay for them.
+Rare events are counted where they happen; the channels count answered requests. Causes are a few
+fixed words, as each becomes a label of a metric. Metrics are made at scrape time, so the hot path
+does not pay for them.
 """
 
 import time
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from stormkeeper.daemon.http import Page
 
-#: Causes of connections closed before service; with "descriptors", accepting paused for a moment.
+#: Causes of connections closed before service; "descriptors" are pauses of accepting.
 TURNED_AWAY: Final = ("address", "connections", "descriptors")
 #: Causes of connections that the server ended.
 CLOSED: Final = (
@@ -64,10 +64,7 @@ class EventCounts:
         self.authentications: Counter[tuple[str, str]] = Counter()
 
     def lost_pulses(self) -> int:
-        """Count the events that may have lost a pulse.
-
-        Clients turned away, connections ended for memory or an error of ours, a full store.
-        """
+        """Count the events that may have lost a pulse."""
         return (
             sum(self.turned_away.values())
             + self.closed["memory"]
@@ -80,10 +77,9 @@ class EventCounts:
 class ServerSnapshot:
     """A Pacemaker at one moment: seconds, bytes, and counts since the start.
 
-    `swept_ago` is the time since the event loop did its regular work. `horizon` is how long a path
-    without a pulse has been silent at least. `pulse_ttl`, `max_bytes` and `max_connections` are 0
-    without a limit. `latency_counts` has one bucket more than `latency_bounds`, for the requests
-    above all bounds. `certificate_ends` counts from 1970 and is None without TLS.
+    `horizon` is how long a path without a pulse has been silent at least. `pulse_ttl`, `max_bytes`
+    and `max_connections` are 0 without a limit. `latency_counts` has one bucket more than
+    `latency_bounds`. `certificate_ends` counts from 1970 and is None without TLS.
     """
 
     instance: str
@@ -118,10 +114,7 @@ class ServerSnapshot:
 
     @property
     def has_seen_a_period(self) -> bool:
-        """Whether every living worker has had the time to beat here.
-
-        Until then the absence of a pulse proves nothing.
-        """
+        """Whether every living worker has had the time to beat, so that a missing pulse counts."""
         return self.horizon >= self.heartbeat_period
 
 
@@ -164,8 +157,8 @@ MAX_SILENCE: Final = 3.0
 class Horizon:
     """How long the server has received and kept every pulse.
 
-    Three events limit the time: the process was stopped, a pulse may have been lost, or old pulses
-    were dropped. Only the first also delays expiry.
+    A stop of the process, a possibly lost pulse, and dropped old pulses limit the time. Only the
+    first also delays expiry.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -209,7 +202,7 @@ class Horizon:
 
 PREFIX: Final = "stormkeeper_pacemaker_"
 
-#: Seconds without a sweep, which is due every second, after which the event loop counts as stuck.
+#: Seconds without a sweep, due every second, after which the event loop counts as stuck.
 MAX_SWEEP_SILENCE: Final = 5.0
 
 _QUANTILES: Final = (0.5, 0.9, 0.99, 1.0)

@@ -1,12 +1,10 @@
 """TLS of a Pacemaker's port: context, texts for the log, and transport.
 
-Python's default ciphers apply. Client certificates require a file of certificate authorities: the
-system's authorities sign for anybody.
+Client certificates require a file of certificate authorities: the system's sign for anybody.
 
 The transport does what ``loop.start_tls`` does, with a small buffer per connection: asyncio would
-allocate and touch 256 KiB for each of thousands of connections. `asyncio.sslproto.SSLProtocol` is
-not documented; the attribute `max_size`, the arguments of the constructor and the methods of
-`asyncio.BufferedProtocol` are used, no private names, and the tests fail if they change.
+allocate 256 KiB for each. `asyncio.sslproto.SSLProtocol` is not documented; no private names of it
+are used, and the tests fail if it changes.
 """
 
 import asyncio
@@ -62,7 +60,7 @@ _FAULTS: Final = {
 TLS_BYTES: Final = 16_384
 
 #: A fatal alert, protocol_version (RFC 8446 §6), for clients without TLS, as OpenSSL sends nothing.
-#: Stormkeeper's client then knows that another try is useless.
+#: Our client then knows that another try is useless.
 _ALERT: Final = b"\x15\x03\x03\x00\x02\x02\x46"
 
 # TLS begins with a handshake record or, in the format of SSL 2, with a length that has this bit.
@@ -79,8 +77,7 @@ class ServerContext(ssl.SSLContext):
 def server_context(conf: Conf) -> ServerContext | None:
     """Make the TLS context of a Pacemaker's port; None without TLS.
 
-    Warns of a certificate that has expired or soon will. Raises `ConfigError` if a file is missing
-    or invalid.
+    Warns of a certificate that has expired or soon will. Raises `ConfigError` for a bad file.
     """
     if not conf[_ENABLE]:
         return None
@@ -108,7 +105,7 @@ def server_context(conf: Conf) -> ServerContext | None:
 
 
 def what_is_wrong(certificate: Certificate | None, now: datetime) -> str:
-    """Explain why clients reject the certificate, now or soon; empty if the certificate is good."""
+    """Explain why clients reject the certificate, now or soon; empty if it is good."""
     if certificate is None:
         return "when the certificate ends cannot be read"
     whose = f"the certificate of {certificate.subject!r}"
@@ -153,10 +150,7 @@ def _load_authorities(context: ssl.SSLContext, path: Path) -> None:
 
 
 def describe(connection: Any) -> tuple[str, str]:
-    """Return the TLS version and the quoted name in the client's certificate.
-
-    The name is the common name or the first alternative name, empty without a certificate.
-    """
+    """Return the TLS version and the quoted name in the client's certificate, if any."""
     certificate = connection.getpeercert() or {}
     names = [
         value
@@ -212,10 +206,10 @@ async def secure(
     handshake_timeout: float,
     shutdown_timeout: float,
 ) -> None:
-    """Run a TLS handshake on a paused TCP transport; return when the handshake is complete.
+    """Run a TLS handshake on a paused TCP transport; return when it is complete.
 
-    By then `protocol` has got a transport with the extra information ``ssl_object``. Raises
-    `OSError`, with the connection closed, if the handshake fails.
+    By then `protocol` has a transport with the extra information ``ssl_object``. Raises `OSError`,
+    with the connection closed, if the handshake fails.
     """
     loop = asyncio.get_running_loop()
     done: asyncio.Future[None] = loop.create_future()

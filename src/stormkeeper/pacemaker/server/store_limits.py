@@ -1,9 +1,9 @@
-"""Limits of the pulse store: bytes held, lengths of paths, number of tombstones.
+"""Limits of the pulse store: what it refuses, and what it drops by age and number.
 
 A request beyond a limit raises `LimitError`: the client gets NOT_AUTHORIZED and the store stays as
 it is. `RequestHandler` and `PulseStore.put` check the limits; rules by client belong to
-`client_session`. Both engines overwrite an existing pulse by `PulseIndex.replace` alone, so a limit
-on the size of a pulse must hold there too, as `max_bytes` does.
+`client_session`. Both engines overwrite a pulse by `PulseIndex.replace` alone, so a limit on the
+size of a pulse must hold there too.
 """
 
 import os
@@ -39,10 +39,9 @@ class LimitError(NotAuthorizedError):
 
 @dataclass(frozen=True, slots=True)
 class StoreLimits:
-    """Limits of a store, in bytes unless the name says otherwise.
+    """Limits of a store, in bytes unless the name says otherwise; 0 means no limit.
 
-    `store_bytes` bounds pulses with their paths, `index_bytes` the memory of index and directories;
-    0 means no limit.
+    `store_bytes` bounds pulses with their paths, `index_bytes` the memory of index and directories.
     """
 
     store_bytes: int = 0
@@ -58,7 +57,7 @@ class StoreLimits:
         """Read ``pacemaker.store.max.bytes`` and ``pacemaker.path.max.*``.
 
         By default a store takes half of the allowed memory, and index and directories a quarter:
-        many tiny pulses would otherwise take a hundred times their own size.
+        many tiny pulses would take a hundred times their own size.
         """
         store_bytes, memory = conf["pacemaker.store.max.bytes"], memory_allowed()
         return cls(
@@ -106,8 +105,7 @@ class StoreLimits:
 def memory_allowed(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> int:
     """Return the bytes of memory that this process may use.
 
-    The smallest of the machine's memory, the limits of its control groups (version 1 or 2), and the
-    limit of address space.
+    The smallest of the machine's memory, the limits of its control groups, and of address space.
     """
     machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     address_space = resource.getrlimit(resource.RLIMIT_AS)[0]
@@ -156,7 +154,13 @@ _BEHIND_SLASH: Final = b"0"
 
 
 class Expiry:
-    """Turns pulses into tombstones and drops tombstones; `limits` may be set at any time."""
+    """Turns old pulses into tombstones, and drops old tombstones; `limits` may be set at any time.
+
+    A deletion leaves a tombstone for readers of changes. The oldest tombstones go first, and
+    `floor` is the revision of the last dropped one. Every entry has a revision above the floor (an
+    older pulse gets the next revision), so a reader that starts at 0 always ends above it. Every
+    deletion moves a few pulses early, so that none has to move them all.
+    """
 
     __slots__ = (
         "_bytes",
@@ -213,10 +217,7 @@ class Expiry:
             yield entry
 
     def names_below(self, top: bytes) -> list[bytes]:
-        """Return the nonempty names directly below `top` that have tombstones.
-
-        The cost grows with the names, not with the tombstones.
-        """
+        """Return the names directly below `top` that have tombstones, at a cost by names alone."""
         below, paths = top + b"/", self._paths
         names: set[bytes] = set()
         at = bisect_left(paths, below)
