@@ -76,10 +76,7 @@ class RpcOutcomeUnknownError(RpcUnavailableError):
 class LeaderNotFoundError(RpcUnavailableError):
     """No Nimbus of ``nimbus.seeds`` named a leader before the deadline.
 
-    Parameters
-    ----------
-    is_electing
-        Whether a Nimbus answered, so that there may soon be a leader.
+    `is_electing`: a Nimbus answered, so that there may soon be a leader.
     """
 
     def __init__(self, message: str, *, is_electing: bool = False) -> None:
@@ -88,13 +85,10 @@ class LeaderNotFoundError(RpcUnavailableError):
 
 
 class RpcRefusedError(RpcError):
-    """The service answered with an error.
+    """The service answered with an error, of Thrift's `kind`.
 
-    Parameters
-    ----------
-    kind
-        Thrift's number: 0 the caller's own mistake, 1 no such method, 5 no result, 6 an internal
-        error, 7 unreadable arguments.
+    0: the caller's own mistake, 1: no such method, 5: no result, 6: an internal error, 7:
+    unreadable arguments.
     """
 
     def __init__(self, message: str, kind: int, reason: str = "") -> None:

@@ -6,19 +6,13 @@ from typing import Final
 
 from stormkeeper.errors import MissingExtraError
 
-#: Modules of each extra.
 MODULES: Final = {"spark": ("pyspark", "pandas", "pyarrow")}
 
 
 def require(extra: str, user: str, *modules: str) -> None:
-    """Check that the modules of an extra are installed, without an import.
+    """Check that the modules of an extra (by default all) are installed, without an import.
 
     Raises `MissingExtraError` if a module is not installed.
-
-    Parameters
-    ----------
-    modules
-        The needed modules; default: all of the extra.
     """
     missing = [name for name in modules or MODULES[extra] if not _is_installed(name)]
     if missing:
@@ -32,7 +26,7 @@ def require(extra: str, user: str, *modules: str) -> None:
 def install_command(extra: str) -> str:
     """Return the command that installs an extra for this Python.
 
-    This package is installed, so pip cannot take another package of this name from an index.
+    Pip cannot take another package of this name from an index, as this one is installed.
     """
     return f"{sys.executable} -m pip install 'stormkeeper[{extra}]'"
 

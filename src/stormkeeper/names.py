@@ -16,7 +16,6 @@ from typing import Final
 #: paths of 4,096 bytes, with a supervisor's folder before the name, and parts of 255.
 MAX_FILE_BYTES: Final = 1024
 MAX_PART_BYTES: Final = 255
-#: Most parts of a file's name.
 MAX_PARTS: Final = 64
 
 #: Longest key of a blob, in bytes: a file's name may have 255, and a store adds a suffix.
@@ -94,7 +93,6 @@ def topology_fault(name: str) -> str | None:
         return f"{begin}. It can't be null and it must match ^[^/.:\\\\]+$"
     if name != name.strip():
         return f"{begin}: it begins or ends with a blank"
-    # Blobs of the topology's code have its name.
     if fault := name_fault(name) or blob_key_fault(name + _LONGEST_END):
         return f"{begin}, as its code is kept under it: {fault}"
     return None

@@ -5,6 +5,7 @@ and in Pacemaker.
 """
 
 import re
+from collections.abc import Callable
 from typing import NamedTuple
 from urllib.parse import quote_plus, unquote_plus
 
@@ -131,24 +132,39 @@ def storm_id_of(path: str) -> str | None:
     return names[2] or None if len(names) > 2 and f"/{names[1]}" in _BY_TOPOLOGY else None
 
 
-def assignment(storm_id: str) -> str:
-    """Path of a topology's assignment."""
-    return _join(ASSIGNMENTS, storm_id)
+def _join(top: str, *names: str) -> str:
+    for name in names:
+        if not isinstance(name, str):
+            raise TypeError(f"a name below {top} is a str, not {type(name).__name__}")
+        if "/" in name:
+            raise InvalidPathError(f"{name!r} cannot be a name below {top}: it has a / in it")
+    return check("/".join((top, *names)))
 
 
-def storm(storm_id: str) -> str:
-    """Path of a topology's ``StormBase``."""
-    return _join(STORMS, storm_id)
+def _child_of(top: str) -> Callable[[str], str]:
+    return lambda name: _join(top, name)
 
 
-def supervisor(supervisor_id: str) -> str:
-    """Path of a supervisor's registration."""
-    return _join(SUPERVISORS, supervisor_id)
+# Paths of a topology's node in a tree, by the topology's id.
+assignment = _child_of(ASSIGNMENTS)
+storm = _child_of(STORMS)
+workerbeats = _child_of(WORKERBEATS)
+errors = _child_of(ERRORS)
+credentials = _child_of(CREDENTIALS)
+log_config = _child_of(LOG_CONFIGS)
+profiler_configs = _child_of(PROFILER_CONFIGS)
+backpressure_of_topology = _child_of(BACKPRESSURE)
+tasks = _child_of(TASKS)
+taskbeats = _child_of(TASKBEATS)
+taskerrors = _child_of(TASKERRORS)
 
-
-def workerbeats(storm_id: str) -> str:
-    """Path of a topology's heartbeats."""
-    return _join(WORKERBEATS, storm_id)
+# Paths of other nodes: a supervisor by id, a Nimbus by host or ``host:port``, a blob's holders and
+# highest version by key, kept checkpoints by their folder's name.
+supervisor = _child_of(SUPERVISORS)
+nimbus = _child_of(NIMBUSES)
+blob = _child_of(BLOBSTORE)
+blob_key_sequence = _child_of(BLOB_KEY_SEQUENCES)
+checkpoints = _child_of(CHECKPOINTS)
 
 
 def workerbeat(storm_id: str, node: str, port: int) -> str:
@@ -245,16 +261,6 @@ def parse_last_error(name: str) -> str | None:
     return None if quoted == name else parse_component_errors(quoted)
 
 
-def errors(storm_id: str) -> str:
-    """Path of a topology's errors."""
-    return _join(ERRORS, storm_id)
-
-
-def nimbus(name: str) -> str:
-    """Path of a Nimbus's registration: by host, or as ``host:port``."""
-    return _join(NIMBUSES, name)
-
-
 class NimbusId(NamedTuple):
     """The addresses of a Nimbus, as in locks and blobs; `tls_port` is 0 without TLS."""
 
@@ -272,11 +278,6 @@ def parse_nimbus_id(text: str) -> NimbusId | None:
     if match is None:
         return None
     return NimbusId(match["host"].strip("[]"), int(match["port"]), int(match["tls"] or 0))
-
-
-def blob(key: str) -> str:
-    """Path of the holders of a blob."""
-    return _join(BLOBSTORE, key)
 
 
 def blob_holder(key: str, nimbus_id: str, version: int) -> str:
@@ -297,34 +298,9 @@ def parse_blob_holder(name: str) -> BlobHolder | None:
     return None if version is None else BlobHolder(nimbus_id, version)
 
 
-def blob_key_sequence(key: str) -> str:
-    """Path of the counter of a blob's highest version."""
-    return _join(BLOB_KEY_SEQUENCES, key)
-
-
 def blob_record(key: str, nimbus_id: str, version: int) -> str:
     """Path of the lasting record of a holder of a blob, named as the holder."""
     return _join(BLOB_KEY_SEQUENCES, key, f"{nimbus_id}-{version}")
-
-
-def credentials(storm_id: str) -> str:
-    """Path of a topology's credentials."""
-    return _join(CREDENTIALS, storm_id)
-
-
-def checkpoints(id_: str) -> str:
-    """Path of the record of a folder of checkpoints, by the folder's name."""
-    return _join(CHECKPOINTS, id_)
-
-
-def log_config(storm_id: str) -> str:
-    """Path of a topology's log levels."""
-    return _join(LOG_CONFIGS, storm_id)
-
-
-def profiler_configs(storm_id: str) -> str:
-    """Path of a topology's profiling requests."""
-    return _join(PROFILER_CONFIGS, storm_id)
 
 
 def profiler_config(storm_id: str, host: str, port: int, action: str) -> str:
@@ -332,19 +308,9 @@ def profiler_config(storm_id: str, host: str, port: int, action: str) -> str:
     return _join(PROFILER_CONFIGS, storm_id, f"{host}_{port}_{action}")
 
 
-def backpressure_of_topology(storm_id: str) -> str:
-    """Path of the back-pressure of a topology's workers."""
-    return _join(BACKPRESSURE, storm_id)
-
-
 def backpressure(storm_id: str, node: str, port: int) -> str:
     """Path of the start of a worker's back-pressure."""
     return _join(BACKPRESSURE, storm_id, f"{node}-{port}")
-
-
-def tasks(storm_id: str) -> str:
-    """Path of a topology's tasks."""
-    return _join(TASKS, storm_id)
 
 
 def task(storm_id: str, task_id: int) -> str:
@@ -357,19 +323,9 @@ def parse_task(name: str) -> int | None:
     return _number(name)
 
 
-def taskbeats(storm_id: str) -> str:
-    """Path of the heartbeats of a topology's tasks."""
-    return _join(TASKBEATS, storm_id)
-
-
 def taskbeat(storm_id: str, task_id: int) -> str:
     """Path of a task's heartbeat."""
     return _join(TASKBEATS, storm_id, str(task_id))
-
-
-def taskerrors(storm_id: str) -> str:
-    """Path of the errors of a topology's tasks."""
-    return _join(TASKERRORS, storm_id)
 
 
 def task_errors(storm_id: str, task_id: int) -> str:
@@ -380,15 +336,6 @@ def task_errors(storm_id: str, task_id: int) -> str:
 def task_error_prefix(storm_id: str, task_id: int) -> str:
     """Path of a task's next error, to which `create_sequential` adds a number."""
     return _join(task_errors(storm_id, task_id), "e")
-
-
-def _join(top: str, *names: str) -> str:
-    for name in names:
-        if not isinstance(name, str):
-            raise TypeError(f"a name below {top} is a str, not {type(name).__name__}")
-        if "/" in name:
-            raise InvalidPathError(f"{name!r} cannot be a name below {top}: it has a / in it")
-    return check("/".join((top, *names)))
 
 
 def _names_below(top: str, path: str, count: int) -> list[str] | None:

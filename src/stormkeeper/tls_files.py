@@ -1,8 +1,4 @@
-"""Certificates and keys in files, read again when they change.
-
-Certificates are renewed while processes run, so the files are checked for every new connection.
-Nobody can be asked for a passphrase.
-"""
+"""Certificates and keys in files, read again when they change, for every new connection."""
 
 import logging
 import ssl
@@ -16,7 +12,6 @@ from stormkeeper.errors import ConfigError
 
 log = logging.getLogger(__name__)
 
-#: Returns the context for a new connection.
 Contexts = Callable[[], ssl.SSLContext]
 
 _Mark = tuple[int, int, int] | None
@@ -29,7 +24,6 @@ _VERSION: Final = 0xA0
 _UTC_TIME: Final = 0x17
 _BMP_STRING: Final = 0x1E
 
-#: Attributes of a subject, by their DER object identifiers (2.5.4.x).
 _ATTRIBUTES: Final = {
     b"\x55\x04\x03": "CN",
     b"\x55\x04\x06": "C",
@@ -62,17 +56,10 @@ def renewed(files: Iterable[str | None], make: Contexts) -> Contexts:
 def load_pair(
     context: ssl.SSLContext, certificate: Path, key: Path | None = None, passphrase: str = ""
 ) -> None:
-    """Load a certificate with chain and key from PEM files.
+    """Load a certificate with chain and key from PEM files; without `key`, both from one.
 
     Raises `PassphraseError` if the key has another passphrase and `OSError` or `ValueError` if the
     files cannot be read, or hold something else.
-
-    Parameters
-    ----------
-    key
-        None: in the same file as the certificate.
-    passphrase
-        Without one, OpenSSL would ask on the terminal.
     """
     asked: list[None] = []
 
@@ -91,15 +78,10 @@ def load_pair(
 def load_named_pair(
     context: ssl.SSLContext, certificate: tuple[str, Path], key: tuple[str, Path]
 ) -> None:
-    """Load a certificate with chain, and the key, from two configured PEM files.
+    """Load a certificate and its key from two PEM files, each with its configuration key.
 
     Raises `ConfigError` if a file holds something else, or the key is another certificate's or has
     a passphrase.
-
-    Parameters
-    ----------
-    certificate, key
-        The configuration key, for errors, and the file.
     """
     (certificate_name, certificate_file), (key_name, key_file) = certificate, key
     # `load_cert_chain` does not say which of the two files is at fault.

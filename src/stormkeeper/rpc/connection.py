@@ -1,9 +1,9 @@
 """Length-framed connections of Thrift messages, for the server and for blocking clients.
 
 `MessageStream` is the protocol without I/O: bytes in, messages out. `CallStream` adds the server's
-rules to it, `ClientConnection` the client's socket, with a deadline for every call. Memory is
-allocated for received bytes, never for announced lengths. A frame that is too long, or an
-unreadable message, ends a connection after the messages before it: the next one cannot be found.
+rules, `ClientConnection` the client's socket, with a deadline for every call. Memory is allocated
+for received bytes, never for announced lengths. A frame that is too long, or an unreadable message,
+ends a connection after the messages before it: the next one cannot be found.
 """
 
 from __future__ import annotations
@@ -32,10 +32,8 @@ from stormkeeper.rpc.message_frames import (
 from stormkeeper.thrift.framing import FrameSplitter
 from stormkeeper.thrift.idl import Method
 
-#: Bytes read from a socket at once.
 READ_BYTES: Final = 65_536
 
-#: Texts for errors of sockets.
 _IN_WORDS: Final = {
     errno.ECONNREFUSED: "connection refused: nothing listens there",
     errno.ECONNRESET: "the server cut the connection",
@@ -51,10 +49,8 @@ class MessageStream:
 
     def __init__(self, max_frame: int) -> None:
         self._splitter = FrameSplitter(max_frame, bad_length)
-        #: Complete frames that wait for `next_message`, and their bytes.
         self._waiting: deque[bytes] = deque()
         self._whole = 0
-        #: Complete frames received so far.
         self.frames = 0
 
     @property
@@ -118,7 +114,6 @@ class HandshakeStep(NamedTuple):
     #: Bytes behind the end of the handshake; None while it continues.
     rest: bytes | None = None
     user: str | None = None
-    #: The reason of a failure, safe to log.
     fault: str | None = None
 
 
@@ -166,11 +161,7 @@ class CallStream(MessageStream):
         return send, user
 
     def next_call(self) -> ThriftMessage | None:
-        """Return the next call, or None.
-
-        None if no call is complete or one is in progress; also at the end, for which `fault` has
-        the reason.
-        """
+        """Return the next call; None without one, during one, and after a `fault`."""
         if self.state is not StreamState.READY:
             return None
         try:
@@ -262,7 +253,7 @@ class ClientConnection:
 
 
 def _left(deadline: float) -> float:
-    """Return the remaining seconds; raise `TimeoutError` if there are none."""
+    """Return the remaining seconds; raise `TimeoutError` without any."""
     left = deadline - time.monotonic()
     if left <= 0:
         raise TimeoutError
@@ -319,7 +310,7 @@ def _connect(candidate: _Candidate, timeout: float) -> socket.socket:
 def _check_is_another(connection: socket.socket) -> None:
     """Raise `ConnectionRefusedError` if a socket is connected to itself.
 
-    TCP does so if the kernel chooses the port that is dialled, on which no process listens.
+    TCP does so if the kernel chooses the port that is dialled.
     """
     if connection.getsockname() == connection.getpeername():
         raise ConnectionRefusedError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))

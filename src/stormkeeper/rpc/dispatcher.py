@@ -51,7 +51,6 @@ from stormkeeper.thrift.reader import decode
 
 _log = logging.getLogger(__name__)
 
-#: Outcomes of calls, for counters.
 ANSWERED: Final = "answered"
 DECLARED: Final = "declared"
 FAILED: Final = "failed"
@@ -61,8 +60,7 @@ DROPPED: Final = "dropped"
 #: The name of all unknown methods in counters.
 NO_METHOD: Final = "?"
 
-#: Longer messages are decoded by one thread at a time: decoding holds the interpreter, and other
-#: threads would wait for all of them.
+#: Longer messages are decoded by one thread at a time, as decoding holds the interpreter.
 _LONG: Final = 65_536
 #: Most log lines about failures of one method in so many seconds.
 _LINES: Final = 10
@@ -94,8 +92,8 @@ def caller() -> Caller:
 class Dispatcher:
     """Carries out calls, in any number of threads.
 
-    The handler has a method for each of the service's, which takes the arguments in the order of
-    the IDL, None for an absent one. Raises `TypeError` if a method is missing.
+    The handler has a method for each of the service's, with the arguments in the order of the IDL,
+    None for an absent one. Raises `TypeError` if a method is missing.
     """
 
     def __init__(
@@ -110,9 +108,7 @@ class Dispatcher:
         self._lock = threading.Lock()
         self._long_reading = threading.Lock()
         self._lines = LineBudget(_LINES, _LINES_SECONDS)
-        #: Calls by (method, outcome).
         self.calls: Counter[tuple[str, str]] = Counter()
-        #: Total seconds by method.
         self.seconds: defaultdict[str, float] = defaultdict(float)
         self._declared = {
             name: _declared(method) for name, method in service.methods.items() if method.answer
@@ -221,23 +217,21 @@ def _unknown(message: ThriftMessage) -> bytes | None:
     return fault_frame(message.name, message.sequence, FaultKind.UNKNOWN_METHOD, text)
 
 
-#: Most bytes of messages in progress, beyond the first: a decoded message may take forty times its
-#: bytes.
+#: Most bytes of messages in progress, beyond the first: decoded, they may take forty times as much.
 MAX_COST: Final = 8 * 1024 * 1024
 
-#: A message of fewer bytes does not wait for that: handlers may occupy all of the above for
-#: minutes, such as submissions that wait for copies.
+#: Shorter messages do not wait for that: handlers may take minutes, such as submissions.
 CHEAP: Final = 16 * 1024
 
-#: Most bytes of waiting messages, beyond the first, as their clients may be gone.
+#: Most bytes of waiting messages, beyond the first.
 MAX_WAITING_COST: Final = 64 * 1024 * 1024
 
 
 class CallThreads:
     """Runs calls in a limited number of threads, which are started when needed.
 
-    Calls start in order, except that an expensive call lets others pass until there is room. The
-    threads are daemons: a handler that never returns does not keep the process alive.
+    Calls start in order, except that an expensive call lets others pass. The threads are daemons: a
+    handler that never returns does not keep the process alive.
     """
 
     def __init__(self, threads: int, most_waiting: int, name: str) -> None:
@@ -259,10 +253,7 @@ class CallThreads:
         return len(self._waiting)
 
     def submit(self, work: Callable[[], None], cost: int) -> bool:
-        """Queue a call, which must not raise; return False if it is refused.
-
-        `cost` is the size of its message in bytes.
-        """
+        """Queue a call, which must not raise, with its message's bytes; return False if refused."""
         with self._changed:
             if self._is_stopped or len(self._waiting) >= self._most_waiting:
                 return False
@@ -302,7 +293,6 @@ class CallThreads:
                 work()
             except BaseException:  # the thread stays for the next call
                 _log.exception("a call failed: this is a defect of Stormkeeper")
-            # Free its memory before the next call.
             del work, taken
             with self._changed:
                 self.busy -= 1

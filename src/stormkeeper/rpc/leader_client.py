@@ -1,8 +1,7 @@
-"""The client that finds the leading Nimbus, as Storm's clients do: by asking the seeds.
+"""The client that finds the leading Nimbus by asking the seeds, as Storm's clients do.
 
 Each of ``nimbus.seeds`` is asked for the leader (``getLeader``), which is dialled unless it
 answered itself. If none knows a leader, all are asked again, as there is none during an election.
-(Storm's client tries a dead seed six times, for ten seconds, before the next.)
 """
 
 from __future__ import annotations
@@ -40,8 +39,7 @@ T = TypeVar("T")
 _GROWTH: Final = 30
 #: Seconds for one seed, so that a dead one leaves time for the others.
 _SEED_SECONDS: Final = 5.0
-#: Seconds after which the next seed is asked too: a healthy Nimbus answers in milliseconds, and one
-#: whose machine is lost never.
+#: Seconds after which the next seed is asked too: a healthy Nimbus answers in milliseconds.
 HEAD_START: Final = 0.5
 
 
@@ -53,8 +51,8 @@ class LeaderClient:
     """Calls the leading Nimbus, from any thread.
 
     Without a leader all seeds (``host`` or ``host:port``) are asked again in `rounds`, after a
-    pause that grows by a millisecond, two, four, … up to `longest_pause`. After `head_start`
-    seconds without an answer the next seed is asked too. Raises `ConfigError` for an invalid seed.
+    pause that grows by a millisecond, two, four, … up to `longest_pause`. Raises `ConfigError` for
+    an invalid seed.
     """
 
     def __init__(
@@ -148,10 +146,7 @@ class LeaderClient:
         return self._call(self.find(deadline), name, arguments, deadline)
 
     def find(self, deadline: float) -> ServiceClient:
-        """Return a connected client of the leader.
-
-        Raises `LeaderNotFoundError` after `deadline`, on the monotonic clock.
-        """
+        """Return a connected client of the leader; raise `LeaderNotFoundError` after `deadline`."""
         if not self._finding.acquire(timeout=max(0.0, deadline - time.monotonic())):
             raise LeaderNotFoundError(
                 "another thread of this process still searches for the leader"
@@ -242,7 +237,6 @@ class LeaderClient:
 
 
 def _without_zookeeper(reasons: Mapping[str, str]) -> str:
-    """Return the reasons of all seeds; that of seeds without ZooKeeper once."""
     without = [seed for seed, reason in reasons.items() if NO_ZOOKEEPER in reason]
     remedy = reasons[without[0]].partition(f"{NO_ZOOKEEPER}: ")[2]
     others = [f"; {reason}" for seed, reason in reasons.items() if seed not in without]
@@ -250,7 +244,6 @@ def _without_zookeeper(reasons: Mapping[str, str]) -> str:
 
 
 def _may_elect(error: BaseException) -> bool:
-    """Return whether a seed's answer means that an election may end soon."""
     # A seed without ZooKeeper cannot know of an election.
     return isinstance(error, RpcRefusedError | _LeaderAwayError) and NO_ZOOKEEPER not in str(error)
 
@@ -274,12 +267,8 @@ def _seed_failure(seed: Address, error: BaseException) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Race(Generic[T]):
-    """The result of attempts."""
-
-    #: The result of the first success; None without one in time.
+class _Race(Generic[T]):
     winner: T | None
-    #: The error of each attempt, if it has failed.
     failures: list[BaseException | None]
 
 
@@ -289,11 +278,11 @@ def first_of(
     head_start: float,
     deadline: float,
     give_back: Callable[[T], None],
-) -> Race[T]:
+) -> _Race[T]:
     """Make attempts, each in a thread, until one succeeds or the deadline on the monotonic clock.
 
-    As for the addresses of a host in RFC 8305, the next attempt begins when the last one has failed
-    or has had a head start, in seconds. `give_back` is called with each result that comes too late.
+    As in RFC 8305, the next attempt begins when the last one has failed or has had a head start, in
+    seconds. `give_back` is called with each result that comes too late.
     """
     outcomes: SimpleQueue[tuple[int, T | None, BaseException | None]] = SimpleQueue()
     over, is_over = threading.Lock(), False
@@ -333,4 +322,4 @@ def first_of(
         _, found, _ = outcomes.get()
         if found is not None:
             give_back(found)
-    return Race(winner, failures)
+    return _Race(winner, failures)

@@ -23,11 +23,9 @@ _unpack_old_end: Final = Struct(">bi").unpack_from
 _i32: Final = Struct(">i")
 _head: Final = Struct(">Hxbi")
 
-#: The first two bytes of a message in the strict form.
 _VERSION: Final = 0x8001
 #: Most bytes of a method's name, as the log may show it.
 _MAX_NAME: Final = 256
-#: The beginning of a fault's text if the server does not reach ZooKeeper.
 NO_ZOOKEEPER: Final = "this server does not reach ZooKeeper"
 
 #: The first bytes of Thrift's SASL transport: the status START, and a length below 256.
@@ -39,7 +37,6 @@ SASL_REMEDY: Final = (
     " org.apache.storm.security.auth.SimpleTransportPlugin in the client's storm.yaml"
 )
 
-#: Other protocols by the first bytes of a connection.
 _OTHERS: Final = {
     b"\x16\x03": "TLS: this port speaks plain Thrift",
     b"GET ": "HTTP: this port speaks Thrift",
@@ -90,16 +87,13 @@ class ThriftMessage(NamedTuple):
     """A call, an answer or a fault."""
 
     kind: Kind
-    #: The method.
     name: str
-    #: The number of the call, chosen by the client.
     sequence: int
-    #: The encoded arguments, answer or fault.
     body: bytes
 
 
 def read_message(payload: bytes) -> ThriftMessage:
-    """Read the payload of a frame, except for the body; raise `RemoteProtocolError`."""
+    """Read the payload of a frame; raise `RemoteProtocolError` for a bad head."""
     try:
         (first,) = _unpack_i32(payload)
         if first < 0:
@@ -165,7 +159,7 @@ def read_fault(body: bytes) -> tuple[int, str]:
 
 
 def sasl_refusal() -> bytes:
-    """Return the message by which Thrift's SASL transport refuses a client, with the reason."""
+    """Return the message by which Thrift's SASL transport refuses a client."""
     text = f"this is no server for {SASL_REMEDY}".encode()
     return bytes([_SASL_ERROR]) + len(text).to_bytes(4, "big") + text
 

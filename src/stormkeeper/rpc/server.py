@@ -1,7 +1,7 @@
 """The Thrift server: one thread for all sockets, a limited number of threads for calls.
 
-The sockets belong to an asyncio loop, in which thousands of idle or slow clients cost little.
-Handlers are synchronous, and may wait for ZooKeeper for seconds in threads of their own.
+The sockets belong to an asyncio loop, in which thousands of idle clients cost little. Handlers are
+synchronous, and may wait for ZooKeeper in threads of their own.
 
 - One call of a client at a time is carried out; nothing is read from the client meanwhile, or while
   an answer is unread.
@@ -36,19 +36,15 @@ from stormkeeper.thrift.idl import Service
 
 _log = logging.getLogger(__name__)
 
-#: Seconds between checks of the time limits.
 _TICK: Final = 1.0
-#: Seconds for the loop's thread to start and to stop.
 _PATIENCE: Final = 10.0
 #: Seconds for a client to read the last bytes.
 _LINGER: Final = 1.0
-#: struct linger: send a reset at once.
 _AT_ONCE: Final = struct.pack("ii", 1, 0)
 #: Most log lines about one matter, such as an address, in so many seconds.
 _LINES: Final = 10
 _LINES_SECONDS: Final = 10.0
 
-# Causes of a connection's end, for counters.
 BY_CLIENT: Final = "client"
 PROTOCOL: Final = "protocol"
 HANDSHAKE_TIMEOUT: Final = "handshake-timeout"
@@ -70,13 +66,11 @@ MAX_CONNECTIONS: Final = 2_000
 class ServerLimits:
     """The limits of a server's clients.
 
-    Storm has keys for the first three. The others are wide enough for any cluster of Storm's, and
-    protect the other clients from a broken or malicious one.
+    Storm has keys for the first three. The others protect clients from a broken or malicious one.
     """
 
     max_frame: int = 1024 * 1024
     threads: int = 64
-    #: Calls that wait for a thread.
     max_waiting: int = 100_000
     max_connections: int = MAX_CONNECTIONS
     #: Connections from one address, so that one machine cannot keep the others out. A user
@@ -86,13 +80,11 @@ class ServerLimits:
     #: holds more than `READ_BYTES` ends.
     max_held: int = 128 * 1024 * 1024
     handshake_timeout: float = 10.0
-    #: Seconds from the beginning of a message to its end.
     frame_timeout: float = 30.0
     #: Seconds for a call, with waiting. Storm's clients wait as long.
     answer_timeout: float = 600.0
     #: Seconds in which a client must read some of an answer.
     unread_timeout: float = 60.0
-    #: Seconds without a call.
     idle_timeout: float = 900.0
 
     @classmethod
@@ -109,21 +101,20 @@ class ServerLimits:
 
 
 @dataclass(slots=True)
-class ConnectionCounts:
+class _ConnectionCounts:
     """Counters of connections since the server started."""
 
     accepted: int = 0
     #: Refused connections by cause: connections, address; and descriptors, for pauses of accepting.
     turned_away: Counter[str] = field(default_factory=Counter)
     ended: Counter[str] = field(default_factory=Counter)
-    #: Calls refused since too many waited.
     refused: int = 0
     bytes_in: int = 0
     bytes_out: int = 0
 
 
-class Channel(asyncio.BufferedProtocol):
-    """The socket of one client; belongs to one asyncio loop, except for `is_over`."""
+class _Channel(asyncio.BufferedProtocol):
+    """The socket of one client, in the server's loop."""
 
     def __init__(self, server: ThriftServer, caller: Caller, connection: CallStream) -> None:
         self.caller = caller
@@ -148,7 +139,6 @@ class Channel(asyncio.BufferedProtocol):
         self._lingers_until = 0.0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin to read."""
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         # So any unsent byte calls `pause_writing`, which delays the next call.
@@ -156,18 +146,15 @@ class Channel(asyncio.BufferedProtocol):
         self.move()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - however it was lost
-        """Record the end of the connection."""
         self._over(BY_CLIENT)
         self._transport = None
         self._hold(0)
         self._server.forget(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002
-        """Return the buffer for the next bytes."""
         return self._server.buffer
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Process received bytes."""
         self._server.counts.bytes_in += nbytes
         if self.is_over:
             return
@@ -187,13 +174,11 @@ class Channel(asyncio.BufferedProtocol):
         return not self.is_over and (self.method is not None or self._connection.has_whole)
 
     def pause_writing(self) -> None:
-        """Record that the client has not read all bytes."""
         assert self._transport is not None
         self._unread_since = time.monotonic()
         self._unread = self._transport.get_write_buffer_size()
 
     def resume_writing(self) -> None:
-        """Record that the client has read all bytes."""
         self._unread_since = None
         self._lingers_until = time.monotonic() + _LINGER
         self.move()
@@ -241,19 +226,17 @@ class Channel(asyncio.BufferedProtocol):
 
     @property
     def is_idle(self) -> bool:
-        """Whether the connection can end without loss: no call is in progress or unanswered."""
+        """Whether the connection can end without loss."""
         is_quiet = self.method is None and self._unread_since is None
         return is_quiet and self._transport is not None and not self._connection.has_whole
 
     def make_room(self, reason: str) -> None:
-        """End the idle connection for the sake of another one."""
         self._over(CROWDED, reason)
         if self._transport is not None:
             self._transport.close()
         self._server.forget(self)
 
     def sweep(self, now: float) -> None:
-        """End the connection if a time limit is exceeded."""
         limits, transport = self._server.limits, self._transport
         if transport is None:
             return
@@ -275,7 +258,6 @@ class Channel(asyncio.BufferedProtocol):
             self._sweep_unoccupied(now)
 
     def _sweep_unoccupied(self, now: float) -> None:
-        """Check the limits of a connection without a call."""
         limits = self._server.limits
         if self._connection.state is StreamState.AUTHENTICATING:
             if now - self._idle_since > limits.handshake_timeout:
@@ -289,7 +271,6 @@ class Channel(asyncio.BufferedProtocol):
             self._finish(IDLE)
 
     def abort(self, cause: str, reason: str = "") -> None:
-        """Cut the connection."""
         self._over(cause, reason)
         if self._transport is not None:
             # Without a reset, the system would keep unsent bytes.
@@ -365,8 +346,8 @@ class Channel(asyncio.BufferedProtocol):
 class ThriftServer:
     """Serves a Thrift service, from `start` to `stop`.
 
-    `authenticate` returns the handshake of a client, if there is one. A handler's method finds its
-    caller by `dispatcher.caller`. Raises `TypeError` if the handler lacks a method.
+    `authenticate` returns the handshake of a client. A handler's method finds its caller by
+    `dispatcher.caller`. Raises `TypeError` if the handler lacks a method.
     """
 
     def __init__(
@@ -379,7 +360,7 @@ class ThriftServer:
         authenticate: Callable[[Caller], Handshake] | None = None,
     ) -> None:
         self.limits = limits
-        self.counts = ConnectionCounts()
+        self.counts = _ConnectionCounts()
         self.dispatcher = Dispatcher(service, handler)
         self._service = service
         self._authenticate = authenticate
@@ -390,12 +371,11 @@ class ThriftServer:
 
         self.loop: asyncio.AbstractEventLoop
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-        self._places: Places[Channel] = Places(
+        self._places: Places[_Channel] = Places(
             limits.max_connections, limits.max_connections_per_address
         )
         self._lines = LineBudget(_LINES, _LINES_SECONDS)
-        self._channels: set[Channel] = set()
-        #: Connections cut at the end.
+        self._channels: set[_Channel] = set()
         self._cut = 0
         self._connecting: set[asyncio.Task[object]] = set()
         self._has_begun = threading.Event()
@@ -414,7 +394,7 @@ class ThriftServer:
         self._has_begun.wait(_PATIENCE)
 
     def stop(self, timeout: float) -> int:
-        """Accept no more, answer the received calls, and close all connections.
+        """Answer the received calls, and close all connections.
 
         After `timeout` seconds the remaining connections are cut; returns how many.
         """
@@ -427,7 +407,7 @@ class ThriftServer:
         self.workers.stop()
         return self._cut
 
-    def carry_out(self, channel: Channel, message: ThriftMessage) -> str | None:
+    def carry_out(self, channel: _Channel, message: ThriftMessage) -> str | None:
         """Start a call and report its answer to `channel`; return the reason of a refusal."""
         if self.workers.submit(partial(self._work, channel, message), len(message.body)):
             return None
@@ -439,11 +419,11 @@ class ThriftServer:
             more = f" (and {left_out} more such lines)" if left_out else ""
             _log.warning("%s%s", line, more)
 
-    def used(self, channel: Channel) -> None:
+    def used(self, channel: _Channel) -> None:
         """Record an answered call."""
         self._places.used(channel, channel.caller.address)
 
-    def forget(self, channel: Channel) -> None:
+    def forget(self, channel: _Channel) -> None:
         """Record a closed connection."""
         if channel in self._channels:
             self._channels.discard(channel)
@@ -460,7 +440,6 @@ class ThriftServer:
             self.loop.close()
 
     async def _end(self) -> None:
-        """Let aborted connections close."""
         await asyncio.gather(*self._connecting, return_exceptions=True)
         await asyncio.sleep(0)
 
@@ -487,7 +466,7 @@ class ThriftServer:
         caller = Caller(address, port)
         authentication = None if self._authenticate is None else self._authenticate(caller)
         methods, max_frame = self._service.methods, self.limits.max_frame
-        channel = Channel(self, caller, CallStream(methods, max_frame, authentication))
+        channel = _Channel(self, caller, CallStream(methods, max_frame, authentication))
         self._channels.add(channel)
         self._places.take(channel, address)
         self.counts.accepted += 1
@@ -506,15 +485,14 @@ class ThriftServer:
         return refusal
 
     def _connected(
-        self, channel: Channel, connection: socket.socket, task: asyncio.Task[object]
+        self, channel: _Channel, connection: socket.socket, task: asyncio.Task[object]
     ) -> None:
         self._connecting.discard(task)
         if task.cancelled() or task.exception() is not None:
             connection.close()
             self.forget(channel)
 
-    def _work(self, channel: Channel, message: ThriftMessage) -> None:
-        """Carry out a call, in a thread of the workers."""
+    def _work(self, channel: _Channel, message: ThriftMessage) -> None:
         method = self._service.methods.get(message.name)
         if channel.is_over and (method is None or method.answer is not None):
             self.dispatcher.drop(message)

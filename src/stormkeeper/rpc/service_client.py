@@ -35,7 +35,6 @@ from stormkeeper.rpc.message_frames import (
 from stormkeeper.thrift.idl import Method, Service, schema_of
 from stormkeeper.thrift.reader import decode
 
-#: Most seconds for connecting, out of a call's timeout.
 _CONNECT_SECONDS: Final = 10.0
 
 
@@ -132,7 +131,6 @@ class ServiceClient:
     def _exchange(
         self, frame: bytes, name: str, deadline: float, *, is_answered: bool
     ) -> ThriftMessage | None:
-        """Send a call and receive the answer."""
         connection = self._connected(deadline)
         is_sent = False
         try:

@@ -26,7 +26,7 @@ class Mechanism(Protocol):
     def authorization_id(self) -> str | None:
         """The client's name, in a complete server half; else None.
 
-        The principal or the user; with Storm's DIGEST-MD5 any name of the client's choice.
+        With Storm's DIGEST-MD5, any name of the client's choice.
         """
 
     def start(self) -> bytes | None:
@@ -35,6 +35,5 @@ class Mechanism(Protocol):
     def step(self, token: bytes) -> bytes | None:
         """Process the other side's next token; returns the answer, or None.
 
-        Raises `AuthenticationError`, safe to log, for a failure or a violation of the mechanism:
-        the connection must end.
+        Raises `AuthenticationError`, safe to log: the connection must end.
         """

@@ -12,8 +12,7 @@ from stormkeeper.sasl.jaas import Login
 #: Name of Storm's client without a topology's name.
 DEFAULT_CLIENT_NAME = "pacemaker-client"
 
-#: Prefix of options with further users, for SCRAM: ``user_NAME="password"``, as in ZooKeeper's
-#: ``DigestLoginModule``.
+#: Prefix of further users, as in ZooKeeper's ``DigestLoginModule``: ``user_NAME="password"``.
 _USER_OPTION = "user_"
 
 _SHOWN = 100
@@ -28,10 +27,7 @@ class UserPassword:
 
 
 def user_password(login: Login) -> UserPassword:
-    """Return the user of a section with a ``username`` and a ``password``.
-
-    Raises `ConfigError` if either is missing, or a ``user_NAME`` has another password.
-    """
+    """Return the user of a section; raise `ConfigError` without a user, or with two passwords."""
     user = UserPassword(login.option("username"), login.option("password"))
     other = f"{_USER_OPTION}{user.username}"
     if login.options.get(other, user.password) != user.password:

@@ -27,7 +27,6 @@ STORM_DIGEST_URI = "null/default"
 # As the JDK's client; without effect, as no security layer is negotiated.
 _MAXBUF = b"65536"
 
-# Every nonce is used once.
 _NONCE_COUNT = b"00000001"
 
 _CHALLENGE_ONCE = ("nonce", "algorithm")
@@ -95,10 +94,7 @@ class DigestServer:
         )
 
     def step(self, token: bytes) -> bytes:
-        """Check the client's response; returns the server's proof.
-
-        Raises `AuthenticationError` for a malformed response, or one without the password.
-        """
+        """Check the client's response and return the proof; raise `AuthenticationError`."""
         if self._nonce is None:
             raise AuthenticationError("a response came before the challenge")
         if self._answered:
@@ -192,10 +188,7 @@ class DigestClient:
         """Return None: the server begins."""
 
     def step(self, token: bytes) -> bytes | None:
-        """Process the challenge and return the response; or check the server's proof.
-
-        Raises `AuthenticationError` for an unsupported challenge, or a server without the password.
-        """
+        """Process the challenge and return the response, or check the server's proof."""
         if self._complete:
             raise AuthenticationError("a token came after the end of the authentication")
         if self._rspauth is None:
@@ -348,8 +341,7 @@ _ESCAPE = re.compile(rb"\\(.)", re.DOTALL)
 def parse_directives(token: bytes, most: int) -> list[tuple[str, bytes]]:
     """Return the directives ``name=value, name="value"`` of a token (RFC 2831 §2.1.1, §7.1).
 
-    Names are in lower case, values without quotes and escapes. Raises `AuthenticationError` for a
-    malformed token, or one of more than `most` bytes.
+    Names are in lower case. Raises `AuthenticationError` for a malformed or long token.
     """
     if len(token) > most:
         raise AuthenticationError(f"the token has {len(token)} bytes, more than {most}")

@@ -1,8 +1,8 @@
 """GSSAPI (RFC 4752), the mechanism of Storm's ``pacemaker.auth.method: KERBEROS``.
 
-Both halves need the extra ``kerberos``. There is no security layer and, as in Storm's client, no
-mutual authentication by AP-REP: the server's wrapped token proves as much, because only the
-service's key opens the ticket with the session key.
+There is no security layer and, as in Storm's client, no mutual authentication by AP-REP: the
+server's wrapped token proves as much, because only the service's key opens the ticket with the
+session key.
 """
 
 import hashlib
@@ -39,15 +39,14 @@ _REASON = 300
 _KRB5 = gssapi.MechType.kerberos
 
 #: The keytab lacks the key of a ticket's version: KRB_AP_ERR_BADKEYVER, 44 (RFC 4120 §7.5.9), above
-#: MIT Kerberos's base of errors, unsigned.
+#: MIT Kerberos's base of errors.
 _BAD_KEY_VERSION = (-1765328384 + 44) % 2**32
 
 
 class Keytab:
-    """The server's key, from the ``keyTab`` of a JAAS section, by default Kerberos's.
+    """The server's key, from a JAAS section; raises `ConfigError` without one.
 
-    ``principal`` is any in the keytab by default, or with ``*``. Raises `ConfigError` without a
-    key.
+    ``principal`` is any in the keytab by default, or with ``*``.
     """
 
     def __init__(self, login: Login) -> None:
@@ -85,8 +84,8 @@ class GssapiServer:
     def step(self, token: bytes) -> bytes | None:
         """Process the client's next token; returns the answer, None at the end.
 
-        Takes well under a millisecond. Raises `AuthenticationError` for an invalid, expired or
-        replayed ticket, or a client that wants a security layer or another identity.
+        Raises `AuthenticationError` for an invalid, expired or replayed ticket, or a client that
+        wants a security layer or another identity.
         """
         step, self._step = self._step, self._refuse
         try:
@@ -142,9 +141,8 @@ class GssapiClient:
     """The client's half, whose `start` may wait for Kerberos servers.
 
     MIT Kerberos waits some seconds for each silent server: a caller with a deadline calls `start`
-    in another thread. The JAAS section has ``serviceName``; ``useTicketCache`` (with
-    ``ticketCache``) or ``useKeyTab`` (with ``keyTab``); and ``principal``. The server's principal
-    is ``serviceName/host``. Raises `ConfigError` for an incomplete section or keytab.
+    in another thread. The server's principal is ``serviceName/host``. Raises `ConfigError` for an
+    incomplete section or keytab.
     """
 
     name = NAME

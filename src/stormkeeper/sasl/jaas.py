@@ -1,7 +1,7 @@
 """JAAS files: a daemon's users, passwords and keytabs, in sections.
 
-The format is Java's (``javax.security.auth.login.Configuration``), and that of Storm's
-documentation, without the login module and flag that Java requires before the options::
+The format is Java's (``javax.security.auth.login.Configuration``), with or without the login module
+and flag before the options::
 
     PacemakerDigest {
         username="some user"
@@ -21,7 +21,6 @@ from types import MappingProxyType
 from stormkeeper.conf import Conf, defaults
 from stormkeeper.errors import ConfigError
 
-#: Java's ``LoginModuleControlFlag``.
 FLAGS = ("required", "requisite", "sufficient", "optional")
 
 #: Larger than any real file; a log or a device is refused.
@@ -109,8 +108,7 @@ def read(path: Path, named_by: str = "java.security.auth.login.config") -> dict[
 def parse(text: str, source: str = "JAAS") -> dict[str, Login]:
     """Return the sections in the text of a JAAS file by name.
 
-    Raises `ConfigError` with the line and what was expected, and never with the text, which may be
-    a part of a password.
+    Raises `ConfigError` with the line, and never with the text, which may be a part of a password.
     """
     reader = _Reader(source, list(_tokens(text, source)))
     sections: dict[str, Login] = {}
@@ -137,7 +135,6 @@ def _tokens(text: str, source: str) -> Iterator[_Token]:
     line, position = 1, 0
     while position < len(text):
         match = _TOKEN.match(text, position)
-        # Every character begins an alternative.
         assert match is not None
         assert match.lastgroup is not None
         kind = match.lastgroup
@@ -287,8 +284,7 @@ def login_file(conf: Conf) -> LoginFile | None:
 def in_one_layer(conf: Conf) -> Conf:
     """Return a configuration that names the same file after a `Conf.write`.
 
-    There is no ``-c`` then, so the JVM property that ``-c`` overrode is removed. Raises as
-    `login_file`.
+    There is no ``-c`` then, so the JVM property that ``-c`` overrode is removed.
     """
     if conf[KEY] is None or not conf.is_override(KEY):
         return conf

@@ -56,7 +56,6 @@ def unused_login(conf: Conf) -> str | None:
     """Return a warning about a JAAS file that has no effect, as the method is NONE.
 
     None without a section of a Pacemaker's: Storm's daemons may need the file for ZooKeeper.
-    Raises `ConfigError` as `login_file` does.
     """
     file = login_file(conf)
     if file is None or conf["pacemaker.auth.method"] != "NONE":
@@ -77,8 +76,8 @@ def unused_login(conf: Conf) -> str | None:
 def client_mechanism(conf: Conf, host: str) -> Callable[[], Mechanism] | None:
     """Return a factory of client halves; None with the method NONE.
 
-    `host` is the Pacemaker's configured name, a part of its Kerberos principal. Reads the JAAS file
-    now; raises `ConfigError` if it lacks what the method needs.
+    `host` is the Pacemaker's configured name, a part of its Kerberos principal. Raises
+    `ConfigError` if the JAAS file lacks what the method needs.
     """
     match conf["pacemaker.auth.method"]:
         case "NONE":
@@ -205,8 +204,8 @@ class Principal:
 def admits(users: Iterable[str], principal: str, default_realm: str) -> bool:
     """Return whether `principal` is among `users`; raises `AuthenticationError` for no principal.
 
-    Users are full principals (``nimbus/host@REALM``), also without the default realm
-    (``nimbus/host``), and short names (``nimbus``).
+    Users are full principals (``nimbus/host@REALM``), also without the default realm, and short
+    names (``nimbus``).
     """
     parsed = Principal.parse(principal)
     names = {principal, parsed.short_name(default_realm)}

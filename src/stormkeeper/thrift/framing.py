@@ -14,7 +14,7 @@ class FrameSplitter:
     """Splits a stream of bytes, however it is chopped, into payloads of at most `max_size` bytes.
 
     Each byte is copied a bounded number of times, and memory grows with received bytes, never with
-    announced lengths. `bad_length` makes the error for a wrong length and `max_size`.
+    announced lengths. `bad_length` makes the error for a length and `max_size`.
     """
 
     __slots__ = ("_bad_length", "_max_size", "_missing", "_partial", "fault")
@@ -28,7 +28,6 @@ class FrameSplitter:
         self._partial = bytearray()
         #: Missing bytes of the partial frame's length, or of its payload.
         self._missing = _HEADER
-        #: Error of the bad length that ended the stream.
         self.fault: RemoteProtocolError | None = None
 
     @property
@@ -44,8 +43,8 @@ class FrameSplitter:
     def feed(self, data: bytes) -> list[bytes]:
         """Take bytes and return the payloads that they complete.
 
-        A length below 0 or above `max_size` sets `fault`. Payloads before it are returned, and
-        every further call raises `fault`, a `RemoteProtocolError`.
+        A length below 0 or above `max_size` sets `fault`, which every call after the payloads
+        before it raises.
         """
         payloads: list[bytes] = []
         if self.fault is None:
@@ -56,7 +55,6 @@ class FrameSplitter:
         return payloads
 
     def _cut(self, data: bytes, pos: int, payloads: list[bytes]) -> None:
-        """Split `data` from `pos`, and keep the rest as a partial frame."""
         size = len(data)
         missing = _HEADER
         while size - pos >= _HEADER:

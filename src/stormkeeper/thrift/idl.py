@@ -1,9 +1,8 @@
 """Loads IDL files: record classes, exceptions and services, with schemas of their fields.
 
-thriftpy2 parses the files and makes the classes. Added here are Python enums, value semantics
-(equality and hash by value, as for keys of maps), a ``repr`` without secrets, and normalized field
-types for the codec. An exception is a record that can be raised; arguments and answers of methods
-are records too.
+thriftpy2 parses the files and makes the classes. Added here are Python enums, equality and hash by
+value, a ``repr`` without secrets, and normalized field types for the codec. An exception is a
+record that can be raised; arguments and answers of methods are records too.
 """
 
 from __future__ import annotations
@@ -36,7 +35,6 @@ class Field(NamedTuple):
     name: str
     type: Type
     required: bool
-    #: The type in Storm 2, if different.
     storm2: Type | None
 
 
@@ -46,7 +44,6 @@ class Schema(NamedTuple):
     name: str
     #: In the IDL's order, in which they are written.
     fields: tuple[Field, ...]
-    #: Whether only one field is set.
     union: bool
 
 
@@ -93,8 +90,8 @@ def load(
 ) -> dict[str, type | Service]:
     """Load an IDL file of this package; return enums, records, exceptions and services by name.
 
-    `module` will hold the classes, for pickle; `included` has the modules with the classes of
-    included files, by name without ``.thrift``, which are not in the result.
+    `module` will hold the classes, for pickle; `included` has the modules of included files, by
+    name without ``.thrift``.
     """
     text = resources.files(__package__).joinpath(file).read_text(encoding="utf-8")
     return load_text(text, module, included)
@@ -108,7 +105,6 @@ def load_text(
     # thriftpy2 requires this ending, and caches by the name.
     parsed = load_fp(io.StringIO(text), f"{module.replace('.', '_')}_thrift")
     meta = parsed.__thrift_meta__
-    # Our classes by those of thriftpy2 that they replace.
     ours: dict[type, type] = {}
     loaded: dict[str, type | Service] = {}
     for cls in (*meta["enums"], *meta["structs"]):
@@ -148,8 +144,7 @@ def load_text(
 def _without_includes(text: str, included: Mapping[str, ModuleType]) -> tuple[str, dict[str, type]]:
     """Return an IDL without includes, and the included classes by the names that replace theirs.
 
-    thriftpy2 would make the classes of an included file again, and includes only files on the disk.
-    So each class is declared, without fields, under a unique name.
+    thriftpy2 would make these again. So each is declared, without fields, under a unique name.
     """
     declared: list[str] = []
     elsewhere: dict[str, type] = {}
@@ -209,11 +204,7 @@ def _normal(kind: int, detail: Any, ours: dict[type, type]) -> Type:
 
 
 def _give_value_semantics(cls: type[TPayload], schema: Schema) -> None:
-    """Make records hash by value.
-
-    A record of scalars, such as a key of statistics, also compares a faster way: a heartbeat hashes
-    hundreds.
-    """
+    """Make records hash by value; those of scalars also compare a faster way."""
     names = [field.name for field in schema.fields]
     values: Callable[[Any], Any] = attrgetter(*names) if names else lambda _: ()
 

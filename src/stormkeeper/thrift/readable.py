@@ -83,9 +83,8 @@ def render(record: object, also: Iterable[tuple[str, str]] = ()) -> str:
     """Return a record as lines of text, without a newline at the end.
 
     A `ClusterWorkerHeartbeat` becomes the output of ``storm heartbeats get``: topology and times,
-    with the pairs of `also`, such as an age, then a table of statistics for each executor. Any
-    other record becomes its fields. Equal records give equal text, and unprintable characters are
-    escaped.
+    the pairs of `also`, such as an age, and a table of statistics for each executor. Any other
+    record becomes its fields. Unprintable characters are escaped.
     """
     if isinstance(record, ClusterWorkerHeartbeat):
         lines = _heartbeat(record, also)
@@ -125,9 +124,6 @@ def _label(name: str) -> str:
     return name.replace("_", "-")
 
 
-# ---- any record ----------------------------------------------------------------------------------
-
-
 def _fields(entries: Iterable[tuple[str, Any]]) -> Iterator[str]:
     entries = list(entries)
     width = max((len(name) for name, _ in entries), default=0)
@@ -154,9 +150,6 @@ def _scalar(value: object) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     return printable(str(value))
-
-
-# ---- heartbeats ----------------------------------------------------------------------------------
 
 
 def _heartbeat(beat: ClusterWorkerHeartbeat, also: Iterable[tuple[str, str]]) -> Iterator[str]:

@@ -2,17 +2,15 @@
 
 - Every announced length is compared with the remaining bytes before anything is allocated or
   repeated, so time and memory are linear in the input.
-- A field that the class does not know, or knows with another type, is skipped. Exception: integers
-  are read as i32 or i64, because Storm widened ``ClusterWorkerHeartbeat.time_secs`` between 2 and
-  3; a value that does not fit the field is an error.
+- A field that the class does not know, or knows with another type, is skipped. But integers are
+  read as i32 or i64, because Storm widened ``ClusterWorkerHeartbeat.time_secs`` between 2 and 3.
 - Errors are an absent required field, a second member of a union, an enum value without a name, and
   a string that is not UTF-8.
 - As in Storm's readers, a bool is true only if its byte is 1, and bytes after the record are
   ignored.
 
-thriftpy2 makes the classes but does not read them: as of 0.7.1 its fast protocol returns
-uninitialised memory for a string longer than the value, accepts truncated records, iterates as
-often as a list of an unknown type announces, and cannot read lists as keys.
+thriftpy2 0.7.1 does not read safely: it returns uninitialised memory for a string longer than the
+value, accepts truncated records, iterates as often as announced, and cannot read lists as keys.
 
 Readers are closures, made from a schema at first use. Every record ends with a byte that is read,
 so running off the end raises `IndexError` or `struct.error`; only slices need checks.
@@ -47,7 +45,6 @@ from stormkeeper.thrift.idl import (
     wire_kind,
 )
 
-#: Bytes of a value, for types of fixed size.
 FIXED = {BOOL: 1, BYTE: 1, DOUBLE: 8, I16: 2, I32: 4, I64: 8}
 #: Fewest bytes of a value, which limit the count of a container.
 LEAST = {**FIXED, STRING: 4, STRUCT: 1, MAP: 6, SET: 5, LIST: 5}
@@ -68,16 +65,14 @@ Reader = Callable[[bytes, int, Seen], tuple[Any, int]]
 #: Deepest nesting of unknown fields, as in Apache Thrift.
 MAX_DEPTH: Final = 64
 
-#: Different keys of one type that are cached. A bolt rarely has more streams; more are read slower.
+#: Different keys of one type that are cached; more are read slower.
 MAX_SEEN: Final = 64
 
-#: Different structs of one type that are cached, their different lengths, and the longest. Few
-#: topologies have more workers.
+#: Different structs of one type that are cached, their different lengths, and the longest.
 _MAX_SHARED: Final = 1024
 _MAX_LENGTHS: Final = 4
 _MAX_LENGTH: Final = 512
 
-#: Formats of numbers that are read many at once.
 _PACKED = {(DOUBLE, None): "d", (I16, None): "h", (I32, None): "i", (I64, None): "q"}
 
 #: Positions tried for the end of a record.
@@ -109,8 +104,8 @@ def decode(cls: type[Record], data: bytes) -> Record:
 def decode_end(cls: type[Record], data: bytes, field_id: int) -> Record | None:
     """Read the end of a larger record, from its i32 field `field_id` on; None if it is not found.
 
-    Statistics take most of the decoding time of a heartbeat. The fields after them, in the order of
-    ids, are searched from the end, and must end exactly with the data.
+    Statistics take most of the decoding time of a heartbeat. The fields after them are searched
+    from the end, and must end exactly with the data.
     """
     read, header = _struct_reader(cls), _field_header.pack(I32, field_id)
     at = data.rfind(header)
@@ -205,9 +200,9 @@ def _list_reader(element: Type, collect: Callable[[Iterable[Any]], Any]) -> Read
 def _map_reader(of: tuple[Type, Type]) -> Reader:
     """Return the reader of a map, in which a heartbeat's decoding spends most of its time.
 
-    A record's maps have few keys, equal in every window and in the same order. No struct's encoding
-    is the beginning of another's, so bytes of a known key mean that key. Each known key is tried
-    once for each map, in order, which limits the cost of misses.
+    A record's maps have few keys, in the same order. No struct's encoding is the beginning of
+    another's, so bytes of a known key mean that key. Each known key is tried once for each map, in
+    order, which limits the cost of misses.
     """
     key_kind, value_kind = (wire_kind(part) for part in of)
     least = LEAST[key_kind] + LEAST[value_kind]
@@ -261,10 +256,7 @@ def _map_reader(of: tuple[Type, Type]) -> Reader:
 
 @cache
 def _shared_reader(cls: type) -> Reader:
-    """Return the reader of a struct that occurs often with equal values, such as a slot.
-
-    After the first time it is found by its bytes, as no struct's encoding begins another's.
-    """
+    """Return the reader of a struct with often equal values, found by its bytes after the first."""
     read_anew = _struct_reader(cls)
     this_type = object()
 
@@ -290,7 +282,6 @@ def _shared_reader(cls: type) -> Reader:
 
 
 def _is_flat(cls: type) -> bool:
-    """Return whether a struct has only scalars and containers of scalars, and no binary."""
     return all(_is_short(field.type) for field in schema_of(cls).fields)
 
 
@@ -345,7 +336,7 @@ def accepted(of: Type) -> Iterable[tuple[int, Reader]]:
     """Return the wire types that a field is read from, with their readers."""
     kind, detail = of
     if kind in (I32, I64) and detail is None:
-        return ((I32, read_i32), (I64, read_i64 if kind == I64 else read_narrow))
+        return ((I32, read_i32), (I64, read_i64 if kind == I64 else _read_narrow))
     return ((wire_kind(of), _reader(of)),)
 
 
@@ -354,7 +345,7 @@ def skip(data: bytes, pos: int, kind: int, depth: int) -> int:
     if kind in FIXED:
         return pos + FIXED[kind]
     if kind == STRING:
-        _, end = read_binary(data, pos, {})
+        _, end = _read_binary(data, pos, {})
         return end
     if depth == 0:
         raise MalformedError(f"unknown fields nested deeper than {MAX_DEPTH}", pos)
@@ -427,7 +418,7 @@ def read_i64(data: bytes, pos: int, _seen: Seen) -> tuple[int, int]:
     return _unpack_i64(data, pos)[0], pos + 8
 
 
-def read_narrow(data: bytes, pos: int, _seen: Seen) -> tuple[int, int]:
+def _read_narrow(data: bytes, pos: int, _seen: Seen) -> tuple[int, int]:
     """Read an i64 as an i32."""
     (value,) = _unpack_i64(data, pos)
     if not -(2**31) <= value < 2**31:
@@ -439,8 +430,7 @@ def _read_double(data: bytes, pos: int, _seen: Seen) -> tuple[float, int]:
     return _unpack_double(data, pos)[0], pos + 8
 
 
-def read_binary(data: bytes, pos: int, _seen: Seen) -> tuple[bytes, int]:
-    """Read bytes, with their length in four bytes before them."""
+def _read_binary(data: bytes, pos: int, _seen: Seen) -> tuple[bytes, int]:
     start = pos + 4
     end = start + unpack_i32(data, pos)[0]
     if not start <= end <= len(data):
@@ -466,5 +456,5 @@ SCALAR_READERS: dict[int, Reader] = {
     I64: read_i64,
     DOUBLE: _read_double,
     STRING: _read_string,
-    BINARY: read_binary,
+    BINARY: _read_binary,
 }

@@ -1,10 +1,5 @@
 """The bytes of a znode's value or a pulse's details: records, encoded and compressed.
 
-::
-
-    data = serialize(heartbeat, compression_for(conf["storm.meta.serialization.delegate"]))
-    heartbeat = deserialize(ClusterWorkerHeartbeat, data)
-
 Readers recognise gzip and zstd by the magic number, which cannot begin a Thrift record. Writers use
 Storm's serialization delegate: by default gzip, as Storm 2 (Storm 3: zstd). As in Java's streams,
 gzip members and zstd frames may follow each other; after the last gzip member anything is ignored,
@@ -40,7 +35,6 @@ Record = TypeVar("Record", bound=TPayload)
 GZIP_MAGIC: Final = b"\x1f\x8b"
 ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
 
-#: Default limit of a decompressed record in bytes, as in Storm.
 DEFAULT_LIMIT: Final = 100 * 1024 * 1024
 
 # Bytes decompressed at once, against bombs: neither library can stop at a size and also tell
@@ -84,7 +78,7 @@ def serialize(
     """Return a record as Storm stores it.
 
     `release` matters only for ``ClusterWorkerHeartbeat.time_secs``, i32 in Storm 2 and i64 in Storm
-    3; our readers accept both. Raises `SerializationError` if the record does not fit its schema.
+    3. Raises `SerializationError` if the record does not fit its schema.
     """
     return compress(encode(record, release or release_for(compression)), compression)
 
@@ -109,8 +103,8 @@ def deserialize(
 ) -> Record:
     """Read a record that any release of Storm, or Stormkeeper, has stored, compressed or not.
 
-    A record in memory can take forty times its bytes, so use a lower `limit` for those of untrusted
-    writers. Raises only `SerializationError`, in time linear in the decompressed size.
+    A record in memory can take forty times its bytes, so use a lower `limit` for untrusted writers.
+    Raises only `SerializationError`, in time linear in the decompressed size.
     """
     return decode(cls, uncompressed(cls, bytes(data), limit))
 
@@ -133,10 +127,7 @@ def activity_of(data: bytes) -> WorkerActivity:
 
 
 def uncompressed(cls: type[TPayload], data: bytes, limit: int = DEFAULT_LIMIT) -> bytes:
-    """Return the decompressed bytes of a record that was stored as one of `cls`.
-
-    Raises `SerializationError` if there is no record, or as `decompress`.
-    """
+    """Return the decompressed bytes of a record of `cls`; raise `SerializationError` for none."""
     if data == _DIRECTORY:
         raise SerializationError(
             f"not {with_article(cls)}: the single byte 07, which Storm stores in a znode that is"
@@ -151,7 +142,7 @@ def uncompressed(cls: type[TPayload], data: bytes, limit: int = DEFAULT_LIMIT) -
 
 
 def compression_for(delegate_class_name: str) -> Compression:
-    """Return the compression that one of Storm's Thrift serialization delegates writes.
+    """Return the compression that one of Storm's serialization delegates writes.
 
     Raises `ConfigError` for another class. What "bridge" delegates also read, we always read.
     """
@@ -178,8 +169,8 @@ def compress(data: bytes, compression: Compression) -> bytes:
 def decompress(data: bytes, limit: int = DEFAULT_LIMIT) -> bytes:
     """Return the decompressed bytes; without a magic number, the bytes themselves.
 
-    Raises `SerializationError` for damaged or incomplete data, or for more than `limit` bytes, of
-    which at most a few MiB are allocated.
+    Raises `SerializationError` for damaged data, or for more than `limit` bytes, of which at most a
+    few MiB are allocated.
     """
     if data.startswith(GZIP_MAGIC):
         return _gunzip(data, limit)
@@ -191,8 +182,6 @@ def decompress(data: bytes, limit: int = DEFAULT_LIMIT) -> bytes:
 
 
 class _Stream(Protocol):
-    """A gzip member or zstd frame in decompression."""
-
     @property
     def eof(self) -> bool: ...
     @property
@@ -261,10 +250,9 @@ def _inflate(
     limit: int,
     follows: Callable[[bytes], bool],
 ) -> bytes:
-    """Decompress stream after stream, in pieces.
+    """Decompress stream after stream, in pieces; raise EOFError if the data end within one.
 
-    `follows` tells from the bytes behind a stream whether another begins. Raises EOFError if the
-    data ends within a stream.
+    `follows` says from the bytes behind a stream whether another begins.
     """
     out: list[bytes] = []
     size = pos = 0

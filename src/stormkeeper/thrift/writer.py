@@ -1,8 +1,7 @@
 """Writes records in Thrift's binary protocol, for a release of Storm.
 
-A value that does not fit its field raises an error with its path, so no reader gets bytes that it
-would refuse or misread. Fields are written in the IDL's order, maps in their own order and sets
-sorted, so that records built alike give equal bytes.
+A value that does not fit its field raises an error with its path. Fields are written in the IDL's
+order, maps in their own order and sets sorted, so that records built alike give equal bytes.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ class Release(Enum):
     """The release of Storm that reads a record.
 
     The two differ in ``ClusterWorkerHeartbeat.time_secs``, i32 in Storm 2 and i64 in Storm 3, and
-    each refuses the other's heartbeats. Our readers accept both.
+    each refuses the other's heartbeats.
     """
 
     STORM_2 = 2
@@ -56,8 +55,6 @@ _STRUCT_WRITERS: dict[tuple[type, Release], Writer] = {}
 
 
 class _UnfitError(Exception):
-    """A value does not fit its schema."""
-
     def __init__(self, reason: str, *, path: str = "") -> None:
         super().__init__(f"{path}: {reason}" if path else reason)
         self.reason = reason

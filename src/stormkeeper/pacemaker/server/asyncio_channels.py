@@ -84,7 +84,6 @@ class AsyncioChannels:
         self._channels: dict[_Channel, ClientSession] = {}
         #: When the turns of this round of the loop must end; None before the first turn.
         self._round_ends: float | None = None
-        #: Whether a turn of the round left requests unanswered.
         self.is_cut = False
         self._long: deque[_Channel] = deque()
 
@@ -326,7 +325,6 @@ class _Channel(asyncio.BufferedProtocol):
         self.move()
 
     def move(self, *, may_be_long: bool = False) -> None:
-        """Answer requests until none wait, the client has enough to read, or the turn is over."""
         transport, requests = self._transport, self._requests
         if transport is None or self._is_over:
             return

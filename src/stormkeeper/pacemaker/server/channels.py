@@ -38,7 +38,6 @@ from stormkeeper.pacemaker.wire import AUTHENTICATING, VERBS, MessageType, Pacem
 
 _log = logging.getLogger(__name__)
 
-#: ``struct linger``: send a reset at once.
 _RESET_AT_ONCE: Final = struct.pack("ii", 1, 0)
 
 READ_BYTES: Final = 262_144
@@ -82,7 +81,6 @@ AN_ERROR_OF_OURS: Final = "an error of this server"
 STOPPING: Final = "this server stops"
 #: Called once per channel at the end of the session: (session, cause, reason).
 OnClosed = Callable[[Any, str, str], None]
-#: Called once per channel when the descriptor is closed.
 OnFreed = Callable[[Any], None]
 
 

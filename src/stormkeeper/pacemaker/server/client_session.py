@@ -121,7 +121,6 @@ class Policy:
 
 
 def _fingerprint(conf: Conf) -> bytes:
-    """Hash the JAAS file; warn if other users can read passwords."""
     file, method = methods.login_file(conf), conf["pacemaker.auth.method"]
     if file is None or method == "NONE":
         return b""
@@ -146,7 +145,7 @@ def _keytab(conf: Conf) -> bytes:
         return b""  # the mechanism reports a missing key
 
 
-class ServerAuthentication:
+class _ServerAuthentication:
     """The server's half of an authentication. Tokens appear in no log."""
 
     __slots__ = ("_mechanism", "_policy", "authorization_id", "user")
@@ -158,11 +157,7 @@ class ServerAuthentication:
         self.user = ""
 
     def received(self, message: Message) -> bytes:
-        """Handle a client's message and return the frames of the answer, if any.
-
-        Raises `AuthenticationError` for wrong credentials or another method, and
-        `RemoteProtocolError` for a message that is malformed or out of order.
-        """
+        """Return the answer to a client's message; raise `AuthenticationError` if it fails."""
         mechanism = self._mechanism
         if message.type == MessageType.CONTROL_MESSAGE:
             code = read_control(message)
@@ -225,7 +220,6 @@ class ClientSession:
 
     def __init__(self, sessions: "ClientSessions", address: str, port: int) -> None:
         self.address = address
-        #: Address and port, for the log.
         self.origin = host_port(address, port)
         #: Name in the log: address, port and authenticated user.
         self.peer = self.origin
@@ -236,7 +230,7 @@ class ClientSession:
         self.cause = ""
         self._sessions = sessions
         self._channel = "plain TCP"
-        self._authentication: ServerAuthentication | None = None
+        self._authentication: _ServerAuthentication | None = None
         self._refusals = 0
         # Whether the client was refused the reserved path, and whether it did anything else.
         self._has_asked = self._has_done_more = False
@@ -391,7 +385,7 @@ class ClientSession:
         sessions = self._sessions
         if self._authentication is None:
             self.deadline = min(self.deadline, sessions.clock() + sessions.policy.handshake_timeout)
-            self._authentication = ServerAuthentication(sessions.policy)
+            self._authentication = _ServerAuthentication(sessions.policy)
         frames = self._authentication.received(message)
         authorization_id = self._authentication.authorization_id
         if authorization_id is not None:

@@ -151,7 +151,6 @@ class Monitoring:
         action()
 
 
-#: Keys that have an effect only with TLS.
 _OF_TLS: Final = (*server_tls.FILES, "pacemaker.tls.client.auth", "pacemaker.tls.minimum.version")
 
 

@@ -48,7 +48,6 @@ class PacemakerEngine(NamedTuple):
 
     #: Label of the metrics: ``compiled`` or ``interpreted``, over TLS the `description`.
     name: str
-    #: Name and reason, for the log.
     description: str
     pulse_index: Callable[[], PulseIndex]
     channels: Callable[..., Channels]
@@ -429,7 +428,6 @@ class PacemakerServer:
             self._expire(0)
 
     def _expire(self, expired: int) -> None:
-        """Expire pulses within the time budget, and continue soon if more are due."""
         # Before the work, so that a failure does not stop expiry.
         self._is_expiring = False
         # Until the server has run that long without a stop, the next pulse may not have arrived.

@@ -37,7 +37,6 @@ _BATCH: Final = 400
 _REVISION: Final = attrgetter("revision")
 _PATH: Final = attrgetter("path")
 
-#: Bytes of a pulse beside path and value.
 _PULSE_BYTES: Final = 288
 #: Seconds of expiry at a time, so that no pulse waits long.
 EXPIRY_BUDGET: Final = 0.002
@@ -81,7 +80,6 @@ class PulseStore:
         index.max_bytes = self._limits.store_bytes
         self._root = Directory()
         self._expiry = Expiry(index, clock, self._limits)
-        #: Ends of pages by revision, where the next pages begin.
         self._page_ends: dict[int, PulseEntry] = {}
 
     @property
@@ -115,7 +113,7 @@ class PulseStore:
         return self._expiry.expired
 
     def put(self, path: bytes, details: bytes) -> None:
-        """Store the newest pulse of `path`; raises `LimitError` for an invalid path or a full store."""
+        """Store the newest pulse of `path`; raise `LimitError` for a bad path or a full store."""
         index, now = self.index, self.clock()
         if index.replace(path, details, now):
             return
@@ -148,7 +146,7 @@ class PulseStore:
         return self.index.get(path)
 
     def children(self, path: bytes) -> list[bytes]:
-        """Return the names directly below `path`, without empty ones; trailing slashes do not count."""
+        """Return the nonempty names directly below `path`; trailing slashes do not count."""
         directory = self._root.find(path.rstrip(b"/").split(b"/"))
         return [] if directory is None else directory.names()
 
@@ -157,7 +155,7 @@ class PulseStore:
         return self._expiry.names_below(path.rstrip(b"/"))
 
     def pulses(self, path: bytes) -> Iterator[PulseEntry]:
-        """Iterate over the pulses at and below `path`, sorted; the store must not change meanwhile."""
+        """Iterate over the pulses at and below `path`; the store must not change meanwhile."""
         top = path.rstrip(b"/")
         if top:
             entry = self.index.entry(top)
@@ -274,7 +272,6 @@ class PulseStore:
             batch = index.newer(batch[-1], _BATCH)
 
     def _is_everything(self, top: bytes) -> bool:
-        """Whether all entries are below `top`, as usual with heartbeats."""
         directory = self._root.find(top.split(b"/"))
         keys = 0 if directory is None else directory.pulses
         return keys == self.index.keys and not self.index.tombstones

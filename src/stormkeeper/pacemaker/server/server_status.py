@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 #: Causes of connections closed before service; "descriptors" are pauses of accepting.
 TURNED_AWAY: Final = ("address", "connections", "descriptors")
-#: Causes of connections that the server ended.
 CLOSED: Final = (
     *("authentication", "drain", "error", "frame-timeout", "handshake-timeout"),
     *("memory", "output-timeout", "protocol", "revoked", "tls"),

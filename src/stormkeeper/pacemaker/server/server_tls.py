@@ -31,7 +31,6 @@ _MINIMUM: Final = "pacemaker.tls.minimum.version"
 
 FILES: Final = (_CERTIFICATE, _KEY, _AUTHORITIES)
 
-#: How long before its end a certificate is warned of.
 _SOON: Final = timedelta(days=14)
 
 _VERSIONS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
@@ -182,7 +181,6 @@ def fault_of(error: BaseException) -> str:
 
 class _SmallTls(sslproto.SSLProtocol):
     max_size = TLS_BYTES
-    #: The TCP transport, until the client's first bytes.
     below: asyncio.Transport | None = None
     taken: memoryview
 

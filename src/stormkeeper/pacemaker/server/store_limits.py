@@ -182,7 +182,6 @@ class Expiry:
         self.expired = 0
         self._index = index
         self._clock = clock
-        #: Sorted by revision.
         self._tombstones: dict[PulseEntry, None] = {}
         self._paths: list[bytes] = []
         self._bytes = 0

@@ -1,9 +1,8 @@
 """Thrift's binary protocol: writers of fields, and a strict reader of frames.
 
-The reader never reads past the frame and allocates only for received bytes, never for an announced
-length. Unknown fields are skipped within limits on nesting and on the number of values: a frame of
-ten million one-byte values would take ten seconds. Source: the Apache Thrift specification,
-"Thrift Binary protocol encoding".
+The reader allocates only for received bytes, never for an announced length. Unknown fields are
+skipped within limits on nesting and on the number of values: a frame of ten million one-byte values
+would take ten seconds. Source: the Apache Thrift specification, "Thrift Binary protocol encoding".
 """
 
 from struct import Struct, unpack_from
@@ -37,7 +36,6 @@ _FIXED_SIZES: Final[dict[int, int]] = {
 
 _LETTERS: Final = {I32: "i", I64: "q"}
 
-#: Nesting of structs and containers; Thrift's own readers stop at 64 too.
 MAX_NESTING: Final = 64
 
 UNLIMITED_VALUES: Final = 0x7FFFFFFF
@@ -83,16 +81,15 @@ def text_field(field_id: int, value: str) -> bytes:
 
 
 def list_header(field_id: int, element: int, count: int) -> bytes:
-    """Write the header of a list field; `count` elements of type `element` must follow."""
+    """Write the header of a list field of `count` elements."""
     return _pack_list(LIST, field_id, element, count)
 
 
 class BinaryReader:
     """Reads the Thrift values of a frame without the length, in order.
 
-    Every method raises `RemoteProtocolError` if the bytes are not valid Thrift or if more than
-    `max_values` fields and skipped elements are read. `text_errors` is the error handler of
-    `bytes.decode`.
+    Every method raises `RemoteProtocolError` for invalid Thrift, or after more than `max_values`
+    fields and skipped elements. `text_errors` is the error handler of `bytes.decode`.
     """
 
     __slots__ = ("_data", "_end", "_pos", "_text_errors", "_values_left")
@@ -147,7 +144,7 @@ class BinaryReader:
         return kind, self._length("list")
 
     def elements(self, wanted: int, what: str) -> int:
-        """Read the header of a list of type `wanted` and return the length."""
+        """Read the header of a list of type `wanted`; return the length."""
         kind, count = self.sequence()
         if kind != wanted and count:
             raise RemoteProtocolError(f"{what} of Thrift type {kind} where {wanted} is due")
@@ -168,7 +165,7 @@ class BinaryReader:
         self._pos = position
 
     def skip(self, kind: int, depth: int = MAX_NESTING) -> None:
-        """Skip a value of type `kind` with at most `depth` levels of nesting."""
+        """Skip a value of type `kind` with at most `depth` levels."""
         size = _FIXED_SIZES.get(kind)
         if size is not None:
             self._advance(size)

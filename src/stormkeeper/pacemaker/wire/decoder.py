@@ -1,9 +1,9 @@
 """Decoding of Pacemaker frames.
 
 Paths, pulses and changes, as Storm and Stormkeeper write them, have exact shapes, which are decoded
-without walking the fields; any other order of fields takes the general way. The columns of a page
-without values are decoded at once, tens of thousands of rows. Unknown fields and bytes after the
-message are ignored, and the last of a repeated field counts, as in every Thrift reader.
+without walking the fields; any other order of fields takes the general way. Unknown fields and
+bytes after the message are ignored, and the last of a repeated field counts, as in every Thrift
+reader.
 """
 
 from collections.abc import Callable, Sequence
@@ -53,8 +53,7 @@ _tail: Final = Struct(">3sq3sqB")
 _code: Final = Struct(">h")
 _token_head: Final = Struct(">hi")
 
-#: Thrift values of a request: a usual one has ten, ten thousand take some milliseconds, and a frame
-#: full of tiny unknown values would take seconds.
+#: Thrift values of a request: ten are usual, ten thousand take some milliseconds.
 MAX_REQUEST_VALUES: Final = 10_000
 
 # The exact shapes: bytes before the path or id, and after the value.
@@ -71,9 +70,8 @@ _unpack_i32: Final = Struct(">i").unpack_from
 def decode(payload: bytes) -> Message:
     """Read the message of a frame without the length.
 
-    Raises `RemoteProtocolError` for invalid or truncated Thrift, text that is not UTF-8, and
-    structs without a required field. The type may be absent or unknown, and the member another
-    type's.
+    Raises `RemoteProtocolError` for invalid Thrift, text that is not UTF-8, and missing required
+    fields. The type may be absent or unknown, and the member another type's.
     """
     exact = match_exact_shape(payload)
     if exact is None:
@@ -88,8 +86,8 @@ def decode_request(payload: bytes) -> Message:
     """Read the request of a frame without the length.
 
     A path that is not UTF-8 is decoded with ``surrogateescape``: the server refuses the path but
-    keeps the connection. Raises `RemoteProtocolError` as `decode` does, and also for messages that
-    are no valid requests or have more than `MAX_REQUEST_VALUES` Thrift values.
+    keeps the connection. Also raises `RemoteProtocolError` for messages that are no valid requests
+    or have more than `MAX_REQUEST_VALUES` Thrift values.
     """
     exact = match_exact_shape(payload)
     if exact is None:
@@ -103,7 +101,7 @@ def decode_request(payload: bytes) -> Message:
 def match_exact_shape(payload: bytes) -> tuple[int, int, bytes, bytes | None] | None:
     """Return (type, message id, path, details) of a payload in an exact shape, else None.
 
-    A message with a path has `details` None. The path may not be UTF-8.
+    Without a value `details` is None. The path may not be UTF-8.
     """
     size = len(payload)
     if size < 26:  # the shortest: an empty path
@@ -241,7 +239,6 @@ _COLUMNS: Final[dict[tuple[int, int], Callable[[BinaryReader], Any]]] = {
 
 
 def _read_changes_request(reader: BinaryReader) -> ChangesRequest:
-    """Read a ``ChangesRequest``; raises `RemoteProtocolError` without a path."""
     path: str | None = None
     instance: str | None = None
     after = limit = 0
@@ -268,7 +265,6 @@ def _read_changes_request(reader: BinaryReader) -> ChangesRequest:
 
 
 def _read_changes(reader: BinaryReader) -> Changes:
-    """Read a ``Changes``; raises `RemoteProtocolError` if a required field is missing."""
     instance: str | None = None
     columns = Columns[str]([], [], [], [], [])
     fields: dict[tuple[int, int], Any] = {}
@@ -403,7 +399,7 @@ _HTTP_ANSWER: Final = b"HTTP"
 
 
 class PacemakerFrameSplitter(FrameSplitter):
-    """Splits a stream of bytes into payloads of at most `max_size` bytes."""
+    """Splits a stream of bytes into payloads."""
 
     __slots__ = ()
 
@@ -440,7 +436,7 @@ def read_control(message: Message) -> Control:
 
 
 def read_token(message: Message) -> bytes:
-    """Return the token of a SASL_MESSAGE_TOKEN; errors do not show the token, a secret in parts."""
+    """Return the token of a SASL_MESSAGE_TOKEN; errors do not show it."""
     blob = message.blob
     if blob is None or len(blob) < _token_head.size:
         raise RemoteProtocolError("SASL token without its length")
@@ -460,10 +456,10 @@ def _shown(blob: bytes | None) -> str:
 
 
 def read_extensions(details: bytes | None) -> frozenset[str]:
-    """Read the extensions of a server from the pulse at `RESERVED_PATH`.
+    """Read the extensions of a server from the pulse at `RESERVED_PATH`; none of a Java Pacemaker.
 
-    A Java Pacemaker answers None: no extensions. Only field 4 of the ``ServerInfo`` is read, so
-    clients need no Thrift library. Raises `RemoteProtocolError` if the bytes are not Thrift.
+    Only field 4 of the ``ServerInfo`` is read, so clients need no Thrift library. Raises
+    `RemoteProtocolError` if the bytes are not Thrift.
     """
     names: set[str] = set()
     if details is None:

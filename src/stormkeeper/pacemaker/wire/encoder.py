@@ -1,9 +1,8 @@
 """Encoding of Pacemaker messages as frames.
 
-`encode` writes the bytes that Storm writes. Frequent answers have encoders of their own, which
-write the same bytes without a `Message`, with paths as bytes. A page of changes with values is a
-list of changes, each in one exact shape. A page without values has columns: the paths as one text,
-and a list per number.
+`encode` writes the bytes that Storm writes. Frequent answers have encoders of their own, without a
+`Message`, with paths as bytes. A page of changes with values is a list of changes, each in one
+exact shape; one without values has columns: the paths as one text, and a list per number.
 """
 
 from collections.abc import Iterable, Sequence
@@ -130,7 +129,7 @@ def encode_pulse_answer(message_id: int, path: bytes, details: bytes | None) -> 
 
 
 def encode_pulse_around(message_id: int, path: bytes, size: int) -> tuple[bytes, bytes]:
-    """Write the bytes before and after `size` bytes of details in the frame of a SEND_PULSE."""
+    """Write the bytes before and after `size` bytes of details in a SEND_PULSE."""
     length = len(path)
     before = (
         _pack_pulse_head(37 + length + size, _PULSE_SENT, length)
@@ -161,7 +160,6 @@ def encode_changes(
 
 
 def _encode_data(message: Message) -> Sequence[bytes]:
-    """Encode field 2, the union; empty if no member is set."""
     path, pulse = message.path, message.pulse
     others = (
         message.boolval,
@@ -228,7 +226,6 @@ def _encode_pulse(pulse: Pulse) -> tuple[bytes, ...]:
 
 
 def _changes_request(request: ChangesRequest) -> list[bytes]:
-    """Write the fields of a ``ChangesRequest``; raises `struct.error` on overflow."""
     parts = [
         text_field(1, request.path),
         i64_field(2, request.after),
@@ -250,7 +247,6 @@ def _changes(
     reset: bool,
     next_after: int,
 ) -> list[bytes]:
-    """Write the fields of a ``Changes``; raises `struct.error` on overflow."""
     details = columns.details
     parts = [
         text_field(1, instance),
@@ -297,7 +293,7 @@ def control_frame(code: Control) -> bytes:
 
 
 def token_frame(token: bytes) -> bytes:
-    """Write a SASL token of at most `MAX_TOKEN` bytes as a frame (Storm's ``SaslMessageToken``).
+    """Write a SASL token as a frame (Storm's ``SaslMessageToken``).
 
     The blob is the i16 -500, the token's length as i32, and the token.
     """

@@ -1,9 +1,9 @@
 """Pacemaker's message types, their members, and the rules which members belong to which type.
 
 Names, numbers and limits are Storm's (``storm.thrift``). Types from 100 up are Stormkeeper's
-extensions, which end a Java Pacemaker (the whole daemon). A client sends one only if the server has
-listed the extension, on the same connection, in field 4 of the ``ServerInfo`` at `RESERVED_PATH`; a
-Java Pacemaker answers that GET_PULSE without details. The extensions:
+extensions, which crash a Java Pacemaker. A client sends one only if the server has listed the
+extension, on the same connection, in field 4 of the ``ServerInfo`` at `RESERVED_PATH`; a Java
+Pacemaker answers that GET_PULSE without details. The extensions:
 
 - ``changes``: changes at and below a path since a revision, with tombstones of deleted and expired
   paths. A reader whose revision precedes the oldest tombstone, or comes from another instance,
@@ -38,18 +38,16 @@ BETWEEN_PATHS: Final = "\0"
 #: Bytes of a frame without its length; default of ``pacemaker.thrift.message.size.max``.
 DEFAULT_MAX_SIZE: Final = 10_485_760
 
-#: At this path a Stormkeeper server describes itself (``ServerInfo``); no pulse is stored there.
+#: The path of a server's description of itself (``ServerInfo``).
 RESERVED_PATH: Final = "/.stormkeeper"
 
 SIZES: Final = "sizes"
 
-#: Size of a deleted pulse.
 TOMBSTONE: Final = -1
 
-#: Characters with which a regular expression can be invalid. ``.``, ``]`` and ``}`` alone cannot.
+#: Characters with which a regular expression can be invalid; ``.``, ``]`` and ``}`` alone cannot.
 _SPECIAL: Final = frozenset("\\^$|?*+()[{")
 
-#: A path: bytes when written, text when read.
 P = TypeVar("P", str, bytes)
 
 
@@ -93,9 +91,9 @@ class Pulse(NamedTuple):
 class Columns(NamedTuple, Generic[P]):
     """Newest pulse or tombstone of each path, as columns sorted by revision.
 
-    `ages_ms` counts from the receipt of the pulse or deletion on the server's monotonic clock.
-    `sizes` are bytes of the values, `TOMBSTONE` for deletions. `details` holds None for a deletion,
-    and is None if values were not requested.
+    `ages_ms` counts from the receipt on the server's monotonic clock. `sizes` are bytes of the
+    values, `TOMBSTONE` for deletions. `details` holds None for a deletion, and is None if values
+    were not requested.
     """
 
     paths: Sequence[P]
@@ -108,8 +106,8 @@ class Columns(NamedTuple, Generic[P]):
 class ChangesRequest(NamedTuple):
     """Request for changes at and below `path` since revision `after` of server `instance`.
 
-    With a `limit` of 0 or less the server chooses the number of changes. A server without the
-    extension "sizes" sends values even if `values` is false.
+    With a `limit` of 0 or less the server chooses the number. A server without the extension
+    "sizes" sends values even if `values` is false.
     """
 
     path: str
@@ -122,8 +120,8 @@ class ChangesRequest(NamedTuple):
 class Changes(NamedTuple):
     """A page of changes.
 
-    `revision` is the server's newest. `next` is the `after` of the next request, which may follow
-    at once if `more` is true. With `reset` the reader must forget earlier pages of the path.
+    `revision` is the server's newest, `next` the `after` of the next request, which may follow at
+    once if `more` is true. With `reset` the reader must forget earlier pages of the path.
     """
 
     instance: str
@@ -185,7 +183,6 @@ VERBS: Final[dict[int, Verb]] = {
     MessageType.DELETED: Verb("path", "nodes", "list deletions below", extension="deleted"),
 }
 
-#: Messages of an authentication; both carry a blob.
 AUTHENTICATING: Final = (MessageType.CONTROL_MESSAGE, MessageType.SASL_MESSAGE_TOKEN)
 
 _MEMBERS: Final = (
@@ -224,13 +221,12 @@ def check_request(message: Message) -> None:
 def listing_ends_java(path: str) -> bool:
     """Return whether GET_ALL_NODES_FOR_PATH of `path` may end a Java Pacemaker.
 
-    A Java Pacemaker compiles the path as a regular expression, and an invalid one ends the daemon.
+    It compiles the path as a regular expression, and an invalid one ends the daemon.
     """
     return not _SPECIAL.isdisjoint(path)
 
 
-#: Bytes of a SASL token: the buffer of the JDK's mechanisms (``maxbuf=65536``), enough for
-#: a Kerberos ticket with a large authorisation record.
+#: Bytes of a SASL token: the buffer of the JDK's mechanisms (``maxbuf=65536``).
 MAX_TOKEN: Final = 65_536
 
 #: First number of a SASL token's blob.
