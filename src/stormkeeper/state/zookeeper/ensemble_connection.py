@@ -239,12 +239,6 @@ class EnsembleConnection:
         """Return the deadline of a call that starts now (monotonic)."""
         return time.monotonic() + self._settings.call_timeout_secs
 
-    def wait_changed(self, timeout_secs: float | None) -> None:
-        """Wait for the next change of the connection, or for `close`."""
-        with self._changed:
-            if not self._closed:
-                self._changed.wait(timeout_secs)
-
     def call(self, request: Request, deadline: float) -> Any:
         """Send one request once connected, and wait for the answer until `deadline`.
 

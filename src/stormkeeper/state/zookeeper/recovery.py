@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from kazoo.protocol.states import ZnodeStat
 
-from stormkeeper.daemon.periodic import FailureStreak
+from stormkeeper.daemon.periodic import FailureStreak, PeriodicThread
 from stormkeeper.errors import (
     NoNodeError,
     StateAuthenticationError,
@@ -204,11 +204,17 @@ class Recovery:
         self._tell = tell
         #: Number of failures by defects.
         self.defects = 0
-        self._failures = FailureStreak(FIRST_PAUSE_SECS, LONGEST_PAUSE_SECS, jitter=0.5)
         # The session for which ``EVENTS_MISSED`` was last reported.
         self._reported_in: int | None = None
-        self._wake = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="zookeeper recovery", daemon=True)
+        # Whether watches may have missed events.
+        self._news = threading.Event()
+        self._thread = PeriodicThread(
+            "zookeeper recovery",
+            self._restore,
+            streak=FailureStreak(FIRST_PAUSE_SECS, LONGEST_PAUSE_SECS, jitter=0.5),
+            failure="what the ZooKeeper session had is not back yet",
+            logger=log,
+        )
 
     def start(self) -> None:
         """Follow the connection."""
@@ -218,61 +224,38 @@ class Recovery:
 
     def wake(self) -> None:
         """Look at the connection soon."""
-        self._wake.set()
+        self._news.set()
+        self._thread.wake()
 
     def join(self) -> None:
         """Wait a little for the thread to end."""
-        self._wake.set()
-        if self._thread.is_alive() and self._thread is not threading.current_thread():
-            self._thread.join(LOOK_SECS)
+        self._thread.close(LOOK_SECS)
 
-    def _run(self) -> None:
+    def _restore(self) -> float | None:
         connection = self._connection
-        while not connection.closed:
-            is_news = self._wake.wait(self._idle_secs())
-            if is_news:
-                # Not after a timeout: unseen news may have come since.
-                self._wake.clear()
-            try:
-                if connection.needs_restart:
-                    connection.restart()
-                elif connection.state is ConnectionState.CONNECTED:
-                    self._put_back(is_news)
-            except StateClosedError:
-                pass
-            except BaseException as error:
-                self._failed(error)
-            else:
-                self._failures.reset()
-
-    def _failed(self, error: BaseException) -> None:
-        if self._connection.closed:
-            return
-        is_defect = not isinstance(error, StateError)
-        self.defects += is_defect
-        pause = self._failures.record()
-        if self._failures.should_log:
-            log.log(
-                logging.ERROR if is_defect else logging.WARNING,
-                "what the ZooKeeper session had is not back yet%s: %s",
-                ", by a defect of Stormkeeper" * is_defect,
-                repr(error) if is_defect else error,
-                exc_info=error if is_defect else None,
-            )
-        self._connection.wait_changed(pause)
-        self._wake.set()
+        if is_news := self._news.is_set():
+            self._news.clear()
+        try:
+            if connection.needs_restart:
+                connection.restart()
+            elif connection.state is ConnectionState.CONNECTED:
+                self._registrations.make_again()
+                self._tell_new_session()
+                if is_news:
+                    self._look_again()
+        except Exception as error:
+            self._news.set()
+            if connection.closed:
+                raise StateClosedError("the session was closed") from error
+            self.defects += not isinstance(error, StateError)
+            raise
+        return self._idle_secs()
 
     def _idle_secs(self) -> float | None:
         """Return the seconds until something is due."""
         if self._connection.state is not ConnectionState.CONNECTED:
             return LOOK_SECS
         return self._registrations.due_secs()
-
-    def _put_back(self, is_news: bool) -> None:
-        self._registrations.make_again()
-        self._tell_new_session()
-        if is_news:
-            self._look_again()
 
     def _tell_new_session(self) -> None:
         made_in = self._registrations.made_in
