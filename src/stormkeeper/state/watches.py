@@ -170,11 +170,11 @@ class Callbacks:
 
     def queue_event(self, event: EventType, path: str) -> None:
         """Queue an event for all callbacks; does not block."""
-        self._queue.put(lambda: self._tell_event(event, path))
+        self._queue.put(lambda: self._deliver_event(event, path))
 
     def queue_connection(self, state: ConnectionState) -> None:
         """Queue a connection state for every listener; does not block."""
-        self._queue.put(lambda: self._tell_connection(state))
+        self._queue.put(lambda: self._deliver_connection(state))
 
     def close(self) -> None:
         """Deliver nothing more, and end the thread."""
@@ -189,10 +189,10 @@ class Callbacks:
         self._thread.start()
 
     def _run(self) -> None:
-        while (telling := self._queue.get()) is not None:
-            telling()
+        while (deliver := self._queue.get()) is not None:
+            deliver()
 
-    def _tell_event(self, event: EventType, path: str) -> None:
+    def _deliver_event(self, event: EventType, path: str) -> None:
         # A copy, as callbacks register and unregister; checked again, as one may unregister
         # another.
         for registration, callback in list(self._registrations.items()):
@@ -200,7 +200,7 @@ class Callbacks:
                 with self._logged(f"a callback failed on {path} {event.value}"):
                     callback(event, path)
 
-    def _tell_connection(self, state: ConnectionState) -> None:
+    def _deliver_connection(self, state: ConnectionState) -> None:
         for listener in list(self._listeners):
             if listener in self._listeners and not self._closed:
                 with self._logged(f"a connection listener failed on {state.value}"):
@@ -232,7 +232,7 @@ class WaitingCallbacks:
         self._waiting: dict[NodeWatch, dict[Callback, set[object]]] = {}
         self._closed = False
         self._unknown_events = 0
-        self._registration = state.register(self._tell)
+        self._registration = state.register(self._on_event)
 
     @property
     def unknown_events(self) -> int:
@@ -305,7 +305,7 @@ class WaitingCallbacks:
                 if not waiting:
                     del self._waiting[watch]
 
-    def _tell(self, event: EventType, path: str) -> None:
+    def _on_event(self, event: EventType, path: str) -> None:
         if event is EventType.EVENTS_MISSED:
             with self._lock:
                 watches = list(self._waiting)

@@ -424,7 +424,7 @@ class ServerConnection(ConnectionHandler):  # type: ignore[misc]
 
     def _expand_client_hosts(self) -> list[tuple[str, str, int]]:
         """Return host, address and port of all servers, shuffled."""
-        self._tell_last_round()
+        self._log_last_round()
         addresses = []
         for host, port in self.client.hosts:
             try:
@@ -436,7 +436,7 @@ class ServerConnection(ConnectionHandler):  # type: ignore[misc]
         random.shuffle(addresses)
         return addresses
 
-    def _tell_last_round(self) -> None:
+    def _log_last_round(self) -> None:
         if self._failures and not self._is_logged:
             self._is_logged = True
             log.warning(

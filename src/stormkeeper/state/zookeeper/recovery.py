@@ -136,7 +136,7 @@ class Registrations:
                 else:
                     refusals[path] = refusal
             self.made_in = session
-            self._tell([path for path in wanted if path not in refusals], refusals)
+            self._log_outcome([path for path in wanted if path not in refusals], refusals)
 
     def _make(self, path: str) -> Exception | None:
         """Make a registration; return an error that is its own alone."""
@@ -157,7 +157,7 @@ class Registrations:
             return error
         return None
 
-    def _tell(self, made: list[str], refusals: dict[str, Exception]) -> None:
+    def _log_outcome(self, made: list[str], refusals: dict[str, Exception]) -> None:
         if made:
             log.info("registered again: %s", _named(made))
         if not refusals:
@@ -183,7 +183,7 @@ def _named(paths: list[str]) -> str:
 class Recovery:
     """The thread that restores a session's registrations and armed watches.
 
-    Failures are retried until the connection is closed. `tell` takes missed events.
+    Failures are retried until the connection is closed. `report` takes missed events.
     """
 
     def __init__(
@@ -194,14 +194,14 @@ class Recovery:
         *,
         armed: ArmedWatches,
         watcher: Watcher,
-        tell: Callable[[EventType, str], None],
+        report: Callable[[EventType, str], None],
     ) -> None:
         self._connection = connection
         self._registrations = registrations
         self._node = node
         self._armed = armed
         self._watcher = watcher
-        self._tell = tell
+        self._report = report
         #: Number of failures by defects.
         self.defects = 0
         # The session for which ``EVENTS_MISSED`` was last reported.
@@ -240,7 +240,7 @@ class Recovery:
                 connection.restart()
             elif connection.state is ConnectionState.CONNECTED:
                 self._registrations.make_again()
-                self._tell_new_session()
+                self._report_new_session()
                 if is_news:
                     self._look_again()
         except Exception as error:
@@ -257,11 +257,11 @@ class Recovery:
             return LOOK_SECS
         return self._registrations.due_secs()
 
-    def _tell_new_session(self) -> None:
+    def _report_new_session(self) -> None:
         made_in = self._registrations.made_in
         if made_in != self._reported_in:
             self._reported_in = made_in
-            self._tell(EventType.EVENTS_MISSED, "/")
+            self._report(EventType.EVENTS_MISSED, "/")
 
     def _look_again(self) -> None:
         """Report events that armed watches missed, and leave the other watches again.
@@ -284,7 +284,7 @@ class Recovery:
                 else:
                     event = self._armed.missed(watch, _seen(answer))
                 if event is not None:
-                    self._tell(event, watch.path)
+                    self._report(event, watch.path)
                 elif arm:
                     self._armed.left_again(watch, made)
 

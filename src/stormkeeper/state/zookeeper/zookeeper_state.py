@@ -59,7 +59,7 @@ class ZooKeeperState(ClusterState):
             self._node,
             armed=self._armed,
             watcher=self._on_watch,
-            tell=self._tell,
+            report=self._report,
         )
         # Last, as it starts a thread.
         self._callbacks = Callbacks("state callbacks")
@@ -273,13 +273,13 @@ class ZooKeeperState(ClusterState):
         if event.type == KazooEvent.NONE or event is self._last_event:
             return
         self._last_event = event
-        self._tell(_EVENTS[event.type], event.path.removeprefix(self._root) or "/")
+        self._report(_EVENTS[event.type], event.path.removeprefix(self._root) or "/")
 
     def _on_connection(self, state: ConnectionState) -> None:
         self._callbacks.queue_connection(state)
         self._recovery.wake()
 
-    def _tell(self, event: EventType, path: str) -> None:
+    def _report(self, event: EventType, path: str) -> None:
         self._armed.fire(event, path)
         self._callbacks.queue_event(event, path)
 
