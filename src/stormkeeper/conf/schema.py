@@ -83,7 +83,7 @@ _CLUSTER: Final = (
     ),
     port(
         "nimbus.thrift.port",
-        "of Nimbus's Thrift service; 0: `storm nimbus` takes any free port",
+        "Nimbus's Thrift service; 0: `storm nimbus` takes any free port",
     ),
     millis("storm.thrift.socket.timeout.ms", "timeout of a call; commands wait 30 s by default"),
     whole("storm.nimbus.retry.times", "rounds of asking all seeds again for the leader", least=0),
@@ -92,7 +92,7 @@ _CLUSTER: Final = (
     class_of(
         "storm.cluster.state.store",
         StateStore,
-        "where heartbeats are: in ZooKeeper, or in Pacemakers, with"
+        "where heartbeats are: in ZooKeeper, or in Pacemakers with"
         " `org.apache.storm.cluster.PaceMakerStateStorageFactory`",
     ),
     class_of(
@@ -123,7 +123,7 @@ _ZOOKEEPER: Final = (
     servers("storm.zookeeper.servers", "servers of the ensemble", least=1),
     port(
         "storm.zookeeper.port",
-        "of servers without a port; 0: `storm dev-zookeeper` takes any free one",
+        "port of servers without one; 0: `storm dev-zookeeper` takes any free one",
     ),
     Key(
         "storm.zookeeper.root",
@@ -164,8 +164,12 @@ _ZOOKEEPER: Final = (
 )
 
 _NIMBUS: Final = (
-    host("nimbus.bind.host", "address that Nimbus listens on"),
-    whole("nimbus.thrift.threads", "most calls at a time; 1 counts as 2", least=1),
+    host("nimbus.bind.host", "address of Nimbus's Thrift service"),
+    whole(
+        "nimbus.thrift.threads",
+        "most calls at a time; 1 counts as 2, as a submission waits for calls",
+        least=1,
+    ),
     whole("nimbus.queue.size", "most calls that wait", least=1),
     whole("nimbus.thrift.max_buffer_size", "longest Thrift message, in bytes", least=1),
     or_null(port("nimbus.metrics.port", "HTTP of metrics and health; 0: any free; null: none")),
@@ -215,23 +219,31 @@ _SUPERVISOR: Final = (
     ),
     or_null(amount("supervisor.memory.capacity.mb", "MB for all workers; null: the machine's")),
     or_null(
-        amount("supervisor.cpu.capacity", "its CPU, in percent of one core; null: 100 for each")
+        amount(
+            "supervisor.cpu.capacity",
+            "CPU for workers, in percent of a core; null: 100 for each core",
+        )
     ),
-    whole("supervisor.worker.nice", "niceness of workers, up to 19", least=0, most=19),
-    host("supervisor.bind.host", "address that its HTTP listens on"),
+    whole(
+        "supervisor.worker.nice",
+        "niceness of workers on a busy processor, 0 to 19",
+        least=0,
+        most=19,
+    ),
+    host("supervisor.bind.host", "address of the supervisor's HTTP"),
     or_null(
         port(
             "logviewer.port",
             "HTTP of logs, metrics, health; 0, or if taken: any free; null: none",
         )
     ),
-    seconds("supervisor.heartbeat.frequency.secs", "time between its heartbeats"),
-    seconds("supervisor.monitor.frequency.secs", "time between its checks of workers"),
+    seconds("supervisor.heartbeat.frequency.secs", "time between a supervisor's heartbeats"),
+    seconds("supervisor.monitor.frequency.secs", "time between a supervisor's checks of workers"),
     seconds("supervisor.worker.start.timeout.secs", "silence allowed to a starting worker"),
     seconds("supervisor.worker.timeout.secs", "silence after which a worker is restarted"),
     seconds_from(
         "supervisor.worker.shutdown.sleep.secs",
-        "time beyond 27 s for a worker to end before it is killed",
+        "time for a worker to end, beyond 27 s for its batches, before it is killed",
         least=0,
     ),
     text(
@@ -241,7 +253,7 @@ _SUPERVISOR: Final = (
     or_null(
         text(
             "storm.health.check.dir",
-            "executables that check the machine, which is unfit unless all exit with 0",
+            "executables that check the machine: unfit for work unless all exit with 0; null: none",
             "folder",
         )
     ),
@@ -250,11 +262,11 @@ _SUPERVISOR: Final = (
 )
 
 _TOPOLOGIES: Final = (
-    storms_text("topology.name", "its name"),
-    storms_text("topology.version", "its version, for people"),
+    storms_text("topology.name", "name of the topology"),
+    storms_text("topology.version", "the topology's own version, for people"),
     whole("topology.workers", "most workers", least=1),
     whole("topology.worker.memory.mb", "most MB of a worker and its processes", least=1),
-    or_null(variables("topology.environment", "environment variables of its workers")),
+    or_null(variables("topology.environment", "environment variables of the workers")),
     Key(
         "topology.blobstore.map",
         "mapping",
@@ -265,7 +277,7 @@ _TOPOLOGIES: Final = (
     one_of(
         "topology.restart",
         Restart,
-        "whether a worker that ended is started again; `on-failure`: unless its queries ended by"
+        "start a worker again that ended: always, never, or unless all of its queries ended by"
         " themselves",
     ),
     seconds("topology.message.timeout.secs", "wait before it is killed, and time for a message"),
@@ -283,9 +295,14 @@ _TOPOLOGIES: Final = (
     ),
     switch(
         "topology.checkpoint.scripts",
-        "give queries of a plain script that name no checkpoint one there",
+        "queries of a plain script that name no checkpoint get one in that folder",
     ),
-    or_null(text("topology.checkpoint.from", "killed topology whose checkpoints it continues")),
+    or_null(
+        text(
+            "topology.checkpoint.from",
+            "killed topology, by id or name, whose checkpoints it continues",
+        )
+    ),
     texts("topology.checkpoint.abandon", "queries that begin anew, as their checkpoints are lost"),
     or_null(
         whole(
@@ -301,7 +318,10 @@ _TOPOLOGIES: Final = (
     ),
     seconds("worker.heartbeat.frequency.secs", "time between heartbeats to the supervisor"),
     seconds("task.heartbeat.frequency.secs", "time between heartbeats to the cluster state"),
-    seconds("topology.error.throttle.interval.secs", "interval for the next key"),
+    seconds(
+        "topology.error.throttle.interval.secs",
+        "interval of topology.max.error.report.per.interval",
+    ),
     whole(
         "topology.max.error.report.per.interval",
         "most reported errors of a component in a worker",
@@ -312,8 +332,8 @@ _TOPOLOGIES: Final = (
 _PACEMAKERS: Final = (
     servers("pacemaker.servers", "Pacemakers to write to and read from", unset=(None,)),
     or_null(server("pacemaker.host", "the only Pacemaker, as in Storm 1.x"), ""),
-    port("pacemaker.port", "that it listens on, and of servers without a port; 0: any free"),
-    host("pacemaker.bind.host", "address that it listens on"),
+    port("pacemaker.port", "port of a Pacemaker, and of servers without one; 0: any free"),
+    host("pacemaker.bind.host", "address of a Pacemaker"),
     or_null(port("pacemaker.metrics.port", "HTTP of metrics and health; 0: any free; null: none")),
     or_null(host("pacemaker.metrics.bind.host", "address of that port; null: pacemaker.bind.host")),
     seconds_from("pacemaker.pulse.ttl.secs", "age at which a pulse expires; 0: never", least=0),
@@ -333,7 +353,9 @@ _PACEMAKERS: Final = (
     ),
     seconds("pacemaker.frame.timeout.secs", "time to finish a message that has begun"),
     seconds("pacemaker.handshake.timeout.secs", "time for TLS, and for an authentication"),
-    seconds("pacemaker.output.timeout.secs", "time in which a client must read answers"),
+    seconds(
+        "pacemaker.output.timeout.secs", "time in which a client must read some of its answers"
+    ),
     one_of(
         "pacemaker.engine",
         PacemakerEngine,
@@ -353,13 +375,17 @@ _PACEMAKERS: Final = (
         "JAAS file with a daemon's passwords or keytabs",
         "file",
     ),
-    storms_text("nimbus.daemon.user", "short name of Nimbus's principal, which may read"),
+    storms_text("nimbus.daemon.user", "short name of Nimbus's Kerberos principal, which may read"),
     texts("pacemaker.kerberos.users", "other principals or short names that may read"),
     switch("pacemaker.tls.enable", "use TLS, in servers and clients"),
     or_null(
-        text("pacemaker.tls.certificate.file", "PEM file of its certificate with the chain", "file")
+        text(
+            "pacemaker.tls.certificate.file",
+            "PEM file with a Pacemaker's certificate and chain",
+            "file",
+        )
     ),
-    or_null(text("pacemaker.tls.key.file", "PEM file of its key", "file")),
+    or_null(text("pacemaker.tls.key.file", "PEM file with a Pacemaker's key", "file")),
     or_null(
         text("pacemaker.tls.ca.file", "PEM file of trusted authorities; null: the system's", "file")
     ),
@@ -368,7 +394,7 @@ _PACEMAKERS: Final = (
         text("pacemaker.tls.client.certificate.file", "PEM file of a client's certificate", "file")
     ),
     or_null(text("pacemaker.tls.client.key.file", "PEM file of a client's key", "file")),
-    switch("pacemaker.tls.check.hostname", "require its name in its certificate"),
+    switch("pacemaker.tls.check.hostname", "require the Pacemaker's name in the certificate"),
     one_of("pacemaker.tls.minimum.version", TlsVersion, "oldest version"),
 )
 
@@ -387,7 +413,7 @@ _PIPELINE: Final = (
     or_null(
         seconds(
             "pipeline.late.secs",
-            "silence after which a worker is late; null: 3 heartbeats",
+            "silence after which a worker is late; null: 3 times task.heartbeat.frequency.secs",
         )
     ),
     seconds_from(
@@ -398,7 +424,7 @@ _PIPELINE: Final = (
     or_null(
         whole(
             "pipeline.statistics.parts",
-            "parts of the statistics; null: one for each 8,192 workers",
+            "parts, each with some topologies; null: one for each 8,192 workers",
             least=1,
         )
     ),
@@ -423,7 +449,7 @@ _PIPELINE: Final = (
 
 _WITHOUT_EFFECT: Final = (
     whole("pacemaker.max.threads", "Storm's pool of threads", least=1),
-    port("ui.port", "of the web UI, which does not exist yet"),
+    port("ui.port", "port of the web UI, which does not exist yet"),
 )
 
 #: The keys as a user looks for them, by title.
