@@ -1,7 +1,14 @@
 """A client's state machine in a world without sockets, threads and time."""
 
-from stormkeeper.pacemaker.client.calls import ClientCall, Connect, Drop, Send, Settle
-from stormkeeper.pacemaker.client.protocol import ClientProtocol, LinkState
+from stormkeeper.pacemaker.client.protocol import (
+    ClientCall,
+    ClientProtocol,
+    Connect,
+    Drop,
+    LinkState,
+    Send,
+    Settle,
+)
 from stormkeeper.pacemaker.wire import (
     Changes,
     ChangesRequest,
@@ -99,8 +106,8 @@ class World:
         self.protocol.connected(self.now)
         self.carried_out()
 
-    def fail(self, reason="cut"):
-        self.protocol.failed(reason, self.now)
+    def fail(self, reason="cut", **options):
+        self.protocol.lost(reason, self.now, **options)
         self.carried_out()
 
     def receive(self, *answers):

@@ -1,5 +1,6 @@
 """A client over TLS: with servers as they should be, and with every wrong one."""
 
+import asyncio
 import contextlib
 import re
 import shutil
@@ -21,8 +22,8 @@ from stormkeeper.errors import (
     UntrustedServerError,
 )
 from stormkeeper.pacemaker.client import PacemakerClient
-from stormkeeper.pacemaker.client.client_connection import PacemakerConnection
 from stormkeeper.pacemaker.client.client_tls import TlsStream, client_contexts
+from stormkeeper.pacemaker.client.server_link import PacemakerConnection
 from stormkeeper.pacemaker.wire import Message, MessageType, encode
 from support.certificates import certificates, tls_conf
 from support.leaks import nothing_left_behind
@@ -151,21 +152,25 @@ def test_answers_that_come_with_the_announced_end_are_not_lost(place, maximum):
         wire.settimeout(DEADLINE_SECS)
         stream = TlsStream(place.client()(), "localhost", "p:1")
         channel = PacemakerConnection(ours, peer="p:1", max_message_size=1000, stream=stream)
-        channel.begin()
-        while not channel.is_up:
-            incoming.write(wire.recv(65_536))
-            with contextlib.suppress(ssl.SSLWantReadError):
-                theirs.do_handshake()
-            wire.sendall(outgoing.read())
-            channel.decrypt(channel.receive())
-        if maximum is ssl.TLSVersion.TLSv1_3:
-            incoming.write(wire.recv(65_536))
-            theirs.do_handshake()
+
+        def accept():
+            while True:
+                with contextlib.suppress(ssl.SSLWantReadError):
+                    theirs.do_handshake()
+                    wire.sendall(outgoing.read())
+                    return
+                wire.sendall(outgoing.read())
+                incoming.write(wire.recv(65_536))
+
+        async def meet():
+            await asyncio.gather(channel.shake_hands(), asyncio.to_thread(accept))
+
+        asyncio.run(meet())
         theirs.write(encode(Message(MessageType.SEND_PULSE_RESPONSE, 7)))
         with pytest.raises(ssl.SSLWantReadError):
             theirs.unwrap()
         wire.sendall(outgoing.read())
-        messages, fault = channel.read_messages(channel.decrypt(channel.receive()))
+        messages, fault = channel.read_messages(channel.receive())
     assert [message.message_id for message in messages] == [7]
     assert isinstance(fault, PacemakerUnavailableError)
     assert str(fault) == "the server closed the connection"

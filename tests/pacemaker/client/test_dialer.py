@@ -1,14 +1,14 @@
+import asyncio
 import errno
 import os
-import selectors
 import socket
 import threading
 
 import pytest
 
-from stormkeeper.pacemaker.client.client_connection import Dialer
+from stormkeeper.pacemaker.client.connection_opener import Dialer
 from support.pacemaker import nobody
-from support.waiting import DEADLINE_SECS, until
+from support.waiting import DEADLINE_SECS
 
 V4 = socket.AF_INET
 
@@ -19,47 +19,51 @@ def listener():
         yield listener
 
 
-@pytest.fixture
-def selector():
-    with selectors.DefaultSelector() as selector:
-        yield selector
+def dialer(port, host="127.0.0.1", **options):
+    return Dialer(host, port, name="lookup", **options)
 
 
-def dialer(selector, port, host="127.0.0.1", **options):
-    return Dialer(host, port, selector=selector, wake=lambda: None, name="lookup", **options)
+def connected(dial, *again):
+    """Connect once for each `again`, close the connections, and return the peers' addresses."""
+
+    async def connect():
+        reached = []
+        for to_the_same in again or (False,):
+            with await dial.connect(again=to_the_same) as made:
+                reached.append(made.getpeername())
+        return reached
+
+    return asyncio.run(connect())
 
 
-def connected(dialer):
-    """Poll until there is a connection, and close it."""
-    made = until(dialer.poll)
-    with made:
-        return made.getpeername()
-
-
-def test_an_address_is_connected_to(selector, listener):
+def test_an_address_is_connected_to(listener):
     address = listener.getsockname()
-    dial = dialer(selector, address[1])
-    for _ in range(3):
-        dial.start()
-        assert connected(dial) == address
-    assert not selector.get_map()
+    assert connected(dialer(address[1]), False, False, False) == [address] * 3
 
 
-def test_nobody_there(selector):
-    dial = dialer(selector, nobody().port)
-    dial.start()
+def test_nobody_there():
     with pytest.raises(ConnectionRefusedError):
-        until(dial.poll)
-    assert not selector.get_map()
+        connected(dialer(nobody().port))
 
 
-def test_an_attempt_is_given_up(selector, listener):
-    dial = dialer(selector, listener.getsockname()[1])
-    dial.start()
-    dial.cancel()
-    assert not selector.get_map()
-    with pytest.raises(OSError, match="no address"):
-        dial.poll()
+def test_an_attempt_is_given_up():
+    """A listener whose queue is full answers no attempt."""
+    with socket.socket() as full:
+        full.bind(("127.0.0.1", 0))
+        full.listen(0)
+        fillers = [socket.socket() for _ in range(4)]
+        for filler in fillers:
+            filler.setblocking(False)
+            filler.connect_ex(full.getsockname())
+
+        async def give_up():
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.05):
+                    await dialer(full.getsockname()[1]).connect()
+
+        asyncio.run(give_up())
+        for filler in fillers:
+            filler.close()
 
 
 def names(addresses):
@@ -73,139 +77,92 @@ def names(addresses):
     return resolve
 
 
-def test_the_addresses_of_a_name_are_tried_in_turn(selector, listener):
+def test_the_addresses_of_a_name_are_tried_in_turn(listener):
     address = listener.getsockname()
     refused = ("127.0.0.1", nobody().port)
     found = [(V4, refused), (V4, refused), (V4, address)]
-    dial = dialer(selector, 1, "name", resolve=names(lambda: found))
-    dial.start()
-    assert connected(dial) == address
+    assert connected(dialer(1, "name", resolve=names(lambda: found))) == [address]
 
 
-def test_each_attempt_begins_with_another_address(selector, listener):
+def test_each_attempt_begins_with_another_address(listener):
     with socket.create_server(("127.0.0.1", 0)) as other:
         addresses = [listener.getsockname(), other.getsockname()]
         found = [(V4, address) for address in addresses]
-        dial = dialer(selector, 1, "name", resolve=names(lambda: found))
-        reached = []
-        for _ in range(4):
-            dial.start()
-            reached.append(connected(dial))
-        assert reached == addresses * 2
+        dial = dialer(1, "name", resolve=names(lambda: found))
+        assert connected(dial, *[False] * 4) == addresses * 2
 
 
-def test_a_second_connection_goes_to_the_address_of_the_first(selector, listener):
+def test_second_connection_goes_to_the_first_ones_address(listener):
     with socket.create_server(("127.0.0.1", 0)) as other:
         addresses = [other.getsockname(), listener.getsockname()]
         refused = ("127.0.0.1", nobody().port)
         found = [(V4, refused), *((V4, address) for address in addresses)]
-        dial = dialer(selector, 1, "name", resolve=names(lambda: found))
-        reached = []
-        for again in (False, True, True, False, True, False, True):
-            dial.start(again=again)
-            reached.append(connected(dial))
+        dial = dialer(1, "name", resolve=names(lambda: found))
+        reached = connected(dial, False, True, True, False, True, False, True)
         first, second = addresses
         assert reached == [first] * 5 + [second] * 2
 
 
-def test_a_slow_lookup_blocks_nobody_and_serves_the_next_attempt(selector, listener):
-    answer = threading.Event()
-    lookups = []
+def test_a_slow_lookup_serves_the_next_attempt(listener):
+    answer, lookups = threading.Event(), []
 
     def slow():
         lookups.append(1)
         answer.wait(DEADLINE_SECS)
         return [(V4, listener.getsockname())]
 
-    dial = dialer(selector, 1, "name", resolve=names(slow))
-    for _ in range(5):
-        dial.start()
-        assert dial.poll() is None
-        dial.cancel()
-    dial.start()
-    answer.set()
-    assert connected(dial) == listener.getsockname()
+    async def connect():
+        dial = dialer(1, "name", resolve=names(slow))
+        for _ in range(5):
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.01):
+                    await dial.connect()
+        answer.set()
+        with await dial.connect() as made:
+            return made.getpeername()
+
+    assert asyncio.run(connect()) == listener.getsockname()
     assert len(lookups) == 1
 
 
-def test_a_name_without_an_address_is_an_error_each_time(selector):
+def test_a_name_without_an_address_is_an_error_each_time():
     def nothing():
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
-    dial = dialer(selector, 1, "name", resolve=names(nothing))
+    dial = dialer(1, "name", resolve=names(nothing))
     for _ in range(2):
-        dial.start()
         with pytest.raises(OSError, match="Name or service not known"):
-            until(dial.poll)
-
-
-def test_a_lookup_that_ends_wakes_whoever_polls(selector, listener):
-    awake = threading.Event()
-    found = [(V4, listener.getsockname())]
-    dial = Dialer(
-        "name",
-        1,
-        selector=selector,
-        wake=awake.set,
-        name="lookup",
-        resolve=names(lambda: found),
-    )
-    dial.start()
-    assert awake.wait(DEADLINE_SECS)
-    assert connected(dial) == listener.getsockname()
+            connected(dial)
 
 
 @pytest.mark.parametrize("host", ["a" * 64, "a..b"])
-def test_a_name_that_no_name_server_can_be_asked_for(selector, host):
-    dial = dialer(selector, 1, host)
-    dial.start()
+def test_a_name_that_no_name_server_can_be_asked_for(host):
     with pytest.raises(socket.gaierror, match="no host name"):
-        until(dial.poll)
+        connected(dialer(1, host))
 
 
-def test_a_lookup_that_fails_of_a_defect_ends_the_attempt(selector, caplog):
-    def fail(_host, _port, flags):
-        if flags:
-            raise socket.gaierror(socket.EAI_NONAME, "no address")
-        raise ValueError("on purpose")
-
-    dial = dialer(selector, 1, "name", resolve=fail)
-    for _ in range(2):
-        dial.start()
-        with pytest.raises(OSError, match="internal error, ValueError"):
-            until(dial.poll)
-    assert [str(record.exc_info[1]) for record in caplog.records] == ["on purpose"] * 2
-
-
-def test_a_lookup_for_which_there_is_no_thread_ends_the_attempt(selector, monkeypatch, listener):
+def test_a_lookup_without_thread_ends_the_attempt(monkeypatch, listener):
     def refuse(_thread):
         raise RuntimeError("can't start new thread")
 
     address = listener.getsockname()
-    dial = dialer(selector, 1, "name", resolve=names(lambda: [(V4, address)]))
+    dial = dialer(1, "name", resolve=names(lambda: [(V4, address)]))
     with monkeypatch.context() as shortage:
         shortage.setattr(threading.Thread, "start", refuse)
-        dial.start()
         with pytest.raises(OSError, match="no thread to look up its name"):
-            dial.poll()
-    dial.start()
-    assert connected(dial) == address
+            connected(dial)
+    assert connected(dial) == [address]
 
 
-def test_a_socket_that_cannot_be_watched_ends_the_attempt(selector, monkeypatch, listener):
-    """The system watches so many for each user (fs.epoll.max_user_watches), and no more."""
+def test_errors_have_the_systems_text(monkeypatch, listener):
+    """Not asyncio's, which is the same for all."""
 
     def refuse(*_):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        raise OSError(errno.EHOSTUNREACH, "Connect call failed")
 
-    address = listener.getsockname()
-    dial = dialer(selector, address[1])
-    with monkeypatch.context() as shortage:
-        shortage.setattr(selector, "register", refuse)
-        for _ in range(2):
-            dial.start()
-            with pytest.raises(OSError, match="No space left on device"):
-                dial.poll()
-    dial.start()
-    assert connected(dial) == address
-    assert not selector.get_map()
+    async def connect():
+        monkeypatch.setattr(asyncio.get_running_loop(), "sock_connect", refuse, raising=False)
+        await dialer(listener.getsockname()[1]).connect()
+
+    with pytest.raises(OSError, match=os.strerror(errno.EHOSTUNREACH)):
+        asyncio.run(connect())

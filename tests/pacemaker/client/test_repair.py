@@ -3,6 +3,7 @@ import threading
 import pytest
 
 from stormkeeper.pacemaker.client import PacemakerClient
+from stormkeeper.pacemaker.client.event_loop import ClientEventLoop
 from stormkeeper.pacemaker.client.pool_writes import DeleteRepair
 from stormkeeper.pacemaker.wire import MessageType
 from support.scripted_pacemaker import JavaPacemaker, ScriptedPacemaker, refusing
@@ -21,15 +22,15 @@ def repair_of(stack):
             peer = stack.enter_context(ScriptedPacemaker(script))
             client = stack.enter_context(PacemakerClient(peer.address, try_timeout=5.0))
             clients[client.address] = client
-        repair = DeleteRepair(clients, name="the repair", first_secs=0.2)
-        stack.callback(repair.close)
-        return repair, list(clients.values())
+        loop = ClientEventLoop("the repair")
+        stack.callback(loop.close)
+        return DeleteRepair(clients, loop, first_secs=0.2), list(clients.values())
 
     return make
 
 
-def is_running():
-    return "the repair" in [thread.name for thread in threading.enumerate()]
+def is_running(repair):
+    return repair._timer is not None
 
 
 def test_what_was_missed_goes_ahead_of_what_is_asked_next(repair_of):
@@ -45,16 +46,16 @@ def test_what_was_missed_goes_ahead_of_what_is_asked_next(repair_of):
     assert java.asked.count(DELETE) == 2
 
 
-def test_thread_repeats_deletes_and_ends_when_done(repair_of):
+def test_timer_repeats_deletes_and_ends_when_done(repair_of):
     java, other = JavaPacemaker(), JavaPacemaker()
     java.store = other.store = {"/w": b""}
     repair, (client, _) = repair_of(java, other)
-    assert not is_running()
+    assert not is_running(repair)
     repair.remember(client.address, "/w")
-    assert is_running()
+    until(lambda: is_running(repair))
     until(lambda: not java.store)
     assert other.asked == [], "it missed nothing"
-    until(lambda: not is_running())
+    until(lambda: not is_running(repair))
     java.store = {"/w": b""}
     repair.remember(client.address, "/w")
     until(lambda: not java.store)
@@ -83,7 +84,7 @@ def test_a_refusal_ends_it(repair_of, caplog):
     repair.remember(client.address, "/w")
     repair.send_missed_deletes(client)
     until(lambda: "the missed delete of /w failed" in caplog.text)
-    until(lambda: not is_running())
+    until(lambda: not is_running(repair))
 
 
 def test_a_pulse_on_its_way_ends_the_delete(repair_of):
@@ -96,13 +97,14 @@ def test_a_pulse_on_its_way_ends_the_delete(repair_of):
     assert client.exists("/w/new")
 
 
-def test_closing_ends_the_thread_and_nothing_starts_it_again(repair_of):
-    repair, (client,) = repair_of(JavaPacemaker())
+def test_nothing_is_repeated_after_the_end(repair_of):
+    java = JavaPacemaker()
+    repair, (client,) = repair_of(java)
     repair.remember(client.address, "/w")
-    repair.close()
-    assert not is_running()
+    repair._loop.close()
     repair.remember(client.address, "/v")
-    assert not is_running()
+    assert "the repair" not in [thread.name for thread in threading.enumerate()]
+    assert java.asked == []
 
 
 def test_a_closed_client_is_no_defect(repair_of):
@@ -133,7 +135,7 @@ def test_a_defect_with_one_server_ends_nothing(repair_of, monkeypatch, caplog):
     assert failed == ["/v", "/v", "/v", "/v", "/w"]
     assert repair.defects == 3
     assert [str(r.exc_info[1]) for r in caplog.records if r.exc_info] == ["on purpose"] * 2
-    until(lambda: not is_running())
+    until(lambda: not is_running(repair))
 
 
 def test_a_shortage_of_threads_is_over_with_the_next_delete(repair_of, monkeypatch):

@@ -1,4 +1,4 @@
-"""The client's half of an authentication, before anything else on a connection; without I/O.
+"""The client's half of an authentication, before anything else on a connection.
 
 ::
 
@@ -22,18 +22,19 @@ SCRAM goes like DIGEST. The rules:
 - One case is left: a Java Pacemaker with KERBEROS ends at the control message of DIGEST and SCRAM,
   and refuses EXISTS like one with DIGEST.
 - SASL_COMPLETE counts only once the mechanism is complete, as the server must prove itself too.
-- Steps may block, as Kerberos asks its own servers; they are effects, done by a `StepRunner`.
 """
 
-import logging
-import threading
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from functools import partial
+from typing import Final, Protocol, TypeVar
 
-from stormkeeper.errors import NotAuthorizedError, RemoteProtocolError
-from stormkeeper.pacemaker.client.calls import Compute, Reconnect, Send
+from stormkeeper.errors import (
+    NotAuthorizedError,
+    PacemakerUnavailableError,
+    RemoteProtocolError,
+    StormkeeperError,
+)
 from stormkeeper.pacemaker.wire import RESERVED_PATH, Message, MessageType, encode
 from stormkeeper.pacemaker.wire.decoder import (
     read_control,
@@ -51,8 +52,9 @@ from stormkeeper.sasl import SAME_METHOD, Mechanism
 #: Tokens accepted from a server; the longest mechanism, Kerberos, has two.
 _MAX_TOKENS: Final = 8
 
-#: Seconds for a step of the client: Kerberos asks its servers one by one, a second each.
-STEP_TIMEOUT: Final = 5.0
+_COMPLETE: Final = int(Control.SASL_COMPLETE).to_bytes(2, "big", signed=True)
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,132 +70,85 @@ class Identity:
     remedy: str
 
 
-Todo = list[Send | Reconnect | Compute]
+class AuthenticationChannel(Protocol):
+    """A connection that authenticates.
+
+    Methods raise `PacemakerUnavailableError` at the end of the connection, and `TimeoutError`.
+    """
+
+    def send(self, data: bytes) -> None:
+        """Send a frame."""
+
+    async def receive(self) -> Message:
+        """Return the next message."""
+
+    async def reconnect(self) -> None:
+        """Replace the connection by another one to the same address."""
+
+    async def compute(self, work: Callable[[], T]) -> T:
+        """Do work that may block, as Kerberos asks its own servers."""
 
 
 class ClientAuthentication:
     """An authentication with the server `peer`, over two connections."""
 
-    __slots__ = (
-        "_has_said",
-        "_identity",
-        "_is_wanted",
-        "_mechanism",
-        "_peer",
-        "_tokens",
-        "_unread",
-        "has_begun",
-        "is_done",
-        "work",
-    )
-
     def __init__(self, peer: str, identity: Identity) -> None:
         self._peer = peer
         self._identity = identity
-        #: Made with the first step, as making it may block.
-        self._mechanism: Mechanism | None = None
-        #: Whether the first connection has shown that the server wants authentication.
-        self._is_wanted = False
         self._tokens = 0
         self._has_said = False
-        self._unread: deque[Message] = deque()
-        self.work: Compute | None = None
-        #: Whether the first step is done: from then on the end of the connection means a wrong
-        #: password or method.
-        self.has_begun = False
-        self.is_done = False
 
-    def connected(self) -> Todo:
-        """Handle the first or second connection."""
-        if not self._is_wanted:
-            return [Send(encode(Message(MessageType.EXISTS, 0, path=RESERVED_PATH)))]
-        self.work = Compute(self._start)
-        return [self.work]
+    async def run(self, channel: AuthenticationChannel) -> None:
+        """Authenticate.
 
-    def received(self, message: Message) -> Todo:
-        """Handle a message of the server.
-
-        Raises `NotAuthorizedError` if a retry would not help, and `RemoteProtocolError` for a
-        message out of order.
+        Raises `NotAuthorizedError` if a retry would not help, `RemoteProtocolError` for a message
+        out of order, and errors of the channel.
         """
-        if not self._is_wanted:
-            self._take_first(message)
-            self._is_wanted = True
-            return [Reconnect()]
-        self._unread.append(message)
-        return self._go_on()
+        channel.send(encode(Message(MessageType.EXISTS, 0, path=RESERVED_PATH)))
+        self._check_wanted(await channel.receive())
+        await channel.reconnect()
+        mechanism, token = await self._compute(channel, self._start)
+        try:
+            await self._exchange_tokens(channel, mechanism, token)
+        except PacemakerUnavailableError as error:
+            # The end of the connection, as a Pacemaker answers a wrong password, or, before its
+            # first token, an unknown method.
+            raise self._refusal(f"{error}{self._doubt()}") from error
+        except TimeoutError as error:
+            raise TimeoutError(f"{error}{self._doubt()}") from error
 
-    def computed(self, token: bytes | None) -> Todo:
-        """Handle the result of a step; raises as `received` does."""
-        self.work = None
-        answer: Todo = []
-        self.has_begun = True
-        if token is not None:
-            self._has_said = True
-            answer.append(Send(token_frame(token)))
-        elif self._tokens == 0:
-            answer.append(Send(control_frame(Control.SASL_TOKEN_REQUEST)))
-        return answer + self._go_on()
+    def _start(self) -> tuple[Mechanism, bytes | None]:
+        mechanism = self._identity.mechanism()
+        return mechanism, mechanism.start()
 
-    def refusal(self, reason: str) -> NotAuthorizedError:
-        """Make the error of a failed authentication, with advice."""
-        identity = self._identity
-        # Keys or passwords can only be wrong if a token was sent.
-        is_of_method = reason.endswith(SAME_METHOD) and not self._has_said
-        remedy = "" if is_of_method else f"; {identity.remedy}"
-        return NotAuthorizedError(
-            f"{self._peer} and this client did not authenticate each other ({identity.method}:"
-            f" {reason}){remedy}"
-        )
-
-    def ended(self, reason: str) -> NotAuthorizedError:
-        """Make the error of a connection that ended during the authentication.
-
-        A Pacemaker ends the connection for a wrong password, or, before its first token, for an
-        unknown method.
-        """
-        return self.refusal(reason + self._doubt())
-
-    def patience(self, try_timeout: float) -> float:
-        """Return the seconds for the next step of either side."""
-        return try_timeout if self.work is None else STEP_TIMEOUT
-
-    def overdue(self, try_timeout: float) -> str:
-        """Describe a timeout."""
-        if self.work is not None:
-            return f"no credentials from our own side within {STEP_TIMEOUT:g} s"
-        return f"no answer within {try_timeout:g} s in the authentication{self._doubt()}"
-
-    def is_repetition(self, message: Message) -> bool:
-        """Return whether `message` is a second SASL_COMPLETE, as with KERBEROS."""
-        return (
-            self.is_done
-            and message.type == MessageType.CONTROL_MESSAGE
-            and read_control(message) is Control.SASL_COMPLETE
-        )
+    async def _compute(self, channel: AuthenticationChannel, work: Callable[[], T]) -> T:
+        try:
+            return await channel.compute(work)
+        except StormkeeperError as error:
+            raise self._refusal(str(error)) from error
 
     def _doubt(self) -> str:
-        if not self.has_begun or self._tokens:
-            return ""
-        return f" before its first token; {SAME_METHOD}"
+        return "" if self._tokens else f" before its first token; {SAME_METHOD}"
 
-    def _go_on(self) -> Todo:
-        under_way = self.work
-        while self._unread and self.work is None:
-            message = self._unread.popleft()
-            if self.is_done:
-                if not self.is_repetition(message):
-                    raise _out_of_place(message)
-            elif message.type == MessageType.SASL_MESSAGE_TOKEN:
-                self._tokens += 1
-                if self._tokens > _MAX_TOKENS:
-                    raise self.refusal(f"no end after {_MAX_TOKENS} tokens of the server")
-                self.work = self._step(read_token(message))
-            else:
-                self._take_end(message)
-        return [] if self.work is None or self.work is under_way else [self.work]
+    async def _exchange_tokens(
+        self, channel: AuthenticationChannel, mechanism: Mechanism, token: bytes | None
+    ) -> None:
+        if token is None:
+            channel.send(control_frame(Control.SASL_TOKEN_REQUEST))
+        while True:
+            if token is not None:
+                self._has_said = True
+                channel.send(token_frame(token))
+            message = await channel.receive()
+            if message.type != MessageType.SASL_MESSAGE_TOKEN:
+                self._check_end(message, mechanism)
+                return
+            self._tokens += 1
+            if self._tokens > _MAX_TOKENS:
+                raise self._refusal(f"no end after {_MAX_TOKENS} tokens of the server")
+            token = await self._compute(channel, partial(mechanism.step, read_token(message)))
 
-    def _take_first(self, message: Message) -> None:
+    def _check_wanted(self, message: Message) -> None:
         """Check from the answer to EXISTS that the server wants authentication."""
         if message.type == MessageType.EXISTS_RESPONSE:
             raise NotAuthorizedError(
@@ -204,71 +159,33 @@ class ClientAuthentication:
         if message.type != MessageType.NOT_AUTHORIZED:
             raise _out_of_place(message)
 
-    def _take_end(self, message: Message) -> None:
-        if message.type == MessageType.NOT_AUTHORIZED:
-            raise self.refusal("the server refused")
-        if message.type != MessageType.CONTROL_MESSAGE:
-            raise _out_of_place(message)
-        code = read_control(message)
-        if code is Control.FAILURE:
-            raise self.refusal("the server refused")
+    def _check_end(self, message: Message, mechanism: Mechanism) -> None:
+        is_control = message.type == MessageType.CONTROL_MESSAGE
+        code = read_control(message) if is_control else None
+        if message.type == MessageType.NOT_AUTHORIZED or code is Control.FAILURE:
+            raise self._refusal("the server refused")
         if code is not Control.SASL_COMPLETE:
             raise _out_of_place(message)
-        if self._mechanism is None or not self._mechanism.complete:
-            raise self.refusal("the server ended it without having proved that it is the right one")
-        self.is_done = True
+        if not mechanism.complete:
+            raise self._refusal(
+                "the server ended it without having proved that it is the right one"
+            )
 
-    def _start(self) -> bytes | None:
-        self._mechanism = self._identity.mechanism()
-        return self._mechanism.start()
+    def _refusal(self, reason: str) -> NotAuthorizedError:
+        identity = self._identity
+        # Keys or passwords can only be wrong if a token was sent.
+        is_of_method = reason.endswith(SAME_METHOD) and not self._has_said
+        remedy = "" if is_of_method else f"; {identity.remedy}"
+        return NotAuthorizedError(
+            f"{self._peer} and this client did not authenticate each other ({identity.method}:"
+            f" {reason}){remedy}"
+        )
 
-    def _step(self, token: bytes) -> Compute:
-        mechanism = self._mechanism
-        assert mechanism is not None
-        return Compute(lambda: mechanism.step(token))
+
+def is_completion(message: Message) -> bool:
+    """Return whether `message` is SASL_COMPLETE, which KERBEROS sends twice."""
+    return message.type == MessageType.CONTROL_MESSAGE and message.blob == _COMPLETE
 
 
 def _out_of_place(message: Message) -> RemoteProtocolError:
     return RemoteProtocolError(f"a message of type {message.type} came in the authentication")
-
-
-log = logging.getLogger(__name__)
-
-Work = Callable[[], None]
-
-
-class StepRunner:
-    """Runs blocking steps in a thread that ends with the last step; thread-safe.
-
-    A step cannot be stopped: the next one waits for its end, and of several waiting steps only the
-    newest runs.
-    """
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-        self._lock = threading.Lock()
-        self._next: Work | None = None
-        self._is_running = False
-
-    def run(self, work: Work) -> None:
-        """Run `work` in place of waiting work; errors are logged."""
-        with self._lock:
-            self._next = work
-            if self._is_running:
-                return
-            # Set `_is_running` afterwards, as the start may fail.
-            threading.Thread(target=self._run, name=self._name, daemon=True).start()
-            self._is_running = True
-
-    def _run(self) -> None:
-        while True:
-            with self._lock:
-                work, self._next = self._next, None
-                if work is None:
-                    self._is_running = False
-                    return
-            try:
-                work()
-            except BaseException:
-                # Without this no later step would run.
-                log.exception("%s failed with an internal error", self._name)

@@ -1,8 +1,7 @@
-"""Blocking, thread-safe client of a Pacemaker.
+"""Blocking, thread-safe client of a Pacemaker: requests, and their retries.
 
-Requests go through `SocketThread` (I/O) and `ClientProtocol` (order, timeouts, back-off); this
-module has the requests and their retries. A client does not work in a fork of its process, which
-lacks the client's thread, and raises an error there.
+Requests go through `ServerLink` (sockets) and `ClientProtocol` (order, timeouts, back-off). A
+client does not work in a fork of its process, which lacks the thread, and raises an error there.
 """
 
 import dataclasses
@@ -22,17 +21,13 @@ from stormkeeper.errors import (
     PacemakerUnavailableError,
     RemoteProtocolError,
 )
+from stormkeeper.pacemaker.client.answers import WrongAnswerError, is_request, path_of, type_name
 from stormkeeper.pacemaker.client.authentication import Identity
-from stormkeeper.pacemaker.client.calls import (
-    ClientCall,
-    WrongAnswerError,
-    is_request,
-    path_of,
-    type_name,
-)
-from stormkeeper.pacemaker.client.protocol import ClientProtocol
+from stormkeeper.pacemaker.client.connection_opener import ConnectionOpener
+from stormkeeper.pacemaker.client.event_loop import ClientEventLoop
+from stormkeeper.pacemaker.client.protocol import ClientCall, ClientProtocol
+from stormkeeper.pacemaker.client.server_link import ServerLink
 from stormkeeper.pacemaker.client.server_reads import JavaReader, server_info_of
-from stormkeeper.pacemaker.client.socket_thread import SocketThread
 from stormkeeper.pacemaker.wire import (
     DEFAULT_MAX_SIZE,
     RESERVED_PATH,
@@ -60,8 +55,9 @@ RETRIES: Final = 10
 #: them 3.3 s on average and 6.6 s at most.
 DEADLINE: Final = 15.0
 
-#: Seconds beyond a deadline after which a call fails even if a callback blocks the client's thread.
+#: Seconds beyond a deadline after which a call fails even if a callback blocks the loop's thread.
 _GRACE: Final = 5.0
+
 #: First and longest delay of the back-off, in seconds: a cut connection is back at once, and a
 #: worker finds a revived server with its next pulse.
 FIRST_DELAY: Final = 0.05
@@ -84,7 +80,7 @@ class PacemakerClient:
     address
         Address of the server, or ``"host[:port]"``.
     name
-        Prefix of the name of the client's thread.
+        Prefix of the names of threads, and of log lines.
     try_timeout
         Seconds without a byte from the server after which a try fails.
     retries
@@ -99,6 +95,8 @@ class PacemakerClient:
         Returns the TLS context of each new connection; None for plain TCP.
     random
         Source of the jitter of the back-off.
+    loop
+        The event loop of a pool, which closes the loop; None for a loop of this client.
 
     Notes
     -----
@@ -126,51 +124,52 @@ class PacemakerClient:
         identity: Identity | None = None,
         tls: Contexts | None = None,
         random: Random | None = None,
+        loop: ClientEventLoop | None = None,
     ) -> None:
         if isinstance(address, str):
             address = Address.parse(address, DEFAULT_PORT)
-        self._address = address
+        name = f"{name} {address}"
+        self.address = address
         self._retries = retries
         self._deadline = deadline
         self._max_message_size = max_message_size
-        protocol = ClientProtocol(
+        self._owns_loop = loop is None
+        self._loop = loop or ClientEventLoop(name)
+        self._protocol = ClientProtocol(
             str(address),
             make_backoff(random or Random()),
             try_timeout=try_timeout,
-            identity=identity,
+            method=identity.method if identity else None,
         )
-        self._thread = SocketThread(
-            protocol,
+        opener = ConnectionOpener(
             address.host,
             address.port,
-            name=f"{name} {address}",
+            name=name,
+            try_timeout=try_timeout,
             max_message_size=max_message_size,
             tls=tls,
+            identity=identity,
         )
-
-    @property
-    def address(self) -> Address:
-        """Address of the server."""
-        return self._address
+        self._link = ServerLink(self._protocol, opener.open, self._loop, name=name)
 
     @property
     def suspect(self) -> bool:
         """Whether the server failed since the last answer."""
-        return self._thread.suspect
+        return self._protocol.suspect
 
     @property
     def last_failure(self) -> str:
         """Reason of the server's last failure; empty before the first."""
-        return self._thread.last_failure
+        return self._protocol.last_failure
 
     @property
     def defects(self) -> int:
-        """Number of internal errors in the client's thread, after which the thread reconnected."""
-        return self._thread.defects
+        """Number of internal errors in the loop's thread, after which the client reconnected."""
+        return self._link.defects
 
     def retry_in(self) -> float:
         """Return the seconds of back-off left; 0 without a recent failure."""
-        return self._thread.retry_in()
+        return self._link.retry_in()
 
     def __enter__(self) -> Self:
         return self
@@ -179,15 +178,21 @@ class PacemakerClient:
         self.close()
 
     def __repr__(self) -> str:
-        return f"<PacemakerClient of {self._address}>"
+        return f"<PacemakerClient of {self.address}>"
 
     def close_idle(self) -> None:
         """Close an idle connection; the next request connects again."""
-        self._thread.close_idle()
+        self._link.close_idle()
 
     def close(self) -> None:
-        """Close connection and thread; open calls raise `PacemakerClosedError`. Idempotent."""
-        self._thread.close()
+        """Close the connection; open calls raise `PacemakerClosedError`. Idempotent."""
+        self._link.close()
+        if self._owns_loop:
+            self._loop.close()
+
+    def send_pulse(self, path: str, details: bytes) -> None:
+        """Store `details` as the newest pulse of `path`."""
+        self.ask(Message(MessageType.SEND_PULSE, pulse=Pulse(path, details)))
 
     def submit(
         self,
@@ -201,7 +206,7 @@ class PacemakerClient:
 
         The message id does not matter. `deadline` (seconds) replaces the client's; `started`
         (monotonic) and `tries` appear in errors. The future cannot be cancelled. Callbacks run in
-        the client's thread and must not block. Raises `LocalProtocolError` for no valid request,
+        the loop's thread and must not block. Raises `LocalProtocolError` for no valid request,
         and `PacemakerClosedError`.
         """
         kind = message.type
@@ -217,7 +222,7 @@ class PacemakerClient:
             started=now if started is None else started,
             tries=tries,
         )
-        return self._thread.submit(call)
+        return self._link.submit(call)
 
     def ask(self, message: Message) -> Message:
         """Send a request, with retries, and return the answer."""
@@ -270,22 +275,18 @@ class PacemakerClient:
 
     def answer(self, future: Future[Message], deadline: float | None = None) -> Message:
         """Wait for a future of `submit`, with the same deadline."""
-        if self._thread.is_current:
+        if self._loop.is_current:
             raise LocalProtocolError(
-                f"the client of {self._address} cannot wait in a callback of its own futures;"
+                f"the client of {self.address} cannot wait in a callback of its own futures;"
                 " submit there, and wait elsewhere"
             )
         try:
             return future.result((self._deadline if deadline is None else deadline) + _GRACE)
         except TimeoutError:
             raise PacemakerUnavailableError(
-                f"{self._address}: the client's thread has been blocked for {_GRACE:g} s, by a"
+                f"{self.address}: the client's thread has been blocked for {_GRACE:g} s, by a"
                 " callback that waits or an internal error"
             ) from None
-
-    def send_pulse(self, path: str, details: bytes) -> None:
-        """Store `details` as the newest pulse of `path`."""
-        self.ask(Message(MessageType.SEND_PULSE, pulse=Pulse(path, details)))
 
     def get_pulse(self, path: str) -> bytes | None:
         """Return the newest pulse of `path`, or None."""
@@ -323,7 +324,7 @@ class PacemakerClient:
     def server_info(self) -> "ServerInfo | None":
         """Return the server's description of itself; None from a Java Pacemaker."""
         pulse = self.ask(Message(MessageType.GET_PULSE, path=RESERVED_PATH)).pulse
-        return server_info_of(self._address, pulse)
+        return server_info_of(self.address, pulse)
 
     def changes(
         self,

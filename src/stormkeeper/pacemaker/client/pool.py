@@ -6,14 +6,16 @@ clients work the same way, so both can share the servers.
 """
 
 import logging
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
 from random import Random
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
-from stormkeeper.conf import Address
+from stormkeeper.conf import Address, Conf
 from stormkeeper.errors import (
     ConfigError,
     NotAuthorizedError,
@@ -23,6 +25,7 @@ from stormkeeper.errors import (
     StormkeeperError,
 )
 from stormkeeper.pacemaker.client.client_settings import ClientSettings, Role
+from stormkeeper.pacemaker.client.event_loop import ClientEventLoop
 from stormkeeper.pacemaker.client.pacemaker_client import (
     DEADLINE,
     RETRIES,
@@ -39,12 +42,7 @@ from stormkeeper.pacemaker.client.pool_reads import (
     stopwatch,
     without_values,
 )
-from stormkeeper.pacemaker.client.pool_writes import (
-    LOOK_SECS,
-    DeleteRepair,
-    PulseWriter,
-    WriterPlacement,
-)
+from stormkeeper.pacemaker.client.pool_writes import LOOK_SECS, DeleteRepair, WriterPlacement
 from stormkeeper.pacemaker.client.server_reads import (
     Heartbeat,
     Question,
@@ -55,14 +53,9 @@ from stormkeeper.pacemaker.client.server_reads import (
     one_request,
     server_info_of,
 )
-from stormkeeper.pacemaker.wire import (
-    RESERVED_PATH,
-    Message,
-    MessageType,
-)
+from stormkeeper.pacemaker.wire import RESERVED_PATH, Message, MessageType, Pulse
 
 if TYPE_CHECKING:
-    from stormkeeper.conf import Conf
     from stormkeeper.thrift.pacemaker import ServerInfo
 
 log = logging.getLogger(__name__)
@@ -70,6 +63,9 @@ log = logging.getLogger(__name__)
 #: Seconds of a write, so that a worker with a pulse every three seconds learns of a failure in
 #: time.
 WRITE_DEADLINE: Final = 5.0
+
+#: Checks whether a server accepts writes: needs the same permission as a pulse and stores nothing.
+_CHECK: Final = Message(MessageType.CREATE_PATH, path="/")
 
 _PLAIN: Final = ClientSettings()
 
@@ -84,7 +80,7 @@ class PacemakerPool:
     servers
         Addresses, at least one.
     name
-        Prefix of the threads' names.
+        Name of the thread, and prefix of log lines.
     settings
         Authentication, TLS and the largest message.
     try_timeout, retries, deadline
@@ -126,10 +122,13 @@ class PacemakerPool:
         self._try_timeout = try_timeout
         self._retries = retries
         self._deadline = deadline
+        self._write_deadline = write_deadline
+        self._loop = ClientEventLoop(name)
         self._clients = {
             address: settings.client(
                 address,
                 name=name,
+                loop=self._loop,
                 try_timeout=try_timeout,
                 retries=retries,
                 deadline=deadline,
@@ -139,14 +138,13 @@ class PacemakerPool:
         }
         self._order = addresses
         self._missing = MissingServers(len(addresses))
-        self._repair = DeleteRepair(self._clients, name=f"{name} repair")
-        self._writer = PulseWriter(
-            self._clients,
-            WriterPlacement(addresses, random, home=write_to, look_secs=look_secs),
-            self._repair,
-            deadline=write_deadline,
-            retries=retries,
-        )
+        self._repair = DeleteRepair(self._clients, self._loop)
+        self._placement = WriterPlacement(addresses, random, home=write_to, look_secs=look_secs)
+        #: Guards the placement and the next attribute.
+        self._placement_lock = threading.Lock()
+        #: The server left for home. Its connection is closed with the next pulse, as a pulse may
+        #: have been under way on it.
+        self._left: Address | None = None
 
     @property
     def clients(self) -> Mapping[Address, PacemakerClient]:
@@ -156,12 +154,7 @@ class PacemakerPool:
     @property
     def write_server(self) -> Address:
         """Server that gets the pulses now."""
-        return self._writer.server
-
-    @property
-    def repair_defects(self) -> int:
-        """Number of internal errors while missed deletes were repeated."""
-        return self._repair.defects
+        return self._placement.current
 
     @property
     def silent(self) -> frozenset[Address]:
@@ -184,16 +177,116 @@ class PacemakerPool:
 
     def close(self) -> None:
         """Close all clients; open calls raise `PacemakerClosedError`."""
-        self._repair.close()
         for client in self._clients.values():
             client.close()
+        self._loop.close()
+
+    # --- writes
 
     def send_pulse(self, path: str, details: bytes) -> None:
-        """Store a pulse on a server; see `PulseWriter.send_pulse`."""
+        """Store a pulse on a server.
+
+        Raises `NotAuthorizedError` if a server refused and no other took the pulse, and
+        `PacemakerUnavailableError` if no server took the pulse in time.
+        """
+        message = Message(MessageType.SEND_PULSE, pulse=Pulse(path, details))
+        started = time.monotonic()
+        end = started + self._write_deadline
+        self._check_home(started)
+        begun_with = self._placement.current
+        failed: dict[Address, StormkeeperError] = {}
+        refused: dict[Address, NotAuthorizedError] = {}
+        tries: Counter[Address] = Counter()
+        while tries.total() <= self._retries:
+            address = self._choose_server(refused, tries)
+            if address is None or (refused and address in failed):
+                break  # no server is left that might take it
+            client = self._clients[address]
+            left = end - time.monotonic()
+            if client.retry_in() >= left:
+                break
+            tries[address] += 1
+            self._repair.send_missed_deletes(client)
+            self._repair.pulse_sent(address, path)
+            try:
+                future = client.submit(
+                    message, deadline=left, started=started, tries=tries[address]
+                )
+                client.answer(future, left)
+            except PacemakerClosedError:
+                raise PacemakerClosedError(f"{self!r} is closed") from None
+            except NotAuthorizedError as error:
+                refused[address] = error
+            except (PacemakerUnavailableError, RemoteProtocolError) as error:
+                failed[address] = error
+            else:
+                self._stay_at(address, begun_with, {**failed, **refused})
+                return
+        if refused:
+            raise next(iter(refused.values()))
+        reasons = "; ".join(
+            str(failed.get(address) or f"{address} failed just now ({client.last_failure})")
+            for address, client in self._clients.items()
+        )
+        counted = "1 try" if tries.total() == 1 else f"{tries.total()} tries"
+        raise PacemakerUnavailableError(
+            f"no Pacemaker took the write in {counted} and"
+            f" {time.monotonic() - started:.1f} s: {reasons}"
+        )
+
+    def _choose_server(
+        self, refused: Mapping[Address, object], tries: Counter[Address]
+    ) -> Address | None:
+        """Choose the server of the next try; None if all have refused.
+
+        Choose by the shortest back-off, then the fewest tries of this pulse (a try of a hanging
+        server is long), then the order.
+        """
+        with self._placement_lock:
+            order = self._placement.order()
+        ranks = {
+            address: (self._clients[address].retry_in(), tries[address])
+            for address in order
+            if address not in refused
+        }
+        return min(ranks, key=ranks.__getitem__, default=None)
+
+    def _stay_at(
+        self, server: Address, begun_with: Address, errors: Mapping[Address, StormkeeperError]
+    ) -> None:
+        with self._placement_lock:
+            if not self._placement.record_taken(server, begun_with, time.monotonic()):
+                return
+        reason = errors.get(begun_with) or self._clients[begun_with].last_failure
+        log.warning("Pulses go to %s now, not to %s: %s", server, begun_with, reason)
+
+    def _check_home(self, now: float) -> None:
+        """Check whether the home is back, if due, without waiting for the answer."""
+        with self._placement_lock:
+            home = self._placement.pop_due_check(now)
+            left, self._left = self._left, None
+        if left is not None:
+            self._clients[left].close_idle()
+        if home is None or self._clients[home].retry_in():
+            return
         try:
-            self._writer.send_pulse(path, details)
-        except PacemakerClosedError:
-            raise PacemakerClosedError(f"{self!r} is closed") from None
+            future = self._clients[home].submit(_CHECK)
+        except PacemakerUnavailableError:
+            return  # closed, or no thread is available now
+        future.add_done_callback(self._on_home_checked)
+
+    def _on_home_checked(self, future: Future[Message]) -> None:
+        # Runs in the loop's thread, which must not wait.
+        if future.exception() is not None:
+            return
+        with self._placement_lock:
+            left = self._placement.return_home(time.monotonic())
+            home = self._placement.home
+            self._left = left or self._left
+        if left is not None:
+            log.info("Pulses go to %s again, as it answers, and not to %s", home, left)
+
+    # --- reads and deletes
 
     def get_pulse(self, path: str) -> bytes | None:
         """Return the newest pulse of `path` on any server, or None."""
@@ -374,7 +467,7 @@ def join_errors(failures: Sequence[StormkeeperError]) -> StormkeeperError:
 
 
 def connect(
-    conf: "Conf", *, name: str = "pacemaker-client", role: Role = "reader", **options: Any
+    conf: Conf, *, name: str = "pacemaker-client", role: Role = "reader", **options: Any
 ) -> PacemakerPool:
     """Make the pool of ``pacemaker.servers``, not yet connected, with options of `PacemakerPool`.
 

@@ -1,4 +1,4 @@
-"""Writes to several Pacemakers: each pulse to a single server, missed deletes later.
+"""Writes to several Pacemakers: the choice of a writer's server, and missed deletes.
 
 Writers spread evenly:
 
@@ -11,15 +11,15 @@ Writers spread evenly:
 Moving is harmless: of a path's pulses on two servers the one received last counts.
 
 A missed delete is sent ahead of the next request to the server, on the same connection, so that no
-read shows deleted pulses; without requests a thread sends it. A pulse cancels the missed deletes of
+read shows deleted pulses; without requests a timer sends it. A pulse cancels the missed deletes of
 its path; other paths below stay until they expire (``pacemaker.pulse.ttl.secs``), as after too many
 missed deletes or the end of the process.
 """
 
 import logging
 import threading
-import time
-from collections import Counter, deque
+from asyncio import TimerHandle
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -28,25 +28,96 @@ from random import Random
 from typing import Final
 
 from stormkeeper.conf import Address
-from stormkeeper.errors import (
-    NotAuthorizedError,
-    PacemakerClosedError,
-    PacemakerUnavailableError,
-    RemoteProtocolError,
-    StormkeeperError,
-)
+from stormkeeper.errors import NotAuthorizedError, PacemakerUnavailableError, StormkeeperError
+from stormkeeper.pacemaker.client.event_loop import ClientEventLoop
 from stormkeeper.pacemaker.client.pacemaker_client import PacemakerClient
-from stormkeeper.pacemaker.wire import Message, MessageType, Pulse
+from stormkeeper.pacemaker.wire import Message, MessageType
 
 log = logging.getLogger("stormkeeper.pacemaker.client.pool")
 
 #: Missed deletes per server: more topologies than are killed during an outage.
 LIMIT: Final = 1_000
-# First and longest pause between attempts of the thread, in seconds.
+
+# First and longest pause between attempts without requests, in seconds.
 FIRST_SECS: Final = 1.0
 LONGEST_SECS: Final = 30.0
 _GROWTH: Final = 1.5
-_JOIN_SECS: Final = 5.0
+
+#: Seconds between checks of the home, on average: a restarted server has its writers back within
+#: half a minute, and a dead one gets few checks.
+LOOK_SECS: Final = 15.0
+
+#: Factor of the longest interval between checks.
+MOST_PATIENCE: Final = 16.0
+
+#: A failure within so many `look_secs` after a return doubles the interval.
+_SOON: Final = 4.0
+
+
+class WriterPlacement:
+    """Chooses the server of a writer, by default with a random home; no I/O, not thread-safe."""
+
+    def __init__(
+        self,
+        servers: Sequence[Address],
+        random: Random,
+        *,
+        home: Address | None = None,
+        look_secs: float = LOOK_SECS,
+    ) -> None:
+        order = random.sample(servers, len(servers))
+        if home is not None:
+            order.remove(home)
+            order.insert(0, home)
+        self._order = order
+        self._random = random
+        self._look_secs = look_secs
+        self._patience = 1.0
+        self._check_at = float("inf")
+        self._returned_at = float("-inf")
+        self.current = self.home
+
+    @property
+    def home(self) -> Address:
+        """The preferred server."""
+        return self._order[0]
+
+    def order(self) -> list[Address]:
+        """Return all servers, beginning with the current server."""
+        first = self._order.index(self.current)
+        return self._order[first:] + self._order[:first]
+
+    def record_taken(self, server: Address, instead_of: Address, now: float) -> bool:
+        """Record that `server` took a pulse first offered to `instead_of`.
+
+        Returns whether the current server changed.
+        """
+        if server == self.current or instead_of != self.current:
+            return False  # another thread changed it before
+        self.current = server
+        if instead_of == self.home:
+            soon = now < self._returned_at + _SOON * self._look_secs
+            self._patience = min(2.0 * self._patience, MOST_PATIENCE) if soon else 1.0
+            self._plan_check(now)
+        return True
+
+    def pop_due_check(self, now: float) -> Address | None:
+        """Return the home if a check is due, and plan the next check; else None."""
+        if self.current == self.home or now < self._check_at:
+            return None
+        self._plan_check(now)
+        return self.home
+
+    def return_home(self, now: float) -> Address | None:
+        """Return to the home, which answered; return the server that was left, if any."""
+        if self.current == self.home:
+            return None
+        left, self.current = self.current, self.home
+        self._returned_at = now
+        return left
+
+    def _plan_check(self, now: float) -> None:
+        self._check_at = now + self._patience * self._look_secs * self._random.uniform(0.5, 1.5)
 
 
 @dataclass(eq=False, slots=True)
@@ -121,43 +192,31 @@ class DeleteRepair:
     def __init__(
         self,
         clients: Mapping[Address, PacemakerClient],
+        loop: ClientEventLoop,
         *,
-        name: str,
         first_secs: float = FIRST_SECS,
     ) -> None:
         self._clients = clients
-        self._name = name
+        self._loop = loop
         self._first_secs = first_secs
         self._missed = MissedDeletes()
-        self._lock = threading.Lock()
-        self._thread: threading.Thread | None = None
-        self._closed = False
         self.defects = 0
-        self._news = threading.Event()
+        # Used by the loop's thread only.
+        self._delay = first_secs
+        self._timer: TimerHandle | None = None
 
     def remember(self, address: Address, path: str) -> None:
-        """Remember that a server missed a delete, and start the thread."""
+        """Remember that a server missed a delete, and begin to repeat it."""
         forgotten = self._missed.remember(address, path)
         if forgotten is not None:
             log.warning(
-                "%s missed too many deletes: the delete of %s is dropped",
-                address,
-                forgotten.path,
+                "%s missed too many deletes: the delete of %s is dropped", address, forgotten.path
             )
-        with self._lock:
-            if self._closed:
-                return
-            self._news.set()
-            if self._thread is None:
-                thread = threading.Thread(target=self._run, name=self._name, daemon=True)
-                try:
-                    thread.start()
-                except RuntimeError as error:
-                    log.warning(
-                        "missed deletes wait for the next read, as no thread starts: %s", error
-                    )
-                else:
-                    self._thread = thread
+        try:
+            self._loop.start()
+        except PacemakerUnavailableError as error:
+            log.warning("missed deletes wait for the next read: %s", error)
+        self._loop.call(self._begin)
 
     def pulse_sent(self, address: Address, path: str) -> None:
         """Cancel the deletes that would delete a pulse about to be sent."""
@@ -178,15 +237,6 @@ class DeleteRepair:
             for missed in left:
                 self._missed.settle(client.address, missed, done=False)
 
-    def close(self) -> None:
-        """End the thread; unsent deletes are lost."""
-        with self._lock:
-            self._closed = True
-            self._news.set()
-            thread = self._thread
-        if thread is not None and thread is not threading.current_thread():
-            thread.join(_JOIN_SECS)
-
     def _settle(self, address: Address, missed: MissedDelete, future: Future[Message]) -> None:
         error = future.exception()
         refused = isinstance(error, NotAuthorizedError)
@@ -196,244 +246,36 @@ class DeleteRepair:
         elif refused:
             log.warning("the missed delete of %s failed: %s", missed.path, error)
 
-    def _run(self) -> None:
-        delay = self._first_secs
-        while True:
-            with self._lock:
-                if self._closed or not self._missed.servers():
-                    self._thread = None
-                    return
-                if self._news.is_set():
-                    self._news.clear()
-                    delay = self._first_secs
-            if self._news.wait(delay):
-                continue
-            delay = min(_GROWTH * delay, LONGEST_SECS)
-            for address in self._missed.servers():
-                try:
-                    client = self._clients[address]
-                    if client.retry_in() == 0.0:
-                        self.send_missed_deletes(client)
-                except Exception:
-                    # The thread must go on, for servers without other requests.
-                    self.defects += 1
-                    if self.defects & (self.defects - 1) == 0:
-                        log.exception(
-                            "the deletes that %s missed wait: an internal error (%s so far)",
-                            address,
-                            self.defects,
-                        )
+    # --- in the loop's thread
 
+    def _begin(self) -> None:
+        self._delay = self._first_secs
+        self._set_timer()
 
-#: Seconds between checks of the home, on average: a restarted server has its writers back within
-#: half a minute, and a dead one gets few checks.
-LOOK_SECS: Final = 15.0
+    def _set_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = None
+        if self._missed.servers():
+            self._timer = self._loop.start().call_later(self._delay, self._repeat)
 
-#: Factor of the longest interval between checks.
-MOST_PATIENCE: Final = 16.0
-
-#: A failure within so many `look_secs` after a return doubles the interval.
-_SOON: Final = 4.0
-
-#: Checks whether a server accepts writes: needs the same permission as a pulse and stores nothing.
-_CHECK: Final = Message(MessageType.CREATE_PATH, path="/")
-
-
-class WriterPlacement:
-    """Chooses the server of a writer, by default with a random home; no I/O, not thread-safe."""
-
-    def __init__(
-        self,
-        servers: Sequence[Address],
-        random: Random,
-        *,
-        home: Address | None = None,
-        look_secs: float = LOOK_SECS,
-    ) -> None:
-        order = random.sample(servers, len(servers))
-        if home is not None:
-            order.remove(home)
-            order.insert(0, home)
-        self._order = order
-        self._random = random
-        self._look_secs = look_secs
-        self._patience = 1.0
-        self._check_at = float("inf")
-        self._returned_at = float("-inf")
-        self.current = self.home
-
-    @property
-    def home(self) -> Address:
-        """The preferred server."""
-        return self._order[0]
-
-    def order(self) -> list[Address]:
-        """Return all servers, beginning with the current server."""
-        first = self._order.index(self.current)
-        return self._order[first:] + self._order[:first]
-
-    def record_taken(self, server: Address, instead_of: Address, now: float) -> bool:
-        """Record that `server` took a pulse first offered to `instead_of`.
-
-        Returns whether the current server changed.
-        """
-        if server == self.current or instead_of != self.current:
-            return False  # another thread changed it before
-        self.current = server
-        if instead_of == self.home:
-            soon = now < self._returned_at + _SOON * self._look_secs
-            self._patience = min(2.0 * self._patience, MOST_PATIENCE) if soon else 1.0
-            self._plan_check(now)
-        return True
-
-    def pop_due_check(self, now: float) -> Address | None:
-        """Return the home if a check is due, and plan the next check; else None."""
-        if self.current == self.home or now < self._check_at:
-            return None
-        self._plan_check(now)
-        return self.home
-
-    def return_home(self, now: float) -> Address | None:
-        """Return to the home, which answered; return the server that was left, if any."""
-        if self.current == self.home:
-            return None
-        left, self.current = self.current, self.home
-        self._returned_at = now
-        return left
-
-    def _plan_check(self, now: float) -> None:
-        self._check_at = now + self._patience * self._look_secs * self._random.uniform(0.5, 1.5)
-
-
-class PulseWriter:
-    """Sends each pulse to a single server, after missed deletes; thread-safe."""
-
-    def __init__(
-        self,
-        clients: Mapping[Address, PacemakerClient],
-        placement: WriterPlacement,
-        repair: DeleteRepair,
-        *,
-        deadline: float,
-        retries: int,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._clients = clients
-        self._placement = placement
-        self._repair = repair
-        self._deadline = deadline
-        self._retries = retries
-        self._clock = clock
-        self._lock = threading.Lock()
-        #: The server left for home. Its connection is closed with the next pulse, as a pulse may
-        #: have been under way on it.
-        self._left: Address | None = None
-
-    @property
-    def server(self) -> Address:
-        """The server that gets the pulses now."""
-        return self._placement.current
-
-    def send_pulse(self, path: str, details: bytes) -> None:
-        """Store a pulse on a server.
-
-        Raises `NotAuthorizedError` if a server refused and no other took the pulse, and
-        `PacemakerUnavailableError` if no server took the pulse in time.
-        """
-        message = Message(MessageType.SEND_PULSE, pulse=Pulse(path, details))
-        started = self._clock()
-        end = started + self._deadline
-        self._check_home(started)
-        begun_with = self._placement.current
-        failed: dict[Address, StormkeeperError] = {}
-        refused: dict[Address, NotAuthorizedError] = {}
-        tries: Counter[Address] = Counter()
-        while tries.total() <= self._retries:
-            address = self._choose(refused, tries)
-            if address is None or (refused and address in failed):
-                break  # no server is left that might take it
-            client = self._clients[address]
-            left = end - self._clock()
-            if client.retry_in() >= left:
-                break
-            tries[address] += 1
-            self._repair.send_missed_deletes(client)
-            self._repair.pulse_sent(address, path)
+    def _repeat(self) -> None:
+        self._delay = min(_GROWTH * self._delay, LONGEST_SECS)
+        for address in self._missed.servers():
             try:
-                future = client.submit(
-                    message, deadline=left, started=started, tries=tries[address]
-                )
-                client.answer(future, left)
-            except PacemakerClosedError:
-                raise
-            except NotAuthorizedError as error:
-                refused[address] = error
-            except (PacemakerUnavailableError, RemoteProtocolError) as error:
-                failed[address] = error
-            else:
-                self._keep_server(address, begun_with, {**failed, **refused})
-                return
-        if refused:
-            raise next(iter(refused.values()))
-        reasons = "; ".join(
-            str(failed.get(address) or f"{address} failed just now ({client.last_failure})")
-            for address, client in self._clients.items()
-        )
-        counted = "1 try" if tries.total() == 1 else f"{tries.total()} tries"
-        raise PacemakerUnavailableError(
-            f"no Pacemaker took the write in {counted} and"
-            f" {self._clock() - started:.1f} s: {reasons}"
-        )
-
-    def _choose(self, refused: Mapping[Address, object], tries: Counter[Address]) -> Address | None:
-        """Choose the server of the next try; None if all have refused.
-
-        Choose by the shortest back-off, then the fewest tries of this pulse (a try of a hanging
-        server is long), then the order.
-        """
-        with self._lock:
-            order = self._placement.order()
-        ranks = {
-            address: (self._clients[address].retry_in(), tries[address])
-            for address in order
-            if address not in refused
-        }
-        return min(ranks, key=ranks.__getitem__, default=None)
-
-    def _keep_server(
-        self, server: Address, begun_with: Address, errors: Mapping[Address, StormkeeperError]
-    ) -> None:
-        with self._lock:
-            if not self._placement.record_taken(server, begun_with, self._clock()):
-                return
-        reason = errors.get(begun_with) or self._clients[begun_with].last_failure
-        log.warning("Pulses go to %s now, not to %s: %s", server, begun_with, reason)
-
-    def _check_home(self, now: float) -> None:
-        """Check whether the home is back, if due, without waiting for the answer."""
-        with self._lock:
-            home = self._placement.pop_due_check(now)
-            left, self._left = self._left, None
-        if left is not None:
-            self._clients[left].close_idle()
-        if home is None or self._clients[home].retry_in():
-            return
-        try:
-            future = self._clients[home].submit(_CHECK)
-        except PacemakerUnavailableError:
-            return  # closed, or no thread is available now
-        future.add_done_callback(self._on_home_checked)
-
-    def _on_home_checked(self, future: Future[Message]) -> None:
-        # Runs in the client's thread, which must not wait.
-        if future.exception() is not None:
-            return
-        with self._lock:
-            left = self._placement.return_home(self._clock())
-            home = self._placement.home
-            self._left = left or self._left
-        if left is not None:
-            log.info("Pulses go to %s again, as it answers, and not to %s", home, left)
+                client = self._clients[address]
+                if client.retry_in() == 0.0:
+                    self.send_missed_deletes(client)
+            except Exception:
+                # The timer must go on, for servers without other requests.
+                self.defects += 1
+                if self.defects & (self.defects - 1) == 0:
+                    log.exception(
+                        "the deletes that %s missed wait: an internal error (%s so far)",
+                        address,
+                        self.defects,
+                    )
+        self._set_timer()
 
 
 def _at_or_below(path: str, root: str) -> bool:

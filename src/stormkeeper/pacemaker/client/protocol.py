@@ -5,19 +5,24 @@ connect, send, drop, settle. The rules:
 
 - There is one connection, made when a call needs one. All calls wait for it.
 - Calls are sent in order, each once, at most `MAX_IN_FLIGHT` unanswered. A retry is another call.
+- A Pacemaker answers in order and copies the message id, so the next answer must have the id of the
+  oldest request; any other id ends the connection. Ids count up from 0. Storm's client has a
+  hundred slots and frees a slot before it reads the answer, so that under load one thread gets
+  another's answer.
 - A connection is stuck if the server owes an answer and sends no byte for `try_timeout`. The
-  connection is dropped and all calls on it fail. Connecting may take as long.
+  connection is dropped and all calls on it fail.
 - A call ends at its deadline at the latest. Its slot stays taken until the answer comes or the
   connection ends.
 - Between attempts to connect there is a back-off, which the first answer resets, not the first
   connection: a frozen server accepts connections. New calls wait for its end.
-- Authentication comes first on a connection (`authentication`), after a separate connection that
-  checks whether it would harm the server. If it fails, all waiting calls fail.
-- A request of an extension is sent only to a server that has it (`calls.ServerExtensions`).
+- If server and client reject each other, all waiting calls fail.
+- A request of an extension is sent only to a server that has it; the first one waits until the
+  server has described itself, as it would end a Java Pacemaker.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
+from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
@@ -29,33 +34,30 @@ from stormkeeper.errors import (
     RemoteProtocolError,
     StormkeeperError,
 )
-from stormkeeper.pacemaker.client.authentication import ClientAuthentication, Identity, Todo
-from stormkeeper.pacemaker.client.calls import (
-    MAX_IN_FLIGHT,
-    MAX_MESSAGE_ID,
-    ClientCall,
-    Compute,
-    Connect,
-    Drop,
-    Effect,
-    InFlight,
-    Reconnect,
-    Send,
-    ServerExtensions,
-    Settle,
-    Verdict,
+from stormkeeper.pacemaker.client.answers import (
     WrongAnswerError,
     describe_request,
+    ends_java,
     fault_of,
-    make_question,
     refusal,
     type_name,
     unsupported,
-    with_message_id,
 )
-from stormkeeper.pacemaker.wire import RESERVED_PATH, Message, MessageType
+from stormkeeper.pacemaker.wire import RESERVED_PATH, VERBS, Message, MessageType, encode
+from stormkeeper.pacemaker.wire.decoder import read_extensions
 
 NEVER: Final = float("inf")
+
+#: Requests under way on one connection, as in Storm's client.
+MAX_IN_FLIGHT: Final = 100
+
+MAX_MESSAGE_ID: Final = 0x7FFFFFFF
+
+#: Bytes at the end of a request's frame: the i32 message id and the stop of the struct.
+_ID_AND_STOP: Final = 5
+
+#: The client's own question for the server's description; the connection bounds its time.
+_QUESTION: Final = encode(Message(MessageType.GET_PULSE, 0, path=RESERVED_PATH))
 
 
 class LinkState(Enum):
@@ -63,13 +65,148 @@ class LinkState(Enum):
 
     DOWN = "down"
     CONNECTING = "connecting"
-    AUTHENTICATING = "authenticating"
     UP = "up"
     CLOSED = "closed"
 
 
+@dataclass(eq=False, slots=True)
+class ClientCall:
+    """A try of a request.
+
+    The message id in `frame` is replaced when the request is sent. `deadline` and `started` (of the
+    first try) are times of the client's clock. `path`, `started` and `tries` appear in errors.
+    """
+
+    kind: int
+    path: str
+    frame: bytes
+    deadline: float
+    started: float
+    tries: int = 1
+    settled: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Connect:
+    """Connect, then call `ClientProtocol.connected` or `ClientProtocol.lost`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Send `data` after all unsent bytes."""
+
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """Close the connection, or stop connecting."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Settle:
+    """Complete the future of `call`."""
+
+    call: ClientCall
+    outcome: Message | StormkeeperError
+
+
+Effect = Connect | Send | Drop | Settle
+
+
+def with_message_id(frame: bytes, message_id: int) -> bytes:
+    """Replace the message id of a request's frame, which ends with the id and a stop byte."""
+    return b"".join((frame[:-_ID_AND_STOP], message_id.to_bytes(4, "big"), b"\x00"))
+
+
+class InFlight:
+    """Unanswered requests of a connection, which can use message ids up to `last_id`."""
+
+    def __init__(self, *, limit: int = MAX_IN_FLIGHT, last_id: int = MAX_MESSAGE_ID) -> None:
+        #: (id, call, time of sending), oldest first.
+        self._entries: deque[tuple[int, ClientCall, float]] = deque()
+        self._limit = limit
+        self._last_id = last_id
+        self._next_id = 0
+        self._last_life = self._last_answer = float("-inf")
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether another request may be sent now."""
+        return len(self._entries) < self._limit and not self.is_exhausted
+
+    @property
+    def is_exhausted(self) -> bool:
+        """Whether all message ids of the connection are used."""
+        return self._next_id > self._last_id
+
+    def add(self, call: ClientCall, now: float) -> int:
+        """Add a call sent at `now`; return the message id."""
+        if not self.has_room:
+            raise AssertionError("a request was sent without asking has_room")
+        message_id = self._next_id
+        self._next_id += 1
+        self._entries.append((message_id, call, now))
+        return message_id
+
+    def answer(self, message_id: int | None, now: float) -> ClientCall:
+        """Remove and return the call of an answer.
+
+        Raises `RemoteProtocolError` if the answer is not for the oldest request.
+        """
+        if not self._entries:
+            raise RemoteProtocolError(
+                f"an answer with message id {message_id} came, though nothing was asked"
+            )
+        expected, call, _ = self._entries[0]
+        if message_id != expected:
+            raise RemoteProtocolError(
+                f"an answer with message id {message_id} came, where {expected} was due"
+                f" (answers come in the order of the requests, {len(self._entries)} are open)"
+            )
+        self._entries.popleft()
+        self._last_life = self._last_answer = now
+        return call
+
+    def alive(self, now: float) -> None:
+        """Record that the server took or sent bytes at `now`."""
+        self._last_life = now
+
+    def oldest(self) -> ClientCall | None:
+        """Return the oldest call, or None."""
+        return self._entries[0][1] if self._entries else None
+
+    def quiet_since(self) -> float | None:
+        """Return since when the server owes an answer without sending bytes, or None.
+
+        Each piece of a large answer counts, as 10 MB may take longer than a try.
+        """
+        return max(self._entries[0][2], self._last_life) if self._entries else None
+
+    def unanswered_since(self) -> float | None:
+        """Return since when the oldest request is the next to be answered, or None.
+
+        Pieces of an answer do not count, which bounds an answer without end.
+        """
+        return max(self._entries[0][2], self._last_answer) if self._entries else None
+
+    def drain(self) -> list[ClientCall]:
+        """Remove and return all calls, oldest first."""
+        calls = [call for _, call, _ in self._entries]
+        self._entries.clear()
+        return calls
+
+
 class ClientProtocol:
-    """State machine of a client of a server, named `peer` in errors."""
+    """State machine of a client of a server, named `peer` in errors.
+
+    `method` is the method with which connections authenticate, if they do.
+    """
 
     def __init__(
         self,
@@ -77,35 +214,39 @@ class ClientProtocol:
         backoff: FailureStreak,
         *,
         try_timeout: float,
-        identity: Identity | None = None,
+        method: str | None = None,
         max_in_flight: int = MAX_IN_FLIGHT,
         last_message_id: int = MAX_MESSAGE_ID,
     ) -> None:
         self._peer = peer
         self._backoff = backoff
         self._try_timeout = try_timeout
-        self._identity = identity
-        self._authentication: ClientAuthentication | None = None
+        self._method = method
         self._max_in_flight = max_in_flight
         self._last_message_id = last_message_id
-        self._state = LinkState.DOWN
+        self.state = LinkState.DOWN
         self._waiting: deque[ClientCall] = deque()
-        self._in_flight = self._new_table()
-        self._extensions = ServerExtensions()
+        #: Unsettled calls in order, without the client's own question.
+        self._open: dict[ClientCall, None] = {}
+        #: Reason of the server's last failure; empty before the first.
         self.last_failure = ""
         self._retry_at = float("-inf")
-        self._connect_by = NEVER
         #: When `passed` is due; possibly too early, never too late.
         self.alarm = NEVER
         #: Effects in order; the caller removes them.
         self.effects: deque[Effect] = deque()
-        #: Unsettled calls in order, without the client's own `make_question`.
-        self._open: dict[ClientCall, None] = {}
+        self._forget_connection()
 
-    @property
-    def state(self) -> LinkState:
-        """State of the connection."""
-        return self._state
+    def _forget_connection(self) -> None:
+        self.state = LinkState.DOWN
+        self._in_flight = InFlight(limit=self._max_in_flight, last_id=self._last_message_id)
+        #: Extensions of the server; None until the server has described itself.
+        self._extensions: frozenset[str] | None = None
+        #: Calls that wait for the description.
+        self._held: list[ClientCall] = []
+        self._is_asking = False
+        #: Whether the server describes itself to this client; None before the question.
+        self._may_read: bool | None = None
 
     @property
     def suspect(self) -> bool:
@@ -114,11 +255,13 @@ class ClientProtocol:
 
     def retry_in(self, now: float) -> float:
         """Return the seconds of back-off left."""
-        return max(0.0, self._retry_at - now) if self._state is LinkState.DOWN else 0.0
+        return max(0.0, self._retry_at - now) if self.state is LinkState.DOWN else 0.0
+
+    # --- events
 
     def submit(self, call: ClientCall, now: float) -> None:
         """Take a call, to be settled by the deadline; raises `PacemakerClosedError`."""
-        if self._state is LinkState.CLOSED:
+        if self.state is LinkState.CLOSED:
             raise PacemakerClosedError(f"the client of {self._peer} is closed")
         self._open[call] = None
         self._waiting.append(call)
@@ -126,45 +269,12 @@ class ClientProtocol:
         self._advance(now)
 
     def connected(self, now: float) -> None:
-        """Handle a new connection."""
-        if self._state is not LinkState.CONNECTING:
-            return
-        if self._identity is None:
-            self._begin(now)
-            return
-        self._state = LinkState.AUTHENTICATING
-        if self._authentication is None:
-            self._authentication = ClientAuthentication(self._peer, self._identity)
-        self._go_on(self._authentication.connected(), now)
+        """Handle a new connection that is ready for requests."""
+        if self.state is LinkState.CONNECTING:
+            self.state = LinkState.UP
+            self._advance(now)
 
-    def computed(self, step: Compute, outcome: bytes | StormkeeperError | None, now: float) -> None:
-        """Handle the result or error of a `Compute`."""
-        authentication = self._authentication
-        if self._state is not LinkState.AUTHENTICATING or authentication is None:
-            return
-        if authentication.work is not step:
-            return  # a step of an earlier connection
-        if isinstance(outcome, StormkeeperError):
-            self._lost(str(outcome), now, refusal=authentication.refusal(str(outcome)))
-        else:
-            self._authenticate(lambda: authentication.computed(outcome), now)
-
-    def failed(self, reason: str, now: float, *, peer_at_fault: bool = False) -> None:
-        """Handle a lost or refused connection."""
-        authentication, refusal = self._authentication, None
-        if self._state is LinkState.AUTHENTICATING and authentication and authentication.has_begun:
-            refusal = None if peer_at_fault else authentication.ended(reason)
-        self._lost(reason, now, peer_at_fault=peer_at_fault, refusal=refusal)
-
-    def abandoned(self, reason: str, now: float) -> None:
-        """Handle a connection that the client itself gave up."""
-        self._lost(reason, now)
-
-    def refused(self, refusal: StormkeeperError, now: float) -> None:
-        """Handle a server and client that reject each other: all waiting calls fail."""
-        self._lost(str(refusal), now, refusal=refusal)
-
-    def _lost(
+    def lost(
         self,
         reason: str,
         now: float,
@@ -172,12 +282,13 @@ class ClientProtocol:
         peer_at_fault: bool = False,
         refusal: StormkeeperError | None = None,
     ) -> None:
-        if self._state in (LinkState.CONNECTING, LinkState.AUTHENTICATING):
+        """Handle a connection that ended or could not be made; `refusal` fails waiting calls."""
+        if self.state is LinkState.CONNECTING:
             touched, was_used = list(self._waiting), True
             self._waiting.clear()
-        elif self._state is LinkState.UP:
+        elif self.state is LinkState.UP:
             was_used = len(self._in_flight) > 0
-            touched = self._in_flight.drain() + self._extensions.release()
+            touched = self._in_flight.drain() + self._held
         else:
             return
         self.effects.append(Drop(reason))
@@ -195,65 +306,55 @@ class ClientProtocol:
 
     def received(self, answers: Iterable[Message], now: float) -> None:
         """Handle received answers; no answer means part of one."""
-        if self._state is LinkState.AUTHENTICATING:
-            for answer in answers:
-                self._authenticate_with(answer, now)
-            return
-        if self._state is not LinkState.UP:
+        if self.state is not LinkState.UP:
             return
         self._in_flight.alive(now)
         for answer in answers:
             try:
-                if self._authentication is not None and self._authentication.is_repetition(answer):
-                    continue
                 call = self._in_flight.answer(answer.message_id, now)
             except RemoteProtocolError as error:
-                self._lost(str(error), now, peer_at_fault=True)
+                self.lost(str(error), now, peer_at_fault=True)
                 return
             fault = self._answered(call, answer)
             if fault is not None:
-                self._lost(fault, now, peer_at_fault=True)
+                self.lost(fault, now, peer_at_fault=True)
                 return
         self._advance(now)
 
     def taken(self, now: float) -> None:
         """Handle that the server took bytes that were waiting."""
-        if self._state is LinkState.UP:
+        if self.state is LinkState.UP:
             self._in_flight.alive(now)
 
     def passed(self, now: float) -> None:
         """Handle the passing of time: timeouts, deadlines, the end of a back-off."""
         if now < self.alarm:
             return
-        if now >= self._connect_by:
-            self._lost(self._unready(), now)
-        elif self._state is LinkState.UP and now >= self._stuck_at():
-            self._lost(f"no answer within {self._try_timeout:g} s", now)
+        if now >= self._stuck_at():
+            self.lost(f"no answer within {self._try_timeout:g} s", now)
         for call in [call for call in self._open if now >= call.deadline]:
             self._give_up(call, self.last_failure if self.suspect else "no answer yet", now)
         self._waiting = deque(call for call in self._waiting if not call.settled)
-        self._extensions.forget_settled()
+        self._held = [call for call in self._held if not call.settled]
         self._advance(now)
         self.alarm = min(
-            self._connect_by,
             self._stuck_at(),
-            self._retry_at if self._state is LinkState.DOWN and self._waiting else NEVER,
+            self._retry_at if self.state is LinkState.DOWN and self._waiting else NEVER,
             min((call.deadline for call in self._open), default=NEVER),
         )
 
     def close_idle(self) -> None:
         """Close an idle connection; the next call connects again."""
-        if self._state is LinkState.UP and not self._in_flight and not self._open:
+        if self.state is LinkState.UP and not self._in_flight and not self._open:
             self.effects.append(Drop("the connection is not needed at present"))
             self._forget_connection()
 
     def close(self) -> None:
         """Fail all open calls and accept no more."""
-        if self._state is LinkState.CLOSED:
+        if self.state is LinkState.CLOSED:
             return
-        if self._state is not LinkState.DOWN:
+        if self.state is not LinkState.DOWN:
             self.effects.append(Drop("the client was closed"))
-        self._state = LinkState.CLOSED
         for call in list(self._open):
             error = PacemakerClosedError(
                 f"the client of {self._peer} was closed before"
@@ -261,9 +362,11 @@ class ClientProtocol:
             )
             self._settle(call, error)
         self._waiting.clear()
-        self._extensions.release()
-        self._in_flight.drain()
-        self.alarm = self._connect_by = NEVER
+        self._forget_connection()
+        self.state = LinkState.CLOSED
+        self.alarm = NEVER
+
+    # --- what follows
 
     def _settle(self, call: ClientCall, outcome: Message | StormkeeperError) -> None:
         if call.settled:
@@ -284,52 +387,10 @@ class ClientProtocol:
         )
         self._settle(call, error)
 
-    def _begin(self, now: float) -> None:
-        self._state = LinkState.UP
-        self._connect_by = NEVER
-        self._in_flight = self._new_table()
-        self._advance(now)
-
-    def _authenticate_with(self, message: Message, now: float) -> None:
-        authentication = self._authentication
-        if self._state is LinkState.AUTHENTICATING and authentication is not None:
-            self._authenticate(lambda: authentication.received(message), now)
-
-    def _authenticate(self, take: Callable[[], Todo], now: float) -> None:
-        try:
-            todo = take()
-        except NotAuthorizedError as error:
-            self._lost(str(error), now, refusal=error)
-        except RemoteProtocolError as error:
-            self._lost(str(error), now, peer_at_fault=True)
-        else:
-            self._go_on(todo, now)
-
-    def _go_on(self, todo: Todo, now: float) -> None:
-        assert self._authentication is not None
-        self.effects.extend(todo)
-        if self._authentication.is_done:
-            self._begin(now)
-        else:
-            if any(isinstance(effect, Reconnect) for effect in todo):
-                self._state = LinkState.CONNECTING
-            self._connect_by = now + self._authentication.patience(self._try_timeout)
-            self._arm(self._connect_by)
-
-    def _unready(self) -> str:
-        if self._state is LinkState.CONNECTING or self._authentication is None:
-            return f"no connection within {self._try_timeout:g} s"
-        return self._authentication.overdue(self._try_timeout)
-
-    def _new_table(self) -> InFlight:
-        return InFlight(limit=self._max_in_flight, last_id=self._last_message_id)
-
     def _arm(self, time: float) -> None:
         self.alarm = min(self.alarm, time)
 
     def _stuck_at(self) -> float:
-        if self._state is not LinkState.UP:
-            return NEVER
         oldest = self._in_flight.oldest()
         if oldest is None:
             return NEVER
@@ -339,22 +400,21 @@ class ClientProtocol:
         return NEVER if since is None else since + self._try_timeout
 
     def _advance(self, now: float) -> None:
-        if self._state is LinkState.UP:
-            self._dispatch(now)
-        elif self._state is LinkState.DOWN and self._waiting:
+        """Send what may be sent, or connect."""
+        if self.state is LinkState.UP:
+            self._send_waiting(now)
+        elif self.state is LinkState.DOWN and self._waiting:
             if now < self._retry_at:
                 self._arm(self._retry_at)
-                return
-            self._state = LinkState.CONNECTING
-            self._connect_by = now + self._try_timeout
-            self._arm(self._connect_by)
-            self.effects.append(Connect())
+            else:
+                self.state = LinkState.CONNECTING
+                self.effects.append(Connect())
 
-    def _dispatch(self, now: float) -> None:
+    def _send_waiting(self, now: float) -> None:
         frames: list[bytes] = []
         while self._waiting and self._in_flight.has_room:
             call = self._waiting.popleft()
-            if not call.settled and self._permitted(call, now):
+            if not call.settled and self._may_send(call, now):
                 message_id = self._in_flight.add(call, now)
                 frames.append(with_message_id(call.frame, message_id))
         if frames:
@@ -365,14 +425,24 @@ class ClientProtocol:
             self._forget_connection()
             self._advance(now)
 
-    def _permitted(self, call: ClientCall, now: float) -> bool:
-        """Return whether `call` may be sent now; hold, ask or refuse otherwise."""
-        verdict = self._extensions.judge(call)
-        if verdict is Verdict.ASK:
-            self._waiting.appendleft(make_question(now))
-        elif verdict is Verdict.REFUSE:
-            self._settle(call, unsupported(self._peer, call))
-        return verdict is Verdict.SEND
+    def _may_send(self, call: ClientCall, now: float) -> bool:
+        """Return whether `call` may be sent now; else hold it, and ask what the server is."""
+        extension = VERBS[call.kind].extension
+        if extension is None and not ends_java(call.kind, call.path):
+            return True
+        known = self._extensions
+        if known is None:
+            self._held.append(call)
+            if not self._is_asking:
+                self._is_asking = True
+                question = ClientCall(MessageType.GET_PULSE, RESERVED_PATH, _QUESTION, NEVER, now)
+                self._waiting.appendleft(question)
+            return False
+        # Every Stormkeeper server has some extension.
+        if bool(known) if extension is None else extension in known:
+            return True
+        self._settle(call, unsupported(self._peer, call.kind, call.path))
+        return False
 
     def _answered(self, call: ClientCall, answer: Message) -> str | None:
         """Settle `call` with the answer; return the fault of the answer, if any."""
@@ -393,26 +463,22 @@ class ClientProtocol:
         """Read the server's extensions; return the fault of the answer, if any."""
         if answer.type == MessageType.NOT_AUTHORIZED:
             if call not in self._open:
-                self._extensions.take_refusal()
-                for held in self._extensions.release():
-                    self._settle(held, self._refusal(held))
+                # The next call asks again.
+                self._is_asking = self._may_read = False
+                held, self._held = self._held, []
+                for waiting in held:
+                    self._settle(waiting, self._refusal(waiting))
             return None
         try:
-            self._extensions.take_answer(answer)
+            self._extensions = read_extensions(answer.pulse.details if answer.pulse else None)
         except RemoteProtocolError as error:
             return f"what the server tells of itself is not readable: {error}"
-        self._waiting.extendleft(reversed(self._extensions.release()))
+        self._may_read = True
+        self._waiting.extendleft(reversed(self._held))
+        self._held = []
         return None
 
     def _refusal(self, call: ClientCall) -> NotAuthorizedError:
-        method = self._identity.method if self._identity else None
         is_question = call.kind == MessageType.GET_PULSE and call.path == RESERVED_PATH
-        reads = False if is_question else self._extensions.may_read
-        return refusal(self._peer, call.kind, call.path, method, reads=reads)
-
-    def _forget_connection(self) -> None:
-        self._state = LinkState.DOWN
-        self._authentication = None
-        self._connect_by = NEVER
-        self._in_flight.drain()
-        self._extensions = ServerExtensions()
+        reads = False if is_question else self._may_read
+        return refusal(self._peer, call.kind, call.path, self._method, reads=reads)

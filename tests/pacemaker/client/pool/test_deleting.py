@@ -1,7 +1,5 @@
 """A pool deletes at all servers, and makes good what those that were down have missed."""
 
-import threading
-
 import pytest
 
 from stormkeeper.errors import NotAuthorizedError, PacemakerUnavailableError
@@ -117,7 +115,7 @@ def test_a_newer_pulse_is_not_deleted_by_what_is_made_good(own_daemons, pool_of,
     until(lambda: pool.clients[address(second)].retry_in() == 0.0)
     pool.send_pulse("/w/new", b"new")
     assert pool.write_server == address(second)
-    until(lambda: not [t for t in threading.enumerate() if t.name.endswith("repair")])
+    until(lambda: not pool._repair._missed.servers())
     assert direct(second).children("/w") == ["new"]
 
 

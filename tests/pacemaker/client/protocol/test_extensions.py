@@ -1,5 +1,7 @@
 """No extension is used before the server has told that it has it."""
 
+import pytest
+
 from stormkeeper.errors import (
     NotAuthorizedError,
     PacemakerUnavailableError,
@@ -37,8 +39,45 @@ def test_a_java_pacemaker_never_sees_an_extension(connected):
     calls.append(connected.changes())
     assert connected.requests == []
     for call in calls:
-        assert "'changes'" in connected.error(call, UnsupportedExtensionError)
+        assert "peer:1 does not list the extension 'changes'" in connected.error(
+            call, UnsupportedExtensionError
+        )
     assert not connected.drops
+
+
+def listing(world, name):
+    return world.call(Message(MessageType.GET_ALL_NODES_FOR_PATH, 0, path=f"/w/{name}"))
+
+
+@pytest.mark.parametrize("name", ["a(", "a[b", "*", "c++", "a|b", "{1", "a\\", "$x"])
+def test_dangerous_listing_waits_for_the_servers_extensions(connected, name):
+    call = listing(connected, name)
+    told(connected, TOLD_CHANGES)
+    assert [request.path for request in connected.requests] == [f"/w/{name}"]
+    connected.fail()
+    connected.error(call, PacemakerUnavailableError)
+    call = listing(connected, name)
+    connected.wait(0.25)
+    connected.connect()
+    told(connected, None)
+    assert connected.requests == []
+    assert "peer:1 is a Java Pacemaker" in connected.error(call, UnsupportedExtensionError)
+
+
+@pytest.mark.parametrize("name", ["wc-1-1700000000", "host.example.com-6700", "a]b}", "Ünï code"])
+def test_any_other_listing_asks_nothing(connected, name):
+    listing(connected, name)
+    assert [request.path for request in connected.requests] == [f"/w/{name}"]
+
+
+def test_a_refused_question_is_asked_again(connected):
+    for message_id in (1, 2):
+        call = connected.changes("/a")
+        (question,) = connected.requests
+        assert question.path == RESERVED_PATH
+        connected.requests = []
+        connected.receive(Message(MessageType.NOT_AUTHORIZED, message_id))
+        connected.error(call, NotAuthorizedError)
 
 
 def test_a_new_connection_is_asked_again(connected):

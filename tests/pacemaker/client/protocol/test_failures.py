@@ -3,7 +3,7 @@
 import pytest
 
 from stormkeeper.errors import NotAuthorizedError, PacemakerUnavailableError, RemoteProtocolError
-from stormkeeper.pacemaker.client.calls import WrongAnswerError
+from stormkeeper.pacemaker.client.answers import WrongAnswerError
 from stormkeeper.pacemaker.wire import Message, MessageType, Pulse
 
 # --- failures -------------------------------------------------------------------------------------
@@ -83,15 +83,6 @@ def test_a_refused_connection_is_a_try_too(world):
     call = world.ask("/a")
     world.fail("connection refused")
     assert "(1 try in 0.0 s; connection refused)" in world.error(call, PacemakerUnavailableError)
-
-
-def test_making_a_connection_has_the_patience_of_a_try(world):
-    call = world.ask("/a")
-    world.wait(0.99)
-    assert world.outcome(call) is None
-    world.wait(0.01)
-    assert "no connection within 1 s" in world.error(call, PacemakerUnavailableError)
-    assert world.drops
 
 
 def test_the_deadline_bounds_a_long_back_off(world):
@@ -194,7 +185,7 @@ def test_a_wrong_answer_fails_its_call_and_those_behind_it(connected):
 def test_a_peer_that_breaks_the_protocol_is_named_as_such(world):
     call = world.ask("/a")
     world.connect()
-    world.protocol.failed("frame of negative length", world.now, peer_at_fault=True)
+    world.protocol.lost("frame of negative length", world.now, peer_at_fault=True)
     world.carried_out()
     assert "frame of negative length" in world.error(call, RemoteProtocolError)
 

@@ -1,18 +1,19 @@
-"""What becomes of a client whose thread comes upon a defect, or is not to be had."""
+"""What becomes of a client whose loop comes upon a defect, or is not to be had."""
 
 import errno
+import os
 import re
 import selectors
 import socket
 import threading
 import time
-from types import SimpleNamespace
 
 import pytest
 
 from stormkeeper.errors import PacemakerUnavailableError
-from stormkeeper.pacemaker.client import PacemakerClient, socket_thread
-from stormkeeper.pacemaker.client.socket_thread import SocketThread
+from stormkeeper.pacemaker.client import PacemakerClient
+from stormkeeper.pacemaker.client.authentication import ClientAuthentication
+from stormkeeper.pacemaker.client.server_link import ServerLink
 from support.mechanisms import Digest, identity
 from support.scripted_pacemaker import JavaPacemaker, ScriptedPacemaker
 from support.waiting import until
@@ -22,45 +23,49 @@ from support.waiting import until
 def client():
     java = JavaPacemaker()
     java.store = {"/w": b"pulse"}
-    with ScriptedPacemaker(java) as peer, PacemakerClient(peer.address) as client:
+    with (
+        ScriptedPacemaker(java) as peer,
+        PacemakerClient(peer.address, try_timeout=0.5) as client,
+    ):
         yield client
 
 
-@pytest.mark.parametrize("step", ["_read", "_watch", "_dial", "_turn"])
+STEPS = ["_on_readable", "_on_timer", "_begin_opening", "_take_connection", "_close_socket"]
+
+
+@pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("kind", [ValueError, SystemExit])
-def test_a_defect_costs_the_connection_and_not_the_client(client, monkeypatch, caplog, step, kind):
+def test_defect_costs_the_connection_only(client, monkeypatch, caplog, step, kind):
     def fail(self, *arguments, **options):
         if len(failed) < 3:
             failed.append(None)
             raise kind("on purpose")
         return do(self, *arguments, **options)
 
-    failed, do = [], getattr(SocketThread, step)
+    failed, do = [], getattr(ServerLink, step)
+    monkeypatch.setattr(ServerLink, step, fail)
     assert client.get_pulse("/w") == b"pulse"
-    thread = client._thread._thread
-    if step == "_dial":
-        client._thread.close_idle()
-    monkeypatch.setattr(SocketThread, step, fail)
-    # The answer to the first may come before the thread comes to it.
-    for _ in range(2):
-        assert client.get_pulse("/w") == b"pulse"
+    thread = client._loop._thread
+    if step == "_close_socket":
+        for _ in range(3):
+            client.close_idle()
+            assert client.get_pulse("/w") == b"pulse"
     until(lambda: client.defects == 3)
     assert client.get_pulse("/w") == b"pulse"
-    assert client._thread._thread is thread
+    assert client._loop._thread is thread
     assert thread.is_alive()
     assert [str(r.exc_info[1]) for r in caplog.records if r.exc_info] == ["on purpose"] * 2
 
 
 def test_a_defect_in_the_authentication_is_no_refusal(monkeypatch):
-    def fail(self, current):
-        handshake = self._protocol._authentication
-        if handshake is not None and handshake.has_begun and not failed:
+    def fail(self, *arguments):
+        if not failed:
             failed.append(None)
             raise ValueError("on purpose")
-        read(self, current)
+        check(self, *arguments)
 
-    failed, read = [], SocketThread._read
-    monkeypatch.setattr(SocketThread, "_read", fail)
+    failed, check = [], ClientAuthentication._check_end
+    monkeypatch.setattr(ClientAuthentication, "_check_end", fail)
     with (
         ScriptedPacemaker(Digest()) as peer,
         PacemakerClient(peer.address, identity=identity()) as client,
@@ -69,22 +74,19 @@ def test_a_defect_in_the_authentication_is_no_refusal(monkeypatch):
         assert client.defects == 1
 
 
-def test_a_defect_that_stays_lets_the_client_close(client, monkeypatch):
-    def fail(_self):
+def test_a_lasting_defect_lets_the_client_close(client, monkeypatch):
+    def fail(*_):
         raise ValueError("on purpose")
 
+    monkeypatch.setattr(ServerLink, "_on_timer", fail)
     assert client.get_pulse("/w") == b"pulse"
-    thread = client._thread._thread
-    monkeypatch.setattr(SocketThread, "_turn", fail)
-    pauses, sleep = [], time.sleep
-    shorter = SimpleNamespace(sleep=lambda secs: (pauses.append(secs), sleep(secs / 100)))
-    monkeypatch.setattr(socket_thread, "time", shorter)
-    client.get_pulse("/w")
-    until(lambda: client.defects >= 8)
+    thread = client._loop._thread
+    until(lambda: client.defects >= 3)
+    began, before = time.monotonic(), client.defects
+    until(lambda: client.defects >= before + 3)
+    assert time.monotonic() - began > 0.2, "it does not spin"
     client.close()
     assert not thread.is_alive()
-    assert pauses[:6] == [0.1, 0.2, 0.4, 0.8, 1.0, 1.0]
-    assert len(pauses) == client.defects
 
 
 @pytest.mark.parametrize(
@@ -104,4 +106,18 @@ def test_a_shortage_is_over_when_it_is_over(client, monkeypatch, where, what, er
         for _ in range(2):
             with pytest.raises(PacemakerUnavailableError, match=re.escape(str(error))):
                 client.get_pulse("/w")
+    assert client.get_pulse("/w") == b"pulse"
+
+
+def test_socket_that_cannot_be_watched_ends_the_try(client, monkeypatch):
+    """The system watches so many for each user (fs.epoll.max_user_watches), and no more."""
+
+    def refuse(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    loop = client._loop.start()
+    with monkeypatch.context() as shortage:
+        shortage.setattr(loop._selector, "register", refuse)
+        with pytest.raises(PacemakerUnavailableError, match="No space left on device"):
+            client.get_pulse("/w")
     assert client.get_pulse("/w") == b"pulse"

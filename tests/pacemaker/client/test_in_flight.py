@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from stormkeeper.errors import RemoteProtocolError
-from stormkeeper.pacemaker.client.calls import InFlight, with_message_id
+from stormkeeper.pacemaker.client.protocol import InFlight, with_message_id
 from stormkeeper.pacemaker.wire import ChangesRequest, Message, MessageType, Pulse, encode
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)

@@ -1,0 +1,128 @@
+"""The event loop of clients: one asyncio loop in one daemon thread per client or pool."""
+
+import asyncio
+import logging
+import os
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from typing import Any, Final, TypeVar
+
+from stormkeeper.errors import PacemakerUnavailableError
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+#: Seconds that `close` waits for the thread, which a callback may delay.
+_JOIN_SECS: Final = 5.0
+
+
+class ClientEventLoop:
+    """An event loop in a daemon thread, started by the first request; thread-safe."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._stop = asyncio.Event()
+
+    @property
+    def is_forked(self) -> bool:
+        """Whether this is a fork of the process, which lacks the thread."""
+        return os.getpid() != self._pid
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the caller is the loop's thread."""
+        return threading.current_thread() is self._thread
+
+    def start(self) -> asyncio.AbstractEventLoop:
+        """Return the running loop, started if need be.
+
+        Raises `PacemakerUnavailableError` in a fork of the process or without threads or files.
+        """
+        if self.is_forked:
+            # A lost thread may hold the lock.
+            raise PacemakerUnavailableError(
+                f"{self._name} was made in process {self._pid} and cannot be used in its fork"
+                f" {os.getpid()}; make a new one there"
+            )
+        loop = self._loop
+        if loop is not None:
+            return loop
+        with self._lock:
+            if self._loop is None:
+                self._loop = self._started()
+            return self._loop
+
+    def call(self, step: Callable[..., object], *arguments: object) -> None:
+        """Call `step` in the loop's thread, unless the loop was closed."""
+        loop = self._loop
+        if loop is not None:
+            with suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(step, *arguments)
+
+    def close(self) -> None:
+        """End the thread; a callback may call this. Idempotent."""
+        thread = self._thread
+        if self.is_forked or thread is None:
+            return
+        self.call(self._stop.set)
+        if not self.is_current:
+            thread.join(_JOIN_SECS)
+            if thread.is_alive():
+                log.warning("Thread %s did not end within %g s", self._name, _JOIN_SECS)
+
+    def _started(self) -> asyncio.AbstractEventLoop:
+        try:
+            runner = asyncio.Runner(loop_factory=asyncio.SelectorEventLoop)
+            loop = runner.get_loop()
+            thread = threading.Thread(
+                target=self._run, args=(runner,), name=self._name, daemon=True
+            )
+            try:
+                thread.start()
+            except RuntimeError:
+                runner.close()
+                raise
+        except (OSError, RuntimeError) as error:
+            raise PacemakerUnavailableError(
+                f"{self._name} has no thread, as the system does not give what it needs now:"
+                f" {error}"
+            ) from error
+        self._thread = thread
+        return loop
+
+    def _run(self, runner: asyncio.Runner) -> None:
+        with runner:
+            runner.run(self._stop.wait())
+
+
+def run_in_thread(work: Callable[[], T], name: str) -> "asyncio.Future[T]":
+    """Run blocking work in a daemon thread, which does not delay the end of the process.
+
+    Raises `RuntimeError` if no thread starts.
+    """
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[T] = loop.create_future()
+    # An error counts as retrieved, also if the attempt that waits was given up.
+    future.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
+
+    def settle(settle_future: Callable[[Any], None], outcome: object) -> None:
+        if not future.cancelled():
+            settle_future(outcome)
+
+    def run() -> None:
+        try:
+            ended = partial(settle, future.set_result, work())
+        except Exception as error:
+            ended = partial(settle, future.set_exception, error)
+        with suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(ended)
+
+    threading.Thread(target=run, name=name, daemon=True).start()
+    return future
