@@ -167,7 +167,7 @@ class ReportReads(RecordReader):
     def topology_backpressure(
         self, storm_id: str, timeout_ms: int, callback: Callback | None = None
     ) -> bool:
-        """Return whether a worker reported back-pressure recently."""
+        """Return whether a worker reported back-pressure within `timeout_ms`."""
         top = paths.backpressure_of_topology(storm_id)
         names = self._names(top, callback)
         found = self._state.read_many([f"{top}/{name}" for name in names])
