@@ -140,10 +140,9 @@ def find_orders(
     restart: Callable[[str], Restart],
     before: Mapping[int, SlotAssignment] = MappingProxyType({}),
 ) -> Orders:
-    """Return the orders to the supervisor `node` with these slots.
+    """Return the orders to the supervisor `node`; of two launches on a port the newer counts.
 
-    Of two launches on a port the newer counts. Slots keep the assignment `before` of a topology
-    whose assignment is unreadable.
+    Slots keep the assignment `before` of a topology whose assignment is unreadable.
     """
     newest: dict[int, tuple[Claim, str, WorkerLaunch]] = {}
     released: dict[int, Claim] = {}

@@ -125,10 +125,9 @@ class Directories:
             self._put_aside(path)
 
     def remove_unneeded(self, storm_ids: Container[str], worker_ids: Container[str]) -> list[str]:
-        """Remove code and launches except for these topologies and launches; return the ids.
+        """Remove code, also unfinished, and launches except these; return the ids.
 
-        The folders are listed before the needs are checked, and a topology's unfinished code counts
-        as its code.
+        The folders are listed before the needs are checked.
         """
         code, launches, removed = _entries(self._code), _entries(self._workers), []
         for path in chain(
@@ -247,10 +246,7 @@ def is_locked(folder: Path) -> bool:
 
 
 class LocalState:
-    """The folder of the state, locked by a single supervisor; created if absent.
-
-    Raises `SupervisorError` if another supervisor has the folder, or the folder is unusable.
-    """
+    """The folder of the state, locked by a single supervisor, or else `SupervisorError`."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -299,10 +295,9 @@ class LocalState:
         return new
 
     def next_start(self) -> int:
-        """Return the number of a worker's start, greater than all before.
+        """Return the number of a worker's start, greater than all before, or `SupervisorError`.
 
-        If the last number is lost, the next is the time in seconds since 1970. Raises
-        `SupervisorError` if the number cannot be written.
+        If the last number is lost, the next is the time in seconds since 1970.
         """
         path = self._folder / _STARTS
         text = (self._read(path) or b"").strip()
@@ -315,10 +310,7 @@ class LocalState:
         return number
 
     def load(self) -> dict[int, SlotRecord]:
-        """Return the saved records, by port; none if unreadable.
-
-        After a restart of the machine the records have no workers.
-        """
+        """Return the saved records, by port; without workers after a restart of the machine."""
         path = self._folder / _SLOTS
         text = self._read(path)
         if text is None:

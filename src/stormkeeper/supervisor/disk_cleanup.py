@@ -119,10 +119,7 @@ class CheckpointRemoval:
         self._root = checkpoint_root(conf)
 
     def remove_unneeded(self, storm_ids: Collection[str]) -> list[str]:
-        """Remove checkpoints, record the removal in the cluster's state, and return the folders.
-
-        `storm_ids` are the topologies that are needed here, and may change meanwhile.
-        """
+        """Remove checkpoints of topologies that are not needed here; return and record them."""
         if self._storm.state.connection is not ConnectionState.CONNECTED:
             return []
         removed = []

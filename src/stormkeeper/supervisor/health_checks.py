@@ -52,10 +52,9 @@ def check(conf: Mapping[str, Any]) -> list[FailedCheck]:
 
 
 def run(directory: Path, *, timeout_secs: float, fail_on_timeouts: bool) -> list[FailedCheck]:
-    """Run all executables of a folder in parallel; return the failed checks.
+    """Run all executables of a folder, if present, in parallel; return the failed checks.
 
-    After `timeout_secs` the checks are killed, with all processes of their sessions. Without the
-    folder there are no checks.
+    After `timeout_secs` the checks are killed, with all processes of their sessions.
     """
     try:
         files = sorted(path for path in directory.iterdir() if _is_executable(path))
@@ -120,10 +119,7 @@ def _last_line(output: IO[bytes]) -> str:
 
 
 class HealthWatch(PeriodicThread):
-    """A thread that checks the operator's checks and these folders' disks.
-
-    `publish` gets the reason why the machine takes no new work, or None, after each round.
-    """
+    """A thread that runs the checks; `publish` gets why the machine takes no new work, or None."""
 
     def __init__(
         self, conf: Conf, folders: Sequence[Path], publish: Callable[[str | None], None]

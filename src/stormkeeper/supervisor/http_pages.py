@@ -148,10 +148,9 @@ class LogFiles:
         self._folder = folder
 
     def all(self, storm_id: str, port: int | None = None) -> list[LogEntry]:
-        """Return the logs of a topology, or of a slot, by port and time of the last write.
+        """Return the logs of a topology, or of a slot, by port and last write; or `OSError`.
 
         ``worker.log`` is a slot's last. A file that a rotation creates meanwhile is included.
-        Raises `OSError` if a folder cannot be read.
         """
         if not is_topology(storm_id):
             return []
@@ -166,10 +165,7 @@ class LogFiles:
         return found[:MOST_FILES]
 
     def read(self, name: LogName, start: int | None, length: int) -> Piece:
-        """Read up to `length` bytes, at most `MOST_BYTES`, from `start`, or else the last bytes.
-
-        Raises `OSError` if the file is missing, unreadable, or no regular file.
-        """
+        """Read up to `length` bytes from `start`, or else the last bytes; raises `OSError`."""
         length = min(length, MOST_BYTES)
         with self._opened(name.storm_id, str(name.port), file=name.name) as opened:
             status = os.fstat(opened)
@@ -341,8 +337,7 @@ def status_pages(
 ) -> dict[str, Callable[[str], Page]]:
     """Return the handlers of the pages of metrics and health, by path.
 
-    ``/healthz`` is healthy while the slots' thread runs; ``/readyz`` shows each slot, and whether
-    the supervisor takes new work: `unready` returns why not.
+    ``/readyz`` shows each slot, and by `unready` why the supervisor takes no new work.
     """
 
     def find_fault() -> str | None:
@@ -376,12 +371,10 @@ def slot_lines(status: SupervisorStatus) -> Iterator[str]:
         yield f"{storm_id} {FOREIGN}"
 
 
+@dataclass
 class _SupervisorMetrics(Collector):
-    def __init__(
-        self, status: Callable[[], SupervisorStatus], unready: Callable[[], str | None]
-    ) -> None:
-        self._status = status
-        self._unready = unready
+    _status: Callable[[], SupervisorStatus]
+    _unready: Callable[[], str | None]
 
     def describe(self) -> list[Metric]:
         return []

@@ -9,11 +9,10 @@ if
 - it belonged to the worker at an earlier look; or
 - its parent belongs to the worker.
 
-The kernel ends a worker over its control group's memory limit at once, with all its children; the
-supervisor's own measurements may come too late. In cgroup v2 a group that delegates controllers can
-have no process, and systemd puts a restarted service into its unit's group, which fails if workers
-are left below. So the supervisor's own group must be `LEAF`, with the workers' beside it
-(``DelegateSubgroup=`` of systemd 254).
+The kernel ends a worker over its group's memory limit at once, with all its children; measurements
+may come too late. A cgroup v2 that delegates controllers can have no process, and systemd puts a
+restarted service into its unit's group. So the supervisor's own group must be `LEAF`, beside the
+workers' (``DelegateSubgroup=`` of systemd 254).
 """
 
 from __future__ import annotations
@@ -104,10 +103,9 @@ def environment(pid: int) -> dict[str, str]:
 
 
 def memory_bytes(pid: int) -> int:
-    """Return a process's proportional size: a page that n processes share counts 1/n.
+    """Return a process's size, with swap; a page that n processes share counts 1/n.
 
-    Swapped memory counts, too. Returns the resident size if this user may not read the proportional
-    size, and 0 if the process has ended.
+    Falls back to the resident size; 0 if the process has ended.
     """
     try:
         lines = (_PROC / str(pid) / "smaps_rollup").read_text().splitlines()
@@ -126,10 +124,7 @@ def _resident_bytes(pid: int) -> int:
 
 
 def send(process: ProcessId, number: signal.Signals) -> bool:
-    """Send a signal to this process, never to a later process with the same pid; False if ended.
-
-    Raises `PermissionError` for another user's process.
-    """
+    """Send a signal to this process, not to a later one with the same pid; False if ended."""
     descriptor = descriptor_of(process)
     if descriptor is None:
         return False
@@ -292,10 +287,7 @@ class ControlGroups:
 
     @classmethod
     def here(cls, proc: Path = Path("/proc")) -> ControlGroups:
-        """Return the groups beside this process's own group, which must be `LEAF`.
-
-        Raises `NoControlGroupsError` without cgroup v2, or if this process may not create groups.
-        """
+        """Return the groups beside this process's own group; raises `NoControlGroupsError`."""
         own = _own_group(proc / "self")
         if own.name != LEAF:
             raise NoControlGroupsError(
@@ -326,10 +318,7 @@ class ControlGroups:
         return ["/bin/sh", "-c", _INTO_GROUP, str(self._group(worker_id) / "cgroup.procs"), *argv]
 
     def limit_again(self, worker_id: str, limit_bytes: int) -> None:
-        """Set the limit of an adopted worker again, after a restart of the unit.
-
-        A worker without a group stays without.
-        """
+        """Set the limit of an adopted worker's group, if any, after a restart of the unit."""
         group = self._group(worker_id)
         if group.is_dir():
             try:

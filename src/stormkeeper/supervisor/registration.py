@@ -195,7 +195,7 @@ class Registration(PeriodicThread):
         self.done.set()
 
 
-#: Most waiting reports while the cluster's state is not reached; further ones are only logged.
+#: Most waiting reports; further ones are only logged.
 _MOST_REPORTS: Final = 100
 
 _REPORT_END_SECS: Final = 3.0

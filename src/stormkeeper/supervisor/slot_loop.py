@@ -85,10 +85,9 @@ class _Worker:
 
 
 class SlotLoop:
-    """The slots of a supervisor.
+    """The slots of a supervisor; adopts the workers in the slots' `records`.
 
-    Adopts the workers in the slots' `records`. Raises `SupervisorError` if workers without a record
-    do not end.
+    Raises `SupervisorError` if workers without a record do not end.
     """
 
     def __init__(self, context: SupervisorContext, records: Mapping[int, SlotRecord]) -> None:
@@ -288,7 +287,7 @@ class SlotLoop:
         return replace(look, is_premature=code in WRITTEN_CODES and not is_done)
 
     def _is_done(self, worker: _Worker, now: float) -> bool | None:
-        """Return whether all queries of an ended worker have ended; None: to be read again."""
+        # None: to be read again.
         record = self._records[worker.port].worker
         if worker.is_done is None and record is not None:
             queries, storm_id = record.assignment.claims.keys(), record.assignment.storm_id

@@ -121,11 +121,7 @@ class LocalTopologyCode:
             ) from error
 
     def read(self, storm_id: str, part: str, sha256: str, start: int, length: int) -> bytes:
-        """Return bytes of a part of a topology's code, none at the end.
-
-        The caller has to know the part's `sha256`. Raises `FileNotFoundError` if there is no such
-        part, and `OSError` if it cannot be read.
-        """
+        """Return bytes of a part with that `sha256`, none at the end, or raise `OSError`."""
         checksums = self._checksums(storm_id) if part in keys.PARTS else None
         if checksums is None or not hmac.compare_digest(checksums[part].encode(), sha256.encode()):
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))

@@ -218,10 +218,7 @@ class _Worker:
 
 
 class WorkerProcesses:
-    """The workers of a supervisor. Not thread-safe.
-
-    `owner` is the supervisor's folder, which identifies the supervisor across starts.
-    """
+    """The workers of a supervisor, identified by its folder `owner`. Not thread-safe."""
 
     def __init__(self, owner: str, groups: ControlGroups | None = None) -> None:
         self._owner = owner
@@ -275,10 +272,7 @@ class WorkerProcesses:
     def adopt(
         self, worker_id: str, process: ProcessId | None, memory_bytes: int | None = None
     ) -> None:
-        """Take over a worker of an earlier supervisor.
-
-        A main `process` without a record is looked for. `memory_bytes` is as in the command.
-        """
+        """Take over a worker of an earlier supervisor; an unrecorded `process` is looked for."""
         self._workers[worker_id] = _Worker(process)
         if self._groups is not None and memory_bytes is not None:
             self._groups.limit_again(worker_id, memory_bytes)
@@ -332,10 +326,9 @@ class WorkerProcesses:
         return self._marked(process_table.snapshot()).keys() - self._workers.keys()
 
     def end_strays(self, timeout_secs: float) -> int:
-        """Kill the workers that were neither started nor adopted here; return their number.
+        """Kill the workers that were neither started nor adopted here, or raise `SupervisorError`.
 
-        Must be called before the first launch, or a slot may have two workers. Raises
-        `SupervisorError` if some still run after `timeout_secs`.
+        Returns their number. Without this before the first launch, a slot may have two workers.
         """
         deadline = time.monotonic() + timeout_secs
         strays = self.strays()
@@ -425,10 +418,9 @@ class EndedWorker:
 
 
 def end_workers(directories: Directories, grace_secs: float) -> list[EndedWorker]:
-    """End all workers of a supervisor, running or not: with a record, or with the mark.
+    """End all workers with a record or the mark of a supervisor, or raise `SupervisorError`.
 
-    Workers have `grace_secs` to finish their batches before they are killed. Raises
-    `SupervisorError` if some do not end.
+    Workers have `grace_secs` to finish their batches before they are killed.
     """
     slots = {
         record.worker.worker_id: (record.worker, port)
