@@ -12,7 +12,7 @@ from stormkeeper.heartbeats.stores import Heartbeat, Heartbeats
 from stormkeeper.nimbus.lifecycle import Command, Event, after
 from stormkeeper.nimbus.round import RoundMemory, Timeouts, decide
 from stormkeeper.nimbus.scheduling import cluster
-from stormkeeper.nimbus.scheduling.cluster import Crashes, TopologyFacts
+from stormkeeper.nimbus.scheduling.cluster import Crashes, Topology
 from stormkeeper.nimbus.scheduling.planning import Assign, FinishRebalance, Remove
 from stormkeeper.state.storm.cluster import ClusterSnapshot
 from stormkeeper.thrift.records import (
@@ -26,7 +26,7 @@ from support.clusters import EPOCH, NOW
 
 TIMES = Timeouts(monitor=10.0, launch=120.0, limits=LivenessLimits(9.0, 30.0), kept=300.0)
 ID = "wc-1-1700000000"
-FACTS = TopologyFacts(queries=("q",), memory_mb=100.0, is_shared=False)
+FACTS = Topology(id="", queries=("q",), memory_mb=100.0, is_shared=False)
 SERVER = "a:6699"
 
 

@@ -18,7 +18,7 @@ from stormkeeper.nimbus import lifecycle
 from stormkeeper.nimbus.scheduling.cluster import (
     Cluster,
     Crashes,
-    TopologyFacts,
+    Topology,
     all_launches,
     cluster_from_snapshot,
 )
@@ -148,7 +148,7 @@ class Decision:
 def decide(
     memory: RoundMemory,
     snapshot: ClusterSnapshot,
-    facts: Mapping[str, TopologyFacts],
+    facts: Mapping[str, Topology],
     *,
     now: float,
     epoch: int,

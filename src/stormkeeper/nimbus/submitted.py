@@ -20,7 +20,7 @@ from stormkeeper.blobs.store import BlobStore
 from stormkeeper.conf import Conf
 from stormkeeper.conf.schema import SCHEMA
 from stormkeeper.errors import BlobNotFoundError, CodeError, ConfigError, SerializationError
-from stormkeeper.nimbus.scheduling.cluster import TopologyFacts
+from stormkeeper.nimbus.scheduling.cluster import Topology
 from stormkeeper.state.storm.cluster import ClusterSnapshot
 from stormkeeper.statistics.executor_reports import DeclaredComponent, components_of_tasks
 from stormkeeper.thrift.nimbus import ComponentCommon, StormTopology
@@ -221,7 +221,8 @@ _WAIT: Final = "topology.message.timeout.secs"
 class CachedTopology:
     """What scheduling needs of a topology's package and conf."""
 
-    facts: TopologyFacts
+    #: The fields that come from package, conf, and nodes of the queries.
+    facts: Topology
     executors: tuple[ExecutorDescription, ...]
     conf: Mapping[str, Any]
     #: Of a kill or rebalance that specifies no wait.
@@ -285,7 +286,8 @@ def cached_topology(submitted: Submitted, conf: Conf) -> CachedTopology:
     def value(key: str) -> Any:
         return conf[key] if own.get(key) is None else topology_value(key, own)
 
-    facts = TopologyFacts(
+    facts = Topology(
+        id="",
         queries=submitted.queries,
         memory_mb=float(value(_MEMORY)),
         is_shared=bool(value(_SHARED)),
@@ -295,5 +297,5 @@ def cached_topology(submitted: Submitted, conf: Conf) -> CachedTopology:
     return CachedTopology(facts, submitted.executors, own, float(value(_WAIT)))
 
 
-def _blocked(why: str) -> TopologyFacts:
-    return TopologyFacts(queries=(), memory_mb=0, is_shared=False, blocked=why)
+def _blocked(why: str) -> Topology:
+    return Topology(id="", queries=(), blocked=why)

@@ -4,7 +4,7 @@ from math import inf
 import pytest
 
 from stormkeeper.nimbus.scheduling import cluster as conversion
-from stormkeeper.nimbus.scheduling.cluster import Supervisor, TopologyFacts
+from stormkeeper.nimbus.scheduling.cluster import Supervisor, Topology
 from stormkeeper.nimbus.scheduling.planning import plan
 from stormkeeper.thrift.records import (
     Assignment,
@@ -26,7 +26,7 @@ from support.clusters import NOW, cluster, launch, supervisor
 
 BASE = StormBase("wc", TopologyStatus.INACTIVE, 3, launch_time_secs=17)
 
-FACTS = TopologyFacts(queries=("q",), memory_mb=5, is_shared=True)
+FACTS = Topology(id="", queries=("q",), memory_mb=5, is_shared=True)
 
 LAUNCHES = (
     launch("a:6700", "q", "r", claim=1, memory_mb=1024.0),
@@ -66,7 +66,7 @@ def test_a_planned_topology_is_read_again_as_it_was_planned():
     words = topologies.make({"s": ((), 2), "q": (("s",), 1), "r": (("s",), 3)})
     described = description.of_topology(words)
     queries = tuple(query.id for query in described.queries)
-    facts = TopologyFacts(queries=queries, memory_mb=100.0, is_shared=False)
+    facts = Topology(id="", queries=queries, memory_mb=100.0, is_shared=False)
     before = conversion.topology_from_records("t", BASE, None, facts)
     [assign, _] = plan(cluster(supervisor("a"), supervisor("b"), before))
     record = conversion.assignment_record(

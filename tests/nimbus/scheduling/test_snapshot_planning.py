@@ -7,7 +7,7 @@ from stormkeeper.heartbeats.liveness import LivenessLimits, Status
 from stormkeeper.nimbus.lifecycle import Command, Event, after
 from stormkeeper.nimbus.round import pending_deadlines
 from stormkeeper.nimbus.scheduling import cluster as conversion
-from stormkeeper.nimbus.scheduling.cluster import TopologyFacts
+from stormkeeper.nimbus.scheduling.cluster import Topology
 from stormkeeper.nimbus.scheduling.planning import Assign, FinishRebalance, Remove, plan
 from stormkeeper.nimbus.scheduling.workers import LivenessMemory, judge_workers
 from stormkeeper.state.backends import NodeHeartbeats
@@ -27,7 +27,7 @@ from support.leaders import lead
 from support.memory_state import MemoryEnsemble
 
 LIMITS = LivenessLimits(late_secs=9, timeout_secs=30)
-FACTS = {id_: TopologyFacts(queries=("q", "r"), memory_mb=512.0, is_shared=True) for id_ in "tu"}
+FACTS = {id_: Topology(id="", queries=("q", "r"), memory_mb=512.0, is_shared=True) for id_ in "tu"}
 
 
 class Cluster:

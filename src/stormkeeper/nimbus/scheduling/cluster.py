@@ -196,27 +196,17 @@ def runs_packages(info: SupervisorInfo) -> bool:
     return info.version == stormkeeper.UNNAMED_VERSION or any(each is not None for each in ours)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopologyFacts:
-    """What a `Topology` has beside base and assignment; same field names."""
-
-    queries: tuple[str, ...]
-    memory_mb: float
-    is_shared: bool
-    ended: frozenset[str] = frozenset()
-    claimed: frozenset[str] = frozenset()
-    blocked: str | None = None
-    text: str = ""
-
-
 def topology_from_records(
     storm_id: str,
     base: StormBase,
     assignment: Assignment | None,
-    facts: TopologyFacts,
+    facts: Topology,
     due_at: float | None = None,
 ) -> Topology:
-    """Return a topology from records and facts; blocked if its assignment names no queries."""
+    """Return a topology with fields of records; blocked if its assignment names no queries.
+
+    `facts` has the fields that come from elsewhere: package, conf, and nodes of the queries.
+    """
     options = base.topology_action_options
     rebalance = None if options is None else options.rebalance_options
     blocked = facts.blocked
@@ -224,28 +214,23 @@ def topology_from_records(
         blocked = blocked or "its assignment is another Nimbus's, and says of no query where it is"
     kept = base.checkpoints
     launched = () if assignment is None else launches_from_record(assignment)
-    return Topology(
+    return replace(
+        facts,
         id=storm_id,
         status=base.status,
-        queries=facts.queries,
         workers=max(1, base.num_workers),
-        memory_mb=facts.memory_mb,
         launched_at=base.launch_time_secs or 0,
-        is_shared=facts.is_shared,
         homes={} if kept is None else kept.nodes,
         hosts={
             **((kept.hosts if kept is not None else None) or {}),
             **((assignment.node_host if assignment is not None else None) or {}),
         },
-        ended=facts.ended,
-        claimed=facts.claimed,
         released=frozenset(each.claim for each in launched if each.is_released),
         launches=launched,
         due_at=due_at,
         previous=base.prev_status,
         rebalanced_workers=None if rebalance is None else rebalance.num_workers,
         blocked=blocked,
-        text=facts.text,
     )
 
 
@@ -324,9 +309,7 @@ def _slots(assignment: Assignment) -> set[Slot]:
 
 
 #: Facts of a topology without code.
-_NO_FACTS: Final = TopologyFacts(
-    queries=(), memory_mb=0, is_shared=False, blocked="its code is not here, and says what to run"
-)
+_NO_FACTS: Final = Topology(id="", queries=(), blocked="its code is not here, and says what to run")
 
 
 def all_launches(snapshot: ClusterSnapshot) -> Iterator[tuple[str, Launch]]:
@@ -340,7 +323,7 @@ def all_launches(snapshot: ClusterSnapshot) -> Iterator[tuple[str, Launch]]:
 def cluster_from_snapshot(
     snapshot: ClusterSnapshot,
     *,
-    facts: Mapping[str, TopologyFacts],
+    facts: Mapping[str, Topology],
     due: Mapping[str, float],
     statuses: Mapping[Claim, Status],
     refusals: Mapping[str, str],
