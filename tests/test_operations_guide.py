@@ -58,7 +58,7 @@ def test_what_is_selected_is_there(text, samples):
 
 
 def test_the_table_has_every_metric(families):
-    table = OBSERVABILITY.partition("### What there is")[2].partition("### Storm's names")[0]
+    table = OBSERVABILITY.partition("### The metrics")[2].partition("### Storm's names")[0]
     written = {
         name
         for row in table.splitlines()

@@ -12,7 +12,7 @@ from stormkeeper.state.survey import ADVICE
 PAGE = (Path(__file__).parents[2] / "docs" / "cluster-state.md").read_text(encoding="utf-8")
 ROWS = [
     [cell.strip() for cell in line.strip("| ").split(" | ")]
-    for line in PAGE.partition("## Looking at it")[2].splitlines()
+    for line in PAGE.partition("## Look at the tree")[2].splitlines()
     if line.startswith("| `")
 ]
 
