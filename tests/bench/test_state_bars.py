@@ -85,6 +85,7 @@ def test_the_page_has_every_cell_and_every_bar():
     assert ours.split("|")[-2].strip() == "1.20"
 
 
+@pytest.mark.slow
 def test_the_cluster_is_as_large_as_it_is_said_to_be():
     nodes = dict(filling.nodes())
     kept = dict.fromkeys((Assignment, StormBase), 0)

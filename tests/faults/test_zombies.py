@@ -94,6 +94,7 @@ def test_one_that_was_stopped_in_its_queue(state, zombie):
         check_history(state, first, second)
 
 
+@pytest.mark.slow
 def test_one_that_was_stopped_in_the_middle_of_a_large_deletion(state, zombie):
     state.mkdirs("/big")
     for start in range(0, 2000, 500):

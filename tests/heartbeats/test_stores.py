@@ -93,6 +93,7 @@ def test_the_newest_copy_counts_and_values_come_on_request(three, heartbeats):
     assert heartbeats.read_each([]) == {}
 
 
+@pytest.mark.slow
 def test_a_read_leaves_the_collection_of_garbage_as_it_was(three, heartbeats):
     assert gc.isenabled()
     heartbeats.read_all()

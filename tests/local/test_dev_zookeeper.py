@@ -48,6 +48,7 @@ def test_a_started_server_is_started_again_on_its_port(server):
     assert server.pid != first[1]
 
 
+@pytest.mark.slow
 def test_its_port_is_nobody_elses_while_it_is_down(server):
     server.start()
     os.kill(server.pid, signal.SIGKILL)

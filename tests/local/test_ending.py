@@ -138,6 +138,7 @@ def test_the_last_picture_is_of_what_has_stopped(terminal):
     assert "Ctrl-C" not in last
 
 
+@pytest.mark.slow
 def test_a_later_signal_ends_it_at_once_and_leaves_nothing(terminal):
     processes = terminal.until_running()
     terminal.ask_to_stop()

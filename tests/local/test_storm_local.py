@@ -255,6 +255,7 @@ def test_a_job_that_ends_by_itself_is_completed(local, text, tmp_path):
     assert [row["status"] for row in rows] == ["completed"]
 
 
+@pytest.mark.slow
 def test_job_without_pipeline_is_stopped_after_its_time(local, text, tmp_path):
     folder, _, _ = text
     report = tmp_path / "r.json"

@@ -13,6 +13,7 @@ from support.dataframes import dataframe
 from support.heartbeats import change_of, heartbeat, page_of, path, spout
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_rows_are_the_same_when_they_were_packed(spark):
     changes = [change_of(path("t"), heartbeat("t", {(1, 1): spout(1)}), 5, 1.0)] * 700

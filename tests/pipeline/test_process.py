@@ -225,7 +225,11 @@ def test_the_tables_follow_workers_and_servers(start_pacemaker, tmp_path):
     ("key", "error"),
     [
         ("pipeline.tables.dir", "pipeline.tables.dir cannot be "),
-        ("pipeline.checkpoint.dir", "pipeline.checkpoint.dir cannot be "),
+        pytest.param(
+            "pipeline.checkpoint.dir",
+            "pipeline.checkpoint.dir cannot be ",
+            marks=pytest.mark.slow,
+        ),
         pytest.param(
             None,
             "the pipeline's query failed: org.apache.hadoop.fs.FileAlreadyExistsException",

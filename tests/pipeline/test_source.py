@@ -306,6 +306,7 @@ def test_a_restarted_server_is_read_from_its_beginning(streaming, start_pacemake
         assert again.revision == 1
 
 
+@pytest.mark.slow
 def test_a_new_instance_is_a_reset(streaming, pacemaker):
     send(pacemaker, "one")
     with streaming(pacemaker) as stream:
@@ -365,6 +366,7 @@ def test_a_java_pacemaker_is_read_whole_at_every_trigger(streaming):
         stream.until(lambda rows: names_of(rows) == ["one", "two"])
 
 
+@pytest.mark.slow
 def test_java_pacemaker_that_wants_a_password_survives_us(
     spark, streaming, start_pacemaker, tmp_path
 ):

@@ -35,7 +35,7 @@ def two_pacemakers():
     params=[
         "memory",
         pytest.param("zookeeper", marks=pytest.mark.zookeeper),
-        pytest.param("ensemble", marks=pytest.mark.zookeeper),
+        pytest.param("ensemble", marks=(pytest.mark.zookeeper, pytest.mark.slow)),
     ],
 )
 def store(request):

@@ -146,6 +146,7 @@ def model_test(implementation):
 
 TestPlain = model_test(INDEXES["plain"])
 if "compiled" in INDEXES:
+    TestPlain = pytest.mark.slow(TestPlain)
     TestCompiled = model_test(INDEXES["compiled"])
 
 

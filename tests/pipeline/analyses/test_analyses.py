@@ -73,6 +73,7 @@ def by_topology(found):
     return alerts
 
 
+@pytest.mark.slow
 def test_an_executor_with_most_of_the_work_is_found(spark):
     def minutes(topology, share, *, executors=8, executed=100_000, cv=0.3, of=20, **more):
         return [
