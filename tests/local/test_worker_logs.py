@@ -10,7 +10,7 @@ from stormkeeper.local.run_topology import WorkerLog
 LINES = """\
 2026-03-01T12:00:00.123Z INFO stormkeeper.worker.streaming_queries the query out runs
 2026-03-01T12:00:01.123Z WARNING org.apache.hadoop.util.NativeCodeLoader unable to load
-2026-03-01T12:00:02.123Z WARNING stormkeeper.worker.heartbeat heartbeats do not go out
+2026-03-01T12:00:02.123Z WARNING stormkeeper.worker.heartbeat heartbeats cannot be sent
 2026-03-01T12:00:03.123Z ERROR py4j.clientserver not ours
   belongs to it
 2026-03-01T12:00:04.123Z ERROR stormkeeper.worker.process the query 'out' failed:
@@ -25,7 +25,7 @@ LINES = """\
 """.splitlines()
 
 SHOWN = [
-    "worker: heartbeats do not go out",
+    "worker: heartbeats cannot be sent",
     "worker: the query 'out' failed:",
     "  Traceback (most recent call last):",
     '    File "job.py", line 12, in invert',
@@ -58,13 +58,13 @@ def test_whether_it_has_told_of_an_error():
 
 def test_spark_s_own_records_belong_to_nothing():
     lines = [
-        "2026-03-01T12:00:02.123Z WARNING stormkeeper.worker.heartbeat heartbeats do not go out",
+        "2026-03-01T12:00:02.123Z WARNING stormkeeper.worker.heartbeat heartbeats cannot be sent",
         "2026-03-01T12:00:03.391Z ERROR org.apache.spark.broadcast.TorrentBroadcast it fails",
         "  java.io.IOException: no space left",
         "  \tat org.apache.spark",
     ]
     read = WorkerLog("worker").read(lines)
-    assert (read.notes, read.output) == (["worker: heartbeats do not go out"], [])
+    assert (read.notes, read.output) == (["worker: heartbeats cannot be sent"], [])
 
 
 def test_the_user_s_own_loggers_are_heard_and_pyspark_s_are_not():

@@ -258,7 +258,7 @@ def complete_copies(blobs: Collection[str], entries: Mapping[str, BlobEntry]) ->
 
 
 def wanted_copies(configured: int | None, nimbuses: int) -> int:
-    """Return how many copies are wanted of `nimbuses` that are alive and can write."""
+    """Return the wanted number of copies; so many `nimbuses` are alive and can write."""
     return max(1, min(COPIES, nimbuses)) if configured is None else configured
 
 

@@ -182,7 +182,7 @@ class Uploads:
     def begin_create(self, key: str, settable: bytes = b"") -> str:
         """Begin the upload of a new blob; return the session.
 
-        Topologies' code is no blob to be created (`InvalidBlobKeyError`).
+        Raises `InvalidBlobKeyError` for a key of topologies' code.
         """
         if keys.topology_of(keys.check(key)) is not None:
             raise InvalidBlobKeyError(

@@ -225,7 +225,7 @@ def _sums(*, whole: bool) -> str:
 
 
 def _was_counted(database: HistoryDatabase, which: str, named: Sequence[Any]) -> bool:
-    """Return whether a topology may have been read, by the smaller table of topologies."""
+    """Return whether the smaller table of topologies may have a topology."""
     if not database.has("topology_stats"):
         return True
     rows = database.table("topology_stats")

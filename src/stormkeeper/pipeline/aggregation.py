@@ -35,7 +35,7 @@ _SMALLEST, _LARGEST = -(2**63), 2**63 - 1
 
 
 class Groups(NamedTuple):
-    """The number of each row's group, their number, and whether each is known to have a row."""
+    """Groups of rows: each row's group, the number of groups, and whether each surely has a row."""
 
     of: np.ndarray
     size: int

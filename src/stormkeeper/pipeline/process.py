@@ -160,7 +160,7 @@ def _log_stop(stop: StopSignals, how: str) -> None:
 def _places(conf: Conf) -> Iterator[Stores]:
     """Lock the tables and their checkpoints for this process.
 
-    The stores notice from here on if their folder is moved, as while Spark starts.
+    From then on, a store notices if its folder is moved, as while Spark starts.
     """
     directory, given = tables.tables_folder(conf), tables.checkpoints_folder(conf)
     of_queries = {name: tables.query_folders(conf, name) for name in queries.NAMES}

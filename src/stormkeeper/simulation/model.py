@@ -383,8 +383,7 @@ class Simulation:
     """The workers of a cluster over time.
 
     A worker's counters are new in every `count_every`-th heartbeat, its times in each. `tell` gets
-    the events of the truth; without `tells_counters` they lack the counters, which are nearly all
-    of it.
+    the simulated events; without `tells_counters` they lack the counters, most of their bytes.
     """
 
     def __init__(

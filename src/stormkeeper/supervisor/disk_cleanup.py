@@ -152,7 +152,7 @@ class CheckpointRemoval:
                 place.rename(aside)
                 _remove_tree(aside)
         except OSError as error:
-            log.warning("the checkpoints in %s cannot be removed, or not yet: %s", place, error)
+            log.warning("the checkpoints in %s cannot be removed now: %s", place, error)
             return False
         return True
 

@@ -225,7 +225,7 @@ class ClusterLink:
             except StormkeeperError as error:
                 log.warning("a report is dropped: %s", error)
             except Exception:
-                log.exception("a report is dropped")
+                log.exception("a report is dropped, by a defect of Stormkeeper")
             with self._changed:
                 self._reports.popleft()
                 self._changed.notify_all()
@@ -355,7 +355,7 @@ class WorkerReports(ClusterLink):
                     raise ClaimedError(f"the query {query!r} was given to another launch")
                 return
             if not is_logged and time.monotonic() > began + _PATIENCE_SECS:
-                log.warning("the query %s waits for ZooKeeper, which records its begin", query)
+                log.warning("the query %s waits for ZooKeeper, which records its start", query)
                 is_logged = True
         raise WorkerError(f"the worker stops before the query {query!r} has begun")
 

@@ -254,7 +254,7 @@ class Beater:
                 self._failing_since = self._clock()
                 is_defect = not isinstance(error, StormkeeperError)
                 log.warning(
-                    "heartbeats do not go out, the worker goes on without: %s",
+                    "heartbeats cannot be sent, and the worker goes on: %s",
                     error,
                     exc_info=error if is_defect else None,
                 )

@@ -217,7 +217,7 @@ def _stop_one(query: StreamingQuery, deadline: float) -> None:
     try:
         while query.isActive and query.status["message"] == _IN_BATCH:
             if time.monotonic() > deadline:
-                log.warning("a micro-batch of %s takes too long; interrupted it", query.name)
+                log.warning("interrupted a micro-batch of %s, which took too long", query.name)
                 break
             time.sleep(_BATCH_LOOK_SECS)
         query.stop()

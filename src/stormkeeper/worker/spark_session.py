@@ -172,7 +172,7 @@ def warn_of_own_checkpoints(conf: Mapping[str, Any]) -> None:
     if is_local(root) and not conf["topology.checkpoint.shared"]:
         log.warning(
             "executors on other machines would keep the state of queries in a %s of their own,"
-            " where the others do not find it: set topology.checkpoint.dir to a folder that all"
+            " which the others cannot read: set topology.checkpoint.dir to a folder that all"
             " machines share, and topology.checkpoint.shared to true",
             root,
         )

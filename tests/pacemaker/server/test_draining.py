@@ -46,7 +46,7 @@ def test_what_has_come_is_answered_before_the_end(start_pacemaker, engine):
         assert time.monotonic() - began < 30
     assert "stopping: 3 connections" in server.log
     deafs = 1 if tls is None else 0
-    assert f"stopped: 3 connections had been open, answers not taken by {deafs}\n" in server.log
+    assert f"stopped: closed 3 connections, of which {deafs} had unread answers\n" in server.log
     assert "closing" not in server.log
     assert "Traceback" not in server.log
 

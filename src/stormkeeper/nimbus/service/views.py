@@ -171,7 +171,7 @@ class ViewReader:
         try:
             activities = self._context.storm.activities(only, hurried=True)
         except PacemakerError as error:
-            log.debug("health without heartbeats: %s", error)
+            log.debug("health is shown without heartbeats: %s", error)
             return None
         for worker, (activity, age) in activities.items():
             slot = Slot(worker.node, worker.port)

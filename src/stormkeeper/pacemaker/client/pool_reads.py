@@ -284,7 +284,7 @@ _SIZE = attrgetter("size")
 
 
 def stopwatch() -> Callable[[], float]:
-    """Return a function that returns the seconds since now."""
+    """Return a function that returns the seconds since this call."""
     began = time.monotonic()
     return lambda: time.monotonic() - began
 

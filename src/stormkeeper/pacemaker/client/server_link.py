@@ -159,7 +159,7 @@ class PacemakerConnection:
         return plain
 
     def read_messages(self, plain: bytes) -> tuple[list[Message], StormkeeperError | None]:
-        """Return the messages that plain bytes complete, and the fault that follows, if any.
+        """Return the messages that decrypted bytes complete, and the fault after them, if any.
 
         The end of the stream over TLS is a fault too.
         """

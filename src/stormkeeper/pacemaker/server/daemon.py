@@ -229,7 +229,7 @@ async def _serve(server: PacemakerServer, read_again: Callable[[Conf], Conf]) ->
     held = counted(server.store.keys, "pulse")
     _log.info("stopping: %s, %s held; asked by %s", connections, held, asked_by)
     deaf = await server.stop()
-    _log.info("stopped: %s had been open, answers not taken by %d", connections, deaf)
+    _log.info("stopped: closed %s, of which %d had unread answers", connections, deaf)
     monitoring.close()
     end_of_signals()
     return 0

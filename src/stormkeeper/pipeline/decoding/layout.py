@@ -82,7 +82,7 @@ def texts(count: int, offsets: pa.Buffer, data: pa.Buffer) -> pa.Array:
 def chosen(
     among: pa.Array, numbers: pa.Buffer, count: int, valid: pa.Buffer | None = None
 ) -> pa.Array:
-    """Return a column of `TEXT` from the texts' numbers."""
+    """Return a column of `TEXT`, given the number of each row's text."""
     return pa.DictionaryArray.from_arrays(column(pa.int32(), count, numbers, valid), among)
 
 

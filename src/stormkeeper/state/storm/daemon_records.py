@@ -77,7 +77,7 @@ class TopologyReads(RecordReader):
         return self._versioned(Assignment, paths.assignment(storm_id), callback)
 
     def assignment_version(self, storm_id: str, callback: Callback | None = None) -> int | None:
-        """Return the version of an assignment's node alone."""
+        """Return the version of an assignment's node, without reading the assignment."""
         return self._version(paths.assignment(storm_id), callback)
 
     def assignments_info(self) -> dict[str, Assignment]:
