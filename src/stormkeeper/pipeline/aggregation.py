@@ -1,27 +1,15 @@
-"""Aggregates of groups of rows, and the arithmetic of Storm's statistics in columns.
+"""Sums of groups of rows, and the arithmetic of Storm's statistics in columns.
 
-numpy aggregates by the number of each row's group, in a third of Arrow's time for several columns.
-The arithmetic follows `stormkeeper.statistics.aggregates`, from which Nimbus's pages are made.
+The arithmetic follows `stormkeeper.statistics.tallies`, from which Nimbus's pages are made.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import partial
-from typing import Final, NamedTuple
+from collections.abc import Collection, Mapping, Sequence
+from typing import Final
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-
-from stormkeeper.pipeline.rows import one_array
-
-#: Combined keys stay below this, so that the product of two row counts fits.
-_MOST_NUMBERS: Final = 2**62
-
-#: A count of 64 bits, as decimal; a sum has twice as many digits.
-_DIGITS: Final = pa.decimal128(19)
-
 
 #: What is counted on streams.
 COUNTED: Final = ("emitted", "transferred", "executed", "acked", "failed")
@@ -33,32 +21,8 @@ _CAPACITY_SECS: Final = 600
 
 _SMALLEST, _LARGEST = -(2**63), 2**63 - 1
 
-
-class Groups(NamedTuple):
-    """Groups of rows: each row's group, the number of groups, and whether each surely has a row."""
-
-    of: np.ndarray
-    size: int
-    are_full: bool = False
-
-    @property
-    def first(self) -> np.ndarray:
-        """The first row of each group; no group may be empty."""
-        found = np.empty(self.size, np.int64)
-        found[self.of[::-1]] = np.arange(len(self.of))[::-1]
-        return found
-
-
-def groups_by(rows: pa.Table, keys: Sequence[str]) -> Groups:
-    """Return the groups of rows with equal values in some columns, in the order of the rows."""
-    found, count = np.zeros(rows.num_rows, np.int64), 1
-    for name in keys:
-        numbers, most = _numbers(rows[name])
-        if count * most > _MOST_NUMBERS:
-            found, count = _without_gaps(found)
-        found = found * most + numbers
-        count *= most
-    return Groups(*_without_gaps(found), are_full=True)
+#: A count of 64 bits, as decimal; Arrow sums decimals up with 38 digits.
+_DIGITS: Final = pa.decimal128(19)
 
 
 def grouped(
@@ -68,117 +32,38 @@ def grouped(
     counts: Collection[str] = (),
     others: Mapping[str, str] | None = None,
 ) -> pa.Table:
-    """Aggregate rows by groups of equal `keys`, as `aggregated` does."""
-    groups = groups_by(rows, keys)
-    first = pa.array(groups.first)
-    found = {name: rows[name].take(first) for name in keys}
-    return pa.table(found | aggregated(rows, groups, counts=counts, others=others))
-
-
-def aggregated(
-    rows: pa.Table,
-    groups: Groups,
-    *,
-    counts: Collection[str] = (),
-    others: Mapping[str, str] | None = None,
-) -> dict[str, pa.Array]:
-    """Aggregate rows by their groups, into a column by name.
+    """Aggregate rows by groups of equal `keys`, in any order.
 
     `counts` are summed up exactly, with null as 0, beyond 64 bits if need be (see `to_int64`);
-    `others` have ``sum``, ``max``, ``min`` or ``any``, null for a group without values.
+    `others` have the names of pyarrow's functions, such as ``sum``.
     """
-    found = {name: _counted(rows[name], groups) for name in counts}
-    for name, function in (others or {}).items():
-        found[name] = _FUNCTIONS[function](rows[name], groups)
+    wanted = dict.fromkeys(counts, "sum") | dict(others or {})
+    columns = {name: rows[name] for name in (*keys, *wanted)}
+    columns |= {name: _exact(rows[name]) for name in counts}
+    by_group = pa.table(columns).unify_dictionaries().group_by(keys, use_threads=False)
+    found = by_group.aggregate([*wanted.items()])
+    found = found.rename_columns([*keys, *wanted])
+    for name in counts:
+        place = found.column_names.index(name)
+        found = found.set_column(place, name, pc.fill_null(found[name], 0))
     return found
 
 
-def _numbers(column: pa.ChunkedArray) -> tuple[np.ndarray, int]:
-    """Return a number for each value, and the number of possible values."""
-    if pa.types.is_dictionary(column.type):
-        column = column.unify_dictionaries()
-    values = one_array(column)
-    if not pa.types.is_dictionary(column.type):
-        values = values.dictionary_encode("encode")
-    count = len(values.dictionary)
-    return pc.fill_null(values.indices, count).to_numpy(zero_copy_only=False), count + 1
+def _exact(counts: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return counts as decimals if 64 bits may not hold their sums: Arrow's sums wrap around."""
+    if pa.types.is_decimal(counts.type):
+        return counts
+    bounds = pc.min_max(counts).as_py().values()
+    largest = max(abs(bound or 0) for bound in bounds)
+    return counts if largest * len(counts) <= _LARGEST else counts.cast(_DIGITS)
 
 
-def _without_gaps(numbers: np.ndarray) -> tuple[np.ndarray, int]:
-    encoded = pa.array(numbers).dictionary_encode()
-    return encoded.indices.to_numpy().astype(np.intp), len(encoded.dictionary)
-
-
-def _counted(column: pa.ChunkedArray, groups: Groups) -> pa.Array:
-    if not pa.types.is_decimal(column.type):
-        known = pc.fill_null(one_array(column), 0).to_numpy()
-        largest = max(int(known.max(initial=0)), -int(known.min(initial=0)))
-        if largest * len(known) <= _LARGEST:
-            found = np.zeros(groups.size, np.int64)
-            np.add.at(found, groups.of, known)
-            return pa.array(found)
-        column = column.cast(_DIGITS)
-    by_group = pa.table({"group": groups.of, "count": column}).group_by("group", use_threads=False)
-    found = by_group.aggregate([("count", "sum")])
-    place = pc.index_in(pa.array(np.arange(groups.size)), found["group"])
-    return pc.fill_null(one_array(found["count_sum"].take(place)), 0)
-
-
-def _reduced(
-    function: np.ufunc,
-    start: Callable[[np.dtype], float | int],
-    column: pa.ChunkedArray,
-    groups: Groups,
-) -> pa.Array:
-    """Reduce the values of each group with a function of two arguments; null without values."""
-    values = one_array(column)
-    if pa.types.is_timestamp(column.type):
-        values = values.cast(pa.int64())
-    begin = start(np.dtype(values.type.to_pandas_dtype()))
-    known = pc.fill_null(values, begin).to_numpy()
-    found = np.full(groups.size, begin, known.dtype)
-    with np.errstate(invalid="ignore", over="ignore"):
-        function.at(found, groups.of, known)
-    is_none = None if groups.are_full and not values.null_count else ~_any_valid(values, groups)
-    return pa.array(found, values.type, mask=is_none).cast(column.type)
-
-
-def _summed(column: pa.ChunkedArray, groups: Groups) -> pa.Array:
-    if pa.types.is_integer(column.type):
-        column = column.cast(pa.int64())
-    return _reduced(np.add, lambda _: 0, column, groups)
-
-
-def _any(column: pa.ChunkedArray, groups: Groups) -> pa.Array:
-    values = one_array(column)
-    found = _any_of(pc.fill_null(values, False), groups)
-    return pa.array(found, mask=~_any_valid(values, groups))
-
-
-def _any_valid(values: pa.Array, groups: Groups) -> np.ndarray:
-    return _any_of(values.is_valid(), groups)
-
-
-def _any_of(wanted: pa.BooleanArray, groups: Groups) -> np.ndarray:
-    found = np.zeros(groups.size, np.uint8)
-    np.maximum.at(found, groups.of, wanted.cast(pa.uint8()).to_numpy())
-    return found.view(np.bool_)
-
-
-def _least(kind: np.dtype) -> float | int:
-    return -np.inf if kind.kind == "f" else int(np.iinfo(kind).min)
-
-
-def _greatest(kind: np.dtype) -> float | int:
-    return np.inf if kind.kind == "f" else int(np.iinfo(kind).max)
-
-
-_FUNCTIONS: Final[dict[str, Callable[[pa.ChunkedArray, Groups], pa.Array]]] = {
-    "sum": _summed,
-    "max": partial(_reduced, np.fmax, _least),
-    "min": partial(_reduced, np.fmin, _greatest),
-    "any": _any,
-}
+def largest_of(rows: pa.Table, column: str, keys: Sequence[str]) -> pa.ChunkedArray:
+    """Return for each row the largest value of a column among the rows with the same texts."""
+    key = pc.binary_join_element_wise(*(rows[name].cast(pa.string()) for name in keys), "/")
+    by_key = pa.table({"key": key, column: rows[column]}).group_by("key", use_threads=False)
+    largest = by_key.aggregate([(column, "max")])
+    return largest[f"{column}_max"].take(pc.index_in(key, largest["key"]))
 
 
 def to_int64(count: pa.ChunkedArray) -> pa.ChunkedArray:

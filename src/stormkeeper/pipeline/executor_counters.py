@@ -81,34 +81,20 @@ _TASK_BITS: Final = 33
 
 
 def counters(tallies: pa.Table) -> pa.Table:
-    """Sum up each executor's counters since the worker's start.
+    """Return each executor's counters since the worker's start, of rows of `summaries.tally_rows`.
 
-    `tallies` have all columns of the reading. ``at`` is when the heartbeat was received, or else
-    read; counts are at least 0, without Storm's own streams.
+    ``at`` is when the heartbeat was received, or else read; counts are at least 0, without Storm's
+    own streams.
     """
     window = tallies["window"].cast(pa.string())
-    is_all_time, is_recent = pc.equal(window, ALL_TIME), pc.equal(window, CAPACITY_WINDOW)
-    if "executor" in tallies.column_names:
-        executors = rows.one_array(tallies["executor"])
-    else:
-        executors = _executor_keys(tallies).dictionary_encode().indices
-    wanted = pc.unique(executors.filter(rows.one_array(pc.or_(is_all_time, is_recent))))
-    # A worker's own columns are equal in all of its rows.
-    said = [*_EXECUTOR, *_READING, *_BESIDE, "received_at", "read_at"]
-    said = [name for name in said if name != "at"]
-    found = tallies.select(said).take(pc.index_in(wanted, executors))
-    all_time, recent = (
-        tallies.select([*COUNTED, *TIMES]).take(pc.index_in(wanted, _where(of, executors)))
-        for of in map(rows.one_array, (is_all_time, is_recent))
-    )
-    columns = {name: found[name] for name in said}
+    found, recent = (tallies.filter(pc.equal(window, of)) for of in (ALL_TIME, CAPACITY_WINDOW))
+    place = pc.index_in(_executor_keys(found), _executor_keys(recent))
+    busy = capacity(recent["execute_ms"].take(place), found["uptime_secs"])
+    columns = {name: found[name] for name in READINGS.names if name in found.column_names}
     columns["at"] = pc.coalesce(found["received_at"], found["read_at"])
     columns["kind"] = KINDS.take(rows.one_array(found["kind"]))
-    columns |= {
-        name: pc.fill_null(pc.max_element_wise(to_int64(all_time[name]), 0), 0) for name in COUNTED
-    }
-    columns |= {name: pc.fill_null(finite(all_time[name]), 0.0) for name in TIMES}
-    busy = capacity(recent["execute_ms"], found["uptime_secs"])
+    columns |= {name: pc.max_element_wise(to_int64(found[name]), 0) for name in COUNTED}
+    columns |= {name: pc.fill_null(finite(found[name]), 0.0) for name in TIMES}
     columns["capacity"] = _where(pc.equal(columns["kind"], "bolt"), busy)
     return pa.table({name: columns[name] for name in READINGS.names}).cast(READINGS)
 
@@ -170,9 +156,9 @@ def increments(
 def _executor_keys(table: pa.Table) -> pa.Array:
     """Return a text for each row that identifies the executor."""
     # A storm id is a path segment without a slash; numbers have no colon.
-    numbers = [table[name].cast(pa.string()) for name in ("port", "task_start", "task_end")]
-    where = pc.binary_join_element_wise(table["node"], *numbers, ":")
-    return rows.one_array(pc.binary_join_element_wise(table["storm_id"], where, "/"))
+    topology, *rest = (table[name].cast(pa.string()) for name in _EXECUTOR)
+    where = pc.binary_join_element_wise(*rest, ":")
+    return rows.one_array(pc.binary_join_element_wise(topology, where, "/"))
 
 
 def _are_of_one_incarnation(

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -18,12 +17,10 @@ from stormkeeper.pipeline import rows, tables
 from stormkeeper.pipeline.aggregation import (
     COUNTED,
     WEIGHTS,
-    Groups,
-    aggregated,
     average,
     capacity,
     grouped,
-    groups_by,
+    largest_of,
     terms,
     to_int64,
     whole_ms,
@@ -37,7 +34,7 @@ from stormkeeper.pipeline.executor_stats import (
     is_storms_own,
     is_workers_own,
 )
-from stormkeeper.pipeline.liveness_columns import worker_keys
+from stormkeeper.pipeline.liveness_columns import numbers, worker_keys
 from stormkeeper.pipeline.table_columns import COMPONENT_STATS, TOPOLOGY_STATS, WORKER_STATS
 from stormkeeper.pipeline.worker_liveness import topology_name
 
@@ -98,33 +95,26 @@ def tally_rows(executors: pa.Table) -> pa.Table:
 def tally_pulses(read: SplitPulses) -> pa.Table:
     """Return the `tally_rows` of split pulses, a single pulse per worker.
 
-    The additional column ``executor`` identifies an executor faster than ten columns.
+    By ``place``, which identifies an executor and window faster than ten columns.
     """
     workers, executors, counters = read
-    if counters["place"].null_count:
-        counters = counters.filter(pc.is_valid(counters["place"]))
-    counted = _streams(counters)
-    places = executors.num_rows * len(WINDOWS)
-    by_place = Groups(counted["place"].to_numpy(), places)
-    sums = pa.table(aggregated(counted, by_place, counts=COUNTS, others=_OF_STREAMS))
+    sums = grouped(_streams(counters), ["place"], counts=COUNTS, others=_OF_STREAMS)
+    places = numbers(executors.num_rows * len(WINDOWS))
+    executor = pc.divide(places, len(WINDOWS))
+    wanted = pc.invert(pc.fill_null(is_workers_own(executors), False)).take(executor)
+    places, executor = (column.filter(rows.one_array(wanted)) for column in (places, executor))
+    sums = sums.take(pc.index_in(places, sums["place"]))
+    window = pc.subtract(places, pc.multiply(executor, len(WINDOWS))).cast(pa.int32())
     kind = pc.index_in(executors["kind"].cast(pa.string()), KINDS)
     executors = executors.set_column(executors.column_names.index("kind"), "kind", kind)
-    executor = pa.array(np.repeat(np.arange(executors.num_rows), len(WINDOWS)))
-    is_own = pc.fill_null(is_workers_own(executors), False)
-    if pc.any(is_own).as_py():
-        wanted = pc.invert(is_own.take(executor))
-        executor, sums = executor.filter(rows.one_array(wanted)), sums.filter(wanted)
-    every = np.tile(np.arange(len(WINDOWS), dtype=np.int32), len(executor) // len(WINDOWS))
     executors = executors.take(executor)
     workers = workers.take(executors["worker"])
     columns = {name: workers[name] for name in (*_WORKER, *_READING, "read_at", "uptime_secs")}
     columns |= {name: executors[name] for name in ("component", "task_start", "task_end", "kind")}
-    columns |= {name: sums[name] for name in sums.column_names}
-    columns |= {
-        "window": pa.DictionaryArray.from_arrays(every, pa.array(WINDOWS)),
-        "executor": executor,
-        "partial": pc.fill_null(sums["partial"], False),
-    }
+    columns |= {name: pc.fill_null(sums[name], 0) for name in COUNTS}
+    columns |= {name: sums[name] for name in _TOTALS}
+    columns["window"] = pa.DictionaryArray.from_arrays(window, pa.array(WINDOWS))
+    columns["partial"] = pc.fill_null(sums["partial"], False)
     return pa.table(columns)
 
 
@@ -197,14 +187,13 @@ def component_stats(workers: pa.Table) -> pa.Table:
     others |= dict.fromkeys(("kind", "capacity", "read_at"), "max") | {"partial": "any"}
     keys = ["storm_id", "component", "window"]
     found = grouped(_numbered(workers), keys, counts=COUNTS, others=others)
-    found = _with_largest(found, "capacity", ["storm_id", "component"])
-    found = _with_largest(found, "read_at", ["storm_id"])
     kind = KINDS.take(rows.one_array(found["kind"]))
     columns = {name: found[name] for name in found.column_names}
     columns |= {"kind": kind, "topology": _topologies(found["storm_id"])}
     columns["partial"] = pc.fill_null(found["partial"], False)
-    largest = pc.max_element_wise(found["capacity"], 0.0)
-    columns["capacity"] = pc.if_else(pc.equal(kind, "bolt"), largest, None)
+    columns["read_at"] = largest_of(found, "read_at", ["storm_id"])
+    busiest = pc.max_element_wise(largest_of(found, "capacity", ["storm_id", "component"]), 0.0)
+    columns["capacity"] = pc.if_else(pc.equal(kind, "bolt"), busiest, None)
     for name, weight in WEIGHTS.items():
         is_of_kind = pc.equal(kind, _OF_KIND[name])
         for total, said in ((f"{name}_ms", "avg"), (f"{name}_page_ms", "page")):
@@ -227,8 +216,8 @@ def topology_stats(workers: pa.Table) -> pa.Table:
     found = grouped(_of_topology(workers), [*_WORKER, "window"], counts=counts, others=others)
     others |= {"workers": "sum"}
     found = grouped(found, ["storm_id", "window"], counts=counts, others=others)
-    found = _with_largest(found, "read_at", ["storm_id"])
     columns = {name: found[name] for name in found.column_names}
+    columns["read_at"] = largest_of(found, "read_at", ["storm_id"])
     columns["topology"] = _topologies(found["storm_id"])
     columns["complete_ms_avg"] = average(found["complete_ms"], found["acked"])
     columns |= {name: to_int64(found[name]) for name in COUNTS if name in columns}
@@ -259,13 +248,6 @@ def _of_topology(workers: pa.Table) -> pa.Table:
     for name in ("acked", "failed", "complete_ms"):
         columns[name] = pc.if_else(spouts, workers[name], None)
     return pa.table(columns | {"workers": visible.cast(pa.int64())})
-
-
-def _with_largest(found: pa.Table, column: str, keys: Sequence[str]) -> pa.Table:
-    """Give all rows with the same keys the largest value of a column."""
-    groups = groups_by(found, keys)
-    largest = aggregated(found, groups, others={column: "max"})[column].take(pa.array(groups.of))
-    return found.set_column(found.column_names.index(column), column, largest)
 
 
 def _topologies(storm_ids: pa.ChunkedArray) -> pa.Array:
@@ -340,26 +322,10 @@ def _kept(previous: Callable[[], pa.Table | None], read: pa.Table, reports: pa.T
     before = previous() if len(silent) else None
     if before is None:
         return ENCODED.empty_table()
-    return _without_unused(_of_workers(before.replace_schema_metadata(), silent))
+    kept = _of_workers(before.replace_schema_metadata(), silent)
+    return kept.cast(WORKER_STATS).cast(ENCODED)  # drops unused texts, which would grow for ever
 
 
 def _of_workers(table: pa.Table, workers: pa.Array, *, others: bool = False) -> pa.Table:
-    found = groups_by(table, WorkerId._fields)
-    one_each = table.select(WorkerId._fields).take(found.first)
-    is_one = pc.is_in(worker_keys(one_each.cast(_WORKER_KEYS)), workers)
-    return table.filter((pc.invert(is_one) if others else is_one).take(found.of))
-
-
-def _without_unused(table: pa.Table) -> pa.Table:
-    """Drop unused texts from dictionaries, which otherwise grow for ever."""
-    for place, field in enumerate(table.schema):
-        if pa.types.is_dictionary(field.type):
-            chunks = [_without_unused_texts(chunk) for chunk in table[field.name].chunks]
-            table = table.set_column(place, field, pa.chunked_array(chunks, field.type))
-    return table
-
-
-def _without_unused_texts(texts: pa.DictionaryArray) -> pa.DictionaryArray:
-    used = pc.unique(texts.indices).drop_null()
-    numbers = pc.index_in(texts.indices, used)
-    return pa.DictionaryArray.from_arrays(numbers, texts.dictionary.take(used))
+    is_one = pc.is_in(worker_keys(table.select(_WORKER).cast(_WORKER_KEYS)), workers)
+    return table.filter(pc.invert(is_one) if others else is_one)
