@@ -4,10 +4,11 @@ import pytest
 from stormkeeper.conf import Address
 from stormkeeper.pacemaker.client import PacemakerClient
 from stormkeeper.paths import WorkerId
-from stormkeeper.pipeline import worker_liveness
+from stormkeeper.pipeline import last_pulses
+from stormkeeper.pipeline.last_pulses import LastPulses
 from stormkeeper.pipeline.liveness_columns import WORKERS
 from stormkeeper.pipeline.source import Options
-from stormkeeper.pipeline.worker_liveness import LastPulseFacts, LastPulses
+from stormkeeper.pipeline.worker_liveness import LastPulseFacts
 from support.heartbeats import heartbeat, path
 
 
@@ -88,7 +89,7 @@ def test_who_could_not_be_read_is_asked_again(start_pacemaker, asking):
 
 
 def test_of_many_the_longest_silent_are_read_first(pacemaker, asking, monkeypatch):
-    monkeypatch.setattr(worker_liveness, "_AT_ONCE", 2)
+    monkeypatch.setattr(last_pulses, "_AT_ONCE", 2)
     for name in "abc":
         send(pacemaker, name, completed=True)
     rows = table(*(silent(name, pacemaker, last_seen=at) for at, name in enumerate("cba")))

@@ -30,6 +30,7 @@ from stormkeeper.history.table_store import TableStore
 from stormkeeper.pacemaker.client.client_settings import access_of
 from stormkeeper.pipeline import rollups, tables, worker_liveness
 from stormkeeper.pipeline.batch import AddNames, pack
+from stormkeeper.pipeline.last_pulses import LastPulses
 from stormkeeper.pipeline.rollups import OPEN
 from stormkeeper.pipeline.source import Options
 from stormkeeper.pipeline.status import StatusTracker
@@ -55,7 +56,6 @@ from stormkeeper.pipeline.table_updates import (
     statistics_tables,
 )
 from stormkeeper.pipeline.tables import LIVENESS, STATISTICS
-from stormkeeper.pipeline.worker_liveness import LastPulses
 
 log = logging.getLogger(__name__)
 

@@ -1,17 +1,14 @@
-"""The table ``worker_liveness`` as Arrow, and how a batch updates the table.
+"""The workers after a batch: ``worker_liveness``, ``worker_reports`` and ``rejected``.
 
-The table has one row per worker, as of now; the next batch starts from it. The driver merges the
-batch into the table: a join in Spark takes four times as long, for a hundred workers as for ten
-thousand. The liveness query reads no values; but the last pulse of a worker whose queries have all
-ended says so, and such a worker is not dead: so the newest pulse of each late worker is read, once.
+Both queries judge workers by the same rules: liveness from the ages of pulses, reports from decoded
+pulses. The driver merges the batch into the table of the batch before: a join in Spark takes four
+times as long, for a hundred workers as for ten thousand.
 """
 
 from __future__ import annotations
 
 import json
 import re
-import time
-from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -20,7 +17,6 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from stormkeeper.conf import Address
 from stormkeeper.heartbeats.liveness import (
     FORGET_SECS,
     LivenessLimits,
@@ -28,22 +24,20 @@ from stormkeeper.heartbeats.liveness import (
     Status,
     WorkerLiveness,
 )
-from stormkeeper.pacemaker.client import PacemakerClient
-from stormkeeper.pacemaker.client.pool_reads import ask_all
-from stormkeeper.pacemaker.client.server_reads import Question, pulses_of
-from stormkeeper.paths import WORKERBEATS, WorkerId
+from stormkeeper.paths import WorkerId
 from stormkeeper.pipeline import rows
-from stormkeeper.pipeline.decoded_rows import decode, typed
+from stormkeeper.pipeline.decoded_rows import typed
 from stormkeeper.pipeline.liveness_columns import (
     WORKERS,
     Step,
     columns_of,
+    is_same,
+    numbers,
     positions,
     step,
     worker_keys,
 )
-from stormkeeper.pipeline.source import Options
-from stormkeeper.pipeline.table_columns import WORKER_LIVENESS
+from stormkeeper.pipeline.table_columns import REJECTED, WORKER_LIVENESS, WORKER_REPORTS
 
 #: The columns of ``worker_reports`` with workers' start times.
 STARTS: Final = pa.schema(
@@ -57,12 +51,24 @@ _REMEMBERED: Final = ("server", "last_seen", "status", "time_secs")
 #: A topology's id: its name, a sequence number and the time of its submission.
 _STORM_ID: Final = re.compile(r"(.+)-\d+-\d+")
 
+#: Columns of `WORKER_REPORTS`, by their names in `liveness_columns.WORKERS`.
+_OF_WORKER: Final = {
+    name: name if name != "last_seen" else "received_at"
+    for name in WORKERS.names
+    if name in WORKER_REPORTS.names or name == "last_seen"
+}
 
-#: Pulses per request, longest silence first, and requests per batch: of 72,000 silent workers all
-#: last pulses are read before the timeout.
-_AT_ONCE: Final = 2000
+#: Rows that a batch adds at most: a broken release of workers must not fill the disk.
+AT_ONCE: Final = 1000
 
-_ROUNDS: Final = 5
+#: Seconds for which a rejected pulse is recognised when read again, as by a repeated batch. A Java
+#: Pacemaker's pulse is read at every trigger.
+KNOWN_SECS: Final = 3600.0
+
+_STRAY: Final = "its path is not a worker's: /workerbeats/<topology id>/<node>-<port>"
+
+#: The identity of a pulse.
+_PULSE: Final = ("server", "path", "revision")
 
 
 class LastPulseFacts(NamedTuple):
@@ -163,7 +169,7 @@ def next_liveness(
     """
     known = WORKER_LIVENESS.empty_table() if previous is None else previous
     result, _, now = judge_workers(
-        _known(known),
+        _known_workers(known),
         list(forgotten(known)),
         batch,
         limits,
@@ -231,7 +237,7 @@ def _servers(servers: pa.Table, earliest: float, now: float) -> dict[str, Server
     return found
 
 
-def _known(table: pa.Table) -> pa.Table:
+def _known_workers(table: pa.Table) -> pa.Table:
     columns = {name: pa.nulls(table.num_rows, WORKERS.field(name).type) for name in WORKERS.names}
     columns |= {name: table[name] for name in table.column_names if name in columns}
     for name in ("last_seen", "moved_at"):
@@ -297,89 +303,92 @@ def _table(result: Step, now: float) -> pa.Table:
     )
 
 
-class _Pulse(NamedTuple):
-    server: str
-    instance: str | None
-    revision: int
+def next_reports(
+    previous: pa.Table | None,
+    batch: pa.Table,
+    limits: LivenessLimits,
+    period_secs: float,
+    between: tuple[float, float] | None = None,
+) -> tuple[pa.Table, pa.Array]:
+    """Return the next ``worker_reports``, and which rows of the batch are workers' newest pulses.
+
+    `period_secs` is the period of heartbeats, to estimate skipped pulses; the other arguments are
+    as for `next_liveness`.
+    """
+    before = WORKER_REPORTS.empty_table() if previous is None else previous
+    every = numbers(batch.num_rows)
+    batch = batch.append_column("row", every)
+    result, pulses, _ = judge_workers(
+        _reported_workers(before), list(forgotten(before)), batch, limits, between
+    )
+    newest = rows.where(pulses, pc.is_in(numbers(pulses.num_rows), result.taken))
+    now, at = result.rows, positions(result.rows, newest)
+    was, read, is_new = before.take(positions(now, before)), newest.take(at), pc.is_valid(at)
+    skipped, started_at = _since(was, now, period_secs)
+    columns: dict[str, Any] = {name: now[of_worker] for of_worker, name in _OF_WORKER.items()}
+    columns |= {
+        "received_at": rows.to_timestamps(now["last_seen"]),
+        "completed": pc.if_else(is_new, read["completed"], was["completed"]),
+        "bytes": pc.if_else(is_new, read["bytes"], was["bytes"]),
+        "skipped": pc.if_else(is_new, skipped, was["skipped"]),
+        "started_at": pc.if_else(is_new, started_at, was["started_at"]),
+    }
+    schema = schema_with_forgotten(WORKER_REPORTS, result)
+    found = pa.table({name: columns[name] for name in schema.names}).cast(schema)
+    # Workers without a readable pulse are remembered without a report.
+    found = found.filter(pc.or_(is_new, pc.is_valid(was["storm_id"])))
+    return found, pc.is_in(every, rows.one_array(newest["row"]))
 
 
-class LastPulses:
-    """Reads each silent worker's last pulse once; a `worker_liveness.ReadLastPulses`."""
-
-    def __init__(self, options: Options) -> None:
-        self._options = options
-        #: The pulses that were read of workers that are still silent.
-        self._read: dict[WorkerId, _Pulse] = {}
-
-    def __call__(self, silent: pa.Table, servers: Collection[str]) -> LastPulseFacts:
-        """Return which silent workers have completed, and which must be asked again."""
-        known, asked = {}, {}
-        silent = silent.sort_by("last_seen")
-        for storm_id, node, port, *which in columns_of(silent, *WorkerId._fields, *_Pulse._fields):
-            worker, pulse = WorkerId(storm_id, node, port), _Pulse(*which)
-            read = self._read.get(worker)
-            if read is not None:
-                known[worker] = read
-            # A Java Pacemaker, without revisions, was read with its values.
-            if read != pulse and pulse.revision is not None and pulse.server in servers:
-                asked[worker] = pulse
-        found = self._ask_in_rounds(asked)
-        self._read = known | {worker: asked[worker] for worker in found}
-        return LastPulseFacts(completed=_completed(found), unread=asked.keys() - found.keys())
-
-    def _ask_in_rounds(self, pulses: Mapping[WorkerId, _Pulse]) -> dict[WorkerId, bytes | None]:
-        found: dict[WorkerId, bytes | None] = {}
-        deadline = time.monotonic() + self._options.timeout_secs
-        for _ in range(_ROUNDS):
-            left = {worker: pulse for worker, pulse in pulses.items() if worker not in found}
-            more = self._ask(left) if left and time.monotonic() < deadline else {}
-            if not more:
-                break
-            found |= more
-        return found
-
-    def _ask(self, pulses: Mapping[WorkerId, _Pulse]) -> dict[WorkerId, bytes | None]:
-        """Return the newest pulse of each worker whose server answers; None without a pulse."""
-        by_server: dict[Address, list[WorkerId]] = defaultdict(list)
-        for worker, pulse in pulses.items():
-            of_server = by_server[Address.parse(pulse.server, 0)]
-            if len(of_server) < _AT_ONCE:
-                of_server.append(worker)
-        patience = self._options.timeout_secs
-        settings = self._options.settings()
-        clients = [
-            settings.client(server, name="last-pulses", try_timeout=patience, retries=0)
-            for server in by_server
-        ]
-
-        def question(client: PacemakerClient) -> Question[dict[str, bytes | None]]:
-            return pulses_of([_path(*worker) for worker in by_server[client.address]])
-
-        try:
-            outcomes = ask_all(
-                clients,
-                question,
-                try_timeout=patience,
-                deadline=patience,
-                tries=Counter(),
-                started=time.monotonic(),
-            )
-        finally:
-            for client in clients:
-                client.close()
-        return {
-            worker: found[_path(*worker)]
-            for server, found in outcomes.answered.items()
-            for worker in by_server[server]
-        }
+def _reported_workers(reports: pa.Table) -> pa.Table:
+    """Return reports as `liveness_columns.WORKERS`."""
+    count = reports.num_rows
+    columns = {name: pa.nulls(count, WORKERS.field(name).type) for name in WORKERS.names}
+    columns |= {of_worker: reports[name] for of_worker, name in _OF_WORKER.items()}
+    columns["last_seen"] = rows.to_seconds(reports["received_at"])
+    completed = pc.fill_null(reports["completed"], False)
+    columns["status"] = pc.if_else(completed, str(Status.COMPLETED), str(Status.ALIVE))
+    return pa.table(columns).cast(WORKERS)
 
 
-def _path(storm_id: str, node: str, port: int) -> str:
-    """Return the path of a worker's pulse, which ZooKeeper would not always accept."""
-    return f"{WORKERBEATS}/{storm_id}/{node}-{port}"
+def _since(was: pa.Table, now: pa.Table, period_secs: float) -> tuple[Any, Any]:
+    """Return estimates of the pulses skipped between two readings, and workers' start times."""
+    uptime, last_seen = now["uptime_secs"].cast(pa.float64()), now["last_seen"]
+    passed = pc.subtract(last_seen, rows.to_seconds(was["received_at"]))
+    least = pc.max_element_wise(
+        was["uptime_secs"].cast(pa.float64()), pc.subtract(passed, period_secs), skip_nulls=False
+    )
+    is_other = pc.fill_null(pc.less(uptime, least), False)
+    secs = pc.if_else(is_other, pc.min_element_wise(passed, uptime), passed)
+    skipped = pc.subtract(pc.round(pc.divide(secs, period_secs)).cast(pa.int64()), 1)
+    counted = pc.subtract(pc.subtract(now["revision"], was["revision"]), 1)
+    is_there = pc.and_(
+        is_same(was["server"], now["server"]), is_same(was["instance"], now["instance"])
+    )
+    skipped = pc.min_element_wise(skipped, pc.if_else(is_there, counted, None))
+    skipped = pc.if_else(pc.is_valid(passed), pc.max_element_wise(skipped, 0), 0)
+    started_at = pc.if_else(is_other, None, was["started_at"])
+    return skipped, pc.coalesce(started_at, rows.to_timestamps(pc.subtract(last_seen, uptime)))
 
 
-def _completed(found: Mapping[WorkerId, bytes | None]) -> set[WorkerId]:
-    columns = [heartbeats["completed"] for _, heartbeats in decode(found.values())]
-    said = (is_last for column in columns for is_last in column.to_pylist())
-    return {worker for worker, is_last in zip(found, said, strict=True) if is_last}
+def next_rejected(recent: Callable[[], pa.Table | None], batch: pa.Table) -> pa.Table:
+    """Return the rows that a batch adds to the log of rejected pulses."""
+    is_stray = pc.is_null(batch["storm_id"])
+    refused = pc.or_(is_stray, pc.is_valid(batch["error"]))
+    refused = batch.filter(pc.and_(pc.equal(batch["kind"], rows.PULSE), refused))
+    if not refused.num_rows:
+        return REJECTED.empty_table()
+    reason = pc.if_else(pc.is_null(refused["storm_id"]), _STRAY, refused["error"])
+    found = refused.append_column("reason", reason).select(REJECTED.names).cast(REJECTED)
+    before = recent()
+    known = set() if before is None else set(_pulses(before))
+    places = []
+    for place, pulse in enumerate(_pulses(found)):
+        if pulse not in known:
+            known.add(pulse)
+            places.append(place)
+    return found.take(pa.array(places[-AT_ONCE:], pa.int64()))
+
+
+def _pulses(table: pa.Table) -> list[tuple[object, ...]]:
+    return list(zip(*(table[name].to_pylist() for name in _PULSE), strict=True))
