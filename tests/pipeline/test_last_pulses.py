@@ -95,7 +95,7 @@ def test_of_many_the_longest_silent_are_read_first(pacemaker, asking, monkeypatc
     rows = table(*(silent(name, pacemaker, last_seen=at) for at, name in enumerate("cba")))
     servers = {pacemaker.address}
     assert asking(pacemaker)(rows, servers) == LastPulseFacts(set(map(worker, "abc")), set())
-    monkeypatch.setattr(worker_liveness, "_ROUNDS", 1)
+    monkeypatch.setattr(last_pulses, "_ROUNDS", 1)
     assert asking(pacemaker)(rows, servers) == LastPulseFacts(
         {worker("c"), worker("b")}, {worker("a")}
     )
