@@ -6,7 +6,7 @@ from stormkeeper.conf import defaults
 from stormkeeper.daemon.spark import session
 from stormkeeper.topology.plan import plan
 from stormkeeper.worker.checkpoint_claims import Checkpoint, Claims
-from stormkeeper.worker.executor_counts import ALL_TIME, TopologyCounts, WorkerStatistics
+from stormkeeper.worker.executor_counts import ALL_TIME, STREAM, TopologyCounts, WorkerStatistics
 from stormkeeper.worker.query_events import QueryEvents
 from stormkeeper.worker.streaming_queries import TopologyRun, build
 from support.waiting import until
@@ -72,9 +72,11 @@ class Counts:
         self.transferred = Counter()
         self.executed = {}
         self.partial = {}
-        for executor, figures in snapshot:
+        for executor, stats in snapshot:
             key = executor.component.id, executor.query
-            self.emitted[key] = figures.emitted[ALL_TIME]
-            self.transferred[key] = figures.transferred[ALL_TIME]
-            self.executed[key] = figures.executed[ALL_TIME]
-            self.partial[key] = figures.partial[ALL_TIME]
+            self.emitted[key] = stats.emitted[ALL_TIME].get(STREAM, 0)
+            self.transferred[key] = stats.transferred[ALL_TIME].get(STREAM, 0)
+            bolt = stats.specific.bolt
+            by_source = {} if bolt is None else bolt.executed[ALL_TIME]
+            self.executed[key] = {source.componentId: rows for source, rows in by_source.items()}
+            self.partial[key] = (stats.partial_batches or {}).get(ALL_TIME, 0)

@@ -2,11 +2,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stormkeeper.thrift.records import GlobalStreamId
 from stormkeeper.topology import Topology
 from stormkeeper.topology.plan import Edge, plan
 from stormkeeper.worker.executor_counts import (
     ALL_TIME,
     BUCKETS,
+    STREAM,
     WINDOWS,
     ComponentWork,
     ExecutorCounts,
@@ -72,31 +74,46 @@ def test_rolling_sum_keeps_no_more_than_its_buckets(added):
         assert len(rolling._sums) <= BUCKETS
 
 
-def test_figures_of_a_bolt():
-    statistics = ExecutorCounts(["a", "b"])
-    statistics.record(
+def by_window(*rows):
+    names = [*map(str, WINDOWS), ALL_TIME]
+    return {name: {STREAM: count} for name, count in zip(names, rows, strict=True)}
+
+
+def source(component):
+    return GlobalStreamId(componentId=component, streamId=STREAM)
+
+
+def test_statistics_of_a_bolt():
+    counts = ExecutorCounts(executor("both", "bolt", "out", 1, 1, ("a", "b")))
+    counts.record(
         ComponentWork(emitted=3, transferred=6, executed={"a": 10, "b": 2}, took_ms=40), 0.0
     )
-    statistics.record(
+    counts.record(
         ComponentWork(emitted=1, transferred=2, executed={"a": 5, "b": 0}, took_ms=60), 700.0
     )
-    figures = statistics.figures(700.0)
-    assert figures.emitted == {"600": 1, "10800": 4, "86400": 4, ALL_TIME: 4}
-    assert figures.transferred == {"600": 2, "10800": 8, "86400": 8, ALL_TIME: 8}
-    assert figures.executed["600"] == {"a": 5, "b": 0}
-    assert figures.executed[ALL_TIME] == {"a": 15, "b": 2}
+    stats = counts.stats(700.0)
+    assert stats.emitted == by_window(1, 4, 4, 4)
+    assert stats.transferred == by_window(2, 8, 8, 8)
+    executed = stats.specific.bolt.executed
+    assert executed["600"] == {source("a"): 5, source("b"): 0}
+    assert executed[ALL_TIME] == {source("a"): 15, source("b"): 2}
+
+
+def spout():
+    return ExecutorCounts(executor("lines", "spout", "out", 1, 1))
 
 
 def test_mean_duration_is_weighted_by_rows():
-    statistics = ExecutorCounts()
-    statistics.record(ComponentWork(emitted=30, took_ms=100.0), 0.0)
-    statistics.record(ComponentWork(emitted=10, took_ms=500.0), 1.0)
-    statistics.record(ComponentWork(emitted=0, took_ms=9000.0), 2.0)
-    assert statistics.figures(2.0).complete_ms["600"] == pytest.approx(200.0)
+    counts = spout()
+    counts.record(ComponentWork(emitted=30, took_ms=100.0), 0.0)
+    counts.record(ComponentWork(emitted=10, took_ms=500.0), 1.0)
+    counts.record(ComponentWork(emitted=0, took_ms=9000.0), 2.0)
+    mean = counts.stats(2.0).specific.spout.complete_ms_avg["600"]
+    assert mean == {STREAM: pytest.approx(200.0)}
 
 
 def test_no_rows_have_no_mean_duration():
-    assert set(ExecutorCounts().figures(0.0).complete_ms.values()) == {None}
+    assert not any(spout().stats(0.0).specific.spout.complete_ms_avg.values())
 
 
 def test_worker_statistics_are_by_query_and_sorted_by_task():
@@ -105,15 +122,16 @@ def test_worker_statistics_are_by_query_and_sorted_by_task():
     statistics.add(executor("lines", "spout", "first", 1, 2))
     statistics.record("second", {"lines": ComponentWork(emitted=7)}, 0.0)
     first, second = statistics.snapshot(0.0)
-    assert (first[0].query, first[1].emitted[ALL_TIME]) == ("first", 0)
-    assert (second[0].query, second[1].emitted[ALL_TIME]) == ("second", 7)
+    assert (first[0].query, first[1].emitted[ALL_TIME]) == ("first", {STREAM: 0})
+    assert (second[0].query, second[1].emitted[ALL_TIME]) == ("second", {STREAM: 7})
 
 
 def test_every_window_has_figures():
-    figures = ExecutorCounts(["a"]).figures(0.0)
-    names = [*map(str, WINDOWS), ALL_TIME]
-    for by_window in (figures.emitted, figures.transferred, figures.executed, figures.complete_ms):
-        assert list(by_window) == names
+    stats = ExecutorCounts(executor("both", "bolt", "out", 1, 1, ("a",))).stats(0.0)
+    bolt = stats.specific.bolt
+    windows = [*map(str, WINDOWS), ALL_TIME]
+    for figures in (stats.emitted, stats.transferred, bolt.executed, bolt.acked, bolt.failed):
+        assert list(figures) == windows
 
 
 def diamond():
@@ -189,5 +207,8 @@ def test_batches_are_counted_by_the_name_of_their_query():
     counts.batch(run, observed(s_left_0=3, s_right_0=3), 1.0)
     counts.batch(QueryRun("other", "query", "another"), observed(s_left_0=99), 1.0)
     counts.batch(QueryRun("other", "query", None), observed(s_left_0=99), 1.0)
-    emitted = {e.component.id: f.emitted[ALL_TIME] for e, f in statistics.snapshot(0.0)}
+    emitted = {
+        executor.component.id: stats.emitted[ALL_TIME].get(STREAM, 0)
+        for executor, stats in statistics.snapshot(0.0)
+    }
     assert emitted == {"join": 0, "left": 0, "right": 0, "s": 5}

@@ -20,8 +20,10 @@ def count(queries, *runs):
 
 def emitted(statistics):
     return {
-        (executor.component.id, executor.query, executor.task_start): figures.emitted[ALL_TIME]
-        for executor, figures in statistics.snapshot(0.0)
+        (executor.component.id, executor.query, executor.task_start): stats.emitted[ALL_TIME][
+            "default"
+        ]
+        for executor, stats in statistics.snapshot(0.0)
     }
 
 

@@ -1,4 +1,4 @@
-"""Counts of a worker's executors, from rows per micro-batch to sums over Storm's windows.
+"""Counts of a worker's executors, from rows per micro-batch to Storm's statistics.
 
 Each edge of a query, from a component to a reader, has an observation that counts rows. Spark
 computes a component with two readers twice, each time on its own edge, so a branch with a ``limit``
@@ -16,18 +16,26 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+from stormkeeper.thrift.records import (
+    BoltStats,
+    ExecutorSpecificStats,
+    ExecutorStats,
+    GlobalStreamId,
+    SpoutStats,
+)
 from stormkeeper.topology.plan import Edge, Executor, Plan, Query
 from stormkeeper.topology.topology import ComponentDescription
 from stormkeeper.worker.failure import readable_text
-from stormkeeper.worker.query_events import ROWS, BatchRows, QueryEvents, QueryRun
+from stormkeeper.worker.query_events import ROWS, BatchCounter, BatchRows, QueryEvents, QueryRun
 
 log = logging.getLogger(__name__)
 
@@ -37,6 +45,12 @@ ALL_TIME = ":all-time"
 
 #: Storm's ``NUM_STAT_BUCKETS``.
 BUCKETS = 20
+
+#: Storm's name of a component's unnamed stream, the only one here.
+STREAM = "default"
+
+#: Share of tuples that are counted: all; Storm samples one in twenty.
+RATE = 1.0
 
 #: Prefix of our observations' names, which keeps a user's own apart.
 _PREFIX = "stormkeeper:"
@@ -109,28 +123,16 @@ class ComponentWork:
     partial: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Figures:
-    """An executor's statistics at a moment, by window."""
-
-    emitted: Mapping[str, int]
-    transferred: Mapping[str, int]
-    executed: Mapping[str, Mapping[str, int]]
-    #: Mean duration of the micro-batches, weighted by their emitted rows; None without rows.
-    complete_ms: Mapping[str, float | None]
-    #: Micro-batches that were counted in part.
-    partial: Mapping[str, int]
-
-
 class ExecutorCounts:
     """The running counts of an executor."""
 
-    def __init__(self, inputs: Iterable[str] = ()) -> None:
+    def __init__(self, executor: Executor) -> None:
+        self._executor = executor
         self._emitted = WindowedSum()
         self._transferred = WindowedSum()
         self._row_ms = WindowedSum()
         self._partial = WindowedSum()
-        self._executed = {source: WindowedSum() for source in inputs}
+        self._executed = {source: WindowedSum() for source in executor.component.inputs}
 
     def record(self, work: ComponentWork, now: float) -> None:
         """Add the work of a batch that ended at `now`."""
@@ -141,23 +143,61 @@ class ExecutorCounts:
         for source, rows in work.executed.items():
             self._executed[source].add(rows, now)
 
-    def figures(self, now: float) -> Figures:
-        """Return the statistics at `now`."""
+    def stats(self, now: float) -> ExecutorStats:
+        """Return Storm's record of the statistics at `now`.
+
+        Rows count as acked when their micro-batch is committed, so no row ever fails. Spark does
+        not measure the time of a single component, so a bolt has no latencies; a spout has the mean
+        duration of its micro-batches, weighted by their rows.
+        """
         emitted = self._emitted.totals(now)
-        row_ms = self._row_ms.totals(now)
-        executed = {source: total.totals(now) for source, total in self._executed.items()}
-        return Figures(
-            emitted=_whole(emitted),
-            transferred=_whole(self._transferred.totals(now)),
-            executed={
-                window: {source: int(totals[window]) for source, totals in executed.items()}
-                for window in emitted
-            },
-            complete_ms={
-                window: row_ms[window] / rows if rows else None for window, rows in emitted.items()
-            },
-            partial=_whole(self._partial.totals(now)),
+        nothing: dict[str, dict[Any, Any]] = {window: {} for window in emitted}
+        partial = {window: int(count) for window, count in self._partial.totals(now).items()}
+        is_spout, emits = self._executor.component.kind == "spout", self._executor.emits
+        return ExecutorStats(
+            emitted=_by_stream(emitted) if emits else nothing,
+            transferred=_by_stream(self._transferred.totals(now)) if emits else nothing,
+            specific=ExecutorSpecificStats(
+                spout=self._spout_stats(emitted, now) if is_spout else None,
+                bolt=None if is_spout else self._bolt_stats(nothing, now),
+            ),
+            rate=RATE,
+            component=self._executor.component.id,
+            # Usually zero, and then left out.
+            partial_batches=partial if any(partial.values()) else None,
         )
+
+    def _spout_stats(self, emitted: Mapping[str, float], now: float) -> SpoutStats:
+        row_ms = self._row_ms.totals(now)
+        return SpoutStats(
+            acked=_by_stream(emitted),
+            failed={window: {} for window in emitted},
+            complete_ms_avg={
+                window: {STREAM: row_ms[window] / rows} if rows else {}
+                for window, rows in emitted.items()
+            },
+        )
+
+    def _bolt_stats(self, nothing: dict[str, dict[Any, Any]], now: float) -> BoltStats:
+        totals = {
+            GlobalStreamId(componentId=source, streamId=STREAM): total.totals(now)
+            for source, total in self._executed.items()
+        }
+        executed = {
+            window: {stream: int(of_it[window]) for stream, of_it in totals.items()}
+            for window in nothing
+        }
+        return BoltStats(
+            acked=executed,
+            failed=nothing,
+            process_ms_avg=nothing,
+            executed=executed,
+            execute_ms_avg=nothing,
+        )
+
+
+def _by_stream(totals: Mapping[str, float]) -> dict[str, dict[str, int]]:
+    return {window: {STREAM: int(rows)} for window, rows in totals.items()}
 
 
 class WorkerStatistics:
@@ -170,10 +210,8 @@ class WorkerStatistics:
     def add(self, executor: Executor) -> None:
         """Add an executor, with all counts zero."""
         with self._lock:
-            self._executors[executor.query, executor.component.id] = (
-                executor,
-                ExecutorCounts(executor.component.inputs),
-            )
+            key = executor.query, executor.component.id
+            self._executors[key] = executor, ExecutorCounts(executor)
 
     def record(self, query: str, work: Mapping[str, ComponentWork], now: float) -> None:
         """Add the work of a query's components, by component id, in a batch that ended at `now`."""
@@ -181,15 +219,11 @@ class WorkerStatistics:
             for component, done in work.items():
                 self._executors[query, component][1].record(done, now)
 
-    def snapshot(self, now: float) -> list[tuple[Executor, Figures]]:
+    def snapshot(self, now: float) -> list[tuple[Executor, ExecutorStats]]:
         """Return all executors with their statistics at `now`, by task."""
         with self._lock:
-            found = [(executor, s.figures(now)) for executor, s in self._executors.values()]
+            found = [(executor, counts.stats(now)) for executor, counts in self._executors.values()]
         return sorted(found, key=lambda pair: pair[0].task_start)
-
-
-def _whole(totals: Mapping[str, float]) -> dict[str, int]:
-    return {window: int(total) for window, total in totals.items()}
 
 
 def counted(frame: DataFrame, name: str) -> DataFrame:
@@ -232,7 +266,7 @@ def component_work(query: Query, batch: BatchRows, took_ms: float) -> dict[str, 
     return done
 
 
-class TopologyCounts:
+class TopologyCounts(BatchCounter):
     """Counts the micro-batches of a topology's queries; Spark's names of queries are their ids."""
 
     def __init__(
@@ -247,9 +281,6 @@ class TopologyCounts:
         for executor in plan.executors:
             statistics.add(executor)
 
-    def started(self, run: QueryRun) -> None:
-        """Do nothing: the plan names all queries."""
-
     def batch(self, run: QueryRun, batch: BatchRows, took_ms: float) -> None:
         """Count a committed micro-batch."""
         query = self._queries.get(run.name or "")
@@ -257,11 +288,8 @@ class TopologyCounts:
             work = component_work(query, batch, took_ms)
             self._statistics.record(query.id, work, self._clock())
 
-    def ended(self, run: QueryRun) -> None:
-        """Do nothing: the topology's run handles ends."""
 
-
-class ScriptCounts:
+class ScriptCounts(BatchCounter):
     """Counts the queries of a plain script, each as a component with a single task.
 
     A component has the query's name, or else ``query-N`` in the order of first starts. In a cluster

@@ -10,9 +10,8 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 from stormkeeper.conf import Conf
 from stormkeeper.daemon.periodic import PeriodicThread
@@ -20,27 +19,17 @@ from stormkeeper.errors import StormkeeperError
 from stormkeeper.heartbeats.stores import HeartbeatSender
 from stormkeeper.state import backends
 from stormkeeper.thrift.records import (
-    BoltStats,
     ClusterWorkerHeartbeat,
     ExecutorInfo,
-    ExecutorSpecificStats,
     ExecutorStats,
-    GlobalStreamId,
     QueryActivity,
-    SpoutStats,
 )
 from stormkeeper.topology.plan import Executor
-from stormkeeper.worker.executor_counts import Figures, WorkerStatistics
+from stormkeeper.worker.executor_counts import WorkerStatistics
 from stormkeeper.worker.query_events import QueryRun
 from stormkeeper.worker.spark_watch import JvmWatch
 
 log = logging.getLogger(__name__)
-
-#: Storm's name of a component's unnamed stream, the only one here.
-STREAM = "default"
-
-#: Share of tuples that are counted: all; Storm samples one in twenty.
-RATE = 1.0
 
 _FIRST_LOOK_SECS = 0.1
 
@@ -93,7 +82,7 @@ class HeartbeatBuilder:
         executors = self._statistics.snapshot(now)
         return heartbeat(
             self._storm_id,
-            [(executor, figures) for executor, figures in executors if executor.query == query],
+            [(executor, stats) for executor, stats in executors if executor.query == query],
             time_secs=int(time.time()),
             uptime_secs=int(now - self._began),
             completed=True,
@@ -104,7 +93,7 @@ class HeartbeatBuilder:
 
 def heartbeat(
     storm_id: str,
-    executors: Iterable[tuple[Executor, Figures]],
+    executors: Iterable[tuple[Executor, ExecutorStats]],
     *,
     time_secs: int,
     uptime_secs: int,
@@ -118,10 +107,8 @@ def heartbeat(
     return ClusterWorkerHeartbeat(
         storm_id=storm_id,
         executor_stats={
-            ExecutorInfo(task_start=executor.task_start, task_end=executor.task_end): stats(
-                executor, figures
-            )
-            for executor, figures in executors
+            ExecutorInfo(task_start=executor.task_start, task_end=executor.task_end): stats
+            for executor, stats in executors
         },
         time_secs=time_secs,
         uptime_secs=uptime_secs,
@@ -131,56 +118,6 @@ def heartbeat(
         jvm_silent_ms=jvm_silent_ms,
         waiting=waiting,
     )
-
-
-def stats(executor: Executor, figures: Figures) -> ExecutorStats:
-    """Build the record of an executor's statistics.
-
-    Rows count as acked when their micro-batch is committed, so no row ever fails. Spark does not
-    measure the time of a single component, so a bolt has no latencies.
-    """
-    nothing: dict[str, dict[Any, Any]] = {window: {} for window in figures.emitted}
-    if executor.component.kind == "spout":
-        specific = ExecutorSpecificStats(
-            spout=SpoutStats(
-                acked=_by_stream(figures.emitted),
-                failed=nothing,
-                complete_ms_avg={
-                    window: {} if ms is None else {STREAM: ms}
-                    for window, ms in figures.complete_ms.items()
-                },
-            )
-        )
-    else:
-        executed = {
-            window: {
-                GlobalStreamId(componentId=source, streamId=STREAM): rows
-                for source, rows in by_source.items()
-            }
-            for window, by_source in figures.executed.items()
-        }
-        specific = ExecutorSpecificStats(
-            bolt=BoltStats(
-                acked=executed,
-                failed=nothing,
-                process_ms_avg=nothing,
-                executed=executed,
-                execute_ms_avg=nothing,
-            )
-        )
-    return ExecutorStats(
-        emitted=_by_stream(figures.emitted) if executor.emits else nothing,
-        transferred=_by_stream(figures.transferred) if executor.emits else nothing,
-        specific=specific,
-        rate=RATE,
-        component=executor.component.id,
-        # Usually zero, and then left out.
-        partial_batches=dict(figures.partial) if any(figures.partial.values()) else None,
-    )
-
-
-def _by_stream(totals: Mapping[str, int]) -> dict[str, dict[str, int]]:
-    return {window: {STREAM: rows} for window, rows in totals.items()}
 
 
 def next_due(due: float, period: float, now: float) -> float:

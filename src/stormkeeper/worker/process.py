@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 from py4j.protocol import Py4JError
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from stormkeeper import paths
 from stormkeeper.conf import Conf
@@ -35,6 +36,7 @@ from stormkeeper.topology import faults
 from stormkeeper.topology.plan import Plan, plan
 from stormkeeper.topology.topology import Topology, spread
 from stormkeeper.worker import script as scripts
+from stormkeeper.worker import shutdown
 from stormkeeper.worker.checkpoint_claims import Checkpoint, JobClaims
 from stormkeeper.worker.cluster_link import WorkerReports
 from stormkeeper.worker.driver_log import LogLevels, LogRotation
@@ -54,27 +56,10 @@ from stormkeeper.worker.heartbeat import (
 )
 from stormkeeper.worker.job import Job, checkpoint_location, with_credentials
 from stormkeeper.worker.query_events import QueryEvents, QueryRun
-from stormkeeper.worker.shutdown import (
-    AFTER_SECS,
-    BEAT_SECS,
-    CLAIMED,
-    DRAIN_SECS,
-    END_SECS,
-    INACTIVE,
-    JVM_SECS,
-    LAST_BEAT_SECS,
-    PAUSE_SECS,
-    SCRIPT_SECS,
-    STOPPED,
-    BatchGate,
-    Countdown,
-    LiveQueries,
-    StopRequest,
-)
+from stormkeeper.worker.shutdown import BatchGate, Countdown, LiveQueries, StopRequest
 from stormkeeper.worker.spark_session import WorkerSession
 from stormkeeper.worker.spark_watch import JvmWatch, check_jvm
 from stormkeeper.worker.streaming_queries import (
-    BuiltQuery,
     FileSinks,
     ScriptCheckpoints,
     Sink,
@@ -134,7 +119,7 @@ class TopologyWorker:
         self._conf: Conf | None = None
         self._topologies: list[Topology] = []
         self._stop_request = StopRequest(
-            *(signalled, STOPPED if job.package is not None else 0),
+            *(signalled, shutdown.STOPPED if job.package is not None else 0),
             write_code=lambda code: write_exit_code(job.alive, code),
         )
         self._statistics = WorkerStatistics()
@@ -186,11 +171,11 @@ class TopologyWorker:
         self._script_over = threading.Event()
         self._finishing = threading.Lock()
         self._has_finished = False
-        codec = Codec.from_conf(conf)
+        self._codec = Codec.from_conf(conf)
         self._beater = Beater(
             lambda: backends.heartbeat_sender(conf),
             paths.workerbeat(job.storm_id, job.node, job.port),
-            lambda: codec.write(self._heartbeats.current()),
+            self._heartbeat,
             period_secs=conf["task.heartbeat.frequency.secs"],
             on_first=lambda: announce(f"worker beating {job.storm_id} {job.node} {job.port}"),
         )
@@ -222,7 +207,7 @@ class TopologyWorker:
             raise
         except ClaimedError as error:
             log.warning("%s", error)
-            return CLAIMED
+            return shutdown.CLAIMED
         except (StormkeeperError, Py4JError, OSError) as error:
             if self._stop_request.is_asked:
                 log.debug("while stopping: %s", error)
@@ -239,7 +224,7 @@ class TopologyWorker:
         finally:
             self._script_over.set()
             if self._stop_request.is_asked:
-                self._queries_stopped.wait(self._countdown.left(DRAIN_SECS))
+                self._queries_stopped.wait(self._countdown.left(shutdown.DRAIN_SECS))
             self._live.stop(self._countdown)  # also queries that were just starting
             self._finish()
 
@@ -252,7 +237,7 @@ class TopologyWorker:
             if self._has_finished:
                 return
             if self._job.script_id and self._script_began and not self._reports.is_active:
-                self._stop_request.ask(INACTIVE)
+                self._stop_request.ask(shutdown.INACTIVE)
             silent_secs = self._jvm.look()
             lost = self._find_loss() if silent_secs < self._silence_secs else _silent(silent_secs)
             if lost is not None:
@@ -264,7 +249,9 @@ class TopologyWorker:
         log.info("stopping")
         self._live.stop(self._countdown)
         self._queries_stopped.set()
-        if not self._script_over.wait(min(AFTER_SECS, self._countdown.left(SCRIPT_SECS))):
+        if not self._script_over.wait(
+            min(shutdown.AFTER_SECS, self._countdown.left(shutdown.SCRIPT_SECS))
+        ):
             log.warning("the script %s has not ended; leaving it", self._job.script)
             self._leave(self._stop_request.code)
 
@@ -290,7 +277,7 @@ class TopologyWorker:
         try:
             check_jvm([session])
         except WorkerError as error:
-            return None if self._script_over.wait(AFTER_SECS) else error
+            return None if self._script_over.wait(shutdown.AFTER_SECS) else error
         return None
 
     def _unreported_end(self, secs: float) -> str | None:
@@ -387,11 +374,11 @@ class TopologyWorker:
             )
             left = run.run()
             if left and not self._stop_request.is_asked:
-                self._live.stop(Countdown(), PAUSE_SECS)
+                self._live.stop(Countdown(), shutdown.PAUSE_SECS)
                 self._wait_until_active()
         self._claims.check()
 
-    def _built(self, the_plan: Plan, topology: Topology, conf: Conf) -> list[BuiltQuery]:
+    def _built(self, the_plan: Plan, topology: Topology, conf: Conf) -> dict[str, DataStreamWriter]:
         built = build(
             the_plan,
             topology.components,
@@ -399,8 +386,8 @@ class TopologyWorker:
             conf,
             lambda query: checkpoint_location(conf, self._job.storm_id, query),
         )
-        for query in built:  # before any query runs
-            self._sinks.check(query.writer)
+        for writer in built.values():  # before any query runs
+            self._sinks.check(writer)
         return built
 
     def _should_pause(self) -> bool:
@@ -459,6 +446,9 @@ class TopologyWorker:
     def _before_session_stop(self) -> None:
         self._live.stop(self._countdown if self._stop_request.is_asked else Countdown())
 
+    def _heartbeat(self) -> bytes:
+        return self._codec.write(self._heartbeats.current())
+
     def _name_of(self, run: QueryRun) -> str | None:
         """Return a query's name in heartbeats; None for a query that a bolt starts itself."""
         if self._query_ids is not None:
@@ -470,10 +460,12 @@ class TopologyWorker:
             if not self._has_finished:
                 self._has_finished = True
                 self._jvm.close()
-                self._beater.close(min(BEAT_SECS, self._countdown.left(LAST_BEAT_SECS)))
+                self._beater.close(
+                    min(shutdown.BEAT_SECS, self._countdown.left(shutdown.LAST_BEAT_SECS))
+                )
                 self._reports.close()
                 self._log_levels.close()
-                self._session.end(min(JVM_SECS, self._countdown.left(END_SECS)))
+                self._session.end(min(shutdown.JVM_SECS, self._countdown.left(shutdown.END_SECS)))
                 self._log_rotation.close()
                 if self._alive is not None:
                     self._alive.close()

@@ -19,7 +19,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
@@ -90,7 +90,7 @@ class QueryRun:
     error: str | None = None
 
 
-class Counter(Protocol):
+class BatchCounter:
     """Counts the batches of queries; called from Spark's listener thread."""
 
     def started(self, run: QueryRun) -> None:
@@ -106,7 +106,7 @@ class Counter(Protocol):
 class QueryEvents:
     """The runs of all queries in the attached sessions."""
 
-    def __init__(self, counter: Counter) -> None:
+    def __init__(self, counter: BatchCounter) -> None:
         self.counter = counter
         self._changed = threading.Condition()
         self._runs: dict[str, QueryRun] = {}

@@ -19,7 +19,7 @@ import re
 import time
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
@@ -68,45 +68,37 @@ _METHODS = (
 _LONGEST = 60
 
 
-@dataclass(frozen=True)
-class BuiltQuery:
-    """A query that is ready to start."""
-
-    query: Query
-    writer: DataStreamWriter
-
-
 def build(
     plan: Plan,
     components: Mapping[str, Component],
     spark: SparkSession,
     conf: Mapping[str, Any],
     checkpoint: Callable[[str], str],
-) -> list[BuiltQuery]:
-    """Build all queries of a plan; starts none, so that a fault is found before any query runs.
+) -> dict[str, DataStreamWriter]:
+    """Build the writers of all queries of a plan, by query id.
 
-    Raises `TopologyError` if a function returns what its component must not return, and
-    `WorkerError` with a traceback if a function raises.
+    Starts none, so that a fault is found before any query runs. Raises `TopologyError` if a
+    function returns what its component must not return, and `WorkerError` with a traceback if a
+    function raises.
     """
-    return [
-        _build_query(query, components, spark, conf, checkpoint(query.id)) for query in plan.queries
-    ]
+    built = {}
+    for query in plan.queries:
+        writer = _build_query(query, components, {"spark": spark, "conf": conf})
+        writer = writer.queryName(query.id).option("checkpointLocation", checkpoint(query.id))
+        built[query.id] = writer
+    return built
 
 
 def _build_query(
-    query: Query,
-    components: Mapping[str, Component],
-    spark: SparkSession,
-    conf: Mapping[str, Any],
-    checkpoint: str,
-) -> BuiltQuery:
+    query: Query, components: Mapping[str, Component], services: Mapping[str, Any]
+) -> DataStreamWriter:
     frames: dict[str, DataFrame] = {}
     for component in [components[described.id] for described in query.components]:
         inputs = [
             _input(frames[source], Edge(source, component.id, position), component.parallelism)
             for position, source in enumerate(component.inputs)
         ]
-        returned = _call(component, inputs, {"spark": spark, "conf": conf})
+        returned = _call(component, inputs, services)
         try:
             if component.id != query.id:
                 frames[component.id] = _output(component, returned)
@@ -114,7 +106,7 @@ def _build_query(
                 writer = _writer(component, returned)
         except TopologyError as error:
             raise TopologyError(f"{component.place}: {error}".removeprefix(": ")) from error
-    return BuiltQuery(query, writer.queryName(query.id).option("checkpointLocation", checkpoint))
+    return writer
 
 
 def _input(frame: DataFrame, edge: Edge, parallelism: int) -> DataFrame:
@@ -172,7 +164,7 @@ def _described(returned: Any) -> str:
 
 @dataclass
 class _Running:
-    built: BuiltQuery
+    id: str
     query: StreamingQuery
     #: Spark's id of the run; the query object would have to ask the JVM.
     run_id: str
@@ -184,7 +176,7 @@ class TopologyRun:
 
     def __init__(
         self,
-        built: Sequence[BuiltQuery],
+        built: Mapping[str, DataStreamWriter],
         events: QueryEvents,
         stopping: Callable[[], bool],
         claims: Claims,
@@ -203,35 +195,36 @@ class TopologyRun:
         Skips queries that a later launch has claimed. Returns the ids of queries that a stop has
         kept from their end. Raises `WorkerError` if a query failed or the JVM has ended.
         """
-        for position, built in enumerate(self._built):
+        ids = [*self._built]
+        for position, id_ in enumerate(ids):
             if self._stopping():
-                return [one.query.id for one in (*self._started, *self._built[position:])]
+                return [*self._started, *ids[position:]]
             try:
-                self._claims.take(built.query.id)
+                self._claims.take(id_)
             except ClaimedError:  # logged by the claims
                 continue
-            query = self._start(built)
-            running = _Running(built, query, str(query.runId), Starts())
+            query = self._start(id_)
+            running = _Running(id_, query, str(query.runId), Starts())
             self._running.append(running)
-            log.info("the query %s runs", built.query.id)
+            log.info("the query %s runs", id_)
             self._wait_first_batch(running)
         while self._running and not self._stopping():
             self._events.wait(self._any_ended, _LOOK_SECS)
             check_jvm(self._events.sessions)
             for running in [r for r in self._running if self._has_ended(r)]:
                 self._handle_end(running)
-        return [built.query.id for built in self._started]
+        return self._started
 
     @property
-    def _started(self) -> list[BuiltQuery]:
-        return [running.built for running in self._running]
+    def _started(self) -> list[str]:
+        return [running.id for running in self._running]
 
-    def _start(self, built: BuiltQuery) -> StreamingQuery:
+    def _start(self, id_: str) -> StreamingQuery:
         try:
-            return built.writer.start()
+            return self._built[id_].start()
         except (PySparkException, Py4JError) as error:
             raise WorkerError(
-                f"the query {built.query.id!r} did not start:\n{readable(error)}", built.query.id
+                f"the query {id_!r} did not start:\n{readable(error)}", id_
             ) from error
 
     def _wait_first_batch(self, running: _Running) -> None:
@@ -247,7 +240,7 @@ class TopologyRun:
     def _handle_end(self, running: _Running) -> None:
         run = self._run(running)
         error = run.error if run is not None else None
-        id_ = running.built.query.id
+        id_ = running.id
         if not self._claims.is_kept(id_):  # Spark ends the older of two launches with an error
             self._running.remove(running)
             return
@@ -266,7 +259,7 @@ class TopologyRun:
             "the query %s lost a Python worker that was slow to start; starting it again", id_
         )
         time.sleep(pause)
-        running.query = self._start(running.built)
+        running.query = self._start(running.id)
         running.run_id = str(running.query.runId)
         self._wait_first_batch(running)
 
