@@ -304,7 +304,7 @@ _STARTS = ("start", "toTable")
 def returned_fault(
     bolt: Component, function: ast.FunctionDef, *, is_read: bool
 ) -> tuple[ast.stmt | ast.expr, str] | None:
-    """Return the place and fault of a value that the worker refuses from a bolt; None if unknown."""
+    """Return where a bolt returns what the worker will refuse, and why; None if unknown."""
     parts = list(within(function.body))
     if any(isinstance(part, ast.Yield | ast.YieldFrom) for part in parts):
         return None
