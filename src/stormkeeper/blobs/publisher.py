@@ -85,7 +85,7 @@ class Publisher:
         return self._put(key, record, None, before)
 
     def _count(self, key: str, base: VersionedNumber | None) -> tuple[int, int]:
-        """Count a blob's next version; return the number and the blob's `BlobRecord.born`."""
+        """Return the number of a blob's next version, and the blob's `BlobRecord.born`."""
         number = base.number + 1 if base else 1
         try:
             self._storm.set_blob_key_sequence(key, number, base.version if base else None)

@@ -356,7 +356,7 @@ class ProcessMetrics(Collector):
         self._process = psutil.Process()
 
     def describe(self) -> list[Metric]:
-        """Return nothing, so that registration reads nothing."""
+        """Return no metrics, so that a registration does not read them."""
         return []
 
     def collect(self) -> Iterator[Metric]:
