@@ -225,7 +225,7 @@ class _HealthCounts:
         self._read_at = time.monotonic()
 
 
-@dataclass
+@dataclass(eq=False)  # a registry hashes collectors
 class _NimbusMetrics(Collector):
     _status: Callable[[], ClusterStatus]
     _server: ThriftServer
@@ -259,7 +259,7 @@ class _NimbusMetrics(Collector):
         yield from _service_metrics(self._server)
 
 
-@dataclass
+@dataclass(eq=False)  # a registry hashes collectors
 class _HealthMetrics(Collector):
     _status: Callable[[], ClusterStatus]
     _healths: Callable[[], Mapping[str, int]]

@@ -371,7 +371,7 @@ def slot_lines(status: SupervisorStatus) -> Iterator[str]:
         yield f"{storm_id} {FOREIGN}"
 
 
-@dataclass
+@dataclass(eq=False)  # a registry hashes collectors
 class _SupervisorMetrics(Collector):
     _status: Callable[[], SupervisorStatus]
     _unready: Callable[[], str | None]
