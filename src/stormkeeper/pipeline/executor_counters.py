@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import bisect
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from math import inf
 from typing import Any, Final, NamedTuple
@@ -30,11 +30,12 @@ from stormkeeper.pipeline.aggregation import (
     WEIGHTS,
     capacity,
     finite,
+    largest_of,
     to_float64,
     to_int64,
 )
 from stormkeeper.pipeline.executor_stats import ALL_TIME, CAPACITY_WINDOW, KINDS
-from stormkeeper.pipeline.liveness_columns import columns_of, worker_keys
+from stormkeeper.pipeline.liveness_columns import columns_of, is_same, worker_keys
 
 #: Sums of average times count, in milliseconds.
 TIMES: Final = tuple(f"{name}_ms" for name in WEIGHTS)
@@ -95,7 +96,7 @@ def counters(tallies: pa.Table) -> pa.Table:
     columns["kind"] = KINDS.take(rows.one_array(found["kind"]))
     columns |= {name: pc.max_element_wise(to_int64(found[name]), 0) for name in COUNTED}
     columns |= {name: pc.fill_null(finite(found[name]), 0.0) for name in TIMES}
-    columns["capacity"] = _where(pc.equal(columns["kind"], "bolt"), busy)
+    columns["capacity"] = pc.if_else(pc.equal(columns["kind"], "bolt"), busy, None)
     return pa.table({name: columns[name] for name in READINGS.names}).cast(READINGS)
 
 
@@ -120,37 +121,24 @@ def increments(
         previous = COUNTERS.empty_table()
     before = pc.index_in(_executor_keys(readings), _executor_keys(previous))
     then = previous.select([*_READING, *_MEASURES]).take(before)
-    by_worker, lived = (
-        pc.subtract(to_float64(readings[name]), to_float64(then[name]))
-        for name in ("time_secs", "uptime_secs")
-    )
-    by_receipt = pc.subtract(_secs(readings["at"]), _secs(then["at"]))
-    same = _are_of_one_incarnation(readings, then, by_worker, lived, by_receipt)
-    counted_before = {
-        name: pc.if_else(same, then[name], pa.scalar(0, type_)) for name, type_ in _MEASURES.items()
-    }
+    passed = _passed_secs(readings, then)
+    same = _are_of_one_incarnation(readings, then, passed)
     uptime = pc.max_element_wise(pc.fill_null(to_float64(readings["uptime_secs"]), 0.0), 0.0)
-    secs = pc.if_else(same, pc.max_element_wise(by_receipt, 0.0), uptime)
+    is_unknown = pa.scalar(False)
     if since is not None:
         started = pc.subtract(_secs(readings["at"]), uptime)
-        unknown = pc.and_(pc.is_null(before), pc.less_equal(started, since.timestamp()))
-        counted_before = {
-            name: pc.if_else(unknown, readings[name], values)
-            for name, values in counted_before.items()
-        }
-        secs = pc.if_else(unknown, 0.0, secs)
+        is_unknown = pc.and_(pc.is_null(before), pc.less_equal(started, since.timestamp()))
     columns = {name: readings[name] for name in readings.column_names}
-    columns |= {
-        name: pc.subtract(readings[name], values) for name, values in counted_before.items()
-    }
-    columns["secs"] = secs
+    for name, type_ in _MEASURES.items():
+        counted_before = pc.if_else(same, then[name], pa.scalar(0, type_))
+        counted_before = pc.if_else(is_unknown, readings[name], counted_before)
+        columns[name] = pc.subtract(readings[name], counted_before)
+    secs = pc.if_else(same, pc.max_element_wise(passed["at"], 0.0), uptime)
+    columns["secs"] = pc.if_else(is_unknown, 0.0, secs)
     columns["restarted"] = pc.and_(pc.is_valid(before), pc.invert(same))
     columns["before"] = before
-    changes = pa.table(columns)
-    is_known = _is_known(readings, then, by_worker, lived)
-    if pc.any(is_known).as_py():
-        changes, readings = (table.filter(pc.invert(is_known)) for table in (changes, readings))
-    return Increments(changes, readings)
+    is_new = pc.invert(_are_known(readings, then, passed))
+    return Increments(rows.where(pa.table(columns), is_new), rows.where(readings, is_new))
 
 
 def _executor_keys(table: pa.Table) -> pa.Array:
@@ -161,95 +149,72 @@ def _executor_keys(table: pa.Table) -> pa.Array:
     return rows.one_array(pc.binary_join_element_wise(topology, where, "/"))
 
 
-def _are_of_one_incarnation(
-    readings: pa.Table,
-    then: pa.Table,
-    by_worker: pa.ChunkedArray,
-    lived: pa.ChunkedArray,
-    by_receipt: pa.ChunkedArray,
-) -> Any:
+def _passed_secs(readings: pa.Table, then: pa.Table) -> dict[str, Any]:
+    """Return the time between two readings by the worker's clock, its uptime, and receipt."""
+    # Times may have any value: differences of doubles do not overflow.
+    passed = {
+        name: pc.subtract(to_float64(readings[name]), to_float64(then[name]))
+        for name in ("time_secs", "uptime_secs")
+    }
+    passed["at"] = pc.subtract(_secs(readings["at"]), _secs(then["at"]))
+    return passed
+
+
+def _are_of_one_incarnation(readings: pa.Table, then: pa.Table, passed: Mapping[str, Any]) -> Any:
     """Return whether readings are of the same incarnation as the readings before; never null."""
-    is_near = pc.less_equal(pc.abs(pc.subtract(by_receipt, lived)), TOLERANCE_SECS)
-    same = pc.or_(
-        _have_same_start(by_worker, lived), pc.and_(pc.greater_equal(lived, 0.0), is_near)
-    )
+    lived = passed["uptime_secs"]
+    is_near = pc.less_equal(pc.abs(pc.subtract(passed["at"], lived)), TOLERANCE_SECS)
+    same = pc.or_(_have_same_start(passed), pc.and_(pc.greater_equal(lived, 0.0), is_near))
     for name in COUNTED:
         same = pc.and_(same, pc.greater_equal(readings[name], then[name]))
     return pc.fill_null(same, False)
 
 
-def _have_same_start(by_worker: pa.ChunkedArray, lived: pa.ChunkedArray) -> Any:
-    # Times may have any value: differences of doubles do not overflow.
-    return pc.less_equal(pc.abs(pc.subtract(by_worker, lived)), _ROUNDING_SECS)
+def _have_same_start(passed: Mapping[str, Any]) -> Any:
+    apart = pc.subtract(passed["time_secs"], passed["uptime_secs"])
+    return pc.less_equal(pc.abs(apart), _ROUNDING_SECS)
 
 
-def _is_known(
-    readings: pa.Table, then: pa.Table, by_worker: pa.ChunkedArray, lived: pa.ChunkedArray
-) -> Any:
+def _are_known(readings: pa.Table, then: pa.Table, passed: Mapping[str, Any]) -> Any:
     """Return whether the reading before includes these readings; never null."""
-    earlier = pc.and_(_have_same_start(by_worker, lived), pc.less(by_worker, 0.0))
-    again = pc.and_(pc.equal(by_worker, 0.0), pc.equal(lived, 0.0))
-    for name in COUNTED:
-        again = pc.and_(again, pc.equal(readings[name], then[name]))
-    for name in ("server", "instance", "revision"):
-        neither = pc.and_(pc.is_null(readings[name]), pc.is_null(then[name]))
-        again = pc.and_(again, pc.or_(neither, pc.fill_null(_equal(readings, then, name), False)))
+    earlier = pc.and_(_have_same_start(passed), pc.less(passed["time_secs"], 0.0))
+    again = pc.and_(
+        *(pc.equal(passed[name], 0.0) for name in ("time_secs", "uptime_secs")),
+    )
+    for name in (*COUNTED, "server", "instance", "revision"):
+        again = pc.and_(again, is_same(readings[name], then[name]))
     return pc.fill_null(pc.or_(earlier, again), False)
-
-
-def _equal(one: pa.Table, other: pa.Table, name: str) -> Any:
-    return pc.equal(one[name], other[name])
 
 
 def _secs(at: pa.ChunkedArray) -> Any:
     return pc.divide(to_float64(at.cast(pa.int64())), 1e6)
 
 
-def _where(wanted: Any, values: pa.ChunkedArray) -> Any:
-    return pc.if_else(wanted, values, pa.scalar(None, values.type))
-
-
 def superseded_workers(held: pa.Table) -> pa.Array:
     """Return the keys of workers whose tasks belong, in part, to a worker started later."""
     if not len(_disputed(held)):
         return pa.array([], pa.string())
-    held = _newest(held)
+    held = held.append_column("worker", worker_keys(held))
+    held = held.filter(pc.equal(held["at"], largest_of(held, "at", ["worker"])))
     disputed = held.take(_disputed(held))
-    started = pc.subtract(pc.divide(disputed["at"].cast(pa.int64()), 1e6), disputed["uptime_secs"])
-    order = pc.sort_indices(pa.table({"started": started}), [("started", "descending")])
-    said = pa.table(
-        {
-            "worker": worker_keys(disputed),
-            "topology": disputed["storm_id"],
-            "first": disputed["task_start"],
-            "last": pc.max_element_wise(disputed["task_start"], disputed["task_end"]),
-        }
-    ).take(order)
-    executors = defaultdict[str, list[tuple[int, int]]](list)
-    whose = {}
-    for worker, topology, first, last in columns_of(said, *said.column_names):
-        executors[worker].append((first, last))
-        whose[worker] = topology
+    started = pc.subtract(_secs(disputed["at"]), to_float64(disputed["uptime_secs"]))
+    disputed = disputed.append_column("started", started).sort_by([("started", "descending")])
+    executors = defaultdict[tuple[str, str], list[tuple[int, int]]](list)
+    for topology, worker, first, last in columns_of(
+        disputed, "storm_id", "worker", "task_start", "task_end"
+    ):
+        executors[topology, worker].append((first, max(first, last)))
     taken, gone = defaultdict[str, list[tuple[int, int]]](list), []
-    for worker, of_worker in executors.items():  # latest start first
-        of_others = taken[whose[worker]]
-        if any(_meet(one, of_others) for one in of_worker):
+    for (topology, worker), of_worker in executors.items():  # latest start first
+        if any(_overlaps(one, taken[topology]) for one in of_worker):
             gone.append(worker)
         else:
             for one in of_worker:
-                bisect.insort(of_others, one)
+                bisect.insort(taken[topology], one)
     return pa.array(gone, pa.string())
 
 
-def _newest(held: pa.Table) -> pa.Table:
-    workers = worker_keys(held).dictionary_encode().indices.to_numpy()
-    at = held["at"].cast(pa.int64()).to_numpy()
-    newest = np.full(workers.max() + 1, at.min())
-    np.maximum.at(newest, workers, at)
-    return held.filter(pa.array(at == newest[workers]))
-
-
-def _meet(tasks: tuple[int, int], others: Sequence[tuple[int, int]]) -> bool:
+def _overlaps(tasks: tuple[int, int], others: Sequence[tuple[int, int]]) -> bool:
     """Return whether a range of tasks overlaps others, which are sorted and disjoint."""
     first, last = tasks
     place = bisect.bisect_right(others, (last, inf))
