@@ -14,7 +14,7 @@ import json
 import math
 import time
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from random import Random
@@ -394,8 +394,6 @@ class Link:
         self._placement = WriterPlacement(servers, random)
         self._backoff = make_backoff(random)
         self._wire: _Wire | None = None
-        #: Connections that are left for the home server, and have unanswered heartbeats.
-        self._left: set[_Wire] = set()
         self._connecting: asyncio.Task[None] | None = None
         self._looking: asyncio.Task[None] | None = None
         self._waiting: deque[SimulatedBeat] = deque()
@@ -420,8 +418,8 @@ class Link:
 
         All answers that arrived by `now` must have been read.
         """
-        for wire in self._wires():
-            wire.look(now)
+        if self._wire is not None:
+            self._wire.look(now)
         while self._waiting and now - self._waiting[0].sent_at >= WRITE_DEADLINE:
             self.failed(self._waiting.popleft(), self._reason)
         if self._wire is None and self._waiting and self._connecting is None:
@@ -439,15 +437,11 @@ class Link:
         for task in (self._connecting, self._looking):
             if task is not None:
                 task.cancel()
-        beats = [beat for wire in self._wires() for beat in wire.abandon()]
+        beats = self._wire.abandon() if self._wire is not None else []
         for beat in (*beats, *self._waiting):
             self.failed(beat, "the simulation ended before it was answered")
         self._waiting.clear()
-        self._left.clear()
         self._wire = None
-
-    def _wires(self) -> list[_Wire]:
-        return [*self._left, *([self._wire] if self._wire else [])]
 
     async def _connect(self, server: Address) -> None:
         try:
@@ -456,11 +450,14 @@ class Link:
             self._note(f"{server}: {error.strerror or str(error) or 'no connection in time'}")
         else:
             waiting, self._waiting = self._waiting, deque()
-            for beat in waiting:
-                self._wire.send(beat)
-            self._wire.flush()
+            self._send_all(waiting)
         finally:
             self._connecting = None
+
+    def _send_all(self, beats: Iterable[SimulatedBeat]) -> None:
+        for beat in beats:
+            self.send(beat)
+        self.flush()
 
     async def _go_home(self, home: Address) -> None:
         try:
@@ -470,10 +467,9 @@ class Link:
         finally:
             self._looking = None
         self._placement.return_home(self.clock())
-        if self._wire is not None:
-            self._left.add(self._wire)
-            self._wire.leave()
-        self._wire = wire
+        before, self._wire = self._wire, wire
+        if before is not None:
+            self._send_all(before.abandon())
 
     async def _dial(self, server: Address) -> _Wire:
         connecting = asyncio.get_running_loop().create_connection(
@@ -497,13 +493,10 @@ class Link:
 
     def lost(self, wire: _Wire, beats: list[SimulatedBeat], reason: str) -> None:
         """Record the end of a connection, and send unanswered heartbeats to another server."""
-        self._left.discard(wire)
         if wire is self._wire:
             self._wire = None
             self._note(f"{wire.server}: {reason}")
-        for beat in beats:
-            self.send(beat)
-        self.flush()
+        self._send_all(beats)
 
 
 class _Wire(asyncio.Protocol):
@@ -516,7 +509,6 @@ class _Wire(asyncio.Protocol):
         self._unsent: list[bytes] = []
         self._next_id = 0
         self._alive_at = 0.0
-        self._is_left = False
         self._reason = "the server closed the connection"
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -537,16 +529,12 @@ class _Wire(asyncio.Protocol):
             self._transport.write(b"".join(self._unsent))
             self._unsent.clear()
 
-    def leave(self) -> None:
-        self._is_left = True
-        if not self._unanswered and self._transport is not None:
-            self._transport.close()
-
     def look(self, now: float) -> None:
         if self._unanswered and now - self._alive_at >= TRY_TIMEOUT:
             self._give_up(f"no answer within {TRY_TIMEOUT:g} s")
 
     def abandon(self) -> list[SimulatedBeat]:
+        """Close the connection; return its unanswered heartbeats."""
         beats = [beat for _, beat in self._unanswered]
         self._unanswered.clear()
         if self._transport is not None:
@@ -560,13 +548,9 @@ class _Wire(asyncio.Protocol):
                 self._answered(payload)
         except ProtocolError as error:
             self._give_up(str(error))
-        if self._is_left:
-            self.leave()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        beats = [beat for _, beat in self._unanswered]
-        self._unanswered.clear()
-        self._link.lost(self, beats, str(exc) if exc else self._reason)
+        self._link.lost(self, self.abandon(), str(exc) if exc else self._reason)
 
     def _answered(self, payload: bytes) -> None:
         if not self._unanswered:
