@@ -47,7 +47,7 @@ def test_whole_answers_or_a_fault(pieces: list[bytes], policy: Policy) -> None:
         assert stream.next_answers() == b""
     # What is listed is what is held, whatever has been sent and deleted.
     listed = {pulse.path for pulse in store.pulses(b"/")}
-    assert len(listed) == store.keys
+    assert len(listed) == store.index.keys
 
 
 @settings(max_examples=EXAMPLES, deadline=None)
@@ -60,4 +60,4 @@ def test_nobody_reads_who_has_not_authenticated(pieces: list[bytes], policy: Pol
         assert store.instance.encode() not in answer
     if policy is SEALED:
         assert {path: store.get(path) for path in KEPT} == KEPT
-        assert store.keys == len(KEPT)
+        assert store.index.keys == len(KEPT)

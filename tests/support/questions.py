@@ -41,7 +41,7 @@ class Ours:
         return decode(RequestHandler(self.store, self._status).answer(encode(message)[4:])[4:])
 
     def _status(self):
-        return ServerDescription(self.store.instance, 1, 1, "", self.store.revision, 0, 0, 1)
+        return ServerDescription(self.store.instance, 1, 1, "", self.store.index.revision, 0, 0, 1)
 
 
 class Java:

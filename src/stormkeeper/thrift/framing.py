@@ -17,17 +17,14 @@ class FrameSplitter:
     announced lengths. `bad_length` makes the error for a length and `max_size`.
     """
 
-    __slots__ = ("_bad_length", "_max_size", "_missing", "_partial", "fault")
+    __slots__ = ("_bad_length", "_max_size", "_partial", "fault")
 
     def __init__(
         self, max_size: int, bad_length: Callable[[int, int], RemoteProtocolError]
     ) -> None:
         self._max_size = max_size
         self._bad_length = bad_length
-        #: Beginning of an incomplete frame, with its length.
         self._partial = bytearray()
-        #: Missing bytes of the partial frame's length, or of its payload.
-        self._missing = _HEADER
         self.fault: RemoteProtocolError | None = None
 
     @property
@@ -48,55 +45,30 @@ class FrameSplitter:
         """
         payloads: list[bytes] = []
         if self.fault is None:
-            pos = self._complete_partial(data, payloads) if self._partial else 0
-            self._cut(data, pos, payloads)
+            partial = self._partial
+            if partial:
+                partial += data
+                del partial[: self._cut(partial, payloads)]
+            elif (pos := self._cut(data, payloads)) < len(data):
+                partial += memoryview(data)[pos:]
         if self.fault is not None and not payloads:
             raise self.fault
         return payloads
 
-    def _cut(self, data: bytes, pos: int, payloads: list[bytes]) -> None:
-        size = len(data)
-        missing = _HEADER
+    def _cut(self, stream: bytes | bytearray, payloads: list[bytes]) -> int:
+        """Append the payloads at the beginning of `stream`; return the bytes that they take."""
+        pos, size = 0, len(stream)
         while size - pos >= _HEADER:
-            length = _unpack_length(data, pos)[0]
-            if not self._is_allowed(length):
-                return
+            (length,) = _unpack_length(stream, pos)
+            if not 0 <= length <= self._max_size:
+                self.fault = self._bad_length(length, self._max_size)
+                return size
             end = pos + _HEADER + length
             if end > size:
-                missing = end - pos
                 break
-            payloads.append(data[pos + _HEADER : end])
+            if type(stream) is bytes:
+                payloads.append(stream[pos + _HEADER : end])
+            else:
+                payloads.append(bytes(memoryview(stream)[pos + _HEADER : end]))
             pos = end
-        if pos < size:
-            self._partial += memoryview(data)[pos:]
-            self._missing = missing - (size - pos)
-
-    def _complete_partial(self, data: bytes, payloads: list[bytes]) -> int:
-        """Complete the partial frame; return the number of used bytes of `data`."""
-        pos = 0
-        partial = self._partial
-        while True:
-            had_length = len(partial) >= _HEADER
-            piece = memoryview(data)[pos : pos + self._missing]
-            partial += piece
-            pos += len(piece)
-            self._missing -= len(piece)
-            if self._missing:
-                return pos
-            if not had_length:
-                length = _unpack_length(partial)[0]
-                if not self._is_allowed(length):
-                    return len(data)
-                self._missing = length
-                if length:
-                    continue
-            payloads.append(bytes(memoryview(partial)[_HEADER:]))
-            self._partial = bytearray()
-            self._missing = _HEADER
-            return pos
-
-    def _is_allowed(self, length: int) -> bool:
-        if 0 <= length <= self._max_size:
-            return True
-        self.fault = self._bad_length(length, self._max_size)
-        return False
+        return pos

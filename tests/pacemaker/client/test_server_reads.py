@@ -111,7 +111,7 @@ def test_description_comes_with_only_page_or_after_last(clock, limit, rounds):
         server.before_answer = lambda: server.store.put(b"/9", b"again")
     contents, asked = ask(contents_below("/", SERVER, clock.elapsed, values=False), server)
     assert asked == rounds
-    assert contents.info.revision == server.store.revision
+    assert contents.info.revision == server.store.index.revision
     assert ask(contents_below("/", SERVER, clock.elapsed), Java(JAVA))[0].info is None
 
 

@@ -137,7 +137,7 @@ any_fields = st.lists(
 @given(any_fields)
 def test_no_arrangement_of_fields_reads_anything(fields):
     session, store = opened()
-    revision = store.revision
+    revision = store.index.revision
     try:
         answer = session.answer(b"".join(fields) + b"\0")
     except RemoteProtocolError:
@@ -146,7 +146,7 @@ def test_no_arrangement_of_fields_reads_anything(fields):
         assert decode(payload).type in (MessageType.NOT_AUTHORIZED, MessageType.SEND_PULSE_RESPONSE)
     assert SECRET not in answer
     assert b"instance" not in answer
-    assert store.revision == revision
+    assert store.index.revision == revision
 
 
 exact = st.one_of(

@@ -78,9 +78,9 @@ def test_old_pulses_move_gradually_before_the_limit(make):
         store.put(b"/silent/%d" % n, b"")
     for n in range(1_001):
         store.put(b"/gone/%d" % n, b"")
-        before = store.revision
+        before = store.index.revision
         store.delete(b"/gone/%d" % n)
-        assert store.revision - before < 20
+        assert store.index.revision - before < 20
     assert store._expiry.floor > 3_000
 
 
@@ -89,7 +89,7 @@ def test_a_reader_who_was_away_too_long_is_told_to_read_anew(make, clock):
     store.put(b"/a", b"")
     store.put(b"/b", b"")
     store.delete(b"/a")
-    after = store.revision
+    after = store.index.revision
     clock.now += 59
     store.put(b"/c", b"")
     store.expire(0)
@@ -123,7 +123,7 @@ def test_a_ttl_of_0_lets_everything_stay(make, clock):
     store.put(b"/a", b"")
     clock.now += 1e9
     assert store.expire(0) == 0
-    assert store.keys == 1
+    assert store.index.keys == 1
 
 
 def test_expiry_stops_at_its_budget_and_continues_later(make, clock):
@@ -189,5 +189,5 @@ def test_expiry_while_making_room_is_counted(make, clock):
     clock.now += 20
     store._expiry._doomed_before = clock.now - 10
     assert store.delete_path(b"/e") == 20
-    assert store.keys in (0, 1)
+    assert store.index.keys in (0, 1)
     assert store.children(b"/e") == []

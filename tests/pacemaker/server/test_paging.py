@@ -125,7 +125,7 @@ def test_the_changes_of_a_small_part_are_looked_for_in_that_part(store, monkeypa
     assert found == expected
     with monkeypatch.context() as patched:
         patched.setattr(pulse_store.Directory, "walk", lambda *_: pytest.fail("walked the tree"))
-        assert paths(store.changes(b"/w/t7", store.revision - 3)) == [b"/w/t7"]
+        assert paths(store.changes(b"/w/t7", store.index.revision - 3)) == [b"/w/t7"]
         assert len(paths(store.changes(b"/w", 0))) == 1_001
 
 

@@ -69,7 +69,7 @@ class Follower:
             next_after=page.next,
         )
         assert len(frame) - 4 <= self.max_bytes
-        assert page.revision == store.revision
+        assert page.revision == store.index.revision
         assert page.next == page.revision or page.more
         self.after, self.instance = page.next, store.instance
         return page.more
@@ -122,11 +122,11 @@ class StoreMachine(RuleBasedStateMachine):
         for verb, path, details in writes:
             before, short = self.store.expired, 0
             if verb == "p":
-                revision = self.store.revision
+                revision = self.store.index.revision
                 self.store.put(path, details)
                 self.received += 1
                 self.model[path] = (details, self.clock.now)
-                assert self.store.revision == revision + 1
+                assert self.store.index.revision == revision + 1
             elif verb == "d":
                 assert self.store.delete(path) == (path in self.model)
                 if path in self.model:
@@ -203,8 +203,8 @@ class StoreMachine(RuleBasedStateMachine):
 
     @invariant()
     def counters_are_true(self):
-        assert self.store.keys == len(self.model)
-        assert self.store.pulses_received == self.received
+        assert self.store.index.keys == len(self.model)
+        assert self.store.index.pulses_received == self.received
         held = sum(len(path) + len(details) for path, (details, _) in self.model.items())
         assert self.store.index.bytes_held == held
         expiry = self.store._expiry
@@ -264,7 +264,7 @@ def test_expiry_for_a_tombstone_does_not_count_as_deletion(index):
     store.put(b"/b", b"")
     store.put(b"/a", b"")
     store._expiry._doomed_before = clock.now - 25
-    assert (store.delete_path(b"/a"), store.expired, store.keys) == (1, 1, 1)
+    assert (store.delete_path(b"/a"), store.expired, store.index.keys) == (1, 1, 1)
 
 
 def test_a_path_is_its_segments_and_nothing_else(store):
@@ -272,7 +272,7 @@ def test_a_path_is_its_segments_and_nothing_else(store):
     for key in keys:
         store.put(key, key)
     assert [store.get(key) for key in keys] == keys
-    assert store.keys == len(keys)
+    assert store.index.keys == len(keys)
     assert [entry.path for entry in store.pulses(b"/")] == sorted(keys, key=segments)
     assert store.get(b"/a/b//") is None
 
@@ -291,7 +291,7 @@ def test_a_very_long_path_is_as_good_as_any(index):
     assert store.children(b"/s/s") == []
     store.put(path, b"again")
     assert store.delete_path(b"/") == 2
-    assert store.keys == 0
+    assert store.index.keys == 0
 
 
 def test_a_deleted_subtree_is_given_back_at_once(store):
@@ -362,7 +362,7 @@ def test_cost_follows_the_answer_not_the_store():
     for operation in [
         lambda store: store.children(b"/workerbeats/t1"),
         lambda store: list(store.pulses(b"/workerbeats/t1")),
-        lambda store: store.changes(b"/", store.revision - 50),
+        lambda store: store.changes(b"/", store.index.revision - 50),
         lambda store: store.changes(b"/workerbeats/t0"),
         lambda store: store.changes(b"/workerbeats/none"),
         lambda store: (

@@ -103,7 +103,7 @@ def test_exists_is_about_the_exact_key(desk):
 
 def test_create_path_stores_nothing(desk):
     assert desk.ask(MessageType.CREATE_PATH, path="/a") == Message(1, 1)
-    assert desk.store.keys == 0
+    assert desk.store.index.keys == 0
 
 
 def test_children_go_by_segments(desk):
@@ -198,13 +198,13 @@ def test_nothing_is_written_at_or_below_the_reserved_path(desk, path, verb):
         desk.ask(MessageType[verb], 9, **data)
     assert refused.value.cause == "reserved"
     assert decode(refused.value.answer[4:]) == Message(MessageType.NOT_AUTHORIZED, 9)
-    assert desk.store.revision == 0
+    assert desk.store.index.revision == 0
 
 
 def test_path_beside_reserved_path_is_free(desk):
     desk.send(f"{RESERVED_PATH}s")
     assert desk.ask(MessageType.DELETE_PATH, path="/") == Message(13, 1)
-    assert desk.store.keys == 0
+    assert desk.store.index.keys == 0
     assert desk.ask(MessageType.GET_PULSE, path=RESERVED_PATH).pulse.details is not None
 
 
@@ -284,7 +284,7 @@ def test_a_path_of_no_text_is_refused_and_the_connection_goes_on(desk, path, wra
             desk.handler.answer(as_sent(kind))
         assert refused.value.cause == "path"
         assert decode(refused.value.answer[4:]) == Message(MessageType.NOT_AUTHORIZED, 5)
-    assert desk.store.keys == 0
+    assert desk.store.index.keys == 0
 
 
 def test_full_store_refuses_new_and_growing_pulses():
@@ -360,7 +360,7 @@ def test_what_goes_the_general_way_is_answered_alike(desk):
     ]:
         payload = encode(message)[4:]
         assert desk.handler.answer(unknown + payload) == desk.handler.answer(payload)
-    assert desk.store.pulses_received == 2
+    assert desk.store.index.pulses_received == 2
 
 
 def test_many_pulses_are_deleted_in_several_turns(desk):
@@ -369,7 +369,7 @@ def test_many_pulses_are_deleted_in_several_turns(desk):
     desk.send("/other")
     payload = encode(Message(MessageType.DELETE_PATH, 8, path="/t"))[4:]
     assert desk.handler.answer(payload) is None
-    assert desk.store.keys == 151
+    assert desk.store.index.keys == 151
     assert desk.handler.answer(payload) is None
     assert desk.handler.asked[MessageType.DELETE_PATH] == 0
     answer = desk.handler.answer(payload)

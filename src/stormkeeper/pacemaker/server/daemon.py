@@ -226,7 +226,7 @@ async def _serve(server: PacemakerServer, read_again: Callable[[Conf], Conf]) ->
     asked_by = signal.Signals(await stop).name
     monitoring.stopping()
     connections = counted(len(server.sessions), "connection")
-    held = counted(server.store.keys, "pulse")
+    held = counted(server.store.index.keys, "pulse")
     _log.info("stopping: %s, %s held; asked by %s", connections, held, asked_by)
     deaf = await server.stop()
     _log.info("stopped: closed %s, of which %d had unread answers", connections, deaf)

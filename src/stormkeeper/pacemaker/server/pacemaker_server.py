@@ -437,7 +437,7 @@ class PacemakerServer:
         if now:
             self._loop.call_later(_EXPIRY_REST, self._expire, expired + now)
         elif expired:
-            _log.info("%s expired, %d held", counted(expired, "pulse"), self.store.keys)
+            _log.info("%s expired, %d held", counted(expired, "pulse"), self.store.index.keys)
 
     def observe(self) -> None:
         """Update the horizon with stops of the process and lost pulses."""
@@ -461,9 +461,9 @@ class PacemakerServer:
             uptime_ms=int((clock() - self.started) * 1000),
             horizon_ms=int(self.vouched() * 1000),
             version=stormkeeper.__version__,
-            revision=self.store.revision,
-            keys=self.store.keys,
-            pulses_received=self.store.pulses_received,
+            revision=self.store.index.revision,
+            keys=self.store.index.keys,
+            pulses_received=self.store.index.pulses_received,
             connections=len(self.sessions),
         )
 

@@ -93,21 +93,6 @@ class PulseStore:
         self.index.max_bytes = limits.store_bytes
 
     @property
-    def revision(self) -> int:
-        """Revision of the newest change; 0 before the first."""
-        return self.index.revision
-
-    @property
-    def keys(self) -> int:
-        """Number of paths with a pulse."""
-        return self.index.keys
-
-    @property
-    def pulses_received(self) -> int:
-        """Pulses stored since the start."""
-        return self.index.pulses_received
-
-    @property
     def expired(self) -> int:
         """Pulses expired since the start."""
         return self._expiry.expired
@@ -199,9 +184,8 @@ class PulseStore:
         """Return the pulse or tombstone of exactly `path` as a page."""
         entry = self.index.entry(path)
         found = [] if entry is None else [entry]
-        return ChangesPage(
-            found, self.revision, self.clock(), more=False, reset=False, next=self.revision
-        )
+        revision = self.index.revision
+        return ChangesPage(found, revision, self.clock(), more=False, reset=False, next=revision)
 
     def changes(
         self,
