@@ -382,15 +382,15 @@ def _family(kind: str, name: str, help_text: str, *values: Any, **others: Any) -
     return getattr(core, f"{kind}MetricFamily")(full_name, help_text, *values, **others)
 
 
-def _gauge(name: str, help_text: str, value: float) -> "Metric":
+def _gauge(name: str, help_text: str, value: float) -> Any:
     return _family("Gauge", name, help_text, value)
 
 
-def _counter(name: str, help_text: str, value: float) -> "Metric":
+def _counter(name: str, help_text: str, value: float) -> Any:
     return _family("Counter", name, help_text, value)
 
 
-def _counters(name: str, help_text: str, label: str, values: Mapping[str, int]) -> "Metric":
+def _counters(name: str, help_text: str, label: str, values: Mapping[str, int]) -> Any:
     family = _family("Counter", name, help_text, labels=[label])
     for value, count in sorted(values.items()):
         family.add_metric([value], count)
