@@ -30,7 +30,6 @@ log = logging.getLogger(__name__)
 
 MB: Final = 1 << 20
 
-#: Files of a level per merge.
 FAN_IN: Final = 16
 
 #: Limits of a merged file: its rows are sorted in memory.
@@ -43,7 +42,6 @@ _PARTS: Final = 8
 #: Niceness of a merge, which takes a core for a second per 500,000 rows.
 _NICE: Final = 10
 
-#: Pause after a failed merge, in seconds.
 _RETRY_SECS: Final = 60.0
 
 

@@ -30,10 +30,8 @@ _ROLLUPS: Final = (
 #: How far back from the newest reading of any topology to look first for a topology's own.
 _BACK: Final = (timedelta(0), timedelta(minutes=10))
 
-#: Time of submission, from the id.
 _SUBMITTED: Final = r"try_cast(regexp_extract(storm_id, '-(\d+)$', 1) AS BIGINT)"
 
-#: First task of an unnamed component.
 _TASK: Final = r"try_cast(regexp_extract(component, '^tasks (\d+)-', 1) AS BIGINT)"
 
 #: Counts in which Storm's pages leave out Storm's own streams.
@@ -318,7 +316,6 @@ def _unknown(database: HistoryDatabase, topology: str, component: str | None) ->
     return TableError(f"nothing is known of a topology {topology!r}; {meant(topology, names)}")
 
 
-#: Height of a drawing in lines, and limits of its width.
 _HEIGHT: Final = 11
 _NARROWEST, _WIDEST = 40, 160
 

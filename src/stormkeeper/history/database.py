@@ -21,7 +21,6 @@ from stormkeeper.history import manifest
 from stormkeeper.history.manifest import read_error
 from stormkeeper.history.table_reader import Tables
 
-#: DuckDB's types of columns.
 _TYPES: Final = {
     "bool": "BOOLEAN",
     "int32": "INTEGER",
@@ -32,7 +31,6 @@ _TYPES: Final = {
     "timestamp[us, tz=UTC]": "TIMESTAMPTZ",
 }
 
-#: Folders of tables below the pipeline's folder.
 _FOLDERS: Final = ("liveness", "statistics", "names", "alerts")
 
 _COMPONENTS: Final = "components"
@@ -40,10 +38,8 @@ _COMPONENTS: Final = "components"
 #: Files read at the same time; more cores make answers no quicker.
 _THREADS: Final = 2
 
-#: Characters of patterns in DuckDB's paths.
 _PATTERN: Final = re.compile(r"[][*?]")
 
-#: A topology's id: name, number, time of submission.
 _STORM_ID: Final = re.compile(r"(.+)-\d+-\d+")
 
 
@@ -181,7 +177,6 @@ def _quoted(path: str) -> str:
     return _PATTERN.sub(lambda found: f"[{found[0]}]", path).replace("'", "''")
 
 
-#: Remedy if there is no data at all.
 NO_HEARTBEATS: Final = (
     "does `storm pipeline` run, and do workers send their heartbeats to its Pacemakers?"
 )
@@ -232,7 +227,6 @@ _DONE: Final = "CASE kind WHEN 'spout' THEN emitted ELSE executed END"
 _SQUARES: Final = "executed::DOUBLE * executed / executors * (1 + pow(coalesce(executed_cv, 0), 2))"
 _SPREAD: Final = f"sum(executors) * sum({_SQUARES}) - pow(sum(executed), 2)"
 
-#: Other columns whose value is not the maximum.
 _OTHERS: Final = {
     "workers": "CASE WHEN count(*) = 1 THEN max(workers) END",
     "partial": "bool_or(partial)",

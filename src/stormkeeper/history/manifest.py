@@ -130,7 +130,6 @@ def sync_manifest(folder: Path) -> None:
 
 _LOCK: Final = ".writer"
 
-#: Configuration key of the folder, for errors.
 KEY: Final = "pipeline.tables.dir"
 
 

@@ -19,10 +19,8 @@ from pyarrow import fs
 from stormkeeper.errors import TableError
 from stormkeeper.history.manifest import DataFile, Kind
 
-#: Type of all times in tables.
 TIME: Final = pa.timestamp("us", tz="UTC")
 
-#: Allowed types of columns, by their names in the manifest.
 TYPES: Final = {
     str(kind): kind
     for kind in (pa.bool_(), pa.int32(), pa.int64(), pa.float64(), pa.string(), pa.binary(), TIME)

@@ -27,7 +27,6 @@ SPARK_TYPES: Final = {
     "timestamp[us, tz=UTC]": "timestamp",
 }
 
-#: Characters of patterns in Spark's paths.
 _PATTERN: Final = re.compile(r"[][{}*?\\]")
 
 

@@ -47,10 +47,8 @@ Rows: TypeAlias = pa.Table | Iterable[pa.Table]
 #: thread while the next are made.
 Made: TypeAlias = Iterable[tuple[str, Rows]]
 
-#: Most pieces that wait to be written.
 _AHEAD: Final = 2
 
-#: How long closing waits for a running merge, in seconds.
 _CLOSE_SECS: Final = 5.0
 
 

@@ -42,7 +42,6 @@ from stormkeeper.thrift.nimbus import (
 
 log = logging.getLogger(__name__)
 
-#: A topology's own timeout, a key of Storm's.
 _TIMEOUT: Final = "topology.worker.timeout.secs"
 
 #: Tables whose rows have components: names are kept as long.
@@ -65,10 +64,8 @@ _PAUSES_SECS: Final = (30.0, 3600.0)
 #: First and longest pause after Nimbus was not reached, or the disk failed, in seconds.
 _OUTAGE_SECS: Final = (5.0, 300.0)
 
-#: Seconds between two publications while questions are pending.
 _PUBLISH_SECS: Final = 5.0
 
-#: Seconds that the pipeline's end waits for this thread.
 _END_SECS: Final = 1.0
 
 
@@ -79,7 +76,6 @@ class TopologyAnswer(NamedTuple):
     timeout_secs: float | None
 
 
-#: Asks for a topology by its id.
 Ask = Callable[[str], TopologyAnswer]
 
 

@@ -46,7 +46,6 @@ log = logging.getLogger(__name__)
 #: Starts queries by name in a session, one after another, until the process has to stop.
 Start = Callable[[SparkSession, Callable[[], bool], Collection[str]], Iterable[StreamingQuery]]
 
-#: Seconds between two looks at the queries.
 _POLL_SECS: Final = 0.2
 
 #: Starts of a query whose Python workers start slowly.
@@ -56,7 +55,6 @@ _STARTS: Final = 12
 #: ``stopTimeout`` below and Spark's end, less than `storm local` allows.
 _STOP_SECS: Final = 15.0
 
-#: Seconds for stopping Spark's session and its JVM.
 _END_SECS: Final = 12.0
 
 #: Unless configured. A heap that is cleaned before it grows saves 200 MB for 72,000 workers.

@@ -58,7 +58,6 @@ DEFAULT_PATH: Final = WORKERBEATS
 #: Enough for a busy server's page of 10 MB, and short enough for a trigger of a few seconds.
 DEFAULT_TIMEOUT_SECS: Final = 2.0
 
-#: All options, as they are written.
 NAMES: Final = (
     *("servers", "path", "pageSize", "timeoutSecs", "values", "parts", "packed", "aside"),
     *client_settings.KEYS,
@@ -169,7 +168,6 @@ class PacemakerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         self._options = options
         #: The servers' coverage when the newest batch was planned, by name.
         self._health: Mapping[str, Coverage] = {}
-        #: The end of that batch.
         self._planned: Offset | None = None
         #: The servers' coverage when a query with the trigger AvailableNow started.
         self._available: Mapping[str, Coverage] | None = None

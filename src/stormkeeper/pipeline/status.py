@@ -27,7 +27,6 @@ from stormkeeper.pipeline.tables import LIVENESS
 
 log = logging.getLogger(__name__)
 
-#: The severities of alerts.
 SEVERITIES: Final = ("warning", "critical")
 
 #: The key under which failures of a whole round of analyses are counted.
@@ -227,7 +226,6 @@ def _since(previous: pa.Table | None) -> dict[tuple[str, bool], float | None]:
     return dict(zip(zip(*columns, strict=True), rows.seconds(previous["since"]), strict=True))
 
 
-#: The prefix of all metric names.
 PREFIX: Final = "stormkeeper_pipeline_"
 
 #: Seconds without a look at the queries after which the process is unhealthy.

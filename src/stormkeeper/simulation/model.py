@@ -77,7 +77,6 @@ _TIMES: Final = {
     Release.STORM_3: (struct.Struct(">bhqbhib"), 10),
 }
 
-#: Records an event of the truth.
 Tell = Callable[[dict[str, Any]], None]
 
 Numbers = Iterator[Any]

@@ -57,7 +57,6 @@ _Averages = Mapping[str, Mapping[Any, float]]
 #: A component's resources in Storm's names: zero, as memory is counted per worker of the topology.
 NO_RESOURCES: Final = {"onheap.memory.mb": 0.0, "offheap.memory.mb": 0.0, "cpu.pcore.percent": 0.0}
 
-#: Rows by component, window or stream.
 Rows = dict[str, ComponentAggregateStats]
 
 

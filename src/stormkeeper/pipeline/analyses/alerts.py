@@ -37,7 +37,6 @@ CLEAR_SECS: Final[Mapping[str, float]] = {
     "pacemaker_late": 60,
 }
 
-#: For rules that are not in `CLEAR_SECS`.
 DEFAULT_CLEAR_SECS: Final = 1800
 
 

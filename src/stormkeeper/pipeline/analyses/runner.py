@@ -37,7 +37,6 @@ log = logging.getLogger(__name__)
 #: Seconds after which a round's Spark jobs are cancelled, again and again.
 _JOB_SECS: Final = 60.0
 
-#: Seconds that the end waits for a cancelled round.
 _END_SECS: Final = 2.0
 
 #: Seconds for Nimbus's list of topologies, and the longest list, in bytes.

@@ -39,12 +39,10 @@ LIMIT_BYTES: Final = 10 * 2**20
 GROWTH_SOON_SECS: Final = 86_400
 
 
-#: Buckets of the trend, and the least number of them.
 SATURATION_BUCKETS: Final = 18
 
 SATURATION_LEAST: Final = 12
 
-#: How far ahead the trend is followed, in seconds.
 SATURATION_HORIZON_SECS: Final = 3 * 3600
 
 #: Consecutive buckets in which saturation must be foreseen.

@@ -36,7 +36,6 @@ FLOOR: Final = 0.01
 #: Probability below which chance is no explanation.
 CHANCE: Final = 1e-4
 
-#: The alert is critical from this part on.
 ALL: Final = 0.9
 
 #: The statuses that are judged; other workers' state is unknown, or they are done.
