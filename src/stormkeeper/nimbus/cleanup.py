@@ -170,7 +170,6 @@ class CheckpointRetention:
                 self._give_up(leader, each, changed)
 
     def _surely_expired(self, over: Mapping[str, Checkpoints]) -> list[str]:
-        """Return checkpoints that have been seen expired for long enough."""
         now = self._monotonic()
         self._expired_since = {id_: self._expired_since.get(id_, now) for id_ in over}
         least = min(EXPIRY_DOUBT_SECS, self._kept_secs or 0.0)

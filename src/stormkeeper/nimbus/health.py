@@ -226,7 +226,6 @@ def _report(launch: WorkerLaunch, supervisor: SupervisorInfo | None) -> SlotRepo
 
 
 def _is_proven(report: SlotReport, beat: Beat | None, now: float) -> bool:
-    """Return whether a worker that crashed once is well again."""
     if report.state != "running" or now - report.since_secs < 1:
         return False
     if now - report.since_secs >= _PROVEN_SECS:

@@ -336,7 +336,6 @@ def _supervisors_to_watch(decision: Decision) -> set[str]:
 
 
 def _stopped_workers(info: SupervisorInfo | None) -> object:
-    """Return a supervisor's report about stopped workers."""
     return None if info is None else (info.used_ports, info.stopped_workers)
 
 
@@ -354,7 +353,6 @@ def _note_checkpoints(
     launches: Iterable[Launch],
     hosts: Mapping[str, str],
 ) -> None:
-    """Record in the base on which machines the topology has checkpoints."""
     known = base.checkpoints
     if known is None or checkpoints.placed(known, launches, hosts) is known:
         return

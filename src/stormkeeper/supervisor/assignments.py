@@ -84,7 +84,6 @@ class Assignments(PeriodicThread):
             raise
 
     def _compare(self) -> None:
-        """Mark assignments as stale that have changed without a watch."""
         found = self._storm.assignments_info()
         other = {key for key in found | self._known if found.get(key) != self._known.get(key)}
         if other:

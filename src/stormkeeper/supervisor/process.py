@@ -170,7 +170,6 @@ def _have_a_temporary_folder(directories: Directories) -> None:
 
 
 def _control_groups() -> ControlGroups | None:
-    """Return the control groups that limit workers' memory, if usable."""
     try:
         groups = ControlGroups.here()
     except NoControlGroupsError as error:

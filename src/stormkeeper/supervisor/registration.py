@@ -287,7 +287,6 @@ class ErrorReports:
         return dict.fromkeys(report.assignment.claims, text)
 
     def _own_errors(self, report: _Report) -> dict[str, str]:
-        """Return the newest errors that the worker itself has reported, by component."""
         if report.began is None:
             return {}
         storm_id, found = report.assignment.storm_id, {}

@@ -220,7 +220,6 @@ class SlotLoop:
         return next(known, Restart.ON_FAILURE)
 
     def _check_beats(self) -> None:
-        """Read the workers' signs of life, if due."""
         now = time.monotonic()
         if now < self._beats_due:
             return
@@ -238,7 +237,6 @@ class SlotLoop:
             return None
 
     def _check_processes(self) -> None:
-        """Look at the workers' processes, if due."""
         now = time.monotonic()
         if now < self._look_due or not self._workers:
             return

@@ -433,7 +433,6 @@ class SlotMachine:
             self._out.append(ReportProblem(worker.assignment, self._reason))
 
     def _forget(self, worker: _Worker, now: float) -> None:
-        """Judge how a worker ended of which nothing is left."""
         self._worker = None
         self._out.append(RemoveWorkerFiles(worker.id))
         if worker.is_unwanted:

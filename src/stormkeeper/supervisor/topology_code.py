@@ -177,7 +177,6 @@ class LocalTopologyCode:
         return there if there.keys() == set(keys.PARTS) else None
 
     def _unpack(self, storm_id: str) -> None:
-        """Unpack a package, unless the folder is as the manifest says."""
         folder = self.unpacked(storm_id)
         try:
             with (self._directories.code(storm_id) / _PACKAGE).open("rb") as package:

@@ -40,18 +40,32 @@ def threads(read):
         read.may_end.set()
 
 
-def waiting(shared, count):
-    """Wait until so many callers wait for others."""
-    until(lambda: len(shared._turn._waiters) == count)
+class Turn:
+    """A lock that counts the callers."""
+
+    def __init__(self):
+        self.lock = threading.Lock()
+        self.release = self.lock.release
+        self.callers = []
+
+    def acquire(self, timeout):
+        self.callers.append(threading.get_ident())
+        return self.lock.acquire(timeout=timeout)
 
 
-def test_callers_share_the_next_read(read, threads):
+@pytest.fixture
+def turn():
+    return Turn()
+
+
+def test_callers_share_the_next_read(read, threads, turn):
     shared = SharedRead(read)
+    shared._lock = turn
     first = threads.submit(shared)
     until(lambda: read.began)
     read.written = 1
     others = [threads.submit(shared) for _ in range(5)]
-    waiting(shared, 5)
+    until(lambda: len(turn.callers) == 6)
     read.may_end.set()
     assert first.result(DEADLINE_SECS) == 0
     assert {each.result(DEADLINE_SECS) for each in others} == {1}
@@ -65,12 +79,13 @@ def test_who_asks_when_nobody_reads_reads_at_once(read):
         assert shared() == read.written
 
 
-def test_error_reaches_all_callers_of_a_read(read, threads):
+def test_error_reaches_all_callers_of_a_read(read, threads, turn):
     shared = SharedRead(read)
+    shared._lock = turn
     first = threads.submit(shared)
     until(lambda: read.began)
     others = [threads.submit(shared) for _ in range(3)]
-    waiting(shared, 3)
+    until(lambda: len(turn.callers) == 4)
     read.fails = True
     read.may_end.set()
     for each in (first, *others):

@@ -211,7 +211,6 @@ def _fate(launch: Launch, cluster: Cluster, topology: Topology) -> tuple[_Fate, 
 
 
 def _has_stopped(launch: Launch, cluster: Cluster) -> bool:
-    """Return whether a released worker has certainly stopped."""
     node, port = launch.slot
     supervisor = cluster.supervisors.get(node)
     if supervisor is None:

@@ -11,7 +11,8 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterable
-from typing import Any, Final, Generic, NamedTuple, TypeVar
+from concurrent.futures import Future
+from typing import Final, Generic, TypeVar
 
 import stormkeeper
 from stormkeeper.errors import (
@@ -67,9 +68,8 @@ Value = TypeVar("Value")
 class SharedRead(Generic[Value]):
     """A read that concurrent callers share. Safe for many threads.
 
-    A caller never gets a read that began before its call. Calls that come during a read wait for
-    its end and share the next one, also its error; after `patience_secs` a caller reads by itself.
-    The result must not be changed.
+    A caller never gets a read that began before its call: calls during a read share the next one,
+    also its error. After `patience_secs` a caller reads by itself. The result must not be changed.
     """
 
     def __init__(
@@ -77,50 +77,28 @@ class SharedRead(Generic[Value]):
     ) -> None:
         self._read = read
         self._patience_secs = patience_secs
-        self._turn = threading.Condition()
-        self._is_reading = False
+        self._lock = threading.Lock()
+        #: Number of reads begun, and the newest one's outcome.
         self._begun = 0
-        self._ended: _EndedRead | None = None
+        self._outcome: Future[Value] = Future()
 
     def __call__(self) -> Value:
         """Return the result of a read that begins after this call."""
-        with self._turn:
-            ended = self._read_by_others(self._begun + 1)
-            is_shared = ended is None and not self._is_reading
-            if is_shared:
-                self._is_reading = True
-                self._begun += 1
-            number = self._begun
-        if ended is None:
-            ended = self._outcome(number)
-            if is_shared:
-                with self._turn:
-                    self._is_reading, self._ended = False, ended
-                    self._turn.notify_all()
-        if ended.error is not None:
-            raise ended.error
-        value: Value = ended.value
-        return value
-
-    def _read_by_others(self, wanted: int) -> _EndedRead | None:
-        """Wait for a read of at least this number; None if the caller has to read."""
-        until = time.monotonic() + self._patience_secs
-        while self._is_reading and self._turn.wait(until - time.monotonic()):
-            if self._ended is not None and self._ended.number >= wanted:
-                return self._ended
-        return None
-
-    def _outcome(self, number: int) -> _EndedRead:
+        before = self._begun
+        if not self._lock.acquire(timeout=self._patience_secs):
+            return self._read()
         try:
-            return _EndedRead(number, self._read())
-        except BaseException as error:
-            return _EndedRead(number, error=error)
-
-
-class _EndedRead(NamedTuple):
-    number: int
-    value: Any = None
-    error: BaseException | None = None
+            if self._begun == before:
+                self._begun += 1
+                self._outcome = Future()
+                try:
+                    self._outcome.set_result(self._read())
+                except BaseException as error:
+                    self._outcome.set_exception(error)
+            outcome = self._outcome
+        finally:
+            self._lock.release()
+        return outcome.result()
 
 
 class ClusterCalls(CallGroup):

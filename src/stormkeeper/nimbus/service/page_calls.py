@@ -285,7 +285,6 @@ def _executor(report: ExecutorReport, *, with_stats: bool = False) -> ExecutorSu
 
 
 def _worker(view: View, worker: WorkerSummary) -> WorkerSummary:
-    """Add names, resources and health to a worker's figures."""
     slot = paths.Slot(worker.supervisor_id or "", worker.port or 0)
     memory = memory_of(view.assignment).get(slot, 0.0)
     for name, value in resources(memory, memory).items():
@@ -299,7 +298,6 @@ def _worker(view: View, worker: WorkerSummary) -> WorkerSummary:
 
 
 def _health_text(health: WorkerHealth | None) -> str | None:
-    """Return a worker's health as a line; None for a healthy worker."""
     if health is None or (health.state == RUNNING and not health.text):
         return None
     return f"{health.state}: {health.text}" if health.text else health.state

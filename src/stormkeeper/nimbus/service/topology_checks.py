@@ -303,7 +303,6 @@ def _refuse(constant: str) -> Any:
 
 
 def _checked(conf: Mapping[str, Any]) -> dict[str, Any]:
-    """Check the values against their keys; drop unset ones."""
     checked = {}
     for name, value in conf.items():
         key = SCHEMA.get(name)
@@ -329,7 +328,6 @@ def _refuse_secrets(conf: dict[str, Any]) -> dict[str, Any]:
 
 
 def _is_the_clusters(name: str) -> bool:
-    """Return whether a key is the cluster's, not a topology's."""
     if name.startswith(_TOPOLOGYS):
         return False
     return (

@@ -230,7 +230,6 @@ class ViewReader:
 
 
 def _launched(assignment: Assignment) -> dict[Slot, float]:
-    """Return launch times by slot, in seconds since 1970."""
     times, found = assignment.executor_start_time_secs or {}, dict[Slot, float]()
     for tasks, place in (assignment.executor_node_port or {}).items():
         for slot in (Slot(place.node, port) for port in place.port):
