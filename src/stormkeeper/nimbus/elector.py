@@ -17,25 +17,8 @@ from typing import Any, Final, assert_never
 from stormkeeper import paths
 from stormkeeper.daemon.periodic import FailureStreak
 from stormkeeper.errors import NoLeaderError, NotLeaderError, StateError, StateUnavailableError
-from stormkeeper.nimbus.election import (
-    ConnectionChanged,
-    Election,
-    Event,
-    GiveUp,
-    Instruction,
-    Look,
-    Looked,
-    QueueChanged,
-    Recheck,
-    Stand,
-    StoreAnswer,
-    StoreFailed,
-    StoreInstruction,
-    Take,
-    TimePassed,
-    Withdraw,
-    Wrote,
-)
+from stormkeeper.nimbus import election
+from stormkeeper.nimbus.election import Election
 from stormkeeper.nimbus.readiness import Candidate
 from stormkeeper.paths import NimbusId
 from stormkeeper.state import leader_lock
@@ -93,15 +76,15 @@ class Elector:
 
     def add_to_leader_lock_queue(self) -> None:
         """Queue for leadership once the code of all topologies is here; returns at once."""
-        self._handle(Stand())
+        self._handle(election.Stand())
 
     def remove_from_leader_lock_queue(self) -> None:
         """Leave the queue; returns at once, and `is_leader` is False from then on."""
-        self._handle(Withdraw())
+        self._handle(election.Withdraw())
 
     def recheck(self) -> None:
         """Check code and disk again after a change; returns at once."""
-        self._handle(Recheck())
+        self._handle(election.Recheck())
 
     @property
     def is_leader(self) -> bool:
@@ -142,7 +125,7 @@ class Elector:
         the session, which must be closed, too. A callback may call this.
         """
         deadline = self._clock() + CLOSE_SECS
-        self._handle(Withdraw())
+        self._handle(election.Withdraw())
         is_own = threading.current_thread() in self._threads
         with self._changed:
             self._changed.wait_for(lambda: self._is_left(is_own), CLOSE_SECS)
@@ -169,19 +152,21 @@ class Elector:
     # The store's callback thread calls these two.
 
     def _on_connection(self, state: ConnectionState) -> None:
-        self._handle(ConnectionChanged(state is ConnectionState.CONNECTED))
+        self._handle(election.ConnectionChanged(state is ConnectionState.CONNECTED))
 
     def _on_event(self, _event: EventType, path: str) -> None:
         # A reconnect causes a look, so missed events need no handling.
         if paths.parent(path) == paths.LEADER_LOCK:
-            self._handle(QueueChanged())
+            self._handle(election.QueueChanged())
 
-    def _handle(self, event: Event) -> None:
+    def _handle(self, event: election.Event) -> None:
         with self._changed:
             if self._closed:
                 return
             for instruction in self._election.handle(event, self._clock()):
-                is_for_store = isinstance(instruction, Look | Take | GiveUp)
+                is_for_store = isinstance(
+                    instruction, election.Look | election.Take | election.GiveUp
+                )
                 slot = self._store_slot if is_for_store else self._nimbus_slot
                 slot.instruction = instruction
             self._changed.notify_all()
@@ -190,7 +175,7 @@ class Elector:
         while (instruction := self._next(slot)) is not None:
             self._handle(slot.carry_out(instruction))
 
-    def _next(self, slot: "_InstructionSlot") -> Instruction | None:
+    def _next(self, slot: "_InstructionSlot") -> election.Instruction | None:
         with self._changed:
             while not self._closed:
                 instruction, slot.instruction = slot.instruction, None
@@ -199,14 +184,14 @@ class Elector:
                 until = min(self._election.alarm - self._clock(), BACKSTOP_SECS)
                 self._changed.wait(max(0.0, until))
                 if self._clock() >= self._election.alarm:
-                    self._handle(TimePassed())
+                    self._handle(election.TimePassed())
         return None
 
 
 class _InstructionSlot:
-    def __init__(self, carry_out: Callable[[Any], Event]) -> None:
+    def __init__(self, carry_out: Callable[[Any], election.Event]) -> None:
         self.carry_out = carry_out
-        self.instruction: Instruction | None = None
+        self.instruction: election.Instruction | None = None
 
 
 #: How often a look starts over because locks came or went.
@@ -222,32 +207,32 @@ class LockQueue:
         self._clock = clock
         self._failures = FailureStreak()
 
-    def carry_out(self, instruction: StoreInstruction) -> StoreAnswer:
+    def carry_out(self, instruction: election.StoreInstruction) -> election.StoreAnswer:
         """Carry out an instruction; returns the answer."""
         try:
-            answer: StoreAnswer = self._perform(instruction)
+            answer: election.StoreAnswer = self._perform(instruction)
         except Exception as error:
             self._failures.record()
             self._log_failure(instruction, error)
-            return StoreFailed()
+            return election.StoreFailed()
         self._failures.reset()
         return answer
 
-    def _perform(self, instruction: StoreInstruction) -> StoreAnswer:
+    def _perform(self, instruction: election.StoreInstruction) -> election.StoreAnswer:
         match instruction:
-            case Look():
+            case election.Look():
                 return self._look()
-            case Take():
+            case election.Take():
                 # The lock may be gone again, with its session.
                 with contextlib.suppress(NotLeaderError):
                     leader_lock.take(self._state, self._holder)
-            case GiveUp(lock):
+            case election.GiveUp(lock):
                 leader_lock.give_up(self._state, lock)
             case _:
                 assert_never(instruction)
-        return Wrote()
+        return election.Wrote()
 
-    def _look(self) -> Looked:
+    def _look(self) -> election.Looked:
         began_at = self._clock()
         session_id, timeout_secs = self._state.session_id, self._state.session_timeout_secs
         assert session_id is not None
@@ -260,7 +245,7 @@ class LockQueue:
             raise StateError(f"the queue of locks changed {ROUNDS} times while it was read")
         if self._state.session_id != session_id:
             raise StateUnavailableError("the session has ended while the queue was read")
-        return Looked(tuple(queue), session_id, timeout_secs, began_at)
+        return election.Looked(tuple(queue), session_id, timeout_secs, began_at)
 
     def _is_watched(self, seen: list[Lock]) -> bool:
         nodes = self._state.read_many([lock.path for lock in seen], watch=True)
@@ -269,7 +254,7 @@ class LockQueue:
             for node, lock in zip(nodes, seen, strict=True)
         )
 
-    def _log_failure(self, instruction: StoreInstruction, error: Exception) -> None:
+    def _log_failure(self, instruction: election.StoreInstruction, error: Exception) -> None:
         if not isinstance(error, StateError):
             log.exception("a defect of Stormkeeper in the election, which continues")
             return

@@ -17,19 +17,7 @@ from stormkeeper.blobs.sync import BlobSync
 from stormkeeper.blobs.sync_plan import Missing
 from stormkeeper.daemon.periodic import FailureStreak, PeriodicThread
 from stormkeeper.errors import NoNodeError, StateError, StormkeeperError
-from stormkeeper.nimbus.election import (
-    Check,
-    Checked,
-    CheckFailed,
-    Depose,
-    Elect,
-    Fetch,
-    Fetched,
-    NimbusAnswer,
-    NimbusInstruction,
-    Notified,
-    NotifyFailed,
-)
+from stormkeeper.nimbus import election
 from stormkeeper.paths import NimbusId
 from stormkeeper.state import leader_lock
 from stormkeeper.state.leader_lock import Fence, Lock
@@ -82,23 +70,23 @@ class Candidate:
         self._may_take_over = may_take_over
         self._leader: LeaderClusterState | None = None
         self._failures = FailureStreak()
-        self._logged: tuple[Checked, Mapping[str, Missing]] = (Checked(), {})
+        self._logged: tuple[election.Checked, Mapping[str, Missing]] = (election.Checked(), {})
 
-    def carry_out(self, instruction: NimbusInstruction) -> NimbusAnswer:
+    def carry_out(self, instruction: election.NimbusInstruction) -> election.NimbusAnswer:
         """Carry out an instruction; returns the answer."""
         match instruction:
-            case Check():
+            case election.Check():
                 return self._check()
-            case Fetch():
+            case election.Fetch():
                 return self._fetch()
-            case Elect(lock):
+            case election.Elect(lock):
                 return self._elect(lock)
-            case Depose():
+            case election.Depose():
                 return self._depose()
             case _:
                 assert_never(instruction)
 
-    def check(self) -> Checked:
+    def check(self) -> election.Checked:
         """Check whether this Nimbus may lead the present topologies, and log why not."""
         # Includes the last leader's writes.
         self._storm.state.sync_path(paths.STORMS)
@@ -106,7 +94,7 @@ class Candidate:
         missing = self._code.missing()
         # Lost code waits for its holder, and the election does not wait for that.
         lacking = (each for each, what in missing.items() if len(what.lost) < len(what.keys))
-        found = Checked(frozenset(lacking), foreign, self._yields())
+        found = election.Checked(frozenset(lacking), foreign, self._yields())
         self._log_findings(found, {each: what for each, what in missing.items() if what.lost})
         return found
 
@@ -120,24 +108,24 @@ class Candidate:
                 continue
             log.warning("took over the topology %s of a Java Nimbus", storm_id)
 
-    def _check(self) -> NimbusAnswer:
+    def _check(self) -> election.NimbusAnswer:
         try:
             found = self.check()
         except Exception as error:
             self._log_failure("cannot find out whether this Nimbus may lead", error)
-            return CheckFailed()
+            return election.CheckFailed()
         self._failures.reset()
         return found
 
-    def _fetch(self) -> NimbusAnswer:
+    def _fetch(self) -> election.NimbusAnswer:
         try:
             if not self._code.fetch(FETCH_SECS):
                 log.warning("the code of topologies was not all fetched in %g s", FETCH_SECS)
         except Exception as error:
             self._log_failure("the code of topologies was not all fetched", error)
-        return Fetched()
+        return election.Fetched()
 
-    def _elect(self, lock: Lock) -> NimbusAnswer:
+    def _elect(self, lock: Lock) -> election.NimbusAnswer:
         try:
             leader = leader_state(self._storm, Fence(lock.path, lock.created))
             self._leader = leader
@@ -145,7 +133,7 @@ class Candidate:
         except Exception as error:
             self._log_failure("cannot lead yet", error)
             self._disconnect()
-            return NotifyFailed(is_unfit=not isinstance(error, StateError))
+            return election.NotifyFailed(is_unfit=not isinstance(error, StateError))
         self._failures.reset()
         log.info("this Nimbus leads, epoch %d", lock.created)
         try:
@@ -154,17 +142,17 @@ class Candidate:
         except BaseException:
             log.exception("this Nimbus could not begin to lead, and leaves the lead to another")
             self._depose()
-            return NotifyFailed(is_unfit=True)
-        return Notified()
+            return election.NotifyFailed(is_unfit=True)
+        return election.Notified()
 
-    def _depose(self) -> NimbusAnswer:
+    def _depose(self) -> election.NimbusAnswer:
         log.info("this Nimbus no longer leads")
         try:
             self._deposed()
         except BaseException:
             log.exception("this Nimbus could not end its leadership properly")
         self._disconnect()
-        return Notified()
+        return election.Notified()
 
     def _disconnect(self) -> None:
         leader, self._leader = self._leader, None
@@ -184,7 +172,7 @@ class Candidate:
         }
         return bool(others & writable - {self._nimbus[:2]})
 
-    def _log_findings(self, found: Checked, lost: Mapping[str, Missing]) -> None:
+    def _log_findings(self, found: election.Checked, lost: Mapping[str, Missing]) -> None:
         if self._logged == (found, lost):
             return
         self._logged = found, lost

@@ -15,37 +15,17 @@ from itertools import count
 from math import inf
 
 from stormkeeper.daemon.children import how_it_ended
+from stormkeeper.supervisor import slot_model
 from stormkeeper.supervisor.process_table import ProcessId
 from stormkeeper.supervisor.slot_model import (
-    AbandonRequest,
     Event,
-    FetchCode,
     Instruction,
-    KillWorker,
-    LaunchFailed,
-    LaunchWorker,
-    MemoryMeasured,
-    PreparationFailed,
-    Prepared,
-    PrepareEnvironment,
-    RemoveWorkerFiles,
-    ReportCrash,
-    ReportProblem,
     Restart,
-    SaveRecord,
-    SignOfLife,
     SlotAssignment,
     SlotOutcome,
     SlotRecord,
     SlotTimeouts,
-    TerminateWorker,
-    Tick,
-    Wanted,
-    WorkerEnded,
     WorkerEvent,
-    WorkerGone,
-    WorkerRecord,
-    WorkerStarted,
 )
 from stormkeeper.topology.faults import UNSEEN_END
 
@@ -125,9 +105,9 @@ class Preparation:
         self._request = next(self._requests)
         if self.step is PreparationStep.CODE:
             self.deadline = now + self._times.code
-            return [FetchCode(self._request, self.assignment)]
+            return [slot_model.FetchCode(self._request, self.assignment)]
         self.deadline = now + self._times.environment
-        return [PrepareEnvironment(self._request, self.assignment)]
+        return [slot_model.PrepareEnvironment(self._request, self.assignment)]
 
     def prepared(self, request: int) -> None:
         """Record the success of a request."""
@@ -146,13 +126,13 @@ class Preparation:
 
     def abandon(self) -> list[Instruction]:
         """Drop a pending request."""
-        return [] if self._request is None else [AbandonRequest(self._request)]
+        return [] if self._request is None else [slot_model.AbandonRequest(self._request)]
 
     def _failed(self, reason: str, now: float) -> list[Instruction]:
         self._request, self.reason = None, reason
         self._failures += 1
         self.deadline = now + self._times.retry(self._failures)
-        return [ReportProblem(self.assignment, reason)]
+        return [slot_model.ReportProblem(self.assignment, reason)]
 
 
 class _Phase(Enum):
@@ -239,7 +219,7 @@ class SlotMachine:
         self._launch(now)
         if (record := self.record()) != self._recorded:
             self._recorded = record
-            self._out.insert(0, SaveRecord(record))
+            self._out.insert(0, slot_model.SaveRecord(record))
         return self._out
 
     @property
@@ -260,7 +240,11 @@ class SlotMachine:
     def record(self) -> SlotRecord:
         """Return the slot's record for the next supervisor."""
         worker = self._worker
-        launch = WorkerRecord(worker.id, worker.assignment, worker.process) if worker else None
+        launch = (
+            slot_model.WorkerRecord(worker.id, worker.assignment, worker.process)
+            if worker
+            else None
+        )
         return SlotRecord(
             wanted=self._wanted,
             worker=launch,
@@ -299,15 +283,15 @@ class SlotMachine:
 
     def _handle(self, event: Event, now: float) -> None:
         match event:
-            case Wanted(assignment):
+            case slot_model.Wanted(assignment):
                 self._want(assignment)
-            case Prepared(request):
+            case slot_model.Prepared(request):
                 if self._preparation is not None:
                     self._preparation.prepared(request)
-            case PreparationFailed(request, reason):
+            case slot_model.PreparationFailed(request, reason):
                 if self._preparation is not None:
                     self._out += self._preparation.not_prepared(request, reason, now)
-            case Tick():
+            case slot_model.Tick():
                 pass
             case _:
                 worker = self._worker
@@ -316,24 +300,24 @@ class SlotMachine:
 
     def _handle_of_worker(self, worker: _Worker, event: WorkerEvent, now: float) -> None:
         match event:
-            case WorkerStarted(process=process):
+            case slot_model.WorkerStarted(process=process):
                 self._started(worker, process)
-            case LaunchFailed(reason=reason):
+            case slot_model.LaunchFailed(reason=reason):
                 if not worker.is_answered:
                     worker.fault = worker.fault or reason
                     self._forget(worker, now)
-            case SignOfLife():
+            case slot_model.SignOfLife():
                 if worker.phase in _WORKING:
                     if worker.phase is not _Phase.RUNNING:
                         worker.running_since = now
                     worker.phase = _Phase.RUNNING
                     worker.deadline = now + self._times.silence
-            case MemoryMeasured(memory_bytes=size):
+            case slot_model.MemoryMeasured(memory_bytes=size):
                 self._measured(worker, size, now)
-            case WorkerEnded():
+            case slot_model.WorkerEnded():
                 if worker.is_answered and not worker.has_ended:
                     self._ended(worker, event, now)
-            case WorkerGone():
+            case slot_model.WorkerGone():
                 if worker.is_answered:
                     self._forget(worker, now)
 
@@ -364,9 +348,9 @@ class SlotMachine:
             worker.phase = _Phase.STARTING
         elif worker.phase is _Phase.ASKED:
             # The request came before the process.
-            self._out.append(TerminateWorker(worker.id))
+            self._out.append(slot_model.TerminateWorker(worker.id))
 
-    def _ended(self, worker: _Worker, event: WorkerEnded, now: float) -> None:
+    def _ended(self, worker: _Worker, event: slot_model.WorkerEnded, now: float) -> None:
         worker.has_ended, worker.exit_code = True, event.exit_code
         if event.is_too_large and event.exit_code not in (0, AGAIN) and not worker.fault:
             worker.fault = _ended_by_kernel(worker.assignment)
@@ -415,14 +399,14 @@ class SlotMachine:
         worker.running_since = inf
         worker.deadline = now + self._times.grace
         self._reason = fault
-        self._out.append(TerminateWorker(worker.id))
+        self._out.append(slot_model.TerminateWorker(worker.id))
 
     def _kill(self, worker: _Worker, now: float) -> None:
         if worker.phase is not _Phase.KILLING:
             worker.phase, worker.killed_at = _Phase.KILLING, now
             worker.stuck_at = now + self._times.stuck
         worker.deadline = now + self._times.kill_again
-        self._out.append(KillWorker(worker.id))
+        self._out.append(slot_model.KillWorker(worker.id))
         if now >= worker.stuck_at:
             worker.stuck_at = now + self._times.stuck
             self._reason = (
@@ -430,11 +414,11 @@ class SlotMachine:
                 f" {now - worker.killed_at:.0f} s after SIGKILL, as one is that waits for a disk or"
                 " a mount that does not answer"
             )
-            self._out.append(ReportProblem(worker.assignment, self._reason))
+            self._out.append(slot_model.ReportProblem(worker.assignment, self._reason))
 
     def _forget(self, worker: _Worker, now: float) -> None:
         self._worker = None
-        self._out.append(RemoveWorkerFiles(worker.id))
+        self._out.append(slot_model.RemoveWorkerFiles(worker.id))
         if worker.is_unwanted:
             self._reason = ""
             return
@@ -457,7 +441,9 @@ class SlotMachine:
             self._not_before = now + self._times.delay(crashes)
             if restart is Restart.NEVER and worker.is_answered:  # otherwise it never ran
                 self._outcome = SlotOutcome.FAILED
-        self._out.append(ReportCrash(worker.assignment, worker.id, reason, crashes, worker.process))
+        self._out.append(
+            slot_model.ReportCrash(worker.assignment, worker.id, reason, crashes, worker.process)
+        )
 
     # --- the next worker -----------------------------------------------------------------------
 
@@ -482,7 +468,7 @@ class SlotMachine:
         self._preparation = None
         wanted = preparation.assignment
         self._worker = _Worker(self._new_worker_id(), wanted, now + self._times.start)
-        self._out.append(LaunchWorker(self._worker.id, wanted))
+        self._out.append(slot_model.LaunchWorker(self._worker.id, wanted))
 
 
 def _ended_by_kernel(assignment: SlotAssignment) -> str:
