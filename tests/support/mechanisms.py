@@ -1,7 +1,7 @@
 """A SASL mechanism that proves nothing, for tests of what carries the tokens."""
 
 from stormkeeper.errors import AuthenticationError
-from stormkeeper.pacemaker.client.authentication import Identity
+from stormkeeper.pacemaker.client.connection_opener import Identity
 from stormkeeper.pacemaker.wire import Message, MessageType
 from stormkeeper.pacemaker.wire.decoder import (
     read_control,

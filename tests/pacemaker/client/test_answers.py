@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from stormkeeper.pacemaker.client.answers import fault_of, is_request, path_of, refusal, type_name
+from stormkeeper.pacemaker.client.protocol import fault_of, is_request, path_of, refusal, type_name
 from stormkeeper.pacemaker.wire import (
     Changes,
     ChangesRequest,

@@ -12,7 +12,7 @@ import pytest
 
 from stormkeeper.errors import PacemakerUnavailableError
 from stormkeeper.pacemaker.client import PacemakerClient
-from stormkeeper.pacemaker.client.authentication import ClientAuthentication
+from stormkeeper.pacemaker.client.connection_opener import ClientAuthentication
 from stormkeeper.pacemaker.client.server_link import ServerLink
 from support.mechanisms import Digest, identity
 from support.scripted_pacemaker import JavaPacemaker, ScriptedPacemaker

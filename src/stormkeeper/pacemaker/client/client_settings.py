@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from stormkeeper.conf import Address, Conf
 from stormkeeper.errors import ConfigError
 from stormkeeper.pacemaker.client import client_tls
-from stormkeeper.pacemaker.client.authentication import Identity
+from stormkeeper.pacemaker.client.connection_opener import Identity
 from stormkeeper.pacemaker.client.pacemaker_client import PacemakerClient
 from stormkeeper.pacemaker.wire import DEFAULT_MAX_SIZE
 from stormkeeper.tls_files import Contexts

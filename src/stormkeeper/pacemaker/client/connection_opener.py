@@ -1,7 +1,27 @@
 """Opening of a client's connection in a coroutine: lookup, connecting, TLS, authentication.
 
 A numeric address needs no lookup. What may block (the resolver, Kerberos) runs in short-lived
-daemon threads.
+daemon threads. An authentication comes before anything else on a connection::
+
+    every     client: EXISTS of the reserved path     server: NOT_AUTHORIZED
+              client: closes this connection, and makes another
+    DIGEST    client: control SASL_TOKEN_REQUEST      server: token
+              client: token                           server: token, control SASL_COMPLETE
+    KERBEROS  client: token …                         server: token …
+              client: token                           server: control SASL_COMPLETE, twice
+
+SCRAM goes like DIGEST. The rules:
+
+- A Java Pacemaker without authentication ends, the whole daemon, at a control message or token, so
+  a harmless request comes first, and its answer means that the server wants no authentication. A
+  Java Pacemaker with authentication ends at a control message or token after a plain request on the
+  same connection, so the authentication uses another connection to the same address.
+- The request is EXISTS, as clients ask what a server is with GET_PULSE: so a server can tell a
+  client about to authenticate from one that lacks the method.
+- The request precedes every authentication, as another server may have taken over the address.
+- One case is left: a Java Pacemaker with KERBEROS ends at the control message of DIGEST and SCRAM,
+  and refuses EXISTS like one with DIGEST.
+- SASL_COMPLETE counts only once the mechanism is complete, as the server must prove itself too.
 """
 
 import asyncio
@@ -10,16 +30,26 @@ import logging
 import os
 import socket
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, TypeVar
 
-from stormkeeper.errors import AuthenticationError, PacemakerUnavailableError, StormkeeperError
+from stormkeeper.errors import (
+    AuthenticationError,
+    NotAuthorizedError,
+    PacemakerUnavailableError,
+    RemoteProtocolError,
+    StormkeeperError,
+)
 from stormkeeper.names import host_port
-from stormkeeper.pacemaker.client.authentication import ClientAuthentication, Identity
 from stormkeeper.pacemaker.client.client_tls import TlsStream
 from stormkeeper.pacemaker.client.event_loop import run_in_thread
 from stormkeeper.pacemaker.client.server_link import PacemakerConnection, describe_error
-from stormkeeper.pacemaker.wire import Message
+from stormkeeper.pacemaker.wire import RESERVED_PATH, Message, MessageType, encode
+from stormkeeper.pacemaker.wire.decoder import read_control, read_token
+from stormkeeper.pacemaker.wire.encoder import control_frame, token_frame
+from stormkeeper.pacemaker.wire.messages import Control
+from stormkeeper.sasl import SAME_METHOD, Mechanism
 from stormkeeper.tls_files import Contexts
 
 log = logging.getLogger(__name__)
@@ -29,7 +59,23 @@ T = TypeVar("T")
 #: Seconds for a step of the client: Kerberos asks its servers one by one, a second each.
 STEP_TIMEOUT: Final = 5.0
 
+#: Tokens accepted from a server; the longest mechanism, Kerberos, has two.
+_MAX_TOKENS: Final = 8
+
 _Candidate = tuple[socket.AddressFamily, tuple[Any, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Credentials for a server.
+
+    `mechanism` makes the client's half of one authentication. `method`, the value of
+    ``pacemaker.auth.method``, and `remedy`, advice on keys and files, appear in errors.
+    """
+
+    method: str
+    mechanism: Callable[[], Mechanism]
+    remedy: str
 
 
 class ConnectionOpener:
@@ -61,7 +107,7 @@ class ConnectionOpener:
         """Return a connection that is ready for requests.
 
         Raises `PacemakerUnavailableError`, `RemoteProtocolError`, `NotAuthorizedError` if server
-        and client reject each other, and `OSError` for timeouts and shortages of our own.
+        and client reject each other, and `OSError` for timeouts and shortages of this process.
         """
         try:
             await self._connect(again=False)
@@ -100,7 +146,7 @@ class ConnectionOpener:
             async with asyncio.timeout(STEP_TIMEOUT):
                 if self._step is not None:
                     await asyncio.wait([self._step])
-                step = run_in_thread(partial(_defects_as_errors, work), self._step_name)
+                step = run_in_thread(partial(_step, work), f"{self._name} authentication")
                 self._step = step
                 return await asyncio.shield(step)
         except TimeoutError:
@@ -110,10 +156,6 @@ class ConnectionOpener:
         except RuntimeError as error:
             raise OSError(errno.EAGAIN, f"no thread to authenticate in: {error}") from error
 
-    @property
-    def _step_name(self) -> str:
-        return f"{self._name} authentication"
-
     async def _connect(self, *, again: bool) -> None:
         try:
             async with asyncio.timeout(self._try_timeout):
@@ -121,14 +163,12 @@ class ConnectionOpener:
                     connected = await self._dialer.connect(again=again)
                 except OSError as error:
                     raise PacemakerUnavailableError(describe_error(error)) from error
-                stream = (
-                    None if self._tls is None else TlsStream(self._tls(), self._host, self._peer)
-                )
+                context = None if self._tls is None else self._tls()
                 self._connection = PacemakerConnection(
                     connected,
                     peer=self._peer,
                     max_message_size=self._max_message_size,
-                    stream=stream,
+                    stream=context and TlsStream(context, self._host, self._peer),
                 )
                 await self._connection.shake_hands()
         except TimeoutError:
@@ -140,7 +180,7 @@ class ConnectionOpener:
             gone.socket.close()
 
 
-def _defects_as_errors(work: Callable[[], T]) -> T:
+def _step(work: Callable[[], T]) -> T:
     try:
         return work()
     except StormkeeperError:
@@ -148,6 +188,103 @@ def _defects_as_errors(work: Callable[[], T]) -> T:
     except Exception as error:
         log.exception("authenticating failed with an internal error")
         raise AuthenticationError(f"internal error, {type(error).__name__}") from error
+
+
+class ClientAuthentication:
+    """An authentication with the server `peer`, over two connections."""
+
+    def __init__(self, peer: str, identity: Identity) -> None:
+        self._peer = peer
+        self._identity = identity
+        self._tokens = 0
+        self._has_said = False
+
+    async def run(self, channel: ConnectionOpener) -> None:
+        """Authenticate on the connections of a channel.
+
+        Raises `NotAuthorizedError` if a retry would not help, `RemoteProtocolError` for a message
+        out of order, and errors of the channel.
+        """
+        channel.send(encode(Message(MessageType.EXISTS, 0, path=RESERVED_PATH)))
+        self._check_wanted(await channel.receive())
+        await channel.reconnect()
+        mechanism, token = await self._compute(channel, self._start)
+        try:
+            await self._exchange_tokens(channel, mechanism, token)
+        except PacemakerUnavailableError as error:
+            # The end of the connection, as a Pacemaker answers a wrong password, or, before its
+            # first token, an unknown method.
+            raise self._refusal(f"{error}{self._doubt()}") from error
+        except TimeoutError as error:
+            raise TimeoutError(f"{error}{self._doubt()}") from error
+
+    def _start(self) -> tuple[Mechanism, bytes | None]:
+        mechanism = self._identity.mechanism()
+        return mechanism, mechanism.start()
+
+    async def _compute(self, channel: ConnectionOpener, work: Callable[[], T]) -> T:
+        try:
+            return await channel.compute(work)
+        except StormkeeperError as error:
+            raise self._refusal(str(error)) from error
+
+    def _doubt(self) -> str:
+        return "" if self._tokens else f" before its first token; {SAME_METHOD}"
+
+    async def _exchange_tokens(
+        self, channel: ConnectionOpener, mechanism: Mechanism, token: bytes | None
+    ) -> None:
+        if token is None:
+            channel.send(control_frame(Control.SASL_TOKEN_REQUEST))
+        while True:
+            if token is not None:
+                self._has_said = True
+                channel.send(token_frame(token))
+            message = await channel.receive()
+            if message.type != MessageType.SASL_MESSAGE_TOKEN:
+                self._check_end(message, mechanism)
+                return
+            self._tokens += 1
+            if self._tokens > _MAX_TOKENS:
+                raise self._refusal(f"no end after {_MAX_TOKENS} tokens of the server")
+            token = await self._compute(channel, partial(mechanism.step, read_token(message)))
+
+    def _check_wanted(self, message: Message) -> None:
+        """Check from the answer to EXISTS that the server wants authentication."""
+        if message.type == MessageType.EXISTS_RESPONSE:
+            raise NotAuthorizedError(
+                f"{self._peer} wants no authentication, and this client uses"
+                f" {self._identity.method}: set pacemaker.auth.method to NONE here, or there to"
+                f" {self._identity.method}"
+            )
+        if message.type != MessageType.NOT_AUTHORIZED:
+            raise _out_of_place(message)
+
+    def _check_end(self, message: Message, mechanism: Mechanism) -> None:
+        is_control = message.type == MessageType.CONTROL_MESSAGE
+        code = read_control(message) if is_control else None
+        if message.type == MessageType.NOT_AUTHORIZED or code is Control.FAILURE:
+            raise self._refusal("the server refused")
+        if code is not Control.SASL_COMPLETE:
+            raise _out_of_place(message)
+        if not mechanism.complete:
+            raise self._refusal(
+                "the server ended it without having proved that it is the right one"
+            )
+
+    def _refusal(self, reason: str) -> NotAuthorizedError:
+        identity = self._identity
+        # Keys or passwords can only be wrong if a token was sent.
+        is_of_method = reason.endswith(SAME_METHOD) and not self._has_said
+        remedy = "" if is_of_method else f"; {identity.remedy}"
+        return NotAuthorizedError(
+            f"{self._peer} and this client did not authenticate each other ({identity.method}:"
+            f" {reason}){remedy}"
+        )
+
+
+def _out_of_place(message: Message) -> RemoteProtocolError:
+    return RemoteProtocolError(f"a message of type {message.type} came in the authentication")
 
 
 def _resolve(host: str, port: int, flags: int) -> list[_Candidate]:

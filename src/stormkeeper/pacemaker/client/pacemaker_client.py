@@ -21,11 +21,16 @@ from stormkeeper.errors import (
     PacemakerUnavailableError,
     RemoteProtocolError,
 )
-from stormkeeper.pacemaker.client.answers import WrongAnswerError, is_request, path_of, type_name
-from stormkeeper.pacemaker.client.authentication import Identity
-from stormkeeper.pacemaker.client.connection_opener import ConnectionOpener
+from stormkeeper.pacemaker.client.connection_opener import ConnectionOpener, Identity
 from stormkeeper.pacemaker.client.event_loop import ClientEventLoop
-from stormkeeper.pacemaker.client.protocol import ClientCall, ClientProtocol
+from stormkeeper.pacemaker.client.protocol import (
+    ClientCall,
+    ClientProtocol,
+    WrongAnswerError,
+    is_request,
+    path_of,
+    type_name,
+)
 from stormkeeper.pacemaker.client.server_link import ServerLink
 from stormkeeper.pacemaker.client.server_reads import JavaReader, server_info_of
 from stormkeeper.pacemaker.wire import (
@@ -72,35 +77,8 @@ def make_backoff(random: Random) -> FailureStreak:
 class PacemakerClient:
     """Client of a Pacemaker, Stormkeeper's or Storm's.
 
-    Every request blocks until it is answered, is refused or fails, and any number of threads may
-    make requests; at most 100 are under way. The first request connects.
-
-    Parameters
-    ----------
-    address
-        Address of the server, or ``"host[:port]"``.
-    name
-        Prefix of the names of threads, and of log lines.
-    try_timeout
-        Seconds without a byte from the server after which a try fails.
-    retries
-        Tries after the first.
-    deadline
-        Seconds after which a request fails, whatever tries are left.
-    max_message_size
-        Largest frame in bytes: ``pacemaker.thrift.message.size.max``.
-    identity
-        Credentials; None with the method NONE, and for clients that only write.
-    tls
-        Returns the TLS context of each new connection; None for plain TCP.
-    random
-        Source of the jitter of the back-off.
-    loop
-        The event loop of a pool, which closes the loop; None for a loop of this client.
-
-    Notes
-    -----
-    Requests raise
+    A request blocks until it is answered, is refused or fails. Any number of threads may make
+    requests; at most 100 are under way. The first request connects. Requests raise
 
     - `PacemakerUnavailableError` if the server did not answer (`PacemakerClosedError` if the client
       was closed),
@@ -110,6 +88,17 @@ class PacemakerClient:
 
     A failed write may have been carried out, and a retried write may be carried out twice or after
     another thread's later write. Each thread's own writes keep their order.
+
+    Parameters
+    ----------
+    try_timeout
+        Seconds without a byte from the server after which a try fails.
+    retries
+        Tries after the first.
+    deadline
+        Seconds after which a request fails, whatever tries are left.
+    loop
+        The event loop of a pool, which closes the loop; None for a loop of this client.
     """
 
     def __init__(
@@ -204,10 +193,9 @@ class PacemakerClient:
     ) -> Future[Message]:
         """Send a request once and return the future of the answer.
 
-        The message id does not matter. `deadline` (seconds) replaces the client's; `started`
-        (monotonic) and `tries` appear in errors. The future cannot be cancelled. Callbacks run in
-        the loop's thread and must not block. Raises `LocalProtocolError` for no valid request,
-        and `PacemakerClosedError`.
+        `deadline` (seconds) replaces the client's; `started` (monotonic) and `tries` appear in
+        errors. The future cannot be cancelled. Callbacks run in the loop's thread and must not
+        block. Raises `LocalProtocolError` for no valid request, and `PacemakerClosedError`.
         """
         kind = message.type
         if kind is None or not is_request(kind):

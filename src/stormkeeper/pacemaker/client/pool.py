@@ -73,16 +73,10 @@ T = TypeVar("T")
 
 
 class PacemakerPool:
-    """Client of all Pacemakers of a cluster; thread-safe.
+    """Client of all Pacemakers of a cluster, with the errors of `PacemakerClient`; thread-safe.
 
     Parameters
     ----------
-    servers
-        Addresses, at least one.
-    name
-        Name of the thread, and prefix of log lines.
-    settings
-        Authentication, TLS and the largest message.
     try_timeout, retries, deadline
         As for `PacemakerClient`; `retries` and `deadline` apply to a whole read.
     write_deadline
@@ -91,12 +85,6 @@ class PacemakerPool:
         The home of writes (see `WriterPlacement`); None for a random one.
     look_secs
         Seconds, on average, between checks whether the home is back.
-    random
-        Source of the random home and of jitter.
-
-    Notes
-    -----
-    Errors are those of `PacemakerClient`. `clients` gives access to single servers.
     """
 
     def __init__(

@@ -6,16 +6,14 @@ connect, send, drop, settle. The rules:
 - There is one connection, made when a call needs one. All calls wait for it.
 - Calls are sent in order, each once, at most `MAX_IN_FLIGHT` unanswered. A retry is another call.
 - A Pacemaker answers in order and copies the message id, so the next answer must have the id of the
-  oldest request; any other id ends the connection. Ids count up from 0. Storm's client has a
-  hundred slots and frees a slot before it reads the answer, so that under load one thread gets
-  another's answer.
+  oldest request; any other id ends the connection. Ids count up from 0, as an id that is used again
+  lets Storm's client give a thread another thread's answer.
 - A connection is stuck if the server owes an answer and sends no byte for `try_timeout`. The
   connection is dropped and all calls on it fail.
 - A call ends at its deadline at the latest. Its slot stays taken until the answer comes or the
   connection ends.
 - Between attempts to connect there is a back-off, which the first answer resets, not the first
   connection: a frozen server accepts connections. New calls wait for its end.
-- If server and client reject each other, all waiting calls fail.
 - A request of an extension is sent only to a server that has it; the first one waits until the
   server has described itself, as it would end a Java Pacemaker.
 """
@@ -33,18 +31,11 @@ from stormkeeper.errors import (
     PacemakerUnavailableError,
     RemoteProtocolError,
     StormkeeperError,
-)
-from stormkeeper.pacemaker.client.answers import (
-    WrongAnswerError,
-    describe_request,
-    ends_java,
-    fault_of,
-    refusal,
-    type_name,
-    unsupported,
+    UnsupportedExtensionError,
 )
 from stormkeeper.pacemaker.wire import RESERVED_PATH, VERBS, Message, MessageType, encode
 from stormkeeper.pacemaker.wire.decoder import read_extensions
+from stormkeeper.pacemaker.wire.messages import listing_ends_java
 
 NEVER: Final = float("inf")
 
@@ -58,6 +49,10 @@ _ID_AND_STOP: Final = 5
 
 #: The client's own question for the server's description; the connection bounds its time.
 _QUESTION: Final = encode(Message(MessageType.GET_PULSE, 0, path=RESERVED_PATH))
+
+
+class WrongAnswerError(RemoteProtocolError):
+    """The server sent no valid answer to the request; a retry would not help."""
 
 
 class LinkState(Enum):
@@ -482,3 +477,98 @@ class ClientProtocol:
         is_question = call.kind == MessageType.GET_PULSE and call.path == RESERVED_PATH
         reads = False if is_question else self._may_read
         return refusal(self._peer, call.kind, call.path, self._method, reads=reads)
+
+
+def is_request(kind: int | None) -> bool:
+    """Return whether messages of type `kind` are requests."""
+    return kind in VERBS
+
+
+def ends_java(kind: int, path: str) -> bool:
+    """Return whether a request of Storm's would end a Java Pacemaker."""
+    return kind == MessageType.GET_ALL_NODES_FOR_PATH and listing_ends_java(path)
+
+
+def type_name(kind: int | None) -> str:
+    """Name a message type for people: ``GET_PULSE``, or the number of an unknown type."""
+    try:
+        return MessageType(-1 if kind is None else kind).name
+    except ValueError:
+        return f"type {kind}"
+
+
+def describe_request(kind: int, path: str) -> str:
+    """Describe a request for people: ``a request to read /a``."""
+    return f"a request to {VERBS[kind].deed} {path}"
+
+
+def path_of(message: Message) -> str:
+    """Return the path of a request."""
+    if message.pulse is not None:
+        return message.pulse.id
+    if message.changes_request is not None:
+        return message.changes_request.path
+    return message.path or ""
+
+
+def fault_of(kind: int, answer: Message) -> str | None:
+    """Return the fault of an answer to a request of type `kind`, or None."""
+    if answer.type == MessageType.NOT_AUTHORIZED:
+        return None
+    if answer.type != kind + 1:
+        return f"{type_name(answer.type)} came as the answer to {type_name(kind)}"
+    member = VERBS[kind].answered_with
+    if member is not None and getattr(answer, member) is None:
+        return f"{type_name(answer.type)} came without its {member}"
+    return None
+
+
+def unsupported(peer: str, kind: int, path: str) -> UnsupportedExtensionError:
+    """Make the error of a request that would end the server `peer`."""
+    if ends_java(kind, path):
+        return UnsupportedExtensionError(
+            f"{peer} is a Java Pacemaker, and what lies below {path} was not asked for: it"
+            " takes a path for a regular expression, and ends at one that is none"
+        )
+    return UnsupportedExtensionError(
+        f"{peer} does not list the extension {VERBS[kind].extension!r}, so"
+        f" {type_name(kind)} {path} was not sent (it would end a Java Pacemaker)"
+    )
+
+
+def refusal(
+    peer: str, kind: int, path: str, method: str | None, *, reads: bool | None = None
+) -> NotAuthorizedError:
+    """Make the error for a NOT_AUTHORIZED answer, with advice.
+
+    `method` is the client's method if it has authenticated. `reads` says whether the server let
+    this client read on the connection; None if unknown.
+    """
+    what = f"{peer} refused {describe_request(kind, path)}"
+    is_written = VERBS[kind].writes
+    limit = (
+        "the path is reserved or a limit of the server is reached"
+        if is_written
+        else "the path or the answer exceeds a limit of the server"
+    )
+    log = "the server's log has the reason"
+    if method is not None:
+        return NotAuthorizedError(
+            f"{what}, though this client has authenticated ({method}): {limit}; {log}"
+        )
+    remedy = (
+        "set pacemaker.auth.method to the server's own (DIGEST, KERBEROS or SCRAM) and"
+        " java.security.auth.login.config to the file that says who this client is"
+    )
+    if is_written:
+        return NotAuthorizedError(
+            f"{what}: {limit}, or it accepts writes from authenticated clients only ({remedy},"
+            f" and pacemaker.auth.writes to true); {log}"
+        )
+    if reads is None:
+        return NotAuthorizedError(
+            f"{what}: it wants readers to authenticate ({remedy}), or {limit}; {log}"
+        )
+    if reads:
+        return NotAuthorizedError(f"{what}: {limit}; {log}")
+    return NotAuthorizedError(f"{what}: it wants readers to authenticate: {remedy}")

@@ -24,7 +24,6 @@ from stormkeeper.errors import (
     StormkeeperError,
     UntrustedServerError,
 )
-from stormkeeper.pacemaker.client.authentication import is_completion
 from stormkeeper.pacemaker.client.client_tls import NO_ROOM, TlsStream, says_tls
 from stormkeeper.pacemaker.client.event_loop import ClientEventLoop
 from stormkeeper.pacemaker.client.protocol import (
@@ -36,7 +35,8 @@ from stormkeeper.pacemaker.client.protocol import (
     LinkState,
     Send,
 )
-from stormkeeper.pacemaker.wire import Message, PacemakerFrameSplitter, decode
+from stormkeeper.pacemaker.wire import Message, MessageType, PacemakerFrameSplitter, decode
+from stormkeeper.pacemaker.wire.messages import Control
 
 log = logging.getLogger(__name__)
 
@@ -58,6 +58,8 @@ _IN_WORDS: Final = {
 }
 
 _BY_PEER: Final = (errno.ECONNRESET, errno.EPIPE)
+
+_COMPLETE: Final = int(Control.SASL_COMPLETE).to_bytes(2, "big", signed=True)
 
 _Settled = list[tuple[Future[Message], Message | StormkeeperError]]
 
@@ -481,8 +483,12 @@ class ServerLink:
         _settle(settled)
 
     def _receive(self, answers: Iterable[Message]) -> None:
-        # KERBEROS ends an authentication twice.
-        wanted = [answer for answer in answers if not is_completion(answer)]
+        # With KERBEROS a server ends an authentication twice.
+        wanted = [
+            answer
+            for answer in answers
+            if answer.type != MessageType.CONTROL_MESSAGE or answer.blob != _COMPLETE
+        ]
         self._protocol.received(wanted, self._clock())
 
 

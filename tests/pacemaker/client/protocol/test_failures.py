@@ -3,7 +3,7 @@
 import pytest
 
 from stormkeeper.errors import NotAuthorizedError, PacemakerUnavailableError, RemoteProtocolError
-from stormkeeper.pacemaker.client.answers import WrongAnswerError
+from stormkeeper.pacemaker.client.protocol import WrongAnswerError
 from stormkeeper.pacemaker.wire import Message, MessageType, Pulse
 
 # --- failures -------------------------------------------------------------------------------------
