@@ -155,19 +155,6 @@ class TlsStream:
     The server's certificate must be for `host`; `peer` names the server in errors.
     """
 
-    __slots__ = (
-        "_expires",
-        "_has_certificate",
-        "_has_read",
-        "_host",
-        "_incoming",
-        "_outgoing",
-        "_peer",
-        "_tls",
-        "is_ended",
-        "is_up",
-    )
-
     def __init__(self, context: ssl.SSLContext, host: str, peer: str) -> None:
         self._host = host
         self._peer = peer

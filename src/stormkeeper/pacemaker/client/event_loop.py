@@ -51,18 +51,15 @@ class ClientEventLoop:
                 f"{self._name} was made in process {self._pid} and cannot be used in its fork"
                 f" {os.getpid()}; make a new one there"
             )
-        loop = self._loop
-        if loop is not None:
-            return loop
         with self._lock:
             if self._loop is None:
-                self._loop = self._started()
+                self._loop = self._new_loop()
             return self._loop
 
     def call(self, step: Callable[..., object], *arguments: object) -> None:
         """Call `step` in the loop's thread, unless the loop was closed."""
         loop = self._loop
-        if loop is not None:
+        if loop is not None and not self.is_forked:
             with suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(step, *arguments)
 
@@ -77,7 +74,7 @@ class ClientEventLoop:
             if thread.is_alive():
                 log.warning("Thread %s did not end within %g s", self._name, _JOIN_SECS)
 
-    def _started(self) -> asyncio.AbstractEventLoop:
+    def _new_loop(self) -> asyncio.AbstractEventLoop:
         try:
             runner = asyncio.Runner(loop_factory=asyncio.SelectorEventLoop)
             loop = runner.get_loop()

@@ -4,14 +4,13 @@ A read takes as long as the slowest healthy server. A server that fails costs on
 suspect until it answers: awaited only `GRACE` beyond the others, unless all are suspects. A server
 that fails quickly, as during a restart, gets a second try.
 
-A worker moves to another Pacemaker when its own fails, so older or deleted copies may lie
-elsewhere:
+A worker that moved leaves older or deleted copies on other servers:
 
 - Copies and tombstones on Stormkeeper's servers are ranked by the time of receipt. A tombstone
   newer than every copy hides them all.
 - A Java Pacemaker sends no ages. Its copies are ranked by ``time_secs`` of the heartbeat, the
-  worker's clock, and compared by it with the newest copy that has an age, which wins a tie. A value
-  that is no heartbeat is the oldest. A tombstone hides nothing on a Java Pacemaker.
+  worker's clock, also against the newest copy with an age, which wins a tie. A value that is no
+  heartbeat is the oldest. A tombstone hides nothing on a Java Pacemaker.
 
 A listing finds the names that the bulk read would find. A name is certain if a server lists it and
 no other server has tombstones there. A name in doubt counts if a name below is certain; the pulses
@@ -29,7 +28,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from operator import attrgetter
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from stormkeeper.conf import Address
 from stormkeeper.errors import (
@@ -382,15 +381,10 @@ def _payload_time(copy: Heartbeat) -> float:
         return float("-inf")
 
 
-class _Ask(Protocol):
-    """Puts a question to some servers."""
-
-    def __call__(
-        self,
-        question_for: Callable[[PacemakerClient], Question[T]],
-        clients: Sequence[PacemakerClient],
-    ) -> Outcomes[T]:
-        """Return the outcomes."""
+#: Puts a question to some servers.
+_Ask = Callable[
+    [Callable[[PacemakerClient], Question[Any]], Sequence[PacemakerClient]], Outcomes[Any]
+]
 
 
 def names_that_count(

@@ -95,7 +95,7 @@ class PacemakerConnection:
         self._has_heard = False
         #: Messages that `next_message` has not returned yet, and the fault after them.
         self.unread: deque[Message] = deque()
-        self._fault: StormkeeperError | None = None
+        self.fault: StormkeeperError | None = None
 
     @property
     def has_unsent(self) -> bool:
@@ -112,8 +112,8 @@ class PacemakerConnection:
     async def next_message(self) -> Message:
         """Wait for the next message."""
         while not self.unread:
-            if self._fault is not None:
-                raise self._fault
+            if self.fault is not None:
+                raise self.fault
             await self._read()
         return self.unread.popleft()
 
@@ -184,7 +184,7 @@ class PacemakerConnection:
             await readable.wait()
         finally:
             loop.remove_reader(self.socket)
-        messages, self._fault = self.read_messages(self.receive() or b"")
+        messages, self.fault = self.read_messages(self.receive() or b"")
         self.unread += messages
 
     def _put(self, data: bytes) -> None:
@@ -423,6 +423,9 @@ class ServerLink:
                 self._protocol.connected(self._clock())
                 if connection.unread:
                     self._receive(connection.unread)
+                if connection.fault is not None:
+                    self._fail(connection.fault)
+                self._await_writable(connection)
             settled = self._perform()
         _settle(settled)
 
@@ -438,7 +441,7 @@ class ServerLink:
             gone.close()
 
     def _await_writable(self, connection: PacemakerConnection) -> None:
-        if connection is self._connection:
+        if connection is self._connection and connection.has_unsent:
             self._loop.start().add_writer(
                 connection.socket, self._guard, self._on_writable, connection
             )
@@ -477,6 +480,7 @@ class ServerLink:
             if fault is not None and self._protocol.state is LinkState.UP:
                 self._fail(fault)
             settled = self._perform()
+            self._await_writable(connection)  # TLS may have answered
             if self._is_failure_logged and not self._protocol.suspect:
                 self._is_failure_logged = False
                 log.info("%s: the server answers again", self._name)

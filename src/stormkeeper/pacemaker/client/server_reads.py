@@ -4,11 +4,10 @@ A `Question` is a generator: it yields rounds of requests, gets their answers in
 the result. `UnsupportedExtensionError` is thrown into the generator, which then continues with
 Storm's requests; any other error ends it.
 
-A Java Pacemaker has no bulk request. The pulse of each path is read, and the names below each path
-without a pulse; Storm stores nothing below a pulse, and each listing checks every key. A Java
-Pacemaker takes a path for a regular expression: the children of ``/wc-1-17`` include the rest of
-``/wc-1-1700000000``, a name without pulses. A name that is no valid expression is not listed, as
-the request would end the server.
+A Java Pacemaker has no bulk request: the pulse of each path is read, and the names below each path
+without a pulse, as Storm stores nothing below a pulse. A Java Pacemaker takes a path for a regular
+expression: the children of ``/wc-1-17`` include the rest of ``/wc-1-1700000000``, a name without
+pulses. A name that is no valid expression is not listed, as the request would end the server.
 """
 
 from collections import deque
@@ -186,9 +185,9 @@ def _scan(
 
     A path that changes meanwhile moves to the end, so only the last page is the end; a server reads
     changes faster than workers write them. The description must not be older than the last page: a
-    server restarted in between must not vouch for lost pulses. Answers come in order, so the first
-    page, usually the only one, and the description are requested at once. The next page is
-    requested before the current one is unpacked.
+    server restarted in between must not vouch for lost pulses. So the description is requested with
+    the first page, usually the only one, or after the last. The next page is requested before the
+    current one is unpacked.
     """
     found: dict[str, Heartbeat] = {}
     who = Message(MessageType.GET_PULSE, path=RESERVED_PATH)
