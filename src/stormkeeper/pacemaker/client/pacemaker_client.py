@@ -80,8 +80,8 @@ class PacemakerClient:
     A request blocks until it is answered, is refused or fails. Any number of threads may make
     requests; at most 100 are under way. The first request connects. Requests raise
 
-    - `PacemakerUnavailableError` if the server did not answer (`PacemakerClosedError` if the client
-      was closed),
+    - `PacemakerUnavailableError` without an answer (`PacemakerClosedError` if the client was
+      closed),
     - `NotAuthorizedError` if the server refused the request or the authentication,
     - `RemoteProtocolError` if the server broke the protocol in the last try,
     - `LocalProtocolError` if the request exceeds a frame.
@@ -153,7 +153,7 @@ class PacemakerClient:
 
     @property
     def defects(self) -> int:
-        """Number of internal errors in the loop's thread, after which the client reconnected."""
+        """Number of internal errors, after which the client reconnected."""
         return self._link.defects
 
     def retry_in(self) -> float:
@@ -191,11 +191,11 @@ class PacemakerClient:
         started: float | None = None,
         tries: int = 1,
     ) -> Future[Message]:
-        """Send a request once and return the future of the answer.
+        """Send a request once and return the future of the answer, which cannot be cancelled.
 
         `deadline` (seconds) replaces the client's; `started` (monotonic) and `tries` appear in
-        errors. The future cannot be cancelled. Callbacks run in the loop's thread and must not
-        block. Raises `LocalProtocolError` for no valid request, and `PacemakerClosedError`.
+        errors. Callbacks run in the loop's thread and must not block. Raises `LocalProtocolError`
+        for no valid request, and `PacemakerClosedError`.
         """
         kind = message.type
         if kind is None or not is_request(kind):
@@ -237,8 +237,8 @@ class PacemakerClient:
     ) -> Iterator[tuple[Message, float]]:
         """Send many requests and yield each answer, in order, with the time of arrival.
 
-        `ahead` requests (None: all) are under way beside the one whose answer is awaited. A failed
-        request is retried as by `ask`.
+        `ahead` requests (None: all) are under way beside the one whose answer is awaited. Failed
+        requests are retried.
         """
         waiting = deque[tuple[Message, Future[Message], list[float]]]()
         for message in messages:
@@ -290,10 +290,9 @@ class PacemakerClient:
         return sorted(self.ask(Message(MessageType.GET_ALL_NODES_FOR_PATH, path=path)).nodes or [])
 
     def walk(self, path: str) -> Iterator[list[Pulse]]:
-        """Yield batches of the pulses at and below `path`, with Storm's requests only.
+        """Yield batches of the pulses at and below `path`, by one request of Storm's per pulse.
 
-        For Java Pacemakers, which have no bulk request: one request per pulse. Pulses below another
-        pulse than `path` itself are not found.
+        Pulses below another pulse than `path` itself are not found.
         """
         reader = JavaReader(path)
         while requests := reader.requests():

@@ -2,7 +2,7 @@
 
 A pulse goes to a single server (`pool_writes`). A read asks all servers, and the newest copy counts
 (`pool_reads`); a read fails only if no server answers. A delete goes to all servers. Storm's
-clients work the same way, so both can share the servers.
+clients do the same, so both can share the servers.
 """
 
 import logging
@@ -225,10 +225,9 @@ class PacemakerPool:
     def _choose_server(
         self, refused: Mapping[Address, object], tries: Counter[Address]
     ) -> Address | None:
-        """Choose the server of the next try; None if all have refused.
+        """Choose by the shortest back-off, then the fewest tries of this pulse, then the order.
 
-        Choose by the shortest back-off, then the fewest tries of this pulse (a try of a hanging
-        server is long), then the order.
+        A try of a hanging server is long. Returns None if all servers have refused.
         """
         with self._placement_lock:
             order = self._placement.order()
@@ -249,7 +248,6 @@ class PacemakerPool:
         log.warning("Pulses go to %s now, not to %s: %s", server, begun_with, reason)
 
     def _check_home(self, now: float) -> None:
-        """Check whether the home is back, if due, without waiting for the answer."""
         with self._placement_lock:
             home = self._placement.pop_due_check(now)
             left, self._left = self._left, None
@@ -291,7 +289,7 @@ class PacemakerPool:
         """Return the sorted names directly below `path` on any server, as `read` finds names.
 
         Costs two small requests per server, and two more per name that one server lists and another
-        has deleted. Pulses are read only if that is not enough.
+        has deleted; pulses are read only if that is not enough.
         """
         if len(self._clients) == 1:
             request = Message(MessageType.GET_ALL_NODES_FOR_PATH, path=path)
@@ -317,7 +315,7 @@ class PacemakerPool:
         """Read the newest pulse of every path at and below `path`, in bulk.
 
         Without `values` only ages and sizes are read, unless both a Java Pacemaker and a
-        Stormkeeper server hold pulses: these are compared by the time in their values. With
+        Stormkeeper server hold pulses, which are compared by the time in their values. With
         `hurried` there are no retries, and no try at all if every server failed just before.
         """
         elapsed = stopwatch()
@@ -344,7 +342,7 @@ class PacemakerPool:
         return Readings(found, servers)
 
     def server_infos(self) -> "dict[Address, ServerInfo | StormkeeperError | None]":
-        """Return each server's description of itself, None from Java Pacemakers, or an error."""
+        """Return each server's description, None from Java Pacemakers, or an error."""
         request = Message(MessageType.GET_PULSE, path=RESERVED_PATH)
         outcomes = self._ask_until_answered(lambda _: one_request(request), self._clients.values())
         infos: dict[Address, ServerInfo | StormkeeperError | None] = {}
@@ -362,8 +360,7 @@ class PacemakerPool:
         """Delete all pulses at and below `path` on all servers.
 
         A server that does not answer gets the delete later, also after a
-        `PacemakerUnavailableError`. Raises `NotAuthorizedError` if a server refused: its pulses
-        stay.
+        `PacemakerUnavailableError`. Raises `NotAuthorizedError` if a server refused.
         """
         request = Message(MessageType.DELETE_PATH, path=path)
         outcomes = self._ask_until_answered(lambda _: one_request(request), self._clients.values())
@@ -397,7 +394,6 @@ class PacemakerPool:
         *,
         hurried: bool = False,
     ) -> Outcomes[T]:
-        """Ask all servers, with retries until a server answers or refuses; once if `hurried`."""
         clients = list(clients)
         started = time.monotonic()
         end = started + self._deadline
@@ -460,8 +456,7 @@ def connect(
     """Make the pool of ``pacemaker.servers``, not yet connected, with options of `PacemakerPool`.
 
     A "writer", such as a worker, authenticates only if ``pacemaker.auth.writes`` is true. Raises
-    `ConfigError` if no Pacemaker is configured, or a file of authentication or TLS is missing or
-    wrong.
+    `ConfigError` without servers, or for a wrong file of authentication or TLS.
     """
     settings = ClientSettings.of(conf, role)
     return PacemakerPool(conf.pacemaker_servers(), name=name, settings=settings, **options)

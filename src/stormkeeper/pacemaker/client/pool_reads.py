@@ -8,9 +8,8 @@ A worker that moved leaves older or deleted copies on other servers:
 
 - Copies and tombstones on Stormkeeper's servers are ranked by the time of receipt. A tombstone
   newer than every copy hides them all.
-- A Java Pacemaker sends no ages. Its copies are ranked by ``time_secs`` of the heartbeat, the
-  worker's clock, also against the newest copy with an age, which wins a tie. A value that is no
-  heartbeat is the oldest. A tombstone hides nothing on a Java Pacemaker.
+- A Java Pacemaker sends no ages and ignores tombstones. Its copies are ranked by ``time_secs`` of
+  the heartbeat, also against the newest copy with an age, which wins a tie.
 
 A listing finds the names that the bulk read would find. A name is certain if a server lists it and
 no other server has tombstones there. A name in doubt counts if a name below is certain; the pulses
@@ -292,8 +291,7 @@ def stopwatch() -> Callable[[], float]:
 class Readings:
     """Newest pulse of each path, and each server's description of itself after the read.
 
-    A Java Pacemaker has None, and a server that did not answer or refused has an error: its pulses
-    are missing.
+    A Java Pacemaker has None; a server without an answer has an error, and its pulses are missing.
     """
 
     by_path: dict[str, Heartbeat]
@@ -322,10 +320,7 @@ def newest(copies: Iterable[Heartbeat]) -> Heartbeat | None:
 
 
 def in_doubt(servers: Mapping[Address, ListedNames]) -> set[str]:
-    """Return the names whose pulses may all be deleted.
-
-    A name is in doubt if, for each server that lists it, another server has tombstones there.
-    """
+    """Return the names which each server that lists them shares with another's tombstones."""
     graves: dict[str, set[Address]] = {}
     for server, names in servers.items():
         for name in names.deleted or ():

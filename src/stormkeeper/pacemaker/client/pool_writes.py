@@ -6,7 +6,7 @@ Writers spread evenly:
 - A pulse goes to the current server; if that fails, to the next ones in the order, until the
   deadline. The server that takes the pulse becomes the current one.
 - A writer away from home checks at random intervals whether the home answers, and then returns.
-  Pulses do not wait for the check. If the home soon fails again, the interval doubles.
+  If the home soon fails again, the interval doubles.
 
 Moving is harmless: of a path's pulses on two servers the one received last counts.
 

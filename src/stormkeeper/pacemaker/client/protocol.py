@@ -5,17 +5,16 @@ connect, send, drop, settle. The rules:
 
 - There is one connection, made when a call needs one. All calls wait for it.
 - Calls are sent in order, each once, at most `MAX_IN_FLIGHT` unanswered. A retry is another call.
-- A Pacemaker answers in order and copies the message id, so the next answer must have the id of the
-  oldest request; any other id ends the connection. Ids count up from 0, as an id that is used again
-  lets Storm's client give a thread another thread's answer.
-- A connection is stuck if the server owes an answer and sends no byte for `try_timeout`. The
-  connection is dropped and all calls on it fail.
+- A Pacemaker answers in order and copies the message id; any other id ends the connection. No id is
+  used again, as Storm's client then gives a thread another thread's answer.
+- A connection is stuck if the server owes an answer and sends no byte for `try_timeout`: it is
+  dropped, and all calls on it fail.
 - A call ends at its deadline at the latest. Its slot stays taken until the answer comes or the
   connection ends.
-- Between attempts to connect there is a back-off, which the first answer resets, not the first
-  connection: a frozen server accepts connections. New calls wait for its end.
-- A request of an extension is sent only to a server that has it; the first one waits until the
-  server has described itself, as it would end a Java Pacemaker.
+- Between attempts to connect there is a back-off, in which calls wait. The first answer resets it,
+  not the first connection: a frozen server accepts connections.
+- The first request of an extension waits until the server has described itself, as it would end a
+  Java Pacemaker.
 """
 
 from collections import deque
@@ -66,10 +65,10 @@ class LinkState(Enum):
 
 @dataclass(eq=False, slots=True)
 class ClientCall:
-    """A try of a request.
+    """A try of a request; `frame` gets its message id when it is sent.
 
-    The message id in `frame` is replaced when the request is sent. `deadline` and `started` (of the
-    first try) are times of the client's clock. `path`, `started` and `tries` appear in errors.
+    `deadline` and `started` (of the first try) are times of the client's clock. `path`, `started`
+    and `tries` appear in errors.
     """
 
     kind: int
@@ -112,7 +111,7 @@ Effect = Connect | Send | Drop | Settle
 
 
 def with_message_id(frame: bytes, message_id: int) -> bytes:
-    """Replace the message id of a request's frame, which ends with the id and a stop byte."""
+    """Replace the message id of a request's frame."""
     return b"".join((frame[:-_ID_AND_STOP], message_id.to_bytes(4, "big"), b"\x00"))
 
 
@@ -150,10 +149,7 @@ class InFlight:
         return message_id
 
     def answer(self, message_id: int | None, now: float) -> ClientCall:
-        """Remove and return the call of an answer.
-
-        Raises `RemoteProtocolError` if the answer is not for the oldest request.
-        """
+        """Remove and return the oldest call; raises `RemoteProtocolError` for another id."""
         if not self._entries:
             raise RemoteProtocolError(
                 f"an answer with message id {message_id} came, though nothing was asked"
@@ -179,14 +175,14 @@ class InFlight:
     def quiet_since(self) -> float | None:
         """Return since when the server owes an answer without sending bytes, or None.
 
-        Each piece of a large answer counts, as 10 MB may take longer than a try.
+        Pieces of an answer count, as 10 MB may take longer than a try.
         """
         return max(self._entries[0][2], self._last_life) if self._entries else None
 
     def unanswered_since(self) -> float | None:
         """Return since when the oldest request is the next to be answered, or None.
 
-        Pieces of an answer do not count, which bounds an answer without end.
+        Pieces do not count, which bounds an answer without end.
         """
         return max(self._entries[0][2], self._last_answer) if self._entries else None
 
@@ -198,10 +194,7 @@ class InFlight:
 
 
 class ClientProtocol:
-    """State machine of a client of a server, named `peer` in errors.
-
-    `method` is the method with which connections authenticate, if they do.
-    """
+    """State machine of a client of `peer`; connections authenticate with `method`, if any."""
 
     def __init__(
         self,
@@ -395,7 +388,6 @@ class ClientProtocol:
         return NEVER if since is None else since + self._try_timeout
 
     def _advance(self, now: float) -> None:
-        """Send what may be sent, or connect."""
         if self.state is LinkState.UP:
             self._send_waiting(now)
         elif self.state is LinkState.DOWN and self._waiting:
@@ -421,7 +413,7 @@ class ClientProtocol:
             self._advance(now)
 
     def _may_send(self, call: ClientCall, now: float) -> bool:
-        """Return whether `call` may be sent now; else hold it, and ask what the server is."""
+        """Return whether `call` may be sent now; else hold or refuse the call."""
         extension = VERBS[call.kind].extension
         if extension is None and not ends_java(call.kind, call.path):
             return True
@@ -440,7 +432,6 @@ class ClientProtocol:
         return False
 
     def _answered(self, call: ClientCall, answer: Message) -> str | None:
-        """Settle `call` with the answer; return the fault of the answer, if any."""
         self._backoff.reset()
         fault = fault_of(call.kind, answer)
         if fault is None and call.kind == MessageType.GET_PULSE and call.path == RESERVED_PATH:
@@ -455,7 +446,6 @@ class ClientProtocol:
         return fault
 
     def _read_description(self, call: ClientCall, answer: Message) -> str | None:
-        """Read the server's extensions; return the fault of the answer, if any."""
         if answer.type == MessageType.NOT_AUTHORIZED:
             if call not in self._open:
                 # The next call asks again.
@@ -490,7 +480,7 @@ def ends_java(kind: int, path: str) -> bool:
 
 
 def type_name(kind: int | None) -> str:
-    """Name a message type for people: ``GET_PULSE``, or the number of an unknown type."""
+    """Name a message type: ``GET_PULSE``, or the number of an unknown type."""
     try:
         return MessageType(-1 if kind is None else kind).name
     except ValueError:
@@ -498,7 +488,7 @@ def type_name(kind: int | None) -> str:
 
 
 def describe_request(kind: int, path: str) -> str:
-    """Describe a request for people: ``a request to read /a``."""
+    """Describe a request: ``a request to read /a``."""
     return f"a request to {VERBS[kind].deed} {path}"
 
 
@@ -512,7 +502,7 @@ def path_of(message: Message) -> str:
 
 
 def fault_of(kind: int, answer: Message) -> str | None:
-    """Return the fault of an answer to a request of type `kind`, or None."""
+    """Return the fault of an answer, or None; the right type is the request's plus one."""
     if answer.type == MessageType.NOT_AUTHORIZED:
         return None
     if answer.type != kind + 1:
@@ -541,8 +531,8 @@ def refusal(
 ) -> NotAuthorizedError:
     """Make the error for a NOT_AUTHORIZED answer, with advice.
 
-    `method` is the client's method if it has authenticated. `reads` says whether the server let
-    this client read on the connection; None if unknown.
+    `method` is the method with which the client has authenticated. `reads` says whether the server
+    let this client read on the connection; None if unknown.
     """
     what = f"{peer} refused {describe_request(kind, path)}"
     is_written = VERBS[kind].writes

@@ -5,9 +5,9 @@ the result. `UnsupportedExtensionError` is thrown into the generator, which then
 Storm's requests; any other error ends it.
 
 A Java Pacemaker has no bulk request: the pulse of each path is read, and the names below each path
-without a pulse, as Storm stores nothing below a pulse. A Java Pacemaker takes a path for a regular
-expression: the children of ``/wc-1-17`` include the rest of ``/wc-1-1700000000``, a name without
-pulses. A name that is no valid expression is not listed, as the request would end the server.
+without a pulse, as Storm stores nothing below a pulse. It takes a path for a regular expression, so
+the children of ``/wc-1-17`` include the rest of ``/wc-1-1700000000``, a name without pulses; a name
+that is no valid expression is not listed, as the request would end the server.
 """
 
 from collections import deque
@@ -70,7 +70,7 @@ class Heartbeat(NamedTuple):
 class ListedNames:
     """Names directly below a path on a server that have pulses or tombstones.
 
-    `deleted` is None from a Java Pacemaker, which has no tombstones and ignores those of others.
+    `deleted` is None from a Java Pacemaker.
     """
 
     listed: frozenset[str]
@@ -96,7 +96,7 @@ def contents_below(
     """Read all pulses at and below `path`, and the server's description of itself.
 
     `elapsed` returns the seconds since the start of the read, which makes ages of several servers
-    comparable. A Java Pacemaker sends values even without `values`.
+    comparable. A Java Pacemaker always sends values.
     """
     try:
         return (yield from _scan(path, server, elapsed, values=values))
@@ -122,7 +122,7 @@ def server_info_of(server: Address, pulse: Pulse | None) -> "ServerInfo | None":
 
 
 def copy_of(path: str, server: Address, elapsed: Callable[[], float]) -> Question[Heartbeat | None]:
-    """Read the pulse or tombstone of exactly `path` (HELD; GET_PULSE from a Java Pacemaker)."""
+    """Read the pulse or tombstone of exactly `path`."""
     try:
         answer = yield from one_request(Message(MessageType.HELD, path=path))
     except UnsupportedExtensionError:
@@ -135,7 +135,7 @@ def copy_of(path: str, server: Address, elapsed: Callable[[], float]) -> Questio
 
 
 def pulses_of(paths: Sequence[str]) -> Question[dict[str, bytes | None]]:
-    """Read the pulses of some paths with Storm's GET_PULSE."""
+    """Read the pulses of some paths with Storm's requests."""
     found: dict[str, bytes | None] = {}
     for first in range(0, len(paths), _WIDTH):
         some = paths[first : first + _WIDTH]
@@ -171,7 +171,7 @@ def _nodes(kind: MessageType, paths: Sequence[str]) -> Question[dict[str, frozen
 def copies_below_each(
     paths: Iterable[str], server: Address, elapsed: Callable[[], float]
 ) -> Question[dict[str, Heartbeat]]:
-    """Read all pulses at and below some paths; see `contents_below`."""
+    """Read all pulses at and below some paths."""
     found: dict[str, Heartbeat] = {}
     for path in paths:
         found |= (yield from contents_below(path, server, elapsed)).copies
@@ -183,11 +183,9 @@ def _scan(
 ) -> Question[ServerContents]:
     """Read all pages of changes, then the server's description.
 
-    A path that changes meanwhile moves to the end, so only the last page is the end; a server reads
-    changes faster than workers write them. The description must not be older than the last page: a
-    server restarted in between must not vouch for lost pulses. So the description is requested with
-    the first page, usually the only one, or after the last. The next page is requested before the
-    current one is unpacked.
+    A path that changes meanwhile moves to the end; a server reads changes faster than workers write
+    them. The description must not be older than the last page: a server restarted in between must
+    not vouch for lost pulses. The next page is requested before the current one is unpacked.
     """
     found: dict[str, Heartbeat] = {}
     who = Message(MessageType.GET_PULSE, path=RESERVED_PATH)
