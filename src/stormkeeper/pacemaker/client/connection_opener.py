@@ -163,12 +163,13 @@ class ConnectionOpener:
                     connected = await self._dialer.connect(again=again)
                 except OSError as error:
                     raise PacemakerUnavailableError(describe_error(error)) from error
-                context = None if self._tls is None else self._tls()
+                tls = self._tls
+                stream = None if tls is None else TlsStream(tls(), self._host, self._peer)
                 self._connection = PacemakerConnection(
                     connected,
                     peer=self._peer,
                     max_message_size=self._max_message_size,
-                    stream=context and TlsStream(context, self._host, self._peer),
+                    stream=stream,
                 )
                 await self._connection.shake_hands()
         except TimeoutError:
