@@ -31,7 +31,7 @@ def test_memory_is_of_values_and_of_each_empty_pacemaker():
     assert more.memory_mib == pytest.approx(values + 9 * 30)
 
 
-def test_a_pulse_is_three_segments_on_the_wire_and_its_answer_one():
+def test_a_pulse_is_three_segments_and_its_answer_one():
     quiet = with_(nimbus_read_secs=1e9, trigger_secs=1e9)
     found = size(3_000, quiet)
     assert found.bits_in_per_sec == pytest.approx(24_000 * 8 * (3_072 + 130 + 3 * 78))

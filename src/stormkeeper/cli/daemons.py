@@ -77,10 +77,9 @@ def pipeline() -> None:
     """Run the heartbeat pipeline on Spark.
 
     It reads heartbeats from the Pacemakers of pacemaker.servers, and writes tables to
-    pipeline.tables.dir: the liveness of workers every pipeline.trigger.secs, statistics of workers
-    and components every pipeline.statistics.secs. It prints `pipeline writing to DIR` after the
-    first batch of both. It logs which Pacemakers cannot be read, and why. Metrics and health are on
-    pipeline.metrics.port. SIGTERM and SIGINT stop it.
+    pipeline.tables.dir: liveness every pipeline.trigger.secs, statistics every
+    pipeline.statistics.secs. It prints `pipeline writing to DIR` after the first batch of both.
+    Metrics and health are on pipeline.metrics.port. SIGTERM and SIGINT stop it.
 
     Needs the extra stormkeeper[spark]; exit code 69: it is not installed.
     """
@@ -329,10 +328,9 @@ def simulate(
     The command sends the heartbeats of a whole Storm cluster, in Storm's format, to the Pacemakers
     of pacemaker.servers, until --duration is over or Ctrl-C. storm.meta.serialization.delegate sets
     their compression. Topologies are named simulated-SEED-001 and so on. Every five seconds stderr
-    has a line with heartbeats sent and acknowledged, and the delay behind the schedule.
+    has the heartbeats sent and acknowledged, and the delay.
 
-    It refuses to start if a Pacemaker holds pulses of other topologies, so that simulated workers
-    are not taken for real ones; --beside allows it.
+    It does not start if a Pacemaker holds pulses of other topologies, without --beside.
 
     Exit code 0: it ended normally. 1: it was refused, a Pacemaker did not answer, or FILE cannot be
     written. 2: wrong usage or configuration.

@@ -75,9 +75,9 @@ def _checked(_: click.Context, __: click.Parameter, path: str) -> str:
 def heartbeats() -> None:
     """Show the heartbeats that Pacemakers hold.
 
-    The commands read from the Pacemakers of pacemaker.servers. If these require authentication, set
-    pacemaker.auth.method and java.security.auth.login.config to the same values; if they use TLS,
-    set pacemaker.tls.enable and pacemaker.tls.ca.file.
+    The commands read the Pacemakers of pacemaker.servers. For authentication, set
+    pacemaker.auth.method and java.security.auth.login.config; for TLS, pacemaker.tls.enable and
+    pacemaker.tls.ca.file.
     """
 
 
@@ -99,16 +99,15 @@ def list_below(path: str, as_json: bool, is_watched: bool) -> None:
     optional. If PATH is a heartbeat, this prints it, as `get` does.
 
     --watch reads the names every two seconds, and prints a line with the time for each that comes
-    (+) or goes (-); with --json it prints the whole list after each change. A name does not count
-    as gone while a Pacemaker does not answer, or has started less than nimbus.task.timeout.secs
-    ago. Ctrl-C ends the command.
+    (+) or goes (-), with --json the whole list, until Ctrl-C. A name does not count as gone while a
+    Pacemaker does not answer, or has started less than nimbus.task.timeout.secs ago.
 
-    If nothing is found, stderr names each Pacemaker that has started less than
-    nimbus.task.timeout.secs ago: workers may not have sent a heartbeat to it yet.
+    If nothing is found, stderr names such new Pacemakers: workers may not have sent a heartbeat to
+    them yet.
 
     Exit code 0: all Pacemakers answered; / and /workerbeats may still be empty. 1: nothing is at
-    PATH. 2: wrong usage or configuration. 3: one or more Pacemakers did not answer or refused, so
-    the output may be incomplete; stderr names them.
+    PATH. 2: wrong usage or configuration. 3: a Pacemaker did not answer or refused, so the output
+    may be incomplete; stderr names it.
     """
     conf = load_conf()
     timeout_secs = conf["nimbus.task.timeout.secs"]
@@ -153,15 +152,15 @@ def get(path: str, as_json: bool) -> None:
     PATH is /workerbeats/STORM-ID/NODE-PORT; the first slash is optional. /.stormkeeper prints the
     version and extensions of each Pacemaker.
 
-    In the output, server is the Pacemaker that holds the heartbeat. age-secs is the time since it
-    arrived, by that Pacemaker's clock; Storm's own Pacemaker does not report it. time-secs is the
-    worker's clock. A value that is not a heartbeat is printed in hexadecimal. If nothing is found,
-    stderr names each Pacemaker that has started less than nimbus.task.timeout.secs ago: workers may
-    not have sent a heartbeat to it yet.
+    In the output, server is the Pacemaker that holds the heartbeat; age-secs is the time since it
+    arrived there, which Storm's own Pacemaker does not report; time-secs is the worker's clock. A
+    value that is not a heartbeat is printed in hexadecimal. If nothing is found, stderr names each
+    Pacemaker that has started less than nimbus.task.timeout.secs ago: workers may not have sent a
+    heartbeat to it yet.
 
     Exit code 1: all Pacemakers answered, and hold no heartbeat at PATH. 2: wrong usage or
-    configuration. 3: one or more Pacemakers did not answer or refused, and may hold a newer
-    heartbeat, or the only one; stderr names them.
+    configuration. 3: a Pacemaker did not answer or refused, and may hold a newer heartbeat, or the
+    only one; stderr names it.
     """
     if path == "/.stormkeeper":
         _print_servers(as_json=as_json)
@@ -202,8 +201,8 @@ def top(once: bool, as_json: bool, interval: float) -> None:
     """Watch the heartbeats of all Pacemakers: rates, sizes, the oldest, the busiest topologies.
 
     Ctrl-C ends the command. Topologies with the most bytes come first. A worker is silent if its
-    newest pulse, on any Pacemaker, is older than nimbus.task.timeout.secs. A worker whose queries
-    have all ended by themselves looks silent too; `storm heartbeats get` prints `completed` for it.
+    newest pulse, on any Pacemaker, is older than nimbus.task.timeout.secs, also if its queries have
+    all ended by themselves; `storm heartbeats get` then prints `completed`.
 
     Exit code 3: the first read failed on all Pacemakers.
     """

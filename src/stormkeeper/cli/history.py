@@ -57,9 +57,9 @@ def history(subject: str, since: timedelta | None, lines: int, as_json: bool) ->
 
     NODE is a host or a supervisor's id, TOPOLOGY a name or an id. The command reads the tables of
     `storm pipeline` in pipeline.tables.dir, and prints a line for each event: time, topology's id,
-    worker, event and evidence. If the pipeline can reach Nimbus, a worker of a killed topology is
-    called killed, not late or dead. --json prints an array of the rows of the table worker_events.
-    stderr says if the tables are old.
+    worker, event and evidence. If the pipeline reaches Nimbus, workers of killed topologies are
+    killed, not late or dead. --json prints an array of the rows of the table worker_events. stderr
+    says if the tables are old.
 
     Exit code 1: there are no tables, they cannot be read, or do not contain that node or topology.
     """
@@ -115,9 +115,9 @@ def alerts(*, follow: bool, ended: bool, severity: str | None, as_json: bool) ->
     The command reads the tables of `storm pipeline` in pipeline.tables.dir; stderr says if their
     newest round is old.
 
-    --json prints an array of the rows of the table alerts. With -f it prints one object a line:
-    each of these rows, and then each new row of the table alert_history, whose "change" is began,
-    severity (a new one), or ended. -f waits for the first round of analyses.
+    --json prints an array of the rows of the table alerts; with -f an object a line, these rows and
+    then each new row of the table alert_history, whose "change" is began, severity (a new one), or
+    ended. -f waits for the first round of analyses.
 
     Exit code 0: also without alerts. 1: there are no tables of alerts, or they cannot be read.
     """

@@ -95,18 +95,16 @@ def logs(
 ) -> None:
     """Print the logs of the workers of TOPOLOGY, a name or an id.
 
-    The command finds the workers' machines in ZooKeeper, and reads the logs from the supervisors
-    there over HTTP. If there are several workers, each line begins with HOST:PORT of its worker.
-    With --json each line is an object.
+    The command reads the logs from the workers' supervisors over HTTP. If there are several
+    workers, each line begins with HOST:PORT of its worker. With --json each line is an object.
 
     Output of a topology has no time. --since drops such a line if a later line is too old.
 
     -f continues until Ctrl-C, or until the topology is gone; it follows workers to other machines,
-    and renamed logs. stderr names machines that do not answer; the command tries them again.
+    and renamed logs. stderr names machines that do not answer, and are tried again.
 
-    The log of a past worker stays on its machine. For a topology without workers, because its
-    queries have ended, all its logs are printed. Otherwise name the worker with --worker, and use
-    the topology's id if the topology is gone.
+    The log of a past worker stays on its machine. For a topology without workers, all its logs are
+    printed. Otherwise name the worker with --worker, and the id of a topology that is gone.
 
     Exit code 1: there is no such topology, component or worker, or it runs nowhere. 3: a machine
     did not answer, so its logs are missing, or ZooKeeper or Nimbus did not answer.

@@ -37,9 +37,9 @@ _Executor = tuple[str, int, int, int]
 def get_errors(name: str, as_json: bool) -> None:
     """Print the newest error of each component of topology NAME.
 
-    A terminal shows the whole texts, the newest last. Otherwise, and with --json, the output is one
-    JSON object as in Storm: {"Topology Name": NAME, "Comp-Errors": {COMPONENT: ERROR}}, or
-    {"Failure": TEXT} if there is no such topology. Components without errors are left out.
+    A terminal shows the whole texts, the newest last. Else, and with --json, the output is a JSON
+    object as in Storm: {"Topology Name": NAME, "Comp-Errors": {COMPONENT: ERROR}}, or {"Failure":
+    TEXT} if there is no such topology.
 
     Exit code 1: there is no such topology, or Nimbus did not answer.
     """
@@ -104,10 +104,9 @@ def monitor(
     """Watch how much the components of topology NAME emit, until Ctrl-C.
 
     Every SECS the command prints a row for each component: the time, executors, stream, tuples
-    (rows of a batch) since the row before, and tuples a second. The first row of a component shows
-    the count since its workers started, and no rate. With --json each row is an object, with the
-    milliseconds since the row before and, as in Storm, tuples a millisecond. The counts come from
-    the workers' heartbeats, so they grow in steps.
+    (rows of a batch) since the row before, and tuples a second. The first row shows the count since
+    the workers started. With --json each row is an object, with milliseconds since the row before
+    and, as in Storm, tuples a millisecond. Counts come with heartbeats, so they grow in steps.
 
     While no Nimbus answers, stderr says so, and no row is printed.
 

@@ -76,10 +76,9 @@ def _checked(_: click.Context, __: click.Parameter, path: str) -> str:
 def state() -> None:
     r"""Show the cluster's state: the znodes of Storm 2.x, Storm 3.x or Stormkeeper.
 
-    The commands read the servers of storm.zookeeper.servers and storm.zookeeper.port, and write
-    nothing. Every PATH is below storm.zookeeper.root; the first slash is optional. A name that a
-    command printed with an escape (\u202e) can be given in that form. For heartbeats in Pacemakers
-    use `storm heartbeats`.
+    The commands read storm.zookeeper.servers at storm.zookeeper.port, and write nothing. Every PATH
+    is below storm.zookeeper.root; the first slash is optional. A printed escape (\u202e) can be
+    given in that form. For heartbeats in Pacemakers use `storm heartbeats`.
     """
 
 
@@ -91,8 +90,8 @@ def state() -> None:
 def tree(path: str, as_json: bool) -> None:
     """Show all nodes at and below PATH: content type, size in bytes, and ephemeral nodes.
 
-    An ephemeral node is removed when the session that created it ends. An unreadable node does not
-    hold what Storm keeps at its path; `get` says why.
+    An ephemeral node ends with the session that created it. An unreadable node does not hold what
+    Storm keeps at its path; `get` says why.
 
     Exit code 1: nothing is at PATH. 2: wrong usage or configuration. 3: ZooKeeper did not answer,
     or refused.
@@ -130,9 +129,9 @@ def tree(path: str, as_json: bool) -> None:
 def list_below(path: str, as_json: bool, is_watched: bool) -> None:
     """List the names of the nodes directly below PATH, one a line.
 
-    --watch prints a line with the time for each name that comes (+) or goes (-); with --json it
-    prints the whole list after each change. stderr says when the connection to ZooKeeper is lost
-    and when it is back. PATH need not exist yet, nor the root. Ctrl-C ends the command.
+    --watch prints a line with the time for each name that comes (+) or goes (-), with --json the
+    whole list, until Ctrl-C. stderr says when the connection to ZooKeeper is lost, and back. PATH
+    and the root need not exist yet.
 
     Exit code 1: nothing is at PATH. 2: wrong usage or configuration. 3: ZooKeeper did not answer,
     or refused (with --watch: at the beginning).
@@ -169,9 +168,9 @@ def list_below(path: str, as_json: bool, is_watched: bool) -> None:
 def get(path: str, as_json: bool, show_secrets: bool) -> None:
     """Print the value of the node at PATH, decoded.
 
-    A value that cannot be decoded is printed as text or in hexadecimal, and stderr says why. Very
-    large values are cut off; --json prints them whole. Credentials are printed as names with … for
-    each value. The keys below /secretkeys are never printed.
+    A value that cannot be decoded is printed as text or in hexadecimal, and stderr says why. --json
+    prints very large values whole. Credentials are printed as names with …, and the keys below
+    /secretkeys never.
 
     Exit code 1: nothing is at PATH. 2: wrong usage or configuration. 3: ZooKeeper did not answer,
     or refused.
@@ -212,10 +211,9 @@ def watch(path: str, recursive: bool, as_json: bool) -> None:
     """Print a line for each change of the node at PATH: its value, and the names below it.
 
     A line has the time, then `created`, `deleted`, `changed` (the value) or `children` (with + and
-    - before the names that came and went), then the path. Changes that follow each other faster
-    than they can be read, or while the connection is lost, are printed as one. stderr says when the
-    connection to ZooKeeper is lost and when it is back. PATH need not exist yet, nor the root.
-    Ctrl-C ends the command.
+    - before the names that came and went), then the path. Fast changes, and those while the
+    connection is lost, are printed as one. stderr says when the connection to ZooKeeper is lost,
+    and back. PATH and the root need not exist yet. Ctrl-C ends the command.
 
     Exit code 2: wrong usage or configuration. 3: at the beginning ZooKeeper did not answer, or
     refused.
@@ -243,11 +241,11 @@ def check(as_json: bool) -> None:
     remains of dead topologies; older-epoch: a record that an earlier leader wrote after a later
     one.
 
-    stderr names nodes that may not be read, and Pacemakers that do not answer or refuse. While
-    topologies come and go, check twice: Nimbus removes a topology in several steps.
+    stderr names nodes and Pacemakers that cannot be read. While topologies come and go, check
+    twice: Nimbus removes a topology in several steps.
 
     Exit code 0: all is well. 1: there are findings. 2: wrong usage or configuration. 3: no
-    findings, but something, or everything, could not be read.
+    findings, but something could not be read.
     """
     conf = load_conf()
     with _unread_is_unanswered(), open_state(conf) as store:

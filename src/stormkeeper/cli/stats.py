@@ -105,15 +105,14 @@ def stats(
     """Show the statistics of a topology's components: the newest, or since a time.
 
     TOPOLOGY is a name or an id. The command reads the tables of `storm pipeline` in
-    pipeline.tables.dir. Without --since it shows the newest counts, in the columns of Storm's UI
-    and, as there, without Storm's own components; latencies keep their fractions. With --component
-    it lists the executors, too, each with its share of the work.
+    pipeline.tables.dir. Without --since it shows the newest counts, in the columns of Storm's UI,
+    without Storm's own components. With --component it lists the executors, too, each with its
+    share of the work.
 
-    With --since it prints a line for each bucket of one minute, ten minutes or an hour, with counts
-    per second. A bucket appears when its time is over. For a topology, ACKED, FAILED and COMPLETE
-    MS are those of its spouts, CAPACITY is that of its busiest bolt, and RESTARTS those of the
-    component with the most. A bucket with * includes counts from before its time, when workers were
-    not read.
+    With --since it prints a line for each past bucket of a minute, ten minutes or an hour, with
+    counts per second. For a topology, ACKED, FAILED and COMPLETE MS are those of its spouts,
+    CAPACITY that of its busiest bolt, and RESTARTS those of the component with the most. A bucket
+    with * includes counts from before its time, when workers were not read.
 
     Exit code 1: there are no tables, or they do not contain the topology or the component.
     """

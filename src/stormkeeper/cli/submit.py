@@ -186,23 +186,22 @@ def submit(
 ) -> None:
     """Submit a topology to the cluster, to run until it is killed.
 
-    FILE defines a Topology, or is any PySpark streaming script. In a folder (DIR) the command runs
-    __main__.py or topology.py; in a WHEEL, the __main__.py of its package. requirements.txt beside
-    the code names packages to install. NAME is the name in the cluster, by default the topology's
-    own name. Arguments of the script follow --.
+    FILE defines a Topology, or is any PySpark streaming script. A folder (DIR) has a __main__.py or
+    topology.py, a WHEEL the __main__.py of its package. requirements.txt beside the code names
+    packages to install. NAME is the name in the cluster, by default the topology's own name.
+    Arguments of the script follow --.
 
     The command checks everything on this machine before it sends anything, and reports faults with
-    file and line. -c sets keys of the topology's conf; keys of nimbus.*, storm.nimbus.* and
-    storm.thrift.* concern the connection to Nimbus, and are not sent. An unknown key that looks
-    like a known one, or begins with topology., causes a warning.
+    file and line. -c sets keys of the topology's conf; nimbus.*, storm.nimbus.* and storm.thrift.*
+    concern the connection to Nimbus, and are not sent. An unknown key that looks like a known one,
+    or begins with topology., causes a warning.
 
     Then the command waits until each query has completed a batch, and prints what is missing; a
-    query without data counts after 10 s. If a worker crashes, the command prints the error and
-    ends. Ctrl-C ends only the wait.
+    query without data counts after 10 s. A worker's crash ends the wait, and so does Ctrl-C.
 
-    Exit code 0: the topology runs, or --no-wait. 1: the topology has a fault, Nimbus refused it, or
-    Nimbus did not answer. 2: wrong usage or configuration. 4: the topology is submitted, and does
-    not run yet, or has crashed. 69: the script has to be run, or requires something, and the extra
+    Exit code 0: the topology runs, or --no-wait. 1: the topology has a fault, or Nimbus refused it
+    or did not answer. 2: wrong usage or configuration. 4: the topology is submitted, and does not
+    run yet, or has crashed. 69: the script has to be run, or requires something, and the extra
     stormkeeper[spark] is not installed.
     """
     conf = load_conf(unknown="keep")
@@ -342,15 +341,13 @@ def local(
     """Run TOPOLOGY on a whole cluster on this machine.
 
     The command starts ZooKeeper, two Nimbuses, two supervisors, two Pacemakers and the heartbeat
-    pipeline, as processes on free ports of the loopback interface, submits TOPOLOGY, and shows them
-    live. Ctrl-C ends TOPOLOGY, and then all processes. Spark starts in the worker first, and in the
-    pipeline when the worker has counted its first rows, or after a minute. The tables are removed
-    at the end, unless --keep names a folder for them.
+    pipeline on free ports of the loopback interface, submits TOPOLOGY, and shows them live. Ctrl-C
+    ends TOPOLOGY, and then all processes. The pipeline starts when the worker has counted its first
+    rows, or after a minute. Its tables are removed at the end, without --keep.
 
-    TOPOLOGY is a Python file that defines a Topology, or any PySpark streaming script. Its
-    ARGUMENTS, for sys.argv, follow --. Faults in its source are reported before anything starts.
-    Configuration keys that Stormkeeper does not know go to TOPOLOGY. It runs in a folder of its
-    own, as in any cluster: give it whole paths.
+    TOPOLOGY defines a Topology, or is any PySpark streaming script. Its ARGUMENTS follow --. Faults
+    in its source are reported before anything starts. Unknown configuration keys go to TOPOLOGY. It
+    runs in a folder of its own, as in any cluster: give it whole paths.
 
     Exit code 0: it was stopped, or all queries have ended. 1: TOPOLOGY has a fault or failed, or
     another process failed. 2: wrong usage or configuration. 69: the extra stormkeeper[spark] is not
@@ -425,9 +422,8 @@ def upload_credentials(
 ) -> None:
     """Give topology NAME credentials; credentials under other keys stay.
 
-    ZooKeeper keeps them for the topology's workers. A worker reads them at its next start:
-    `storm rebalance NAME` restarts all workers. --json prints the topology's name and the keys, but
-    no values.
+    ZooKeeper keeps them. A worker reads them at its next start: `storm rebalance NAME` restarts
+    all. --json prints the topology's name and the keys, but no values.
 
     Exit code 1: there is no such topology, or Nimbus refused or did not answer. 2: wrong usage, or
     invalid credentials.

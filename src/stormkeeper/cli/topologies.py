@@ -69,7 +69,7 @@ def list_all(as_json: bool) -> None:
     The command prints a table as Storm does, or `No topologies running.`. Status is ACTIVE,
     INACTIVE, REBALANCING, KILLED, or COMPLETED if all queries have ended by themselves. Health is
     running, starting, waiting, stuck, crashing or failed, with the reason. Uptime is the time since
-    the topology was submitted. On a narrow terminal a shorter table has the most important columns.
+    the submission. A narrow terminal has a shorter table.
 
     Exit code 1: Nimbus did not answer.
     """
@@ -145,9 +145,9 @@ def kill(
     """Kill topologies.
 
     Nimbus deactivates them at once, waits for the running batches, and removes them. Checkpoints
-    are kept for nimbus.checkpoint.retention.secs, so that `storm submit --from` can continue from
-    them. If a topology cannot be killed, stderr says why, and the others are still killed. The
-    command waits until all are gone; Ctrl-C ends only this wait.
+    are kept for nimbus.checkpoint.retention.secs, for `storm submit --from`. If a topology cannot
+    be killed, stderr says why, and the others are still killed. The command waits until all are
+    gone; Ctrl-C ends only this wait.
 
     --json prints an array with an object for each NAME. A topology that was not killed has no id,
     and its text says why.
