@@ -111,9 +111,9 @@ def test_page_of_tables_is_as_the_script_writes_it(tmp_path):
     page = DOCS / "pipeline-tables.md"
     written = tmp_path / page.name
     written.write_text(page.read_text())
-    script = [sys.executable, DOCS.parent / "scripts/describe-tables", written]
+    script = [sys.executable, DOCS.parent / "scripts/write-pipeline-tables", written]
     subprocess.run(script, timeout=DEADLINE_SECS, check=True)
-    assert written.read_text() == page.read_text(), "run scripts/describe-tables"
+    assert written.read_text() == page.read_text(), "run scripts/write-pipeline-tables"
     described = set(re.findall(r"^<!-- (\w+) -->$", page.read_text(), re.MULTILINE))
     assert described - {"all", "end"} == COLUMNS.keys() - {tables.ROLLUP_10M, tables.ROLLUP_60M}
     assert COLUMNS.keys() >= {name for names in tables.NAMES.values() for name in names}

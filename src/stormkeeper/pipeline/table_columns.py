@@ -1,7 +1,7 @@
 """The columns of the pipeline's tables: name, type, and meaning.
 
-``scripts/describe-tables`` writes them into docs/pipeline-tables.md. To add a column, add its line
-here, and fill it where the table's rows are made.
+``scripts/write-pipeline-tables`` writes the columns into docs/pipeline-tables.md. To add a column,
+add its line here, and fill it where the table's rows are made.
 """
 
 from __future__ import annotations
