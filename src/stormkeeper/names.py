@@ -194,8 +194,7 @@ def _is_ipv4(text: str) -> bool:
 def file_fault(name: str) -> str | None:
     """Return the fault of the name of a file in a package.
 
-    The name is a relative path with slashes, which means one file inside the package's folder on
-    every file system.
+    The name is a relative path with slashes, which means one file inside the package's folder.
 
     Examples
     --------

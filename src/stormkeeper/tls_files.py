@@ -48,7 +48,7 @@ def renewed(files: Iterable[str | None], make: Contexts) -> Contexts:
     """Return a function that returns the TLS context for a connection, anew after a file changed.
 
     An unusable new file is logged, and the old context stays. The function raises nothing and is
-    safe for threads. Raises `ConfigError` if `make` raises it now.
+    safe for threads.
     """
     return _Renewed([Path(file) for file in files if file is not None], make).context
 
@@ -58,8 +58,7 @@ def load_pair(
 ) -> None:
     """Load a certificate with chain and key from PEM files; without `key`, both from one.
 
-    Raises `PassphraseError` if the key has another passphrase and `OSError` or `ValueError` if the
-    files cannot be read, or hold something else.
+    Raises `PassphraseError` for another passphrase, and `OSError` or `ValueError` for bad files.
     """
     asked: list[None] = []
 

@@ -92,8 +92,8 @@ def caller() -> Caller:
 class Dispatcher:
     """Carries out calls, in any number of threads.
 
-    The handler has a method for each of the service's, with the arguments in the order of the IDL,
-    None for an absent one. Raises `TypeError` if a method is missing.
+    The handler has a method for each of the service's, with the arguments in the IDL's order, None
+    for an absent one. Raises `TypeError` if a method is missing.
     """
 
     def __init__(
@@ -230,8 +230,8 @@ MAX_WAITING_COST: Final = 64 * 1024 * 1024
 class CallThreads:
     """Runs calls in a limited number of threads, which are started when needed.
 
-    Calls start in order, except that an expensive call lets others pass. The threads are daemons: a
-    handler that never returns does not keep the process alive.
+    An expensive call lets others pass. The threads are daemons: a handler that never returns does
+    not keep the process alive.
     """
 
     def __init__(self, threads: int, most_waiting: int, name: str) -> None:

@@ -50,9 +50,8 @@ class _LeaderAwayError(RpcUnavailableError):
 class LeaderClient:
     """Calls the leading Nimbus, from any thread.
 
-    Without a leader all seeds (``host`` or ``host:port``) are asked again in `rounds`, after a
-    pause that grows by a millisecond, two, four, … up to `longest_pause`. Raises `ConfigError` for
-    an invalid seed.
+    Without a leader all seeds are asked again in `rounds`, after a pause that grows by a
+    millisecond, two, four, … up to `longest_pause`. Raises `ConfigError` for an invalid seed.
     """
 
     def __init__(
@@ -281,8 +280,8 @@ def first_of(
 ) -> _Race[T]:
     """Make attempts, each in a thread, until one succeeds or the deadline on the monotonic clock.
 
-    As in RFC 8305, the next attempt begins when the last one has failed or has had a head start, in
-    seconds. `give_back` is called with each result that comes too late.
+    As in RFC 8305, the next attempt begins when the last one has failed or has had a head start.
+    `give_back` is called with each result that comes too late.
     """
     outcomes: SimpleQueue[tuple[int, T | None, BaseException | None]] = SimpleQueue()
     over, is_over = threading.Lock(), False

@@ -99,9 +99,8 @@ class ServiceClient:
     def call(self, name: str, *arguments: Any, timeout: float | None = None) -> Any:
         """Make a call, with the arguments in the order of the IDL; those left out are absent.
 
-        Raises an exception of the method, an `RpcError` (see the module), `RemoteProtocolError` for
-        an invalid answer, `LocalProtocolError` for arguments too large for a message, or
-        `SerializationError`.
+        Raises an exception of the method, an `RpcError` (see the module), `RemoteProtocolError`,
+        `LocalProtocolError` for too large arguments, or `SerializationError`.
         """
         method = self._service.methods[name]
         deadline = time.monotonic() + (self._timeout if timeout is None else timeout)

@@ -82,11 +82,7 @@ class GssapiServer:
         """Return None: the client begins."""
 
     def step(self, token: bytes) -> bytes | None:
-        """Process the client's next token; returns the answer, None at the end.
-
-        Raises `AuthenticationError` for an invalid, expired or replayed ticket, or a client that
-        wants a security layer or another identity.
-        """
+        """Process the client's next token; returns the answer, None at the end."""
         step, self._step = self._step, self._refuse
         try:
             return step(token)
@@ -141,8 +137,7 @@ class GssapiClient:
     """The client's half, whose `start` may wait for Kerberos servers.
 
     MIT Kerberos waits some seconds for each silent server: a caller with a deadline calls `start`
-    in another thread. The server's principal is ``serviceName/host``. Raises `ConfigError` for an
-    incomplete section or keytab.
+    in another thread. Raises `ConfigError` for an incomplete section or keytab.
     """
 
     name = NAME
@@ -190,11 +185,7 @@ class GssapiClient:
             ) from error
 
     def step(self, token: bytes) -> bytes:
-        """Process the server's next token; returns the answer.
-
-        Raises `AuthenticationError` for a server without the service's key, or with a security
-        layer.
-        """
+        """Process the server's next token; returns the answer."""
         step, self._step = self._step, self._refuse
         try:
             return step(token)

@@ -83,10 +83,7 @@ class Login:
 
 
 def read(path: Path, named_by: str = "java.security.auth.login.config") -> dict[str, Login]:
-    """Return the sections of a JAAS file, in UTF-8, by name.
-
-    Raises `ConfigError`, with the place, and `named_by`, the configuration key of the path.
-    """
+    """Return the sections of a JAAS file, in UTF-8, by name; raise `ConfigError` with the place."""
     try:
         with path.open("rb") as file:
             data = file.read(MAX_FILE_SIZE + 1)
@@ -270,8 +267,7 @@ def login_file(conf: Conf) -> LoginFile | None:
     """Return the configured JAAS file, or None.
 
     In this order: ``java.security.auth.login.config`` given with ``-c``; that JVM property in
-    ``pacemaker.childopts``, as in Storm's documentation; the key in another layer. Raises
-    `ConfigError` for an unclosed quote in ``pacemaker.childopts``.
+    ``pacemaker.childopts``, as in Storm's documentation; the key in another layer.
     """
     own = None if conf[KEY] is None else LoginFile(Path(conf[KEY]), KEY)
     if own is not None and conf.is_override(KEY):

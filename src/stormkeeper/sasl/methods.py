@@ -34,10 +34,7 @@ _OF_SERVERS = {
 
 
 def server_mechanism(conf: Conf) -> Callable[[], Mechanism] | None:
-    """Return a factory of server halves; None with the method NONE.
-
-    Reads the JAAS file and keytab now; raises `ConfigError` if they lack what the method needs.
-    """
+    """Return a factory of server halves; None with the method NONE; raise `ConfigError`."""
     match conf["pacemaker.auth.method"]:
         case "NONE":
             return None
@@ -74,10 +71,9 @@ def unused_login(conf: Conf) -> str | None:
 
 
 def client_mechanism(conf: Conf, host: str) -> Callable[[], Mechanism] | None:
-    """Return a factory of client halves; None with the method NONE.
+    """Return a factory of client halves; None with the method NONE; raise `ConfigError`.
 
-    `host` is the Pacemaker's configured name, a part of its Kerberos principal. Raises
-    `ConfigError` if the JAAS file lacks what the method needs.
+    `host` is the Pacemaker's configured name, a part of its Kerberos principal.
     """
     match conf["pacemaker.auth.method"]:
         case "NONE":
@@ -138,9 +134,8 @@ def _gssapi_client(login: Login, host: str) -> Callable[[], Mechanism]:
 def authorised(conf: Conf, authorization_id: str) -> bool:
     """Return whether the client that authenticated as `authorization_id` may read.
 
-    With DIGEST and SCRAM every client with a password may; with KERBEROS ``nimbus.daemon.user`` and
-    ``pacemaker.kerberos.users``. Raises `AuthenticationError` for an invalid principal, or without
-    the default realm in ``krb5.conf``, which short names need.
+    With KERBEROS ``nimbus.daemon.user`` and ``pacemaker.kerberos.users`` may, else all. Raises
+    `AuthenticationError` for an invalid principal, or without the default realm in ``krb5.conf``.
     """
     match conf["pacemaker.auth.method"]:
         case "NONE":
@@ -204,8 +199,7 @@ class Principal:
 def admits(users: Iterable[str], principal: str, default_realm: str) -> bool:
     """Return whether `principal` is among `users`; raises `AuthenticationError` for no principal.
 
-    Users are full principals (``nimbus/host@REALM``), also without the default realm, and short
-    names (``nimbus``).
+    Users are full principals, also without the default realm, and short names.
     """
     parsed = Principal.parse(principal)
     names = {principal, parsed.short_name(default_realm)}

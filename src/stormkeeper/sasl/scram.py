@@ -39,8 +39,7 @@ class ScramUsers:
     """A server's verifiers of its users, without passwords.
 
     An unknown name gets a salt too, always the same, and fails where a wrong password does, so that
-    names cannot be found out. Salts come from `salt_key`, random by default. Raises `ConfigError`
-    for a character that SCRAM forbids (RFC 4013).
+    names cannot be found out. Raises `ConfigError` for a character that SCRAM forbids (RFC 4013).
     """
 
     def __init__(self, users: Mapping[str, UserPassword], salt_key: bytes | None = None) -> None:

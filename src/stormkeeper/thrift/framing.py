@@ -13,8 +13,8 @@ _unpack_length: Final = Struct(">i").unpack_from
 class FrameSplitter:
     """Splits a stream of bytes, however it is chopped, into payloads of at most `max_size` bytes.
 
-    Each byte is copied a bounded number of times, and memory grows with received bytes, never with
-    announced lengths. `bad_length` makes the error for a length and `max_size`.
+    Memory grows with received bytes, never with announced lengths. `bad_length` makes the error for
+    a length and `max_size`.
     """
 
     __slots__ = ("_bad_length", "_max_size", "_partial", "fault")

@@ -33,8 +33,8 @@ _INDENT = "  "
 def to_builtins(record: object) -> Any:
     """Return a record, or a part of it, as values of JSON.
 
-    Structs have only the fields that are set. A set is a sorted list, an enum its name, binary
-    lower-case hexadecimal digits, and a double that is not finite None.
+    Only fields that are set; a set as a sorted list, an enum as its name, binary as lower-case
+    hexadecimal digits, and a double that is not finite as None.
     """
     if isinstance(record, TPayload):
         return {name: to_builtins(value) for name, value in _set_fields(record)}
@@ -82,9 +82,8 @@ def key_text(key: object) -> str:
 def render(record: object, also: Iterable[tuple[str, str]] = ()) -> str:
     """Return a record as lines of text, without a newline at the end.
 
-    A `ClusterWorkerHeartbeat` becomes the output of ``storm heartbeats get``: topology and times,
-    the pairs of `also`, such as an age, and a table of statistics for each executor. Any other
-    record becomes its fields. Unprintable characters are escaped.
+    A `ClusterWorkerHeartbeat` becomes the output of ``storm heartbeats get``, with the pairs of
+    `also`, such as an age. Unprintable characters are escaped.
     """
     if isinstance(record, ClusterWorkerHeartbeat):
         lines = _heartbeat(record, also)

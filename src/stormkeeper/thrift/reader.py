@@ -104,8 +104,7 @@ def decode(cls: type[Record], data: bytes) -> Record:
 def decode_end(cls: type[Record], data: bytes, field_id: int) -> Record | None:
     """Read the end of a larger record, from its i32 field `field_id` on; None if it is not found.
 
-    Statistics take most of the decoding time of a heartbeat. The fields after them are searched
-    from the end, and must end exactly with the data.
+    The fields after a heartbeat's long statistics are searched from the end.
     """
     read, header = _struct_reader(cls), _field_header.pack(I32, field_id)
     at = data.rfind(header)
@@ -200,9 +199,8 @@ def _list_reader(element: Type, collect: Callable[[Iterable[Any]], Any]) -> Read
 def _map_reader(of: tuple[Type, Type]) -> Reader:
     """Return the reader of a map, in which a heartbeat's decoding spends most of its time.
 
-    A record's maps have few keys, in the same order. No struct's encoding is the beginning of
-    another's, so bytes of a known key mean that key. Each known key is tried once for each map, in
-    order, which limits the cost of misses.
+    A record's maps have few keys, in the same order, and no struct's encoding begins another's. So
+    each known key's bytes are tried once for each map, in order.
     """
     key_kind, value_kind = (wire_kind(part) for part in of)
     least = LEAST[key_kind] + LEAST[value_kind]

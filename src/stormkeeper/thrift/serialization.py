@@ -75,10 +75,10 @@ def serialize(
     *,
     release: Release | None = None,
 ) -> bytes:
-    """Return a record as Storm stores it.
+    """Return a record as Storm stores it; raise `SerializationError`.
 
     `release` matters only for ``ClusterWorkerHeartbeat.time_secs``, i32 in Storm 2 and i64 in Storm
-    3. Raises `SerializationError` if the record does not fit its schema.
+    3.
     """
     return compress(encode(record, release or release_for(compression)), compression)
 
@@ -104,7 +104,7 @@ def deserialize(
     """Read a record that any release of Storm, or Stormkeeper, has stored, compressed or not.
 
     A record in memory can take forty times its bytes, so use a lower `limit` for untrusted writers.
-    Raises only `SerializationError`, in time linear in the decompressed size.
+    Raises only `SerializationError`.
     """
     return decode(cls, uncompressed(cls, bytes(data), limit))
 

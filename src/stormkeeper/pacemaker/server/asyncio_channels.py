@@ -200,8 +200,8 @@ class _Unread(asyncio.Protocol):
 class _Channel(asyncio.BufferedProtocol):
     """A connection of a client.
 
-    Nothing is read while requests wait, so the end of the stream is seen after all answers. Over
-    TLS it may be seen earlier: the waiting writes and deletions are still carried out.
+    Nothing is read while requests wait, so the end of the stream is seen after all answers, but
+    over TLS: then the waiting writes and deletions are still carried out.
     """
 
     def __init__(self, channels: AsyncioChannels, session: ClientSession) -> None:

@@ -88,8 +88,8 @@ class Channels(Protocol):
     """All open connections of a server.
 
     Constructors take ``(index, *, max_size, clock, frame_timeout, output_timeout, on_closed,
-    on_freed)``: the store's `PulseIndex`, the largest payload in bytes, the clock of all ``now``,
-    and the seconds to complete a frame and to read some of an answer.
+    on_freed)``: the store's `PulseIndex`, the largest payload, the clock of all ``now``, and the
+    seconds to complete a frame and to read some of an answer.
     """
 
     max_size: int
@@ -105,11 +105,7 @@ class Channels(Protocol):
         """Stop moving bytes."""
 
     def adopt(self, connection: socket.socket, session: ClientSession, now: float) -> None:
-        """Serve the client of a socket.
-
-        Raises `OSError`, with the socket closed and without a call of `OnClosed`, if the system
-        refuses the socket.
-        """
+        """Serve the client of a socket; raises `OSError`, with the socket closed, if that fails."""
 
     def __len__(self) -> int:
         """Count the open descriptors, with those of ended sessions."""
@@ -129,8 +125,8 @@ class Channels(Protocol):
     def latency(self) -> tuple[tuple[float, ...], list[int], float]:
         """Return `LATENCY_BOUNDS`, the requests per bucket, and the sum of their seconds.
 
-        A request's time runs from the moment its batch was readable (or from its first turn) until
-        all answers of the batch were sent, or kept for a client that does not read.
+        A request's time runs from when its batch was readable (or from its first turn) until all
+        answers of the batch were sent, or kept for a client that does not read.
         """
 
 
@@ -192,11 +188,7 @@ _WRITES: Final = tuple(
 
 
 class RequestStream:
-    """Turns received bytes into answers, without I/O; payloads have at most `max_size` bytes.
-
-    Answers are made on demand and in bounded portions: the requests of a client that does not read
-    wait.
-    """
+    """Turns received bytes into answers, without I/O; payloads have at most `max_size` bytes."""
 
     __slots__ = (
         "_payloads",
@@ -256,8 +248,8 @@ class RequestStream:
     ) -> bytes:
         """Carry out requests until the answers have `max_bytes` or the time is up.
 
-        Sets `has_long` if the next request waits, as it is outside of `SHORT` and `may_be_long` is
-        false, or needs another turn. Sets `ending` if the channel must end.
+        Sets `has_long` if the next request waits for a turn of its own, and `ending` if the channel
+        must end.
         """
         payloads, session = self._payloads, self._session
         answers: list[bytes] = []

@@ -73,10 +73,8 @@ def _refuse_everyone(authorization_id: str) -> bool:  # noqa: ARG001
 class Policy:
     """Permissions by configuration, and the mechanism of authentication.
 
-    With a method, reading needs an authenticated and authorised user, writing only with
-    `authenticates_writers`. After a change of `fingerprint`, a hash of the JAAS file, clients must
-    authenticate anew; after a change of `keytab`, a hash of the server's key, they stay
-    authenticated.
+    After a change of `fingerprint`, a hash of the JAAS file, clients must authenticate anew; after
+    a change of `keytab`, a hash of the server's key, they stay authenticated.
     """
 
     method: str = "NONE"
@@ -255,8 +253,8 @@ class ClientSession:
     def answer(self, payload: bytes) -> bytes | None:
         """Carry out the request in a payload, if permitted, and return the frames of the answer.
 
-        None if the request needs another turn with the same payload. After a `RemoteProtocolError`
-        the caller sends the earlier answers and closes the connection.
+        None if the request needs another turn with the same payload. A `RemoteProtocolError` ends
+        the connection after the earlier answers.
         """
         try:
             if not self._is_open_to_everyone():
@@ -475,11 +473,7 @@ class ClientSessions:
         self._log(logging.WARNING, session, line, session.fields | {"cause": cause})
 
     def replace_policy(self, policy: Policy) -> int:
-        """Apply a new policy; return the number of clients that lose their connections.
-
-        These have outdated secrets, no permission to read any more, or write without the
-        authentication that is now required.
-        """
+        """Apply a new policy; return the number of clients that lose their connections."""
         same_secrets = policy.fingerprint == self.policy.fingerprint
         self.policy = policy
         losers = [s for s in self._open if not s.is_within(policy, same_secrets=same_secrets)]

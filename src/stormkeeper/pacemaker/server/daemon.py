@@ -158,8 +158,7 @@ def serve(conf: Conf, read_again: Callable[[Conf], Conf] | None = None) -> int:
     """Run a Pacemaker until SIGTERM or SIGINT; return the exit code.
 
     Prints ``pacemaker listening on HOST:PORT`` when clients can connect. On SIGHUP `read_again`
-    gets the current configuration and returns the new one, or raises `ConfigError`; by default the
-    files that `conf` names are read again.
+    returns a new configuration, or raises `ConfigError`; by default the named files are read again.
     """
     configure_logging()
     die_with_parent()
@@ -177,10 +176,7 @@ def serve(conf: Conf, read_again: Callable[[Conf], Conf] | None = None) -> int:
 
 
 def without_effect(conf: Conf) -> list[str]:
-    """Return a line for each configured key without effect.
-
-    Raises `ConfigError` for an unbalanced quote in ``pacemaker.childopts``.
-    """
+    """Return a line for each configured key without effect."""
     lines = []
     login = methods.unused_login(conf)
     if login is not None:

@@ -138,7 +138,7 @@ _HIDDEN: Final = frozenset({"pacemaker.childopts"})
 class Reload:
     """A reloaded configuration, with the old values of the keys `AT_START`.
 
-    `changes` and `later` describe the changes that apply now and at the next start.
+    `changes` apply now, `later` at the next start.
     """
 
     conf: Conf
@@ -248,10 +248,7 @@ class PacemakerServer:
         self._tick()
 
     async def stop(self) -> int:
-        """Answer received requests, and close all connections.
-
-        Returns the number of clients whose answers the kernel could not take in time.
-        """
+        """Answer requests, and close all connections; return how many clients did not read."""
         self.is_serving = False
         self._acceptor.stop()
         self.channels.drain()
@@ -346,7 +343,7 @@ class PacemakerServer:
     def reload(self, new: Conf) -> Reload:
         """Apply another configuration, except the keys `AT_START`; return the changes.
 
-        Raises `ConfigError`, and changes nothing, if configuration or files are wrong.
+        A `ConfigError` changes nothing.
         """
         change = compare_confs(self.conf, new)
         conf, changes = change.conf, list(change.changes)

@@ -66,7 +66,7 @@ class PulseIndex:
         return self._entries.get(path)
 
     def replace(self, path: bytes, details: bytes, now: float) -> bool:
-        """Overwrite the pulse of `path`, received at `now`; return whether it was stored.
+        """Overwrite a pulse, received at `now`; return whether it was stored.
 
         False if the path holds no pulse, or if the store would grow beyond `max_bytes`.
         """
@@ -197,10 +197,9 @@ class Census:
 class Directory:
     """The pulses and directories below a path, for listings and requests on subtrees.
 
-    A path is split at every ``/``: ``/a//b`` and ``/a/b`` differ, and so do ``/a`` and ``a``. The
-    last segment names the pulse; a pulse and a directory may have the same name. Both are sorted by
-    name, so a walk yields a pulse before those below its path. Nothing recurses, as a path may have
-    many segments. A directory without pulses is removed.
+    A path is split at every ``/``: ``/a//b`` and ``/a/b`` differ, and so do ``/a`` and ``a``. A
+    pulse and a directory may have the same name. Both are sorted by name, so a walk yields a pulse
+    before those below its path. Nothing recurses, as a path may have many segments.
     """
 
     __slots__ = ("_directories", "_leaves", "census", "name", "parent", "pulses")
@@ -279,7 +278,7 @@ class Directory:
     def names(self) -> list[bytes]:
         """Return the names of the pulses and directories directly here, each once.
 
-        Empty names (of ``/a//b`` in ``/a``) are left out: no path would list their children.
+        Empty names (of ``/a//b`` in ``/a``) are left out: no path lists their children.
         """
         leaves, directories = self._leaves, self._directories
         start = leaves[0].path.rfind(b"/") + 1 if leaves else 0

@@ -161,8 +161,7 @@ class PulseStore:
     def delete_path(self, path: bytes, limit: int = 0) -> int:
         """Delete at most `limit` (0: all) pulses at and below `path`; return their number.
 
-        If the result is `limit`, more may be left. ``/`` is everything. A pulse that expires to
-        make room for a tombstone does not count.
+        If the result is `limit`, more may be left. ``/`` is everything.
         """
         top = path.rstrip(b"/")
         directory = self._root.find(top.split(b"/")) if top else self._root
@@ -200,9 +199,9 @@ class PulseStore:
         """Return changes at and below `path` since revision `after`, oldest first.
 
         `after` is `ChangesPage.next` of the last answer, or 0, and `instance` the server instance
-        of that answer. For another instance, or an `after` in the future or before the floor of the
-        tombstones, the page begins at the start and has `reset`. A `limit` of 0 or less leaves the
-        number to the store; pulses that exceed `max_bytes` alone are left out.
+        of that answer. The page begins at the start, with `reset`, for another instance, or an
+        `after` in the future or before the floor of the tombstones. A `limit` of 0 or less leaves
+        the number to the store.
         """
         index = self.index
         reset = instance not in (None, self.instance) or (
@@ -266,10 +265,7 @@ class PulseStore:
         return min(limit, 1 + room // (each + usual))
 
     def _part(self, top: bytes, after: int, to_fill: int) -> list[PulseEntry] | None:
-        """Return the entries at and below `top` newer than `after`, sorted by revision.
-
-        None if searching all changes until a page is full is less work.
-        """
+        """Return the entries at and below `top` newer than `after`; None if all are less work."""
         index = self.index
         directory = self._root.find(top.split(b"/"))
         size = 1 + (0 if directory is None else directory.pulses)

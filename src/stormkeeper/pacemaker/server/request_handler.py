@@ -66,7 +66,7 @@ class RequestRefusedError(NotAuthorizedError):
 class ServerDescription(NamedTuple):
     """A server's description of itself, the value of the reserved path.
 
-    For `horizon_ms` the server has kept every pulse: a path without one has been silent as long.
+    For `horizon_ms` the server has kept every pulse.
     """
 
     instance: str
@@ -123,7 +123,7 @@ class RequestHandler:
 
         None if the request needs another turn with the same payload, as the deletion of many pulses
         does. Raises `RequestRefusedError` for a request beyond a limit, and `RemoteProtocolError`
-        for an invalid payload, which ends the connection.
+        for an invalid one.
         """
         exact = match_exact_shape(payload)
         if exact is not None:

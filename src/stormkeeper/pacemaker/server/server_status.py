@@ -76,9 +76,8 @@ class EventCounts:
 class ServerSnapshot:
     """A Pacemaker at one moment: seconds, bytes, and counts since the start.
 
-    `horizon` is how long a path without a pulse has been silent at least. `pulse_ttl`, `max_bytes`
-    and `max_connections` are 0 without a limit. `latency_counts` has one bucket more than
-    `latency_bounds`. `certificate_ends` counts from 1970 and is None without TLS.
+    `pulse_ttl`, `max_bytes` and `max_connections` are 0 without a limit. `latency_counts` has one
+    bucket more than `latency_bounds`. `certificate_ends` counts from 1970.
     """
 
     instance: str
@@ -156,8 +155,8 @@ MAX_SILENCE: Final = 3.0
 class Horizon:
     """How long the server has received and kept every pulse.
 
-    A stop of the process, a possibly lost pulse, and dropped old pulses limit the time. Only the
-    first also delays expiry.
+    A stop of the process, a possibly lost pulse, and dropped pulses limit the time. Only the first
+    also delays expiry.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -193,7 +192,7 @@ class Horizon:
     def vouched(self, kept: float) -> float:
         """Return the seconds for which a path without a pulse has been silent at least.
 
-        `kept` is the age at which pulses are dropped; 0: never.
+        Pulses are dropped at the age `kept`; 0: never.
         """
         span = self._clock() - max(self._began, self._complete_since)
         return min(span, kept) if kept else span
@@ -208,10 +207,7 @@ _QUANTILES: Final = (0.5, 0.9, 0.99, 1.0)
 
 
 def pages(snapshot: Callable[[], ServerSnapshot]) -> "dict[str, Callable[[str], Page]]":
-    """Return the pages of a Pacemaker by path.
-
-    ``/healthz`` checks that the event loop works, ``/readyz`` that the server accepts clients.
-    """
+    """Return the pages of a Pacemaker by path."""
     from prometheus_client.registry import Collector  # noqa: PLC0415
 
     from stormkeeper.daemon.http import health_page, metrics_page  # noqa: PLC0415

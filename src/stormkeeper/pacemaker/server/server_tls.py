@@ -74,10 +74,7 @@ class ServerContext(ssl.SSLContext):
 
 
 def server_context(conf: Conf) -> ServerContext | None:
-    """Make the TLS context of a Pacemaker's port; None without TLS.
-
-    Warns of a certificate that has expired or soon will. Raises `ConfigError` for a bad file.
-    """
+    """Make the TLS context of a Pacemaker's port; None without TLS; raise `ConfigError`."""
     if not conf[_ENABLE]:
         return None
     certificate, key = _named(conf, _CERTIFICATE), _named(conf, _KEY)
@@ -206,8 +203,7 @@ async def secure(
 ) -> None:
     """Run a TLS handshake on a paused TCP transport; return when it is complete.
 
-    By then `protocol` has a transport with the extra information ``ssl_object``. Raises `OSError`,
-    with the connection closed, if the handshake fails.
+    Raises `OSError`, with the connection closed, if the handshake fails.
     """
     loop = asyncio.get_running_loop()
     done: asyncio.Future[None] = loop.create_future()

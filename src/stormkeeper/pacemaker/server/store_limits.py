@@ -41,7 +41,7 @@ class LimitError(NotAuthorizedError):
 class StoreLimits:
     """Limits of a store, in bytes unless the name says otherwise; 0 means no limit.
 
-    `store_bytes` bounds pulses with their paths, `index_bytes` the memory of index and directories.
+    `store_bytes` bounds pulses with their paths, `index_bytes` index and directories.
     """
 
     store_bytes: int = 0
@@ -68,10 +68,7 @@ class StoreLimits:
         )
 
     def check_size(self, path: bytes) -> None:
-        """Raise `LimitError` if `path` has too many bytes or segments.
-
-        The empty segment before a leading slash does not count.
-        """
+        """Raise `LimitError` if `path` has too many bytes or segments."""
         if len(path) > self.path_bytes:
             raise LimitError(
                 "path",
@@ -103,10 +100,7 @@ class StoreLimits:
 
 
 def memory_allowed(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> int:
-    """Return the bytes of memory that this process may use.
-
-    The smallest of the machine's memory, the limits of its control groups, and of address space.
-    """
+    """Return the bytes that machine, control groups and address space allow this process."""
     machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     address_space = resource.getrlimit(resource.RLIMIT_AS)[0]
     limits = [machine, *_group_limits(proc, cgroups)]
@@ -156,10 +150,9 @@ _BEHIND_SLASH: Final = b"0"
 class Expiry:
     """Turns old pulses into tombstones, and drops old tombstones; `limits` may be set at any time.
 
-    A deletion leaves a tombstone for readers of changes. The oldest tombstones go first, and
-    `floor` is the revision of the last dropped one. Every entry has a revision above the floor (an
-    older pulse gets the next revision), so a reader that starts at 0 always ends above it. Every
-    deletion moves a few pulses early, so that none has to move them all.
+    `floor` is the revision of the last dropped tombstone. Every entry has a revision above it (an
+    older pulse gets the next revision), so a reader that starts at 0 always ends above the floor.
+    Every deletion moves a few pulses early, so that none has to move them all.
     """
 
     __slots__ = (
@@ -228,10 +221,9 @@ class Expiry:
         return list(names - {b""})
 
     def expire(self, max_age: float, budget: float) -> int:
-        """Delete pulses older than `max_age` seconds (0: none) and old tombstones.
+        """Delete pulses older than `max_age` (0: none) and old tombstones, for `budget` seconds.
 
-        Stops after `budget` seconds, to continue with the next call. Returns the number of deleted
-        pulses; after 0 the next call may wait for a second.
+        Returns the number of deleted pulses; after 0 the next call may wait for a second.
         """
         now = self._clock()
         deadline = now + budget

@@ -89,7 +89,7 @@ class BinaryReader:
     """Reads the Thrift values of a frame without the length, in order.
 
     Every method raises `RemoteProtocolError` for invalid Thrift, or after more than `max_values`
-    fields and skipped elements. `text_errors` is the error handler of `bytes.decode`.
+    fields and skipped elements.
     """
 
     __slots__ = ("_data", "_end", "_pos", "_text_errors", "_values_left")

@@ -68,10 +68,9 @@ _unpack_i32: Final = Struct(">i").unpack_from
 
 
 def decode(payload: bytes) -> Message:
-    """Read the message of a frame without the length.
+    """Read the message of a frame without the length; raise `RemoteProtocolError`.
 
-    Raises `RemoteProtocolError` for invalid Thrift, text that is not UTF-8, and missing required
-    fields. The type may be absent or unknown, and the member another type's.
+    The type may be absent or unknown, and the member another type's.
     """
     exact = match_exact_shape(payload)
     if exact is None:
@@ -83,11 +82,10 @@ def decode(payload: bytes) -> Message:
 
 
 def decode_request(payload: bytes) -> Message:
-    """Read the request of a frame without the length.
+    """Read the request of a frame without the length; raise `RemoteProtocolError`.
 
     A path that is not UTF-8 is decoded with ``surrogateescape``: the server refuses the path but
-    keeps the connection. Also raises `RemoteProtocolError` for messages that are no valid requests
-    or have more than `MAX_REQUEST_VALUES` Thrift values.
+    keeps the connection.
     """
     exact = match_exact_shape(payload)
     if exact is None:
@@ -458,8 +456,7 @@ def _shown(blob: bytes | None) -> str:
 def read_extensions(details: bytes | None) -> frozenset[str]:
     """Read the extensions of a server from the pulse at `RESERVED_PATH`; none of a Java Pacemaker.
 
-    Only field 4 of the ``ServerInfo`` is read, so clients need no Thrift library. Raises
-    `RemoteProtocolError` if the bytes are not Thrift.
+    Only field 4 of the ``ServerInfo`` is read, so clients need no Thrift library.
     """
     names: set[str] = set()
     if details is None:

@@ -81,8 +81,8 @@ _token_head: Final = Struct(">hi")
 def encode(message: Message, *, max_size: int = DEFAULT_MAX_SIZE) -> bytes:
     """Write a frame with the length.
 
-    Raises `LocalProtocolError` for a message without type, with several members, with a value that
-    Thrift cannot carry, or with a payload of more than `max_size` bytes.
+    Raises `LocalProtocolError` for a message without type, with several members, or with a value or
+    size that the protocol cannot carry.
     """
     kind, message_id = message.type, message.message_id
     if kind is None:

@@ -92,8 +92,7 @@ class Columns(NamedTuple, Generic[P]):
     """Newest pulse or tombstone of each path, as columns sorted by revision.
 
     `ages_ms` counts from the receipt on the server's monotonic clock. `sizes` are bytes of the
-    values, `TOMBSTONE` for deletions. `details` holds None for a deletion, and is None if values
-    were not requested.
+    values, `TOMBSTONE` for deletions. `details` is None if values were not requested.
     """
 
     paths: Sequence[P]
@@ -106,8 +105,7 @@ class Columns(NamedTuple, Generic[P]):
 class ChangesRequest(NamedTuple):
     """Request for changes at and below `path` since revision `after` of server `instance`.
 
-    With a `limit` of 0 or less the server chooses the number. A server without the extension
-    "sizes" sends values even if `values` is false.
+    With a `limit` of 0 or less the server chooses the number.
     """
 
     path: str
@@ -120,8 +118,8 @@ class ChangesRequest(NamedTuple):
 class Changes(NamedTuple):
     """A page of changes.
 
-    `revision` is the server's newest, `next` the `after` of the next request, which may follow at
-    once if `more` is true. With `reset` the reader must forget earlier pages of the path.
+    `revision` is the server's newest, `next` the `after` of the next request. With `reset` the
+    reader must forget earlier pages of the path.
     """
 
     instance: str
@@ -221,7 +219,7 @@ def check_request(message: Message) -> None:
 def listing_ends_java(path: str) -> bool:
     """Return whether GET_ALL_NODES_FOR_PATH of `path` may end a Java Pacemaker.
 
-    It compiles the path as a regular expression, and an invalid one ends the daemon.
+    An invalid regular expression ends the daemon.
     """
     return not _SPECIAL.isdisjoint(path)
 
