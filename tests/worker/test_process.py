@@ -559,7 +559,7 @@ def test_a_heartbeat_is_for_the_storm_that_is_configured(script, configured, rel
     conf = {**defaults(), "storm.meta.serialization.release": configured}
     job = Job(script=script(""), storm_id="wc-1-1", node="node", port=6700)
     worker = TopologyWorker(conf, job, resolve_conf=lambda _topology: conf, signalled=lambda: False)
-    data = worker._heartbeat()
+    data = worker._heartbeats.encoded()
     beat = deserialize(ClusterWorkerHeartbeat, data)
     assert data == serialize(beat, release=Release(release))
     assert data != serialize(beat, release=Release(5 - release))

@@ -239,13 +239,21 @@ def formats(script: Path, py_files: Sequence[Path] = ()) -> set[str]:
 
 
 def _trees(script: Path, py_files: Sequence[Path]) -> list[ast.Module]:
-    modules = Modules([script.resolve().parent, *py_files])
     try:
-        names = {*reached(script, modules)}
-        sources = {source for name in names for source, _ in modules.sources(name)}
-        return [parsed(source) for source in (script.read_bytes(), *sources) if source is not None]
+        return _parsed_code(script, Modules([script.resolve().parent, *py_files]))[1]
     except (OSError, SyntaxError, ValueError, RecursionError):
         return []
+
+
+def _parsed_code(script: Path, modules: Modules) -> tuple[set[str], list[ast.Module], bool]:
+    """Return a script's imports, its tree with those of its modules, and whether these are all.
+
+    A compiled module has no tree.
+    """
+    names = {*reached(script, modules)}
+    sources = {source for name in names for source, _ in modules.sources(name)}
+    trees = [parsed(source) for source in {script.read_bytes(), *sources} if source is not None]
+    return names, trees, None not in sources
 
 
 def _at(script: Path, line: int | None, message: str) -> TopologyError:
@@ -385,30 +393,21 @@ def check_starts(script: Path, py_files: Sequence[Path] = ()) -> None:
     A worker of such a script ends at once, again and again. A script with this package, with
     modules from elsewhere, or with computed names passes.
     """
-    fault = _fault(script, py_files)
-    if fault is not None:
-        raise TopologyError(fault)
-
-
-def _fault(script: Path, py_files: Sequence[Path]) -> str | None:
     modules = Modules([script.resolve().parent, *py_files])
     try:
-        names = {*reached(script, modules)}
-        sources = {source for name in names for source, _ in modules.sources(name)}
-        if None in sources or not all(_is_harmless(name, modules) for name in names):
-            return None
-        trees = [parsed(source) for source in {script.read_bytes(), *sources} if source is not None]
+        names, trees, is_all = _parsed_code(script, modules)
     except (OSError, SyntaxError, ValueError, RecursionError):
-        return None
+        return
+    if not is_all or not all(_is_harmless(name, modules) for name in names):
+        return
     if not any(map(_may_stream, trees)):
-        return faults.starts_nothing(script)
+        raise TopologyError(faults.starts_nothing(script))
     harmless = {package for package in _HARMLESS if not modules.brings(package)}
     if all(_only_defines(tree, harmless) for tree in trees):
-        return (
+        raise TopologyError(
             f"{script} only defines functions and classes: nothing starts when it is run. Call at"
             " its end what starts the streaming query, or submit the script that does"
         )
-    return None
 
 
 def _is_harmless(name: str, modules: Modules) -> bool:

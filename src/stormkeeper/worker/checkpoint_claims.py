@@ -1,13 +1,12 @@
 """Claims in checkpoints, which keep two launches of a query from running at once.
 
 A worker that is cut off from the cluster runs on while its replacement starts. So each launch
-writes a claim, greater than all earlier ones, into the query's checkpoint before it starts the
-query, and ends the query when it sees a greater claim: it looks before each batch of a
-``foreachBatch`` function, and every second. Spark refuses the commit of a batch that already runs,
-but its rows stay in the sink, which has to accept a repeated batch.
+writes a claim, greater than all earlier ones, into the query's checkpoint, and ends the query when
+it sees a greater claim: it looks before each batch of a ``foreachBatch`` function, and every
+second. Spark refuses the commit of a batch that already runs, but its rows stay in the sink, which
+has to accept a repeated batch.
 
-The name of a claim's file decides, so no claim is half written; the content names the owner. Two
-topologies may name the same checkpoint in plain scripts: the older waits until the other is gone.
+The name of a claim's file decides, so no claim is half written; the content names the owner.
 """
 
 from __future__ import annotations
@@ -120,8 +119,8 @@ class Checkpoint:
 class Claims:
     """The claims of a worker's queries, by query id, or of a script, by checkpoint location.
 
-    A query without a claim runs without, as under `storm local`. `begin` is called before the first
-    claim in a checkpoint, and raises `ClaimedError` if the launch was taken back.
+    A query without a claim runs without. `begin` is called before the first claim in a checkpoint,
+    and raises `ClaimedError` if the launch was taken back.
     """
 
     def __init__(
@@ -262,8 +261,8 @@ class Claims:
 class JobClaims:
     """The claims of a job: for each query of a topology, or for a plain script as a whole.
 
-    A script's checkpoints are claimed when their queries start, and the script ends when a claim is
-    lost. A query without a fixed checkpoint needs no claim.
+    A script's checkpoints are claimed when their queries start. The script ends when a claim is
+    lost.
     """
 
     def __init__(
@@ -295,9 +294,9 @@ class JobClaims:
             self.claims = Claims(job.claims, checkpoint, begin)
 
     def take_for_script(self, location: str | None) -> None:
-        """Claim the checkpoint of a query that a script is about to start.
+        """Claim the checkpoint of a query that a script is about to start, if it has one.
 
-        Waits while another topology has a later claim; raises as `Claims.take` otherwise.
+        Two scripts may name the same checkpoint: the older waits until the other topology is gone.
         """
         if location is None:
             return

@@ -325,8 +325,8 @@ class WorkerReports(ClusterLink):
     def begin_claim(self, query: str, stopping: Callable[[], bool]) -> None:
         """Record that this launch claims a query's checkpoint first, and wait for the write.
 
-        A query that is not recorded as begun may be moved to another machine. Raises `ClaimedError`
-        if the launch was taken back, and `WorkerError` if the write fails or the worker stops.
+        A query without that record may be moved to another machine. Raises `ClaimedError` if the
+        launch was taken back, and `WorkerError` if the write fails or the worker stops.
         """
         if not self._is_supervised:
             return

@@ -6,8 +6,7 @@ in whole blocks (FALLOC_FL_COLLAPSE_RANGE of fallocate(2)), which appending writ
 file system without this call loses lines that are written between the copy and the truncation.
 
 Levels: ``storm set_log_level`` sets them for Python in the worker's process and for the driver's
-JVM (log4j 2), not for Python workers or executors. When a level is removed or expires, a logger
-gets the earlier level back, or the request's (``reset_log_level``).
+JVM (log4j 2), not for Python workers or executors.
 """
 
 from __future__ import annotations
@@ -61,10 +60,7 @@ _LEVELS_LOOK_SECS: Final = 1.0
 
 
 class LogRotation:
-    """A thread that rotates the file to which a descriptor appends.
-
-    Does nothing if the descriptor is None, or no file that is appended to.
-    """
+    """A thread that rotates the file to which a descriptor appends, if that is one."""
 
     def __init__(
         self,

@@ -62,10 +62,9 @@ _SPARK_LINES = 6
 
 
 def readable(error: BaseException) -> str:
-    """Return an exception's text for the user, over several lines.
+    """Return the traceback of the user's code in an exception, or else its message's first lines.
 
-    This is the traceback of the user's code, from here or from a Python worker of Spark's, or else
-    the first lines of the message.
+    The traceback is from here or from a Python worker of Spark's.
     """
     return _with_disk(_readable(error), _chain(error))
 

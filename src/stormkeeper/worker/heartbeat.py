@@ -18,6 +18,7 @@ from stormkeeper.daemon.periodic import PeriodicThread
 from stormkeeper.errors import StormkeeperError
 from stormkeeper.heartbeats.stores import HeartbeatSender
 from stormkeeper.state import backends
+from stormkeeper.state.storm.record_io import Codec
 from stormkeeper.thrift.records import (
     ClusterWorkerHeartbeat,
     ExecutorInfo,
@@ -47,6 +48,7 @@ class HeartbeatBuilder:
         storm_id: str,
         statistics: WorkerStatistics,
         jvm: JvmWatch,
+        codec: Codec,
         *,
         name_of: Callable[[QueryRun], str | None],
         waiting: Callable[[], str | None],
@@ -54,12 +56,17 @@ class HeartbeatBuilder:
         self._storm_id = storm_id
         self._statistics = statistics
         self._jvm = jvm
+        self._codec = codec
         self._name_of = name_of
         self._waiting = waiting
         self._began = time.monotonic()
         #: Whether the queries wait for the topology's activation.
         self.is_inactive = False
         self.has_completed = False
+
+    def encoded(self) -> bytes:
+        """Return the bytes of the current heartbeat."""
+        return self._codec.write(self.current())
 
     def current(self) -> ClusterWorkerHeartbeat:
         """Return the current heartbeat."""

@@ -256,10 +256,9 @@ def merged_conf(
     strict: bool = False,
     saved: Mapping[str, Any] | None = None,
 ) -> Conf:
-    """Return the configuration of all layers but the credentials.
+    """Return the configuration of all layers but the credentials; `saved` are the saved values.
 
-    `files`, `overrides` and `strict` are as for `stormkeeper.conf.load`; `saved` are the values
-    that were saved when the topology was submitted. Raises `ConfigError` for an invalid layer.
+    The rest is as for `stormkeeper.conf.load`. Raises `ConfigError` for an invalid layer.
     """
     saved = saved or {}
     own = {*(topology.conf if topology is not None else ()), *saved}

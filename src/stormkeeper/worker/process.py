@@ -135,7 +135,7 @@ class TopologyWorker:
         self._silence_secs = conf["supervisor.worker.timeout.secs"]
         self._jvm = JvmWatch(self._events, self._silence_secs / 3)
         self._heartbeats = HeartbeatBuilder(
-            *(job.storm_id, self._statistics, self._jvm),
+            *(job.storm_id, self._statistics, self._jvm, Codec.from_conf(conf)),
             name_of=self._name_of,
             waiting=lambda: (
                 self._session.waiting
@@ -171,11 +171,10 @@ class TopologyWorker:
         self._script_over = threading.Event()
         self._finishing = threading.Lock()
         self._has_finished = False
-        self._codec = Codec.from_conf(conf)
         self._beater = Beater(
             lambda: backends.heartbeat_sender(conf),
             paths.workerbeat(job.storm_id, job.node, job.port),
-            self._heartbeat,
+            self._heartbeats.encoded,
             period_secs=conf["task.heartbeat.frequency.secs"],
             on_first=lambda: announce(f"worker beating {job.storm_id} {job.node} {job.port}"),
         )
@@ -445,9 +444,6 @@ class TopologyWorker:
 
     def _before_session_stop(self) -> None:
         self._live.stop(self._countdown if self._stop_request.is_asked else Countdown())
-
-    def _heartbeat(self) -> bytes:
-        return self._codec.write(self._heartbeats.current())
 
     def _name_of(self, run: QueryRun) -> str | None:
         """Return a query's name in heartbeats; None for a query that a bolt starts itself."""

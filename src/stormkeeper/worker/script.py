@@ -155,9 +155,9 @@ def line_of(error: BaseException, script: Path) -> str:
 
 
 class NeedsSessionError(BaseException):
-    """The script needs a Spark session; a `BaseException`, which scripts do not catch.
+    """The script needs a Spark session, with `first` before it begins.
 
-    `first` says that the session has to exist before the script begins.
+    A `BaseException`, which scripts do not catch.
     """
 
     def __init__(self, *, first: bool = False) -> None:

@@ -197,10 +197,7 @@ def _without_stop_error(wait: Callable[..., bool | None]) -> Callable[..., bool 
 
 
 def stop_queries(queries: Sequence[StreamingQuery], timeout_secs: float) -> None:
-    """Stop all of `queries` in parallel, after the running batches.
-
-    A batch that takes longer than `timeout_secs` is interrupted. Errors are ignored.
-    """
+    """Stop `queries` in parallel, after the running batches, which `timeout_secs` limits."""
     deadline = time.monotonic() + timeout_secs
     threads = [
         threading.Thread(target=_stop_one, args=(query, deadline), name="worker-stop", daemon=True)
@@ -236,7 +233,7 @@ class LiveQueries:
     def stop(self, countdown: Countdown, batch_secs: float = STOP_SECS) -> None:
         """Stop all queries after the running batches, and wait for Spark's events.
 
-        A batch that is not done when the stop is `batch_secs` old is interrupted.
+        Running batches are interrupted when the stop is `batch_secs` old.
         """
         self._gate.close()
         try:
@@ -259,9 +256,9 @@ class LiveQueries:
                     query.stop()
 
     def wait(self) -> list[QueryRun]:
-        """Wait until all running queries have ended, or the worker is asked to end.
+        """Wait until all running queries have ended, or a stop is asked; return their runs.
 
-        Returns the runs of these queries. Raises `WorkerError` if the JVM has ended.
+        Raises `WorkerError` if the JVM has ended.
         """
         left = self._events.running()
         while self._events.running() and not self._stopping():

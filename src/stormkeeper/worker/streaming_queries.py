@@ -1,7 +1,5 @@
 """The streaming queries of a worker: a topology's, and those that a script starts itself.
 
-A topology's queries are built by calling the components' functions, and run until their end.
-
 `FileSinks` watches all streaming writers of this process. A file sink keeps a log of its batches in
 ``_spark_metadata`` and skips a batch whose number is in the log. A query with a new checkpoint
 counts from 0: in the folder of an earlier run Spark would silently drop its first rows. A
@@ -408,7 +406,6 @@ def _checkpoint(spark: SparkSession, options: Mapping[str, Any]) -> str | None:
 
 
 def _newest(names: Iterable[str]) -> int | None:
-    """Return the highest number among a log's files, such as ``7`` or ``9.compact``."""
     numbers = (re.fullmatch(r"(\d+)(?:\.compact)?", name) for name in names)
     return max((int(number[1]) for number in numbers if number), default=None)
 
