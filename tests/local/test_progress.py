@@ -6,14 +6,14 @@ import pytest
 
 from stormkeeper.client.topology_view import HealthView, TopologyView, WorkerView
 from stormkeeper.local import run_view
-from stormkeeper.local.pacemaker_watch import ComponentCounts, RunSnapshot, WorkerSeen
+from stormkeeper.local.pacemaker_watch import ComponentCounts, RunSnapshot, WorkerPulses
 from stormkeeper.local.run_view import PIPELINE_AFTER_SECS, is_completed, is_pipeline_due, waits_for
 from stormkeeper.paths import WorkerId
 
 
 def seen(components):
     worker = WorkerId("wc-1-1", "local", 6700)
-    return RunSnapshot([], [WorkerSeen(worker, "127.0.0.1:1", 1, 0.0, 0.0, components)])
+    return RunSnapshot([], [WorkerPulses(worker, "127.0.0.1:1", 1, 0.0, 0.0, components)])
 
 
 def on(port):

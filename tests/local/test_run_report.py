@@ -8,9 +8,9 @@ from stormkeeper.errors import LocalClusterError
 from stormkeeper.local import run_view
 from stormkeeper.local.pacemaker_watch import (
     ComponentCounts,
-    PacemakerSeen,
+    PacemakerStatus,
     RunSnapshot,
-    WorkerSeen,
+    WorkerPulses,
 )
 from stormkeeper.paths import WorkerId
 
@@ -18,8 +18,8 @@ from stormkeeper.paths import WorkerId
 def test_report_has_the_documented_shape():
     counts = {"w": ComponentCounts(4, 2), "looked_at": ComponentCounts(0, 3, partial=True)}
     snapshot = RunSnapshot(
-        [PacemakerSeen("127.0.0.1:1", True, "i", 12, 1), PacemakerSeen("127.0.0.1:2")],
-        [WorkerSeen(WorkerId("wc-1-1", "local", 6700), "127.0.0.1:1", 12, 99.0, 3.25, counts)],
+        [PacemakerStatus("127.0.0.1:1", True, "i", 12, 1), PacemakerStatus("127.0.0.1:2")],
+        [WorkerPulses(WorkerId("wc-1-1", "local", 6700), "127.0.0.1:1", 12, 99.0, 3.25, counts)],
     )
     assert run_view.build_report(snapshot, now=100.0, tables={"liveness": 1}, processes_left=0) == {
         "pacemakers": [
@@ -46,7 +46,7 @@ def test_report_has_the_documented_shape():
 
 
 def test_silence_after_the_end_is_no_gap():
-    seen = WorkerSeen(WorkerId("t", "n", 1), "a:1", 1, 10.0, 3.0, {}, completed=True)
+    seen = WorkerPulses(WorkerId("t", "n", 1), "a:1", 1, 10.0, 3.0, {}, completed=True)
     (worker,) = run_view.build_report(
         RunSnapshot([], [seen]), now=25.0, tables={}, processes_left=0
     )["workers"]
@@ -54,7 +54,7 @@ def test_silence_after_the_end_is_no_gap():
 
 
 def test_silence_at_the_end_counts_as_a_gap():
-    seen = WorkerSeen(WorkerId("t", "n", 1), "a:1", 1, 10.0, 3.0, {})
+    seen = WorkerPulses(WorkerId("t", "n", 1), "a:1", 1, 10.0, 3.0, {})
     built = run_view.build_report(RunSnapshot([], [seen]), now=25.0, tables={}, processes_left=0)
     assert built["workers"][0]["max_gap_secs"] == 15.0
 

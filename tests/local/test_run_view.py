@@ -8,16 +8,16 @@ from rich.console import Console
 
 from stormkeeper.local.pacemaker_watch import (
     ComponentCounts,
-    PacemakerSeen,
+    PacemakerStatus,
     RunSnapshot,
-    WorkerSeen,
+    WorkerPulses,
 )
 from stormkeeper.local.run_view import (
     ComponentRates,
     LineView,
     LiveView,
     Picture,
-    ProcessSeen,
+    ProcessRow,
     clock,
     flow,
     render,
@@ -45,10 +45,10 @@ def picture(
         waits_for=waits_for,
         now=now,
         up_secs=65,
-        processes=[ProcessSeen("pacemaker 1", 4711, "running", ADDRESS, 31.4)],
+        processes=[ProcessRow("pacemaker 1", 4711, "running", ADDRESS, 31.4)],
         snapshot=RunSnapshot(
-            [PacemakerSeen(ADDRESS, True, "i", 21, 1)],
-            [WorkerSeen(WORKER, ADDRESS, 21, now - 1.5, 3.1, components, completed)],
+            [PacemakerStatus(ADDRESS, True, "i", 21, 1)],
+            [WorkerPulses(WORKER, ADDRESS, 21, now - 1.5, 3.1, components, completed)],
         ),
         statuses={WORKER: status},
         rates={"words": ComponentCounts(345, 12)},

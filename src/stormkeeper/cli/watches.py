@@ -175,7 +175,7 @@ class NodeChange(NamedTuple):
 
 
 class WatchStarted(NamedTuple):
-    """From now on changes are seen, on so many nodes; 0: no node exists yet."""
+    """The watch of a number of nodes has begun; 0: no node exists yet."""
 
     nodes: int
 

@@ -50,12 +50,12 @@ class LogPosition(NamedTuple):
     done: frozenset[str] = frozenset()
 
     def after(self, part: LogPart, length: int) -> LogPosition:
-        """Return the position after so many bytes of a part."""
+        """Return the position `length` bytes into a part."""
         file = part.file
         return LogPosition(file.identity, part.start + length, file.modified, self.done)
 
     def after_packed(self, file: RemoteLog, length: int) -> LogPosition:
-        """Return the position after a whole packed file, of so many unpacked bytes."""
+        """Return the position after a packed file of `length` unpacked bytes."""
         offset = max(0, self.offset - length)
         return self._replace(offset=offset, done=self.done | {file.identity})
 

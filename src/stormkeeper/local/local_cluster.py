@@ -39,7 +39,7 @@ from stormkeeper.local.run_view import (
     COMPLETED,
     ComponentRates,
     Picture,
-    ProcessSeen,
+    ProcessRow,
     RunView,
     is_completed,
     is_pipeline_due,
@@ -325,7 +325,7 @@ class LocalCluster:
             is_last=hint == STOPPED,
             now=now,
             up_secs=up_secs,
-            processes=self._processes_seen(),
+            processes=self._process_rows(),
             snapshot=snapshot,
             statuses=run_view.worker_statuses(self._tables),
             rates=self._rates.update(now, snapshot.components()),
@@ -334,9 +334,9 @@ class LocalCluster:
             machines=self._machines_by_id(),
         )
 
-    def _processes_seen(self) -> list[ProcessSeen]:
+    def _process_rows(self) -> list[ProcessRow]:
         daemons = [
-            ProcessSeen(
+            ProcessRow(
                 planned.name,
                 child.pid,
                 child.state(),
@@ -347,7 +347,7 @@ class LocalCluster:
             if (child := self._children.get(planned.name)) is not None
         ]
         workers = [
-            ProcessSeen("worker", worker.pid, worker.state, "", memory_mib(worker.pid))
+            ProcessRow("worker", worker.pid, worker.state, "", memory_mib(worker.pid))
             for worker in self._workers.processes()
         ]
         return [*daemons, *workers]

@@ -67,7 +67,7 @@ class PulseReport:
 
 
 @dataclass(frozen=True)
-class PacemakerSeen:
+class PacemakerStatus:
     """A Pacemaker and its last answer."""
 
     address: str
@@ -78,7 +78,7 @@ class PacemakerSeen:
 
 
 @dataclass(frozen=True)
-class WorkerSeen:
+class WorkerPulses:
     """A worker: Pacemaker and time of the last pulse, number of pulses, longest silence."""
 
     worker: WorkerId
@@ -101,8 +101,8 @@ class WorkerSeen:
 class RunSnapshot:
     """The ledger at a moment."""
 
-    pacemakers: Sequence[PacemakerSeen]
-    workers: Sequence[WorkerSeen]
+    pacemakers: Sequence[PacemakerStatus]
+    workers: Sequence[WorkerPulses]
 
     def components(self) -> dict[str, ComponentCounts]:
         """Sum the counts by component over the workers' newest pulses."""
@@ -117,14 +117,14 @@ class RunSnapshot:
 class PulseLedger:
     """Collects the Pacemakers' reports; times are seconds of a monotonic clock."""
 
-    _pacemakers: dict[str, PacemakerSeen] = field(default_factory=dict)
-    _workers: dict[WorkerId, WorkerSeen] = field(default_factory=dict)
+    _pacemakers: dict[str, PacemakerStatus] = field(default_factory=dict)
+    _workers: dict[WorkerId, WorkerPulses] = field(default_factory=dict)
     #: Pulses counted before a server's restart, by address.
     _earlier_pulses: dict[str, int] = field(default_factory=dict)
 
     def expect(self, address: str) -> None:
         """Add a Pacemaker that has not answered yet."""
-        self._pacemakers.setdefault(address, PacemakerSeen(address))
+        self._pacemakers.setdefault(address, PacemakerStatus(address))
 
     def answered(
         self,
@@ -136,11 +136,11 @@ class PulseLedger:
         pulses: Sequence[PulseReport],
     ) -> None:
         """Record an answer of a Pacemaker, with the pulses since the last answer."""
-        before = self._pacemakers.get(address, PacemakerSeen(address))
+        before = self._pacemakers.get(address, PacemakerStatus(address))
         earlier = self._earlier_pulses.get(address, 0)
         if before.instance and before.instance != instance:
             earlier = self._earlier_pulses[address] = before.pulses_received
-        self._pacemakers[address] = PacemakerSeen(
+        self._pacemakers[address] = PacemakerStatus(
             address, True, instance, earlier + pulses_received, keys
         )
         for pulse in sorted(pulses, key=lambda p: p.received):
@@ -148,7 +148,7 @@ class PulseLedger:
 
     def silent(self, address: str) -> None:
         """Record that a Pacemaker did not answer."""
-        before = self._pacemakers.get(address, PacemakerSeen(address))
+        before = self._pacemakers.get(address, PacemakerStatus(address))
         self._pacemakers[address] = replace(before, reachable=False)
 
     def snapshot(self) -> RunSnapshot:
@@ -168,7 +168,7 @@ class PulseLedger:
         gap = 0.0
         if before is not None:
             gap = max(before.max_gap_secs, pulse.received - before.last_received)
-        self._workers[pulse.worker] = WorkerSeen(
+        self._workers[pulse.worker] = WorkerPulses(
             pulse.worker,
             address,
             pulses,

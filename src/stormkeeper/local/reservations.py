@@ -1,4 +1,4 @@
-"""What a run takes from the machine, and gives back even if it is killed: TCP ports, a folder.
+"""TCP ports and a folder for a run, which the machine gets back even if the run is killed.
 
 The system drops a process's locks when the process ends, so a lock marks each of both. Ports are
 below the system's range for outgoing connections, from which port 0 comes too: there any connection

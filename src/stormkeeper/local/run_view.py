@@ -1,4 +1,4 @@
-"""What `storm local` shows and reports: the step it waits for, a live picture or lines, the report.
+"""The output of `storm local`: pending step, live picture or lines, and report.
 
 Two Spark sessions that start at the same time slow each other down. So the heartbeat pipeline
 starts once a worker has counted its first rows.
@@ -24,7 +24,7 @@ from stormkeeper.client.topology_view import TopologyView
 from stormkeeper.errors import LocalClusterError
 from stormkeeper.history import manifest
 from stormkeeper.history.table_reader import Tables
-from stormkeeper.local.pacemaker_watch import ComponentCounts, RunSnapshot, WorkerSeen
+from stormkeeper.local.pacemaker_watch import ComponentCounts, RunSnapshot, WorkerPulses
 from stormkeeper.paths import WorkerId
 from stormkeeper.pipeline.tables import LIVENESS, NAMES, WORKER_LIVENESS
 
@@ -54,7 +54,7 @@ _COMPLETED = "Completed"
 
 
 @dataclass(frozen=True)
-class ProcessSeen:
+class ProcessRow:
     """A process of the cluster in the picture."""
 
     name: str
@@ -74,7 +74,7 @@ class Picture:
     waits_for: str
     now: float
     up_secs: float
-    processes: Sequence[ProcessSeen]
+    processes: Sequence[ProcessRow]
     snapshot: RunSnapshot
     statuses: Mapping[WorkerId, str]
     rates: dict[str, ComponentCounts]
@@ -87,7 +87,7 @@ class Picture:
     is_running: bool = True
     is_last: bool = False
 
-    def status(self, seen: WorkerSeen) -> str:
+    def status(self, seen: WorkerPulses) -> str:
         """Return a worker's status; its last pulse reports completion before the table does."""
         return COMPLETED if seen.completed else self.statuses.get(seen.worker, "")
 
