@@ -6,8 +6,12 @@ from stormkeeper import paths
 from stormkeeper.heartbeats.liveness import LivenessLimits, Status
 from stormkeeper.nimbus.lifecycle import Command, Event, after
 from stormkeeper.nimbus.round import pending_deadlines
-from stormkeeper.nimbus.scheduling import cluster as conversion
-from stormkeeper.nimbus.scheduling.cluster import Topology
+from stormkeeper.nimbus.scheduling.cluster import (
+    Topology,
+    all_launches,
+    assignment_record,
+    cluster_from_snapshot,
+)
 from stormkeeper.nimbus.scheduling.planning import Assign, FinishRebalance, Remove, plan
 from stormkeeper.nimbus.scheduling.workers import LivenessMemory, judge_workers
 from stormkeeper.state.backends import NodeHeartbeats
@@ -48,7 +52,7 @@ class Cluster:
         epoch = self.leader.fence.epoch
         self._watch, statuses = judge_workers(
             self._watch,
-            conversion.all_launches(snapshot),
+            all_launches(snapshot),
             snapshot.supervisors.keys(),
             snapshot.heartbeats,
             now=NOW + secs,
@@ -60,7 +64,7 @@ class Cluster:
         self._due = pending_deadlines(
             self._due, snapshot.bases, default_wait_secs={}, now=NOW + secs
         )
-        return conversion.cluster_from_snapshot(
+        return cluster_from_snapshot(
             snapshot,
             facts=FACTS,
             due={id_: each.at for id_, each in self._due.items()},
@@ -79,9 +83,7 @@ class Cluster:
         for action in actions:
             id_ = action.storm_id
             if isinstance(action, Assign):
-                record = conversion.assignment_record(
-                    action.launches, (), master_code_dir="/c", hosts={}
-                )
+                record = assignment_record(action.launches, (), master_code_dir="/c", hosts={})
                 self.leader.set_assignment(id_, record)
             elif isinstance(action, Remove):
                 self.leader.remove_storm(id_)
@@ -203,7 +205,7 @@ def test_a_java_nimbus_s_slots_are_in_use(cluster):
     cluster.submit("t")
     theirs = Assignment("/c", executor_node_port={(1, 1): NodeInfo("a", {6700})})
     cluster.leader.set_assignment("t", theirs)
-    assert [*conversion.all_launches(cluster.storm.snapshot())] == []
+    assert [*all_launches(cluster.storm.snapshot())] == []
     cluster.submit("u")
     assert [each.storm_id for each in cluster.plan()] == ["u"]
     assert cluster.places("u") == ["a:6701"]
@@ -211,7 +213,7 @@ def test_a_java_nimbus_s_slots_are_in_use(cluster):
 
 def test_a_supervisor_says_why_it_gets_nothing(cluster):
     cluster.supervise("a", stopped_workers={6700: LaunchClaim(1, 2)})
-    found = conversion.cluster_from_snapshot(
+    found = cluster_from_snapshot(
         cluster.storm.snapshot(),
         facts={},
         due={},

@@ -3,8 +3,14 @@ from math import inf
 
 import pytest
 
-from stormkeeper.nimbus.scheduling import cluster as conversion
-from stormkeeper.nimbus.scheduling.cluster import Supervisor, Topology
+from stormkeeper.nimbus.scheduling.cluster import (
+    Supervisor,
+    Topology,
+    assignment_record,
+    launches_from_record,
+    supervisor_from_record,
+    topology_from_records,
+)
 from stormkeeper.nimbus.scheduling.planning import plan
 from stormkeeper.thrift.records import (
     Assignment,
@@ -42,7 +48,7 @@ EXECUTORS = (
 
 def assigned(launches=LAUNCHES):
     hosts = {"a": "a.example", "b": "b.example", "c": "c.example"}
-    record = conversion.assignment_record(
+    record = assignment_record(
         launches, EXECUTORS, master_code_dir="/code", hosts=hosts, owner="alice"
     )
     return deserialize(Assignment, serialize(record))
@@ -59,7 +65,7 @@ def test_assignment_has_executors_for_storms_tools():
 
 
 def test_an_assignment_says_to_supervisors_what_each_worker_runs():
-    assert conversion.launches_from_record(assigned()) == LAUNCHES
+    assert launches_from_record(assigned()) == LAUNCHES
 
 
 def test_a_planned_topology_is_read_again_as_it_was_planned():
@@ -67,25 +73,21 @@ def test_a_planned_topology_is_read_again_as_it_was_planned():
     described = description.of_topology(words)
     queries = tuple(query.id for query in described.queries)
     facts = Topology(id="", queries=queries, memory_mb=100.0, is_shared=False)
-    before = conversion.topology_from_records("t", BASE, None, facts)
+    before = topology_from_records("t", BASE, None, facts)
     [assign, _] = plan(cluster(supervisor("a"), supervisor("b"), before))
-    record = conversion.assignment_record(
-        assign.launches, described.executors, master_code_dir="", hosts={}
-    )
+    record = assignment_record(assign.launches, described.executors, master_code_dir="", hosts={})
     assert record.executor_node_port.keys() == {(1, 1), (2, 4), (5, 6), (7, 8)}
-    after = conversion.topology_from_records(
-        "t", BASE, record, replace(facts, text="Fully Scheduled")
-    )
+    after = topology_from_records("t", BASE, record, replace(facts, text="Fully Scheduled"))
     assert plan(cluster(supervisor("a"), supervisor("b"), after)) == ()
 
 
 def test_a_topology_is_what_its_base_says():
-    found = conversion.topology_from_records("t", BASE, None, FACTS)
+    found = topology_from_records("t", BASE, None, FACTS)
     assert (found.status, found.workers, found.launched_at) == (TopologyStatus.INACTIVE, 3, 17)
     assert (found.queries, found.launches, found.blocked) == (("q",), (), None)
     options = TopologyActionOptions(rebalance_options=RebalanceOptions(num_workers=9))
     waiting = StormBase("wc", TopologyStatus.REBALANCING, 0, None, None, None, options, 2)
-    found = conversion.topology_from_records("t", waiting, None, FACTS, 3)
+    found = topology_from_records("t", waiting, None, FACTS, 3)
     assert (found.previous, found.rebalanced_workers) == (TopologyStatus.INACTIVE, 9)
     assert (found.workers, found.due_at, found.launched_at) == (1, 3, 0)
 
@@ -99,7 +101,7 @@ def test_assignment_of_storms_nimbus_blocks_its_topology():
     slots = {
         (where.node, port) for where in theirs.executor_node_port.values() for port in where.port
     }
-    found = conversion.topology_from_records("t", BASE, theirs, FACTS)
+    found = topology_from_records("t", BASE, theirs, FACTS)
     assert {one.slot for one in found.launches} >= slots
     assert found.blocked == "its assignment is another Nimbus's, and says of no query where it is"
     nodes = {one.slot.node for one in found.launches}
@@ -112,7 +114,7 @@ def test_assignment_of_storms_nimbus_blocks_its_topology():
 
 def test_an_assignment_without_any_slot_is_no_reason_to_wait():
     empty = Assignment("/code", executor_node_port={})
-    found = conversion.topology_from_records("t", BASE, empty, FACTS)
+    found = topology_from_records("t", BASE, empty, FACTS)
     assert (found.launches, found.blocked) == ((), None)
 
 
@@ -127,9 +129,7 @@ def test_a_supervisor_is_what_it_says():
         stopped_workers={6701: LaunchClaim(6, 3)},
         stormkeeper="0.1.0",
     )
-    assert conversion.supervisor_from_record(
-        "a", deserialize(SupervisorInfo, serialize(info))
-    ) == Supervisor(
+    assert supervisor_from_record("a", deserialize(SupervisorInfo, serialize(info))) == Supervisor(
         "a",
         "a.example",
         frozenset({6700, 6701}),
@@ -138,14 +138,14 @@ def test_a_supervisor_is_what_it_says():
         {6701: Claim(6, 3)},
         5,
     )
-    assert conversion.supervisor_from_record("a", info, refuses="disk").refuses == "disk"
+    assert supervisor_from_record("a", info, refuses="disk").refuses == "disk"
 
 
 def test_a_supervisor_that_refuses_work_is_believed():
     info = SupervisorInfo(NOW, "a.example", refuses="the health check disk.sh failed")
     read = deserialize(SupervisorInfo, serialize(info))
-    assert conversion.supervisor_from_record("a", read).refuses == "the health check disk.sh failed"
-    assert conversion.supervisor_from_record("a", read, refuses="disk").refuses == "disk"
+    assert supervisor_from_record("a", read).refuses == "the health check disk.sh failed"
+    assert supervisor_from_record("a", read, refuses="disk").refuses == "disk"
 
 
 @pytest.mark.parametrize(
@@ -154,14 +154,14 @@ def test_a_supervisor_that_refuses_work_is_believed():
 )
 def test_memory_of_older_supervisors(resources, memory_mb):
     info = SupervisorInfo(NOW, "a.example", resources_map=resources, http_port=8000)
-    found = conversion.supervisor_from_record("a", info)
+    found = supervisor_from_record("a", info)
     of_before = Supervisor("a", "a.example", frozenset(), tells_claims=False)
     assert found == replace(of_before, memory_mb=memory_mb)
 
 
 def test_storms_own_supervisors_have_no_slots_for_us():
     info = SupervisorInfo(NOW, "a.example", meta=[6700], uptime_secs=5, version="2.8.8")
-    found = conversion.supervisor_from_record("a", deserialize(SupervisorInfo, serialize(info)))
+    found = supervisor_from_record("a", deserialize(SupervisorInfo, serialize(info)))
     assert (found.ports, found.is_ours) == (frozenset(), False)
     for field in (
         {"http_port": 8000},
@@ -169,7 +169,5 @@ def test_storms_own_supervisors_have_no_slots_for_us():
         {"refuses": "disk"},
         {"version": "0.1.0"},
     ):
-        ours = conversion.supervisor_from_record(
-            "a", SupervisorInfo(NOW, "a.example", meta=[6700], **field)
-        )
+        ours = supervisor_from_record("a", SupervisorInfo(NOW, "a.example", meta=[6700], **field))
         assert (ours.ports, ours.is_ours) == (frozenset({6700}), True)
