@@ -248,7 +248,7 @@ def _may_elect(error: BaseException) -> bool:
 
 
 def _seed_failure(seed: Address, error: BaseException) -> str:
-    """Return why a seed did not lead to the leader; raise an error of our own."""
+    """Return why a seed named no leader; raise an unexpected error again."""
     match error:
         case RemoteProtocolError():
             _log.debug("%s", error)

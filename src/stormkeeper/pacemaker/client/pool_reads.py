@@ -335,7 +335,7 @@ def in_doubt(servers: Mapping[Address, ListedNames]) -> set[str]:
 
 
 def newest_of_each(servers: Iterable[Mapping[str, Heartbeat]]) -> dict[str, Heartbeat]:
-    """Return the newest pulse of every path; of equals the first server's wins."""
+    """Return the newest pulse of every path; of equally new pulses the first server's."""
     merged: dict[str, Heartbeat] = {}
     # Paths with several copies, which are few of many.
     rivals: dict[str, list[Heartbeat]] = {}

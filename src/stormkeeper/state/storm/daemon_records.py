@@ -408,7 +408,7 @@ class NimbusPlace:
         self._had_of_host = False
 
     def take(self, data: bytes) -> None:
-        """Register `data`, replacing the node of an earlier life."""
+        """Register `data`, replacing the node of an earlier start."""
         with self._lock:
             self._data = data
             self._settle(over_others=True)
