@@ -274,7 +274,7 @@ class TestTheNimbus:
         until(lambda: one.told[-1:] == [None])
         other.lead()
         assert in_turn(one.told)
-        assert "could not begin to lead, and leaves the lead to another" in caplog.text
+        assert "could not begin to lead, and another Nimbus will lead" in caplog.text
 
     def test_that_fails_to_stop_has_stopped(self, memory, nimbus, caplog):
         def deposed():

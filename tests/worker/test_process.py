@@ -147,7 +147,7 @@ def test_word_count_is_exact_over_an_outage_a_stop_and_a_restart(start, pacemake
     assert first["words"][0] < words.total()
     log = "\n".join(worker.errors)
     assert log.count("heartbeats cannot be sent") == 1
-    assert log.count("heartbeats go out again") == 1
+    assert log.count("heartbeats are sent again") == 1
 
     # Started again, it goes on where it stopped.
     worker = start(EXAMPLES / "word_count.py", **(conf | {"files.per.trigger": 30}))

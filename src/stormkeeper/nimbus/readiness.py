@@ -140,7 +140,7 @@ class Candidate:
             self._elected(leader)
         # On this thread a SystemExit would end nothing.
         except BaseException:
-            log.exception("this Nimbus could not begin to lead, and leaves the lead to another")
+            log.exception("this Nimbus could not begin to lead, and another Nimbus will lead")
             self._depose()
             return election.NotifyFailed(is_unfit=True)
         return election.Notified()
@@ -191,8 +191,8 @@ class Candidate:
             log.info("fetching the code of topologies: %s", ", ".join(sorted(found.lacking)))
         for storm_id, what in sorted(lost.items()):
             log.warning(
-                "no live Nimbus has the code of %s, whose workers run on; it is fetched from a"
-                " supervisor that runs it, else start the Nimbus that held it last: %s",
+                "no live Nimbus has the code of %s; its workers run on. This Nimbus asks their"
+                " supervisors for it; if that fails, start the Nimbus that held it last: %s",
                 *(storm_id, ", ".join(what.held_last_by) or "unknown"),
             )
 

@@ -208,7 +208,7 @@ class Beater:
 
     def _record_success(self) -> None:
         if self._failing_since is not None:
-            log.info("heartbeats go out again after %.1f s", self._clock() - self._failing_since)
+            log.info("heartbeats are sent again after %.1f s", self._clock() - self._failing_since)
             self._failing_since = None
         if self._on_first is not None:
             on_first, self._on_first = self._on_first, None

@@ -279,7 +279,7 @@ class Recovery:
             for watch, answer in zip(watches, answers, strict=True):
                 if isinstance(answer, StateError) and not isinstance(answer, NoNodeError):
                     # The watcher gets the refusal when it reads.
-                    log.warning("the watch of %s could not be left again: %s", watch.path, answer)
+                    log.warning("the watch of %s could not be set again: %s", watch.path, answer)
                     event: EventType | None = _DENIED[watch.watched]
                 else:
                     event = self._armed.missed(watch, _seen(answer))
