@@ -187,8 +187,8 @@ class CheckpointRetention:
         if not checkpoints.is_removable(changed):
             if leader.forget_checkpoints(id_, found.version):
                 log.warning(
-                    "%s: the checkpoints in %s/%s are not needed any more, and no supervisor can remove"
-                    " them: remove them yourself",
+                    "%s: the checkpoints in %s/%s are not needed any more, and no supervisor can"
+                    " remove them: remove them yourself",
                     *(storm_id, changed.root, id_),
                 )
         elif leader.change_checkpoints(changed, found.version):
