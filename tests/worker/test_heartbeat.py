@@ -301,7 +301,7 @@ def test_failures_are_logged_when_they_begin_and_when_they_end(beater, recording
     until(lambda: recording.beats)
     until(lambda: len(caplog.records) == 2)
     began, ended = caplog.records
-    assert "the worker goes on without: nobody is there" in began.getMessage()
+    assert "the worker goes on: nobody is there" in began.getMessage()
     assert "go out again after" in ended.getMessage()
 
 
