@@ -106,7 +106,7 @@ def workers(
             # An earlier worker may have sent it.
             if beat is not None and (beat.age_secs or 0) > now - launch.start_time_secs:
                 beat = None
-            one = _of_word(launch, supervisor, beat, now)
+            one = _of_report(launch, supervisor, beat, now)
             if one is None and not (beat is not None and beat.activity.completed):
                 one = (
                     _of_silence(launch, supervisor, limits, now, can_read=beats is not None)
@@ -134,13 +134,13 @@ def of_topology(
     if not is_to_run or sched_status == _COMPLETED:
         return None
     all_ = [(hosts.get(slot.node, slot.node), slot.port, one) for slot, one in found.items()]
-    said = sched_status or ""
-    if said and not said.startswith((*_PLACED, *_OF_PULSES)):
-        all_.append(("", 0, WorkerHealth(WAITING, said)))
+    sched_text = sched_status or ""
+    if sched_text and not sched_text.startswith((*_PLACED, *_OF_PULSES)):
+        all_.append(("", 0, WorkerHealth(WAITING, sched_text)))
     if not all_:
         if sched_status is None:
             return None
-        return TopologyHealth(WAITING, said or "no worker is assigned yet")
+        return TopologyHealth(WAITING, sched_text or "no worker is assigned yet")
     worst = max(all_, key=lambda each: STATES.index(each[2].state))[2].state
     of_it = [each for each in all_ if each[2].state == worst]
     texts = list(
@@ -151,8 +151,8 @@ def of_topology(
         )
     )
     text = "; ".join(texts[:2]) + (f"; and {len(texts) - 2} more" if len(texts) > 2 else "")
-    if worst == RUNNING and not text and said.startswith(_PLACED[1]):
-        text = said
+    if worst == RUNNING and not text and sched_text.startswith(_PLACED[1]):
+        text = sched_text
     series = [one.crashes for *_, one in of_it if one.crashes is not None]
     crashes = max(series, key=lambda each: each.count, default=None)
     return TopologyHealth(
@@ -187,7 +187,7 @@ def ago(secs: float) -> str:
     return f"{max(0, secs):.0f} s"
 
 
-def _of_word(
+def _of_report(
     launch: WorkerLaunch, supervisor: SupervisorInfo | None, beat: Beat | None, now: float
 ) -> WorkerHealth | None:
     report = _report(launch, supervisor)

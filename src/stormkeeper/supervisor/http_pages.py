@@ -39,7 +39,7 @@ LOG: Final = "/api/v1/log"
 LIST: Final = "/api/v1/listLogs"
 CODE: Final = "/api/v1/code"
 
-#: Bytes of a part whose length is not said, as in Storm.
+#: Default length of a part in bytes, as in Storm.
 USUAL_BYTES: Final = 51_200
 
 _LONGEST_ID: Final = 255

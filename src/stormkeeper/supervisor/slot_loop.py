@@ -104,7 +104,7 @@ class SlotLoop:
             for port, record in self._records.items()
         }
         self._preparations = PreparationThreads(
-            context.code, context.environments, lambda *said: self._send(said)
+            context.code, context.environments, lambda *answer: self._send(answer)
         )
         self._cleanup = DiskCleanup(
             *(context.code, context.environments, context.checkpoints, context.directories),

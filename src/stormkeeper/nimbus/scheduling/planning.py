@@ -301,7 +301,7 @@ def _named(launches: list[Launch], topology: Topology, cluster: Cluster) -> str:
 def _left_out(placed: Placement, capacity: Capacity, cluster: Cluster) -> Iterable[str]:
     fates = placed.fates
     if fates.not_on:
-        return  # only stuck workers have `not_on`, and their reason is told already
+        return  # only stuck workers have `not_on`, and their reason is already in the text
     topology = fates.topology
     unplaced = placed.unplaced
     if unplaced and fates.free_workers - placed.slot_count <= 0:
@@ -349,7 +349,7 @@ def _slots(number: int) -> str:
 
 
 def _host(node: str, topology: Topology, cluster: Cluster, port: int | None = None) -> str:
-    """Return a supervisor's host name, or the last known, told apart from others with the port."""
+    """Return a supervisor's host name, or the last known, with a port where names are the same."""
     hosts = {
         id_: each.host
         for id_, each in cluster.supervisors.items()

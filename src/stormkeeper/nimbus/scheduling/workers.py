@@ -337,13 +337,13 @@ def _beats(
                 position.instance if position is not None else None,
                 heartbeat.revision,
                 None if heartbeat.age_secs is None else now - heartbeat.age_secs,
-                *_said(heartbeat),
+                *_payload_fields(heartbeat),
             )
         )
     return beats, unclear
 
 
-def _said(heartbeat: Heartbeat) -> tuple[int | None, int | None, str | None, bool | None]:
+def _payload_fields(heartbeat: Heartbeat) -> tuple[int | None, int | None, str | None, bool | None]:
     if heartbeat.value is None:
         return None, None, None, None
     try:

@@ -181,9 +181,9 @@ def settable_of(record: BlobRecord) -> SettableBlobMeta:
     """Return a blob's access list; without a list everybody may do everything."""
     everybody = AccessControl(AccessControlType.OTHER, None, _EVERYTHING)
     try:
-        said = decode(SettableBlobMeta, record.settable) if record.settable else None
+        meta = decode(SettableBlobMeta, record.settable) if record.settable else None
     except SerializationError as error:
         raise CallRefusedError(f"the access list of the blob is damaged: {error}") from error
-    if said is None:
+    if meta is None:
         return SettableBlobMeta([everybody])
-    return SettableBlobMeta(said.acl or [everybody], said.replication_factor)
+    return SettableBlobMeta(meta.acl or [everybody], meta.replication_factor)

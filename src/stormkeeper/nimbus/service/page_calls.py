@@ -138,13 +138,15 @@ def executors(
     assigned = reports(view.assignment, view.submitted.tasks, heartbeats)
     if not view.submitted.is_script:
         return view.submitted.components, assigned
-    said = tuple(
+    found = tuple(
         report
         for slot in {each.slot: each for each in assigned}.values()
         for report in _of_script(slot, heartbeats.get(slot.slot))
     )
-    components = {each.component_id: DeclaredComponent("spout", 1, each.num_tasks) for each in said}
-    return components or view.submitted.components, said
+    components = {
+        each.component_id: DeclaredComponent("spout", 1, each.num_tasks) for each in found
+    }
+    return components or view.submitted.components, found
 
 
 def _of_script(

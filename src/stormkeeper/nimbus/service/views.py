@@ -68,8 +68,8 @@ class View:
         health = self.health
         if health is None or health.state not in (STUCK, CRASHING, FAILED):
             return self.sched_status
-        said = f"{health.state}: {health.text}"
-        return said if self.sched_status is None else f"{self.sched_status}; {said}"
+        fault = f"{health.state}: {health.text}"
+        return fault if self.sched_status is None else f"{self.sched_status}; {fault}"
 
     @property
     def conf(self) -> Mapping[str, Any]:
