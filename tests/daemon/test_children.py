@@ -87,7 +87,7 @@ def test_child_that_fails_to_start_shows_its_log(start):
     assert child.log_tail() == "no such disk: buy one"
 
 
-def test_what_it_prints_is_no_part_of_its_log(start):
+def test_output_is_no_part_of_the_log(start):
     code = "import sys; print('ready at a'); print('rows 5'); print('late', file=sys.stderr)"
     child = start(code)
     until(lambda: child.output() == (["rows 5"], 1))
@@ -96,7 +96,7 @@ def test_what_it_prints_is_no_part_of_its_log(start):
     assert child.log_tail() == "late"
 
 
-def test_child_that_logs_nothing_shows_what_it_printed(start):
+def test_tail_of_an_empty_log_is_the_output(start):
     child = start("print('no such disk'); raise SystemExit(1)")
     until(lambda: child.returncode is not None)
     until(lambda: child.log_tail() == "no such disk")
@@ -140,7 +140,7 @@ def test_suspended_child_is_ended(start):
     assert child.state() == "ended by SIGTERM"
 
 
-def test_orphan_in_its_session_is_ended_long_after_it_has_ended(start):
+def test_orphan_in_the_session_is_ended_later(start):
     orphan = (
         "import subprocess, sys; p = subprocess.Popen([sys.executable, '-c', "
         "'import time; time.sleep(60)']); print('ready at', p.pid)"
@@ -153,7 +153,7 @@ def test_orphan_in_its_session_is_ended_long_after_it_has_ended(start):
     until(lambda: not psutil.pid_exists(pid) or psutil.Process(pid).status() == "zombie")
 
 
-def test_whoever_has_its_process_id_after_it_is_left_alone(start):
+def test_stranger_with_the_former_process_id_is_left_alone(start):
     child = start("")
     until(lambda: child.returncode is not None)
     former = child.pid
@@ -167,7 +167,7 @@ def test_whoever_has_its_process_id_after_it_is_left_alone(start):
     child._process.pid = former
 
 
-def test_orphan_that_holds_the_output_open_disturbs_nobody(start, recwarn):
+def test_orphan_that_holds_the_output_open_is_ignored(start, recwarn):
     orphan = (
         "import subprocess, sys; p = subprocess.Popen([sys.executable, '-u', '-c', "
         "'import time\\nfor n in range(600): print(n); time.sleep(0.1)'], start_new_session=True); "
@@ -246,12 +246,12 @@ def run(tmp_path):
     return run
 
 
-def test_one_that_ends_well(run, tmp_path):
+def test_program_that_succeeds(run, tmp_path):
     run(f"open({str(tmp_path / 'done')!r}, 'w')")
     assert (tmp_path / "done").exists()
 
 
-def test_each_line_of_its_output_is_passed_on_while_it_runs(run):
+def test_output_is_passed_on_while_a_program_runs(run):
     lines = []
     run("import time; print(1, flush=True); time.sleep(0.3); print(2)", progress=lines.append)
     assert lines == ["1", "2"]
@@ -266,12 +266,12 @@ def test_each_line_of_its_output_is_passed_on_while_it_runs(run):
         ("import os; os.kill(os.getpid(), 9)", r"^thing ended by SIGKILL:"),
     ],
 )
-def test_one_that_fails(run, code, said):
+def test_program_that_fails(run, code, said):
     with pytest.raises(ChildError, match=said):
         run(code)
 
 
-def test_one_that_cannot_be_started(tmp_path):
+def test_program_that_cannot_be_started(tmp_path):
     with pytest.raises(ChildError, match="thing ended with exit code 1:"):
         children.run(
             "thing", [str(tmp_path / "none")], log=tmp_path / "log", env=os.environ, secs=60.0
@@ -289,12 +289,12 @@ time.sleep(3600)
 """
 
 
-def test_one_that_takes_too_long(run):
+def test_program_that_takes_too_long(run):
     with pytest.raises(ChildError, match=r"^thing was ended after 1 s:"):
         run("import time; time.sleep(3600)", secs=1.0)
 
 
-def test_one_that_is_cancelled_ends_with_all_that_it_has_started(run, tmp_path):
+def test_cancelled_program_ends_with_its_children(run, tmp_path):
     place = tmp_path / "pids"
     cancelled = threading.Event()
     threading.Thread(target=lambda: (until(place.exists), cancelled.set()), daemon=True).start()

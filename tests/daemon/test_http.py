@@ -133,7 +133,7 @@ def test_every_request_gets_one_answer_and_the_end(served, sent, status):
     assert served.ask("/figures")[0] == 200
 
 
-def test_slow_clients_keep_nobody_out(served):
+def test_slow_clients_lock_no_client_out(served):
     with contextlib.ExitStack() as stack:
         slow = [stack.enter_context(served.connect()) for _ in range(MAX_PER_ADDRESS + 3)]
         for connection in slow[-MAX_PER_ADDRESS:]:

@@ -78,7 +78,7 @@ def test_no_more_than_so_many_are_accepted_in_a_turn(listener):
         client.close()
 
 
-def test_one_that_is_gone_already_keeps_nobody_out(listener):
+def test_closed_connection_locks_no_client_out(listener):
     clients = [socket.create_connection(listener.getsockname()) for _ in range(3)]
     refused, served = [], []
 
@@ -207,7 +207,7 @@ def test_it_listens_on_a_free_port_and_does_not_block():
     assert str(with_remedy.value) == f"{taken.value}: take another"
 
 
-def test_an_address_that_nobody_has_is_told():
+def test_foreign_address_is_reported():
     with pytest.raises(ListenError, match=r"nosuch\.invalid:1 \(a\.host\): Name or service"):
         listen("nosuch.invalid", 1, keys="a.host", backlog=1)
     with pytest.raises(ListenError, match=r"Cannot assign requested address$"):

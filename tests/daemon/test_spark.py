@@ -75,7 +75,7 @@ def test_the_users_java_options_replace_ours(key):
     assert not any("SerialGC" in value for value in chosen.values())
 
 
-def test_without_a_temporary_folder_it_says_what_to_do(monkeypatch):
+def test_missing_temporary_folder_has_a_remedy(monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", None)
     monkeypatch.setattr(tempfile, "_candidate_tempdir_list", list)
     with pytest.raises(EngineError, match=r"No usable temporary directory.*: set TMPDIR to"):
@@ -277,7 +277,7 @@ def test_the_reason_is_what_java_said_to_python_code():
 ARGUMENTS = "PYSPARK_SUBMIT_ARGS"
 
 
-def test_whatever_java_would_take_for_its_own_is_escaped():
+def test_special_characters_of_properties_are_escaped():
     assert spark.properties_text({"spark.a-b/c_d": "1.5g"}) == "spark.a-b/c_d=1.5g\n"
     text = spark.properties_text({"a b": "#!:=\\\n é😀"})
     assert text == (

@@ -46,12 +46,12 @@ def test_a_script_that_starts_nothing_is_refused(script):
         describe(script("def start(frame):\n    frame.writeStream.start()\n"))
 
 
-def test_a_fault_in_the_source_is_said_before_it_is_run(script):
+def test_source_fault_is_reported_before_the_run(script):
     with pytest.raises(TopologyError, match=r"job.py, line 1: invalid syntax"):
         describe(script("def f(:"))
 
 
-def test_what_it_prints_and_what_it_starts_are_no_part_of_it(script, capfd):
+def test_output_and_children_are_no_part_of_a_description(script, capfd):
     before = (
         "import subprocess, sys, threading, time\n"
         "print('{}' * 100_000)\n"
@@ -78,18 +78,18 @@ def test_a_fault_of_the_script_is_its_own_words(script):
     )
 
 
-def test_one_that_closes_its_output_is_described(script):
+def test_script_that_closes_its_output_is_described(script):
     described = describe(script(TOPOLOGY.format(before="import sys; sys.stdout.close()")))
     assert described.name == "t"
 
 
-def test_a_file_that_it_is_to_import_and_that_is_not_there(script, tmp_path):
+def test_missing_py_file_is_refused(script, tmp_path):
     gone = tmp_path / "gone.py"
     with pytest.raises(TopologyError, match=r"there is no file .*/gone\.py, which .*job\.py is to"):
         describe(script("import gone"), py_files=[gone])
 
 
-def test_one_that_waits_is_ended(script):
+def test_script_that_waits_is_ended(script):
     with pytest.raises(TopologyError, match=r"job.py was not over after 2 s\. .* what takes long"):
         describe(script(TOPOLOGY.format(before="import time; time.sleep(600)")), plain_secs=2.0)
 
@@ -101,13 +101,13 @@ def test_one_that_waits_is_ended(script):
         ("import os; print('bye', flush=True); os.kill(os.getpid(), 9)", "ended by SIGKILL"),
     ],
 )
-def test_one_that_ends_the_process_says_so(script, before, said):
+def test_script_that_ends_the_process_is_reported(script, before, said):
     with pytest.raises(TopologyError, match=rf"(?s){said} before it was over.*\nbye$"):
         describe(script(TOPOLOGY.format(before=before)))
 
 
 @pytest.mark.spark
-def test_one_that_needs_a_session_gets_one(script):
+def test_script_that_needs_a_session_gets_one(script):
     before = (
         "from pyspark.sql import SparkSession, functions as F\n"
         "big = F.col('value') > 1\n"
@@ -128,7 +128,7 @@ def test_one_that_needs_a_session_gets_one(script):
 
 @pytest.mark.spark
 @pytest.mark.slow
-def test_a_script_that_needs_a_session_early_gets_it_first(script, tmp_path):
+def test_script_that_needs_a_session_early_gets_one_first(script, tmp_path):
     (tmp_path / "texts.py").write_text(
         "from pyspark.sql import functions as F\n"
         "@F.udf('string')\n"

@@ -128,7 +128,7 @@ def test_a_conf_that_contains_itself():
         of_topology(word_count(**conf))
 
 
-def test_one_that_is_too_long():
+def test_line_that_is_too_long():
     described = of_topology(word_count(table="x" * MAX_BYTES))
     with pytest.raises(TopologyError, match=r"1,0\d\d,\d\d\d bytes, and may have 1,048,576: bring"):
         encode(described)
@@ -185,7 +185,7 @@ def test_reading_one_declares_no_topology():
     assert heard == []
 
 
-def test_a_function_of_a_description_says_that_it_is_none():
+def test_function_of_a_description_raises():
     rebuilt = description._rebuilt(of_topology(word_count()))
     assert isinstance(rebuilt, Topology)
     with pytest.raises(NotImplementedError, match="a description has no functions"):

@@ -76,7 +76,7 @@ def test_without_a_stream_there_is_nothing_to_run(fault, script, beside):
         (FUNCTIONS + "if __name__ == '__main__':\n    pass\n", {}),
     ],
 )
-def test_functions_that_nobody_calls_start_nothing(fault, script, beside):
+def test_functions_without_a_call_start_nothing(fault, script, beside):
     assert "job.py only defines functions and classes" in fault(script, beside)
 
 

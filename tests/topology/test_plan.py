@@ -53,7 +53,7 @@ def test_empty_topology():
         plan(Topology("t"))
 
 
-def test_spout_that_nobody_reads():
+def test_spout_without_readers():
     with pytest.raises(TopologyError, match=r"no component reads from the spout 'b'.*bolt\(b\)"):
         plan(make({"a": ((), 1), "b": ((), 1), "c": (("a",), 1)}))
 
@@ -84,7 +84,7 @@ def test_each_query_has_all_that_feeds_its_sink_and_no_more(graph):
 
 
 @given(graphs().filter(bool), st.data())
-def test_a_part_of_it_keeps_the_numbers_of_the_whole(graph, data):
+def test_part_of_a_plan_keeps_its_task_numbers(graph, data):
     the_plan = plan(make(graph))
     ids = [query.id for query in the_plan.queries]
     chosen = data.draw(st.lists(st.sampled_from(ids), min_size=1))

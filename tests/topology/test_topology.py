@@ -63,7 +63,7 @@ def test_same_input_twice(topology, lines):
     assert pairs.inputs == ("lines", "lines")
 
 
-def test_conf_is_a_copy_that_nobody_changes():
+def test_conf_is_an_immutable_copy():
     given = {"input": "/x"}
     topology = Topology("t", given)
     given["input"] = "/y"
@@ -181,7 +181,7 @@ def test_what_is_no_function(topology, lines):
         topology.bolt(lines)(None)
 
 
-def test_importing_it_imports_no_pyspark():
+def test_import_of_the_topology_room_leaves_out_pyspark():
     code = "import sys, stormkeeper.topology.plan; print('pyspark' in sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60

@@ -34,7 +34,7 @@ def files(tmp_path):
     return lambda: sorted(file.name for file in folder.iterdir() if not file.name.startswith("."))
 
 
-def test_what_nobody_has_claimed_can_be(checkpoint, files):
+def test_first_claim_of_a_checkpoint(checkpoint, files):
     assert checkpoint.claims() == []
     assert checkpoint.take(FIRST) is None
     assert checkpoint.claims() == [FIRST]
@@ -45,7 +45,7 @@ def test_a_launch_that_starts_again_has_its_claim_already(checkpoint):
     assert [checkpoint.take(FIRST), checkpoint.take(FIRST)] == [None, None]
 
 
-def test_a_later_launch_takes_it_over(checkpoint, files):
+def test_later_launch_takes_the_claim(checkpoint, files):
     for claim in (FIRST, SECOND, THIRD):
         assert checkpoint.take(claim) is None
     assert checkpoint.newer(SECOND) == THIRD
@@ -53,7 +53,7 @@ def test_a_later_launch_takes_it_over(checkpoint, files):
     assert files() == [str(THIRD)]
 
 
-def test_an_earlier_one_is_told_whose_it_is_and_writes_nothing(checkpoint, files):
+def test_earlier_launch_writes_no_claim(checkpoint, files):
     checkpoint.take(THIRD)
     assert checkpoint.take(SECOND) == THIRD
     assert files() == [str(THIRD)]
@@ -74,7 +74,7 @@ def test_of_two_that_claim_at_once_the_greater_one_goes_on(checkpoint, monkeypat
     assert looks[0] is None
 
 
-def test_other_files_are_nobodys_claims(checkpoint, tmp_path):
+def test_foreign_files_are_no_claims(checkpoint, tmp_path):
     checkpoint.take(FIRST)
     (tmp_path / "checkpoint" / "claims" / "notes.txt").write_text("99-9-9")
     assert checkpoint.claims() == [FIRST]
@@ -98,7 +98,7 @@ class TestClaims:
         Claims({"q": SECOND}, lambda _: checkpoint, begin).take("q")
         assert told == ["q"]
 
-    def test_one_that_was_taken_back_is_lost(self, checkpoint):
+    def test_launch_that_was_taken_back_is_lost(self, checkpoint):
         def begin(query):
             raise ClaimedError(f"{query} was given to another launch")
 
@@ -108,7 +108,7 @@ class TestClaims:
         assert checkpoint.claims() == []
         assert not claims.is_kept("q")
 
-    def test_one_that_is_lost_before_the_start(self, checkpoint):
+    def test_claim_lost_before_the_start(self, checkpoint):
         checkpoint.take(SECOND)
         claims = Claims({"q": FIRST}, lambda _: checkpoint)
         with pytest.raises(ClaimedError, match=r"'q' runs elsewhere: the launch 7-2-0 .* 7-1-0"):
@@ -116,7 +116,7 @@ class TestClaims:
         assert not claims.is_kept("q")
         assert claims.lost == {"q": SECOND}
 
-    def test_one_that_is_lost_later(self, checkpoint, caplog):
+    def test_claim_lost_later(self, checkpoint, caplog):
         claims = Claims({"q": FIRST}, lambda _: checkpoint)
         claims.take("q")
         assert claims.is_kept("q")
@@ -145,7 +145,7 @@ class TestClaims:
         with pytest.raises(WorkerError, match="'q' could not be claimed in its checkpoint:"):
             claims.take("q")
 
-    def test_one_that_cannot_be_read_for_a_while_is_not_lost(self, checkpoint, tmp_path):
+    def test_unreadable_claim_is_not_lost(self, checkpoint, tmp_path):
         claims = Claims({"q": FIRST}, lambda _: checkpoint)
         claims.take("q")
         folder = tmp_path / "checkpoint" / "claims"
@@ -154,7 +154,7 @@ class TestClaims:
         folder.write_text("no folder")
         assert claims.is_kept("q")
 
-    def test_whoever_watches_is_told_once(self, checkpoint):
+    def test_lost_claim_is_reported_once(self, checkpoint):
         claims = Claims({"q": FIRST, "r": FIRST}, lambda _: checkpoint)
         claims.take("q")
         lost = []
@@ -253,7 +253,7 @@ def script(checkpoint, monkeypatch):
     return make
 
 
-def test_another_topology_is_waited_for_until_it_is_gone(script):
+def test_script_waits_until_the_other_topology_is_gone(script):
     first, second = script(FIRST, "first-1-1"), script(SECOND, "second-2-1")
     first.take("place", FIRST)
     second.take("place", SECOND)

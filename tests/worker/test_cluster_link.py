@@ -53,7 +53,7 @@ def base(status):
     return StormBase("wc", status, 1)
 
 
-def test_it_follows_the_status(link, leader):
+def test_link_follows_the_status(link, leader):
     leader.activate_storm(STORM, base(TopologyStatus.INACTIVE))
     assert link.is_active  # as nothing is known
     link.start()
@@ -64,7 +64,7 @@ def test_it_follows_the_status(link, leader):
         until(lambda status=status: link.is_active == (status is TopologyStatus.ACTIVE))
 
 
-def test_new_log_levels_and_credentials_are_heard_of(connect, leader, caplog):
+def test_link_follows_log_levels_and_credentials(connect, leader, caplog):
     caplog.set_level("INFO")
     heard = []
     link = ClusterLink(connect, STORM, heard.append)
@@ -83,7 +83,7 @@ def test_new_log_levels_and_credentials_are_heard_of(connect, leader, caplog):
 
 
 @pytest.mark.parametrize("where", ["connecting", "reporting"])
-def test_a_defect_does_not_keep_it_from_following(connect, leader, caplog, monkeypatch, where):
+def test_link_follows_on_after_a_defect(connect, leader, caplog, monkeypatch, where):
     monkeypatch.setattr(cluster_link, "RETRY_SECS", 0.01)
     leader.activate_storm(STORM, base(TopologyStatus.INACTIVE))
     defects = [ZeroDivisionError("a defect")]
@@ -110,7 +110,7 @@ def test_a_defect_does_not_keep_it_from_following(connect, leader, caplog, monke
     link.close(DEADLINE_SECS)
 
 
-def test_it_knows_what_a_rebalance_has_left(link, leader):
+def test_link_knows_the_hints_of_a_rebalance(link, leader):
     changed = base(TopologyStatus.ACTIVE)
     changed.component_executors = {"words": 4}
     leader.activate_storm(STORM, changed)
@@ -134,7 +134,7 @@ def test_unknown_topology_is_active_and_killed_one_is_not(link, leader):
     assert not link.is_active
 
 
-def test_it_has_the_credentials_as_soon_as_the_status_is_known(link, leader):
+def test_credentials_are_known_with_the_status(link, leader):
     leader.set_credentials(STORM, Credentials({"token": "secret"}))
     assert link.credentials == {}
     link.start()
@@ -142,7 +142,7 @@ def test_it_has_the_credentials_as_soon_as_the_status_is_known(link, leader):
     assert link.credentials == {"token": "secret"}
 
 
-def test_credentials_that_it_may_not_read_keep_it_from_nothing(link, leader, monkeypatch, caplog):
+def test_unreadable_credentials_do_not_stop_the_link(link, leader, monkeypatch, caplog):
     def denied(*_):
         raise AccessDeniedError("not yours")
 
@@ -164,7 +164,7 @@ def test_reports_are_written_in_their_order(link, leader):
     assert len(leader.errors(STORM, "split")) == 2
 
 
-def test_without_zookeeper_it_tries_again_and_loses_no_report(connect, leader, monkeypatch, caplog):
+def test_reports_survive_a_loss_of_zookeeper(connect, leader, monkeypatch, caplog):
     monkeypatch.setattr(cluster_link, "RETRY_SECS", 0.01)
     failures = [StateUnavailableError("nobody there")] * 3
     link = ClusterLink(lambda: _or_raise(failures, connect), STORM)

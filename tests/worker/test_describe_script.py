@@ -88,7 +88,7 @@ def test_a_script_that_needs_a_session_is_known(script, text):
         "from pyspark.sql import functions as F\nbig = F.col('a') > 1\n",
     ],
 )
-def test_what_needs_one_above_the_topology_needs_it_first(script, above):
+def test_use_above_the_topology_needs_a_session_first(script, above):
     with pytest.raises(NeedsSessionError) as needed:
         describe(script(above + WORD_COUNT))
     assert needed.value.first

@@ -118,7 +118,7 @@ def test_a_descriptor_that_appends_to_a_file_is_looked_after(tmp_path):
         assert not log._thread.is_running
 
 
-def test_whatever_else_it_is_nothing_is_done(tmp_path):
+def test_other_descriptors_are_left_alone(tmp_path):
     reader, pipe = os.pipe()
     file = tmp_path / "printed"
     with file.open("wb") as not_appending, os.fdopen(reader), os.fdopen(pipe, "w"):

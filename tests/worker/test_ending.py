@@ -24,7 +24,7 @@ def test_a_signal_counts_before_all():
     assert ending.code == STOPPED
 
 
-def test_a_worker_says_that_it_is_to_be_started_again():
+def test_inactive_code_is_written_once():
     said = []
     for codes in ([INACTIVE, INACTIVE], [CLAIMED, INACTIVE], [1]):
         ending = StopRequest(lambda: False, STOPPED, said.append)

@@ -179,12 +179,12 @@ def test_a_reader_that_stops_early_takes_nothing_from_the_others():
     assert done["left"].executed == {"s": 3}
 
 
-def test_what_was_not_observed_had_no_rows():
+def test_missing_observation_has_no_rows():
     (query,) = diamond().queries
     assert all(done.emitted == 0 for done in component_work(query, BatchRows(), 1.0).values())
 
 
-def test_a_part_is_one_for_who_let_it_out_and_for_who_took_it_in():
+def test_partial_edge_marks_both_components():
     (query,) = diamond().queries
     names = [observation(edge) for edge in query.edges]
     done = component_work(query, BatchRows(dict.fromkeys(names, 1), frozenset(names[:1])), 1.0)

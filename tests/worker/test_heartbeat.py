@@ -46,7 +46,7 @@ def beat(*, completed=False):
     )
 
 
-def test_it_reads_back_as_it_was_written():
+def test_heartbeat_reads_back():
     for compression in Compression:
         data = serialize(beat(), compression)
         assert deserialize(ClusterWorkerHeartbeat, data) == beat()
@@ -170,7 +170,7 @@ def test_a_beat_that_hangs_is_none(alive, world, tmp_path, caplog):
     assert alive.touch()
 
 
-def test_where_it_cannot_be_given_the_worker_goes_on(alive, world, tmp_path, caplog):
+def test_untouchable_alive_file_does_not_stop_the_worker(alive, world, tmp_path, caplog):
     world.beaten_at = world.now
     tmp_path.joinpath("alive").mkdir()
     tmp_path.joinpath("alive").rmdir()
@@ -197,7 +197,7 @@ def test_the_thread_goes_on_until_it_is_closed(tmp_path):
     assert file.stat().st_mtime == 1.0
 
 
-def test_nothing_is_touched_that_nobody_names():
+def test_no_alive_file_without_a_name():
     assert AliveFile.from_conf(None, defaults(), lambda: 0.0) is None
 
 
@@ -266,7 +266,7 @@ def beater(recording):
         made.close(DEADLINE_SECS)
 
 
-def test_it_beats_at_once_and_goes_on(beater, recording):
+def test_beater_beats_at_once_and_goes_on(beater, recording):
     beater.start()
     until(lambda: len(recording.beats) >= 5)
     assert recording.beats[:5] == [(PATH, b"%d" % n) for n in range(5)]
@@ -305,7 +305,7 @@ def test_failures_are_logged_when_they_begin_and_when_they_end(beater, recording
     assert "go out again after" in ended.getMessage()
 
 
-def test_a_fault_of_its_own_does_not_end_it(beater, recording, caplog):
+def test_defect_does_not_end_the_beater(beater, recording, caplog):
     recording.broken = TypeError("a defect")
     beater.start()
     until(lambda: caplog.records)
@@ -313,7 +313,7 @@ def test_a_fault_of_its_own_does_not_end_it(beater, recording, caplog):
     until(lambda: recording.beats)
 
 
-def test_one_that_cannot_tell_of_the_first_beat_goes_on_beating(recording, caplog):
+def test_failing_announcement_does_not_stop_heartbeats(recording, caplog):
     def tell():
         raise BrokenPipeError("nobody reads")
 
@@ -324,7 +324,7 @@ def test_one_that_cannot_tell_of_the_first_beat_goes_on_beating(recording, caplo
     assert [str(record.exc_info[1]) for record in caplog.records] == ["nobody reads"]
 
 
-def test_it_connects_again_until_it_can(recording):
+def test_beater_connects_until_it_succeeds(recording):
     tries = []
 
     def connect():
@@ -340,12 +340,12 @@ def test_it_connects_again_until_it_can(recording):
     assert len(tries) == 3
 
 
-def test_one_that_never_began_can_be_closed(beater, recording):
+def test_beater_can_be_closed_before_its_start(beater, recording):
     beater.close(DEADLINE_SECS)
     assert recording.beats == []
 
 
-def test_a_call_that_hangs_does_not_hold_up_the_close(caplog):
+def test_hanging_call_does_not_delay_the_close(caplog):
     hanging = threading.Event()
 
     class Hanging(Recording):
@@ -359,7 +359,7 @@ def test_a_call_that_hangs_does_not_hold_up_the_close(caplog):
     assert "was not accepted within" in caplog.text
 
 
-def test_it_beats_into_a_cluster_state():
+def test_beater_beats_into_a_cluster_state():
     ensemble = MemoryEnsemble()
     state = ensemble.session()
     made = Beater(lambda: NodeHeartbeats(state), PATH, lambda: b"beat", period_secs=PERIOD)
@@ -369,7 +369,7 @@ def test_it_beats_into_a_cluster_state():
     made.close(DEADLINE_SECS)
 
 
-def test_pacemakers_that_no_heartbeat_goes_to_are_warned_of(caplog):
+def test_silent_pacemakers_are_warned_of(caplog):
     warn_of_silent_pacemakers(defaults())
     named = defaults().with_values({"pacemaker.servers": ["host"]})
     store = "org.apache.storm.cluster.PaceMakerStateStorageFactory"

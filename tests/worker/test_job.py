@@ -44,7 +44,7 @@ def job(package, script="code/topology.py", **more):
     return Job(script=Path(script), storm_id="t-1-1", node="n", port=1, package=package, **more)
 
 
-def test_what_a_package_has_for_its_worker(lay_out, tmp_path):
+def test_package_of_a_worker(lay_out, tmp_path):
     brought = tree(tmp_path / "brought", {"single.py": "", "a.jar": "", "b.jar": ""})
     folder = tree(tmp_path / "mine", {"topology.py": "", "beside.py": ""})
     package = lay_out(
@@ -77,7 +77,7 @@ def test_without_jars_nothing_is_added(lay_out, tmp_path):
     assert lay_out(of_folder(tree(tmp_path / "mine", {}))).with_jars({"a": 1}) == {"a": 1}
 
 
-def test_a_script_is_one_query_whatever_it_is_called(lay_out, tmp_path):
+def test_script_is_one_query(lay_out, tmp_path):
     package = lay_out(of_folder(tree(tmp_path / "mine", {"topology.py": "print()\n"})))
     assert package.is_script
     assert job(package).script_id == "topology"
@@ -88,7 +88,7 @@ def test_a_script_is_one_query_whatever_it_is_called(lay_out, tmp_path):
     assert claimed.reported == ["daily"]
 
 
-def test_of_a_topology_those_queries_run_that_have_claims(lay_out, tmp_path):
+def test_claimed_queries_of_a_topology_run(lay_out, tmp_path):
     topology = Topology("both")
     spout = topology.spout(lambda spark: spark, name="rows")
     for name in ("one", "two"):
@@ -244,7 +244,7 @@ def test_where_a_checkpoint_is(place, expected):
     assert checkpoint_location(conf, "wc-1-1", "totals") == expected
 
 
-def test_who_goes_on_from_checkpoints_has_their_folder():
+def test_continued_checkpoints_keep_their_folder():
     conf = {"topology.checkpoint.dir": "/a", "topology.checkpoint.from": "wc-1-1"}
     assert checkpoint_location(conf, "wc-2-9", "totals") == "/a/wc-1-1/totals"
 
@@ -254,7 +254,7 @@ def test_checkpoints_are_in_the_daemons_folder():
     assert checkpoint_root(conf) == f"{Path.home()}/storm/checkpoints"
 
 
-def test_what_is_in_the_file(tmp_path):
+def test_overrides_are_read_from_a_file(tmp_path):
     file = tmp_path / "overrides.json"
     values = {"topology.workers": 3, "input": ["a", {"b": None}], "spark.x": True}
     file.write_text(json.dumps(values))
@@ -275,7 +275,7 @@ def test_no_such_file(tmp_path):
         read_overrides(tmp_path / "none.json")
 
 
-def test_they_win_but_over_what_is_kept():
+def test_overrides_win_except_for_kept_keys():
     values = {"topology.workers": 3, "spark.x": 1}
     conf = with_overrides(defaults(), values, keep={"spark.x"})
     assert conf["topology.workers"] == 3

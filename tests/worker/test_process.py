@@ -297,7 +297,7 @@ query = spark.readStream.format("rate").load().writeStream.format("noop").queryN
         ),
     ],
 )
-def test_a_jvm_that_is_killed_ends_it_after_a_last_heartbeat(start, pacemakers, script, code):
+def test_killed_jvm_ends_the_worker_after_a_last_heartbeat(start, pacemakers, script, code):
     worker = start(script(code))
     beats = Beats(pacemakers, worker.path)
     until(lambda: beats.counts().get("out", (0, 0)) > (0, 0), START_SECS)
@@ -387,7 +387,7 @@ def out(inverted):
 
 
 @pytest.mark.slow
-def test_a_failing_bolt_ends_it_with_a_message_of_its_own(start, pacemakers, numbers, script):
+def test_failing_bolt_ends_the_worker_with_its_message(start, pacemakers, numbers, script):
     worker = start(script(FAILING.format(folder=str(numbers[0]))))
     assert worker.ended(START_SECS) == 1, worker.text
     assert "app mine" in worker.lines
@@ -443,7 +443,7 @@ def test_script_gets_arguments_and_ships_modules(start, numbers, script, tmp_pat
     assert "rows ['1717!']" in worker.lines
 
 
-def test_a_fault_in_the_source_ends_it_before_it_beats(start, script):
+def test_source_fault_ends_the_worker_before_it_beats(start, script):
     worker = start(script(ENDLESS.replace("bolt(numbers)", "bolt(nubmers)")))
     assert worker.ended() == 1
     assert worker.lines == []
@@ -461,7 +461,7 @@ def test_a_stop_while_spark_starts_leaves_no_script_behind(start, script):
     assert "leaving it" not in worker.text
 
 
-def test_wrong_configuration_ends_it_before_it_beats(start, script):
+def test_wrong_configuration_ends_the_worker_before_it_beats(start, script):
     worker = start(script("print('ran')\n"), **{"task.heartbeat.frequency.secs": -1})
     assert worker.ended() == 2
     assert worker.lines == []
@@ -469,14 +469,14 @@ def test_wrong_configuration_ends_it_before_it_beats(start, script):
     assert "task.heartbeat.frequency.secs" in line
 
 
-def test_unknown_key_ends_it_where_that_is_asked_for(start, script):
+def test_strict_ends_the_worker_at_an_unknown_key(start, script):
     code = "from stormkeeper.topology import Topology\nTopology('t', conf={'input': 1})\n"
     worker = start(script(code), "--strict", inptu=1)
     assert worker.ended() == 2
     assert "unknown key inptu; is input meant?" in worker.errors[-1]
 
 
-def test_an_id_that_is_none_ends_it_before_it_beats(start, script):
+def test_invalid_id_ends_the_worker_before_it_beats(start, script):
     worker = start(script("print('ran')\n"), "--storm-id", "a/b")
     assert worker.ended() == 2
     assert worker.lines == []
@@ -546,7 +546,7 @@ def test_it_runs_some_of_the_queries_and_beats_for_no_others(start, script, pace
     assert Beats(pacemakers, worker.path).counts()["counted"] == (0, len(values))
 
 
-def test_pacemakers_that_it_does_not_beat_to_are_warned_of(start, script):
+def test_unused_pacemakers_are_warned_of(start, script):
     store = "org.apache.storm.cluster.ZKStateStorageFactory"
     worker = start(script(""), **{"storm.cluster.state.store": store})
     assert worker.ended(START_SECS) == 1

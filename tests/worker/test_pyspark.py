@@ -83,7 +83,7 @@ def test_a_session_has_its_twin_in_the_jvm():
     assert {"_jsparkSession", "_jvm", "_sc", "_jsc"} <= names_in(SparkSession.__init__)
 
 
-def test_whoever_needs_a_session_asks_for_the_active_context():
+def test_missing_session_is_found_by_the_active_context():
     assert "_active_spark_context" in names_in(get_active_spark_context)
     assert "_active_spark_context" in vars(SparkContext)
     # All sessions that a script may ask for without it begin with one of these two.
@@ -97,7 +97,7 @@ def test_an_interrupt_is_set_by_the_module_that_is_replaced():
     assert "signal.signal(signal.SIGINT" in inspect.getsource(SparkContext._do_init)
 
 
-def test_whatever_the_version_it_is_one_that_is_known():
+def test_installed_version_is_known():
     """The cap, and this test, are moved together with a look at the new source."""
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
     assert "pyspark>=4.3,<4.4" in project["optional-dependencies"]["spark"]

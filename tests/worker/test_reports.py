@@ -90,14 +90,14 @@ def test_an_error_is_told_of_its_component_or_else_of_all_sinks(storm, started):
     assert storm.last_error(STORM, "daily").error == "the script failed"
 
 
-def test_what_has_ended_is_said(storm, started):
+def test_ends_are_reported(storm, started):
     told = started()
     told.report_end("one")
     told.report_completion()
     assert storm.ended_queries(STORM) == {"one", "daily"}
 
 
-def test_what_is_run_again_whenever_it_ends_has_no_end(storm, started):
+def test_topology_that_always_restarts_has_no_end(storm, started):
     told = started(**{"topology.restart": "always"})
     told.report_end("one")
     told.report_completion()

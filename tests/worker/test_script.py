@@ -98,7 +98,7 @@ def test_only_named_py_files_are_importable(script, tmp_path, monkeypatch):
         del sys.modules[name]
 
 
-def test_a_fault_in_its_source_is_found_before_it_runs(script, tmp_path):
+def test_source_fault_is_found_before_the_script_runs(script, tmp_path):
     path = script(f"open({str(tmp_path / 'ran')!r}, 'w')\ndef f(:\n")
     with pytest.raises(TopologyError, match=r"script\.py, line 2: invalid syntax"):
         scripts.prepare(path)
@@ -115,7 +115,7 @@ def test_future_imports_of_ours_are_not_the_scripts(script):
     assert names["kind"] is int
 
 
-def test_topologies_are_heard_of_while_it_runs(script):
+def test_declared_topologies_are_reported_at_once(script):
     names, made = run(
         script("from stormkeeper.topology import Topology\nmine = Topology('a')\nTopology('b')\n")
     )
@@ -135,7 +135,7 @@ def test_another_exit_is_a_failure(script, code, said):
         run(script(f"import sys\nsys.exit({code})\n"))
 
 
-def test_what_it_raises_comes_through(script):
+def test_exceptions_of_the_script_come_through(script):
     with pytest.raises(KeyError):
         run(script("{}['x']\n"))
 
@@ -153,7 +153,7 @@ def test_the_line_of_an_error(script):
     assert scripts.line_of(ValueError(), path) == ""
 
 
-def test_which_topology_it_is(tmp_path):
+def test_topology_that_a_script_defines(tmp_path):
     one, other = Topology("one"), Topology("other")
     path = tmp_path / "s.py"
     assert scripts.the_topology({}, [], path) is None
@@ -435,7 +435,7 @@ def beside(tmp_path, monkeypatch):
 
 @pytest.mark.usefixtures("beside")
 @pytest.mark.parametrize("what", ODD)
-def test_whatever_runs_is_not_refused_for_its_source(script, what):
+def test_sources_that_run_are_not_refused(script, what):
     path = script("")
     path.write_text(ODD[what], "latin-1" if what == "Latin" else "utf-8")
     scripts.prepare(path)

@@ -96,7 +96,7 @@ class Query:
         return self.error
 
 
-def test_a_query_goes_on_after_an_error_in_the_checkpoint_it_had():
+def test_failed_query_goes_on_in_its_checkpoint():
     checkpoints, sink = ScriptCheckpoints(lambda: "/c"), Sink("q", "parquet", "/out")
     for query, place in [
         (Query("disk full"), "/c/q"),

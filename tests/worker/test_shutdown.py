@@ -63,7 +63,7 @@ def test_a_stop_waits_for_the_running_batch(gate, start, tmp_path):
     assert committed(tmp_path) == set(sink.done)
 
 
-def test_no_batch_passes_a_closed_gate_and_who_waits_sees_a_stop(gate, start, tmp_path):
+def test_closed_gate_stops_batches_and_waiters(gate, start, tmp_path):
     sink = Sink()
     query = start(sink)
     until(lambda: len(sink.done) >= 2)

@@ -53,7 +53,7 @@ def sink(error):
 
 
 @pytest.mark.spark
-def test_whatever_a_batch_function_raises_is_answered_and_named(spark, tmp_path):
+def test_errors_of_batch_functions_are_answered_and_named(spark, tmp_path):
     rates = spark.readStream.format("rate").option("rowsPerSecond", 100).load()
     with spark_callbacks.answered():
         queries = {

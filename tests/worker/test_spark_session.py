@@ -33,7 +33,7 @@ def test_where_tasks_run(master, elsewhere):
     assert is_remote(master) == elsewhere
 
 
-def test_what_a_standalone_master_is_told():
+def test_defaults_for_a_standalone_master():
     slots = {"supervisor.slots.ports": [6700, 6701, 6702, 6703]}
     conf = defaults().with_values({**slots, "storm.local.hostname": "machine-7"})
     told = standalone_defaults(conf, 16)
@@ -60,7 +60,7 @@ def closed():
         yield bound.getsockname()[1]
 
 
-def test_a_master_that_does_not_answer_is_named(closed):
+def test_silent_master_is_named(closed):
     master = f"spark://127.0.0.1:{closed}"
     with pytest.raises(EngineError, match=f"spark.master={master} .*Connection refused.*start it"):
         check_master(master)
@@ -71,7 +71,7 @@ def test_one_of_several_masters_is_enough(closed, listening):
 
 
 @pytest.mark.parametrize("master", ["local[2]", "yarn", "spark://[:1", "spark://host:many"])
-def test_what_is_no_address_of_a_master_is_left_to_spark(master):
+def test_other_masters_are_left_to_spark(master):
     check_master(master)
 
 
@@ -96,17 +96,17 @@ STANDALONE = {"spark.master": "spark://m:7077"}
         ),
     ],
 )
-def test_what_executors_bring_about_has_a_remedy(text, named):
+def test_errors_of_executors_have_a_remedy(text, named):
     what = remedy(f"the query 'out' failed:\n{text}", STANDALONE)
     assert all(part in what for part in ["spark.master=spark://m:7077", *named])
     assert remedy(text, {"spark.master": "local[2]"}) is None
 
 
-def test_what_a_users_code_brings_about_is_left_as_it_is():
+def test_errors_of_user_code_have_no_remedy():
     assert remedy("ZeroDivisionError: division by zero", STANDALONE) is None
 
 
-def test_why_packages_were_not_fetched():
+def test_reason_of_unfetched_packages():
     said = (
         ":::: ERRORS\n\tServer access error at url https://repo/x.pom (java.net.ConnectException:"
         " Connection refused)\nException in thread: [unresolved dependency: a#b;1: not found]\n\tat"
@@ -121,7 +121,7 @@ def test_why_packages_were_not_fetched():
 PATHS = {"topology.checkpoint.dir": None, "storm.local.dir": "/local"}
 
 
-def test_what_spark_is_asked_for():
+def test_settings_of_a_session():
     conf = {"spark.master": "local[3]", "topology.workers": 1, **PATHS}
     asked = spark_values(conf, {"spark.master": "local[1]", "spark.app.name": "mine"})
     assert asked["spark.master"] == "local[3]"

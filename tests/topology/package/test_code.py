@@ -38,7 +38,7 @@ def test_a_script_alone(tmp_path, empty):
     assert code.requirements({}) == ()
 
 
-def test_a_script_brings_the_modules_beside_it_that_it_needs(tmp_path, empty):
+def test_script_brings_the_modules_that_it_imports(tmp_path, empty):
     tree(
         tmp_path,
         {

@@ -16,7 +16,7 @@ def travelling(folder):
     ]
 
 
-def test_what_nobody_wants_to_send(tmp_path):
+def test_always_ignored_files(tmp_path):
     tree(
         tmp_path,
         {
@@ -71,7 +71,7 @@ def test_patterns_that_are_no_text(tmp_path):
         travelling(tmp_path)
 
 
-def test_a_link_within_is_sent_as_what_it_leads_to(tmp_path):
+def test_link_within_is_sent_as_its_target(tmp_path):
     tree(tmp_path, {"data/a": "text"})
     (tmp_path / "b").symlink_to("data/a")
     assert travelling(tmp_path) == ["b", "data/a"]

@@ -111,7 +111,7 @@ def test_what_is_no_manifest(data, said):
         decode(data)
 
 
-def test_none_is_written_that_nobody_would_read():
+def test_write_refuses_unreadable_packages():
     with pytest.raises(TopologyError, match="'word-count' cannot be packed: 'a' is no package of"):
         encode(msgspec.structs.replace(GOOD, jvm_packages=("a",)))
     long = msgspec.structs.replace(GOOD, arguments=("x" * manifest.MAX_MANIFEST_BYTES,))

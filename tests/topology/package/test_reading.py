@@ -162,7 +162,7 @@ def test_an_entry_of_another_kind_of_zip(good, field, value):
         read_package(io.BytesIO(made(good, infos=change)))
 
 
-def test_one_that_is_encrypted(good):
+def test_encrypted_zip_is_refused(good):
     # The flags of the first entry of the table of contents.
     place = good.index(b"PK\x01\x02") + 8
     data = good[:place] + b"\x01" + good[place + 1 :]
@@ -209,7 +209,7 @@ def test_a_bomb(good):
         read_package(io.BytesIO(data))
 
 
-def test_a_bomb_that_says_that_it_is_small(good):
+def test_zip_bomb_with_a_false_size_is_refused(good):
     bomb = entry("code/bomb", compress_type=zipfile.ZIP_DEFLATED)
     data = bytearray(made(good, change=listed("code/bomb", 5), more=[(bomb, bytes(32 * 2**20))]))
     for mark, at in ((b"PK\x03\x04", 22), (b"PK\x01\x02", 24)):

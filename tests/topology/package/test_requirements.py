@@ -120,7 +120,7 @@ def test_too_many():
 
 
 @given(st.text(max_size=60) | st.text("six=<>~!.*1;@#-h/:\\ \n'\"[]()", max_size=40))
-def test_whatever_is_accepted_is_read_again_as_it_was_written(text):
+def test_accepted_requirements_read_back(text):
     try:
         first = parse(text, "requirements.txt", {})
     except TopologyError:

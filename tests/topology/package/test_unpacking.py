@@ -85,7 +85,7 @@ def test_what_else_is_in_its_place_is_not_taken_for_it(package, place):
     assert [*place.parent.iterdir()] == [place]
 
 
-def test_nobody_sees_half_of_it(package, place, monkeypatch):
+def test_readers_see_whole_content_only(package, place, monkeypatch):
     seen = []
     sync = os.fsync
 
