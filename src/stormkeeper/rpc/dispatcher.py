@@ -66,6 +66,15 @@ _LONG: Final = 65_536
 _LINES: Final = 10
 _LINES_SECONDS: Final = 10.0
 
+#: Most bytes of messages in progress, beyond the first: decoded, they may take forty times as much.
+MAX_COST: Final = 8 * 1024 * 1024
+
+#: Shorter messages do not wait for that: handlers may take minutes, such as submissions.
+CHEAP: Final = 16 * 1024
+
+#: Most bytes of waiting messages, beyond the first.
+MAX_WAITING_COST: Final = 64 * 1024 * 1024
+
 
 @dataclass(slots=True)
 class Caller:
@@ -215,16 +224,6 @@ def _unknown(message: ThriftMessage) -> bytes | None:
         return None
     text = f"Invalid method name: '{message.name}'"
     return fault_frame(message.name, message.sequence, FaultKind.UNKNOWN_METHOD, text)
-
-
-#: Most bytes of messages in progress, beyond the first: decoded, they may take forty times as much.
-MAX_COST: Final = 8 * 1024 * 1024
-
-#: Shorter messages do not wait for that: handlers may take minutes, such as submissions.
-CHEAP: Final = 16 * 1024
-
-#: Most bytes of waiting messages, beyond the first.
-MAX_WAITING_COST: Final = 64 * 1024 * 1024
 
 
 class CallThreads:

@@ -1,8 +1,8 @@
 """The blocking client of a Thrift service at one address: one call at a time, each with a deadline.
 
-A call ends in its value; in an exception that its method declares; in `RpcRefusedError`, if the
-server says that it failed; in `RpcUnavailableError`, if it was not sent; or in
-`RpcOutcomeUnknownError`, if it was sent and not answered.
+A call ends in its value; in an exception that its method declares; in `RpcRefusedError`, if it
+failed at the server; in `RpcUnavailableError`, if it was not sent; or in `RpcOutcomeUnknownError`,
+if it was not answered.
 """
 
 from __future__ import annotations

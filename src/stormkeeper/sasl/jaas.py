@@ -1,14 +1,7 @@
 """JAAS files: a daemon's users, passwords and keytabs, in sections.
 
 The format is Java's (``javax.security.auth.login.Configuration``), with or without the login module
-and flag before the options::
-
-    PacemakerDigest {
-        username="some user"
-        password="some password";
-    };
-
-No message or ``repr`` shows a secret.
+and flag before the options. No message or ``repr`` shows a secret.
 """
 
 import re

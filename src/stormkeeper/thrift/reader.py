@@ -9,11 +9,10 @@
 - As in Storm's readers, a bool is true only if its byte is 1, and bytes after the record are
   ignored.
 
-thriftpy2 0.7.1 does not read safely: it returns uninitialised memory for a string longer than the
-value, accepts truncated records, iterates as often as announced, and cannot read lists as keys.
-
-Readers are closures, made from a schema at first use. Every record ends with a byte that is read,
-so running off the end raises `IndexError` or `struct.error`; only slices need checks.
+thriftpy2 0.7.1 does not read safely: it returns uninitialised memory for long strings, accepts
+truncated records, iterates as often as announced, and cannot read lists as keys. Readers are
+closures, made from a schema at first use. Every record ends with a byte that is read, so running
+off the end raises `IndexError` or `struct.error`; only slices need checks.
 """
 
 from __future__ import annotations

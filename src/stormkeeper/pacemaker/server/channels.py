@@ -7,9 +7,8 @@
 - A bad frame ends the channel: earlier requests are answered, the socket is half-closed, and input
   is dropped for `LINGER` seconds. Closing at once would reset the connection and lose the answers.
 - A client that does not read is not read from; at most `ANSWER_BYTES` and one answer wait.
-- Memory grows with received bytes, never with announced lengths. `Channels.max_buffered` bounds
-  unanswered requests and unread answers of all channels; beyond the bound, a channel that holds
-  more than `READ_BYTES` ends at its next turn.
+- `Channels.max_buffered` bounds unanswered requests and unread answers of all channels; beyond it,
+  a channel that holds more than `READ_BYTES` ends at its next turn.
 - A turn ends after `TURN_SECONDS` or `TURN_ROUNDS` times `ANSWER_BYTES` of answers.
 - A request outside of `SHORT` (a list, a page, the deletion of a subtree) may be long. Long
   requests wait until all short ones are served, then share `TURN_SECONDS` in order of arrival, at
@@ -82,6 +81,13 @@ STOPPING: Final = "this server stops"
 #: Called once per channel at the end of the session: (session, cause, reason).
 OnClosed = Callable[[Any, str, str], None]
 OnFreed = Callable[[Any], None]
+
+_SEND_PULSE: Final = b"\x08\x00\x01\x00\x00\x00\x04"
+_GET_PULSE: Final = b"\x08\x00\x01\x00\x00\x00\x0a"
+_WRITES: Final = tuple(
+    b"\x08\x00\x01\x00\x00\x00" + bytes([kind])
+    for kind in (MessageType.SEND_PULSE, MessageType.DELETE_PATH, MessageType.DELETE_PULSE_ID)
+)
 
 
 class Channels(Protocol):
@@ -177,14 +183,6 @@ def unfinished_frame(seconds: float) -> str:
 def unread_answers(seconds: float) -> str:
     """Return the reason for ending a channel whose client does not read."""
     return f"nothing of its answers was read for {seconds:.0f} s (pacemaker.output.timeout.secs)"
-
-
-_SEND_PULSE: Final = b"\x08\x00\x01\x00\x00\x00\x04"
-_GET_PULSE: Final = b"\x08\x00\x01\x00\x00\x00\x0a"
-_WRITES: Final = tuple(
-    b"\x08\x00\x01\x00\x00\x00" + bytes([kind])
-    for kind in (MessageType.SEND_PULSE, MessageType.DELETE_PATH, MessageType.DELETE_PULSE_ID)
-)
 
 
 class RequestStream:

@@ -8,8 +8,8 @@ address is checked in `_authorise`, and makes these false for the clients that i
 - A failed or abandoned authentication is logged and ends the connection.
 - Only the first refusal of a client is logged, and the lines per address are limited.
 - Stormkeeper's clients send EXISTS of the reserved path on a separate connection before they
-  authenticate; that refusal is not logged. Other clients send GET_PULSE. A client that only did
-  that and left may lack the method: that is logged.
+  authenticate; that refusal is not logged. A client that only sent GET_PULSE of it and left may
+  lack the method: that is logged.
 """
 
 import hashlib

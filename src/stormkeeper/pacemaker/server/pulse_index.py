@@ -11,6 +11,13 @@ from collections.abc import Iterator, Sequence
 from operator import attrgetter
 from typing import Final
 
+# Pulses of a directory differ in the last segment only, so sorting by path sorts by name.
+_PATH: Final = attrgetter("path")
+_NAME: Final = attrgetter("name")
+
+#: Bytes of a directory beside its name.
+_DIRECTORY_BYTES: Final = 256
+
 
 class PulseEntry:
     """A path with a pulse or tombstone; only the index writes attributes."""
@@ -167,14 +174,6 @@ class PulseIndex:
         """Return the entry after `entry`; None for the newest and for a forgotten entry."""
         newer = entry._newer
         return None if newer is self._ends or newer is entry else newer
-
-
-# Pulses of a directory differ in the last segment only, so sorting by path sorts by name.
-_PATH: Final = attrgetter("path")
-_NAME: Final = attrgetter("name")
-
-#: Bytes of a directory beside its name.
-_DIRECTORY_BYTES: Final = 256
 
 
 class Census:

@@ -1,11 +1,9 @@
 """The pulses of a Pacemaker, with all reads and writes.
 
 Overwriting and reading a pulse cost the same whatever is stored; a listing costs the children, a
-deletion the subtree, a page of changes the page. A path is validated with its first pulse only.
-
-A page of changes has about `PAGE_BYTES`, so that writers never wait long; a larger pulse is a page
-of its own, or is left out if it exceeds a frame. Changes of a subtree are searched in the subtree
-or among all changes, whichever is less work.
+deletion the subtree, a page of changes the page. A page has about `PAGE_BYTES`, so that writers
+never wait long; a larger pulse is a page of its own, or is left out if it exceeds a frame. Changes
+of a subtree are searched in the subtree or among all changes, whichever is less work.
 """
 
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """TLS of a Pacemaker's port: context, texts for the log, and transport.
 
-Client certificates require a file of certificate authorities: the system's sign for anybody.
-
 The transport does what ``loop.start_tls`` does, with a small buffer per connection: asyncio would
 allocate 256 KiB for each. `asyncio.sslproto.SSLProtocol` is not documented; no private names of it
 are used, and the tests fail if it changes.

@@ -28,6 +28,13 @@ TOMBSTONE_SECONDS: Final = 3_600.0
 _CONTROL: Final = re.compile(rb"[\x00-\x1f\x7f]|\xc2[\x80-\x9f]")
 _SHOWN: Final = 200
 
+#: Old pulses that every deletion moves at least.
+_MOVES: Final = 8
+#: Entries between two readings of the clock: some 20 microseconds.
+_STRIDE: Final = 16
+
+_BEHIND_SLASH: Final = b"0"
+
 
 class LimitError(NotAuthorizedError):
     """A request exceeds a limit; `cause` is a label of the metrics."""
@@ -137,14 +144,6 @@ def _group_limits(proc: Path, cgroups: Path) -> Iterator[int]:
 def shown(path: bytes) -> str:
     """Quote the beginning of a path for the log, without control characters."""
     return repr(path[:_SHOWN])[1:]
-
-
-#: Old pulses that every deletion moves at least.
-_MOVES: Final = 8
-#: Entries between two readings of the clock: some 20 microseconds.
-_STRIDE: Final = 16
-
-_BEHIND_SLASH: Final = b"0"
 
 
 class Expiry:

@@ -50,6 +50,12 @@ _SPECIAL: Final = frozenset("\\^$|?*+()[{")
 
 P = TypeVar("P", str, bytes)
 
+#: Bytes of a SASL token: the buffer of the JDK's mechanisms (``maxbuf=65536``).
+MAX_TOKEN: Final = 65_536
+
+#: First number of a SASL token's blob.
+TOKEN_CODE: Final = -500
+
 
 class MessageType(IntEnum):
     """Storm's ``HBServerMessageType`` and Stormkeeper's extensions."""
@@ -222,13 +228,6 @@ def listing_ends_java(path: str) -> bool:
     An invalid regular expression ends the daemon.
     """
     return not _SPECIAL.isdisjoint(path)
-
-
-#: Bytes of a SASL token: the buffer of the JDK's mechanisms (``maxbuf=65536``).
-MAX_TOKEN: Final = 65_536
-
-#: First number of a SASL token's blob.
-TOKEN_CODE: Final = -500
 
 
 class Control(IntEnum):
