@@ -93,18 +93,12 @@ def sum_changes(changes: pa.Table) -> pa.Table:
     work = work_of(changes)
     now = pc.add(done, work)
     tasks = pc.add(pc.subtract(_longs(changes["task_end"]), _longs(changes["task_start"])), 1)
-    # Numbers take less memory than names, and are grouped faster.
-    whose = pc.binary_join_element_wise(
-        *(changes[name] for name in ("storm_id", "kind", "component")),
-        "/",
-        null_handling="replace",
-    )
-    numbers = rows.one_array(whose).dictionary_encode()
-    placed = {"bucket": changes["bucket"], "whose": numbers.indices}
-    executors = {name: changes[name] for name in (*COUNTED, *TIMES, "capacity")}
-    executors |= {
+    columns = {name: changes[name] for name in (*COUNTED, *TIMES, "capacity", "bytes", "skipped")}
+    columns |= {
+        "workers": _longs(is_first),
         "executors": _longs(is_first),
         "tasks": pc.if_else(is_first, tasks, 0),
+        "restarts": _longs(changes["restarted"]),
         "executor_readings": pa.repeat(1, changes.num_rows),
         "capacities": changes["capacity"],
         "work": work,
@@ -112,27 +106,18 @@ def sum_changes(changes: pa.Table) -> pa.Table:
         "interval_secs": changes["secs"],
         "largest": now,
     }
+    # Dictionaries take less memory than texts, and are grouped faster.
+    keys = {name: changes[name].dictionary_encode() for name in (*_KEYS, "worker")}
     # A worker's executors share one heartbeat: they are read and restarted together.
-    workers = {name: changes[name] for name in ("worker", "bytes", "skipped")}
-    workers |= {"restarts": _longs(changes["restarted"]), "workers": _longs(is_first)}
     by_worker = grouped(
-        pa.table(placed | workers),
-        [*placed, "worker"],
-        others={"workers": "min", **dict.fromkeys(("restarts", "skipped", "bytes"), "max")},
+        pa.table(keys | columns),
+        [*keys],
+        counts=(*COUNTED, "executors", "tasks", "executor_readings"),
+        others={"workers": "min"}
+        | dict.fromkeys(_ADDED, "sum")
+        | dict.fromkeys(("restarts", "skipped", "bytes", *_LARGEST), "max"),
     )
-    by_worker = by_worker.append_column("readings", pa.repeat(1, by_worker.num_rows))
-    found, of_workers = (
-        _added(part, list(placed)).sort_by([(name, "ascending") for name in placed])
-        for part in (pa.table(placed | executors), by_worker.drop_columns(["worker"]))
-    )
-    for name in of_workers.column_names[len(placed) :]:
-        found = found.append_column(name, of_workers[name])
-    first = pc.index_in(numbers.dictionary, whose)
-    names = changes.select([name for name in _KEYS if name != "bucket"])
-    names = names.take(first.take(found["whose"]))
-    columns = {name: found[name] for name in found.column_names if name != "whose"}
-    columns |= {name: names[name] for name in names.column_names}
-    return pa.table({name: columns[name] for name in OPEN.names}, schema=OPEN)
+    return _summed(by_worker.append_column("readings", pa.repeat(1, by_worker.num_rows)))
 
 
 def work_of(changes: pa.Table) -> Any:
@@ -143,19 +128,15 @@ def work_of(changes: pa.Table) -> Any:
 
 def add_sums(one: pa.Table, other: pa.Table) -> pa.Table:
     """Add up the sums of buckets, each of `OPEN`."""
-    found = _added(pa.concat_tables([one, other]), list(_KEYS))
-    return found.select(OPEN.names).cast(OPEN)
+    return _summed(pa.concat_tables([one, other]))
 
 
-def _added(parts: pa.Table, keys: list[str]) -> pa.Table:
-    exact, added, largest = (
-        [name for name in names if name in parts.column_names]
-        for names in (_EXACT, _ADDED, _LARGEST)
-    )
-    others = dict.fromkeys(added, "sum") | dict.fromkeys(largest, "max")
-    found = grouped(parts, keys, counts=exact, others=others)
+def _summed(parts: pa.Table) -> pa.Table:
+    others = dict.fromkeys(_ADDED, "sum") | dict.fromkeys(_LARGEST, "max")
+    found = grouped(parts, list(_KEYS), counts=_EXACT, others=others)
     columns = {name: found[name] for name in found.column_names}
-    return pa.table(columns | {name: to_int64(found[name]) for name in exact})
+    columns |= {name: to_int64(found[name]) for name in _EXACT}
+    return pa.table({name: columns[name] for name in OPEN.names}).cast(OPEN)
 
 
 def rollup(open_: pa.Table) -> pa.Table:
@@ -164,8 +145,8 @@ def rollup(open_: pa.Table) -> pa.Table:
     for name, weight in WEIGHTS.items():
         latency = average(open_[f"{name}_ms"], open_[weight])
         columns[f"{name}_ms_avg"] = _of_kind(open_, name, latency)
-    columns["capacity_mean"] = average(open_["capacities"], open_["executor_readings"])
-    columns["capacity_mean"] = _where(pc.is_valid(open_["capacities"]), columns["capacity_mean"])
+    mean = average(open_["capacities"], open_["executor_readings"])
+    columns["capacity_mean"] = pc.if_else(pc.is_valid(open_["capacities"]), mean, None)
     columns["heartbeat_bytes"] = average(to_float64(open_["bytes"]), open_["readings"])
     columns["largest_share"] = pc.divide(open_["largest"], _positive(open_["work"]))
     work = open_["work"]
@@ -191,7 +172,7 @@ def merge_buckets(finer: pa.Table, minutes: int) -> pa.Table:
     columns["bucket"] = bucket_starts(finer["bucket"], minutes)
     for name, weight in weights.items():
         columns[name] = pc.multiply(finer[name], weight)
-        columns[f"{name} weight"] = _where(pc.is_valid(finer[name]), weight)
+        columns[f"{name} weight"] = pc.if_else(pc.is_valid(finer[name]), weight, None)
     largest = (*_SIZES, "capacity", "interval_secs")
     added = [each for name in weights for each in (name, f"{name} weight")]
     found = grouped(
@@ -215,19 +196,15 @@ def bucket_starts(at: pa.ChunkedArray, minutes: int) -> Any:
 
 def _of_kind(table: pa.Table, latency: str, values: Any) -> Any:
     kind = "spout" if latency == "complete" else "bolt"
-    return _where(pc.equal(table["kind"], kind), values)
+    return pc.if_else(pc.equal(table["kind"], kind), values, None)
 
 
 def _positive(values: Any) -> Any:
-    return _where(pc.greater(values, 0.0), values)
+    return pc.if_else(pc.greater(values, 0.0), values, None)
 
 
 def _longs(values: pa.ChunkedArray) -> Any:
     return values.cast(pa.int64())
-
-
-def _where(wanted: Any, values: Any) -> Any:
-    return pc.if_else(wanted, values, pa.scalar(None, values.type))
 
 
 class _Marks(NamedTuple):
@@ -314,7 +291,7 @@ def _placed(
         pc.equal(then["bucket"], bucket), pc.equal(then["component"], changes["component"])
     )
     is_same = pc.fill_null(is_same, False)
-    done = pc.if_else(is_same, then["work"], pa.scalar(None, pa.float64()))
+    done = pc.if_else(is_same, then["work"], None)
     worker = pc.index_in(worker_keys(changes), worker_keys(reports))
     said = reports.select(["bytes", "skipped"]).take(worker)
     placed = {**_columns(changes), "bucket": bucket, "done": done, "worker": worker}
@@ -363,13 +340,13 @@ def _closed(
             whole = _floor(closed, length)
             is_over = pc.less(found["bucket"], pa.scalar(whole, rows.TIMESTAMP))
             rest = found.filter(pc.invert(is_over))
-            left.append(rest.add_column(0, ROLLUP_PARTS.field(0), _repeated(length, rest)))
+            left.append(rest.add_column(0, ROLLUP_PARTS.field(0), _minutes(length, rest)))
             found = found.filter(is_over)
         result[name] = finer = found
     return result | {tables.ROLLUP_PARTS: pa.concat_tables([ROLLUP_PARTS.empty_table(), *left])}
 
 
-def _repeated(minutes: int, table: pa.Table) -> pa.Array:
+def _minutes(minutes: int, table: pa.Table) -> pa.Array:
     return pa.repeat(pa.scalar(minutes, pa.int32()), table.num_rows)
 
 
