@@ -93,12 +93,12 @@ def sum_changes(changes: pa.Table) -> pa.Table:
     work = work_of(changes)
     now = pc.add(done, work)
     tasks = pc.add(pc.subtract(_longs(changes["task_end"]), _longs(changes["task_start"])), 1)
-    columns = {name: changes[name] for name in (*COUNTED, *TIMES, "capacity", "bytes", "skipped")}
-    columns |= {
-        "workers": _longs(is_first),
+    # Dictionaries take less memory than texts, and are grouped faster.
+    keys = {name: changes[name].dictionary_encode() for name in _KEYS}
+    executors = {name: changes[name] for name in (*COUNTED, *TIMES, "capacity")}
+    executors |= {
         "executors": _longs(is_first),
         "tasks": pc.if_else(is_first, tasks, 0),
-        "restarts": _longs(changes["restarted"]),
         "executor_readings": pa.repeat(1, changes.num_rows),
         "capacities": changes["capacity"],
         "work": work,
@@ -106,18 +106,19 @@ def sum_changes(changes: pa.Table) -> pa.Table:
         "interval_secs": changes["secs"],
         "largest": now,
     }
-    # Dictionaries take less memory than texts, and are grouped faster.
-    keys = {name: changes[name].dictionary_encode() for name in (*_KEYS, "worker")}
     # A worker's executors share one heartbeat: they are read and restarted together.
-    by_worker = grouped(
-        pa.table(keys | columns),
-        [*keys],
-        counts=(*COUNTED, "executors", "tasks", "executor_readings"),
-        others={"workers": "min"}
-        | dict.fromkeys(_ADDED, "sum")
-        | dict.fromkeys(("restarts", "skipped", "bytes", *_LARGEST), "max"),
+    workers = {name: changes[name] for name in ("worker", "bytes", "skipped")}
+    workers |= {"restarts": _longs(changes["restarted"]), "workers": _longs(is_first)}
+    others = {"workers": "min", **dict.fromkeys(("restarts", "skipped", "bytes"), "max")}
+    by_worker = grouped(pa.table(keys | workers), [*keys, "worker"], others=others)
+    by_worker = by_worker.append_column("readings", pa.repeat(1, by_worker.num_rows))
+    of_executors, of_workers = (
+        _summed(part).sort_by([(name, "ascending") for name in _KEYS])
+        for part in (pa.table(keys | executors), by_worker)
     )
-    return _summed(by_worker.append_column("readings", pa.repeat(1, by_worker.num_rows)))
+    columns = {name: of_workers[name] for name in of_workers.column_names}
+    columns |= {name: of_executors[name] for name in of_executors.column_names}
+    return pa.table({name: columns[name] for name in OPEN.names}, schema=OPEN)
 
 
 def work_of(changes: pa.Table) -> Any:
@@ -128,15 +129,19 @@ def work_of(changes: pa.Table) -> Any:
 
 def add_sums(one: pa.Table, other: pa.Table) -> pa.Table:
     """Add up the sums of buckets, each of `OPEN`."""
-    return _summed(pa.concat_tables([one, other]))
+    return _summed(pa.concat_tables([one, other])).select(OPEN.names)
 
 
 def _summed(parts: pa.Table) -> pa.Table:
-    others = dict.fromkeys(_ADDED, "sum") | dict.fromkeys(_LARGEST, "max")
-    found = grouped(parts, list(_KEYS), counts=_EXACT, others=others)
-    columns = {name: found[name] for name in found.column_names}
-    columns |= {name: to_int64(found[name]) for name in _EXACT}
-    return pa.table({name: columns[name] for name in OPEN.names}).cast(OPEN)
+    """Sum up those columns of `OPEN` that there are."""
+    exact, added, largest = (
+        [name for name in names if name in parts.column_names]
+        for names in (_EXACT, _ADDED, _LARGEST)
+    )
+    others = dict.fromkeys(added, "sum") | dict.fromkeys(largest, "max")
+    found = grouped(parts, list(_KEYS), counts=exact, others=others)
+    columns = {name: found[name].cast(OPEN.field(name).type) for name in (*_KEYS, *others)}
+    return pa.table(columns | {name: to_int64(found[name]) for name in exact})
 
 
 def rollup(open_: pa.Table) -> pa.Table:
