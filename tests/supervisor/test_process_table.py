@@ -13,6 +13,7 @@ import pytest
 from stormkeeper.supervisor import process_table
 from stormkeeper.supervisor.process_table import Process, ProcessId, ProcessWaiter, members
 from support.leaks import nothing_left_behind
+from support.supervisors import runs
 from support.waiting import DEADLINE_SECS, until
 
 
@@ -34,7 +35,7 @@ def test_this_process():
     assert not found.has_ended
     assert 0 < found.id.started <= process_table.now_ticks()
     assert process_table.snapshot()[os.getpid()] == found
-    assert process_table.is_alive(found.id)
+    assert runs(found.id)
 
 
 def test_when_it_was_started(sleeper):
@@ -47,7 +48,7 @@ def test_a_process_that_is_not_there():
     assert process_table.find(2**22 + 1) is None
     assert process_table.environment(2**22 + 1) == {}
     assert process_table.memory_bytes(2**22 + 1) == 0
-    assert not process_table.is_alive(ProcessId(2**22 + 1, 1))
+    assert not runs(ProcessId(2**22 + 1, 1))
     assert process_table.descriptor_of(ProcessId(2**22 + 1, 1)) is None
 
 
@@ -65,7 +66,7 @@ def test_one_that_has_ended_and_was_not_waited_for(sleeper):
     process = identity(sleeper)
     sleeper.kill()
     until(lambda: process_table.find(sleeper.pid).has_ended)
-    assert not process_table.is_alive(process)
+    assert not runs(process)
     sleeper.wait()
     assert process_table.find(sleeper.pid) is None
 
@@ -73,7 +74,7 @@ def test_one_that_has_ended_and_was_not_waited_for(sleeper):
 def test_the_same_pid_with_another_start_is_another_process(sleeper):
     process = identity(sleeper)
     former = ProcessId(process.pid, process.started - 1)
-    assert not process_table.is_alive(former)
+    assert not runs(former)
     assert process_table.descriptor_of(former) is None
     assert not process_table.send(former, signal.SIGKILL)
     assert sleeper.poll() is None

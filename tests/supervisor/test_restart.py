@@ -12,6 +12,7 @@ import pytest
 from stormkeeper.supervisor import process_table
 from stormkeeper.supervisor.worker_processes import WorkerProcesses
 from support import small_supervisor
+from support.supervisors import runs
 from support.waiting import DEADLINE_SECS, until
 
 #: A worker that does not heed SIGTERM, with a child in a session of its own.
@@ -149,7 +150,7 @@ def test_whoever_has_the_pid_of_a_former_worker_is_left_alone(site):
         assert site.said(r"gone (\w+)", 1) == (worker_id,)
         site.said(LAUNCHED, 3)
         site.stop()
-        assert process_table.is_alive(now)
+        assert runs(now)
         stranger.kill()
 
 

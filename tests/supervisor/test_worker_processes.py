@@ -22,6 +22,7 @@ from stormkeeper.supervisor.worker_processes import (
     end_workers,
 )
 from support.own_workers import HEEDING, OwnWorkers
+from support.supervisors import runs
 from support.waiting import DEADLINE_SECS, until
 
 #: What a worker's program begins with: `child` runs a shell line in the background, and `say`
@@ -165,7 +166,7 @@ def test_one_that_ignores_the_question_is_ended_by_force(bench):
     main = bench.start("signal.signal(signal.SIGTERM, signal.SIG_IGN)\nsay(1)\ntime.sleep(600)")
     bench.processes.terminate("w1")
     assert bench.look().is_alive
-    assert process_table.is_alive(main)
+    assert runs(main)
     bench.processes.kill("w1")
     until(lambda: bench.pids() == [])
     assert bench.look().exit_code == -signal.SIGKILL
@@ -250,7 +251,7 @@ class TestAdoption:
                 assert look.members == ()
             successor.terminate("w5")
             successor.kill("w5")
-            assert process_table.is_alive(now)
+            assert runs(now)
             stranger.kill()
 
     def test_one_of_which_nothing_was_ever_started(self, successor):
@@ -266,10 +267,10 @@ class TestAdoption:
         try:
             successor.adopt("w2", kept)
             assert successor.end_strays(DEADLINE_SECS) == 1
-            assert not process_table.is_alive(main)
+            assert not runs(main)
             assert successor.look().keys() == {"w2"}
-            assert process_table.is_alive(kept)
-            assert process_table.is_alive(others)
+            assert runs(kept)
+            assert runs(others)
             assert successor.end_strays(DEADLINE_SECS) == 0
         finally:
             WorkerProcesses(str(other.folder)).end_strays(DEADLINE_SECS)
@@ -303,8 +304,8 @@ def test_workers_that_are_written_down_and_others_are_ended(machine):
         "w1": EndedWorker("w1", "wc-1-1", 6700, one.pid, by_force=False),
         "w2": EndedWorker("w2", None, None, two.pid, by_force=False),
     }
-    assert not process_table.is_alive(one)
-    assert not process_table.is_alive(two)
+    assert not runs(one)
+    assert not runs(two)
     assert machine.end() == []
 
 
@@ -321,7 +322,7 @@ def test_another_supervisors_workers_are_left_alone(machine, tmp_path):
     process = other.start("w1", HEEDING)
     with subprocess.Popen(["sleep", "600"]) as stranger:
         assert machine.end() == []
-        assert process_table.is_alive(process)
+        assert runs(process)
         assert stranger.poll() is None
         stranger.kill()
     [ended] = other.end()

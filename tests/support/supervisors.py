@@ -186,3 +186,9 @@ def is_alive(pid):
     """Whether a process runs, and is not only waited for."""
     found = process_table.find(pid)
     return found is not None and not found.has_ended
+
+
+def runs(process):
+    """Return whether a process runs, not a later one with the same pid."""
+    found = process_table.find(process.pid)
+    return found is not None and found.id == process and not found.has_ended

@@ -80,12 +80,6 @@ def find(pid: int) -> Process | None:
     )
 
 
-def is_alive(process: ProcessId) -> bool:
-    """Return whether this process runs, not a later process with the same pid."""
-    found = find(process.pid)
-    return found is not None and found.id == process and not found.has_ended
-
-
 def snapshot() -> dict[int, Process]:
     """Return all processes, by pid."""
     found = (find(int(name)) for name in os.listdir(_PROC) if name.isdecimal())  # noqa: PTH208
