@@ -302,7 +302,7 @@ def _own_interrupts() -> Iterator[None]:
 
 
 class _NoSignals:
-    """Replaces the module `signal`, for code that sets a handler for SIGINT."""
+    """Replaces the module `signal`."""
 
     SIGINT = signal.SIGINT
 

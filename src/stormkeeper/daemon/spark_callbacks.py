@@ -1,13 +1,13 @@
 """Calls of Spark's JVM into this process: wraps ``foreachBatch`` functions, and answers every call.
 
-py4j answers the JVM only after an ``Exception``, and only in UTF-8: after ``sys.exit()``, or an
-exception with half of a surrogate pair in its text, the JVM would wait for ever. PySpark's daemon
-of Python workers has the same fault; ``python -m stormkeeper.daemon.spark_callbacks`` is that
-daemon with the fault mended.
+py4j answers the JVM only after an ``Exception``, and only in UTF-8: after ``sys.exit()``, or half
+of a surrogate pair in an exception's text, the JVM would wait for ever. PySpark's daemon of Python
+workers has the same fault: ``python -m stormkeeper.daemon.spark_callbacks`` is that daemon with the
+fault mended.
 
 When a query stops in mid-batch, Spark searches the exception's text for the name of an
 interruption, with a pattern that overflows the stack after some 1,000 characters and stops at a
-line separator (U+2028). So `sendable` inserts a separator, and `without_separators` removes it.
+line separator (U+2028). So `sendable` inserts one, and `without_separators` removes it.
 """
 
 from __future__ import annotations

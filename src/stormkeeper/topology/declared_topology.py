@@ -183,7 +183,6 @@ class _Described:
 
 
 def _the_topology(tree: ast.Module, class_: str) -> tuple[ast.Assign | ast.AnnAssign, str]:
-    """Return the assignment of the only topology, and its name, if all its uses are known."""
     made = _only(
         [
             node
@@ -236,7 +235,6 @@ def _component(made: object) -> Component:
 
 
 def _said(node: ast.stmt | ast.expr, call: Callable[[], Any]) -> Any:
-    """Return the result of `call`; give its error the line."""
     try:
         return call()
     except (TopologyError, TypeError) as error:

@@ -1,12 +1,10 @@
 """The description of a script: what it defines, as JSON, and the process that finds out.
 
-A description says which queries must be placed, with which executors and tasks, and is read without
-the user's code; the worker that runs the script numbers the same. On the submitter's machine the
-script runs once, to its end, without a call of a component's function. As it may print, hang, exit
-or start threads, it runs in a process with limits of time and size, and whatever it has started
-ends with that process. The process is a worker's (`stormkeeper.worker.script`), so that the script
-meets the Spark session of the cluster; starting that module by name keeps PySpark out of this
-process.
+A description says which queries must be placed, with which executors and tasks, without the user's
+code. On the submitter's machine the script runs once, to its end, without a call of a component's
+function, in a process with limits of time and size. The process is a worker's
+(`stormkeeper.worker.script`), so that the script meets the Spark session of the cluster; starting
+that module by name keeps PySpark out of this process.
 """
 
 from __future__ import annotations
@@ -282,15 +280,13 @@ def describe(
     plain_secs: float = PLAIN_SECS,
     session_secs: float = SESSION_SECS,
 ) -> Description:
-    """Return the description of what a script defines.
+    """Return the description of what a script defines; a script without `Topology` is not run.
 
-    A script that does not import `Topology` is not run. Any other one runs to its end, first
-    without a Spark session; then, if needed, with one that begins when the script asks for it or
-    makes a `Topology`; and if that is too late, with one from the beginning.
-
-    `root` is the first folder in ``sys.path``, by default the script's; `files` and `overrides`
-    configure the session. Raises `TopologyError` for a fault, `MissingExtraError` if the script
-    must run without PySpark, and `ChildError`.
+    Any other one runs first without a Spark session; then, if needed, with one that begins when the
+    script asks for it or makes a `Topology`; and if that is too late, with one from the beginning.
+    `root` is the first folder in ``sys.path``, `files` and `overrides` configure the session.
+    Raises `TopologyError` for a fault, `MissingExtraError` if the script must run without PySpark,
+    and `ChildError`.
     """
     if not has_to_run(script, root=root, py_files=py_files):
         return of_script(script)

@@ -177,7 +177,6 @@ def _imported(tree: ast.Module, package: str) -> Iterator[str]:
 
 
 def _names_of_topology(tree: ast.Module) -> set[str]:
-    """Return the script's names for `Topology`: ``Topology``, ``topology.Topology``, …."""
     return {name for node in ast.walk(tree) for name in _names_imported(node)}
 
 
@@ -418,7 +417,6 @@ def _is_harmless(name: str, modules: Modules) -> bool:
 
 
 def _may_stream(tree: ast.Module) -> bool:
-    """Return whether anything in a module, even unused, may begin a streaming query."""
     names = mentioned(ast.walk(tree))
     texts = [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)]
     return (
@@ -429,7 +427,6 @@ def _may_stream(tree: ast.Module) -> bool:
 
 
 def _only_defines(tree: ast.Module, harmless: Collection[str]) -> bool:
-    """Return whether a module calls nothing of its own when it is imported or run."""
     parts = [*within(tree.body)]
     imported = [node for node in parts if isinstance(node, ast.Import | ast.ImportFrom)]
     theirs = {

@@ -2,11 +2,9 @@
 
 A worker that is cut off from the cluster runs on while its replacement starts. So each launch
 writes a claim, greater than all earlier ones, into the query's checkpoint, and ends the query when
-it sees a greater claim: it looks before each batch of a ``foreachBatch`` function, and every
-second. Spark refuses the commit of a batch that already runs, but its rows stay in the sink, which
-has to accept a repeated batch.
-
-The name of a claim's file decides, so no claim is half written; the content names the owner.
+it sees a greater claim. Spark refuses the commit of a batch that already runs, but its rows stay in
+the sink, which has to accept a repeated batch. The name of a claim's file decides, so no claim is
+half written; the content names the owner.
 """
 
 from __future__ import annotations
@@ -171,7 +169,6 @@ class Claims:
         self._taken[query] = checkpoint, claim
 
     def _free(self, query: str, checkpoint: Checkpoint, claim: Claim, owner: Owner | None) -> None:
-        """Remove claims of topologies that are gone; raise for later claims of others."""
         if owner is None:
             return
         for each in checkpoint.claims():

@@ -179,7 +179,6 @@ class ClusterLink:
     def _poll(
         self, what: str, stream: Stream[Value | None], update: Callable[[Value | None], None]
     ) -> None:
-        """Pass on a changed value; a value that cannot be read is not asked for again."""
         if what in self._unread:
             return
         try:
@@ -381,7 +380,6 @@ class WorkerReports(ClusterLink):
 
 
 def _is_running(owner: Owner) -> bool:
-    """Return whether an owner's process on this machine runs; a later process has another start."""
     try:
         return psutil.Process(owner.pid).create_time() <= owner.since + _CLOCK_SECS
     except psutil.NoSuchProcess:

@@ -1,12 +1,12 @@
 """The log of a worker's Spark driver: rotation, and levels that are set at run time.
 
-Rotation: the worker, the JVM and Python workers share the open file, so it can be neither replaced
-nor truncated without a loss. Old content is copied to compressed files and removed at the beginning
-in whole blocks (FALLOC_FL_COLLAPSE_RANGE of fallocate(2)), which appending writers do not notice. A
+The worker, the JVM and Python workers share the open file, so it can be neither replaced nor
+truncated without a loss. Old content is copied to compressed files and removed at the beginning in
+whole blocks (FALLOC_FL_COLLAPSE_RANGE of fallocate(2)), which appending writers do not notice. A
 file system without this call loses lines that are written between the copy and the truncation.
 
-Levels: ``storm set_log_level`` sets them for Python in the worker's process and for the driver's
-JVM (log4j 2), not for Python workers or executors.
+``storm set_log_level`` sets levels for Python in the worker's process and for the driver's JVM
+(log4j 2), not for Python workers or executors.
 """
 
 from __future__ import annotations
@@ -159,7 +159,6 @@ def _numbered(file: Path, number: int) -> Path:
 
 
 def _file_of(descriptor: int) -> Path | None:
-    """Return the named file that a descriptor appends to, if any."""
     try:
         opened = os.fstat(descriptor)
         appends = fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_APPEND

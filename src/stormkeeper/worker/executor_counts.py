@@ -1,9 +1,8 @@
 """Counts of a worker's executors, from rows per micro-batch to Storm's statistics.
 
 Each edge of a query, from a component to a reader, has an observation that counts rows. Spark
-computes a component with two readers twice, each time on its own edge, so a branch with a ``limit``
-does not falsify the other. A query of a plain script is a single component, which emits the rows
-that reach the sink.
+computes a component with two readers twice, each time on its own edge. A query of a plain script is
+a single component, which emits the rows that reach the sink.
 
 As in Storm, a window has twenty buckets: a count stays for 19 to 20 twentieths of it.
 """
@@ -146,9 +145,9 @@ class ExecutorCounts:
     def stats(self, now: float) -> ExecutorStats:
         """Return Storm's record of the statistics at `now`.
 
-        Rows count as acked when their micro-batch is committed, so no row ever fails. Spark does
-        not measure the time of a single component, so a bolt has no latencies; a spout has the mean
-        duration of its micro-batches, weighted by their rows.
+        Rows count as acked when their micro-batch is committed, so no row ever fails. A bolt has no
+        latencies, which Spark does not measure; a spout has the mean duration of its micro-batches,
+        weighted by their rows.
         """
         emitted = self._emitted.totals(now)
         nothing: dict[str, dict[Any, Any]] = {window: {} for window in emitted}

@@ -280,7 +280,6 @@ class TopologyWorker:
         return None
 
     def _unreported_end(self, secs: float) -> str | None:
-        """Describe a query that ended so long ago without an event, if any."""
         run = self._jvm.find_unreported_end(secs)
         if run is None:
             return None
@@ -393,7 +392,6 @@ class TopologyWorker:
         return self._stop_request.is_asked or not self._reports.is_active
 
     def _wait_until_active(self) -> None:
-        """Wait, with heartbeats alone, until the topology is active."""
         if self._reports.is_active:
             return
         log.info("waiting until the topology is activated")

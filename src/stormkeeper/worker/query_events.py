@@ -1,12 +1,10 @@
 """Spark's events of this process's queries, with the rows of their batches.
 
-Spark calls listeners from a single thread, and the end of a query follows all of its micro-batches.
-
 Each action of a ``foreachBatch`` function computes the batch again and counts its rows again, and
 Spark's progress reports only the last action. So the counts of all actions are taken from Spark's
 accumulators, and the fullest reading counts. An action such as ``show(1)`` stops early, which its
-plan tells; if no action reads the whole batch, the count is marked as partial. The names are those
-of Spark 4.3, without a public interface; if they change, the progress counts.
+plan tells; if no action reads the whole batch, the count is partial. The names are those of Spark
+4.3, without a public interface; if they change, the progress counts.
 """
 
 from __future__ import annotations

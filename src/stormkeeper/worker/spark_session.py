@@ -3,9 +3,6 @@
 Settings such as ``spark.driver.memory`` take effect only at the JVM's start, and may stand in the
 topology's conf or in a script's ``SparkSession.builder``. So Spark starts when the topology is
 created or when the script asks for a session, whichever comes first.
-
-With ``spark.master=local[N]`` tasks run in the driver's JVM, with any other master in executors on
-other machines.
 """
 
 from __future__ import annotations
@@ -149,9 +146,9 @@ def slot_share(conf: Mapping[str, Any], cores: int) -> dict[str, str]:
 def standalone_defaults(conf: Conf, cores: int) -> dict[str, str]:
     """Return the default settings of a driver for a standalone master.
 
-    The driver takes its slot's cores (of `supervisor.cpu.capacity`, if set): without a limit the
-    first driver would get all cores of the cluster. It listens on all addresses, as its name in the
-    cluster may be a loopback address on the machine itself.
+    The driver takes its slot's cores: without a limit the first driver would get all of the
+    cluster's. It listens on all addresses, as its name may be a loopback address on the machine
+    itself.
     """
     capacity = conf["supervisor.cpu.capacity"]
     of_supervisor = cores if capacity is None else int(capacity / 100)
@@ -372,7 +369,6 @@ class WorkerSession:
             )
 
     def _fetch_failure(self, log_size: int | None) -> EngineError | None:
-        """Return the error of a start that failed because packages could not be fetched."""
         packages = self._given.get(_PACKAGES)
         if not packages or log_size is None:
             return None

@@ -220,7 +220,6 @@ def _activity(query: str, run: QueryRun, trigger: _Trigger | None, now: float) -
 
 
 def _distinct(name: str, taken: Iterable[str]) -> str:
-    """Return the name, with a number if an earlier query has the same name."""
     others = sum(other == name or other.startswith(f"{name}-") for other in taken)
     return f"{name}-{others + 1}" if others else name
 

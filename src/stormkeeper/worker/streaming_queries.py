@@ -490,6 +490,5 @@ def checkpoint_name(sink: Sink) -> str:
 
 
 def _folder_name(text: str) -> str:
-    """Return a text as a folder name, with a checksum if characters were replaced or cut."""
     name = re.sub(r"[^A-Za-z0-9_]+", "-", text)[:_LONGEST].strip("-")
     return name if name == text else f"{name}-{zlib.crc32(text.encode()):08x}"

@@ -1,8 +1,7 @@
 """The zip of a package: written, read without trusting anything in it, and unpacked into a folder.
 
 The same input gives the same bytes: names are sorted, times fixed, and a file is executable or not
-and nothing else. So an unchanged topology keeps its checksum and need not be sent again. (Another
-release of zlib may compress differently; the manifest stays the same.)
+and nothing else. So an unchanged topology keeps its checksum and need not be sent again.
 
 Readers accept only what `write` makes: a plain zip without extensions, comments, links, encryption
 or bytes before or behind it, with exactly the files in its manifest.
@@ -254,7 +253,6 @@ class Package:
             pass
 
     def _bytes(self, name: str, at_most: int) -> bytes:
-        """Return a file, cut off one byte after `at_most`."""
         with _zip_errors(), self._zip.open(self._infos[name]) as packed:
             return packed.read(at_most + 1)
 

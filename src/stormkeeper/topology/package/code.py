@@ -166,7 +166,6 @@ def _required(root: Path) -> tuple[str, str] | None:
 
 
 def _check_complete(code: PackagedCode, py_files: Sequence[Path]) -> None:
-    """Raise `TopologyError` for the first module of the script that is not among its files."""
     resolved = [file.resolve() for file in code.files]
     travelling = {*resolved, *(folder for file in resolved for folder in file.parents)}
     for module in script_source.modules_beside(code.script, py_files):
@@ -180,11 +179,10 @@ def _check_complete(code: PackagedCode, py_files: Sequence[Path]) -> None:
 def read_ignored(folder: Path) -> Ignored:
     """Return which files of a folder are ignored: fixed ones, and those in ``.stormignore``.
 
-    Always ignored are names that begin with a dot (``.git``, ``.env`` with its secrets), virtual
-    environments (folders with a ``pyvenv.cfg``), ``__pycache__``, and what Spark leaves behind. A
-    line of ``.stormignore`` is a comment (``#``) or a pattern of a shell, in which ``*`` and ``?``
-    match slashes too: with a slash it is relative to the top, else a name at any depth; with a
-    slash at its end it matches folders only. There is no ``!``.
+    Always ignored are names that begin with a dot, virtual environments, ``__pycache__``, and what
+    Spark leaves behind. A line of ``.stormignore`` is a comment (``#``) or a pattern of a shell, in
+    which ``*`` and ``?`` match slashes too: with a slash it is relative to the top, else a name at
+    any depth; with a slash at its end it matches folders only.
     """
     file = folder / IGNORE_FILE
     try:

@@ -1,13 +1,11 @@
 """The Python environment of a topology: its requirements, their pins and wheels, and its identity.
 
-Every machine must install the same. So a line of a ``requirements.txt`` is a package by name, with
-versions, extras, markers and hashes, or an address with fixed content: a file with its SHA-256, or
-a commit. Package indexes are set on each machine and not sent, since an address may hold a
-password.
+Every machine must install the same: a requirement is a package by name, or an address with fixed
+content. Package indexes are set on each machine and not sent, since an address may hold a password.
+At the submission pip pins the versions over PySpark and Stormkeeper, as on a machine of the
+cluster.
 
-At the submission, pip pins the versions as on a machine of the cluster: over PySpark, Stormkeeper
-and their requirements, and nothing else that is installed here. A package holds pinned requirements
-only. Topologies with equal requirements share an environment; a supervisor names the folder by the
+Topologies with equal requirements share an environment. A supervisor names the folder by the
 identity, so any change of what would be installed, or of the Python below, gives another folder.
 """
 
@@ -348,7 +346,6 @@ def _in_their_lines(required: Sequence[Requirement]) -> str:
 def _pins(
     required: Sequence[Requirement], report: _Report, there: dict[str, str]
 ) -> tuple[str, ...]:
-    """Return pins of what will be installed, and of what is required by name and already there."""
     chosen: dict[str, str] = {
         canonicalize_name(install.metadata.name): install.metadata.version
         for install in report.install
@@ -399,7 +396,6 @@ def _distribution(name: str) -> metadata.Distribution | None:
 
 
 def _needs(distribution: metadata.Distribution, extra: str) -> list[Parsed]:
-    """Return the requirements of a distribution with an extra."""
     environment: Any = {"extra": extra}
     parsed = map(Parsed, distribution.requires or ())
     return [one for one in parsed if one.marker is None or one.marker.evaluate(environment)]
