@@ -39,7 +39,7 @@ def crashed(storm, **more):
     """Report a crash of the worker; return what is the newest error of each component then."""
     reports = ErrorReports(storm, "a.example")
     reports.start()
-    reports.crashed(WORK, 6700, CRASH, log_end="the end", **more)
+    reports.put(WORK, 6700, CRASH, log_end="the end", **more)
     reports.close()
     return {
         name: storm.last_error("wc-1-1", name).error for name in storm.topology_errors("wc-1-1")

@@ -243,28 +243,24 @@ class ErrorReports:
             self._waiting.put(None, timeout=timeout_secs)
             self._thread.join(timeout_secs)
 
-    def put(self, assignment: SlotAssignment, port: int, text: str) -> None:
-        """Report a problem of a worker; returns at once."""
-        self._put(_Report(assignment, port, text))
-
-    def crashed(
+    def put(
         self,
         assignment: SlotAssignment,
         port: int,
         text: str,
         *,
-        began: float | None,
+        began: float | None = None,
         log_end: str = "",
     ) -> None:
-        """Report a crash with the worker's own errors since `began`, or else with `log_end`."""
-        self._put(_Report(assignment, port, text, began, log_end))
+        """Report a problem or crash of a worker; returns at once.
 
-    def _put(self, report: _Report) -> None:
+        Own errors of the worker since `began` are repeated, or else `log_end`.
+        """
         try:
-            self._waiting.put_nowait(report)
+            self._waiting.put_nowait(_Report(assignment, port, text, began, log_end))
         except queue.Full:
             log.warning(
-                "an error of %s is not reported: too many reports wait", report.assignment.storm_id
+                "an error of %s is not reported: too many reports wait", assignment.storm_id
             )
 
     def _run(self) -> None:

@@ -435,7 +435,7 @@ class SlotLoop:
             "slot %d: the worker %s of %s crashed (%d in a row): %s; its log is %s",
             *(port, one.worker_id, assignment.storm_id, one.crashes, one.reason, file),
         )
-        self._context.reports.crashed(
+        self._context.reports.put(
             assignment,
             port,
             crash(port, one.crashes, one.reason),
