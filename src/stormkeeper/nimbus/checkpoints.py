@@ -32,7 +32,6 @@ OF_SCRIPTS: Final = (
     " from these: submit it without --from"
 )
 
-#: Most topologies in a message.
 _NAMED: Final = 5
 
 

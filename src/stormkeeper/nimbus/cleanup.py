@@ -29,7 +29,6 @@ from stormkeeper.thrift.records import Checkpoints, StormBase
 
 log = logging.getLogger(__name__)
 
-#: How long `end` waits for a removal in progress, in seconds.
 _END_SECS: Final = 3.0
 
 
@@ -141,7 +140,6 @@ class CheckpointRetention:
         self._kept_secs = kept_secs
         self._clock = clock
         self._monotonic = monotonic
-        #: Since when folders have been seen expired.
         self._expired_since: dict[str, float] = {}
 
     def remove_expired(self, leader: LeaderClusterState) -> None:
@@ -198,7 +196,6 @@ class CheckpointRetention:
 #: A week, as Storm's default.
 REMEMBERED_SECS: Final = 7 * 24 * 3600.0
 
-#: Most remembered topologies; the oldest are forgotten first.
 MOST_REMOVED: Final = 10_000
 
 

@@ -38,14 +38,12 @@ class ClusterStatus:
 
     #: Of this Nimbus's leadership; None while it does not lead.
     epoch: int | None = None
-    #: How often this Nimbus has begun to lead.
     leaderships: int = 0
     rounds: int = 0
     failures: int = 0
     round_secs: float = 0.0
     #: Monotonic time when the last round ended or the leadership began.
     last_round_at: float | None = None
-    #: Writes done, by kind.
     actions: Mapping[str, int] = field(default_factory=dict)
     supervisors: int = 0
     slots: int = 0

@@ -250,7 +250,6 @@ class Election:
         #: Whether the last check may be outdated, and whether the open check repeats a good one.
         self._is_doubted = False
         self._is_repeated = False
-        #: Whether the last check left the lead to a Nimbus that can write.
         self._has_yielded = False
         self._to_fetch: frozenset[str] = frozenset()
         self._failed_fetches: Counter[str] = Counter()

@@ -38,11 +38,9 @@ _DONE: Final = "completed"
 #: From good to bad.
 STATES: Final = (RUNNING, STARTING, WAITING, STUCK, CRASHING, FAILED)
 
-#: Seconds after which a running batch is shown.
 _LONG_BATCH_SECS: Final = 20
 #: Seconds that a worker has to run after a single crash to count as running.
 _PROVEN_SECS: Final = 30
-#: Characters of an error in one line.
 _LONGEST: Final = 160
 
 #: Beginnings of ``sched_status`` where all is placed, and where heartbeats say more.

@@ -63,7 +63,6 @@ class Command:
     purge: bool = False
 
 
-#: Changes a copy of a base; None: no base is left.
 _Step = Callable[[StormBase, Command], StormBase | None]
 
 
@@ -207,7 +206,6 @@ _TABLE: Final[Mapping[TopologyStatus, Mapping[Event, _Step]]] = {
     },
 }
 
-#: Remedies for a refused command.
 _REMEDIES: Final = {
     TopologyStatus.ACTIVE: "it has to be killed first",
     TopologyStatus.INACTIVE: "it has to be killed first",

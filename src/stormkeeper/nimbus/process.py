@@ -72,7 +72,6 @@ log = logging.getLogger(__name__)
 _RETRY_SECS: Final = 2.0
 _POLL_SECS: Final = 0.2
 
-#: Length of one wait for a signal, in seconds.
 _LOOK_SECS: Final = 3600.0
 
 #: Time for calls in progress and for clients to read the answers at the end, in seconds.

@@ -73,7 +73,6 @@ class Timeouts:
         )
 
 
-#: Statuses with a deadline.
 _WAITING: Final = (TopologyStatus.KILLED, TopologyStatus.REBALANCING)
 
 

@@ -87,7 +87,6 @@ class Scheduler:
         #: The epoch of `_memory`; a leadership may be interrupted and go on.
         self._epoch: int | None = None
         self._memory = RoundMemory()
-        #: Whether the next read must be behind a sync.
         self._needs_sync = True
         self._needs_values = False
         #: Nimbuses of Storm's own that the log has warned of.
@@ -275,7 +274,6 @@ class _Rounds:
         self.thread = PeriodicThread(
             "nimbus scheduling", lambda: once(self), settle_secs=_SETTLE_SECS, logger=log
         )
-        #: Paths with a watch that has not fired.
         self._watched: set[str] = set()
 
     def check(self) -> None:

@@ -30,7 +30,6 @@ from stormkeeper.topology.description import Description, ExecutorDescription, w
 from stormkeeper.topology.package.archive import Package
 from stormkeeper.topology.package.manifest import DESCRIPTION
 
-#: Key of the number of tasks in a component's conf.
 TASKS: Final = "topology.tasks"
 
 #: Most tasks of a topology: lists of tasks must fit into memory.

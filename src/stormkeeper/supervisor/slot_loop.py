@@ -47,7 +47,6 @@ _UNREAD_SECS: Final = 120.0
 
 _STRAYS_SECS: Final = 60.0
 
-#: How long `SlotLoop.close` waits for the threads, in seconds.
 _END_SECS: Final = 10.0
 _CLEANUP_END_SECS: Final = 2.0
 

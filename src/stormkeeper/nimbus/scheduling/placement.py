@@ -52,7 +52,6 @@ class Capacity:
             taken.setdefault(node, set()).add(port)
             if node in self._memory_mb:
                 self._memory_mb[node] -= launch.memory_mb
-        #: Free ports in descending order.
         self._ports: dict[str, list[int]] = {}
         #: Heap by used share; outdated entries are skipped.
         self._queue: list[tuple[float, str]] = []

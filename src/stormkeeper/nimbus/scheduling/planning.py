@@ -69,7 +69,6 @@ def counter_after(actions: Iterable[Action], epoch: int, counter: int) -> int:
     return max([counter, *(claim.counter + 1 for claim in claims if claim.epoch == epoch)])
 
 
-#: Workers by topology.
 Launches = Mapping[str, tuple[Launch, ...]]
 
 
@@ -233,7 +232,6 @@ def _changes(
         yield SetStatus(was.id, text)
 
 
-#: Texts for one worker, and for several.
 _TEXTS: Final = {
     Reason.UNPROVEN: (
         "No Pacemaker can say yet whether {} lives: it is not moved",

@@ -98,7 +98,6 @@ class WorkerFates:
     needs: dict[str | None, list[str]] = field(default_factory=dict)
     #: Supervisors that stuck workers' queries avoid, unless a query needs a machine.
     not_on: Collection[str] = frozenset()
-    #: Why workers stay.
     reasons: list[tuple[Reason, Launch]] = field(default_factory=list)
 
     @property

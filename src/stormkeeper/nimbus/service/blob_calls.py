@@ -36,7 +36,6 @@ from stormkeeper.thrift.nimbus import (
 from stormkeeper.thrift.reader import decode
 from stormkeeper.thrift.writer import encode
 
-#: Keys in an answer of `listBlobs`.
 _LISTED: Final = 100
 
 #: Storm's number for read, write and administer.

@@ -59,7 +59,6 @@ _POLL_SECS: Final = 0.05
 #: How long a caller waits for a shared read, in seconds: longer than a read's own deadlines.
 _SHARED_READ_SECS: Final = 60.0
 
-#: Storm's version of a supervisor that names none.
 _NO_VERSION: Final = "VERSION_NOT_PROVIDED"
 
 Value = TypeVar("Value")

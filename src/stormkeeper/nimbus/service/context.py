@@ -59,7 +59,6 @@ class Submissions:
         self._most = max(1, min(MOST, threads // 2))
         self._lock = threading.Lock()
         self._counter = itertools.count(1)
-        #: Ids by name; None until the topology has an id.
         self._ids: dict[str, str | None] = {}
         #: Checkpoint folders from which submissions in progress continue.
         self._continued: set[str] = set()
@@ -135,7 +134,6 @@ class ServiceContext:
     clock: Callable[[], float] = time.time
 
 
-#: Key of the longest wait for copies of a topology's code.
 WAIT_SECS: Final = "topology.max.replication.wait.time.sec"
 
 

@@ -58,7 +58,6 @@ class LifecycleCalls(CallGroup):
 
     def __init__(self, context: ServiceContext) -> None:
         super().__init__(context)
-        #: Held while credentials are read, merged and written.
         self._credentials_lock = threading.Lock()
 
     def killTopology(self, name: str, /) -> None:

@@ -43,13 +43,10 @@ from stormkeeper.thrift.records import ClusterWorkerHeartbeat, ErrorInfo, Execut
 #: Newest first, by component.
 Errors = Mapping[str, Sequence[ErrorInfo]]
 
-#: Heartbeats of a topology's workers.
 Beats = Mapping[Slot, ClusterWorkerHeartbeat]
 
-#: The default window of a page.
 ALL_TIME: Final = ":all-time"
 
-#: Most errors of a component in an answer.
 _MOST_ERRORS: Final = 10
 
 
