@@ -1,6 +1,6 @@
 """Sums of groups of rows, and the arithmetic of Storm's statistics in columns.
 
-The arithmetic follows `stormkeeper.statistics.tallies`, from which Nimbus's pages are made.
+The arithmetic follows `stormkeeper.statistics.aggregates`, from which Nimbus's pages are made.
 """
 
 from __future__ import annotations

@@ -14,11 +14,11 @@ import json
 import math
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from random import Random
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TextIO
 
 from stormkeeper import paths
 from stormkeeper.conf import Address, Conf
@@ -332,18 +332,18 @@ class Truth:
 
     def __init__(self, path: Path | None) -> None:
         self._path = path
+        self._file: TextIO | None = None
         self._fault: SimulationError | None = None
-        try:
+        with self._noted():
             self._file = None if path is None else path.open("w", encoding="utf-8")
-        except OSError as error:
-            raise self._error(error) from error
+        self.check()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         if self._file is not None:
-            with contextlib.suppress(OSError):  # `check` raises
+            with self._noted():
                 self._file.close()
 
     @property
@@ -354,26 +354,26 @@ class Truth:
     def tell(self, event: dict[str, Any]) -> None:
         """Write an event; `check` raises errors later."""
         if self._file is not None and self._fault is None:
-            try:
+            with self._noted():
                 self._file.write(json.dumps(event, separators=(",", ":")) + "\n")
-            except OSError as error:
-                self._fault = self._error(error)
 
     def check(self) -> None:
         """Flush the file; raise `SimulationError` if an event could not be written."""
         if self._file is not None and self._fault is None:
-            try:
+            with self._noted():
                 self._file.flush()
-            except OSError as error:
-                self._fault = self._error(error)
         if self._fault is not None:
             raise self._fault
 
-    def _error(self, error: OSError) -> SimulationError:
-        return SimulationError(
-            f"cannot write the truth to {self._path}: {error.strerror}; name another file with"
-            " --truth"
-        )
+    @contextlib.contextmanager
+    def _noted(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            self._fault = SimulationError(
+                f"cannot write the truth to {self._path}: {error.strerror}; name another file with"
+                " --truth"
+            )
 
 
 class Link:
