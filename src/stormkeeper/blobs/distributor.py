@@ -52,7 +52,7 @@ class BlobSettings:
 
     @classmethod
     def from_conf(cls, conf: Conf) -> BlobSettings:
-        """Read them from the configuration; raises `ConfigError`."""
+        """Read them from the configuration."""
         local = folder("storm.local.dir", conf["storm.local.dir"])
         own = conf["blobstore.dir"]
         return cls(
@@ -121,7 +121,7 @@ class CodeDistributor:
         self.sync.start()
 
     def folders(self) -> list[Path]:
-        """Return the folders that files are written to, and make missing ones again."""
+        """Return the folders for files, and make missing ones again."""
         self.inbox.restore()
         return [*self.store.folders(), self.inbox.folder]
 
@@ -170,12 +170,12 @@ class CodeDistributor:
             self._publish(key, changed, base, settable=record.settable)
 
     def cleanup(self, topology_id: str) -> None:
-        """Delete the code of a topology; raise `BlobInUseError` if the topology is active."""
+        """Delete a topology's code; `BlobInUseError` if it is active."""
         for key in keys.of_topology(topology_id):
             self.delete(key)
 
     def delete(self, key: str) -> None:
-        """Delete a blob if there is one; errors are those of `cleanup`."""
+        """Delete a blob; errors are those of `cleanup`."""
         topology_id = keys.topology_of(keys.check(key))
         self._storm.state.sync_path(paths.STORMS)
         if topology_id in self._storm.active_storms():
@@ -200,7 +200,6 @@ class CodeDistributor:
         *,
         settable: bytes | None = None,
     ) -> None:
-        """Publish a blob, a new one if `settable` is None."""
         draft = self.store.draft()
         try:
             if isinstance(source, bytes):
@@ -240,7 +239,7 @@ _TURN_SECS: Final = 2.0
 
 
 class Replication(NamedTuple):
-    """How many Nimbuses have a topology's code, and how many should."""
+    """How many Nimbuses have a topology's code, and should have it."""
 
     copies: int
     wanted: int

@@ -31,7 +31,7 @@ _FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class Content(NamedTuple):
-    """The SHA-256 in hexadecimal digits, and the size in bytes, of some bytes."""
+    """The SHA-256 in hexadecimal digits, and the size, of some bytes."""
 
     sha256: str
     size: int
@@ -59,7 +59,7 @@ class Draft:
                 raise
 
     def write(self, data: bytes) -> None:
-        """Append bytes; discard the draft and raise `BlobStorageError` if the disk refuses."""
+        """Append bytes; discards the draft if the disk refuses."""
         remaining = memoryview(data)
         try:
             with disk_errors(self.path.parent, f"write {len(data)} bytes of a blob"):
@@ -75,7 +75,7 @@ class Draft:
         return Content(self._sha256.hexdigest(), self.size)
 
     def finish(self) -> None:
-        """Sync the file to the disk and close it; errors are those of `write`."""
+        """Sync the file to the disk and close it."""
         try:
             with disk_errors(self.path.parent, "write a blob"):
                 os.fsync(self._file.fileno())
@@ -100,7 +100,7 @@ class Draft:
 
 
 def write_upload(draft: Draft, data: bytes, most_bytes: int | None) -> None:
-    """Append a client's bytes; raise `BlobStorageError` above `most_bytes`, if given."""
+    """Append a client's bytes, up to `most_bytes`."""
     if most_bytes is not None and draft.size + len(data) > most_bytes:
         draft.discard()
         raise BlobStorageError(

@@ -10,7 +10,7 @@ PARTS: Final = ("stormjar.jar", "stormcode.ser", "stormconf.ser")
 
 
 def check(key: str) -> str:
-    """Return `key` if it can name a file and a znode; raise `InvalidBlobKeyError`."""
+    """Return `key` if it can name a file and a znode."""
     if fault := blob_key_fault(key):
         raise InvalidBlobKeyError(fault)
     return key

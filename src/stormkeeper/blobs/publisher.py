@@ -48,7 +48,7 @@ class Publisher:
         self._nimbus_id = nimbus_id
 
     def base(self, key: str) -> VersionedNumber | None:
-        """Return a blob's version counter, None if there is none."""
+        """Return a blob's version counter."""
         return self._storm.blob_key_sequence(key)
 
     def known(self, key: str) -> BlobRecord | None:
@@ -74,7 +74,7 @@ class Publisher:
         return self._put(key, record, draft, before)
 
     def publish_settable(self, key: str, settable: bytes) -> BlobRecord:
-        """Publish the last version's bytes with another ``settable``; raises as `publish`."""
+        """Publish the last version with another ``settable``."""
         base, known, before = self.base(key), self.known(key), self._store.get(key)
         if known is None:
             raise BlobNotFoundError(f"there is no blob {key}")

@@ -78,7 +78,7 @@ class BlobStore:
         self._owned.close()
 
     def get(self, key: str) -> BlobRecord | None:
-        """Return the record of a blob, None if there is no such blob."""
+        """Return the record of a blob."""
         with self._lock:
             return self._records.get(key)
 
@@ -172,20 +172,20 @@ class BlobStore:
         return lost
 
     def folders(self) -> list[Path]:
-        """Return the folders that files are written to, and make missing ones again."""
+        """Return the folders for files, and make missing ones again."""
         with self._lock:
             self._restore()
         return [self._data, self._keys]
 
     def draft(self) -> Draft:
-        """Begin a file for a blob; its CRC-32C is counted."""
+        """Begin a file for a blob."""
         if not self._data.is_dir():
             with self._lock:
                 self._restore()
         return Draft(self._data / f"{uuid.uuid4()}{_NEW}")
 
     def part(self, sha256: str) -> Path:
-        """Return the path of the partial fetch of the bytes with that checksum."""
+        """Return the path of a partial fetch."""
         return self._data / f"{sha256}{_PART}"
 
     def put(
@@ -254,7 +254,7 @@ class BlobStore:
             return any(record.sha256 == sha256 for record in self._records.values())
 
     def drop_parts(self, wanted: Collection[str]) -> None:
-        """Delete partial fetches of other checksums than the `wanted` ones."""
+        """Delete partial fetches but the `wanted` ones."""
         with disk_errors(self.folder, "delete partial fetches"):
             for path in self._data.glob(f"*{_PART}"):
                 if path.name.removesuffix(_PART) not in wanted:
@@ -294,7 +294,6 @@ class BlobStore:
         return (self.folder / "lock").open("ab")
 
     def _restore(self) -> None:
-        """Make the folders again, and lock them, if they were removed."""
         if self._owned.closed:
             return
         with suppress(OSError):
@@ -327,7 +326,6 @@ class BlobStore:
             new.unlink(missing_ok=True)
 
     def _forget(self, sha256: str) -> None:
-        """Delete bytes that no blob has any more."""
         if not self.has(sha256):
             self._path(sha256).unlink(missing_ok=True)
 

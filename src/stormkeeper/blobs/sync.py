@@ -86,7 +86,7 @@ class PeerBackoff(Generic[Name]):
         self._until.pop(name, None)
 
     def now(self) -> dict[Name, float]:
-        """Return the end of each peer's pause, and forget old failures."""
+        """Return the end of each peer's pause."""
         now = self._clock()
         for name in [n for n, until in self._until.items() if until + LONGEST_REST_SECS < now]:
             self.worked(name)
@@ -164,7 +164,7 @@ class BlobSync:
         self._scrub_thread.start()
 
     def close(self) -> None:
-        """Stop after the answer in progress; a later process continues a partial fetch."""
+        """Stop after the answer in progress."""
         self._closing.set()
         with self._rounds:
             self._rounds.notify_all()
@@ -181,7 +181,7 @@ class BlobSync:
         return sync_plan.missing(self._look())
 
     def fetch(self, timeout_secs: float) -> bool:
-        """Wait until the thread has tried to fetch everything missing; return whether in time."""
+        """Wait until a round has tried to fetch everything missing."""
         with self._rounds:
             begun = self._begun
             self.wake()
@@ -191,7 +191,7 @@ class BlobSync:
             return self._ended > begun
 
     def run_once(self) -> SyncPlan:
-        """Make a plan and carry it out; raises `StateError` or `BlobStorageError`."""
+        """Make a plan and carry it out."""
         with self._rounds:
             self._begun += 1
             this = self._begun
@@ -333,7 +333,7 @@ class BlobSync:
         local: BlobRecord | None,
         peer: Peer | None = None,
     ) -> bool:
-        """Fetch a blob from the Nimbus `source`, or from `peer`; return whether it arrived."""
+        """Fetch a blob; return whether it arrived."""
         began = self._clock()
         part = self._store.part(record.sha256)
         try:

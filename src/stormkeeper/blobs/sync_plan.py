@@ -58,7 +58,7 @@ class Missing:
 
 @dataclass(frozen=True)
 class SyncPlan:
-    """The actions of one round; each list is in the order of execution."""
+    """The actions of one round, in the order of execution."""
 
     #: The code of topologies first, small blobs first.
     fetch: tuple[BlobFetch, ...] = ()
@@ -131,7 +131,7 @@ def plan(snapshot: BlobSnapshot) -> SyncPlan:
 
 
 def missing(snapshot: BlobSnapshot) -> dict[str, Missing]:
-    """Return the topologies whose code is not completely here, with what is missing."""
+    """Return the topologies whose code is not completely here."""
     found = {}
     for topology_id in snapshot.topologies:
         absent, lost = [], []

@@ -219,7 +219,7 @@ class Uploads:
             return self._publisher.publish(upload)
 
     def cancel(self, session: str) -> None:
-        """End an upload and delete its bytes; raises `TransferEndedError`."""
+        """End an upload and delete its bytes."""
         self._sessions.end(session)
 
     def expire(self) -> int:
@@ -320,19 +320,19 @@ class Inbox:
         return str(self.folder / f"stormjar-{session}.jar")
 
     def chunk(self, location: str, data: bytes) -> None:
-        """Append the next bytes; raises as `Uploads.chunk`."""
+        """Append the next bytes."""
         with self._sessions.using(_session_of(location)) as draft:
             write_upload(draft, data, self._most_bytes)
 
     def finish(self, location: str) -> None:
-        """End an upload and store the file; raises as `Uploads.chunk`."""
+        """End an upload and store the file."""
         with self._sessions.using(_session_of(location), last=True) as draft:
             draft.finish()
             with disk_errors(self.folder, "keep an uploaded file"):
                 draft.path.replace(self._path(location))
 
     def take(self, location: str) -> Path:
-        """Return an uploaded file, which the caller deletes; raise `TransferEndedError` if none."""
+        """Return an uploaded file, which the caller deletes."""
         path = self._path(location)
         if str(path) != location or not path.is_file():
             raise TransferEndedError(

@@ -1,3 +1,4 @@
+# ruff: noqa: D103 -- a function that makes a key is named after the type
 """Types of configuration values: numbers, times, texts, addresses; and Spark's sizes of memory.
 
 Ranges of Storm's keys are Java's, because Storm's daemons may read the same file.
@@ -91,19 +92,16 @@ def or_null(key: Key, *unset: Any) -> Key:
 def whole(
     name: str, meaning: str, *, least: int, most: int = JAVA_INT_MAX, kind: str = "number"
 ) -> Key:
-    """Return a key of whole numbers, both bounds included."""
     limit = f"from {least} to {most}" if most < JAVA_INT_MAX else f"of {least} or more"
     bounded = Annotated[int, Meta(ge=least, le=most)]
     return Key(name, kind, meaning, bounded, f"a whole number {limit}")
 
 
 def millis(name: str, meaning: str, *, least: int = 1) -> Key:
-    """Return a key of times in whole milliseconds."""
     return whole(name, meaning, least=least, kind="ms")
 
 
 def hours(name: str, meaning: str) -> Key:
-    """Return a key of times in whole hours."""
     return whole(name, meaning, least=1, kind="hours")
 
 
@@ -113,7 +111,6 @@ def port(name: str, meaning: str) -> Key:
 
 
 def seconds(name: str, meaning: str) -> Key:
-    """Return a key of times above 0 seconds."""
     kind = (
         Annotated[int, Meta(gt=0, le=JAVA_INT_MAX)] | Annotated[float, Meta(gt=0, le=JAVA_INT_MAX)]
     )
@@ -149,12 +146,10 @@ def size_of(written: str) -> int:
 
 
 def switch(name: str, meaning: str) -> Key:
-    """Return a key of true and false."""
     return Key(name, "true/false", meaning, bool, "true or false")
 
 
 def text(name: str, meaning: str, kind: str = "text") -> Key:
-    """Return a key of texts that are not empty."""
     return Key(name, kind, meaning, Text, "text that is not empty")
 
 
@@ -164,7 +159,6 @@ def storms_text(name: str, meaning: str, kind: str = "text") -> Key:
 
 
 def one_of(name: str, values: Any, meaning: str) -> Key:
-    """Return a key of the values of a ``Literal``."""
     shown = "/".join(map(str, values.__args__))
     return Key(name, shown, meaning, values, "one of " + ", ".join(values.__args__))
 
@@ -175,29 +169,24 @@ def class_of(name: str, values: Any, meaning: str) -> Key:
 
 
 def some_of(name: str, values: Any, meaning: str) -> Key:
-    """Return a key of lists of the values of a ``Literal``."""
     allowed = "a list of " + ", ".join(values.__args__)
     return Key(name, "list", meaning, list[values], allowed, is_list=True)
 
 
 def amount(name: str, meaning: str) -> Key:
-    """Return a key of numbers above 0."""
     kind = Annotated[int, Meta(gt=0)] | Annotated[float, Meta(gt=0, le=2.0**62)]
     return Key(name, "number", meaning, kind, "a number above 0")
 
 
 def host(name: str, meaning: str) -> Key:
-    """Return a key of host names or addresses without a port."""
     return Key(name, "host", meaning, Text, "a host name or an IP address", check=check_host)
 
 
 def server(name: str, meaning: str) -> Key:
-    """Return a key of an address."""
     return Key(name, "host:port", meaning, Text, "host or host:port", check=check_address)
 
 
 def variables(name: str, meaning: str) -> Key:
-    """Return a key of mappings of environment variables to texts."""
     # A number or a switch in YAML is meant as text.
     kind = dict[Text, str | int | float | bool]
     allowed = "a mapping of names without = to texts without NUL"
@@ -205,7 +194,6 @@ def variables(name: str, meaning: str) -> Key:
 
 
 def servers(name: str, meaning: str, *, least: int = 0, unset: tuple[Any, ...] = ()) -> Key:
-    """Return a key of lists of at least `least` addresses."""
     return Key(
         name,
         "hosts",
@@ -229,7 +217,6 @@ def check_address(value: str) -> None:
 
 
 def check_addresses(value: list[str]) -> None:
-    """Raise `ConfigError` unless all are ``host`` or ``host:port``."""
     for entry in value:
         check_address(entry)
 
@@ -247,7 +234,6 @@ def check_variables(value: dict[str, Any]) -> None:
 
 
 def check_distinct(value: list[int]) -> None:
-    """Raise `ConfigError` for duplicates."""
     if len(set(value)) < len(value):
         raise ConfigError("twice the same")
 
