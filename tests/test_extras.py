@@ -81,7 +81,7 @@ def test_the_base_is_imported_without_spark(bare):
     assert len(names) > 100
 
 
-def test_every_command_tells_its_use_without_spark(bare):
+def test_help_of_every_command_works_without_spark(bare):
     program = """
 import click
 from stormkeeper.cli.commands import storm
@@ -109,7 +109,7 @@ for path in commands(storm, []):
     "arguments",
     [("local", "job.py"), ("pipeline",), ("supervisor",), ("dev-zookeeper",)],
 )
-def test_a_command_without_its_extra_says_which(bare, tmp_path, arguments):
+def test_command_names_its_missing_extra(bare, tmp_path, arguments):
     (tmp_path / "job.py").write_text("import pyspark\n")
     ran = bare(STORM, *arguments)
     assert (ran.returncode, ran.stdout) == (UNAVAILABLE, "")
@@ -131,7 +131,7 @@ def test_a_command_without_its_extra_says_which(bare, tmp_path, arguments):
         ),
     ],
 )
-def test_what_is_submitted_says_where_the_extra_is_needed(bare, tmp_path, files, who):
+def test_submission_names_the_missing_extra(bare, tmp_path, files, who):
     tree(tmp_path, files)
     ran = bare(STORM, "submit", "job.py")
     assert (ran.returncode, ran.stdout) == (UNAVAILABLE, "")
@@ -147,7 +147,7 @@ def test_a_plain_script_is_submitted_without_the_extra(bare, tmp_path):
     assert nimbus.packages["job"].description.kind == "script"
 
 
-def test_a_worker_without_its_extra_says_which(bare):
+def test_worker_names_its_missing_extra(bare):
     slot = ("--storm-id", "job-1-1700000000", "--node", "node-1", "--port", "6700")
     ran = bare(sys.executable, "-m", "stormkeeper.worker", "job.py", *slot)
     assert ran.returncode == UNAVAILABLE
@@ -158,7 +158,7 @@ def test_a_worker_without_its_extra_says_which(bare):
 
 
 @pytest.mark.parametrize("module", ["pyspark_pacemaker", "stormkeeper.pipeline.tables"])
-def test_the_pipeline_without_its_extra_says_which(bare, module):
+def test_pipeline_names_its_missing_extra(bare, module):
     program = f"try:\n    import {module}\nexcept ImportError as error:\n    print(error)\n"
     ran = bare(sys.executable, "-c", program)
     assert (ran.returncode, ran.stderr) == (0, "")
@@ -177,7 +177,7 @@ def test_a_topology_is_described_without_spark(bare):
     assert (ran.returncode, ran.stderr) == (0, "")
 
 
-def test_what_is_installed_is_not_missed():
+def test_installed_extra_is_not_missing():
     extras.require("spark", "a test")
 
 

@@ -88,7 +88,7 @@ def test_topologies_may_have_the_names_that_storm_allows(name):
 
 
 @pytest.mark.parametrize("name", ["", "a.b", "a/b", "a:b", "a\\b"])
-def test_names_that_storm_refuses_are_refused_in_its_words(name):
+def test_refused_names_have_storms_words(name):
     assert topology_fault(name) == (
         f"Topology name '{name}' is not valid. It can't be null and it must match ^[^/.:\\\\]+$"
     )
@@ -119,12 +119,12 @@ def test_a_root_in_zookeeper(root):
 @pytest.mark.parametrize(
     "root", ["", "storm", "/a/", "//a", "/a/../b", "/./a", "/a b", "/a\0", "/a\u202eb", "/\ufeff"]
 )
-def test_what_is_no_root_in_zookeeper(root):
+def test_bad_roots_in_zookeeper(root):
     assert root_fault(root) is not None
 
 
 @given(st.text())
-def test_what_is_printed_can_be_seen(text):
+def test_printable_text_is_visible(text):
     assert printable(text).isprintable()
     assert set(printable(text + "\n", keep="\n")) - set(printable(text)) <= {"\n"}
 
@@ -138,7 +138,7 @@ def test_what_is_printed_can_be_seen(text):
         ("\ud800", r"\ud800"),
     ],
 )
-def test_what_a_terminal_would_obey_is_escaped(text, shown):
+def test_terminal_control_characters_are_escaped(text, shown):
     assert printable(text) == shown
 
 
@@ -151,5 +151,5 @@ def test_a_host_and_its_port_in_one_word(host, written):
 
 
 @pytest.mark.parametrize("text", ["a", "a:", ":67", "::1:67", "[a]:67", "[::1]", "a:x", "a:123456"])
-def test_what_is_no_host_and_port(text):
+def test_texts_without_host_and_port(text):
     assert split_host_port(text) is None

@@ -44,7 +44,7 @@ def selectors(text):
 @pytest.mark.parametrize(
     "text", [OBSERVABILITY, OPERATIONS, RULES], ids=["metrics", "guide", "rules"]
 )
-def test_what_is_selected_is_there(text, samples):
+def test_selected_metrics_exist(text, samples):
     selected = list(selectors(text))
     assert len(selected) > 5
     for name, matchers in selected:
@@ -83,7 +83,7 @@ def test_the_table_has_every_cause():
             assert f"`{cause}`" in row, (name, cause)
 
 
-def test_every_cause_of_turning_away_has_its_remedy():
+def test_every_cause_of_refusal_has_its_remedy():
     [row] = re.findall(r"^\| `PacemakerRefusesConnections` .*", OPERATIONS, re.MULTILINE)
     for cause in TURNED_AWAY:
         assert f"`{cause}`:" in row, cause

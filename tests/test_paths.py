@@ -49,7 +49,7 @@ def test_directories_are_those_that_storm_makes():
     assert set(paths.DIRECTORIES) <= storm_wrote()
 
 
-def test_paths_that_storm_did_not_write_when_it_was_watched():
+def test_paths_of_unobserved_writes():
     assert paths.blob_key_sequence("k") == "/blobstoremaxkeysequencenumber/k"
     assert paths.blob_record("k", "h:6627:0", 2) == f"{paths.blob_key_sequence('k')}/h:6627:0-2"
     assert paths.backpressure(ID, "node", 6700) == f"/backpressure/{ID}/node-6700"
@@ -103,7 +103,7 @@ def test_workerbeats_are_read_back(storm_id, node, port):
         f"/storms/{ID}/node-6700",
     ],
 )
-def test_what_is_no_workerbeat(path):
+def test_other_paths_are_no_workerbeat(path):
     assert paths.parse_workerbeat(path) is None
 
 
@@ -133,7 +133,7 @@ def test_blob_holders_are_read_back(nimbus_id, version):
 
 
 @pytest.mark.parametrize("name", ["", "-1", "node", "node-", "node-x", "node-६७", "n-1234567890"])
-def test_what_is_no_slot_and_no_holder(name):
+def test_other_names_are_no_slot_and_no_holder(name):
     assert paths.parse_slot(name) is None
     assert paths.parse_blob_holder(name) is None
 
@@ -181,7 +181,7 @@ def test_whose_a_node_is(path):
         f"{paths.LEADER_LOCK}/{ID}",
     ],
 )
-def test_what_belongs_to_no_topology(path):
+def test_paths_of_no_topology(path):
     assert paths.storm_id_of(path) is None
 
 
@@ -262,7 +262,7 @@ def test_trees(path, top, expected):
 
 
 @pytest.mark.parametrize("name", [None, 4711, b"wc-1"])
-def test_what_is_no_str_is_no_name_and_no_path(name):
+def test_other_types_are_no_name_and_no_path(name):
     of = type(name).__name__
     with pytest.raises(TypeError, match=f"a name below /storms is a str, not {of}"):
         paths.storm(name)

@@ -48,7 +48,7 @@ def test_a_context_is_made_once_until_a_file_is_renewed(file):
     assert contexts() is not second
 
 
-def test_what_is_renewed_while_it_is_read_is_read_again(file):
+def test_file_renewed_during_the_reading_is_read_again(file):
     read = []
 
     def make():
@@ -63,7 +63,7 @@ def test_what_is_renewed_while_it_is_read_is_read_again(file):
     assert read == ["1", "newer"]
 
 
-def test_what_is_wrong_at_first_is_told_and_later_only_logged(file, caplog):
+def test_bad_file_is_raised_at_first_and_logged_later(file, caplog):
     def make():
         if file.read_text() == "wrong":
             raise ConfigError("key: file.pem is wrong")
@@ -95,7 +95,7 @@ def test_another_key_is_not_another_passphrase(tmp_path):
         load_pair(plain(), certificates().client.file, key, "long enough")
 
 
-def test_a_passphrase_is_asked_of_nobody(tmp_path):
+def test_passphrase_is_not_asked_for(tmp_path):
     client = certificates().client
     key = locked(client, tmp_path / "client.key")
     load_pair(plain(), client.file, key, "long enough")
@@ -139,7 +139,7 @@ def test_whose_a_certificate_is_and_from_when_on(file, common_name, subject):
     assert read_certificate(file) == Certificate(subject, begin, end)
 
 
-def test_what_is_no_certificate_has_no_expiry(file):
+def test_other_files_have_no_expiry(file):
     certificate = certificates().server.file.read_text()
     lines = certificate.splitlines()
     for text in ("1", "", certificate[:200], "\n".join([*lines[:2], lines[-1]])):

@@ -89,7 +89,7 @@ def test_apaches_client_calls_the_handler(handler, client, name, full):
 
 
 @METHODS
-def test_what_a_method_declares_reaches_apaches_client(handler, client, name):
+def test_declared_exception_reaches_apaches_client(handler, client, name):
     method = nimbus_ids.METHODS[name]
     arguments = arguments_of(method, Samples(full=False))
     for declared in method.throws.values():
@@ -105,7 +105,7 @@ def test_what_a_method_declares_reaches_apaches_client(handler, client, name):
 
 
 @METHODS
-def test_what_returns_nothing_where_it_must_is_a_missing_result(handler, client, name):
+def test_missing_result_reaches_apaches_client(handler, client, name):
     arguments = arguments_of(nimbus_ids.METHODS[name], Samples(full=False))
     if nimbus_ids.METHODS[name].returns == "void":
         assert client.call(name, arguments) is None
@@ -143,7 +143,7 @@ def test_a_call_needs_all_required_arguments(handler, client, name):
         assert not handler.calls
 
 
-def test_an_unknown_method_is_said_to_be_one(handler, client, monkeypatch):
+def test_unknown_method_is_answered_as_such(handler, client, monkeypatch):
     method = nimbus_ids.METHODS["activate"]
     monkeypatch.setitem(nimbus_ids.METHODS, "beginTheEnd", method)
     with pytest.raises(TApplicationException) as fault:
@@ -162,7 +162,7 @@ def test_the_old_form_of_a_message_is_understood(handler):
         assert client.call("isTopologyNameAllowed", {"name": "wc"}) is True
 
 
-def test_a_call_as_if_nobody_would_answer_ends_the_connection(handler, caplog):
+def test_one_way_call_of_an_answered_method_ends_connection(handler, caplog):
     with served(handler, service=Nimbus) as (_, (_, port)), ApacheClient(port) as client:
         with pytest.raises((TTransportException, EOFError, OSError)):
             client.call("activate", {"name": "wc"}, kind=TMessageType.ONEWAY)
@@ -188,7 +188,7 @@ def test_our_client_calls_apaches_server(apache, name, full):
 
 
 @METHODS
-def test_what_apaches_server_declares_is_raised(apache, name):
+def test_declared_exception_of_apaches_server_is_raised(apache, name):
     answers, client = apache
     method = nimbus_ids.METHODS[name]
     arguments = as_ours(name, arguments_of(method, Samples(full=False)))

@@ -53,7 +53,7 @@ def test_as_many_run_as_there_are_threads_and_the_rest_wait(work):
     assert sorted(work.done) == [0, 1, 2, 3]
 
 
-def test_one_too_many_is_refused(work):
+def test_call_beyond_the_limit_is_refused(work):
     workers = CallThreads(1, 2, "test")
     running = work()
     assert workers.submit(running, 1)
@@ -72,7 +72,7 @@ def test_too_many_bytes_are_refused(work, monkeypatch):
     assert [workers.submit(work(), cost) for cost in (90, 11, 10, 1)] == [True, False, True, False]
 
 
-def test_what_is_dear_waits_and_what_is_cheap_passes(work, monkeypatch):
+def test_expensive_call_waits_and_cheap_call_passes(work, monkeypatch):
     monkeypatch.setattr(dispatcher, "MAX_COST", 100)
     monkeypatch.setattr(dispatcher, "CHEAP", 1)
     workers = CallThreads(3, 10, "test")
@@ -98,7 +98,7 @@ def test_long_calls_do_not_delay_short_ones(work):
     assert short.has_begun.wait(DEADLINE_SECS)
 
 
-def test_no_thread_is_started_before_it_is_needed(work):
+def test_threads_are_started_when_needed(work):
     def threads():
         return {thread for thread in threading.enumerate() if thread.name.startswith("few-")}
 

@@ -69,7 +69,7 @@ def test_a_client_of_sasl_learns_how_to_reach_this_server():
 
 
 @given(CALLS, st.lists(st.integers(0, 2000)), st.binary(min_size=1, max_size=30))
-def test_whatever_follows_the_calls_before_it_are_given(calls, cuts, tail):
+def test_calls_before_bad_bytes_are_returned(calls, cuts, tail):
     ours = connection()
     got = []
     for piece in chopped(b"".join(frame(*call) for call in calls) + tail, cuts):
@@ -79,7 +79,7 @@ def test_whatever_follows_the_calls_before_it_are_given(calls, cuts, tail):
     assert ours.held_bytes <= len(tail)
 
 
-def test_one_call_is_under_way_at_a_time():
+def test_one_call_at_a_time_is_in_progress():
     ours = connection()
     ours.receive(call_bytes("echo") + call_bytes("nothing", sequence=2))
     assert ours.next_call().name == "echo"
@@ -89,7 +89,7 @@ def test_one_call_is_under_way_at_a_time():
     assert ours.next_call().sequence == 2
 
 
-def test_a_frame_too_long_ends_it_after_the_calls_before_it():
+def test_long_frame_ends_the_stream_after_earlier_calls():
     ours = connection()
     ours.receive(call_bytes("echo") + (MAX + 1).to_bytes(4, "big") + b"x")
     assert [call.name for call in calls_of(ours)] == ["echo"]
@@ -100,7 +100,7 @@ def test_a_frame_too_long_ends_it_after_the_calls_before_it():
     assert ours.held_bytes == 0
 
 
-def test_a_message_that_is_no_call_ends_it():
+def test_message_other_than_a_call_ends_the_stream():
     for kind in (Kind.REPLY, Kind.EXCEPTION):
         ours = connection()
         ours.receive(call_bytes("echo", kind=kind) + call_bytes("echo"))
@@ -132,7 +132,7 @@ def test_a_client_authenticates_before_its_first_call(cuts):
     assert [call.name for call in calls_of(ours)] == ["echo"]
 
 
-def test_who_does_not_authenticate_calls_nothing():
+def test_unauthenticated_client_calls_nothing():
     ours = connection(Password())
     assert ours.receive(call_bytes("echo")) == (b"no", None)
     assert (ours.next_call(), ours.state, ours.fault) == (

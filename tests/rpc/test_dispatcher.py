@@ -54,12 +54,12 @@ def test_a_value_is_answered(dispatcher):
     assert dispatcher.seconds["echo"] >= 0
 
 
-def test_what_returns_nothing_answers_nothing(dispatcher, handler):
+def test_method_without_result_has_an_empty_answer(dispatcher, handler):
     assert encode(told(dispatcher, "nothing")) == b"\0"
     assert handler.told == ["nothing"]
 
 
-def test_no_value_where_there_is_one_is_an_empty_answer(dispatcher, handler):
+def test_none_for_a_result_is_an_empty_answer(dispatcher, handler):
     handler.let_go.set()
     assert encode(told(dispatcher, "held")) == b"\0"
 
@@ -79,7 +79,7 @@ def test_other_exceptions_are_internal_errors(dispatcher, how, caplog):
     assert str(SOMEBODY) in line.getMessage()
 
 
-def test_an_error_of_ours_has_one_line(dispatcher, handler, caplog):
+def test_own_error_is_one_log_line(dispatcher, handler, caplog):
     def unreachable(_):
         raise StateUnavailableError("no ZooKeeper")
 
@@ -90,7 +90,7 @@ def test_an_error_of_ours_has_one_line(dispatcher, handler, caplog):
     assert line.getMessage() == "echo of 10.0.0.1:5 failed: no ZooKeeper"
 
 
-def test_whoever_may_know_why_is_told(dispatcher, handler):
+def test_caller_gets_the_reason_of_a_refusal(dispatcher, handler):
     def refuse(_):
         raise CallRefusedError("not a leader")
 
@@ -118,7 +118,7 @@ def test_a_mistake_of_the_callers_is_no_internal_error(dispatcher, handler, erro
     assert told(dispatcher, "echo", text_body("a")) == answer
 
 
-def test_who_fails_often_does_not_fill_the_log(dispatcher, caplog):
+def test_frequent_failures_do_not_fill_the_log(dispatcher, caplog):
     for _ in range(100):
         told(dispatcher, "fails", text_body("ours"))
     assert len(caplog.records) <= 10
@@ -131,7 +131,7 @@ def test_a_value_of_another_type_is_an_internal_error(dispatcher, handler, caplo
     assert "must be a str" in caplog.text
 
 
-def test_an_unknown_method_is_said_to_be_one(dispatcher):
+def test_unknown_method_is_answered_as_such(dispatcher):
     assert told(dispatcher, "drop") == (1, "Invalid method name: 'drop'")
     assert told(dispatcher, "__class__") == (1, "Invalid method name: '__class__'")
     assert told(dispatcher, "drop", kind=Kind.ONEWAY) is None
@@ -148,7 +148,7 @@ def test_arguments_that_cannot_be_read_are_a_protocol_error(dispatcher, body):
     assert dispatcher.calls == {("echo", "malformed"): 1}
 
 
-def test_what_nobody_answers_is_carried_out(dispatcher, handler):
+def test_one_way_call_is_carried_out(dispatcher, handler):
     assert told(dispatcher, "tell", text_body("a"), Kind.ONEWAY) is None
     assert told(dispatcher, "tell", b"", Kind.ONEWAY) is None
     assert told(dispatcher, "tell", text_body("b")) is None
@@ -160,7 +160,7 @@ def test_an_absent_argument_is_none(dispatcher, handler):
     assert handler.told == [None]
 
 
-def test_a_handler_knows_who_calls(dispatcher, handler):
+def test_handler_knows_its_caller(dispatcher, handler):
     seen = []
     handler.echo = lambda text: seen.append(caller()) or text
     told(dispatcher, "echo", text_body("a"))

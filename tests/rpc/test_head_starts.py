@@ -37,13 +37,13 @@ def race(*attempts, head_start=DEADLINE_SECS, secs=DEADLINE_SECS, given_back=Non
     return race.winner, race.failures
 
 
-def test_who_answers_at_once_is_alone():
+def test_fast_attempt_starts_no_other():
     first, second = Attempt("a"), Attempt("b")
     assert race(first, second) == ("a", [None, None])
     assert not second.begun.is_set()
 
 
-def test_who_fails_is_followed_at_once():
+def test_failed_attempt_is_followed_at_once():
     error = ValueError()
     assert race(Attempt("a", error), Attempt("b")) == ("b", [error, None])
 
@@ -56,7 +56,7 @@ def test_a_hanging_attempt_is_followed_and_its_result_given_back():
     until(lambda: given_back == ["a"])
 
 
-def test_who_is_slow_wins_if_all_others_fail():
+def test_slow_attempt_wins_if_others_fail():
     first, second = Attempt("a", at_once=False), Attempt("b", ValueError())
     threading.Thread(
         target=lambda: second.begun.wait(DEADLINE_SECS) and first.may_end.set()
@@ -65,7 +65,7 @@ def test_who_is_slow_wins_if_all_others_fail():
 
 
 @pytest.mark.parametrize("head_start", [0.01, DEADLINE_SECS])
-def test_all_that_fail_are_told(head_start):
+def test_failures_of_all_attempts_are_returned(head_start):
     errors = [ValueError(), KeyError(), KeyboardInterrupt()]
     attempts = [Attempt(str(error), error) for error in errors]
     assert race(*attempts, head_start=head_start) == (None, errors)

@@ -84,7 +84,7 @@ def closed_port():
         return listener.getsockname()[1]
 
 
-def test_a_seed_that_leads_keeps_its_connection(cluster):
+def test_connection_to_a_leading_seed_is_kept(cluster):
     [member] = cluster(1)
     member.leader = leads(member.port)
     with client_of([member.seed]) as client:
@@ -125,7 +125,7 @@ def test_the_same_machine_by_another_name_is_dialled(cluster):
         "nobody listens there",
     ],
 )
-def test_whatever_a_seed_answers_the_next_one_is_asked(cluster, fault):
+def test_next_seed_is_asked_after_any_answer(cluster, fault):
     bad, good = cluster(2)
     bad.leader = leads(closed_port()) if fault == "nobody listens there" else fault
     good.leader = leads(good.port)
@@ -153,7 +153,7 @@ def test_a_seed_that_says_nothing_is_not_waited_for(cluster, monkeypatch):
         assert client.address.port == good.port
 
 
-def test_of_two_seeds_that_answer_one_is_left(cluster):
+def test_second_answering_seed_is_closed(cluster):
     late, good = cluster(2)
     late.leader = good.leader = leads(good.port)
     may_answer, answer = threading.Event(), late.getLeader
@@ -223,7 +223,7 @@ def test_a_seed_that_is_something_else_is_said_in_a_few_words(answer, says):
     assert str(error.value).endswith(f"config nimbus.seeds? (127.0.0.1:{port}: {says})")
 
 
-def test_nimbuses_without_zookeeper_say_so_and_elect_nobody(cluster):
+def test_nimbuses_without_zookeeper_do_not_count_as_electing(cluster):
     one, other = cluster(2)
     one.leader = other.leader = StateUnavailableError("see that a majority runs")
     dead = f"127.0.0.1:{closed_port()}"
@@ -251,7 +251,7 @@ def test_no_leader_is_said_in_storms_words_and_why(cluster):
     assert f"{member.seed}: getLeader: answered without a result" in text
 
 
-def test_the_seeds_are_asked_again_until_one_knows(cluster):
+def test_seeds_are_asked_until_one_knows_the_leader(cluster):
     [member] = cluster(1)
     pauses = []
 
@@ -356,7 +356,7 @@ def test_more_than_a_message_holds_changes_nothing(cluster):
     assert member.calls.count(("getLeader",)) == 1
 
 
-def test_who_was_refused_asks_anew_who_leads(cluster):
+def test_refused_call_searches_the_leader_again(cluster):
     first, second = cluster(2)
 
     def refuse(_):
@@ -386,7 +386,7 @@ def test_a_declared_exception_changes_nothing(cluster):
     assert member.calls == [("getLeader",)]
 
 
-def test_threads_find_it_once(cluster):
+def test_threads_search_the_leader_once(cluster):
     [member] = cluster(1)
     member.leader = leads(member.port)
     with client_of([member.seed]) as client:
@@ -399,7 +399,7 @@ def test_threads_find_it_once(cluster):
     assert len(member.calls) == 9
 
 
-def test_it_is_made_of_a_configuration(cluster):
+def test_client_is_made_of_a_configuration(cluster):
     [member] = cluster(1)
     member.leader = leads(member.port)
     settings = conf.defaults().with_values(

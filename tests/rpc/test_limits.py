@@ -12,7 +12,7 @@ def test_storms_defaults_are_the_defaults():
     assert limits.answer_timeout * 1000 == conf.defaults()["storm.thrift.socket.timeout.ms"]
 
 
-def test_a_configuration_sets_them():
+def test_configuration_sets_the_limits():
     changed = {
         "nimbus.thrift.max_buffer_size": 10,
         "nimbus.thrift.threads": 2,

@@ -34,7 +34,7 @@ def test_what_is_written_is_read(message):
     assert read_message(data[4:]) == message
 
 
-def test_what_goes_over_the_wire():
+def test_bytes_on_the_wire():
     data = frame(Kind.REPLY, "ab", 7, b"\0")
     assert data == b"\0\0\0\x0f" + b"\x80\x01\0\x02" + b"\0\0\0\x02ab" + b"\0\0\0\x07" + b"\0"
 

@@ -72,7 +72,7 @@ def test_a_call_that_trickles_in_is_answered(handler):
 
 
 @pytest.mark.parametrize("names", [["held"], ["held", "echo"]])
-def test_who_half_closes_has_the_answers(handler, names):
+def test_half_closed_client_gets_its_answers(handler, names):
     with served(handler) as (server, place), dial(place) as client:
         client.sendall(b"".join(call_bytes(name, text_body("a")) for name in names))
         client.shutdown(socket.SHUT_WR)
@@ -100,7 +100,7 @@ def test_one_way_calls_of_a_client_that_left_are_carried_out(handler):
         assert handler.told == ["tell"]
 
 
-def test_a_handler_that_waits_holds_up_nobody_else(handler):
+def test_waiting_handler_does_not_delay_others(handler):
     with served(handler, threads=3) as (server, place):
         waiting = [dial(place) for _ in range(2)]
         for client in waiting:
@@ -196,7 +196,7 @@ def test_bad_bytes_end_the_connection_after_earlier_answers(handler, caplog, sen
         assert echoes(other)
 
 
-def test_an_answer_is_complete_whatever_bytes_follow_its_call(handler, monkeypatch):
+def test_answer_is_complete_despite_bytes_after_the_call(handler, monkeypatch):
     monkeypatch.setattr(rpc_server, "_LINGER", DEADLINE_SECS)
     size = 200_000
     with served(handler) as (server, place), socket.socket() as client:
@@ -268,7 +268,7 @@ def test_a_handler_that_takes_too_long_ends_the_connection(handler, caplog):
         until(lambda: server.dispatcher.calls["echo", "dropped"] == 1)
 
 
-def test_who_does_not_read_holds_up_nobody_and_is_ended(handler, caplog):
+def test_client_that_does_not_read_ends_and_delays_none(handler, caplog):
     limits = {"unread_timeout": 0.1, "max_frame": 1 << 20}
     with served(handler, **limits) as (server, place), dial(place) as other:
         slow = socket.socket()
@@ -285,7 +285,7 @@ def test_who_does_not_read_holds_up_nobody_and_is_ended(handler, caplog):
         until(lambda: server.held == 0)
 
 
-def test_who_reads_slowly_is_waited_for(handler):
+def test_slow_reader_is_waited_for(handler):
     with served(handler, unread_timeout=30.0) as (_, place), dial(place) as client:
         client.sendall(call_bytes("blob", number_body(8 << 20)))
         size = len(received(client, 8 << 20))
@@ -294,7 +294,7 @@ def test_who_reads_slowly_is_waited_for(handler):
         assert echoes(client)
 
 
-def test_an_answer_that_clients_may_refuse_is_told(handler, caplog):
+def test_too_long_answer_is_logged(handler, caplog):
     with served(handler, max_frame=1_000) as (_, place), dial(place) as client:
         client.sendall(call_bytes("blob", number_body(2_000)))
         assert answer_of(client)[0] == REPLY
@@ -319,7 +319,7 @@ def test_all_connections_together_hold_so_much(handler, caplog):
             client.close()
 
 
-def test_one_that_sends_more_than_is_answered_is_not_read_from(handler):
+def test_client_with_unanswered_calls_is_not_read_from(handler):
     with served(handler, max_frame=100_000) as (server, place), dial(place) as client:
         client.sendall(call_bytes("held", text_body("a")))
         until(lambda: handler.holding)
@@ -329,7 +329,7 @@ def test_one_that_sends_more_than_is_answered_is_not_read_from(handler):
         assert server.held <= 100_000 + 2 * rpc_server.READ_BYTES
 
 
-def test_who_has_authenticated_is_known_to_the_handler(handler):
+def test_handler_knows_the_authenticated_user(handler):
     users = []
     handler.echo = lambda text: users.append(caller().user) or text
     with served(handler, authenticate=lambda _: Password()) as (_, place), dial(place) as client:
@@ -339,7 +339,7 @@ def test_who_has_authenticated_is_known_to_the_handler(handler):
     assert users == ["alice"]
 
 
-def test_who_does_not_authenticate_is_turned_out(handler, caplog):
+def test_unauthenticated_client_is_closed(handler, caplog):
     limits = {"authenticate": lambda _: Password(), "handshake_timeout": 0.1}
     with served(handler, **limits) as (server, place), dial(place) as wrong, dial(place) as slow:
         wrong.sendall(call_bytes("tell", text_body("a"), kind=4))
@@ -352,7 +352,7 @@ def test_who_does_not_authenticate_is_turned_out(handler, caplog):
     assert handler.told == []
 
 
-def test_a_server_that_stops_answers_what_has_come(handler):
+def test_stopping_server_answers_received_calls(handler):
     with served(handler, drain=60.0) as (server, place):
         idle, busy, half = dial(place), dial(place), dial(place)
         assert echoes(idle)

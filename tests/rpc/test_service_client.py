@@ -58,7 +58,7 @@ def test_methods_are_called_as_methods(pair):
         _ = calls.drop
 
 
-def test_what_nobody_answers_returns_at_once(pair, handler):
+def test_one_way_call_returns_at_once(pair, handler):
     assert pair[1].call("tell", "a") is None
     assert pair[1].call("echo", "b") == "b"
     until(lambda: handler.told == ["a"])
@@ -85,7 +85,7 @@ def test_a_refusal_says_which_and_where_to_look(pair, handler, name, arguments, 
     assert pair[1].call("echo", "a") == "a"
 
 
-def test_a_refusal_that_says_why_sends_nobody_to_the_log(pair, handler):
+def test_refusal_with_a_reason_does_not_name_the_log(pair, handler):
     def refuse(_):
         raise CallRefusedError("not a leader")
 
@@ -117,7 +117,7 @@ def test_an_answer_longer_than_a_message_may_be_names_the_key(handler):
         assert client.call("echo", "a") == "a"
 
 
-def test_nobody_there_is_said_in_words():
+def test_unreachable_server_is_described():
     with socket.create_server(("127.0.0.1", 0)) as listener:
         place = listener.getsockname()
     with (
@@ -158,7 +158,7 @@ def test_a_server_that_takes_nothing_is_not_waited_for():
         done.set()
 
 
-def test_a_connection_that_ends_within_a_call_leaves_it_unknown():
+def test_end_within_a_call_leaves_the_outcome_unknown():
     with (
         scripted(take_call) as place,
         client_of(place) as client,
@@ -202,7 +202,7 @@ def test_an_answer_in_pieces_is_read():
         (lambda _: b"\xff\xff\xff\xff", r"nimbus\.thrift\.max_buffer_size"),
     ],
 )
-def test_what_is_no_answer_is_a_broken_protocol(answer, words):
+def test_bad_answer_is_a_protocol_error(answer, words):
     def play(connected):
         connected.sendall(answer(take_call(connected)))
         received(connected, 1)
@@ -241,7 +241,7 @@ def test_threads_take_turns(pair):
     assert server.counts.accepted == 1
 
 
-def test_whoever_waits_for_its_turn_has_a_deadline_too(pair, handler):
+def test_waiting_call_has_a_deadline(pair, handler):
     client = pair[1]
     first = threading.Thread(target=client.call, args=["nothing"])
     handler.nothing = lambda: handler.held("a")

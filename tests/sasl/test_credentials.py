@@ -26,7 +26,7 @@ def test_the_user_name_is_storms():
         assert credentials.client_name(vector["sasl_username"]) == vector["client_name"]
 
 
-def test_a_user_name_that_no_storm_made_is_shown_as_it_is():
+def test_foreign_user_name_is_shown_unchanged():
     assert credentials.client_name("not base64!") == "not base64!"
     assert credentials.client_name("gA==") == "gA=="
 

@@ -44,7 +44,7 @@ def converse(client, server):
     assert client.step(server.step(token)) is None
 
 
-def test_the_server_says_what_storms_says():
+def test_server_messages_match_storms():
     challenge, response, proof = transcript("good")
     ours = server(challenge["sasl_password"], nonce=lambda: between_quotes("nonce", challenge))
     assert ours.start() == bytes.fromhex(challenge["hex"])
@@ -54,7 +54,7 @@ def test_the_server_says_what_storms_says():
     assert ours.authorization_id == proof["server_authzid"]
 
 
-def test_the_client_says_what_storms_says():
+def test_client_messages_match_storms():
     challenge, response, proof = transcript("good")
     user = UserPassword(challenge["sasl_username"], challenge["sasl_password"])
     ours = client(user, cnonce=lambda: between_quotes("cnonce", response))
@@ -65,7 +65,7 @@ def test_the_client_says_what_storms_says():
     assert ours.complete
 
 
-def test_the_server_refuses_what_storms_refuses():
+def test_server_refuses_as_storms_does():
     challenge, response, proof = transcript("bad")
     (good, *_) = transcript("good")
     assert proof["hex"] is None
@@ -292,7 +292,7 @@ def append(text):
         (lambda _: b"", "username is missing"),
     ],
 )
-def test_what_the_server_refuses(change, reason):
+def test_responses_that_the_server_refuses(change, reason):
     ours = server()
     said = change(client().step(ours.start()))
     with pytest.raises(AuthenticationError, match=re.escape(reason)) as caught:
@@ -310,7 +310,7 @@ def test_what_the_server_refuses(change, reason):
         replace(b"maxbuf", b""),
     ],
 )
-def test_what_the_server_lets_pass(change):
+def test_responses_that_the_server_accepts(change):
     ours = server()
     ours.step(change(client().step(ours.start())))
     assert ours.complete
@@ -348,7 +348,7 @@ def test_a_client_may_say_that_it_acts_as_itself():
         (lambda _: b"\x00", "malformed"),
     ],
 )
-def test_what_the_client_refuses(change, reason):
+def test_challenges_that_the_client_refuses(change, reason):
     ours = client()
     with pytest.raises(AuthenticationError, match=reason):
         ours.step(change(server().start()))
@@ -367,7 +367,7 @@ def test_what_the_client_refuses(change, reason):
         append(b"stale=true,maxbuf=1000,x-new=1,x-new=2"),
     ],
 )
-def test_what_the_client_lets_pass(change):
+def test_challenges_that_the_client_accepts(change):
     ours, theirs = client(), server()
     assert ours.step(theirs.step(ours.step(change(theirs.start())))) is None
     assert ours.complete
@@ -448,7 +448,7 @@ def test_a_response_that_was_changed_is_refused(data):
         assert hashed(changed) == hashed(said)
 
 
-def test_scram_server_is_told_from_a_broken_server():
+def test_scram_server_differs_from_a_broken_server():
     with pytest.raises(AuthenticationError, match=r"does not speak DIGEST-MD5; is pacemaker\.auth"):
         client().step(GREETING)
 
@@ -493,7 +493,7 @@ def test_nothing_is_an_empty_list():
         (b"\x00", 0),
     ],
 )
-def test_what_is_no_list_is_refused(token, position):
+def test_malformed_directives_are_refused(token, position):
     with pytest.raises(AuthenticationError, match=f"malformed at its byte {position}$"):
         digest_md5.parse_directives(token, 100)
 

@@ -219,7 +219,7 @@ def test_a_token_where_an_empty_one_is_due(kerberos_realm, conf):
         (b"\x01\x00\x00\x00\xff", "not in UTF-8"),
     ],
 )
-def test_what_the_server_refuses_of_a_choice(kerberos_realm, conf, choice, reason):
+def test_server_refuses_other_choices(kerberos_realm, conf, choice, reason):
     client, server = context(kerberos_realm), methods.server_mechanism(conf)()
     accepted(client, server)
     with pytest.raises(AuthenticationError, match=reason) as caught:
@@ -249,7 +249,7 @@ def test_an_offer_that_was_changed_on_its_way(halves):
 
 
 @pytest.mark.parametrize("token", [b"", b"\x00", b"nonsense", KRB5_TOKEN + b"\x84\xff\xff\xff\xff"])
-def test_what_is_no_ticket(conf, token):
+def test_bad_ticket_is_refused(conf, token):
     server = methods.server_mechanism(conf)()
     told = r"^(No credentials were|Invalid token was|Unspecified GSS failure)"
     with pytest.raises(AuthenticationError, match=told) as caught:
@@ -328,7 +328,7 @@ def test_an_offer_without_auth(kerberos_realm, login_of, halves):
         client.step(server.wrap(b"\x06\x01\x00\x00", encrypt=False).message)
 
 
-def test_a_client_says_why_it_has_no_ticket(kerberos_realm, login_of):
+def test_missing_ticket_is_explained(kerberos_realm, login_of):
     options = {"keyTab": kerberos_realm.keytab("nimbus"), "serviceName": "nobody"}
     client = GssapiClient(login_of(options | {"principal": "nimbus"}), "localhost")
     with pytest.raises(
@@ -398,7 +398,7 @@ def test_a_clients_keytab_without_the_principal(kerberos_realm, login_of, tmp_pa
         ({"serviceName": "pacemaker", "keyTab": "/nowhere"}, "the keytab /nowhere is not there"),
     ],
 )
-def test_a_client_without_what_it_needs(login_of, options, reason):
+def test_incomplete_client_section_is_an_error(login_of, options, reason):
     with pytest.raises(ConfigError, match=reason):
         GssapiClient(login_of(options), "localhost")
 
@@ -416,7 +416,7 @@ def test_without_a_default_realm(conf, tmp_path, monkeypatch):
         methods.authorised(conf, "nimbus@PM.TEST")
 
 
-def test_who_may_read(conf):
+def test_authorised_principals_may_read(conf):
     assert methods.authorised(conf, "nimbus@PM.TEST")
     assert methods.authorised(conf, "nimbus/host@PM.TEST")
     assert not methods.authorised(conf, "nimbus@ELSEWHERE")

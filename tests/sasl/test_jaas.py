@@ -53,7 +53,7 @@ def test_a_section_without_a_login_module():
     assert login.line == 2
 
 
-def test_a_section_with_one():
+def test_section_with_a_module():
     text = 'PacemakerDigest { org.apache.zookeeper.DigestLoginModule required username="u" p=q ; };'
     login = jaas.parse(text)["PacemakerDigest"]
     assert login.module == "org.apache.zookeeper.DigestLoginModule"
@@ -148,7 +148,7 @@ def test_errors_name_the_line(text, message):
         "A { HUSH HUSH HUSH };",
     ],
 )
-def test_no_error_shows_what_may_be_a_secret(text):
+def test_errors_show_no_secret(text):
     with pytest.raises(ConfigError) as caught:
         jaas.parse(text, "F")
     assert "HUSH" not in f"{caught.value!r} {caught.value.__cause__!r}"

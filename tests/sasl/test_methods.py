@@ -47,7 +47,7 @@ def test_none_has_no_mechanism():
 
 
 @pytest.mark.parametrize("method", ["DIGEST", "SCRAM"])
-def test_two_ends_with_one_file(conf_of, method):
+def test_both_ends_with_one_jaas_file_agree(conf_of, method):
     conf = conf_of(method)
     make_server = methods.server_mechanism(conf)
     make_client = methods.client_mechanism(conf, "localhost")
@@ -71,7 +71,7 @@ def test_two_ends_with_different_passwords(conf_of, method):
     assert "OTHER" not in str(caught.value)
 
 
-def test_a_digest_client_is_called_by_its_topology(conf_of):
+def test_digest_client_has_the_name_of_its_topology(conf_of):
     for values, name in ({}, "pacemaker-client"), ({"topology.name": "wörds"}, "wörds"):
         conf = conf_of("DIGEST", **values)
         client = methods.client_mechanism(conf, "localhost")()
@@ -112,7 +112,7 @@ def test_scram_has_a_section_of_its_own_with_several_users(conf_of):
         )
 
 
-def test_nobody_is_not_authorised(conf_of):
+def test_empty_identity_is_not_authorised(conf_of):
     assert not methods.authorised(conf_of("DIGEST"), "")
 
 
@@ -128,7 +128,7 @@ def named(file, **values):
         ("PacemakerServer", "KERBEROS"),
     ],
 )
-def test_a_login_file_that_no_method_switches_on_is_told_of(tmp_path, section, method):
+def test_unused_login_file_is_reported(tmp_path, section, method):
     file = tmp_path / "jaas.conf"
     file.write_text(f'Client {{ username="zk"; }};\n{section} {{ username="u" password="HUSH"; }};')
     assert methods.unused_login(named(file)) == (
@@ -139,7 +139,7 @@ def test_a_login_file_that_no_method_switches_on_is_told_of(tmp_path, section, m
         assert methods.unused_login(named(file, **{"pacemaker.auth.method": used})) is None
 
 
-def test_so_is_one_that_is_missing_or_wrong(tmp_path):
+def test_missing_unused_login_file_is_reported(tmp_path):
     missing = methods.unused_login(named(tmp_path / "none.conf"))
     assert missing.startswith(
         f"the JAAS file {tmp_path / 'none.conf'} cannot be read: No such file"
@@ -172,7 +172,7 @@ def test_the_parts_of_a_principal(text, components, realm):
 
 
 @pytest.mark.parametrize("text", ["", "nimbus", "nimbus@", "@R", "/b@R", "a@b@R", "a@R/b", "a@R\\"])
-def test_what_is_no_principal(text):
+def test_bad_principals_are_refused(text):
     with pytest.raises(AuthenticationError, match="is not a principal with its realm"):
         Principal.parse(text)
 
@@ -211,7 +211,7 @@ def test_a_short_name_is_of_the_default_realm(principal, short):
         (set(), "nimbus@R", False),
     ],
 )
-def test_who_is_admitted(users, principal, admitted):
+def test_admitted_principals(users, principal, admitted):
     assert admits(users, principal, "R") is admitted
 
 

@@ -39,7 +39,7 @@ def converse(client, server):
     assert client.step(server.step(said)) is None
 
 
-def test_the_client_says_what_the_example_says():
+def test_client_messages_match_the_example():
     ours = ScramClient(USER, nonce=lambda: "rOprNGfwEbeRWgbNEkqO")
     assert ours.start() is None
     assert ours.step(GREETING) == EXAMPLE[0]
@@ -49,7 +49,7 @@ def test_the_client_says_what_the_example_says():
     assert ours.complete
 
 
-def test_the_server_says_what_the_example_says():
+def test_server_messages_match_the_example():
     ours = ScramServer(ExampleUsers(), nonce=lambda: "%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0")
     assert ours.start() == b"SCRAM-SHA-256"
     assert ours.step(EXAMPLE[0]) == EXAMPLE[1]
@@ -213,7 +213,7 @@ def test_names_and_passwords_of_any_script(name):
 
 
 @pytest.mark.parametrize("user", [UserPassword("a\x00", "HUSH"), UserPassword("a", "HUSH\x00")])
-def test_what_no_name_and_no_password_may_have(user):
+def test_forbidden_characters_are_refused(user):
     for make in lambda: ScramUsers({user.username: user}), lambda: ScramClient(user):
         with pytest.raises(ConfigError, match="choose others") as caught:
             make()
@@ -244,5 +244,5 @@ def test_any_bytes_are_taken_or_refused(first, second):
         assert not half.complete
 
 
-def test_rounds_are_at_least_what_the_rfc_asks_for():
+def test_rounds_are_at_least_those_of_the_rfc():
     assert 4096 <= scram.ITERATIONS <= scram.MAX_ITERATIONS

@@ -40,7 +40,7 @@ def zstd(data):
 
 
 @given(st.binary(max_size=5000), st.sampled_from(Compression))
-def test_what_is_compressed_comes_back(data, compression):
+def test_compressed_data_come_back(data, compression):
     data = b"\x0b" + data  # as a record begins, never with a magic number
     assert decompress(compress(data, compression)) == data
 
@@ -88,7 +88,7 @@ def test_a_bomb_is_refused_before_it_goes_off(bomb):
     assert peak < 24 * MIB
 
 
-def test_the_limit_is_what_may_come_out():
+def test_limit_applies_to_decompressed_bytes():
     data = bytes(MIB)
     for compression in Compression:
         assert decompress(compress(data, compression), MIB) == data
@@ -106,7 +106,7 @@ def test_gzip_members_follow_each_other():
     assert decompress(gzip.compress(b"one ") + gzip.compress(b"two")) == b"one two"
 
 
-def test_what_follows_gzip_is_ignored_as_in_java():
+def test_bytes_after_gzip_are_ignored_as_in_java():
     assert decompress(gzip.compress(b"one") + b"and more") == b"one"
 
 
@@ -120,7 +120,7 @@ def test_zstd_frames_follow_each_other():
     assert decompress(zstd(b"one ") + skippable + zstd(b"two")) == b"one two"
 
 
-def test_what_follows_zstd_is_an_error_as_in_java():
+def test_bytes_after_zstd_are_an_error_as_in_java():
     with pytest.raises(SerializationError, match="damaged zstd data"):
         decompress(zstd(b"one") + b"and more")
 

@@ -241,10 +241,10 @@ class TestServices:
         assert ids == [(0, "success"), (1, "missing"), (2, "busy")]
         assert idl.schema_of(example.Example.methods["clear"].answer).fields == ()
 
-    def test_nobody_answers_what_is_told(self, example):
+    def test_one_way_method_has_no_answer_class(self, example):
         assert example.Example.methods["tell"].answer is None
 
-    def test_what_is_sent_is_received(self, example):
+    def test_sent_messages_are_received(self, example):
         options, methods = example.Options(7, example.Kind.SECOND), example.Example.methods
         for record in (
             methods["look"].arguments("a", [options, example.Options()]),
@@ -258,7 +258,7 @@ class TestServices:
         ):
             assert reader.decode(type(record), writer.encode(record)) == record
 
-    def test_what_goes_over_the_wire(self, example):
+    def test_bytes_on_the_wire(self, example):
         found = example.Example.methods["isThere"]
         assert writer.encode(found.arguments("ab")) == b"\x0b\0\x01\0\0\0\x02ab\0"
         assert writer.encode(found.answer(True)) == b"\x02\0\0\x01\0"
@@ -283,7 +283,7 @@ service Other {
     def other(self, example):
         return idl.load_text(self.IDL, "example_that_includes", {"example": example})
 
-    def test_it_holds_its_own_classes_alone(self, other):
+    def test_module_holds_only_its_own_classes(self, other):
         assert sorted(other) == ["Other", "Twice"]
 
     def test_a_class_that_is_there_is_not_made_again(self, other, example):
@@ -303,17 +303,17 @@ service Other {
 
 
 class TestExceptions:
-    def test_it_is_raised_and_says_its_message(self, example):
+    def test_exception_shows_its_message(self, example):
         with pytest.raises(example.MissingException, match=r"^a is not alive$") as caught:
             raise example.MissingException("a is not alive")
         assert repr(caught.value) == "MissingException(msg='a is not alive')"
 
-    def test_one_without_a_message_says_its_fields(self, example):
+    def test_exception_without_message_shows_its_fields(self, example):
         busy = example.BusyException(example.Options(1), ["a"])
         assert str(busy) == repr(busy)
         assert "names=['a']" in str(busy)
 
-    def test_it_is_a_value(self, example):
+    def test_exceptions_compare_by_value(self, example):
         for one in (
             example.MissingException("a"),
             example.BusyException(example.Options(1), ["a"]),

@@ -65,6 +65,6 @@ def test_our_extensions_stay_out_of_storms_ids():
         assert reference_codec.decode(HBMessage, encode(message)) == message
 
 
-def test_what_a_server_says_of_itself_survives():
+def test_server_description_survives():
     info = ServerInfo("a1", 5, 4, ["changes"], "0.1.0", 17, 3, 17, 2)
     assert decode(ServerInfo, encode(info)) == info

@@ -62,7 +62,7 @@ def test_a_heartbeat_without_executors():
     assert render(beat({})).splitlines()[-1] == "executors    0"
 
 
-def test_what_only_our_workers_say_is_shown_where_they_say_it():
+def test_fields_of_our_workers_are_shown_if_set():
     spout = r.ExecutorSpecificStats(spout=r.SpoutStats({}, {}, {}))
     stats = r.ExecutorStats({"600": {"a": 7}}, {}, spout, 1.0, partial_batches={"600": 3})
     record = beat({r.ExecutorInfo(1, 1): stats})
@@ -152,7 +152,7 @@ def test_lists_sets_and_empty_maps():
     assert render(VECTORS["thrift.StormBase.minimal"]).endswith("component-debug  none")
 
 
-def test_terminals_are_safe_from_what_a_heartbeat_says():
+def test_text_of_a_heartbeat_is_escaped():
     hostile = "\x1b[2Jwc\r\n\u202egnp\u2028"
     spout = r.ExecutorSpecificStats(spout=r.SpoutStats({hostile: {hostile: 1}}, {}, {}))
     executors = {r.ExecutorInfo(1, 1): r.ExecutorStats({}, {}, spout, 1.0)}
@@ -190,7 +190,7 @@ def test_statistics_of_an_unknown_kind_are_left_out():
         (r.NodeInfo("sup-1", {6701, 6700}), "sup-1:6700,6701"),
     ],
 )
-def test_keys_are_what_operators_call_them(key, text):
+def test_keys_have_the_operators_form(key, text):
     assert key_text(key) == text
 
 
@@ -227,7 +227,7 @@ def test_only_records_are_rendered():
         render({})
 
 
-def test_what_else_is_known_of_a_heartbeat_stands_with_its_times():
+def test_additional_pairs_stand_with_the_times():
     lines = render(beat({}), [("age-secs", "2.5"), ("server", "a:6699")]).splitlines()
     assert lines[:-2] == render(beat({})).splitlines()
     assert lines[-2:] == ["age-secs     2.5", "server       a:6699"]

@@ -111,7 +111,7 @@ def test_the_last_of_a_repeated_field_counts():
     assert decode(records.KillOptions, data + STOP).wait_secs == 2
 
 
-def test_what_follows_the_record_is_ignored():
+def test_bytes_after_the_record_are_ignored():
     data = encode(records.KillOptions(5))
     assert decode(records.KillOptions, data + b"anything at all") == records.KillOptions(5)
 
@@ -232,7 +232,7 @@ def test_announced_lengths_cost_nothing(cls, data, reason):
         ),
     ],
 )
-def test_what_is_no_record_is_refused(cls, data, reason):
+def test_malformed_record_is_refused(cls, data, reason):
     with pytest.raises(SerializationError, match=f"^not an? {cls.__name__}: .*{reason}"):
         decode(cls, data)
 

@@ -79,7 +79,7 @@ def test_no_secret_is_shown(record):
         assert "***" in shown
 
 
-def test_what_is_no_secret_is_shown():
+def test_other_fields_are_shown():
     assert repr(r.Credentials({"ticket": "HUSH"}, "alice", 7)) == (
         "Credentials(creds={'ticket': '***'}, topoOwner='alice', leader_epoch=7)"
     )

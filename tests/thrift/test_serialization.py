@@ -85,7 +85,7 @@ def test_a_plain_record_of_storm_decodes_to_its_value(name):
 
 
 @pytest.mark.parametrize("name", [name for name in PLAIN if "ClusterWorkerHeartbeat" in name])
-def test_a_heartbeat_of_storm_tells_its_release(name):
+def test_release_of_a_heartbeat_of_storm(name):
     assert heartbeat_release(bytes.fromhex(PLAIN[name]["hex"])) is storm_of(name)
 
 
@@ -156,7 +156,7 @@ def test_the_same_record_gives_the_same_bytes():
         assert serialize(built[0], compression) == serialize(built[1], compression)
 
 
-def test_a_directory_is_said_to_be_one():
+def test_directory_value_is_named_in_the_error():
     with pytest.raises(
         SerializationError, match=r"^not a StormBase: the single byte 07.*directory"
     ):
@@ -253,7 +253,7 @@ def test_noise_is_survived(cls, data):
 
 
 @given(any_record(records.ClusterWorkerHeartbeat), st.sampled_from(Release))
-def test_what_a_heartbeat_says_beside_its_statistics(beat, release):
+def test_activity_after_the_statistics_of_a_heartbeat(beat, release):
     found = activity_of(serialize(beat, Compression.GZIP, release=release))
     for name in vars(found):
         assert getattr(found, name) == getattr(beat, name)

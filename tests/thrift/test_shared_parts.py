@@ -46,13 +46,13 @@ def test_two_records_share_nothing():
     ],
     ids=["lengths", "places", "long", "alike", "empty"],
 )
-def test_what_is_read_is_what_was_written(places):
+def test_read_record_equals_the_written_one(places):
     written = assignment(places)
     assert decode(Assignment, encoded(written)) == written
 
 
 @given(st.lists(st.tuples(st.text(max_size=3), st.sets(st.integers(0, 3), max_size=2)), max_size=9))
-def test_any_places_are_read_as_they_were_written(places):
+def test_slots_are_read_as_written(places):
     written = assignment(places)
     assert decode(Assignment, encoded(written)) == written
 

@@ -42,7 +42,7 @@ def meta():
     del sys.modules["shape_thrift"]
 
 
-def test_what_it_makes_is_listed_by_kind(meta):
+def test_parser_lists_classes_by_kind(meta):
     names = {kind: [cls.__name__ for cls in classes] for kind, classes in meta.items()}
     assert names == {
         "enums": ["Color"],
@@ -56,7 +56,7 @@ def test_what_it_makes_is_listed_by_kind(meta):
     assert issubclass(meta["exceptions"][0], Exception)
 
 
-def test_a_service_tells_its_methods_with_arguments_and_answers(meta):
+def test_service_has_methods_with_arguments_and_answers(meta):
     [color], [refused], [_, paint] = meta["enums"], meta["exceptions"], meta["services"]
     assert sorted(paint.thrift_services) == ["mix", "ping", "tell"]
     assert paint.mix_args.thrift_spec == {
@@ -73,12 +73,12 @@ def test_a_service_tells_its_methods_with_arguments_and_answers(meta):
         assert issubclass(cls, TPayload)
 
 
-def test_an_enum_tells_its_members(meta):
+def test_enum_has_its_members(meta):
     [color] = meta["enums"]
     assert color._NAMES_TO_VALUES == {"RED": 1, "BLUE": 4}
 
 
-def test_a_record_class_tells_its_fields(meta):
+def test_record_class_has_its_fields(meta):
     [color], [point], [either] = meta["enums"], meta["structs"], meta["unions"]
     assert point.thrift_spec == {
         1: (I64, "x", True),

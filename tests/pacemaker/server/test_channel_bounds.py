@@ -53,7 +53,7 @@ async def test_many_small_answers_stop_at_the_bound_too(engine):
 
 
 @on_each
-async def test_an_unfinished_frame_has_its_time(engine):
+async def test_unfinished_frame_has_a_time_limit(engine):
     async with Rig(engine) as rig:
         client, idle = rig.connect(), rig.connect()
         await client.send(STREAM + send("/slow")[:-1])
@@ -102,7 +102,7 @@ async def test_unread_answers_have_their_time(engine):
 
 
 @pytest.mark.skipif("compiled" not in ENGINES, reason="no compiled engine was built here")
-def test_what_came_while_this_process_was_stopped_counts():
+def test_input_during_a_stop_of_the_process_counts():
     # (asyncio looks at its sockets before it calls what is due.)
     async def run():
         async with Rig("compiled") as rig:
@@ -166,7 +166,7 @@ async def test_a_flood_does_not_starve_others(engine):
 
 
 @on_each
-async def test_dear_requests_of_many_clients_leave_the_loop_its_time(engine):
+async def test_long_requests_leave_time_for_the_loop(engine):
     class ClientSession(OpenSession):
         def answer(self, payload):
             time.sleep(0.005)
@@ -194,7 +194,7 @@ async def test_dear_requests_of_many_clients_leave_the_loop_its_time(engine):
 
 
 @on_each
-async def test_memory_is_for_what_came_and_not_for_what_was_announced(engine):
+async def test_memory_is_for_received_not_announced_bytes(engine):
     async with Rig(engine) as rig:
         before = psutil.Process().memory_info().rss
         for _ in range(100):
@@ -206,7 +206,7 @@ async def test_memory_is_for_what_came_and_not_for_what_was_announced(engine):
 
 
 @on_each
-async def test_what_all_hold_together_is_bounded(engine):
+async def test_memory_of_all_channels_is_bounded(engine):
     async with Rig(engine) as rig:
         rig.channels.max_buffered = 3_000_000
         patient = rig.connect()
@@ -272,7 +272,7 @@ async def test_requests_that_wait_for_their_turns_are_bounded_over_all(engine):
 
 
 @on_each
-async def test_who_does_not_read_is_not_read_from(engine):
+async def test_client_that_does_not_read_is_not_read_from(engine):
     async with Rig(engine) as rig:
         rig.index.add(b"/a", bytes(4_000_000), 0.0, None)
         client, other = rig.connect(), rig.connect()

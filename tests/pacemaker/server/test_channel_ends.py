@@ -77,7 +77,7 @@ async def test_a_reset_right_after_a_bad_frame_is_no_error_of_ours(engine, caplo
 
 
 @on_each
-async def test_who_lingers_after_a_bad_frame_is_cut_off(engine):
+async def test_client_lingering_after_a_bad_frame_is_cut_off(engine):
     async with Rig(engine) as rig:
         client = rig.connect()
         await client.send(b"\xff" * 4)
@@ -122,7 +122,7 @@ async def test_a_client_that_ends_its_side_gets_its_answers(engine):
 
 
 @on_each
-async def test_an_end_within_a_message_is_told(engine):
+async def test_end_within_a_message_is_reported(engine):
     async with Rig(engine) as rig:
         client = rig.connect()
         await client.send(STREAM[:-1])
@@ -204,7 +204,7 @@ async def test_a_handshake_that_is_due_ends_the_channel(engine):
 
 
 @on_each
-async def test_draining_answers_what_has_come_and_no_more(engine):
+async def test_draining_answers_received_requests_only(engine):
     async with Rig(engine) as rig:
         rig.index.add(b"/large", bytes(3_000_000), 0.0, None)
         clients = [rig.connect() for _ in range(3)]

@@ -75,7 +75,7 @@ def test_no_length_is_a_c_int():
 
 
 @on_each
-async def test_what_is_stored_is_what_was_sent(engine):
+async def test_stored_value_equals_the_sent_value(engine):
     async with Rig(engine) as rig:
         client = rig.connect()
         for n, details in enumerate([b"", b"x", bytes(100_000), b"\xff" * 3]):
@@ -128,7 +128,7 @@ async def test_session_may_answer_with_no_or_several_frames(engine):
 
 
 @on_each
-async def test_who_may_not_is_asked_about_by_the_session(engine):
+async def test_session_is_asked_while_permissions_are_missing(engine):
     class ClientSession(OpenSession):
         def __init__(self, index):
             super().__init__(index)
@@ -152,7 +152,7 @@ async def test_who_may_not_is_asked_about_by_the_session(engine):
 
 
 @on_each
-async def test_what_was_counted(engine):
+async def test_counters_of_requests_and_bytes(engine):
     async with Rig(engine) as rig:
         client = rig.connect()
         exists = encode(Message(MessageType.EXISTS, 1, path="/a"))
@@ -173,7 +173,7 @@ async def test_what_was_counted(engine):
         assert 0 < total < 60
 
 
-def test_a_protocol_error_is_what_the_session_says_it_is():
+def test_protocol_error_of_the_session_ends_the_channel():
     # What these tests' session raises is what the server's raises.
     with pytest.raises(RemoteProtocolError):
         OpenSession(None).answer(b"")

@@ -74,7 +74,7 @@ def authenticate(session):
 
 
 @pytest.mark.parametrize("request_", READS.values(), ids=READS)
-def test_nobody_reads_who_has_not_authenticated(request_):
+def test_unauthenticated_client_reads_nothing(request_):
     session, _ = opened()
     assert ask(session, request_) == REFUSED
     ask(session, HELLO)
@@ -201,7 +201,7 @@ def test_a_wrong_password_ends_the_connection_and_opens_nothing(caplog):
     assert "a secret" not in str(session.fault)
 
 
-def test_who_is_not_authorised_is_told_apart_from_who_is_wrong():
+def test_unauthorised_client_is_named_in_the_error():
     session, _ = opened(replace(POLICY, method="KERBEROS", is_authorised=lambda name: name == "a"))
     ask(session, HELLO)
     with pytest.raises(RemoteProtocolError, match=r"'nimbus'.*pacemaker\.kerberos\.users"):
@@ -222,7 +222,7 @@ class Encrypted:
         return self.certificate
 
 
-def test_the_log_says_who_came_in_and_how(caplog):
+def test_log_names_authenticated_client_and_method(caplog):
     with caplog.at_level(logging.INFO):
         session, _ = opened()
         authenticate(session)
@@ -271,7 +271,7 @@ def test_refused_writes_are_counted_apart_from_refused_reads():
     }
 
 
-def test_to_ask_whether_one_must_authenticate_is_no_news(caplog):
+def test_question_whether_to_authenticate_is_not_logged(caplog):
     sessions, _, _ = new_sessions(POLICY)
     session = sessions.open(*ADDRESS)
     with caplog.at_level(logging.INFO):
@@ -286,7 +286,7 @@ ASKED = "asked for the server's description, was refused without authentication 
 
 
 @pytest.mark.parametrize("times", [1, 3])
-def test_who_asks_and_leaves_leaves_a_trace(caplog, times):
+def test_client_that_asks_and_leaves_is_logged(caplog, times):
     sessions, _, _ = new_sessions(POLICY)
     session = sessions.open(*ADDRESS)
     for _ in range(times):
@@ -313,7 +313,7 @@ def test_who_asks_and_leaves_leaves_a_trace(caplog, times):
     ],
     ids=["authenticates", "and asks again", "writes", "writes and asks again", "is cut off"],
 )
-def test_who_asks_and_stays_leaves_none(caplog, frames):
+def test_client_that_asks_and_stays_is_not_logged(caplog, frames):
     sessions, _, _ = new_sessions(POLICY)
     session = sessions.open(*ADDRESS)
     with caplog.at_level(logging.INFO):
@@ -325,7 +325,7 @@ def test_who_asks_and_stays_leaves_none(caplog, frames):
 
 
 @pytest.mark.parametrize("frames", [[HELLO], [ASK, HELLO], [HELLO, token("not yet")]])
-def test_who_leaves_in_the_middle_of_authenticating_has_failed(caplog, frames):
+def test_leaving_within_an_authentication_counts_as_failed(caplog, frames):
     sessions, _, _ = new_sessions(POLICY)
     session = sessions.open(*ADDRESS)
     for frame in frames:
@@ -341,7 +341,7 @@ def test_who_leaves_in_the_middle_of_authenticating_has_failed(caplog, frames):
     assert not sessions.events.refusals
 
 
-def test_who_failed_before_it_left_is_counted_once(caplog):
+def test_client_that_failed_and_left_is_counted_once(caplog):
     sessions, _, _ = new_sessions(POLICY)
     session = sessions.open(*ADDRESS)
     ask(session, HELLO)
@@ -415,7 +415,7 @@ def test_refusals_on_many_connections_have_bounded_lines(caplog):
     assert sessions.events.refusals == {("unauthenticated", "read"): 200}
 
 
-def test_a_handshake_has_a_deadline_once_it_is_begun():
+def test_begun_handshake_has_a_deadline():
     sessions, _, clock = new_sessions(POLICY)
     session = sessions.open(*ADDRESS)
     clock.now += 1_000
@@ -429,21 +429,21 @@ def test_a_handshake_has_a_deadline_once_it_is_begun():
     assert session.cause == "handshake-timeout"
 
 
-def test_who_has_authenticated_has_all_the_time():
+def test_authenticated_client_has_no_deadline():
     sessions, _, clock = new_sessions(POLICY)
     session = sessions.open(*ADDRESS)
     authenticate(session)
     assert session.handshake_due(clock.now + 1e9) is None
 
 
-def test_who_can_do_nothing_else_must_authenticate_soon():
+def test_client_without_permissions_has_a_deadline():
     sessions, _, clock = new_sessions(replace(POLICY, authenticates_writers=True))
     session = sessions.open(*ADDRESS)
     assert session.handshake_due(clock.now + 9.9) is None
     assert session.handshake_due(clock.now + 10.1) is not None
 
 
-def test_another_policy_takes_back_what_it_would_not_give():
+def test_new_policy_revokes_permissions_that_it_lacks():
     sessions, store, clock = new_sessions(replace(POLICY, fingerprint=b"1"))
     store.put(PATH.encode(), SECRET)
     reader, writer, beginner = (sessions.open(*ADDRESS) for _ in range(3))

@@ -248,7 +248,7 @@ def test_two_thousand_connections_leave_no_descriptor(fresh_server):
     assert "Traceback" not in server.log
 
 
-def test_without_descriptors_it_waits_and_goes_on(start_pacemaker):
+def test_server_waits_for_free_descriptors(start_pacemaker):
     server = start_pacemaker()
     with Client(server) as first:
         first.info()
@@ -287,7 +287,7 @@ def test_refused_pulse_of_full_store_resets_horizon(start_pacemaker):
         assert info.horizon_ms < info.uptime_ms - 2_000
 
 
-def test_a_full_store_still_drops_what_is_too_old(start_pacemaker):
+def test_full_store_drops_old_pulses(start_pacemaker):
     server = start_pacemaker(
         conf={"pacemaker.store.max.bytes": 2000, "pacemaker.pulse.ttl.secs": 1}
     )
@@ -323,7 +323,7 @@ def test_the_horizon_begins_anew_after_a_suspension(start_pacemaker):
 @pytest.mark.parametrize(
     ("number", "engine"), [(signal.SIGTERM, ENGINES[-1]), (signal.SIGINT, ENGINES[0])]
 )
-def test_a_signal_stops_it_at_once_and_cleanly(start_pacemaker, number, engine):
+def test_signal_stops_the_daemon_cleanly(start_pacemaker, number, engine):
     server = start_pacemaker(conf={"pacemaker.engine": engine})
     with Client(server) as client, Client(server) as deaf:
         client.send("/a", bytes(2_000_000))
@@ -359,7 +359,7 @@ def command(host, port):
     return [sys.executable, "-m", "stormkeeper", "pacemaker", "-c", *conf]
 
 
-def test_a_port_that_is_taken_is_one_line_and_exit_code_1(server):
+def test_port_in_use_ends_with_one_line_and_code_1(server):
     process = subprocess.run(
         command(server.host, server.port),
         capture_output=True,
@@ -405,7 +405,7 @@ class HungUpPacemaker(PacemakerProcess):
     program = ("-c", HUNG_UP)
 
 
-def test_a_hangup_while_it_starts_is_a_reload_once_it_is_up():
+def test_hangup_during_the_start_reloads_afterwards():
     with HungUpPacemaker() as server, Client(server) as client:
         until(lambda: "reloaded: nothing has changed" in server.log)
         client.send("/a")
@@ -438,7 +438,7 @@ def test_an_error_of_ours_ends_one_connection_with_a_traceback(engine):
         assert other.info().connections == 1
 
 
-def test_pulses_expire_unless_they_could_not_have_come(start_pacemaker):
+def test_pulses_do_not_expire_soon_after_a_stop(start_pacemaker):
     server = start_pacemaker(conf={"pacemaker.pulse.ttl.secs": 2})
     with Client(server) as client:
         client.send("/silent")
@@ -457,7 +457,7 @@ def test_pulses_expire_unless_they_could_not_have_come(start_pacemaker):
         assert client.info().horizon_ms >= 2_000
 
 
-def test_at_rest_it_is_small_and_idle(start_pacemaker):
+def test_idle_daemon_is_small_and_uses_no_cpu(start_pacemaker):
     server = start_pacemaker()
     process = psutil.Process(server.pid)
     maps = Path(f"/proc/{server.pid}/maps").read_text()

@@ -39,7 +39,7 @@ def test_a_walk_is_in_the_order_of_segments_from_anywhere(paths, data):
 
 
 @given(st.lists(segment_lists, unique_by=tuple), segment_lists)
-def test_what_is_detached_is_gone_from_above(paths, top):
+def test_detached_pulses_are_gone_from_the_parents(paths, top):
     root, _ = grown(paths)
     directory = root.find(top)
     if directory is None:
@@ -53,7 +53,7 @@ def test_what_is_detached_is_gone_from_above(paths, top):
 
 
 @given(st.lists(segment_lists, unique_by=tuple), segment_lists, st.integers(1, 5))
-def test_it_may_be_detached_piece_by_piece(paths, top, limit):
+def test_directory_is_detached_piece_by_piece(paths, top, limit):
     root, _ = grown(paths)
     directory = root.find(top)
     if directory is None:

@@ -24,7 +24,7 @@ def requests(count, size=100):
 
 
 @pytest.mark.parametrize("engine", [*ENGINES, "tls"])
-def test_what_has_come_is_answered_before_the_end(start_pacemaker, engine):
+def test_received_requests_are_answered_before_the_end(start_pacemaker, engine):
     conf = tls_conf() if engine == "tls" else {"pacemaker.engine": engine}
     context = ssl.create_default_context(cafile=certificates().server.authority)
     server = start_pacemaker(conf=conf)
@@ -51,7 +51,7 @@ def test_what_has_come_is_answered_before_the_end(start_pacemaker, engine):
     assert "Traceback" not in server.log
 
 
-def test_nobody_new_is_let_in_while_it_drains(start_pacemaker):
+def test_draining_server_accepts_no_connection(start_pacemaker):
     server = start_pacemaker()
     with Client(server) as deaf:
         deaf.send("/large", bytes(1_000_000))
@@ -81,7 +81,7 @@ class PatientPacemaker(PacemakerProcess):
     )
 
 
-def test_a_second_signal_ends_it_at_once_unless_it_is_the_same():
+def test_later_signal_ends_the_daemon_at_once():
     with PatientPacemaker() as server, Client(server) as deaf:
         deaf.send("/large", bytes(1_000_000))
         deaf.socket.sendall(encode(Message(MessageType.GET_PULSE, 1, path="/large")) * 100)

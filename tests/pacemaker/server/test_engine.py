@@ -17,13 +17,13 @@ from support.engines import ENGINES
 MODULE = "stormkeeper.pacemaker.server._compiled"
 
 
-def test_the_interpreted_one_is_always_there():
+def test_interpreted_engine_is_always_available():
     engine = load_engine("interpreted")
     assert engine[2:] == (PulseIndex, AsyncioChannels)
     assert engine.description == "interpreted (as pacemaker.engine says)"
 
 
-def test_the_compiled_one_is_built_where_it_can_be():
+def test_compiled_engine_is_built_where_possible():
     """So that one that does not compile is seen: what is to be skipped without it is many tests."""
     headers = Path(sysconfig.get_path("include")) / "Python.h"
     if sys.platform != "linux" or shutil.which("cc") is None or not headers.exists():
@@ -33,14 +33,14 @@ def test_the_compiled_one_is_built_where_it_can_be():
 
 @pytest.mark.skipif("compiled" not in ENGINES, reason="no compiled engine was built here")
 @pytest.mark.parametrize("choice", ["auto", "compiled"])
-def test_the_compiled_one_where_it_was_built(choice):
+def test_compiled_engine_is_loaded_where_built(choice):
     engine = load_engine(choice)
     assert engine.name == engine.description == "compiled"
     assert engine.pulse_index is sys.modules[MODULE].PulseIndex
 
 
 @pytest.mark.parametrize("choice", ENGINES)
-def test_over_tls_it_is_asyncio_and_says_so(choice):
+def test_tls_uses_asyncio_channels(choice):
     engine = load_engine(choice).over_tls()
     assert engine.channels is AsyncioChannels
     assert engine.pulse_index is load_engine(choice).pulse_index
@@ -55,20 +55,20 @@ def without_the_module(monkeypatch):
     monkeypatch.delattr(package, "_compiled", raising=False)
 
 
-def test_without_it_automatic_is_interpreted(monkeypatch):
+def test_auto_without_the_compiled_engine_is_interpreted(monkeypatch):
     without_the_module(monkeypatch)
     engine = load_engine("auto")
     assert engine.name == "interpreted"
     assert "no C compiler was there when stormkeeper was installed" in engine.description
 
 
-def test_without_it_compiled_is_refused_with_a_remedy(monkeypatch):
+def test_missing_compiled_engine_error_names_the_remedy(monkeypatch):
     without_the_module(monkeypatch)
     with pytest.raises(ConfigError, match=r"pacemaker\.engine: .*install a C compiler.*set auto"):
         load_engine("compiled")
 
 
-def test_one_that_cannot_be_loaded_is_told_from_none(monkeypatch, tmp_path):
+def test_unloadable_engine_differs_from_a_missing_one(monkeypatch, tmp_path):
     without_the_module(monkeypatch)
     monkeypatch.delitem(sys.modules, MODULE)
     (tmp_path / "_compiled.py").write_text("raise ImportError('undefined symbol: x')")

@@ -89,7 +89,7 @@ def named_by_channels():
     ],
     ids=["turned away", "closed", "refused"],
 )
-def test_what_is_counted_is_known(known, counted):
+def test_all_counted_causes_are_known(known, counted):
     assert counted == set(known)
 
 
@@ -103,7 +103,7 @@ def test_what_is_counted_is_known(known, counted):
         lambda events: events.refusals.update([("store-full", WRITE)]),
     ],
 )
-def test_what_may_have_lost_a_pulse(count):
+def test_events_that_may_have_lost_a_pulse(count):
     events = EventCounts()
     events.refusals["path", WRITE] += 1
     events.closed["protocol"] += 1

@@ -84,7 +84,7 @@ def test_old_pulses_move_gradually_before_the_limit(make):
     assert store._expiry.floor > 3_000
 
 
-def test_a_reader_who_was_away_too_long_is_told_to_read_anew(make, clock):
+def test_reader_away_too_long_must_read_anew(make, clock):
     store = make(tombstone_seconds=60)
     store.put(b"/a", b"")
     store.put(b"/b", b"")

@@ -83,7 +83,7 @@ async def test_sizes_that_grow_and_shrink(engine):
 
 
 @on_each
-async def test_nobody_else_holds_what_is_stored(engine):
+async def test_stored_value_has_no_other_references(engine):
     async with Rig(engine) as rig:
         client = rig.connect()
         await client.send(send("/v", 0, value(0)))
@@ -139,7 +139,7 @@ async def test_foreseen_value_beyond_store_limit_is_refused(engine):
     ids=range(17),
 )
 @on_each
-async def test_something_else_is_what_it_is(engine, frame):
+async def test_other_frames_at_a_foreseen_place_are_read(engine, frame):
     request = decode(frame[4:])
     async with Rig(engine) as rig:
         client = rig.connect()
@@ -154,7 +154,7 @@ async def test_something_else_is_what_it_is(engine, frame):
 
 
 @on_each
-async def test_what_another_client_left_in_the_input_is_nobodys_value(engine):
+async def test_input_of_another_client_is_not_stored(engine):
     long = "/a/longer/path"
     size = SIZE - len(long) + len("/v")
     async with Rig(engine) as rig:
@@ -200,7 +200,7 @@ async def test_a_client_that_leaves_within_its_value_stores_nothing(engine):
 
 
 @on_each
-async def test_nobody_writes_who_may_not_any_more(engine):
+async def test_client_that_lost_its_permission_writes_nothing(engine):
     async with Rig(engine) as rig:
         client = rig.connect()
         await foresee(rig, client)

@@ -83,7 +83,7 @@ def test_every_key_that_is_named_exists():
         assert name in SCHEMA or access_control.asks({name: "a value"}), name
 
 
-def test_what_waits_for_a_restart_is_what_is_said():
+def test_page_lists_the_keys_read_at_start():
     said = set(re.findall(r"`(pacemaker\.[a-z.]+)`", section("While it runs")))
     ports_and_addresses = {k for k in pacemaker_server.AT_START if k.endswith((".host", ".port"))}
     assert said == pacemaker_server.AT_START - ports_and_addresses

@@ -10,7 +10,7 @@ class Clock:
         return self.now
 
 
-def test_it_grows_while_the_process_runs():
+def test_horizon_grows_while_the_process_runs():
     time = Clock()
     horizon = Horizon(time)
     for _ in range(10):
@@ -19,7 +19,7 @@ def test_it_grows_while_the_process_runs():
     assert horizon.seconds() == 10 * MAX_SILENCE
 
 
-def test_it_begins_anew_after_a_silence():
+def test_horizon_restarts_after_a_stop_of_the_process():
     time = Clock()
     horizon = Horizon(time)
     time.now += 1
@@ -32,7 +32,7 @@ def test_it_begins_anew_after_a_silence():
     assert horizon.seconds() == 1
 
 
-def test_it_begins_anew_when_told():
+def test_horizon_restarts_on_request():
     time = Clock()
     horizon = Horizon(time)
     time.now += 2
@@ -46,7 +46,7 @@ def test_the_clock_does_not_go_back():
     assert clock() <= clock()
 
 
-def test_it_vouches_no_further_back_than_pulses_are_kept():
+def test_horizon_is_at_most_the_age_of_kept_pulses():
     time = Clock()
     horizon = Horizon(time)
     time.now += 100

@@ -56,7 +56,7 @@ async def test_values_of_any_size_come_back_among_each_other(engine):
 
 
 @on_each
-async def test_an_answer_is_what_was_stored_when_it_was_asked_for(engine):
+async def test_answer_is_the_value_at_the_time_of_the_request(engine):
     old, new = b"o" * 20_000, b"n" * 20_000
     async with (rig := Rig(engine)):
         client = rig.connect()
@@ -66,7 +66,7 @@ async def test_an_answer_is_what_was_stored_when_it_was_asked_for(engine):
 
 
 @on_each
-async def test_who_reads_slowly_gets_every_byte(engine):
+async def test_slow_reader_gets_every_byte(engine):
     async with (rig := Rig(engine)):
         client = rig.connect()
         client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8_192)
@@ -88,7 +88,7 @@ async def test_who_reads_slowly_gets_every_byte(engine):
 
 
 @on_each
-async def test_who_leaves_with_answers_unread_leaves_no_value_held(engine):
+async def test_leaving_client_frees_values_of_unread_answers(engine):
     async with (rig := Rig(engine)):
         first = rig.connect()
         await first.send(send("/v", bytes(100_000)))

@@ -84,7 +84,7 @@ async def ids(client, count):
     return [(await client.answer()).message_id for _ in range(count)]
 
 
-def test_what_is_short():
+def test_types_of_short_requests():
     kinds = {payload[6] for payload in SHORT}
     assert int(MessageType.SEND_PULSE) in kinds
     assert int(MessageType.SASL_MESSAGE_TOKEN) in kinds
@@ -116,7 +116,7 @@ async def test_a_beat_waits_for_one_long_request_and_not_for_all(engine):
 
 
 @on_each
-async def test_who_asks_for_much_does_not_keep_others_from_it(engine):
+async def test_long_requests_of_clients_take_turns(engine):
     rig, served = rig_of(engine)
     async with rig:
         greedy, *modest = await connected(rig, 6)
@@ -180,7 +180,7 @@ async def test_draining_answers_long_requests_too(engine):
 
 
 @on_each
-async def test_who_leaves_while_it_waits_leaves_nothing(engine):
+async def test_client_that_leaves_while_waiting_is_forgotten(engine):
     rig, served = rig_of(engine)
     async with rig:
         stays = rig.connect()
@@ -213,7 +213,7 @@ async def test_waiting_for_a_turn_is_not_refusing_to_read(engine):
 
 
 @on_each
-async def test_what_hides_its_type_waits_too(engine):
+async def test_request_with_a_hidden_type_waits(engine):
     # The message id first, which no client does, and the type after it.
     fields = b"\x08\x00\x03\x00\x00\x00\x01", b"\x08\x00\x01\x00\x00\x00\x02"
     hidden = b"".join((*fields, b"\x0c\x00\x02\x0b\x00\x01\x00\x00\x00\x02/h\x00\x00"))

@@ -65,7 +65,7 @@ def test_an_address_of_its_own():
     assert run(body, conf).startswith("127.0.0.1:")
 
 
-def test_a_port_that_is_taken_is_told_with_its_keys():
+def test_port_in_use_error_names_the_keys():
     async def body(monitoring):
         monitoring.start()
 
@@ -76,7 +76,7 @@ def test_a_port_that_is_taken_is_told_with_its_keys():
             run(body, CONF | {"pacemaker.metrics.port": port})
 
 
-def test_what_systemd_is_told(tmp_path):
+def test_reports_to_systemd(tmp_path):
     name = str(tmp_path / "notify")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as receiver:
         receiver.bind(name)
@@ -105,7 +105,7 @@ def test_what_systemd_is_told(tmp_path):
         run(body, environ={"NOTIFY_SOCKET": name, "WATCHDOG_USEC": "100000"})
 
 
-def test_what_fails_once_is_done_the_next_time():
+def test_failed_report_is_repeated_next_time():
     async def body(monitoring):
         loop = asyncio.get_running_loop()
         failures, done = [], asyncio.Event()

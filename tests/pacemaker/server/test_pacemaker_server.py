@@ -10,7 +10,7 @@ from stormkeeper.pacemaker.server.server_status import clock
 from support.waiting import DEADLINE_SECS
 
 
-def test_it_vouches_from_when_it_can_be_heard():
+def test_horizon_begins_when_the_server_listens():
     async def serve():
         server = PacemakerServer(defaults())
         with socket.create_server(("127.0.0.1", 0)) as listener:

@@ -59,7 +59,7 @@ def test_a_page_that_is_just_full_is_the_last(store):
     assert (page.more, page.next) == (True, page.entries[-1].revision)
 
 
-def test_one_page_looks_at_a_bounded_part_and_the_next_goes_on(store, monkeypatch):
+def test_page_checks_a_bounded_number_of_entries(store, monkeypatch):
     for n in range(100):
         store.put(b"/other/%03d" % n, b"")
     for n in range(90):
@@ -129,7 +129,7 @@ def test_the_changes_of_a_small_part_are_looked_for_in_that_part(store, monkeypa
         assert len(paths(store.changes(b"/w", 0))) == 1_001
 
 
-def test_the_next_page_begins_where_the_last_one_ended(store, monkeypatch):
+def test_next_page_begins_at_the_end_of_the_last(store, monkeypatch):
     for n in range(100):
         store.put(b"/%d" % n, b"")
     page = store.changes(b"/", limit=50)

@@ -31,7 +31,7 @@ def test_with_none_everybody_may_do_everything():
 
 
 @pytest.mark.parametrize("writes", [True, False])
-def test_with_a_method_reading_needs_it_and_writing_if_asked_for(jaas, writes):
+def test_method_is_needed_to_read_and_optionally_to_write(jaas, writes):
     made = digest(jaas, pacemaker_auth_writes=writes)
     assert (made.everyone_may_read, made.everyone_may_write) == (False, not writes)
     assert made.method == "DIGEST"
@@ -45,7 +45,7 @@ def test_writers_cannot_authenticate_without_a_method():
         policy(pacemaker_auth_writes=True)
 
 
-def test_a_method_without_its_file_is_no_policy(tmp_path):
+def test_method_without_its_file_is_an_error(tmp_path):
     with pytest.raises(ConfigError, match=r"missing\.conf"):
         digest(tmp_path / "missing.conf")
     with pytest.raises(ConfigError, match=r"java\.security\.auth\.login\.config"):

@@ -175,7 +175,7 @@ def test_a_limit_that_is_lowered_stops_growth_and_nothing_else(index):
     assert not index.replace(b"/a", bytes(49), 0.0)
 
 
-def test_what_is_given_back_is_freed(index):
+def test_dropped_entries_are_freed(index):
     class Home:
         pass
 

@@ -27,7 +27,7 @@ from support.sessions import Password, ask, token
 from support.waiting import until
 
 
-def test_what_can_change_changes_and_the_rest_is_told():
+def test_reload_applies_keys_and_lists_the_rest():
     new = {
         "pacemaker.max.connections": 7,
         "pacemaker.pulse.ttl.secs": 0,
@@ -55,7 +55,7 @@ def test_what_can_change_changes_and_the_rest_is_told():
     assert pacemaker_server.compare_confs(defaults(), defaults()).changes == ()
 
 
-def test_what_is_told_of_a_reload_is_one_truth():
+def test_description_of_a_reload_matches_the_changes():
     def told(**new):
         new = {f"pacemaker.{key.replace('_', '.')}": value for key, value in new.items()}
         return pacemaker_server.compare_confs(defaults(), defaults().with_values(new)).describe()
@@ -67,7 +67,7 @@ def test_what_is_told_of_a_reload_is_one_truth():
     assert told(port=1) == f"nothing is new that can hold at once; for a restart only: {later}"
 
 
-def test_every_key_of_a_pacemaker_is_of_one_kind():
+def test_every_pacemaker_key_is_reloaded_or_read_at_start():
     clients = {
         "pacemaker.servers",
         "pacemaker.host",
@@ -86,7 +86,7 @@ def test_every_key_of_a_pacemaker_is_of_one_kind():
     assert not pacemaker_server.RELOADED & pacemaker_server.AT_START
 
 
-def test_another_heartbeat_period_is_told_and_shown():
+def test_new_heartbeat_period_is_logged_and_shown():
     server = PacemakerServer(defaults())
     change = server.reload(defaults().with_values({"task.heartbeat.frequency.secs": 5}))
     assert change.describe() == "task.heartbeat.frequency.secs = 5 (was 3)"
@@ -107,7 +107,7 @@ def test_a_fingerprint_tells_contents_apart(tmp_path):
     assert pacemaker_server.hash_files(conf, ("x", "y", "z")) != before
 
 
-def test_what_is_wrong_changes_nothing():
+def test_failed_reload_changes_nothing():
     server = PacemakerServer(defaults())
     before = server.conf
     with pytest.raises(ConfigError, match=r"tls\.ca\.file|writers"):
@@ -166,7 +166,7 @@ def test_removed_principal_loses_its_connections(kerberos, change, losers):
     assert any("to begin anew" in line for line in told) is bool(losers)
 
 
-def test_another_keytab_is_told_and_ends_no_connection(kerberos):
+def test_new_keytab_is_logged_and_ends_no_connection(kerberos):
     keytab, conf = kerberos
     server = PacemakerServer(defaults().with_values(conf))
     session = server.sessions.open("10.0.0.1", 1)
@@ -213,7 +213,7 @@ def refused(client):
     return answer == Message(MessageType.NOT_AUTHORIZED, 1)
 
 
-def test_what_is_odd_in_it_is_a_line_of_the_log_like_others(start_pacemaker, settings):
+def test_warning_of_a_reload_is_a_log_line(start_pacemaker, settings):
     settings.write(pacemaker_bogus="x")
     server = start_pacemaker(options=settings.options)
     server.reload()
@@ -222,7 +222,7 @@ def test_what_is_odd_in_it_is_a_line_of_the_log_like_others(start_pacemaker, set
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_another_password_costs_who_came_with_the_old_one(start_pacemaker, settings, engine):
+def test_new_password_ends_connections_with_the_old_one(start_pacemaker, settings, engine):
     conf = {
         "pacemaker_auth_method": "DIGEST",
         "java_security_auth_login_config": str(settings.jaas),
@@ -363,7 +363,7 @@ def serial(client):
     return client.socket.getpeercert()["serialNumber"]
 
 
-def test_a_renewed_certificate_is_shown_to_whoever_comes_next(tmp_path):
+def test_next_client_sees_a_renewed_certificate(tmp_path):
     files = certificates()
     paths = {name: tmp_path / f"{name}.pem" for name in ("file", "key")}
 
@@ -418,7 +418,7 @@ def test_a_certificates_end_is_among_the_figures():
     assert PacemakerServer(defaults()).snapshot().certificate_ends is None
 
 
-def test_a_hangup_does_not_end_it(pacemaker):
+def test_hangup_does_not_end_the_daemon(pacemaker):
     for _ in range(20):
         os.kill(pacemaker.pid, signal.SIGHUP)
     until(lambda: "reloaded: nothing has changed" in pacemaker.log)

@@ -177,7 +177,7 @@ def test_the_names_below_which_pulses_were_deleted(desk):
     assert deleted("/w") == ["v"]
 
 
-def test_the_reserved_path_tells_who_the_server_is(desk):
+def test_reserved_path_describes_the_server(desk):
     pulse = desk.ask(MessageType.GET_PULSE, path=RESERVED_PATH).pulse
     info = deserialize(ServerInfo, pulse.details)
     assert pulse.id == RESERVED_PATH
@@ -209,7 +209,7 @@ def test_path_beside_reserved_path_is_free(desk):
 
 
 @pytest.mark.parametrize("kind", [MessageType.CONTROL_MESSAGE, MessageType.SASL_MESSAGE_TOKEN])
-def test_a_client_that_wants_to_authenticate_is_told_the_remedy(desk, kind):
+def test_unexpected_authentication_names_the_remedy(desk, kind):
     with pytest.raises(RemoteProtocolError, match=r"pacemaker\.auth\.method"):
         desk.ask(kind, blob=b"\xff\x36")
 
@@ -351,7 +351,7 @@ def test_an_answer_that_does_not_fit_a_frame_is_refused():
     assert desk.ask(MessageType.GET_PULSE, path="/p").pulse.details == bytes(161)
 
 
-def test_what_goes_the_general_way_is_answered_alike(desk):
+def test_general_decoding_gives_the_same_answers(desk):
     unknown = field(STRING, 9, string("later"))
     for message in [
         Message(MessageType.SEND_PULSE, 5, pulse=Pulse("/a", b"v")),

@@ -52,7 +52,7 @@ def test_random_chunks_and_any_pace_give_the_same_answers(sizes, pace):
     assert not stream.has_partial
 
 
-def test_answers_are_made_only_as_they_are_asked_for():
+def test_answers_are_made_on_demand():
     stream = new_exchange()
     stream.receive(send("/large", 1, bytes(100_000)) + get("/large") * 100 + send("/last"))
     assert len(stream.next_answers()) < 500_000
@@ -67,7 +67,7 @@ def test_the_time_ends_a_turn_between_two_requests():
     assert stream.has_unanswered
 
 
-def test_the_fault_comes_when_its_turn_comes():
+def test_fault_comes_after_earlier_requests():
     stream = new_exchange()
     stream.receive(send("/a") + get("/a") + b"\xff\xff\xff\xff")
     stream.next_answers(1)
@@ -89,7 +89,7 @@ def test_a_partial_frame_is_told_from_none():
     assert not stream.has_partial
 
 
-def test_what_is_held_is_what_is_not_answered():
+def test_held_bytes_are_unanswered_requests():
     stream = new_exchange()
     first, second = send("/a"), send("/b", 2, bytes(1_000))
     stream.receive(first + second + first[:9])

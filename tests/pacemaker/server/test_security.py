@@ -214,7 +214,7 @@ def test_scram_authenticates(start_pacemaker, jaas):
 
 
 @pytest.mark.parametrize("user", ["nimbus", "nimbus/host.example", "somebody"])
-def test_kerberos_admits_who_is_named(start_pacemaker, kerberos_realm, tmp_path, user):
+def test_kerberos_admits_named_principals(start_pacemaker, kerberos_realm, tmp_path, user):
     jaas = kerberos_realm.jaas(tmp_path, client=user)
     conf = authenticating(jaas, "KERBEROS", nimbus_daemon_user="nimbus")
     server = start_pacemaker(conf=conf)
@@ -298,7 +298,7 @@ INTRUDERS = {
 
 
 @pytest.mark.parametrize("intruder", INTRUDERS)
-def test_what_is_no_tls_costs_itself_a_connection(tls_server, intruder):
+def test_client_without_tls_loses_its_connection_only(tls_server, intruder):
     sent, reason = INTRUDERS[intruder]
     with Client(tls_server, client_context()) as other:
         other.send("/other", intruder.encode())
@@ -333,7 +333,7 @@ def test_a_client_of_ours_without_tls_tries_once(tls_server):
     assert tls_server.log[seen:].count("no TLS on a port with TLS") == 1
 
 
-def test_a_client_with_tls_is_told_apart_on_a_port_without(start_pacemaker):
+def test_tls_on_a_plain_port_is_named_in_the_log(start_pacemaker):
     server = start_pacemaker()
     with pytest.raises(OSError, match=r"EOF|reset|TLS|SSL"):
         Client(server, client_context())
@@ -401,7 +401,7 @@ def test_digest_over_tls_with_a_clients_certificate(start_pacemaker, jaas):
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_the_one_connection_too_many_is_turned_away(start_pacemaker, engine):
+def test_connection_beyond_the_limit_is_turned_away(start_pacemaker, engine):
     server = start_pacemaker(
         conf={
             "pacemaker.engine": engine,

@@ -90,7 +90,7 @@ def test_the_oldest_version_is_kept_to():
         (b"\x16\x03\x01\x00\x05" + b"\xff" * 40, "TLS handshake failed"),
     ],
 )
-def test_what_is_no_tls_is_said_in_a_line(sent, said):
+def test_fault_of_a_client_without_tls_is_one_line(sent, said):
     incoming = ssl.MemoryBIO()
     incoming.write(sent)
     server = context().wrap_bio(incoming, ssl.MemoryBIO(), server_side=True)
@@ -111,7 +111,7 @@ def test_what_is_no_tls_is_said_in_a_line(sent, said):
         (ConnectionResetError(104, "Connection reset by peer"), "the client went away"),
     ],
 )
-def test_who_is_gone_or_slow_is_said_too(error, said):
+def test_fault_of_a_gone_or_slow_client_is_named(error, said):
     assert said in server_tls.fault_of(error)
 
 
@@ -158,7 +158,7 @@ def files(tmp_path):
         ("pacemaker.tls.ca.file", "garbage", "no certificates in PEM"),
     ],
 )
-def test_a_file_that_does_not_do_is_named_with_its_key(files, key, which, said):
+def test_bad_tls_file_is_named_with_its_key(files, key, which, said):
     changes = {
         "pacemaker.tls.client.auth": "required",
         "pacemaker.tls.ca.file": str(certificates().server.authority),
@@ -197,7 +197,7 @@ def test_a_certificate_that_has_expired_gets_a_warning(caplog):
         (0.5, 9, "is not valid before 2026-01-01T12:00:00Z (until 2026-01-10T00:00:00Z)"),
     ],
 )
-def test_what_is_wrong_with_a_certificate_is_said(begins, ends, said):
+def test_fault_of_a_certificate_is_explained(begins, ends, said):
     now = datetime(2026, 1, 1, tzinfo=UTC)
     days = [now + timedelta(days=number) for number in (begins, ends)]
     told = server_tls.what_is_wrong(Certificate("CN=a.example", *days), now)
@@ -206,7 +206,7 @@ def test_what_is_wrong_with_a_certificate_is_said(begins, ends, said):
     assert not said or "'CN=a.example'" in told
 
 
-def test_a_certificate_whose_end_cannot_be_read_is_told():
+def test_unreadable_end_of_a_certificate_is_reported():
     assert "cannot be read" in server_tls.what_is_wrong(None, datetime.now(UTC))
 
 

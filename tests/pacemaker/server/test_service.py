@@ -66,7 +66,7 @@ def server(request):
         yield process
 
 
-def test_what_clients_do_is_in_the_metrics(server):
+def test_metrics_show_the_requests_of_clients(server):
     address = metrics_address(server)
     before = samples(address)
     with PacemakerClient(server.address) as client:
@@ -111,7 +111,7 @@ def test_what_clients_do_is_in_the_metrics(server):
     until(lambda: samples(address)["connections",] == 0)
 
 
-def test_what_a_bad_frame_ends_is_counted(server):
+def test_end_by_a_bad_frame_is_counted(server):
     address = metrics_address(server)
     before = samples(address)["connections_ended_total", "protocol"]
     with socket.create_connection((server.host, server.port), SECS) as client:
@@ -131,7 +131,7 @@ def test_health_and_how_long_it_has_been_there(server):
     assert server._conf["pacemaker.engine"] in engine[0]
 
 
-def test_a_period_must_pass_before_it_has_been_seen(start_pacemaker):
+def test_period_counts_as_seen_after_it_has_passed(start_pacemaker):
     server = start_pacemaker(
         conf={"pacemaker.metrics.port": 0, "task.heartbeat.frequency.secs": 600}
     )
@@ -140,7 +140,7 @@ def test_a_period_must_pass_before_it_has_been_seen(start_pacemaker):
     assert now["horizon_seconds",] < 600
 
 
-def test_who_asks_all_the_time_takes_little_of_the_daemon(server):
+def test_constant_scrapes_take_little_of_the_daemon(server):
     address = metrics_address(server)
     process = psutil.Process(server.pid)
     started, used = time.monotonic(), sum(process.cpu_times()[:2])
@@ -157,7 +157,7 @@ def test_who_asks_all_the_time_takes_little_of_the_daemon(server):
     ("port_too", "by_whom"),
     [(False, "another Pacemaker's metrics"), (True, "the Pacemaker itself has it")],
 )
-def test_metrics_port_in_use_is_one_line_and_exit_code_1(server, port_too, by_whom):
+def test_metrics_port_in_use_ends_with_one_line_and_code_1(server, port_too, by_whom):
     port = metrics_address(server).rpartition(":")[2]
     if port_too:
         port = reservations.reserve()
@@ -243,7 +243,7 @@ class Service:
         return self.process.returncode, self.records()
 
 
-def test_a_service_says_when_it_is_ready_reloads_and_stops(tmp_path):
+def test_service_reports_ready_reloading_and_stopping(tmp_path):
     with Service(tmp_path, "pacemaker.metrics.port=0", WATCHDOG_USEC="200000") as service:
         assert service.told("READY=1") == "READY=1\nSTATUS=0 connections, 0 pulses held"
         port = int(service.said("pacemaker listening on 127.0.0.1:"))
@@ -318,7 +318,7 @@ def test_passed_sockets_are_served_and_stay_open_over_a_restart(tmp_path):
                 assert service.end()[0] == 0
 
 
-def test_sockets_that_make_no_sense_are_one_line_and_exit_code_1(tmp_path):
+def test_wrong_passed_sockets_end_with_one_line_and_code_1(tmp_path):
     with (
         socket.create_server(("127.0.0.1", 0)) as one,
         socket.create_server(("127.0.0.1", 0)) as two,

@@ -19,7 +19,7 @@ from support.pacemaker import PacemakerProcess
 from support.waiting import until
 
 
-def test_it_starts_with_what_only_storms_daemons_can_use(start_pacemaker, tmp_path):
+def test_starts_with_keys_of_storms_daemons(start_pacemaker, tmp_path):
     file = tmp_path / "storm.yaml"
     file.write_text(
         "storm.cluster.state.store: com.my.Store\n"
@@ -106,7 +106,7 @@ def test_foreign_bind_address_is_an_error_with_advice(value):
 
 @pytest.mark.skipif(not shutil.which("setpriv"), reason="needs setpriv, to do without privileges")
 @pytest.mark.parametrize("key", ["pacemaker.port", "pacemaker.metrics.port"])
-def test_a_port_that_takes_a_privilege_is_told_with_what_to_set(key):
+def test_privileged_port_error_names_the_remedy(key):
     first = Path("/proc/sys/net/ipv4/ip_unprivileged_port_start")
     if int(first.read_text()) <= 1:
         pytest.skip("every port is for everybody here")
@@ -151,11 +151,11 @@ def test_a_port_that_takes_a_privilege_is_told_with_what_to_set(key):
         ({}, []),
     ],
 )
-def test_a_setting_that_nothing_switches_on_is_told(conf, says):
+def test_setting_without_effect_is_reported(conf, says):
     assert without_effect(defaults().with_values(conf)) == says
 
 
-def test_what_has_no_effect_is_a_warning_at_the_start(start_pacemaker):
+def test_settings_without_effect_are_warnings_at_the_start(start_pacemaker):
     server = start_pacemaker(conf={"pacemaker.tls.ca.file": "/ca.pem"})
     assert re.search(r" WARNING \S+ pacemaker\.tls\.ca\.file has no effect, ", server.log)
 

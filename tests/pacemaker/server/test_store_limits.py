@@ -41,7 +41,7 @@ def test_text(path):
         b"/\xc3",
     ],
 )
-def test_what_is_no_text_is_refused_and_shown_as_harmless(path):
+def test_path_without_text_is_refused_and_shown_escaped(path):
     with pytest.raises(LimitError) as refused:
         StoreLimits().check_text(path)
     assert refused.value.cause == "path"
@@ -49,7 +49,7 @@ def test_what_is_no_text_is_refused_and_shown_as_harmless(path):
     assert str(refused.value).isascii()
 
 
-def test_they_come_from_the_configuration():
+def test_limits_come_from_the_configuration():
     conf = dict(load(overrides=["pacemaker.store.max.bytes=5", "pacemaker.path.max.bytes=7"]))
     quarter = memory_allowed() // 4
     expected = StoreLimits(store_bytes=5, index_bytes=quarter, path_bytes=7, path_segments=16)

@@ -143,7 +143,7 @@ def test_plain_client_of_tls_port_is_an_error(ends, said):
     asyncio.run(talk())
 
 
-def test_who_does_not_finish_in_time_is_left(ends):
+def test_slow_tls_handshake_ends(ends):
     async def talk():
         with pytest.raises(ConnectionAbortedError):
             await asyncio.wait_for(secured(ends[0], Echo(), handshake_timeout=0.01), 10)

@@ -79,7 +79,7 @@ def each_way(test):
 
 
 @each_way
-async def test_the_system_keeps_nothing_for_who_is_given_up(engine, over_tls):
+async def test_aborted_connection_leaves_no_unsent_bytes(engine, over_tls):
     with TcpPair() as pair:
         async with Rig(engine) as rig:
             rig.index.add(b"/a", bytes(8_000_000), 0.0, None)
@@ -102,7 +102,7 @@ async def test_end_of_an_answer_has_the_same_timeout_as_the_rest(engine, over_tl
 
 
 @each_way
-async def test_who_reads_at_last_is_served_on(engine, over_tls):
+async def test_client_that_reads_again_is_served_on(engine, over_tls):
     with TcpPair() as pair:
         async with Rig(engine) as rig:
             rig.index.add(b"/a", bytes(1_000_000), 0.0, None)
@@ -131,7 +131,7 @@ async def test_who_reads_at_last_is_served_on(engine, over_tls):
             assert not rig.ended
 
 
-def test_what_was_sent_over_tls_before_the_end_is_carried_out():
+def test_writes_before_the_end_over_tls_are_carried_out():
     class ClientSession(OpenSession):
         def answer(self, payload):
             kind = decode(payload).type

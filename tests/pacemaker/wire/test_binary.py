@@ -103,7 +103,7 @@ def test_text_that_is_not_utf8_is_named():
         (binary.STRUCT, field(77, 1, b"")),
     ],
 )
-def test_what_thrift_cannot_mean_is_garbage(kind, raw):
+def test_invalid_thrift_is_refused(kind, raw):
     with pytest.raises(RemoteProtocolError, match="garbage"):
         BinaryReader(raw).skip(kind)
 

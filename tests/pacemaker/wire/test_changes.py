@@ -22,7 +22,7 @@ def read(payload):
 
 
 @given(change_lists, st.data())
-def test_the_exact_shape_is_read_as_the_general_way_reads_it(changes, data):
+def test_exact_shape_is_read_as_in_general(changes, data):
     message = Message(101, 1, changes=Changes("i", 1, columns_of(changes), False, False, 2))
     payload = bytearray(encode(message)[4:])
     for _ in range(data.draw(st.integers(0, 3))):
@@ -35,7 +35,7 @@ def test_the_exact_shape_is_read_as_the_general_way_reads_it(changes, data):
 
 
 @pytest.mark.parametrize("details", [b"v", None])
-def test_what_our_servers_write_has_the_exact_shape(details):
+def test_pages_of_our_servers_have_the_exact_shape(details):
     change = change_of("/a\u6e2c", details, 7, 8)
     page = Changes("i", 1, columns_of([change, change]), False, False, 7)
     payload = encode(Message(101, 1, changes=page))[4:]

@@ -184,7 +184,7 @@ def test_every_truncation_of_every_frame_is_a_fault():
                 decode(payload[:end])
 
 
-def test_an_answer_cannot_lack_what_it_is_about():
+def test_answer_without_a_required_field_is_refused():
     no_instance = "without the server's instance"
     for member, fault in [(101, no_instance), (2, "without an id")]:
         with pytest.raises(RemoteProtocolError, match=fault):
@@ -218,7 +218,7 @@ def test_a_damaged_message_is_a_message_or_a_protocol_error(message, data):
 
 
 @given(messages)
-def test_the_exact_shape_says_what_the_general_way_says(message):
+def test_exact_shape_equals_general_decoding(message):
     payload = encode(message)[4:]
     exact = match_exact_shape(payload)
     is_exact_path = message.path is not None and message.message_id is not None
@@ -232,7 +232,7 @@ def test_the_exact_shape_says_what_the_general_way_says(message):
     assert decode(payload) == decode(UNKNOWN + payload) == message
 
 
-def test_what_a_server_meets_most_has_the_exact_shape():
+def test_usual_requests_have_the_exact_shape():
     for golden in golden_frames():
         if golden.message.type in (MessageType.SEND_PULSE, MessageType.GET_PULSE):
             assert match_exact_shape(golden.frame[4:]) is not None

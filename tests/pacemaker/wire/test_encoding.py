@@ -64,7 +64,7 @@ def test_frame_may_have_the_largest_length(message):
         Message(101, changes=Changes("i", 2**63, columns_of([]), more=False, reset=False, next=0)),
     ],
 )
-def test_what_the_protocol_cannot_carry_is_our_fault(message):
+def test_unfit_message_is_a_local_error(message):
     with pytest.raises(LocalProtocolError):
         encode(message)
 

@@ -31,7 +31,7 @@ def written(names):
 
 
 @given(st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=10), max_size=5))
-def test_it_reads_what_thrift_writes(names):
+def test_reader_reads_bytes_of_thrift(names):
     assert read_extensions(written(names)) == set(names)
 
 

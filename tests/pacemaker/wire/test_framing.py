@@ -59,12 +59,12 @@ def test_a_bad_length_is_a_fault_whole_or_in_pieces(length):
 
 
 @pytest.mark.parametrize("verb", [b"GET /metrics", b"HEAD /", b"POST /"])
-def test_who_speaks_http_is_told_where(verb):
+def test_http_request_names_the_metrics_port(verb):
     with pytest.raises(RemoteProtocolError, match=r"HTTP.*pacemaker\.metrics\.port"):
         PacemakerFrameSplitter().feed(verb)
 
 
-def test_a_client_that_asks_a_web_server_is_told_so():
+def test_http_answer_is_named():
     with pytest.raises(RemoteProtocolError, match=r"this is HTTP: .*pacemaker\.metrics\.port.*"):
         PacemakerFrameSplitter().feed(b"HTTP/1.0 400 Bad Request\r\n")
 

@@ -62,7 +62,7 @@ def test_tokens_are_storms():
 
 
 @given(st.binary(max_size=100))
-def test_a_token_comes_out_as_it_went_in(token):
+def test_token_survives_encoding(token):
     assert read_token(message_of(token_frame(token))) == token
 
 
@@ -79,7 +79,7 @@ def test_a_token_comes_out_as_it_went_in(token):
         (b"\xfe\x0c" + i32(MAX_TOKEN + 1) + bytes(MAX_TOKEN + 1), "is the most"),
     ],
 )
-def test_what_is_no_token_is_said(blob, reason):
+def test_bad_token_is_refused(blob, reason):
     with pytest.raises(RemoteProtocolError, match=reason):
         read_token(token_message(blob))
 
@@ -91,12 +91,12 @@ def test_an_error_about_a_token_does_not_show_it():
 
 
 @pytest.mark.parametrize("blob", [b"", b"\xff", b"\xff\x36\0", b"\0\0", b"\x7f\xff"])
-def test_what_is_no_control_message_is_said(blob):
+def test_bad_control_message_is_refused(blob):
     with pytest.raises(RemoteProtocolError, match="control message"):
         read_control(Message(MessageType.CONTROL_MESSAGE, blob=blob))
 
 
-def test_a_token_that_nobody_takes_is_not_sent():
+def test_too_long_token_is_not_sent():
     assert len(token_frame(bytes(MAX_TOKEN))) > MAX_TOKEN
     with pytest.raises(LocalProtocolError):
         token_frame(bytes(MAX_TOKEN + 1))

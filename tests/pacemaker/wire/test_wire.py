@@ -24,7 +24,7 @@ GOLDEN = list(golden_frames())
 
 
 @pytest.mark.parametrize("golden", GOLDEN, ids=lambda golden: golden.name)
-def test_what_storm_wrote_is_read_and_written_alike(golden):
+def test_bytes_of_storm_are_read_and_written_alike(golden):
     [payload] = PacemakerFrameSplitter().feed(golden.frame)
     assert decode(payload) == golden.message
     assert encode(golden.message) == golden.frame
@@ -60,13 +60,13 @@ def test_messages_survive_any_chunking(sent, data):
 
 
 @given(messages)
-def test_thriftpy2_reads_what_we_write(message):
+def test_thriftpy2_reads_our_bytes(message):
     ours = encode(message)[4:]
     assert _from_thrift(deserialize(thrift.HBMessage(), ours, CODEC())) == message
 
 
 @given(messages)
-def test_we_read_what_thriftpy2_writes(message):
+def test_bytes_of_thriftpy2_are_read(message):
     theirs = serialize(_to_thrift(message), CODEC())
     assert decode(theirs) == message
     assert encode(message)[4:] == theirs

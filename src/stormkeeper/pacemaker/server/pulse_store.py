@@ -263,7 +263,7 @@ class PulseStore:
         return min(limit, 1 + room // (each + usual))
 
     def _part(self, top: bytes, after: int, to_fill: int) -> list[PulseEntry] | None:
-        """Return the entries at and below `top` newer than `after`; None if all are less work."""
+        """Return the entries at and below `top` newer than `after`; None if all are cheaper."""
         index = self.index
         directory = self._root.find(top.split(b"/"))
         size = 1 + (0 if directory is None else directory.pulses)
