@@ -8,7 +8,7 @@ import logging
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future, wait
 from typing import TYPE_CHECKING, Final
 
@@ -240,8 +240,7 @@ def _run(
         server = ThriftServer(
             Nimbus, service_handler(context), ServerLimits.of(conf), name="nimbus"
         )
-        made = functools.partial(
-            pages,
+        served = pages(
             lambda: status.status,
             server,
             lambda: storm.state.connection,
@@ -251,7 +250,7 @@ def _run(
             lost_blobs=lambda: code.store.losses,
             count_health=ClusterCalls(context).count_health,
         )
-        running.enter_context(_observed(conf, made))
+        running.enter_context(_observed(conf, served))
         server.start(listener)
         running.callback(server.stop, DRAIN_SECS)
         code.start()
@@ -282,7 +281,7 @@ def _listener(conf: Conf) -> socket.socket:
 
 
 @contextlib.contextmanager
-def _observed(conf: Conf, made: Callable[[], Pages]) -> Iterator[None]:
+def _observed(conf: Conf, served: Pages) -> Iterator[None]:
     """Serve metrics and health during the block if ``nimbus.metrics.port`` is set."""
     port = conf["nimbus.metrics.port"]
     if port is None:
@@ -298,7 +297,7 @@ def _observed(conf: Conf, made: Callable[[], Pages]) -> Iterator[None]:
         if_forbidden="set nimbus.metrics.port to 1024 or more",
     )
     log.info("metrics on http://%s/metrics", address_of(listener))
-    with HttpThread(listener, made()):
+    with HttpThread(listener, served):
         yield
 
 
