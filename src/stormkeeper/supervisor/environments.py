@@ -108,7 +108,7 @@ class Environments:
         return self._progress.get(name, "")
 
     def remove_unused(self, used: Collection[str]) -> list[str]:
-        """Remove environments except those in `used`, which may change meanwhile; return them."""
+        """Remove environments outside `used`, which may change meanwhile; return the removed."""
         unused = []
         for place in sorted(self._folder.iterdir()):
             if not _IDENTITY.fullmatch(place.name):

@@ -7,7 +7,7 @@ The pages of logs are those of Storm's logviewer:
   file of that name is refused (409). The headers ``Log-Identity``, ``Log-Start`` and ``Log-Size``
   describe the part.
 - ``/api/v1/listLogs?topoId=ID`` is a JSON list of logs; with ``port``, of one slot; with
-  ``details=yes`` (ours), with the fields of `LogEntry`.
+  ``details=yes`` (ours), with size, last write and identity.
 - ``/api/v1/code?topology=ID&part=stormjar.jar&sha256=…&start=N`` (ours) has bytes of a part of a
   topology's code, none at its end, for Nimbuses that have lost the code. A client must know the
   part's SHA-256, which is in ZooKeeper: a reader of ZooKeeper can get the code from a Nimbus, too.
@@ -109,9 +109,7 @@ class LogName(NamedTuple):
         return f"{self.storm_id}/{self.port}/{self.name}"
 
 
-class LogEntry(NamedTuple):
-    """A log file."""
-
+class _LogEntry(NamedTuple):
     name: LogName
     #: Stays the same when the file is renamed.
     identity: str
@@ -119,9 +117,7 @@ class LogEntry(NamedTuple):
     modified: float
 
 
-class Piece(NamedTuple):
-    """A part of a file."""
-
+class _Piece(NamedTuple):
     identity: str
     start: int
     size: int
@@ -147,14 +143,14 @@ class LogFiles:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    def all(self, storm_id: str, port: int | None = None) -> list[LogEntry]:
+    def all(self, storm_id: str, port: int | None = None) -> list[_LogEntry]:
         """Return the logs of a topology, or of a slot, by port and last write; or `OSError`.
 
         ``worker.log`` is a slot's last. A file that a rotation creates meanwhile is included.
         """
         if not is_topology(storm_id):
             return []
-        found: list[LogEntry] = []
+        found: list[_LogEntry] = []
         with suppress(FileNotFoundError, NotADirectoryError), self._opened(storm_id) as topology:
             with os.scandir(topology) as entries:
                 ports = sorted(int(each.name) for each in entries if _PORT.fullmatch(each.name))
@@ -164,7 +160,7 @@ class LogFiles:
                     found += self._of_slot(storm_id, each)
         return found[:MOST_FILES]
 
-    def read(self, name: LogName, start: int | None, length: int) -> Piece:
+    def read(self, name: LogName, start: int | None, length: int) -> _Piece:
         """Read up to `length` bytes from `start`, or else the last bytes; raises `OSError`."""
         length = min(length, MOST_BYTES)
         with self._opened(name.storm_id, str(name.port), file=name.name) as opened:
@@ -175,16 +171,16 @@ class LogFiles:
                 start = max(0, status.st_size - length)
             # Not beyond the reported size, as the file grows meanwhile.
             data = os.pread(opened, max(0, min(length, status.st_size - start)), start)
-        return Piece(_identity(status), start, status.st_size, data)
+        return _Piece(_identity(status), start, status.st_size, data)
 
-    def _of_slot(self, storm_id: str, port: int) -> list[LogEntry]:
-        def file(name: str, status: os.stat_result) -> Iterator[LogEntry]:
+    def _of_slot(self, storm_id: str, port: int) -> list[_LogEntry]:
+        def file(name: str, status: os.stat_result) -> Iterator[_LogEntry]:
             if stat.S_ISREG(status.st_mode):
                 named = LogName(storm_id, port, name)
-                yield LogEntry(named, _identity(status), status.st_size, status.st_mtime)
+                yield _LogEntry(named, _identity(status), status.st_size, status.st_mtime)
 
-        found: list[LogEntry] = []
-        current: list[LogEntry] = []
+        found: list[_LogEntry] = []
+        current: list[_LogEntry] = []
         with self._opened(storm_id, str(port)) as slot:
             # Read first, so that a rotation meanwhile duplicates lines and loses none.
             with suppress(FileNotFoundError):
@@ -295,7 +291,7 @@ def _code(code: LocalTopologyCode, query: _Query) -> Page:
     return Page(HTTPStatus.OK, data, "application/octet-stream", (_AS_IT_IS,))
 
 
-def _details(file: LogEntry) -> dict[str, str | int | float]:
+def _details(file: _LogEntry) -> dict[str, str | int | float]:
     return {
         "file": str(file.name),
         "port": file.name.port,

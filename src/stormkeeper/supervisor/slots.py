@@ -68,15 +68,13 @@ class SlotStatus:
     crashing_since: int = 0
 
 
-class PreparationStep(Enum):
-    """Steps of a preparation."""
-
+class _Step(Enum):
     CODE = auto()
     ENVIRONMENT = auto()
     READY = auto()
 
 
-class Preparation:
+class _Preparation:
     """The preparation of an assignment: first the code, then the environment.
 
     A step that fails or is late is retried after longer and longer pauses.
@@ -86,7 +84,7 @@ class Preparation:
         self, assignment: SlotAssignment, times: SlotTimeouts, requests: "count[int]"
     ) -> None:
         self.assignment = assignment
-        self.step = PreparationStep.CODE
+        self.step = _Step.CODE
         self.deadline = -inf
         self.reason = ""
         self._times = times
@@ -95,37 +93,29 @@ class Preparation:
         self._request: int | None = None
 
     def proceed(self, now: float) -> list[Instruction]:
-        """Return the instructions that are due."""
-        if self.step is PreparationStep.READY or now < self.deadline:
+        if self.step is _Step.READY or now < self.deadline:
             return []
         if self._request is not None:
-            what = "the code" if self.step is PreparationStep.CODE else "the environment"
+            what = "the code" if self.step is _Step.CODE else "the environment"
             given_up = self.abandon()
             return given_up + self._failed(f"{what} was not there in time", now)
         self._request = next(self._requests)
-        if self.step is PreparationStep.CODE:
+        if self.step is _Step.CODE:
             self.deadline = now + self._times.code
             return [slot_model.FetchCode(self._request, self.assignment)]
         self.deadline = now + self._times.environment
         return [slot_model.PrepareEnvironment(self._request, self.assignment)]
 
     def prepared(self, request: int) -> None:
-        """Record the success of a request."""
         if request == self._request:
-            self.step = (
-                PreparationStep.ENVIRONMENT
-                if self.step is PreparationStep.CODE
-                else PreparationStep.READY
-            )
+            self.step = _Step.ENVIRONMENT if self.step is _Step.CODE else _Step.READY
             self._request, self.deadline = None, -inf
             self._failures, self.reason = 0, ""
 
     def not_prepared(self, request: int, reason: str, now: float) -> list[Instruction]:
-        """Record the failure of a request; return instructions."""
         return self._failed(reason, now) if request == self._request else []
 
     def abandon(self) -> list[Instruction]:
-        """Drop a pending request."""
         return [] if self._request is None else [slot_model.AbandonRequest(self._request)]
 
     def _failed(self, reason: str, now: float) -> list[Instruction]:
@@ -192,7 +182,7 @@ class SlotMachine:
         self._crashing_since = self._recorded.crashing_since
         self._outcome = self._recorded.outcome
         self._worker: _Worker | None = None
-        self._preparation: Preparation | None = None
+        self._preparation: _Preparation | None = None
         self._requests = count(1)
         #: Time of the next launch at the earliest.
         self._not_before = -inf
@@ -231,7 +221,7 @@ class SlotMachine:
             if self._crashes:
                 dues.append(worker.running_since + self._times.stable)
         if (preparation := self._preparation) is not None:
-            if preparation.step is not PreparationStep.READY:
+            if preparation.step is not _Step.READY:
                 dues.append(preparation.deadline)
             elif worker is None:
                 dues.append(self._not_before)
@@ -274,9 +264,9 @@ class SlotMachine:
         if self._preparation is None:
             return SlotState.EMPTY
         return {
-            PreparationStep.CODE: SlotState.WAITING_FOR_CODE,
-            PreparationStep.ENVIRONMENT: SlotState.WAITING_FOR_ENVIRONMENT,
-            PreparationStep.READY: SlotState.BACKING_OFF,
+            _Step.CODE: SlotState.WAITING_FOR_CODE,
+            _Step.ENVIRONMENT: SlotState.WAITING_FOR_ENVIRONMENT,
+            _Step.READY: SlotState.BACKING_OFF,
         }[self._preparation.step]
 
     # --- events --------------------------------------------------------------------------------
@@ -456,14 +446,14 @@ class SlotMachine:
         if wanted is None or not is_needed:
             return
         if preparation is None:
-            preparation = self._preparation = Preparation(wanted, self._times, self._requests)
+            preparation = self._preparation = _Preparation(wanted, self._times, self._requests)
         self._out += preparation.proceed(now)
 
     def _launch(self, now: float) -> None:
         preparation = self._preparation
         if self._worker is not None or preparation is None or now < self._not_before:
             return
-        if preparation.step is not PreparationStep.READY:
+        if preparation.step is not _Step.READY:
             return
         self._preparation = None
         wanted = preparation.assignment

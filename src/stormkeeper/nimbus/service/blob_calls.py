@@ -83,7 +83,7 @@ class BlobCalls(CallGroup):
     def getBlobMeta(self, key: str, /) -> ReadableBlobMeta:
         """Return a blob's access list and version, the CRC of the bytes."""
         record = self._record(key)
-        return ReadableBlobMeta(settable_of(record), record.crc32c)
+        return ReadableBlobMeta(_settable_of(record), record.crc32c)
 
     def setBlobMeta(self, key: str, meta: SettableBlobMeta, /) -> None:
         self._record(key)
@@ -176,7 +176,7 @@ def _written(meta: SettableBlobMeta) -> bytes:
     return data
 
 
-def settable_of(record: BlobRecord) -> SettableBlobMeta:
+def _settable_of(record: BlobRecord) -> SettableBlobMeta:
     """Return a blob's access list; without a list everybody may do everything."""
     everybody = AccessControl(AccessControlType.OTHER, None, _EVERYTHING)
     try:
