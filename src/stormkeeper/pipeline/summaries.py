@@ -1,6 +1,7 @@
-"""The tables ``worker_stats``, ``component_stats`` and ``topology_stats``: Storm's pages in Arrow.
+"""The tables ``worker_stats``, ``component_stats`` and ``topology_stats``: the sums of executors.
 
-Executors are summed up by worker first: these sums are kept from batch to batch.
+A batch has new pulses of some workers only, but a topology's sums are of all its workers: so the
+sums of each worker's newest pulse are a table of their own, kept from batch to batch.
 """
 
 from __future__ import annotations
@@ -48,7 +49,8 @@ COUNTS: Final = (
 _TOTALS: Final = tuple(f"{name}_ms" for name in WEIGHTS)
 _PAGE_TOTALS: Final = tuple(f"{name}_page_ms" for name in WEIGHTS)
 
-_WORKER: Final = ("storm_id", "node", "port")
+_WORKER: Final = WorkerId._fields
+_WORKER_KEYS: Final = pa.schema([READINGS.field(name) for name in WorkerId._fields])
 
 #: The columns of ``executor_stats`` that are summed up, or are keys.
 SUMMED: Final = (
@@ -61,7 +63,6 @@ _READING: Final = ("topology", "server", "instance", "revision", "time_secs", "r
 _OF_STREAMS: Final = dict.fromkeys(_TOTALS, "sum") | {"partial": "any"}
 
 _SIZES: Final = ("workers", "executors", "tasks")
-
 
 _OF_KIND: Final = {"complete": "spout", "execute": "bolt", "process": "bolt"}
 
@@ -256,9 +257,6 @@ def _topologies(storm_ids: pa.ChunkedArray) -> pa.Array:
     return pa.DictionaryArray.from_arrays(ids.indices, pa.array(names, pa.string()))
 
 
-_WORKER_KEYS: Final = pa.schema([READINGS.field(name) for name in WorkerId._fields])
-
-
 class StatisticsUpdate:
     """Sums up the newest pulses of a batch, some at a time, and updates the summaries."""
 
@@ -294,12 +292,13 @@ class StatisticsUpdate:
         kept, sums = _kept(previous, read, reports), self._sums
         if len(gone := self._superseded(executors, read, reports)):
             kept, *sums = [_of_workers(some, gone, others=True) for some in (kept, *sums)]
-        is_changed = pc.is_in(kept["storm_id"], pc.unique(read["storm_id"]))
-        of_changed = pa.concat_tables([kept.filter(is_changed), *sums])
+        workers = pa.concat_tables([kept, *sums]).unify_dictionaries()
+        is_changed = pc.is_in(workers["storm_id"], pc.unique(read["storm_id"]))
+        changed = rows.where(workers, is_changed)
         return {
-            tables.WORKER_STATS: [pa.concat_tables([kept, *sums]).unify_dictionaries()],
-            tables.COMPONENT_STATS: component_stats(of_changed),
-            tables.TOPOLOGY_STATS: topology_stats(of_changed),
+            tables.WORKER_STATS: [workers],
+            tables.COMPONENT_STATS: component_stats(changed),
+            tables.TOPOLOGY_STATS: topology_stats(changed),
         }
 
     def _superseded(
