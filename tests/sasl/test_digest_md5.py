@@ -285,7 +285,7 @@ def append(text):
         (replace(b"response", b"response=0"), "32 digits of lower-case hex"),
         (replace(b"response", b"response=" + b"A" * 32), "32 digits of lower-case hex"),
         (replace(b"response", b"response=" + b"0" * 32), "wrong password or user"),
-        (append(b"authzid=root"), "authzid is another than username"),
+        (append(b"authzid=root"), "authzid differs from username"),
         (append(b'authzid="\xff"'), "authzid is not in UTF-8"),
         (append(b"x=" + b"y" * 4096), "bytes, more than 4096"),
         (append(b"x"), "malformed at its byte"),

@@ -214,7 +214,10 @@ def test_a_token_where_an_empty_one_is_due(kerberos_realm, conf):
         (b"\x01\x00\x00", "did not take the one quality"),
         (b"\x02\x00\x00\x00", "did not take the one quality"),
         (b"\x07\x00\x00\x00", "did not take the one quality"),
-        (b"\x01\x00\x00\x00root@PM.TEST", "wants to act as root@PM.TEST: nobody acts for another"),
+        (
+            b"\x01\x00\x00\x00root@PM.TEST",
+            "wants to act as root@PM.TEST: no client may act as another",
+        ),
         (b"\x01\x00\x00\x00a\nb", "wants to act as a�b"),
         (b"\x01\x00\x00\x00\xff", "not in UTF-8"),
     ],

@@ -199,7 +199,7 @@ def test_a_file_that_cannot_be_read(tmp_path):
     assert caught.value.__suppress_context__
     assert b"HUSH" not in repr(caught.value).encode()
     (tmp_path / "huge").write_bytes(b" " * (jaas.MAX_FILE_SIZE + 1))
-    with pytest.raises(ConfigError, match="is no JAAS file"):
+    with pytest.raises(ConfigError, match="so no JAAS file"):
         jaas.read(tmp_path / "huge")
 
 

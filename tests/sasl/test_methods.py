@@ -133,7 +133,8 @@ def test_unused_login_file_is_reported(tmp_path, section, method):
     file.write_text(f'Client {{ username="zk"; }};\n{section} {{ username="u" password="HUSH"; }};')
     assert methods.unused_login(named(file)) == (
         f"the section {section} of {file} (java.security.auth.login.config) has no effect, and"
-        f" everybody may read: set pacemaker.auth.method to {method} to have readers authenticate"
+        f" every client may read: set pacemaker.auth.method to {method} to have readers"
+        " authenticate"
     )
     for used in "DIGEST", "SCRAM", "KERBEROS":
         assert methods.unused_login(named(file, **{"pacemaker.auth.method": used})) is None

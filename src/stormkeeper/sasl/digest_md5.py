@@ -109,7 +109,7 @@ class DigestServer:
         username = _decoded(response["username"], "username", utf8=utf8)
         authzid = _text(response["authzid"], "authzid") if "authzid" in response else None
         if authzid is not None and authzid != username:
-            raise AuthenticationError("authzid is another than username: nobody acts for another")
+            raise AuthenticationError("authzid differs from username: no client may act as another")
         password = self._password_of(username)
         key = _session_key(
             UserPassword(username, password or ""),

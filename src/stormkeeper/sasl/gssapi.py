@@ -124,7 +124,7 @@ class GssapiServer:
         if authzid not in ("", principal):
             raise AuthenticationError(
                 f"{printable(principal)} wants to act as {printable(authzid)}:"
-                " nobody acts for another"
+                " no client may act as another"
             )
         self._authorization_id = principal
 

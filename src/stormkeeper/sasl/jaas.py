@@ -85,7 +85,7 @@ def read(path: Path, named_by: str = "java.security.auth.login.config") -> dict[
             f"the JAAS file {path} cannot be read: {error.strerror}; it is named by {named_by}"
         ) from error
     if len(data) > MAX_FILE_SIZE:
-        raise ConfigError(f"{path} is longer than {MAX_FILE_SIZE} bytes: it is no JAAS file")
+        raise ConfigError(f"{path} is longer than {MAX_FILE_SIZE} bytes, so no JAAS file")
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:

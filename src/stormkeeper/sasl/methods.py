@@ -64,7 +64,7 @@ def unused_login(conf: Conf) -> str | None:
     for section, by in _OF_SERVERS.items():
         if section in logins:
             return (
-                f"the section {section} of {file} has no effect, and everybody may read: set"
+                f"the section {section} of {file} has no effect, and every client may read: set"
                 f" pacemaker.auth.method to {by} to have readers authenticate"
             )
     return None
@@ -115,7 +115,7 @@ def _gssapi_server(conf: Conf) -> Callable[[], Mechanism]:
 
     if not _readers(conf):
         raise ConfigError(
-            "with pacemaker.auth.method KERBEROS somebody must be allowed to read: set"
+            "with pacemaker.auth.method KERBEROS no client may read: set"
             " nimbus.daemon.user to the short name of Nimbus's principal, or pacemaker.kerberos"
             ".users to a list of principals"
         )

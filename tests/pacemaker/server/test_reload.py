@@ -64,7 +64,7 @@ def test_description_of_a_reload_matches_the_changes():
     assert told() == "nothing has changed"
     assert told(max_connections=7) == now
     assert told(max_connections=7, port=1) == f"{now}; for a restart only: {later}"
-    assert told(port=1) == f"nothing is new that can hold at once; for a restart only: {later}"
+    assert told(port=1) == f"no change applies now; for a restart only: {later}"
 
 
 def test_every_pacemaker_key_is_reloaded_or_read_at_start():

@@ -144,7 +144,7 @@ def files(tmp_path):
     [
         ("pacemaker.tls.certificate.file", None, "must name a file"),
         ("pacemaker.tls.key.file", None, "must name a file"),
-        ("pacemaker.tls.ca.file", None, "who signs clients' certificates"),
+        ("pacemaker.tls.ca.file", None, "the authorities of clients' certificates"),
         ("pacemaker.tls.certificate.file", "missing", "No such file"),
         ("pacemaker.tls.key.file", "missing", "No such file"),
         ("pacemaker.tls.ca.file", "missing", "No such file"),

@@ -166,7 +166,7 @@ class _ServerAuthentication:
             token = self._begin().start()
             if token is None:
                 raise AuthenticationError(
-                    f"the client asked for a SASL token and is to send the first; {SAME_METHOD}"
+                    f"the client asked for a SASL token, but must send the first; {SAME_METHOD}"
                 )
             return token_frame(token)
         token = read_token(message)

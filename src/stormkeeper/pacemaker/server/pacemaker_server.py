@@ -149,7 +149,7 @@ class Reload:
         """Describe all changes in a line."""
         if not self.later:
             return "; ".join(self.changes) or "nothing has changed"
-        now = "; ".join(self.changes) or "nothing is new that can hold at once"
+        now = "; ".join(self.changes) or "no change applies now"
         return f"{now}; for a restart only: {'; '.join(self.later)}"
 
 

@@ -242,7 +242,7 @@ def _server(snapshot: ServerSnapshot) -> "Iterator[Metric]":
     yield _family(
         "Info",
         "",
-        "Who this Pacemaker is, and what it runs.",
+        "Instance, version, engine and method of authentication of this Pacemaker.",
         {
             "instance_id": snapshot.instance,
             "version": snapshot.version,
@@ -254,7 +254,7 @@ def _server(snapshot: ServerSnapshot) -> "Iterator[Metric]":
     yield _gauge("uptime_seconds", "Time since the start.", snapshot.uptime)
     yield _gauge(
         "horizon_seconds",
-        "How far back it can vouch: a path without a pulse has been silent for at least that long.",
+        "Time for which all pulses were kept: a path without a pulse was silent at least as long.",
         snapshot.horizon,
     )
     yield _gauge(

@@ -91,8 +91,8 @@ def server_context(conf: Conf) -> ServerContext | None:
         return context
     if conf[_AUTHORITIES] is None:
         raise ConfigError(
-            f"{_AUTHORITIES}: must name who signs clients' certificates, as {_CLIENT_AUTH} is"
-            f" {wanted}; the system's authorities sign for anybody"
+            f"{_AUTHORITIES}: must name the authorities of clients' certificates, as"
+            f" {_CLIENT_AUTH} is {wanted}; the system's authorities sign for anybody"
         )
     _load_authorities(context, _named(conf, _AUTHORITIES))
     return context
