@@ -130,7 +130,7 @@ def test_tables_that_nobody_writes_are_not_kept(asked, local):
 
 def test_the_help_says_what_starts_when(storm):
     said = " ".join(storm("local", "--help").stdout.split())
-    assert "pipeline when the worker has counted its first rows" in said
+    assert "pipeline starts when the worker has counted its first rows" in said
 
 
 @pytest.mark.parametrize("strict", [[], ["--strict"]])

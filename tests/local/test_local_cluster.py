@@ -21,7 +21,7 @@ from stormkeeper.local.run_plan import (
     Stage,
 )
 from stormkeeper.pipeline import process as pipeline
-from stormkeeper.worker import process as worker
+from stormkeeper.worker import shutdown
 from support.waiting import until
 
 HERE = Address("127.0.0.1", 1)
@@ -54,7 +54,7 @@ def test_whoever_ends_in_time_is_not_ended_by_force():
     cutting_off = pipeline._SPARK_DEFAULTS["spark.sql.streaming.stopTimeout"].removesuffix("s")
     end = pipeline._STOP_SECS + float(cutting_off) + pipeline._END_SECS
     assert end < GRACE_SECS
-    assert worker.END_SECS < GRACE_SECS
+    assert shutdown.END_SECS < GRACE_SECS
 
 
 @pytest.mark.parametrize(
