@@ -1,5 +1,6 @@
 """Authentication in the course of a client's life, over sockets."""
 
+import errno
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -14,6 +15,7 @@ from stormkeeper.errors import (
     RemoteProtocolError,
 )
 from stormkeeper.pacemaker.client import PacemakerClient, connection_opener
+from stormkeeper.pacemaker.client.connection_opener import Dialer
 from stormkeeper.pacemaker.wire import Message, MessageType
 from stormkeeper.pacemaker.wire.encoder import control_frame, token_frame
 from stormkeeper.pacemaker.wire.messages import Control
@@ -253,6 +255,26 @@ def test_second_completion_comes_with_or_before_an_answer():
     ):
         assert client.get_pulse("/a") == b"1"
     assert peer.connections == 2
+
+
+def test_failed_second_connection_asks_again(monkeypatch):
+    """Another server may be there by then."""
+
+    async def refuse_once(self, *, again=False):
+        if again and not refused:
+            refused.append(None)
+            raise ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused")
+        return await connect(self, again=again)
+
+    refused, connect = [], Dialer.connect
+    monkeypatch.setattr(Dialer, "connect", refuse_once)
+    with (
+        ScriptedPacemaker(Digest()) as peer,
+        PacemakerClient(peer.address, identity=identity()) as client,
+    ):
+        assert client.get_pulse("/a") == b"1"
+    assert peer.connections == 3
+    assert refused
 
 
 def test_nonsense_in_it_is_the_servers_fault():

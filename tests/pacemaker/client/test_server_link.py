@@ -14,6 +14,7 @@ from stormkeeper.errors import PacemakerUnavailableError
 from stormkeeper.pacemaker.client import PacemakerClient
 from stormkeeper.pacemaker.client.connection_opener import ClientAuthentication
 from stormkeeper.pacemaker.client.server_link import ServerLink
+from stormkeeper.pacemaker.wire import Message, MessageType
 from support.mechanisms import Digest, identity
 from support.scripted_pacemaker import JavaPacemaker, ScriptedPacemaker
 from support.waiting import until
@@ -121,3 +122,11 @@ def test_socket_that_cannot_be_watched_ends_the_try(client, monkeypatch):
         with pytest.raises(PacemakerUnavailableError, match="No space left on device"):
             client.get_pulse("/w")
     assert client.get_pulse("/w") == b"pulse"
+
+
+def test_a_busy_loop_is_not_blamed_on_the_server(client):
+    assert client.get_pulse("/w") == b"pulse"
+    future = client.submit(Message(MessageType.GET_PULSE, path="/w"))
+    client._loop.call(time.sleep, 1.0)  # twice the timeout of a try
+    assert client.answer(future).pulse.details == b"pulse"
+    assert not client.last_failure
