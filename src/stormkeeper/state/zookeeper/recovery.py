@@ -139,7 +139,7 @@ class Registrations:
             self._log_outcome([path for path in wanted if path not in refusals], refusals)
 
     def _make(self, path: str) -> Exception | None:
-        """Make a registration; return an error that is its own alone."""
+        """Make a registration; return an error that concerns this registration alone."""
         connection = self._connection
         try:
             # A deadline each: one for all would never do for many.
