@@ -15,7 +15,7 @@ from stormkeeper.supervisor.slot_model import (
     SlotAssignment,
     SlotTimeouts,
 )
-from stormkeeper.worker import process
+from stormkeeper.worker import shutdown
 
 WORK = SlotAssignment("counts-1-1", {"out": "1-1-a", "in": "1-2-b"})
 
@@ -61,7 +61,7 @@ def test_storms_defaults():
 
 
 def test_a_worker_has_the_time_that_it_may_take_to_end():
-    assert process.END_SECS == WORKER_END_SECS
+    assert shutdown.END_SECS == WORKER_END_SECS
 
 
 def test_builder_times_out_before_the_slot():
