@@ -35,7 +35,7 @@ def grouped(
     """Aggregate rows by groups of equal `keys`, in any order.
 
     `counts` are summed up exactly, with null as 0, beyond 64 bits if need be (see `to_int64`);
-    `others` have the names of pyarrow's functions, such as ``sum``.
+    `others` name pyarrow's functions, such as ``sum``.
     """
     wanted = dict.fromkeys(counts, "sum") | dict(others or {})
     columns = {name: rows[name] for name in (*keys, *wanted)}

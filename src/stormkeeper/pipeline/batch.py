@@ -1,7 +1,7 @@
 """A micro-batch on its way from Spark's tasks to the driver: packed, spilled, read part by part.
 
-What executors count is most of a batch: a hundred times the other columns, gigabytes for one large
-topology. So that column stays packed, and is unpacked in the driver some rows at a time.
+The column ``executors`` takes a hundred times the room of the others, gigabytes for one large
+topology. So it stays packed, and the driver unpacks some rows at a time.
 """
 
 from __future__ import annotations
@@ -28,25 +28,24 @@ from stormkeeper.pipeline import rows
 from stormkeeper.pipeline.decoded_rows import decode_batches, typed_rows
 from stormkeeper.pipeline.rows import TYPED
 
-#: Many `TYPED` rows of one ``part`` (or `EVERY_PART`) per value, compressed to a fifth: Spark's JVM
-#: would take each row apart, twice.
+#: Many `TYPED` rows of one ``part`` (or `EVERY_PART`) per value, compressed to a fifth; Spark's JVM
+#: would take single rows apart, twice.
 PACKED: Final = pa.schema([("part", pa.int32()), ("rows", pa.binary())])
 
-#: `PACKED` rows in order of parts, or spill files with rows. Each read of a part ends with a row
-#: that has only ``part`` and ``reads``, the part's number of reads.
+#: `PACKED` rows in order of parts, or spill files. Each read of a part ends with a row that has
+#: ``part`` and ``reads`` alone: the part's number of reads.
 PACKED_PARTS: Final = pa.schema([*PACKED, ("file", pa.string()), ("reads", pa.int32())])
 
-#: The part of rows about servers, which each part needs.
+#: The number for rows about servers, which each part needs.
 EVERY_PART: Final = -1
 
 _COMPRESSED: Final = pa.ipc.IpcWriteOptions(compression="zstd")
 
-#: Spill files with smaller pulses are not compressed, to save CPU; of larger ones a part has
-#: gigabytes.
+#: Spill files are compressed only if pulses are larger on average: compression takes CPU.
 _UNCOMPRESSED_BYTES: Final = 32 << 10
 _COMPRESSED_SPILL: Final = pa.ipc.IpcWriteOptions(compression="lz4")
 
-#: Packed rows have megabytes: the JVM has no room for an Arrow batch of the usual ten thousand.
+#: Packed rows take megabytes: the JVM has no room for the usual ten thousand in an Arrow batch.
 _RECORDS: Final = "spark.sql.execution.arrow.maxRecordsPerBatch"
 _PACKED_AT_ONCE: Final = "8"
 
@@ -89,9 +88,9 @@ def _pack(batches: Iterator[pa.RecordBatch], parts: int) -> Iterator[pa.RecordBa
 def pack_read(
     batches: Iterator[pa.RecordBatch], part: Part, reads: int, spill: str | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """Decode and pack the rows of a read of a part, as rows of `PACKED_PARTS`.
+    """Decode and pack a read of a part, one of `reads` in the batch, as rows of `PACKED_PARTS`.
 
-    The part has `reads` reads in the batch. `spill` is the folder for the rows, if not the result.
+    `spill` is a folder for the packed rows.
     """
     found = _decode_parts(batches, part)
     if spill is None:
@@ -213,10 +212,7 @@ class Pulses:
 
 
 def merge_server_rows(batch: pa.Table) -> pa.Table:
-    """Return a batch with a single row per server, also if a server was read in several parts.
-
-    A server counts as read only if all of its parts were.
-    """
+    """Keep one row per server; a server counts as read only if all of its parts were."""
     of_servers = pc.equal(batch["kind"], rows.SERVER)
     found = batch.filter(of_servers)
     if len(pc.unique(found["server"])) == found.num_rows:
@@ -234,10 +230,9 @@ def _worst_first(row: Mapping[str, Any]) -> tuple[bool, datetime]:
 
 
 def read_parts(df: DataFrame, parts: int = 1) -> Iterator[Batch]:
-    """Collect a micro-batch in the driver, and return an iterator over the parts.
+    """Iterate over the parts of a micro-batch: some topologies whole, and the rows of all servers.
 
-    A part has some topologies whole, and the rows of all servers. Packed parts are read one by one,
-    each while the part before is used.
+    Packed parts are read one by one, each while the part before is used.
     """
     if df.columns == PACKED_PARTS.names and parts > 1:
         return _read_ahead(_in_order(_iterate(df), parts))
@@ -287,8 +282,8 @@ def _in_order(read: Iterator[Row], parts: int) -> Iterator[Batch]:
 def _iterate(df: DataFrame) -> Iterator[Row]:
     """Iterate over the partitions in order, each read while the partition before is used.
 
-    Called in the query's thread, so that a stop cancels the jobs. Spark 4.3 keeps jobs of a query,
-    and their results, until its end, and an iterator's for ever: so these jobs belong to no query.
+    Called in the query's thread, so that a stop cancels the jobs. The jobs belong to no query:
+    Spark 4.3 would keep their results for ever.
     """
     context: Any = df.sparkSession.sparkContext
     query = context.getLocalProperty(_QUERY)
@@ -334,10 +329,7 @@ class _MemoryRelease:
         self._next_at = 0.0
 
     def __call__(self) -> None:
-        """Return unused memory of Arrow's and C's allocators to the system, seldom enough.
-
-        Both keep freed memory: 200 MB after one part of a batch of 72,000 workers.
-        """
+        """Return memory that Arrow's and C's allocators keep: 200 MB after a part."""
         now = time.monotonic()
         if now < self._next_at:
             return

@@ -2,12 +2,11 @@
 
 An executor counts from 0 again when its worker restarts: a new *incarnation*. Two readings are of
 one incarnation if no count has fallen, and the worker has the same start by its own clock
-(``time_secs`` less ``uptime_secs``); or by receipt, with some tolerance, as that clock may be set;
-then the uptime has not fallen either. So increments add up to the totals, whichever readings were
-missed.
+(``time_secs`` less ``uptime_secs``); or by receipt, with some tolerance and without a fall of the
+uptime, as that clock may be set. So increments add up to the totals if readings are missed.
 
-Of several workers that report an executor, the one that was started last owns it: a moved worker
-leaves its last pulse behind, or beats on in a machine that is cut off.
+Of several workers that report an executor, the one started last owns it: a moved worker leaves its
+last pulse behind, or beats on in a machine that is cut off.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""The rules of `heartbeats.liveness` as operations on whole columns of workers.
+"""The rules of `heartbeats.liveness` for whole columns of workers.
 
-Nearly every worker beats once per batch, on one of our servers, and is judged in columns. The few
-others (several servers, a tombstone, a Java Pacemaker) go through `liveness.newest` itself. Tests
-compare both forms.
+A worker that beats once per batch, on one of our servers, is judged in columns. The few others
+(several servers, a tombstone, a Java Pacemaker) go through `liveness.newest`. Tests compare both.
 """
 
 from __future__ import annotations

@@ -1,15 +1,12 @@
-"""The roll-ups: counts of components minute by minute, and in longer buckets.
+"""The roll-ups: counts of components by minute, and in longer buckets made of shorter ones.
 
-An open bucket is a row of sums, to which each reading is added, in the minute of its receipt. A
-minute is closed once a batch has begun to be read after its end, and then never changes:
+A reading is added to the open minute of its receipt. The first batch that begins after a minute
+closes it, and then its row never changes:
 
-- Late readings are in the oldest open minute; so is everything while the clock is behind its
-  earlier time.
+- Late readings are in the oldest open minute; so is everything while the clock is behind.
 - Readings from the future, by a reader's wrong clock, are in the batch's minute.
-- If the clock was wrong by more than an hour and is set back, all open buckets are closed at once.
-  Minutes that occur twice have two rows.
-
-Longer buckets are made of the rows of shorter ones, and are closed after these.
+- If the clock is set back by more than an hour, all open buckets are closed at once. Minutes that
+  occur twice have two rows.
 """
 
 from __future__ import annotations
@@ -251,8 +248,8 @@ def next_rollups(
 ) -> Mapping[str, pa.Table]:
     """Return the roll-up tables that a batch changes (of logs the new rows).
 
-    `counted` are the batch's readings, `reports` the next worker reports, `between` the earliest
-    and latest time of the reading, in seconds since the epoch.
+    `counted` are the batch's readings, `reports` the next worker reports, `between` when the batch
+    was read, in seconds since the epoch.
     """
     began, now = (datetime.fromtimestamp(at, UTC) for at in between)
     previous, open_ = before(tables.EXECUTOR_COUNTERS), before(tables.ROLLUP_OPEN)
@@ -329,10 +326,7 @@ def _known(
 def _closed(
     minutes: pa.Table, parts: pa.Table | None, closed: datetime | None
 ) -> dict[str, pa.Table]:
-    """Return the rows of closed buckets, and the parts of open ones, by table.
-
-    Minutes are closed up to `closed`; None closes everything.
-    """
+    """Return the rows of buckets that end by `closed` (None: all), and the parts of open ones."""
     if parts is None:
         parts = ROLLUP_PARTS.empty_table()
     result, left = {ROLLUPS[1]: minutes}, []

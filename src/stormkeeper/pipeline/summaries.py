@@ -156,11 +156,10 @@ def sum_workers(executors: pa.Table) -> pa.Table:
 
 
 def worker_stats(executors: pa.Table) -> pa.Table:
-    """Sum up executors' counts by worker, component and window, into rows of `ENCODED`.
+    """Sum up `tally_pulses` by worker, component and window, into rows of `ENCODED`.
 
-    `executors` come from `tally_pulses` or `tally_rows`. ``…_ms`` are average times count;
-    ``…_page_ms`` too, cut to whole milliseconds for each executor. ``capacity`` is the largest of
-    the executors', in the rows of ten minutes, else null.
+    ``…_ms`` are average times count; in ``…_page_ms`` each executor's is cut to whole milliseconds.
+    ``capacity`` is the largest, in the rows of ten minutes, else null.
     """
     found = sum_workers(executors)
     columns = {name: found[name] for name in found.column_names}

@@ -1,9 +1,9 @@
 """Names and folders of the pipeline's tables, and the checkpoints beside these.
 
-A checkpoint says what was read, the tables hold the results. If tables were lost or restored
-without it, what was read before would never be in them: so their newest batch must match. Tables
-without a checkpoint are harmless: the Pacemakers are read from their beginning. The same holds
-after a power failure has truncated a file of the checkpoint, which Spark does not sync.
+A checkpoint says what was read, the tables hold the results. Pulses that were read before a loss of
+tables would never be in them: so the newest batch of both must match. Without a checkpoint, or with
+a file that a power failure has truncated (Spark does not sync), the Pacemakers are read from their
+beginning.
 """
 
 from __future__ import annotations
