@@ -4,12 +4,12 @@ import json
 
 import pytest
 
-from stormkeeper.supervisor import process_table
 from stormkeeper.supervisor.disk import LocalState
 from stormkeeper.supervisor.slot_model import SlotAssignment, SlotRecord, WorkerRecord
 from support.command import HEAVY, imported_by
 from support.own_workers import HEEDING, OwnWorkers
 from support.packages import tree
+from support.supervisors import runs
 
 WORK = SlotAssignment("wc-1-1", {"out": "1-1-0"})
 
@@ -39,7 +39,7 @@ def test_the_workers_of_this_machine_are_ended(storm, machine, here):
         "ended the worker w2 of unknown origin",
     ]
     assert told.stderr == ""
-    assert not any(map(process_table.is_alive, (first, second)))
+    assert not any(map(runs, (first, second)))
     assert storm("kill_workers", *here).stdout == "no worker runs here\n"
 
 
