@@ -18,12 +18,11 @@ from pathlib import Path
 import pytest
 
 from stormkeeper import paths
-from stormkeeper.supervisor import process_table
 from stormkeeper.supervisor.worker_processes import WorkerProcesses
 from stormkeeper.thrift.records import Assignment, ClusterWorkerHeartbeat, NodeInfo
 from stormkeeper.topology.package.code import collect
 from support.packages import contents, of_folder, packed, tree, wheel
-from support.supervisors import OTHER_PORT, PORT, is_alive
+from support.supervisors import OTHER_PORT, PORT, is_alive, runs
 from support.waiting import DEADLINE_SECS, until
 
 pytestmark = pytest.mark.zookeeper
@@ -314,7 +313,7 @@ def test_it_runs_a_real_topology(leader, supervisor, tmp_path):
     main = int(pid.read_text())
     os.kill(main, signal.SIGKILL)
     until(lambda: int(pid.read_text()) != main, START_SECS)
-    assert not any(map(process_table.is_alive, look.members))
+    assert not any(map(runs, look.members))
     until(lambda: log.read_text().count(beating) == 2, START_SECS)
     [text] = errors(leader, JOB, manifest.name)
     assert "it ended, and its exit code is not known" in text
