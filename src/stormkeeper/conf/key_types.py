@@ -1,4 +1,3 @@
-# ruff: noqa: D103 -- a function that makes a key is named after the type
 """Types of configuration values: numbers, times, texts, addresses; and Spark's sizes of memory.
 
 Ranges of Storm's keys are Java's, because Storm's daemons may read the same file.

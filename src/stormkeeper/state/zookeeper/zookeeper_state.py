@@ -1,4 +1,3 @@
-# ruff: noqa: D102 -- `ClusterState` documents the calls
 """A session with a ZooKeeper ensemble, as a `ClusterState`."""
 
 from collections.abc import Sequence
