@@ -302,7 +302,7 @@ def test_failures_are_logged_when_they_begin_and_when_they_end(beater, recording
     until(lambda: len(caplog.records) == 2)
     began, ended = caplog.records
     assert "the worker goes on: nobody is there" in began.getMessage()
-    assert "go out again after" in ended.getMessage()
+    assert "are sent again after" in ended.getMessage()
 
 
 def test_defect_does_not_end_the_beater(beater, recording, caplog):
