@@ -1,4 +1,4 @@
-"""The cluster's assignments: followed by watches, and decoded to orders for this supervisor."""
+"""The cluster's assignments: followed by watches, decoded to orders for this supervisor."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from stormkeeper.topology.plan import Claim
 
 log = logging.getLogger(__name__)
 
-#: Assignments by topology id; None: an assignment that cannot be read.
+#: By topology id; None: an unreadable assignment.
 Assigned = Mapping[str, Assignment | None]
 
 _PERIOD_SECS: Final = 60.0
@@ -29,8 +29,8 @@ _RETRY_SECS: Final = 1.0
 class Assignments(PeriodicThread):
     """Follows the assignments of all topologies; `publish` gets all of them after each change.
 
-    An unreadable assignment keeps its last value, or is None: unreadable is not absent. While the
-    cluster's state is not reached, all assignments keep their values.
+    An unreadable assignment keeps its last value, or is None if no value was read. While the
+    cluster's state is unavailable, all assignments keep their values.
     """
 
     def __init__(self, storm: StormReads, publish: Callable[[Assigned], None]) -> None:
@@ -50,7 +50,7 @@ class Assignments(PeriodicThread):
         self._lock = threading.Lock()
         self._is_list_stale = True
         self._stale: set[str] = set()
-        #: Callbacks of watches, by topology: a watch with the same callback is set once.
+        #: By topology: a watch with the same callback is set once.
         self._callbacks: dict[str, Callback] = {}
         self._has_read = False
 
@@ -104,7 +104,7 @@ class Assignments(PeriodicThread):
         else:
             self._known[storm_id] = found
 
-    # Called by the store's own thread, which must not wait.
+    # Called on the store's own thread, which must not wait.
 
     def _list_changed(self) -> None:
         with self._lock:
@@ -126,7 +126,7 @@ class Orders:
 
     wanted: Mapping[int, SlotAssignment] = field(default_factory=dict)
     released: Mapping[int, Claim] = field(default_factory=dict)
-    #: Topologies with a launch here, even a released one, whose workers may come back.
+    #: Topologies with a launch here; workers of a released launch may come back.
     storm_ids: frozenset[str] = frozenset()
     #: Topologies that a Java Nimbus has placed here, which cannot run: without ``launches``.
     foreign: frozenset[str] = frozenset()
@@ -182,7 +182,7 @@ def find_orders(
 
 
 def find_stopped(orders: Orders, slots: Mapping[int, SlotRecord]) -> dict[int, LaunchClaim]:
-    """Return the newest launch without a process, by port."""
+    """Return the newest released launch of each port, if no process of that launch is left."""
     found = {}
     for port, claim in orders.released.items():
         record = slots.get(port)

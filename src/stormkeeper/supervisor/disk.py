@@ -3,7 +3,7 @@
 - ``supervisor/stormdist/ID``: code and configuration of a topology;
 - ``supervisor/packages`` (ours): unpacked packages, by checksum;
 - ``supervisor/environments`` (ours): Python environments of topologies;
-- ``supervisor/localstate``: the supervisor's id, and the slots' records, to adopt workers;
+- ``supervisor/localstate``: the supervisor's id, and the slots' records;
 - ``supervisor/tmp``: unfinished or half removed files, emptied at each start;
 - ``home`` (ours): home of workers, if the supervisor's user has none;
 - ``workers/WORKER``: files of one launch (``pids``, ``heartbeats``, ``tmp``), with the links
@@ -11,7 +11,7 @@
 - ``workers-artifacts/ID/PORT`` (in the logs): ``worker.log`` and ``worker.pid``, which stay.
 
 An unreadable file of the state is renamed with a warning, and counts as absent. Then no worker is
-adopted, and `WorkerProcesses.end_strays` ends the running ones.
+adopted, and `WorkerProcesses.end_strays` ends the running workers.
 """
 
 import contextlib
@@ -40,7 +40,7 @@ from stormkeeper.supervisor.slot_model import SlotRecord
 
 log = logging.getLogger(__name__)
 
-#: For this user alone, as configurations may hold passwords.
+#: Configurations may hold passwords.
 _PRIVATE: Final = 0o700
 
 PACKAGE: Final = "package"
@@ -66,19 +66,17 @@ class Directories:
 
     @classmethod
     def from_conf(cls, conf: Mapping[str, Any]) -> "Directories":
-        """Return the folders of a configuration."""
         local = folder("storm.local.dir", conf["storm.local.dir"])
         chosen = conf["storm.log.dir"]
         logs = local / "logs" if chosen is None else folder("storm.log.dir", chosen)
-        # An absolute folder is used as it is, as in Storm.
+        # An absolute folder replaces `logs`, as in Storm.
         return cls(local, logs / conf["storm.workers.artifacts.dir"])
 
     def code(self, storm_id: str) -> Path:
-        """Return the folder of a topology's code and configuration."""
         return self._code / _name(storm_id)
 
     def worker(self, worker_id: str) -> Path:
-        """Return the folder of a launch, the worker's current folder."""
+        """Return a launch's folder, the worker's current folder."""
         return self._workers / _name(worker_id)
 
     def artifacts(self, storm_id: str, port: int) -> Path:
@@ -86,11 +84,9 @@ class Directories:
         return self.all_artifacts / _name(storm_id) / str(port)
 
     def log(self, storm_id: str, port: int) -> Path:
-        """Return the log of a topology's workers in a slot."""
         return self.artifacts(storm_id, port) / "worker.log"
 
     def make(self) -> None:
-        """Create the folders of a supervisor, and empty the temporary folder."""
         with _explained():
             made = (self.supervisor, self._code, self.packages, self.local_state, self._workers)
             for path in made:
@@ -102,7 +98,6 @@ class Directories:
             _remove(left)
 
     def make_worker(self, worker_id: str, storm_id: str, port: int) -> Path:
-        """Create the folders of a launch, and return `worker`."""
         path, artifacts = self.worker(worker_id), self.artifacts(storm_id, port)
         with _explained():
             artifacts.mkdir(parents=True, exist_ok=True)
@@ -120,7 +115,6 @@ class Directories:
             (self.artifacts(storm_id, port) / "worker.pid").write_text(f"{pid}\n")
 
     def remove_package(self, path: Path) -> None:
-        """Remove a package, if present."""
         if path.exists():
             self._put_aside(path)
 
@@ -139,7 +133,7 @@ class Directories:
         return removed
 
     def remove_unused_packages(self, used: Container[str]) -> None:
-        """Remove all packages except with these names, or with a link of a launch."""
+        """Remove packages, except these and those with a link of a launch."""
         there = _entries(self.packages)
         linked = {link.readlink().name for link in self._workers.glob(f"*/{PACKAGE}")}
         for path in there:
@@ -147,13 +141,12 @@ class Directories:
                 self._put_aside(path)
 
     def environments_in_use(self) -> set[str]:
-        """Return the names of the environments with a link of a launch."""
         pythons = (link.readlink() for link in self._workers.glob(f"*/{PYTHON}"))
         below = [each for each in pythons if each.is_relative_to(self.environments)]
         return {each.relative_to(self.environments).parts[0] for each in below}
 
     def _put_aside(self, path: Path) -> None:
-        """Rename a folder, so that readers see all or nothing, and remove the new name."""
+        """Rename a folder, so that readers see all or nothing, then remove it."""
         try:
             aside = Path(tempfile.mkdtemp(prefix="removed-", dir=self.temporary))
             with contextlib.suppress(FileNotFoundError):
@@ -176,7 +169,7 @@ def _explained() -> Iterator[None]:
 
 
 def _name(text: str) -> str:
-    """Return a foreign id; raises `SupervisorError` if that cannot be a folder's name."""
+    """Return a foreign id; raises `SupervisorError` if no folder can have that name."""
     if text in ("", ".", "..") or "/" in text or "\0" in text or len(os.fsencode(text)) > 255:
         raise SupervisorError(f"{text!r} cannot be the name of a folder, as an id must")
     return text
@@ -208,7 +201,7 @@ def _remove(path: Path) -> None:
 
 # --- the local state -----------------------------------------------------------------------------
 
-#: Version of the slots' file, so that an older supervisor does not misread a newer file.
+#: So that an older supervisor does not misread a newer file.
 _VERSION: Final = 1
 
 _SLOTS, _ID, _STARTS, _LOCK = "slots.json", "supervisor-id", "starts", "lock"
@@ -225,7 +218,7 @@ class _Slots(msgspec.Struct):
 
 
 def saved_slots(folder: Path) -> dict[int, SlotRecord]:
-    """Return the saved records without the lock, by port; none if unreadable."""
+    """Return the saved records, by port, without locking; empty if unreadable."""
     try:
         saved = msgspec.json.decode((folder / _SLOTS).read_bytes(), type=_Slots)
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
@@ -235,7 +228,6 @@ def saved_slots(folder: Path) -> dict[int, SlotRecord]:
 
 
 def is_locked(folder: Path) -> bool:
-    """Return whether a running supervisor has the folder of the state."""
     try:
         with (folder / _LOCK).open("ab") as lock:
             return not try_lock(lock, if_unsupported=False)
@@ -246,7 +238,7 @@ def is_locked(folder: Path) -> bool:
 
 
 class LocalState:
-    """The folder of the state, locked by a single supervisor, or else `SupervisorError`."""
+    """The folder of the state; raises `SupervisorError` if another supervisor holds the lock."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -278,7 +270,6 @@ class LocalState:
         self.close()
 
     def close(self) -> None:
-        """Release the folder."""
         self._lock.close()
 
     def supervisor_id(self, address: str) -> str:
@@ -295,9 +286,9 @@ class LocalState:
         return new
 
     def next_start(self) -> int:
-        """Return the number of a worker's start, greater than all before, or `SupervisorError`.
+        """Return the number of a worker's start, greater than all before; raises `SupervisorError`.
 
-        If the last number is lost, the next is the time in seconds since 1970.
+        After a loss of the last number, the next is the time in seconds since 1970.
         """
         path = self._folder / _STARTS
         text = (self._read(path) or b"").strip()
@@ -329,7 +320,7 @@ class LocalState:
         return {port: replace(slot, worker=None) for port, slot in saved.slots.items()}
 
     def save(self, slots: Mapping[int, SlotRecord]) -> None:
-        """Save the slots' records, by port, durably."""
+        """Save the slots' records durably; raises `SupervisorError`."""
         saved = _Slots(_VERSION, process_table.boot_id(), dict(slots))
         self._write(self._folder / _SLOTS, msgspec.json.encode(saved))
 

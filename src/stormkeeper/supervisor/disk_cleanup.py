@@ -1,4 +1,4 @@
-"""Removes code, environments, launches' files and checkpoints that no topology needs any more."""
+"""Removes unneeded code, environments, launches' files and checkpoints."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from stormkeeper.thrift.records import Checkpoints
 
 log = logging.getLogger(__name__)
 
-#: Interval without a `wake`, in seconds, as the cluster's state names checkpoints to remove.
+#: Without a `wake`, as the cluster's state names checkpoints to remove.
 _PERIOD_SECS: Final = 30.0
 
 
 class Needed(NamedTuple):
-    """The topologies that a supervisor needs, and launches of which processes may be left."""
+    """The needed topologies, and the launches of which processes may be left."""
 
     storm_ids: frozenset[str]
     worker_ids: frozenset[str]
@@ -35,7 +35,7 @@ class Needed(NamedTuple):
 class DiskCleanup(PeriodicThread):
     """A thread that removes unneeded files: at each `wake`, and regularly after the first.
 
-    `needed` returns the present needs, with what is about to be created.
+    `needed` includes files about to be created.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class DiskCleanup(PeriodicThread):
             log.debug("the environment %s is not needed here any more, and removed", identity)
 
     def _identities(self) -> frozenset[str]:
-        # The code of a running launch may have changed, or is just being fetched.
+        # A running launch may use older code, or the code is just being fetched.
         found = self._directories.environments_in_use()
         for storm_id in self._needed().storm_ids:
             try:
@@ -108,7 +108,7 @@ _ASIDE: Final = ".removed-"
 class CheckpointRemoval:
     """Removes checkpoints from this machine that the cluster's state names for removal.
 
-    Nothing is removed while a worker here may use it, or while the cluster's state cannot be read.
+    Checkpoints stay while a worker here may use them, or while the cluster's state is unreadable.
     """
 
     def __init__(
@@ -144,7 +144,7 @@ class CheckpointRemoval:
                 *(name, record.storm_id),
             )
             return True
-        # Renamed first, so that readers see all or nothing; an earlier attempt may have left some.
+        # Renamed first, so that readers see all or nothing.
         place, aside = root / name, root / f"{_ASIDE}{name}"
         try:
             _remove_tree(aside)

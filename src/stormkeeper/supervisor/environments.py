@@ -1,7 +1,7 @@
 """Python environments of topologies, shared by topologies with the same requirements.
 
 An environment is a virtual environment with the requirements, and a ``.pth`` file that adds the
-supervisor's own packages (PySpark, Stormkeeper). It is built under another name and then renamed.
+supervisor's own packages (PySpark, Stormkeeper).
 """
 
 from __future__ import annotations
@@ -31,10 +31,9 @@ from stormkeeper.topology.package.manifest import WHEELS, PackageManifest
 
 _log = logging.getLogger(__name__)
 
-#: Timeout of pip, in seconds, for a gigabyte to fetch, or sources to compile.
+#: Timeout of pip: a gigabyte to fetch, or sources to compile.
 BUILD_SECS: Final = 1800.0
 
-#: Timeout of the new Python's import of PySpark, in seconds.
 CHECK_SECS: Final = 120.0
 
 _STEPS: Final = ("Collecting ", "Downloading ", "Processing ", "Building ", "Installing ")
@@ -72,9 +71,9 @@ class Environments:
     def python(self, manifest: PackageManifest, unpacked: Path, *, wait_secs: float) -> Path:
         """Return the Python of a topology; build the environment if needed.
 
-        A single caller builds, and the others wait up to `wait_secs`. Without requirements, it is
-        the Python of this process. A package with wheels, in `unpacked`, is installed without an
-        index. Raises `EnvironmentBuildError` with pip's last lines.
+        A single caller builds, and the others wait up to `wait_secs`. Without requirements, returns
+        this process's Python. A package with wheels, in `unpacked`, is installed without an index.
+        Raises `EnvironmentBuildError` with pip's last lines.
         """
         name = self.identity(manifest)
         if name is None:
@@ -104,7 +103,7 @@ class Environments:
         return build.result()
 
     def progress(self, name: str) -> str:
-        """Return pip's last step for an environment; empty if none is being built."""
+        """Return pip's last step for an environment; empty if no build runs."""
         return self._progress.get(name, "")
 
     def remove_unused(self, used: Collection[str]) -> list[str]:
@@ -226,12 +225,12 @@ def _link() -> str:
     if site.ENABLE_USER_SITE:
         folders.append(site.getusersitepackages())
     there = [folder for folder in folders if Path(folder).is_dir()]
-    # `site` runs the line in a function, where a comprehension would not see what it imports.
+    # `site` runs the line in a function, where a comprehension would not see the import.
     return f"import site; list(map(site.addsitedir, {there!a}))\n"
 
 
 def _rename_in_scripts(unfinished: Path, place: Path) -> None:
-    """Replace the unfinished path in installed programs by the final path."""
+    """Put the final path into installed programs."""
     for script in (unfinished / "bin").iterdir():
         if script.is_file() and not script.is_symlink():
             data = script.read_bytes()

@@ -1,7 +1,7 @@
 """Health checks of a machine: disks take files, and the operator's checks pass.
 
-The checks are executables in a folder, as in Storm. A check fails if its exit code is not 0, if it
-cannot be run, or if it takes too long, unless that is allowed.
+The checks are executables in a folder, as in Storm. A check fails if its exit code is not 0, it
+cannot be run, or (unless allowed) it takes too long.
 """
 
 import contextlib
@@ -40,7 +40,6 @@ class FailedCheck:
 
 
 def check(conf: Mapping[str, Any]) -> list[FailedCheck]:
-    """Run the checks of a configuration; return the failed ones, by name."""
     chosen = conf["storm.health.check.dir"]
     if chosen is None:
         return []
@@ -52,7 +51,7 @@ def check(conf: Mapping[str, Any]) -> list[FailedCheck]:
 
 
 def run(directory: Path, *, timeout_secs: float, fail_on_timeouts: bool) -> list[FailedCheck]:
-    """Run all executables of a folder, if present, in parallel; return the failed checks.
+    """Run all executables of a folder, if present, in parallel; return the failed checks, by name.
 
     After `timeout_secs` the checks are killed, with all processes of their sessions.
     """
@@ -102,7 +101,7 @@ def _wait(process: subprocess.Popen[bytes], deadline: float, limit: float | None
     try:
         code = process.wait(max(0.0, deadline - time.monotonic()))
     except subprocess.TimeoutExpired:
-        # The check was not reaped, so its session's number is still its own.
+        # Not reaped yet, so no other session has this number.
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -134,7 +133,7 @@ class HealthWatch(PeriodicThread):
         self._is_full = False
 
     def check(self) -> None:
-        """Run the checks once; raises `ConfigError` as `check` does."""
+        """Run the checks once; raises `ConfigError`."""
         reason = self._find_fault()
         if reason != self._reason:
             if reason is None:
@@ -153,6 +152,5 @@ class HealthWatch(PeriodicThread):
 
 
 def describe_failures(failed: Iterable[FailedCheck]) -> str | None:
-    """Describe failed checks in a line; None without any."""
     texts = [f"the health check {each.name} failed: {each.reason}" for each in failed]
     return "; ".join(texts) or None

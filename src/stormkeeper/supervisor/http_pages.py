@@ -9,8 +9,8 @@ The pages of logs are those of Storm's logviewer:
 - ``/api/v1/listLogs?topoId=ID`` is a JSON list of logs; with ``port``, of one slot; with
   ``details=yes`` (ours), with size, last write and identity.
 - ``/api/v1/code?topology=ID&part=stormjar.jar&sha256=…&start=N`` (ours) has bytes of a part of a
-  topology's code, none at its end, for Nimbuses that have lost the code. A client must know the
-  part's SHA-256, which is in ZooKeeper: a reader of ZooKeeper can get the code from a Nimbus, too.
+  topology's code, none at its end, for Nimbuses that have lost the code. The part's SHA-256 is in
+  ZooKeeper, whose readers can get the code from a Nimbus, too.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ LOG: Final = "/api/v1/log"
 LIST: Final = "/api/v1/listLogs"
 CODE: Final = "/api/v1/code"
 
-#: Default length of a part in bytes, as in Storm.
+#: Default length of a part, as in Storm.
 USUAL_BYTES: Final = 51_200
 
 _LONGEST_ID: Final = 255
@@ -70,14 +70,14 @@ class _Query:
         text = self.text(name)
         if text is None:
             return None
-        # A file's size has at most eighteen digits.
+        # A file's size has at most 18 digits.
         if not (text.isascii() and text.isdigit() and len(text) <= 18):
             raise _BadQueryError(f"{name} is {text[:40]!r}: give a number, such as {name}=1000")
         return int(text)
 
 
 MOST_FILES: Final = 1024
-#: Most bytes of one response, so that it is sent within seconds.
+#: Of one response, so that it is sent within seconds.
 MOST_BYTES: Final = 256 * 1024
 
 _PORT: Final = re.compile(r"[1-9][0-9]{0,4}")
@@ -98,7 +98,6 @@ class LogName(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Self | None:
-        """Parse a name; None if the text is no name."""
         storm_id, _, rest = text.partition("/")
         port, _, name = rest.partition("/")
         if not is_topology(storm_id) or not _PORT.fullmatch(port) or not _NAME.fullmatch(name):
@@ -125,7 +124,6 @@ class _Piece(NamedTuple):
 
 
 def is_topology(storm_id: str) -> bool:
-    """Return whether a text can be a topology's id, and so the name of a folder."""
     try:
         storm_id.encode()
     except UnicodeEncodeError:
@@ -136,17 +134,17 @@ def is_topology(storm_id: str) -> bool:
 class LogFiles:
     """The logs in the folder `Directories.all_artifacts`. Thread-safe.
 
-    No other file can be reached: each of a name's three parts is checked and opened below the
-    previous part, no link is followed, and only a regular file is read.
+    No other file can be reached: each of a name's three parts is checked and opened below the part
+    before, no link is followed, and only a regular file is read.
     """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def all(self, storm_id: str, port: int | None = None) -> list[_LogEntry]:
-        """Return the logs of a topology, or of a slot, by port and last write; or `OSError`.
+        """Return the logs of a topology, or of a slot, by port and last write; raises `OSError`.
 
-        ``worker.log`` is a slot's last. A file that a rotation creates meanwhile is included.
+        ``worker.log`` is a slot's last. Includes a file that a rotation creates meanwhile.
         """
         if not is_topology(storm_id):
             return []
@@ -155,7 +153,7 @@ class LogFiles:
             with os.scandir(topology) as entries:
                 ports = sorted(int(each.name) for each in entries if _PORT.fullmatch(each.name))
             for each in ports if port is None else [port]:
-                # The folder may be removed at any time, or be an operator's file.
+                # The folder may be removed meanwhile, or be an operator's file.
                 with suppress(FileNotFoundError, NotADirectoryError):
                     found += self._of_slot(storm_id, each)
         return found[:MOST_FILES]
@@ -169,7 +167,7 @@ class LogFiles:
                 raise FileNotFoundError(name)
             if start is None:
                 start = max(0, status.st_size - length)
-            # Not beyond the reported size, as the file grows meanwhile.
+            # Not beyond the reported size: the file grows meanwhile.
             data = os.pread(opened, max(0, min(length, status.st_size - start)), start)
         return _Piece(_identity(status), start, status.st_size, data)
 
@@ -195,7 +193,6 @@ class LogFiles:
 
     @contextmanager
     def _opened(self, *folders: str, file: str | None = None) -> Iterator[int]:
-        """Open a path of names without slashes, and yield the descriptor."""
         # The top folder may be an operator's link.
         held = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY)
         steps = [(name, _FOLDER) for name in folders]
@@ -216,7 +213,6 @@ def _identity(status: os.stat_result) -> str:
 
 
 def log_queries(logs: LogFiles) -> dict[str, Callable[[str], Page]]:
-    """Return the handlers of the logs' pages, by path."""
     return {
         LOG: _guarded(lambda query: _part(logs, query)),
         LIST: _guarded(lambda query: _list(logs, query)),
@@ -224,7 +220,6 @@ def log_queries(logs: LogFiles) -> dict[str, Callable[[str], Page]]:
 
 
 def code_queries(code: LocalTopologyCode) -> dict[str, Callable[[str], Page]]:
-    """Return the handler of the code's page, by path."""
     return {CODE: _guarded(lambda query: _code(code, query), "code")}
 
 
@@ -301,7 +296,7 @@ def _details(file: _LogEntry) -> dict[str, str | int | float]:
     }
 
 
-#: Longest pause of the slots' thread, in seconds.
+#: Of the slots' thread, in seconds.
 MAX_SILENCE: Final = 10.0
 
 PREFIX: Final = "stormkeeper_supervisor_"
@@ -322,7 +317,7 @@ class SupervisorStatus:
     launches: int = 0
     crashes: int = 0
     problems: int = 0
-    #: Topologies that another Nimbus has placed here, which do not run.
+    #: Topologies of another Nimbus, which do not run.
     foreign: frozenset[str] = frozenset()
 
 
@@ -353,7 +348,6 @@ def status_pages(
 
 
 def slot_lines(status: SupervisorStatus) -> Iterator[str]:
-    """Yield a line for each slot, and for each topology that was placed here and cannot run."""
     for port, slot in sorted(status.slots.items()):
         texts = [f"{port} {slot.state.value}"]
         if slot.assignment is not None:

@@ -129,7 +129,7 @@ def _serve(
         if listener is not None:
             started.enter_context(_served(listener, slots, registered, directories, code))
         health.check()  # before the registration
-        #: With how long the stop waits for each, in seconds.
+        #: How long the stop waits for each, in seconds.
         parts: dict[ErrorReports | SlotLoop | PeriodicThread, float] = {
             reports: 3.0,
             slots: 10.0,
@@ -189,7 +189,7 @@ def _listener(conf: Conf) -> socket.socket | None:
     """Listen for HTTP, if ``logviewer.port`` is set.
 
     If that port is in use, as by another supervisor of this machine, any free port is used: clients
-    find it in this supervisor's record.
+    read the port from this supervisor's record.
     """
     host, port = conf["supervisor.bind.host"], conf["logviewer.port"]
     if port is None:

@@ -4,13 +4,13 @@ Linux reuses pids, so a process is identified by pid and start time. A process b
 if
 
 - its environment has the worker's mark, which children inherit;
-- it is in the worker's session and started before the worker was last seen alive (the session's
-  number may be reused later);
+- it is in the worker's session (a number that may be reused) and started before the worker was
+  last seen alive;
 - it belonged to the worker at an earlier look; or
 - its parent belongs to the worker.
 
-The kernel ends a worker over its group's memory limit at once, with all its children; measurements
-may come too late. A cgroup v2 that delegates controllers can have no process, and systemd puts a
+The kernel ends a worker over its group's memory limit at once, with all children; measurements may
+come too late. A cgroup v2 that delegates controllers can have no process, and systemd puts a
 restarted service into its unit's group. So the supervisor's own group must be `LEAF`, beside the
 workers' (``DelegateSubgroup=`` of systemd 254).
 """
@@ -36,10 +36,10 @@ _PROC: Final = Path("/proc")
 
 _ENDED: Final = frozenset("ZX")
 
-#: Positions of fields in ``/proc/<pid>/stat`` behind pid and name (proc(5)).
+#: Positions in ``/proc/<pid>/stat`` behind pid and name (proc(5)).
 _STATE, _PARENT, _SESSION, _STARTED = 0, 1, 3, 19
 
-#: Fields of ``/proc/<pid>/smaps_rollup`` that count, in KiB.
+#: In ``/proc/<pid>/smaps_rollup``, in KiB.
 _PROPORTIONAL: Final = frozenset(("Pss:", "SwapPss:"))
 _KIB: Final = 1024
 
@@ -49,7 +49,7 @@ class ProcessId:
     """The identity of a process."""
 
     pid: int
-    #: Start time, in ticks of the kernel's clock since the machine's start.
+    #: In clock ticks since the machine's start.
     started: int
 
 
@@ -60,17 +60,15 @@ class Process:
     id: ProcessId
     parent: int
     session: int
-    #: Whether it only waits to be reaped.
     has_ended: bool
 
 
 def find(pid: int) -> Process | None:
-    """Return the process with this pid, if any."""
     try:
         text = (_PROC / str(pid) / "stat").read_bytes()
     except OSError:  # also ProcessLookupError, if it ends during the read
         return None
-    # The name, in parentheses, may have spaces and parentheses.
+    # The name may have parentheses, too.
     fields = text[text.rindex(b")") + 2 :].split()
     return Process(
         ProcessId(pid, int(fields[_STARTED])),
@@ -81,13 +79,12 @@ def find(pid: int) -> Process | None:
 
 
 def snapshot() -> dict[int, Process]:
-    """Return all processes, by pid."""
     found = (find(int(name)) for name in os.listdir(_PROC) if name.isdecimal())  # noqa: PTH208
     return {process.id.pid: process for process in found if process is not None}
 
 
 def environment(pid: int) -> dict[str, str]:
-    """Return a process's initial environment; empty if this user may not read that."""
+    """Return a process's initial environment; empty if unreadable for this user."""
     try:
         text = (_PROC / str(pid) / "environ").read_bytes()
     except OSError:
@@ -137,7 +134,7 @@ def descriptor_of(process: ProcessId) -> int | None:
         descriptor = os.pidfd_open(process.pid)
     except ProcessLookupError:
         return None
-    # The descriptor cannot come to mean another process.
+    # From here on the descriptor means this process alone.
     found = find(process.pid)
     if found is None or found.id != process:
         os.close(descriptor)
@@ -146,18 +143,17 @@ def descriptor_of(process: ProcessId) -> int | None:
 
 
 def now_ticks() -> int:
-    """Return the current time in the unit of start times, rounded down."""
     return int(time.clock_gettime(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK"))
 
 
 def started_at(process: ProcessId) -> float:
-    """Return the start time of a process, in seconds since 1970 by the present clock."""
+    """Return a process's start time, in seconds since 1970 by the present clock."""
     uptime = time.clock_gettime(time.CLOCK_BOOTTIME)
     return time.time() - uptime + process.started / os.sysconf("SC_CLK_TCK")
 
 
 def boot_id() -> str:
-    """Return the id of this start of the machine, within which process ids are unique."""
+    """Return the id of this start of the machine."""
     return (_PROC / "sys" / "kernel" / "random" / "boot_id").read_text().strip()
 
 
@@ -171,8 +167,8 @@ def members(
 ) -> list[ProcessId]:
     """Return the running processes of a worker, in the order of start.
 
-    `marked` are the pids with the worker's mark, `main` is the main process, last seen alive at
-    `main_seen` in ticks, and `before` is the last result.
+    `marked` are the pids with the worker's mark, `main_seen` is the time in ticks when the process
+    `main` was last alive, and `before` is the last result.
     """
     known = frozenset(before)
     found = {
@@ -218,7 +214,6 @@ class ProcessWaiter:
             self._writer.send(b"\0")
 
     def follow(self, name: str, process: ProcessId) -> None:
-        """Follow a process that runs, so that `wait` reports the end."""
         if name not in self._descriptors:
             descriptor = descriptor_of(process)
             if descriptor is not None:
@@ -226,11 +221,9 @@ class ProcessWaiter:
                 self._selector.register(descriptor, selectors.EVENT_READ, name)
 
     def follows(self, name: str) -> bool:
-        """Return whether a process with that name is followed."""
         return name in self._descriptors
 
     def forget(self, name: str) -> None:
-        """Stop following a process, if followed."""
         descriptor = self._descriptors.pop(name, None)
         if descriptor is not None:
             self._selector.unregister(descriptor)
@@ -250,7 +243,6 @@ class ProcessWaiter:
         return ended
 
     def close(self) -> None:
-        """Stop following all processes."""
         for name in list(self._descriptors):
             self.forget(name)
         self._selector.close()
@@ -260,12 +252,12 @@ class ProcessWaiter:
 
 # --- control groups ------------------------------------------------------------------------------
 
-#: Name of the supervisor's own group, as in its systemd unit.
+#: Name of the supervisor's own group, as in the systemd unit.
 LEAF: Final = "supervisor"
 
 _PREFIX: Final = "worker-"
 
-#: A shell that joins a group before it becomes the worker, so that all its processes are inside.
+#: Joins the group before the worker starts, so that no child is outside.
 _INTO_GROUP: Final = 'echo $$ > "$0" && exec "$@"'
 
 
@@ -281,7 +273,7 @@ class ControlGroups:
 
     @classmethod
     def here(cls, proc: Path = Path("/proc")) -> ControlGroups:
-        """Return the groups beside this process's own group; raises `NoControlGroupsError`."""
+        """Return the groups beside this process's own; raises `NoControlGroupsError`."""
         own = _own_group(proc / "self")
         if own.name != LEAF:
             raise NoControlGroupsError(
@@ -298,7 +290,7 @@ class ControlGroups:
         return cls(above)
 
     def make(self, worker_id: str, limit_bytes: int) -> None:
-        """Create the group of a worker; raises `OSError`, without a group, if that fails."""
+        """Create the group of a worker; raises `OSError` and leaves no group if that fails."""
         group = self._group(worker_id)
         group.mkdir(exist_ok=True)
         try:
@@ -308,11 +300,10 @@ class ControlGroups:
             raise
 
     def into(self, worker_id: str, argv: Sequence[str]) -> list[str]:
-        """Return the command that starts a worker in the group."""
         return ["/bin/sh", "-c", _INTO_GROUP, str(self._group(worker_id) / "cgroup.procs"), *argv]
 
     def limit_again(self, worker_id: str, limit_bytes: int) -> None:
-        """Set the limit of an adopted worker's group, if any, after a restart of the unit."""
+        """Limit an adopted worker's group, if any, as after a restart of the unit."""
         group = self._group(worker_id)
         if group.is_dir():
             try:
@@ -327,15 +318,13 @@ class ControlGroups:
         except OSError:
             return False
         counts = dict(line.split(maxsplit=1) for line in lines)
-        # Without the first, the machine or a parent group was out of memory.
+        # Without ``oom``, the machine or a parent group was out of memory.
         return all(counts.get(name, "0") != "0" for name in ("oom", "oom_kill"))
 
     def remove(self, worker_id: str) -> None:
-        """Remove the group of a worker without processes."""
         _remove(self._group(worker_id))
 
     def remove_others(self, worker_ids: Collection[str]) -> None:
-        """Remove the empty groups of all other workers."""
         kept = {self._group(worker_id) for worker_id in worker_ids}
         for group in self.above.glob(f"{_PREFIX}*"):
             if group not in kept:
@@ -351,7 +340,6 @@ def _own_group(process: Path) -> Path:
         mounts = [line.split() for line in (process / "mountinfo").read_text().splitlines()]
     except OSError as error:
         raise NoControlGroupsError(f"{process} does not tell its group: {error}") from error
-    # Groups of cgroup v1 have other numbers.
     own = next((line.removeprefix("0::") for line in groups if line.startswith("0::")), None)
     for mount in mounts:
         if own is None or mount[mount.index("-") + 1] != "cgroup2":

@@ -43,12 +43,10 @@ class Machine:
     ports: tuple[int, ...]
     memory_mb: float
     cpu_percent: float
-    #: Port of metrics, health and logs, if any.
     http_port: int | None = None
 
     @classmethod
     def from_conf(cls, conf: Conf, supervisor_id: str, http_port: int | None) -> Machine:
-        """Return the configured capacity, or else the machine's."""
         memory, cpu = conf["supervisor.memory.capacity.mb"], conf["supervisor.cpu.capacity"]
         pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
         return cls(
@@ -67,9 +65,8 @@ class MachineStatus:
 
     used_ports: frozenset[int] = frozenset()
     stopped: Mapping[int, LaunchClaim] = field(default_factory=dict)
-    #: Why the supervisor takes no new work, if so.
     refuses: str | None = None
-    #: Reports of slots whose worker does not simply run, by port.
+    #: Of slots whose worker does not simply run.
     slots: Mapping[int, SlotReport] = field(default_factory=dict)
 
 
@@ -86,7 +83,6 @@ def address(host: str) -> str:
 def info(
     machine: Machine, status: MachineStatus, *, now: float, uptime_secs: float
 ) -> SupervisorInfo:
-    """Build the record of a supervisor."""
     return SupervisorInfo(
         time_secs=int(now),
         hostname=machine.hostname,
@@ -161,7 +157,6 @@ class Registration(PeriodicThread):
 
     @property
     def refuses(self) -> str | None:
-        """Why the supervisor takes no new work, if so."""
         return self._status.refuses
 
     def update(
@@ -170,19 +165,18 @@ class Registration(PeriodicThread):
         stopped: Mapping[int, LaunchClaim],
         slots: Mapping[int, SlotStatus] = MappingProxyType({}),
     ) -> None:
-        """Set the used slots, the stopped launches, and the slots' status."""
         reports = slot_reports(slots, self._status.slots, time.time())
         self._change(used_ports=used_ports, stopped=stopped, slots=reports)
 
     def refuse(self, reason: str | None) -> None:
-        """Set why the supervisor takes no new work, if so."""
+        """Set why the supervisor takes no new work; None: it takes work."""
         self._change(refuses=reason)
 
     def _change(self, **changes: object) -> None:
         with self._lock:
             before = self._status
             self._status = replace(before, **changes)  # type: ignore[arg-type]
-            # Steps of a start wait for the next period, as thousands of workers may start at once.
+            # Steps of a start wait for the next period: thousands of workers may start at once.
             if replace(self._status, slots={}) != replace(before, slots={}) or _crashes(
                 self._status
             ) != _crashes(before):
@@ -195,12 +189,12 @@ class Registration(PeriodicThread):
         self.done.set()
 
 
-#: Most waiting reports; further ones are only logged.
+#: Further reports are only logged.
 _MOST_REPORTS: Final = 100
 
 _REPORT_END_SECS: Final = 3.0
 
-#: Lines of a worker's log in a report, and the bytes at its end in which they are looked for.
+#: Lines of a worker's log in a report, and the bytes at the log's end with them.
 _LINES: Final = 25
 _BYTES: Final = 64 * 1024
 
@@ -219,7 +213,7 @@ class ErrorReports:
     """A thread that reports errors of workers to ``/errors``, for each of their queries.
 
     Only ten errors of a component are kept, so the report of a crash repeats the worker's own
-    error, or else the last lines of the log.
+    error, or else the log's last lines.
     """
 
     def __init__(self, storm: StormClusterState, host: str) -> None:
@@ -230,11 +224,9 @@ class ErrorReports:
 
     @property
     def is_running(self) -> bool:
-        """Whether the thread is alive."""
         return self._thread.is_alive()
 
     def start(self) -> None:
-        """Start the thread."""
         self._thread.start()
 
     def close(self, timeout_secs: float = _REPORT_END_SECS) -> None:

@@ -1,7 +1,7 @@
-"""The thread of a supervisor's slots: feeds their state machines with events, obeys instructions.
+"""The thread of a supervisor's slots: feeds the state machines with events, obeys instructions.
 
-The thread waits at one place: for messages of other threads, for the ends of workers' main
-processes, and for the next deadline. Other threads do what takes long.
+The thread waits at one place: for messages, for the ends of workers' main processes, and for the
+next deadline. Other threads do what takes long.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ from stormkeeper.topology.faults import crash
 
 log = logging.getLogger(__name__)
 
-#: Interval of looks after the end of a worker's main process, and how long it applies, in seconds.
+#: Interval of looks after the end of a worker's main process, and how long it applies.
 _SOON_SECS: Final = 0.1
 _SOON_FOR_SECS: Final = 20.0
 
-#: Longest pause between two turns, in seconds, for the health page.
+#: Longest pause between two turns, for the health page.
 _REST_SECS: Final = 1.0
 
-#: Grace period before an adopted worker with unknown exit code counts as crashed, in seconds: most
-#: outages of ZooKeeper are shorter.
+#: Grace period before an adopted worker with unknown exit code counts as crashed: most outages of
+#: ZooKeeper are shorter.
 _UNREAD_SECS: Final = 120.0
 
 _STRAYS_SECS: Final = 60.0
@@ -57,10 +57,10 @@ class SupervisorContext:
 
     machine: Machine
     times: SlotTimeouts
-    #: Intervals at which workers' processes and their signs of life are checked.
+    #: Between looks at workers' processes, and at their signs of life.
     monitor_secs: float
     beat_secs: float
-    #: Returns the queries of a topology that are recorded as ended.
+    #: The queries of a topology that are recorded as ended.
     ended_queries: Callable[[str], frozenset[str]]
     state: LocalState
     processes: WorkerProcesses
@@ -77,7 +77,7 @@ class SupervisorContext:
 class _Worker:
     port: int
     ended_at: float = inf
-    #: Time of the last sign of life, in nanoseconds; None before the first.
+    #: Last sign of life, in nanoseconds; None before the first.
     beat: int | None = None
     is_done: bool | None = None
     is_logged: bool = False
@@ -127,7 +127,6 @@ class SlotLoop:
 
     @property
     def is_running(self) -> bool:
-        """Whether the threads are alive."""
         return self._thread.is_alive() and self._cleanup.is_running
 
     def start(self) -> None:
@@ -137,7 +136,7 @@ class SlotLoop:
         self._thread.start()
 
     def set_assignments(self, assignments: Assigned) -> None:
-        """Set the cluster's assignments, by topology id; from any thread."""
+        """Set the cluster's assignments; thread-safe."""
         self._send(assignments)
 
     def close(self, timeout_secs: float = _END_SECS) -> None:
@@ -268,8 +267,8 @@ class SlotLoop:
     def _judged(self, worker_id: str, look: WorkerLook, now: float) -> WorkerLook | None:
         """Add an ended worker's exit code; None if that is not yet known.
 
-        User code can end the process with any code, so a worker writes to a file, or else to the
-        cluster's state, that its queries have ended.
+        User code can end the process with any code, so a worker writes the end of its queries to a
+        file, or else to the cluster's state.
         """
         written = self._context.launcher.written_exit_code(worker_id)
         if written is not None:
@@ -441,8 +440,6 @@ class SlotLoop:
             began=process_table.started_at(one.process) if one.process else None,
             log_end=last_lines(file) if one.process else "",
         )
-
-    # --- messages ------------------------------------------------------------------------------
 
     def _send(self, message: tuple[int, slot_model.Event] | Assigned) -> None:
         with self._lock:

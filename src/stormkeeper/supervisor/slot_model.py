@@ -1,7 +1,6 @@
 """Values of a slot: assignment, records that outlive a supervisor, timeouts, events, instructions.
 
-Records are stored as JSON (`disk`). Events carry the request's number or the worker's id, so that
-late ones are recognised.
+Events carry the request's number or the worker's id, so that late events are recognised.
 """
 
 from collections.abc import Mapping
@@ -18,13 +17,12 @@ class Restart(StrEnum):
     """``topology.restart``: whether a worker that has ended by itself starts again."""
 
     ALWAYS = "always"
-    #: Unless its exit code is 0: all of its queries are done.
+    #: Unless its exit code is 0: all queries are done.
     ON_FAILURE = "on-failure"
     NEVER = "never"
 
     @classmethod
     def from_conf(cls, conf: Mapping[str, Any]) -> "Restart":
-        """Return the setting of a topology's configuration."""
         return cls(conf["topology.restart"])
 
 
@@ -58,18 +56,16 @@ class SlotAssignment:
     version: str = ""
     memory_bytes: int | None = None
     restart: Restart = Restart.ON_FAILURE
-    #: Crashes of the same queries before this launch, in any slot.
+    #: Of the same queries before this launch, in any slot.
     crashes: CrashSeries | None = None
 
     def is_same_launch(self, other: "SlotAssignment | None") -> bool:
-        """Return whether a worker of `other` has all that this assignment asks for."""
         if other is None:
             return False
         # An older Nimbus that rewrites an assignment leaves `crashes` out.
         return replace(other, restart=self.restart, crashes=self.crashes) == self
 
     def is_same_work(self, other: "SlotAssignment | None") -> bool:
-        """Return whether `other` has the same queries of the same topology."""
         return (
             other is not None
             and self.storm_id == other.storm_id
@@ -79,9 +75,9 @@ class SlotAssignment:
 
 @dataclass(frozen=True, slots=True)
 class WorkerRecord:
-    """A launch, recorded before the process is started, and again with the process."""
+    """A launch, recorded before the start of the process, and again with the process."""
 
-    #: Names the launch; its processes carry it as their mark.
+    #: The mark of the launch's processes.
     worker_id: str
     assignment: SlotAssignment
     process: ProcessId | None = None
@@ -89,7 +85,7 @@ class WorkerRecord:
 
 @dataclass(frozen=True, slots=True)
 class SlotRecord:
-    """The state of a slot for the next supervisor."""
+    """A slot's state for the next supervisor."""
 
     wanted: SlotAssignment | None = None
     #: The launch of which processes may be left, even of an earlier assignment.
@@ -101,7 +97,7 @@ class SlotRecord:
 
 # --- timeouts ------------------------------------------------------------------------------------
 
-#: Longest end of a worker that is asked to end: `END_SECS` of `worker.shutdown`, a higher room.
+#: Longest end of a worker after SIGTERM: `END_SECS` of `worker.shutdown`, a higher room.
 WORKER_END_SECS: Final = 27.0
 
 
@@ -112,19 +108,19 @@ class SlotTimeouts:
     start: float = 120.0
     silence: float = 30.0
     grace: float = 30.0
-    #: From the end of the main process to SIGKILL for the rest: a JVM ends two seconds later.
+    #: From the main process's end to SIGKILL for the rest: a JVM ends two seconds later.
     linger: float = 5.0
-    #: Between two SIGKILLs, as killed processes may have started others meanwhile.
+    #: Between two SIGKILLs: killed processes may have started others.
     kill_again: float = 1.0
     #: From the first SIGKILL to the report that it has no effect, and between two reports.
     stuck: float = 120.0
     code: float = 600.0
-    #: For building the environment; longer than the timeouts in `environments`.
+    #: Longer than the timeouts in `environments`.
     environment: float = 2100.0
-    #: First and longest pause before a preparation is retried; each is twice the one before.
+    #: Pauses before a preparation is retried, doubled each time.
     first_retry: float = 3.0
     last_retry: float = 60.0
-    #: First and longest pause before a worker is started again; none after the first crash.
+    #: Pauses before a worker starts again, doubled each time; none after the first crash.
     first_delay: float = 1.0
     last_delay: float = 60.0
     #: Run time after which earlier crashes no longer count.
@@ -132,11 +128,7 @@ class SlotTimeouts:
 
     @classmethod
     def from_conf(cls, conf: Mapping[str, Any]) -> "SlotTimeouts":
-        """Return the timeouts of a configuration.
-
-        Storm's pause before SIGKILL, three seconds by default, is too short for a batch, so it is
-        added to ours.
-        """
+        """Storm's pause before SIGKILL, too short for a batch, is added to ours."""
         return cls(
             start=conf["supervisor.worker.start.timeout.secs"],
             silence=conf["supervisor.worker.timeout.secs"],
@@ -200,7 +192,7 @@ class LaunchFailed:
 
 @dataclass(frozen=True, slots=True)
 class SignOfLife:
-    """The worker gave a sign of life."""
+    """A sign of life of the worker."""
 
     worker_id: str
 
@@ -220,9 +212,9 @@ class WorkerEnded:
     worker_id: str
     #: Negative after a signal; None for an adopted worker.
     exit_code: int | None
-    #: Whether the kernel ended a process of the worker at its memory limit.
+    #: Whether the kernel ended a process at the worker's memory limit.
     is_too_large: bool = False
-    #: Whether user code ended the process with an exit code that the worker did not write.
+    #: Whether user code ended the process, with an exit code that the worker did not write.
     is_premature: bool = False
 
 
@@ -235,7 +227,7 @@ class WorkerGone:
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """Time has passed; follows all other events, as it judges silence."""
+    """Time has passed; follows all other events, as silence is judged."""
 
 
 WorkerEvent = WorkerStarted | LaunchFailed | SignOfLife | MemoryMeasured | WorkerEnded | WorkerGone
@@ -276,7 +268,7 @@ class AbandonRequest:
 
 @dataclass(frozen=True, slots=True)
 class LaunchWorker:
-    """Start the worker's process, and answer `WorkerStarted` or `LaunchFailed`."""
+    """Start the worker's process; answer `WorkerStarted` or `LaunchFailed`."""
 
     worker_id: str
     assignment: SlotAssignment
@@ -294,7 +286,7 @@ class TerminateWorker:
 
 @dataclass(frozen=True, slots=True)
 class KillWorker:
-    """End all processes of the worker by force."""
+    """Send SIGKILL to all processes of the worker."""
 
     worker_id: str
 

@@ -1,8 +1,8 @@
 """The state machine of a slot: events with their time go in, instructions come out.
 
-- A slot has at most one worker, and launches no other before none of its processes is left.
+- A slot has at most one worker: the next is launched when no process of the last is left.
 - A launch is recorded first, so that the next supervisor looks for its worker.
-- A worker with an old assignment, without a sign of life, or over its memory limit twice, is ended.
+- A worker with an old assignment, without a sign of life, or twice over its memory limit, is ended.
 - The next assignment is prepared while the last worker ends.
 - Every wait has a timeout; `SlotMachine.deadline` is the next.
 """
@@ -31,11 +31,11 @@ from stormkeeper.topology.faults import UNSEEN_END
 
 _TOO_LARGE = 2
 
-#: Exit code of a worker that is started again at once and has not crashed: so the queries of a
-#: plain script stop and go on.
+#: Exit code of a worker that has not crashed and starts again at once, as between runs of a plain
+#: script's queries.
 AGAIN = 4
 
-#: Exit codes that count only if the worker itself has written them.
+#: Count only if the worker itself has written them.
 WRITTEN_CODES = frozenset((0, AGAIN))
 
 _MORE = "give it more, or let it do less at a time"
@@ -63,7 +63,7 @@ class SlotStatus:
     assignment: SlotAssignment | None
     worker_id: str | None
     crashes: int
-    #: Why the last worker crashed or is being ended, or what prevents the next start; may be empty.
+    #: Why the last worker crashed or is being ended, or what prevents the next start.
     reason: str
     crashing_since: int = 0
 
@@ -153,7 +153,7 @@ class _Worker:
     has_ended: bool = False
     running_since: float = inf
     too_large: int = 0
-    #: When SIGKILL is next reported to have no effect.
+    #: Time of the next report that SIGKILL has no effect.
     stuck_at: float = inf
     killed_at: float = inf
 
@@ -184,7 +184,6 @@ class SlotMachine:
         self._worker: _Worker | None = None
         self._preparation: _Preparation | None = None
         self._requests = count(1)
-        #: Time of the next launch at the earliest.
         self._not_before = -inf
         self._reason = ""
         self._out: list[Instruction] = []
@@ -228,7 +227,6 @@ class SlotMachine:
         return min(dues)
 
     def record(self) -> SlotRecord:
-        """Return the slot's record for the next supervisor."""
         worker = self._worker
         launch = (
             slot_model.WorkerRecord(worker.id, worker.assignment, worker.process)
@@ -244,7 +242,6 @@ class SlotMachine:
         )
 
     def status(self) -> SlotStatus:
-        """Return the slot's status."""
         worker_id = self._worker.id if self._worker else None
         preparing = self._preparation.reason if self._preparation else ""
         reason = preparing or self._reason
@@ -337,7 +334,6 @@ class SlotMachine:
         if worker.phase is _Phase.LAUNCHING:
             worker.phase = _Phase.STARTING
         elif worker.phase is _Phase.ASKED:
-            # The request came before the process.
             self._out.append(slot_model.TerminateWorker(worker.id))
 
     def _ended(self, worker: _Worker, event: slot_model.WorkerEnded, now: float) -> None:
@@ -415,7 +411,6 @@ class SlotMachine:
         if not worker.fault and worker.exit_code == AGAIN:
             return
         is_wanted = worker.assignment.is_same_launch(self._wanted)
-        # The newest setting counts.
         restart = (self._wanted if is_wanted and self._wanted else worker.assignment).restart
         if not worker.fault and worker.exit_code == 0 and restart is not Restart.ALWAYS:
             if is_wanted:

@@ -1,8 +1,8 @@
 """The code of topologies on this machine: fetched, verified, unpacked, with its environment.
 
-Before each start of a worker the checksums of package, description and configuration are compared
-with the cluster's state, if that can be read. Packages are unpacked in folders by checksum, so a
-running worker keeps its own; before each start the files are compared with the manifest.
+Before each start of a worker the checksums of all parts are compared with the cluster's state, if
+readable, and the unpacked files with the manifest. Packages are unpacked in folders by checksum, so
+a running worker keeps its own.
 """
 
 from __future__ import annotations
@@ -43,12 +43,11 @@ log = logging.getLogger(__name__)
 
 _PACKAGE, _, _CONF = keys.PARTS
 
-#: File with the SHA-256 of each part in a topology's folder.
+#: SHA-256 of each part.
 _CHECKSUMS: Final = "checksums.json"
 
 _DIGITS: Final = 32
 
-#: Longest wait for another thread's build of an environment, in seconds.
 _WAIT_SECS: Final = BUILD_SECS + 2 * CHECK_SECS
 
 
@@ -63,7 +62,7 @@ class LocalTopologyCode:
         self._directories = directories
         self._lock = threading.Lock()
         self._fetching: dict[str, threading.Lock] = {}
-        #: Held while code is looked for or removed.
+        #: Held while code is searched or removed.
         self._disk = threading.RLock()
         remove_unfinished(directories.packages)
 
@@ -111,7 +110,7 @@ class LocalTopologyCode:
             raise SupervisorError(f"the package of {storm_id} cannot be read: {error}") from error
 
     def conf(self, storm_id: str) -> dict[str, Any]:
-        """Return the configuration that was saved when the topology was submitted."""
+        """Return the configuration of the submission; raises `SupervisorError` if unreadable."""
         try:
             data = (self._directories.code(storm_id) / _CONF).read_bytes()
             return msgspec.json.decode(decompress(data), type=dict[str, Any])
@@ -121,7 +120,7 @@ class LocalTopologyCode:
             ) from error
 
     def read(self, storm_id: str, part: str, sha256: str, start: int, length: int) -> bytes:
-        """Return bytes of a part with that `sha256`, none at the end, or raise `OSError`."""
+        """Return bytes of a part with that `sha256`, none at the end; raises `OSError`."""
         checksums = self._checksums(storm_id) if part in keys.PARTS else None
         if checksums is None or not hmac.compare_digest(checksums[part].encode(), sha256.encode()):
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
@@ -138,7 +137,7 @@ class LocalTopologyCode:
         return removed
 
     def _wanted(self, storm_id: str) -> Mapping[str, str] | None:
-        """Return the checksum of each part in the cluster's state; None if that cannot be read."""
+        """Return each part's checksum in the cluster's state; None if unreadable."""
         blobs = keys.of_topology(keys.check(storm_id))
         try:
             entries = self._storm.blobs(blobs)
@@ -225,15 +224,12 @@ class PreparationThreads:
         self._building: dict[str, str] = {}
 
     def fetch(self, port: int, request: int, storm_id: str) -> None:
-        """Start to fetch a topology's code."""
         self._begin(
             *(port, request, f"code {storm_id}"),
             lambda: self._code.fetch(storm_id, lambda: (port, request) in self._requests),
         )
 
     def build(self, port: int, request: int, storm_id: str) -> None:
-        """Start to build a topology's environment."""
-
         def build() -> None:
             manifest, unpacked = self._code.manifest(storm_id), self._code.unpacked(storm_id)
             self._building[storm_id] = self._environments.identity(manifest) or ""
@@ -243,18 +239,16 @@ class PreparationThreads:
         self._begin(port, request, f"environment {storm_id}", build)
 
     def progress(self, storm_id: str) -> str:
-        """Return pip's last step for a topology; empty if no environment is being built."""
         return self._environments.progress(self._building.get(storm_id, ""))
 
     def python(self, storm_id: str) -> Path:
-        """Return the Python that `build` has prepared, or raise `SupervisorError`."""
+        """Return the Python that `build` has prepared; raises `SupervisorError`."""
         try:
             return self._pythons[storm_id]
         except KeyError:
             raise SupervisorError(f"there is no environment for {storm_id} yet") from None
 
     def abandon(self, port: int, request: int) -> None:
-        """Drop the answer to a request."""
         with self._lock:
             self._requests.discard((port, request))
 

@@ -1,12 +1,11 @@
 """The processes of a supervisor's workers: files and command of a launch, looks, signals, ends.
 
 A worker runs in a session of its own and writes its log itself, so it goes on when the supervisor
-ends, and the next supervisor adopts it. All its processes inherit its mark, which identifies them
-when their parents are gone.
+ends, and the next supervisor adopts it. The worker's mark identifies all its processes, even when
+their parents are gone.
 
 Every user of the machine can read a command line. So the configuration goes into files for this
-user alone: the supervisor's ``worker.yaml``, and the topology's ``topology.json``, which takes
-precedence.
+user alone: the supervisor's ``worker.yaml``, and ``topology.json``, which takes precedence.
 """
 
 from __future__ import annotations
@@ -46,15 +45,13 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Environment variables of the mark: the worker's id, and its supervisor's folder.
+#: Environment variables of the mark: the worker's id, and the supervisor's folder.
 WORKER_MARK: Final = "STORMKEEPER_WORKER"
 OWNER_MARK: Final = "STORMKEEPER_SUPERVISOR"
 
-#: Interval of looks while workers end, in seconds.
 _LOOK_SECS: Final = 0.05
 _ENDED_LOOK_SECS: Final = 0.1
 
-#: Time of killed workers until `end_workers` gives up, in seconds.
 _KILLED_SECS: Final = 30.0
 
 _CONF, _OVERRIDES, _ALIVE, _ENDED = "worker.yaml", "topology.json", "heartbeats/alive", "ended"
@@ -71,7 +68,7 @@ class WorkerCommand:
     log: Path
     environment: Mapping[str, str] = field(default_factory=dict)
     nice: int = 0
-    #: Limit of the worker with all that it starts, set in the kernel; None: no limit.
+    #: Limit of the worker with all children, set in the kernel; None: no limit.
     memory_bytes: int | None = None
 
 
@@ -131,11 +128,9 @@ class Launcher:
         )
 
     def alive(self, worker_id: str) -> Path:
-        """Return the file of a worker's sign of life."""
         return self._directories.worker(worker_id) / _ALIVE
 
     def written_exit_code(self, worker_id: str) -> int | None:
-        """Return the exit code that a worker has written, if any."""
         try:
             return int(self.alive(worker_id).with_name(_ENDED).read_text())
         except (OSError, ValueError):
@@ -194,7 +189,7 @@ class WorkerLook:
     exit_code: int | None
     members: tuple[ProcessId, ...]
     is_too_large: bool = False
-    #: Whether user code ended the process with an exit code that the worker did not write.
+    #: As of `WorkerEnded`.
     is_premature: bool = False
 
     def events(self, worker_id: str) -> list[Event]:
@@ -226,7 +221,7 @@ class WorkerProcesses:
         self._workers: dict[str, _Worker] = {}
 
     def start(self, worker_id: str, command: WorkerCommand) -> ProcessId:
-        """Start a worker's process; raises `SupervisorError`, without a process, if that fails."""
+        """Start a worker's process; raises `SupervisorError` if that fails."""
         environment = {**os.environ, **command.environment}
         environment |= {WORKER_MARK: worker_id, OWNER_MARK: self._owner}
         # The worker must not end with this supervisor's parent.
@@ -278,7 +273,6 @@ class WorkerProcesses:
             self._groups.limit_again(worker_id, memory_bytes)
 
     def forget(self, worker_id: str) -> None:
-        """Forget a worker without processes."""
         self._workers.pop(worker_id, None)
         if self._groups is not None:
             self._groups.remove(worker_id)
@@ -287,8 +281,8 @@ class WorkerProcesses:
         """Look at all processes of the machine, 0.1 ms for each; return each worker's state."""
         found = self._look_once()
         if not all(look.members for look in found.values()):
-            # One look may miss a process with a lower pid, started by one that ended during the
-            # look, and a process that is just calling exec, which has no environment for a moment.
+            # One look may miss a child with a lower pid whose parent ended meanwhile, and a process
+            # within exec, which has no environment for a moment.
             time.sleep(_LOOK_SECS)
             found = self._look_once()
         return found
@@ -326,9 +320,9 @@ class WorkerProcesses:
         return self._marked(process_table.snapshot()).keys() - self._workers.keys()
 
     def end_strays(self, timeout_secs: float) -> int:
-        """Kill the workers that were neither started nor adopted here, or raise `SupervisorError`.
+        """Kill the `strays`; return their number, or raise `SupervisorError`.
 
-        Returns their number. Without this before the first launch, a slot may have two workers.
+        Without this before the first launch, a slot may have two workers.
         """
         deadline = time.monotonic() + timeout_secs
         strays = self.strays()
@@ -418,7 +412,7 @@ class EndedWorker:
 
 
 def end_workers(directories: Directories, grace_secs: float) -> list[EndedWorker]:
-    """End all workers with a record or the mark of a supervisor, or raise `SupervisorError`.
+    """End all workers with a record or the mark of a supervisor; raises `SupervisorError`.
 
     Workers have `grace_secs` to finish their batches before they are killed.
     """
@@ -466,6 +460,5 @@ def _wait(processes: WorkerProcesses, worker_ids: set[str], deadline: float) -> 
 
 
 def start_claims(assignment: SlotAssignment, number: int) -> dict[str, str]:
-    """Return the claims of a worker's start with that number."""
     claims = {query: Claim.parse(text) for query, text in assignment.claims.items()}
     return {query: str(claim._replace(launch=number)) for query, claim in claims.items()}
