@@ -1,7 +1,7 @@
 """Settings of clients from the configuration: authentication, TLS, and the largest message.
 
-All clients use these settings, so one configuration works everywhere. Like Storm's workers, writers
-hold no secrets and do not authenticate, unless ``pacemaker.auth.writes`` is true.
+Like Storm's workers, writers hold no secrets and do not authenticate, unless
+``pacemaker.auth.writes`` is true.
 """
 
 from collections.abc import Callable, Mapping
@@ -19,14 +19,14 @@ from stormkeeper.tls_files import Contexts
 if TYPE_CHECKING:
     from stormkeeper.sasl import Mechanism
 
-#: A writer sends pulses and nothing else.
+#: A writer only sends pulses.
 Role = Literal["reader", "writer"]
 
 _METHOD: Final = "pacemaker.auth.method"
 _LOGIN_FILE: Final = "java.security.auth.login.config"
 _MAX_SIZE: Final = "pacemaker.thrift.message.size.max"
 
-#: Keys of a client's settings. None holds a secret; some name files that do.
+#: None holds a secret; some name files that do.
 KEYS: Final = (_METHOD, _LOGIN_FILE, _MAX_SIZE, *client_tls.KEYS)
 
 
@@ -45,8 +45,8 @@ class ClientSettings:
     def of(cls, conf: Conf, role: Role = "reader") -> "ClientSettings":
         """Read the settings from the configuration.
 
-        Raises `ConfigError` if a file of TLS is missing or wrong; `client` raises it for the files
-        of authentication, which depend on the server.
+        Raises `ConfigError` if a TLS file is missing or wrong; `client` raises `ConfigError` for
+        the files of authentication, which depend on the server.
         """
         demanded = role == "reader" or conf["pacemaker.auth.writes"]
         authenticates = demanded and conf[_METHOD] != "NONE"
@@ -57,9 +57,9 @@ class ClientSettings:
         )
 
     def client(self, address: Address, **options: Any) -> PacemakerClient:
-        """Make a client, not yet connected, with further options of `PacemakerClient`.
+        """Make a client, not yet connected.
 
-        Raises `ConfigError` if the JAAS file or an entry in it is missing or wrong.
+        Raises `ConfigError` if the JAAS file or an entry in the file is missing or wrong.
         """
         return PacemakerClient(
             address,
@@ -73,8 +73,7 @@ class ClientSettings:
 def access_of(conf: Conf) -> dict[str, str]:
     """Return the values of `KEYS` that differ from the defaults, as texts for another process.
 
-    ``java.security.auth.login.config`` names the effective file, also if ``pacemaker.childopts``
-    set it.
+    ``java.security.auth.login.config`` is the effective file, also from ``pacemaker.childopts``.
     """
     from stormkeeper.sasl.jaas import login_file  # noqa: PLC0415 - with NONE not needed
 
@@ -88,7 +87,7 @@ def access_of(conf: Conf) -> dict[str, str]:
 
 
 def for_a_file(conf: Conf) -> Conf:
-    """Return a configuration that gives the same settings when read from a file, without ``-c``.
+    """Return a configuration that gives the same settings from a file, without ``-c``.
 
     Raises `ConfigError` for an unbalanced quote in ``pacemaker.childopts``.
     """
@@ -98,7 +97,7 @@ def for_a_file(conf: Conf) -> Conf:
 
 
 def of_texts(given: Mapping[str, str]) -> ClientSettings:
-    """Return a reader's settings from values of `KEYS` as texts; raises `ConfigError`."""
+    """Return a reader's settings from texts by `KEYS`; raise `ConfigError`."""
     from stormkeeper.conf import load  # noqa: PLC0415 - YAML, for those who come from elsewhere
 
     overrides = [f"{key}={value}" for key, value in given.items()]
@@ -115,12 +114,12 @@ def _identity(conf: Conf, host: str) -> Identity:
 
     method = conf[_METHOD]
     sections = _SECTIONS.get(method)
-    # Also checks the files before any connection is made.
+    # Also checks the files.
     if sections is None or methods.client_mechanism(conf, host) is None:
         raise ConfigError(f"{_METHOD} {method} is none that a client has")
 
     def mechanism() -> "Mechanism":
-        # Read anew for each connection, as passwords change while clients run.
+        # Read for each connection, as passwords change while clients run.
         make = methods.client_mechanism(conf, host)
         assert make is not None
         return make()

@@ -1,7 +1,7 @@
 """TLS of clients: contexts from ``pacemaker.tls.*``, and the bytes of a connection.
 
-`TlsStream` does no I/O: Python's ssl works on buffers in memory, since two threads must not use one
-TLS connection at once, and each calling thread sends its own request.
+`TlsStream` works on buffers in memory: two threads must not use one TLS connection at once, and
+each calling thread sends its own request.
 """
 
 import ssl
@@ -29,7 +29,7 @@ KEYS: Final = (_ENABLE, _AUTHORITIES, _CERTIFICATE, _KEY, _CHECK_HOSTNAME, _MINI
 
 _VERSIONS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
 
-#: Plain bytes read at once: a TLS record.
+#: A TLS record.
 _RECORD: Final = 16_384
 
 _CLIENT_CERTIFICATE: Final = (
@@ -57,7 +57,7 @@ NO_ROOM: Final = (
 _NOT_TLS: Final = "it does not speak TLS: set pacemaker.tls.enable to true there, or to false here"
 _NOT_TRUSTED: Final = f"it does not trust our certificate: {_CLIENT_CERTIFICATE}"
 
-#: Texts for OpenSSL's codes of certificate errors (X509_V_ERR_…).
+#: By OpenSSL's code (X509_V_ERR_…).
 _CERTIFICATE_FAULTS: Final = {
     9: "its certificate is not valid yet: see its dates and this machine's clock",
     10: "its certificate has expired: renew it",
@@ -70,8 +70,8 @@ _CERTIFICATE_FAULTS: Final = {
     ),
 }
 
-#: Texts for OpenSSL's reasons. With TLS 1.3 a server rejects the client's certificate after the end
-#: of the client's handshake.
+#: By OpenSSL's reason. With TLS 1.3 a server rejects the client's certificate only after the
+#: client's handshake.
 _FAULTS: Final = {
     "WRONG_VERSION_NUMBER": _NOT_TLS,
     "RECORD_LAYER_FAILURE": _NOT_TLS,
@@ -90,7 +90,7 @@ _FAULTS: Final = {
 
 
 class ClientContext(ssl.SSLContext):
-    """A client's TLS context, with data of the client's certificate."""
+    """A TLS context, with data of the client's certificate."""
 
     has_certificate = False
     expires: datetime | None = None
@@ -99,8 +99,8 @@ class ClientContext(ssl.SSLContext):
 def client_contexts(conf: Conf) -> Contexts | None:
     """Return a function that returns the context of a new connection; None without TLS.
 
-    The function loads renewed files; if that fails, it logs the error and keeps the old context.
-    Raises `ConfigError` if a file is unreadable or wrong now.
+    The function loads renewed files; after an error, which it logs, the old context stays. Raises
+    `ConfigError` if a file is unreadable or wrong now.
     """
     if not conf[_ENABLE]:
         return None
@@ -145,7 +145,7 @@ def _readable(conf: Conf, key: str) -> Path:
 
 
 def says_tls(data: bytes) -> bool:
-    """Return whether the first plain bytes of a server are a TLS alert."""
+    """Return whether a server's first bytes are a TLS alert."""
     return data[:2] == b"\x15\x03"
 
 
@@ -162,8 +162,8 @@ class TlsStream:
         self._outgoing = ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._incoming, self._outgoing, server_hostname=host)
         self.is_up = False
-        #: Whether the server closed TLS. The TCP connection may stay open, as the server may wait
-        #: for the client.
+        #: The TCP connection may stay open after the end of TLS, as the server may wait for the
+        #: client.
         self.is_ended = False
         self._has_read = False
         ours = context if isinstance(context, ClientContext) else None
@@ -178,7 +178,7 @@ class TlsStream:
     def received(self, data: bytes) -> tuple[bytes, bytes]:
         """Decrypt received bytes; return the plain bytes and the bytes to send for TLS itself.
 
-        Raises `UntrustedServerError` without trust or a common version of TLS, and
+        Raises `UntrustedServerError` without trust or a common TLS version, and
         `PacemakerUnavailableError` if the connection broke.
         """
         self._incoming.write(data)
@@ -190,7 +190,7 @@ class TlsStream:
         return plain, self._outgoing.read()
 
     def sealed(self, data: bytes) -> bytes:
-        """Encrypt `data`; raises as `received` does."""
+        """Encrypt `data`, with the errors of `received`."""
         try:
             self._tls.write(data)
         except ssl.SSLError as error:
@@ -202,16 +202,16 @@ class TlsStream:
         return self._outgoing.read()
 
     def ended(self, how: str) -> str:
-        """Describe possible reasons for the end of the connection."""
+        """Describe why the connection may have ended."""
         if not self.is_up:
             doubts = [f"perhaps {_NOT_TLS}", f"or it {NO_ROOM}"]
-            # With TLS 1.2 the server checks the client's certificate within the handshake.
+            # TLS 1.2: the server checks the client's certificate within the handshake.
             if self._has_certificate:
                 doubts.append(self._doubt())
             return f"{how} in the TLS handshake; {'; '.join(doubts)}"
         if self._has_read:
             return how
-        # With TLS 1.3 the server checks it after the end of the client's handshake.
+        # TLS 1.3: the server checks after the client's handshake.
         return f"{how} before it answered; {self._doubt()}"
 
     def _doubt(self) -> str:

@@ -1,7 +1,7 @@
 """Opening of a client's connection in a coroutine: lookup, connecting, TLS, authentication.
 
-A numeric address needs no lookup. What may block (the resolver, Kerberos) runs in short-lived
-daemon threads. An authentication comes before anything else on a connection::
+Blocking work (the resolver, Kerberos) runs in short-lived daemon threads. An authentication comes
+before anything else on a connection::
 
     every     client: EXISTS of the reserved path     server: NOT_AUTHORIZED
               client: closes this connection, and makes another
@@ -12,15 +12,15 @@ daemon threads. An authentication comes before anything else on a connection::
 
 SCRAM goes like DIGEST. The rules:
 
-- A Java Pacemaker without authentication ends, the whole daemon, at a control message or token, so
-  a harmless request comes first, and its answer means that the server wants no authentication. A
-  Java Pacemaker with authentication ends at a control message or token after a plain request on the
-  same connection, so the authentication uses another connection to the same address.
-- The request is EXISTS, as clients ask what a server is with GET_PULSE: so a server can tell a
-  client about to authenticate from one that lacks the method.
+- A control message or token ends a Java Pacemaker without authentication, the whole daemon. So a
+  harmless request comes first, and an answer means that the server wants no authentication. A Java
+  Pacemaker with authentication ends at a control message or token after a plain request on the same
+  connection, so the authentication uses another connection to the same address.
+- The request is EXISTS, as clients ask what a server is with GET_PULSE: a server can tell a client
+  about to authenticate from a client that lacks the method.
 - The request precedes every authentication, as another server may have taken over the address.
-- One case is left: a Java Pacemaker with KERBEROS ends at the control message of DIGEST and SCRAM,
-  and refuses EXISTS like one with DIGEST.
+- One danger is left: a Java Pacemaker with KERBEROS ends at the control message of DIGEST and
+  SCRAM, and refuses EXISTS like a server with DIGEST.
 - SASL_COMPLETE counts only once the mechanism is complete, as the server must prove itself too.
 """
 
@@ -56,10 +56,10 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-#: Seconds for a step of the client: Kerberos asks its servers one by one, a second each.
+#: Kerberos asks its servers one by one, a second each.
 STEP_TIMEOUT: Final = 5.0
 
-#: Tokens accepted from a server; the longest mechanism, Kerberos, has two.
+#: The longest mechanism, Kerberos, has two.
 _MAX_TOKENS: Final = 8
 
 _Candidate = tuple[socket.AddressFamily, tuple[Any, ...]]
@@ -69,8 +69,8 @@ _Candidate = tuple[socket.AddressFamily, tuple[Any, ...]]
 class Identity:
     """Credentials for a server.
 
-    `mechanism` makes the client's half of one authentication. `method`, the value of
-    ``pacemaker.auth.method``, and `remedy`, advice on keys and files, appear in errors.
+    `mechanism` makes the client's half of an authentication. `remedy` is advice on keys and files
+    for errors.
     """
 
     method: str
@@ -121,12 +121,10 @@ class ConnectionOpener:
         return opened
 
     def send(self, data: bytes) -> None:
-        """Send a frame of the authentication."""
         assert self._connection is not None
         self._connection.send(data)
 
     async def receive(self) -> Message:
-        """Return the next message of the authentication."""
         assert self._connection is not None
         timeout = self._try_timeout
         try:
@@ -136,12 +134,12 @@ class ConnectionOpener:
             raise TimeoutError(f"no answer within {timeout:g} s in the authentication") from None
 
     async def reconnect(self) -> None:
-        """Replace the connection by another one to the same address."""
+        """Connect again, to the same address."""
         self._close()
         await self._connect(again=True)
 
     async def compute(self, work: Callable[[], T]) -> T:
-        """Do work in a thread; a step that hangs cannot be stopped, and the next one waits."""
+        """Work in a thread; the next step waits for a step that hangs."""
         try:
             async with asyncio.timeout(STEP_TIMEOUT):
                 if self._step is not None:
@@ -192,7 +190,7 @@ def _step(work: Callable[[], T]) -> T:
 
 
 class ClientAuthentication:
-    """An authentication with the server `peer`, over two connections."""
+    """An authentication over two connections."""
 
     def __init__(self, peer: str, identity: Identity) -> None:
         self._peer = peer
@@ -213,8 +211,8 @@ class ClientAuthentication:
         try:
             await self._exchange_tokens(channel, mechanism, token)
         except PacemakerUnavailableError as error:
-            # The end of the connection, as a Pacemaker answers a wrong password, or, before its
-            # first token, an unknown method.
+            # A Pacemaker ends the connection after a wrong password or, before the first token, for
+            # an unknown method.
             raise self._refusal(f"{error}{self._doubt()}") from error
         except TimeoutError as error:
             raise TimeoutError(f"{error}{self._doubt()}") from error
@@ -251,7 +249,7 @@ class ClientAuthentication:
             token = await self._compute(channel, partial(mechanism.step, read_token(message)))
 
     def _check_wanted(self, message: Message) -> None:
-        """Check from the answer to EXISTS that the server wants authentication."""
+        """Check the answer to EXISTS."""
         if message.type == MessageType.EXISTS_RESPONSE:
             raise NotAuthorizedError(
                 f"{self._peer} wants no authentication, and this client uses"
@@ -289,7 +287,7 @@ def _out_of_place(message: Message) -> RemoteProtocolError:
 
 
 def _resolve(host: str, port: int, flags: int) -> list[_Candidate]:
-    """Look up the addresses of a host, in the resolver's order; raises only `OSError`."""
+    """Look up addresses, in the resolver's order; raise only `OSError`."""
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=flags)
     except UnicodeError as error:
@@ -300,8 +298,8 @@ def _resolve(host: str, port: int, flags: int) -> list[_Candidate]:
 class Dialer:
     """Connects to a server.
 
-    The addresses of a name are tried in turn, and each attempt begins with another one, so that an
-    address that swallows packets does not hide the others.
+    Each attempt begins with another address of the name, so that an address that swallows packets
+    does not hide the others.
     """
 
     def __init__(
@@ -321,7 +319,7 @@ class Dialer:
         self._lookup: asyncio.Future[list[_Candidate]] | None = None
 
     async def connect(self, *, again: bool = False) -> socket.socket:
-        """Return a connected socket, with `again` to the last connection's address only.
+        """Return a connected socket, with `again` to the last address only.
 
         Raises `OSError` if the name has no address or no address accepts the connection.
         """
@@ -345,7 +343,7 @@ class Dialer:
         return found[first:] + found[:first]
 
     async def _look_up(self) -> list[_Candidate]:
-        """Look up the name; a lookup of an attempt that was given up serves the next one."""
+        """Look up the name; an abandoned attempt's lookup serves the next attempt."""
         try:
             if self._lookup is None:
                 work = partial(self._resolve, self._host, self._port, 0)
@@ -367,8 +365,7 @@ async def _connect(family: socket.AddressFamily, address: tuple[Any, ...]) -> so
         connecting.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connecting.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         await asyncio.get_running_loop().sock_connect(connecting, address)
-        # TCP lets a socket connect to itself if the kernel assigns it the very port that it
-        # connects to.
+        # A TCP socket connects to itself if the kernel assigns the port that it connects to.
         number = errno.ECONNREFUSED if connecting.getsockname() == connecting.getpeername() else 0
     except OSError as error:
         number = error.errno or errno.EIO
@@ -377,6 +374,6 @@ async def _connect(family: socket.AddressFamily, address: tuple[Any, ...]) -> so
         raise
     if number:
         connecting.close()
-        # With the system's text, as asyncio's is the same for every error.
+        # asyncio's text is the same for every error.
         raise OSError(number, os.strerror(number))
     return connecting

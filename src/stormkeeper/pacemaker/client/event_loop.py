@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-#: Seconds that `close` waits for the thread, which a callback may delay.
+#: A callback may delay the thread's end.
 _JOIN_SECS: Final = 5.0
 
 
@@ -32,12 +32,11 @@ class ClientEventLoop:
 
     @property
     def is_forked(self) -> bool:
-        """Whether this is a fork of the process, which lacks the thread."""
+        """Whether this is a fork, which lacks the thread."""
         return os.getpid() != self._pid
 
     @property
     def is_current(self) -> bool:
-        """Whether the caller is the loop's thread."""
         return threading.current_thread() is self._thread
 
     def start(self) -> asyncio.AbstractEventLoop:
@@ -57,14 +56,14 @@ class ClientEventLoop:
             return self._loop
 
     def call(self, step: Callable[..., object], *arguments: object) -> None:
-        """Call `step` in the loop's thread, unless the loop was closed."""
+        """Call `step` in the loop's thread, unless the loop is closed."""
         loop = self._loop
         if loop is not None and not self.is_forked:
             with suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(step, *arguments)
 
     def close(self) -> None:
-        """End the thread; a callback may call this. Idempotent."""
+        """End the thread, also from a callback. Idempotent."""
         thread = self._thread
         if self.is_forked or thread is None:
             return
@@ -106,7 +105,7 @@ def run_in_thread(work: Callable[[], T], name: str) -> "asyncio.Future[T]":
     """
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
-    # An error counts as retrieved, also if the attempt that waits was given up.
+    # The error counts as retrieved, even if the waiting attempt was abandoned.
     future.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
 
     def settle(settle_future: Callable[[Any], None], outcome: object) -> None:

@@ -1,7 +1,7 @@
-"""Blocking, thread-safe client of a Pacemaker: requests, and their retries.
+"""Blocking, thread-safe client of a Pacemaker: requests and retries.
 
-Requests go through `ServerLink` (sockets) and `ClientProtocol` (order, timeouts, back-off). A
-client does not work in a fork of its process, which lacks the thread, and raises an error there.
+Requests go through `ServerLink` (sockets) and `ClientProtocol` (order, timeouts, back-off). In a
+fork of the process, which lacks the thread, a client raises an error.
 """
 
 import dataclasses
@@ -50,21 +50,21 @@ if TYPE_CHECKING:
 
 DEFAULT_PORT: Final = 6699
 
-#: Seconds without a byte from the server after which a try fails, as in Storm's client.
+#: As in Storm's client.
 TRY_TIMEOUT: Final = 1.0
 
-#: Tries after the first, as in Storm's client.
+#: As in Storm's client.
 RETRIES: Final = 10
 
-#: Seconds after which a call fails. Eleven tries at a frozen server take 11 s, the back-off between
-#: them 3.3 s on average and 6.6 s at most.
+#: Eleven tries at a frozen server take 11 s, the back-off between the tries 3.3 s on average and
+#: 6.6 s at most.
 DEADLINE: Final = 15.0
 
-#: Seconds beyond a deadline after which a call fails even if a callback blocks the loop's thread.
+#: Seconds beyond a deadline, in case a callback blocks the loop's thread.
 _GRACE: Final = 5.0
 
-#: First and longest delay of the back-off, in seconds: a cut connection is back at once, and a
-#: worker finds a revived server with its next pulse.
+#: Seconds of back-off: a cut connection is back at once, and a worker finds a revived server with
+#: the next pulse.
 FIRST_DELAY: Final = 0.05
 LONGEST_DELAY: Final = 1.0
 
@@ -77,8 +77,8 @@ def make_backoff(random: Random) -> FailureStreak:
 class PacemakerClient:
     """Client of a Pacemaker, Stormkeeper's or Storm's.
 
-    A request blocks until it is answered, is refused or fails. Any number of threads may make
-    requests; at most 100 are under way. The first request connects. Requests raise
+    Any number of threads may make requests; at most 100 are under way. The first request connects.
+    Requests raise
 
     - `PacemakerUnavailableError` without an answer (`PacemakerClosedError` if the client was
       closed),
@@ -148,16 +148,16 @@ class PacemakerClient:
 
     @property
     def last_failure(self) -> str:
-        """Reason of the server's last failure; empty before the first."""
+        """Reason of the last failure; empty before the first."""
         return self._protocol.last_failure
 
     @property
     def defects(self) -> int:
-        """Number of internal errors, after which the client reconnected."""
+        """Number of internal errors, each followed by a reconnect."""
         return self._link.defects
 
     def retry_in(self) -> float:
-        """Return the seconds of back-off left; 0 without a recent failure."""
+        """Return the seconds of back-off left."""
         return self._link.retry_in()
 
     def __enter__(self) -> Self:
@@ -170,17 +170,16 @@ class PacemakerClient:
         return f"<PacemakerClient of {self.address}>"
 
     def close_idle(self) -> None:
-        """Close an idle connection; the next request connects again."""
+        """Close an idle connection until the next request."""
         self._link.close_idle()
 
     def close(self) -> None:
-        """Close the connection; open calls raise `PacemakerClosedError`. Idempotent."""
+        """Fail open calls with `PacemakerClosedError`. Idempotent."""
         self._link.close()
         if self._owns_loop:
             self._loop.close()
 
     def send_pulse(self, path: str, details: bytes) -> None:
-        """Store `details` as the newest pulse of `path`."""
         self.ask(Message(MessageType.SEND_PULSE, pulse=Pulse(path, details)))
 
     def submit(
@@ -193,9 +192,9 @@ class PacemakerClient:
     ) -> Future[Message]:
         """Send a request once and return the future of the answer, which cannot be cancelled.
 
-        `deadline` (seconds) replaces the client's; `started` (monotonic) and `tries` appear in
-        errors. Callbacks run in the loop's thread and must not block. Raises `LocalProtocolError`
-        for no valid request, and `PacemakerClosedError`.
+        `deadline` is in seconds; `started` (monotonic) and `tries` appear in errors. Callbacks run
+        in the loop's thread and must not block. Raises `LocalProtocolError` for an invalid request,
+        and `PacemakerClosedError`.
         """
         kind = message.type
         if kind is None or not is_request(kind):
@@ -237,8 +236,8 @@ class PacemakerClient:
     ) -> Iterator[tuple[Message, float]]:
         """Send many requests and yield each answer, in order, with the time of arrival.
 
-        `ahead` requests (None: all) are under way beside the one whose answer is awaited. Failed
-        requests are retried.
+        `ahead` requests (None: all) are under way beside the awaited request. Failed requests are
+        retried.
         """
         waiting = deque[tuple[Message, Future[Message], list[float]]]()
         for message in messages:
@@ -254,7 +253,7 @@ class PacemakerClient:
         self, message: Message, future: Future[Message], at: list[float], clock: Callable[[], float]
     ) -> tuple[Message, float]:
         try:
-            # The future may wake the waiting thread before its callbacks run.
+            # The future may wake this thread before the callbacks run.
             return self.answer(future), at[0] if at else clock()
         except (PacemakerClosedError, WrongAnswerError):
             raise
@@ -277,7 +276,6 @@ class PacemakerClient:
             ) from None
 
     def get_pulse(self, path: str) -> bytes | None:
-        """Return the newest pulse of `path`, or None."""
         pulse = self.ask(Message(MessageType.GET_PULSE, path=path)).pulse
         return pulse.details if pulse else None
 
@@ -286,13 +284,12 @@ class PacemakerClient:
         return bool(self.ask(Message(MessageType.EXISTS, path=path)).boolval)
 
     def children(self, path: str) -> list[str]:
-        """Return the sorted names directly below `path`."""
         return sorted(self.ask(Message(MessageType.GET_ALL_NODES_FOR_PATH, path=path)).nodes or [])
 
     def walk(self, path: str) -> Iterator[list[Pulse]]:
         """Yield batches of the pulses at and below `path`, by one request of Storm's per pulse.
 
-        Pulses below another pulse than `path` itself are not found.
+        Pulses below a pulse other than `path` are not found.
         """
         reader = JavaReader(path)
         while requests := reader.requests():
@@ -309,7 +306,7 @@ class PacemakerClient:
         self.ask(Message(MessageType.DELETE_PULSE_ID, path=path))
 
     def server_info(self) -> "ServerInfo | None":
-        """Return the server's description of itself; None from a Java Pacemaker."""
+        """Return the server's description; None from a Java Pacemaker."""
         pulse = self.ask(Message(MessageType.GET_PULSE, path=RESERVED_PATH)).pulse
         return server_info_of(self.address, pulse)
 

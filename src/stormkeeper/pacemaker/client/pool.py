@@ -1,6 +1,6 @@
 """Client of several Pacemakers, which share nothing.
 
-A pulse goes to a single server (`pool_writes`). A read asks all servers, and the newest copy counts
+A pulse goes to one server (`pool_writes`). A read asks all servers, and the newest copy counts
 (`pool_reads`); a read fails only if no server answers. A delete goes to all servers. Storm's
 clients do the same, so both can share the servers.
 """
@@ -60,11 +60,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Seconds of a write, so that a worker with a pulse every three seconds learns of a failure in
-#: time.
+#: Seconds: a worker that beats every three seconds learns of a failure in time.
 WRITE_DEADLINE: Final = 5.0
 
-#: Checks whether a server accepts writes: needs the same permission as a pulse and stores nothing.
+#: Needs the same permission as a pulse and stores nothing.
 _CHECK: Final = Message(MessageType.CREATE_PATH, path="/")
 
 _PLAIN: Final = ClientSettings()
@@ -79,12 +78,8 @@ class PacemakerPool:
     ----------
     try_timeout, retries, deadline
         As for `PacemakerClient`; `retries` and `deadline` apply to a whole read.
-    write_deadline
-        Seconds after which a write fails.
     write_to
-        The home of writes (see `WriterPlacement`); None for a random one.
-    look_secs
-        Seconds, on average, between checks whether the home is back.
+        The home of writes (see `WriterPlacement`); None for a random server.
     """
 
     def __init__(
@@ -128,20 +123,19 @@ class PacemakerPool:
         self._missing = MissingServers(len(addresses))
         self._repair = DeleteRepair(self._clients, self._loop)
         self._placement = WriterPlacement(addresses, random, home=write_to, look_secs=look_secs)
-        #: Guards the placement and the next attribute.
+        #: Guards the placement and `_left`.
         self._placement_lock = threading.Lock()
-        #: The server left for home. Its connection is closed with the next pulse, as a pulse may
-        #: have been under way on it.
+        #: The server left for home. The next pulse closes the connection, as an earlier pulse may
+        #: still be under way.
         self._left: Address | None = None
 
     @property
     def clients(self) -> Mapping[Address, PacemakerClient]:
-        """Clients by server, in the order of the configuration."""
+        """Clients in the order of the configuration."""
         return MappingProxyType(self._clients)
 
     @property
     def write_server(self) -> Address:
-        """Server that gets the pulses now."""
         return self._placement.current
 
     @property
@@ -164,7 +158,7 @@ class PacemakerPool:
         return f"<PacemakerPool of {', '.join(map(str, self._order))}>"
 
     def close(self) -> None:
-        """Close all clients; open calls raise `PacemakerClosedError`."""
+        """Fail open calls with `PacemakerClosedError`."""
         for client in self._clients.values():
             client.close()
         self._loop.close()
@@ -225,10 +219,7 @@ class PacemakerPool:
     def _choose_server(
         self, refused: Mapping[Address, object], tries: Counter[Address]
     ) -> Address | None:
-        """Choose by the shortest back-off, then the fewest tries of this pulse, then the order.
-
-        A try of a hanging server is long. Returns None if all servers have refused.
-        """
+        """Choose by back-off, tries of this pulse (a hanging server costs a long try) and order."""
         with self._placement_lock:
             order = self._placement.order()
         ranks = {
@@ -275,12 +266,10 @@ class PacemakerPool:
     # --- reads and deletes
 
     def get_pulse(self, path: str) -> bytes | None:
-        """Return the newest pulse of `path` on any server, or None."""
         best = self.reading(path)
         return None if best is None else best.value
 
     def reading(self, path: str) -> Heartbeat | None:
-        """Return the newest pulse of `path` with age and server, or None."""
         elapsed = stopwatch()
         answers = self._ask_all(lambda client: copy_of(path, client.address, elapsed))
         return newest_of_each({path: copy} for copy in answers if copy is not None).get(path)
@@ -288,8 +277,8 @@ class PacemakerPool:
     def children(self, path: str) -> list[str]:
         """Return the sorted names directly below `path` on any server, as `read` finds names.
 
-        Costs two small requests per server, and two more per name that one server lists and another
-        has deleted; pulses are read only if that is not enough.
+        Costs two small requests per server, and two more per name that a server lists and another
+        has deleted; pulses are read only if doubt remains.
         """
         if len(self._clients) == 1:
             request = Message(MessageType.GET_ALL_NODES_FOR_PATH, path=path)
@@ -315,8 +304,8 @@ class PacemakerPool:
         """Read the newest pulse of every path at and below `path`, in bulk.
 
         Without `values` only ages and sizes are read, unless both a Java Pacemaker and a
-        Stormkeeper server hold pulses, which are compared by the time in their values. With
-        `hurried` there are no retries, and no try at all if every server failed just before.
+        Stormkeeper server hold pulses, which are compared by the time in the values. With `hurried`
+        there are no retries, and no try at all if every server failed just before.
         """
         elapsed = stopwatch()
 
@@ -342,7 +331,7 @@ class PacemakerPool:
         return Readings(found, servers)
 
     def server_infos(self) -> "dict[Address, ServerInfo | StormkeeperError | None]":
-        """Return each server's description, None from Java Pacemakers, or an error."""
+        """Return each server's description, None from a Java Pacemaker, or an error."""
         request = Message(MessageType.GET_PULSE, path=RESERVED_PATH)
         outcomes = self._ask_until_answered(lambda _: one_request(request), self._clients.values())
         infos: dict[Address, ServerInfo | StormkeeperError | None] = {}
@@ -400,7 +389,7 @@ class PacemakerPool:
         tries: Counter[Address] = Counter()
 
         def begin(client: PacemakerClient) -> Question[T]:
-            # For each try, as deletes sent ahead of a failed try have failed too.
+            # Deletes sent ahead of a failed try have failed too.
             self._repair.send_missed_deletes(client)
             return question_for(client)
 
@@ -441,7 +430,6 @@ def _is_mixed(contents: Iterable[ServerContents]) -> bool:
 
 
 def join_errors(failures: Sequence[StormkeeperError]) -> StormkeeperError:
-    """Join errors into an error of the first type."""
     first, *others = failures
     if not others:
         return first
@@ -453,7 +441,7 @@ def join_errors(failures: Sequence[StormkeeperError]) -> StormkeeperError:
 def connect(
     conf: Conf, *, name: str = "pacemaker-client", role: Role = "reader", **options: Any
 ) -> PacemakerPool:
-    """Make the pool of ``pacemaker.servers``, not yet connected, with options of `PacemakerPool`.
+    """Make the pool of ``pacemaker.servers``, not yet connected.
 
     A "writer", such as a worker, authenticates only if ``pacemaker.auth.writes`` is true. Raises
     `ConfigError` without servers, or for a wrong file of authentication or TLS.

@@ -1,19 +1,19 @@
 """Reads of several Pacemakers: all are asked at once, and the newest copy of each pulse counts.
 
-A read takes as long as the slowest healthy server. A server that fails costs one try and is then a
-suspect until it answers: awaited only `GRACE` beyond the others, unless all are suspects. A server
-that fails quickly, as during a restart, gets a second try.
+A read takes as long as the slowest healthy server. A server that fails costs one try (two if the
+failure is quick, as during a restart) and is then a suspect until the next answer: a read awaits
+suspects only `GRACE` beyond the others, unless all are suspects.
 
 A worker that moved leaves older or deleted copies on other servers:
 
 - Copies and tombstones on Stormkeeper's servers are ranked by the time of receipt. A tombstone
-  newer than every copy hides them all.
+  newer than every copy hides all copies.
 - A Java Pacemaker sends no ages and ignores tombstones. Its copies are ranked by ``time_secs`` of
   the heartbeat, also against the newest copy with an age, which wins a tie.
 
-A listing finds the names that the bulk read would find. A name is certain if a server lists it and
-no other server has tombstones there. A name in doubt counts if a name below is certain; the pulses
-of names still in doubt are read.
+A listing finds the names that the bulk read would find. A name is certain if a server lists the
+name and no other server has tombstones there. A name in doubt counts if a name below is certain;
+the pulses of names still in doubt are read.
 """
 
 import logging
@@ -57,10 +57,10 @@ log = logging.getLogger("stormkeeper.pacemaker.client.pool")
 
 T = TypeVar("T")
 
-#: Seconds to wait for suspects: many times a connection and an answer in a data centre.
+#: Seconds: many times a connection and an answer in a data centre.
 GRACE: Final = 0.1
 
-#: Share of a try's timeout within which a failure gets a second try.
+#: Failures within this share of a try's timeout get a second try.
 _QUICK: Final = 0.5
 
 
@@ -73,14 +73,14 @@ class Outcomes(Generic[T]):
 
 
 class _Asked(Generic[T]):
-    """State of a question to a server."""
+    """A question to a server."""
 
     def __init__(self, client: PacemakerClient) -> None:
         self.client = client
         self.question: Question[T]
         self.answers: list[Message | None] = []
         self.missing = 0
-        #: Number of the round, to ignore answers of earlier rounds.
+        #: To ignore answers of earlier rounds.
         self.round = 0
         self.is_patient = not client.suspect
         self.has_second_chance = self.is_patient
@@ -103,7 +103,7 @@ class _Fanout(Generic[T]):
         self._started = started
         self._quick_until = time.monotonic() + quick
         self._end = end
-        #: (question, round, index of the request, future of the answer)
+        #: (question, round, index of the request, answer)
         self._events: queue.SimpleQueue[tuple[_Asked[T], int, int, Future[Message]]]
         self._events = queue.SimpleQueue()
         self._open: list[_Asked[T]] = []
@@ -222,9 +222,8 @@ def ask_all(
 ) -> Outcomes[T]:
     """Put a question to all servers at once.
 
-    A failure within half of `try_timeout` gets a second try. `deadline` is in seconds, `started`
-    (monotonic) and `tries`, which is updated, appear in errors. With `hurried` a server that failed
-    just before is not tried.
+    `deadline` is in seconds; `started` (monotonic) and `tries`, which is updated, appear in errors.
+    With `hurried` a server that failed just before is not tried.
     """
     end, quick = time.monotonic() + deadline, _QUICK * try_timeout
     fanout: _Fanout[T] = _Fanout(
@@ -234,7 +233,7 @@ def ask_all(
     return fanout.outcomes
 
 
-#: Seconds after which a missing server is logged again.
+#: Seconds until a missing server is logged again.
 _REMIND_SECS: Final = 60.0
 
 ALL_ANSWER: Final = "Every Pacemaker answers again"
@@ -252,11 +251,10 @@ class MissingServers:
 
     @property
     def failures(self) -> Mapping[Address, str]:
-        """Servers that the last read missed, with reasons."""
+        """Reasons, by server that the last read missed."""
         return self._failures
 
     def note(self, failed: Mapping[Address, StormkeeperError]) -> None:
-        """Record the servers that a read missed, and log changes."""
         failures = MappingProxyType({server: str(error) for server, error in failed.items()})
         now = self._clock()
         with self._lock:
@@ -272,7 +270,6 @@ class MissingServers:
 
 
 def describe_failures(failures: Mapping[Address, str], servers: int) -> str:
-    """Describe the servers that a read missed."""
     of = f"{servers} Pacemaker{'' if servers == 1 else 's'}"
     return f"{len(failures)} of {of} failed in the last read: {'; '.join(failures.values())}"
 
@@ -282,16 +279,15 @@ _SIZE = attrgetter("size")
 
 
 def stopwatch() -> Callable[[], float]:
-    """Return a function that returns the seconds since this call."""
     began = time.monotonic()
     return lambda: time.monotonic() - began
 
 
 @dataclass(frozen=True, slots=True)
 class Readings:
-    """Newest pulse of each path, and each server's description of itself after the read.
+    """Newest pulse of each path, and each server's description after the read.
 
-    A Java Pacemaker has None; a server without an answer has an error, and its pulses are missing.
+    A Java Pacemaker has None; a server without an answer has an error.
     """
 
     by_path: dict[str, Heartbeat]
@@ -299,7 +295,7 @@ class Readings:
 
 
 def newest(copies: Iterable[Heartbeat]) -> Heartbeat | None:
-    """Return the newest copy of a path, the first of equals; None if deleted."""
+    """Return a path's newest copy, the first of equals; None if deleted."""
     ours: Heartbeat | None = None
     ours_rank = (float("-inf"), False)
     theirs: list[Heartbeat] = []
@@ -307,7 +303,7 @@ def newest(copies: Iterable[Heartbeat]) -> Heartbeat | None:
         if copy.age_secs is None:
             theirs.append(copy)
             continue
-        # At equal ages the pulse wins: one too many does less harm than one too few.
+        # A tie goes to the pulse: one too many harms less than one too few.
         rank = (-copy.age_secs, copy.size != TOMBSTONE)
         if rank > ours_rank:
             ours, ours_rank = copy, rank
@@ -320,7 +316,7 @@ def newest(copies: Iterable[Heartbeat]) -> Heartbeat | None:
 
 
 def in_doubt(servers: Mapping[Address, ListedNames]) -> set[str]:
-    """Return the names which each server that lists them shares with another's tombstones."""
+    """Return the listed names that are not certain (see the module)."""
     graves: dict[str, set[Address]] = {}
     for server, names in servers.items():
         for name in names.deleted or ():
@@ -335,9 +331,9 @@ def in_doubt(servers: Mapping[Address, ListedNames]) -> set[str]:
 
 
 def newest_of_each(servers: Iterable[Mapping[str, Heartbeat]]) -> dict[str, Heartbeat]:
-    """Return the newest pulse of every path; of equally new pulses the first server's."""
+    """Return the newest pulse of every path, of equals the first server's."""
     merged: dict[str, Heartbeat] = {}
-    # Paths with several copies, which are few of many.
+    # Few paths have several copies.
     rivals: dict[str, list[Heartbeat]] = {}
     for held in servers:
         for path in merged.keys() & held.keys():
@@ -349,11 +345,11 @@ def newest_of_each(servers: Iterable[Mapping[str, Heartbeat]]) -> dict[str, Hear
             del merged[path]
         else:
             merged[path] = best
-    # A quick check first, as there may be 100,000 paths and usually neither case.
+    # Quick checks first: there may be 100,000 paths and usually neither case.
     if TOMBSTONE in map(_SIZE, merged.values()):
         merged = {path: one for path, one in merged.items() if one.size != TOMBSTONE}
     if min(filter(None, map(_AGE, merged.values())), default=0.0) < 0:
-        # Pulses received after the start of the read.
+        # Received after the start of the read.
         for path in [path for path, one in merged.items() if (one.age_secs or 0) < 0]:
             merged[path] = merged[path]._replace(age_secs=0.0)
     return merged
@@ -376,7 +372,6 @@ def _payload_time(copy: Heartbeat) -> float:
         return float("-inf")
 
 
-#: Puts a question to some servers.
 _Ask = Callable[
     [Callable[[PacemakerClient], Question[Any]], Sequence[PacemakerClient]], Outcomes[Any]
 ]
@@ -390,13 +385,13 @@ def names_that_count(
 ) -> set[str]:
     """Return the names directly below `path` with pulses that are not deleted.
 
-    `names` are the listings by server. The names of a server that does not answer now all count.
+    The names of a server that does not answer now all count.
     """
     doubtful = in_doubt(names)
     alive = {name for some in names.values() for name in some.listed} - doubtful
     if not doubtful:
         return alive
-    # Names on a Java Pacemaker are never in doubt.
+    # A Java Pacemaker's names are never in doubt.
     ours = [
         client
         for server, client in clients.items()

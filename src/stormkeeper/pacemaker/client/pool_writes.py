@@ -3,17 +3,17 @@
 Writers spread evenly:
 
 - Each writer draws a random home and a random order of the other servers.
-- A pulse goes to the current server; if that fails, to the next ones in the order, until the
-  deadline. The server that takes the pulse becomes the current one.
-- A writer away from home checks at random intervals whether the home answers, and then returns.
-  If the home soon fails again, the interval doubles.
+- A pulse goes to the current server, then to the next servers in the order, until the deadline. The
+  server that takes the pulse becomes the current server.
+- A writer away from home checks at random intervals whether the home answers, and then returns. If
+  the home soon fails again, the interval doubles.
 
-Moving is harmless: of a path's pulses on two servers the one received last counts.
+Moving is harmless: of a path's pulses on two servers the pulse received last counts.
 
 A missed delete is sent ahead of the next request to the server, on the same connection, so that no
-read shows deleted pulses; without requests a timer sends it. A pulse cancels the missed deletes of
-its path; other paths below stay until they expire (``pacemaker.pulse.ttl.secs``), as after too many
-missed deletes or the end of the process.
+read shows deleted pulses; without requests a timer sends the delete. A pulse cancels the missed
+deletes of its path; other paths below stay until they expire (``pacemaker.pulse.ttl.secs``), as
+after too many missed deletes or the end of the process.
 """
 
 import logging
@@ -35,27 +35,27 @@ from stormkeeper.pacemaker.wire import Message, MessageType
 
 log = logging.getLogger("stormkeeper.pacemaker.client.pool")
 
-#: Missed deletes per server: more topologies than are killed during an outage.
+#: Per server: more topologies than are killed during an outage.
 LIMIT: Final = 1_000
 
-# First and longest pause between attempts without requests, in seconds.
+# Seconds between attempts without requests.
 FIRST_SECS: Final = 1.0
 LONGEST_SECS: Final = 30.0
 _GROWTH: Final = 1.5
 
-#: Seconds between checks of the home, on average: a restarted server has its writers back within
-#: half a minute, and a dead one gets few checks.
+#: Seconds on average: a restarted server has its writers back within half a minute, and a dead
+#: server gets few checks.
 LOOK_SECS: Final = 15.0
 
-#: Factor of the longest interval between checks.
+#: Longest interval between checks, in `look_secs`.
 MOST_PATIENCE: Final = 16.0
 
-#: A failure within so many `look_secs` after a return doubles the interval.
+#: A failure so many `look_secs` after a return doubles the interval.
 _SOON: Final = 4.0
 
 
 class WriterPlacement:
-    """Chooses the server of a writer, by default with a random home; no I/O, not thread-safe."""
+    """Chooses a writer's server, by default with a random home; not thread-safe."""
 
     def __init__(
         self,
@@ -79,19 +79,15 @@ class WriterPlacement:
 
     @property
     def home(self) -> Address:
-        """The preferred server."""
         return self._order[0]
 
     def order(self) -> list[Address]:
-        """Return all servers, beginning with the current server."""
+        """Return all servers, the current first."""
         first = self._order.index(self.current)
         return self._order[first:] + self._order[:first]
 
     def record_taken(self, server: Address, instead_of: Address, now: float) -> bool:
-        """Record that `server` took a pulse first offered to `instead_of`.
-
-        Returns whether the current server changed.
-        """
+        """Record a pulse first offered to `instead_of`; return whether `current` changed."""
         if server == self.current or instead_of != self.current:
             return False  # another thread changed it before
         self.current = server
@@ -102,14 +98,14 @@ class WriterPlacement:
         return True
 
     def pop_due_check(self, now: float) -> Address | None:
-        """Return the home if a check is due, and plan the next check; else None."""
+        """Return the home if a check is due, and plan the next check."""
         if self.current == self.home or now < self._check_at:
             return None
         self._plan_check(now)
         return self.home
 
     def return_home(self, now: float) -> Address | None:
-        """Return to the home, which answered; return the server that was left, if any."""
+        """Return to the home; return the server that was left, if any."""
         if self.current == self.home:
             return None
         left, self.current = self.current, self.home
@@ -122,7 +118,7 @@ class WriterPlacement:
 
 @dataclass(eq=False, slots=True)
 class MissedDelete:
-    """Delete of a path and all below, which a server did not get."""
+    """A delete of a path and all below, which a server did not get."""
 
     path: str
     under_way: bool = False
@@ -137,12 +133,11 @@ class MissedDeletes:
         self._missed: dict[Address, list[MissedDelete]] = {}
 
     def servers(self) -> list[Address]:
-        """Return the servers with missed deletes."""
         with self._lock:
             return list(self._missed)
 
     def remember(self, server: Address, path: str) -> MissedDelete | None:
-        """Remember a missed delete; return the oldest delete if dropped for lack of room."""
+        """Remember a delete; return the oldest delete if dropped for lack of room."""
         with self._lock:
             # The delete of a path includes older deletes below.
             kept = [
@@ -156,7 +151,7 @@ class MissedDeletes:
             return forgotten
 
     def pulse_sent(self, server: Address, path: str) -> None:
-        """Cancel the deletes that would delete a pulse on its way to `server`."""
+        """Cancel deletes that would delete a pulse on the way."""
         if self._missed:
             with self._lock:
                 self._keep(server, lambda missed: not _at_or_below(path, missed.path))
@@ -206,7 +201,7 @@ class DeleteRepair:
         self._timer: TimerHandle | None = None
 
     def remember(self, address: Address, path: str) -> None:
-        """Remember that a server missed a delete, and begin to repeat it."""
+        """Remember a missed delete, and begin to repeat the delete."""
         forgotten = self._missed.remember(address, path)
         if forgotten is not None:
             log.warning(
@@ -219,11 +214,10 @@ class DeleteRepair:
         self._loop.call(self._begin)
 
     def pulse_sent(self, address: Address, path: str) -> None:
-        """Cancel the deletes that would delete a pulse about to be sent."""
         self._missed.pulse_sent(address, path)
 
     def send_missed_deletes(self, client: PacemakerClient) -> None:
-        """Send the missed deletes of a server, without waiting for answers."""
+        """Send missed deletes, without waiting for answers."""
         left = deque(self._missed.take(client.address))
         try:
             while left:
@@ -267,7 +261,7 @@ class DeleteRepair:
                 if client.retry_in() == 0.0:
                     self.send_missed_deletes(client)
             except Exception:
-                # The timer must go on, for servers without other requests.
+                # Other servers need the timer.
                 self.defects += 1
                 if self.defects & (self.defects - 1) == 0:
                     log.exception(
@@ -279,5 +273,5 @@ class DeleteRepair:
 
 
 def _at_or_below(path: str, root: str) -> bool:
-    """Return whether `path` is `root` or lies below, by whole segments."""
+    """Compare by whole segments."""
     return path == root or path.startswith(root if root.endswith("/") else root + "/")

@@ -3,17 +3,17 @@
 `ClientProtocol` takes events (a call, a connection, answers, the time) and returns effects:
 connect, send, drop, settle. The rules:
 
-- There is one connection, made when a call needs one. All calls wait for it.
+- All calls share one connection, which the first call opens.
 - Calls are sent in order, each once, at most `MAX_IN_FLIGHT` unanswered. A retry is another call.
 - A Pacemaker answers in order and copies the message id; any other id ends the connection. No id is
-  used again, as Storm's client then gives a thread another thread's answer.
-- A connection is stuck if the server owes an answer and sends no byte for `try_timeout`: it is
-  dropped, and all calls on it fail.
+  reused, as Storm's client would then give a thread another thread's answer.
+- A connection is stuck if the server owes an answer and sends no byte for `try_timeout`: the
+  connection is dropped, and all calls on it fail.
 - A call ends at its deadline at the latest. Its slot stays taken until the answer comes or the
   connection ends.
-- Between attempts to connect there is a back-off, in which calls wait. The first answer resets it,
+- Calls wait during the back-off between attempts to connect. The first answer resets the back-off,
   not the first connection: a frozen server accepts connections.
-- The first request of an extension waits until the server has described itself, as it would end a
+- The first request of an extension waits for the server's description, as an extension would end a
   Java Pacemaker.
 """
 
@@ -38,15 +38,15 @@ from stormkeeper.pacemaker.wire.messages import listing_ends_java
 
 NEVER: Final = float("inf")
 
-#: Requests under way on one connection, as in Storm's client.
+#: Requests under way, as in Storm's client.
 MAX_IN_FLIGHT: Final = 100
 
 MAX_MESSAGE_ID: Final = 0x7FFFFFFF
 
-#: Bytes at the end of a request's frame: the i32 message id and the stop of the struct.
+#: The i32 message id and the stop of the struct.
 _ID_AND_STOP: Final = 5
 
-#: The client's own question for the server's description; the connection bounds its time.
+#: The client's own question for the server's description, limited in time by the connection.
 _QUESTION: Final = encode(Message(MessageType.GET_PULSE, 0, path=RESERVED_PATH))
 
 
@@ -65,10 +65,9 @@ class LinkState(Enum):
 
 @dataclass(eq=False, slots=True)
 class ClientCall:
-    """A try of a request; `frame` gets its message id when it is sent.
+    """A try of a request; `frame` gets the message id when sent.
 
-    `deadline` and `started` (of the first try) are times of the client's clock. `path`, `started`
-    and `tries` appear in errors.
+    `deadline` and `started` (of the first try) are times of the client's clock.
     """
 
     kind: int
@@ -111,12 +110,11 @@ Effect = Connect | Send | Drop | Settle
 
 
 def with_message_id(frame: bytes, message_id: int) -> bytes:
-    """Replace the message id of a request's frame."""
     return b"".join((frame[:-_ID_AND_STOP], message_id.to_bytes(4, "big"), b"\x00"))
 
 
 class InFlight:
-    """Unanswered requests of a connection, which can use message ids up to `last_id`."""
+    """Unanswered requests of a connection."""
 
     def __init__(self, *, limit: int = MAX_IN_FLIGHT, last_id: int = MAX_MESSAGE_ID) -> None:
         #: (id, call, time of sending), oldest first.
@@ -131,16 +129,15 @@ class InFlight:
 
     @property
     def has_room(self) -> bool:
-        """Whether another request may be sent now."""
         return len(self._entries) < self._limit and not self.is_exhausted
 
     @property
     def is_exhausted(self) -> bool:
-        """Whether all message ids of the connection are used."""
+        """Whether all message ids are used."""
         return self._next_id > self._last_id
 
     def add(self, call: ClientCall, now: float) -> int:
-        """Add a call sent at `now`; return the message id."""
+        """Add a call; return the message id."""
         if not self.has_room:
             raise AssertionError("a request was sent without asking has_room")
         message_id = self._next_id
@@ -149,7 +146,7 @@ class InFlight:
         return message_id
 
     def answer(self, message_id: int | None, now: float) -> ClientCall:
-        """Remove and return the oldest call; raises `RemoteProtocolError` for another id."""
+        """Pop the oldest call; raise `RemoteProtocolError` for another id."""
         if not self._entries:
             raise RemoteProtocolError(
                 f"an answer with message id {message_id} came, though nothing was asked"
@@ -165,22 +162,21 @@ class InFlight:
         return call
 
     def alive(self, now: float) -> None:
-        """Record that the server took or sent bytes at `now`."""
+        """Record that the server took or sent bytes."""
         self._last_life = now
 
     def oldest(self) -> ClientCall | None:
-        """Return the oldest call, or None."""
         return self._entries[0][1] if self._entries else None
 
     def quiet_since(self) -> float | None:
-        """Return since when the server owes an answer without sending bytes, or None.
+        """Return since when the server owes an answer without sending bytes.
 
         Pieces of an answer count, as 10 MB may take longer than a try.
         """
         return max(self._entries[0][2], self._last_life) if self._entries else None
 
     def unanswered_since(self) -> float | None:
-        """Return since when the oldest request is the next to be answered, or None.
+        """Return since when the oldest request is the next to be answered.
 
         Pieces do not count, which bounds an answer without end.
         """
@@ -214,21 +210,21 @@ class ClientProtocol:
         self._last_message_id = last_message_id
         self.state = LinkState.DOWN
         self._waiting: deque[ClientCall] = deque()
-        #: Unsettled calls in order, without the client's own question.
+        #: Unsettled calls, without the client's own question.
         self._open: dict[ClientCall, None] = {}
-        #: Reason of the server's last failure; empty before the first.
+        #: Empty before the first failure.
         self.last_failure = ""
         self._retry_at = float("-inf")
         #: When `passed` is due; possibly too early, never too late.
         self.alarm = NEVER
-        #: Effects in order; the caller removes them.
+        #: The caller removes the effects.
         self.effects: deque[Effect] = deque()
         self._forget_connection()
 
     def _forget_connection(self) -> None:
         self.state = LinkState.DOWN
         self._in_flight = InFlight(limit=self._max_in_flight, last_id=self._last_message_id)
-        #: Extensions of the server; None until the server has described itself.
+        #: None until the server has described itself.
         self._extensions: frozenset[str] | None = None
         #: Calls that wait for the description.
         self._held: list[ClientCall] = []
@@ -257,7 +253,6 @@ class ClientProtocol:
         self._advance(now)
 
     def connected(self, now: float) -> None:
-        """Handle a new connection that is ready for requests."""
         if self.state is LinkState.CONNECTING:
             self.state = LinkState.UP
             self._advance(now)
@@ -270,7 +265,7 @@ class ClientProtocol:
         peer_at_fault: bool = False,
         refusal: StormkeeperError | None = None,
     ) -> None:
-        """Handle a connection that ended or could not be made; `refusal` fails waiting calls."""
+        """Handle a failed or ended connection; `refusal` fails waiting calls."""
         if self.state is LinkState.CONNECTING:
             touched, was_used = list(self._waiting), True
             self._waiting.clear()
@@ -310,12 +305,12 @@ class ClientProtocol:
         self._advance(now)
 
     def taken(self, now: float) -> None:
-        """Handle that the server took bytes that were waiting."""
+        """Handle that the server took waiting bytes."""
         if self.state is LinkState.UP:
             self._in_flight.alive(now)
 
     def passed(self, now: float) -> None:
-        """Handle the passing of time: timeouts, deadlines, the end of a back-off."""
+        """Handle timeouts, deadlines and the end of a back-off."""
         if now < self.alarm:
             return
         if now >= self._stuck_at():
@@ -413,7 +408,7 @@ class ClientProtocol:
             self._advance(now)
 
     def _may_send(self, call: ClientCall, now: float) -> bool:
-        """Return whether `call` may be sent now; else hold or refuse the call."""
+        """Return whether to send `call` now; else hold or refuse the call."""
         extension = VERBS[call.kind].extension
         if extension is None and not ends_java(call.kind, call.path):
             return True
@@ -470,7 +465,6 @@ class ClientProtocol:
 
 
 def is_request(kind: int | None) -> bool:
-    """Return whether messages of type `kind` are requests."""
     return kind in VERBS
 
 
@@ -480,7 +474,7 @@ def ends_java(kind: int, path: str) -> bool:
 
 
 def type_name(kind: int | None) -> str:
-    """Name a message type: ``GET_PULSE``, or the number of an unknown type."""
+    """Name a message type, known or not."""
     try:
         return MessageType(-1 if kind is None else kind).name
     except ValueError:
@@ -493,7 +487,6 @@ def describe_request(kind: int, path: str) -> str:
 
 
 def path_of(message: Message) -> str:
-    """Return the path of a request."""
     if message.pulse is not None:
         return message.pulse.id
     if message.changes_request is not None:
@@ -514,7 +507,7 @@ def fault_of(kind: int, answer: Message) -> str | None:
 
 
 def unsupported(peer: str, kind: int, path: str) -> UnsupportedExtensionError:
-    """Make the error of a request that would end the server `peer`."""
+    """Make the error for a request that would end the server."""
     if ends_java(kind, path):
         return UnsupportedExtensionError(
             f"{peer} is a Java Pacemaker, and what lies below {path} was not asked for: it"

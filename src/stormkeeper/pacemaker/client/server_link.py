@@ -1,8 +1,8 @@
 """The link of a client to a Pacemaker: calls in, bytes on a socket, answers out.
 
-The thread of the event loop connects, reads, keeps deadlines and completes futures. A calling
-thread sends its own request as far as the kernel takes the bytes, which saves a heartbeat a switch
-of threads; the loop sends the rest. Only the loop's thread opens and closes sockets, so no other
+The event loop's thread connects, reads, keeps deadlines and completes futures. A calling thread
+sends its own request as far as the kernel takes the bytes, which saves a heartbeat a switch of
+threads; the loop sends the rest. Only the loop's thread opens and closes sockets, so no other
 thread writes to a reused descriptor.
 """
 
@@ -40,10 +40,10 @@ from stormkeeper.pacemaker.wire.messages import Control
 
 log = logging.getLogger(__name__)
 
-#: Seconds from an internal error to the next check of the deadlines.
+#: Seconds from an internal error to the next check of deadlines.
 _DEFECT_SECS: Final = 0.1
 
-#: Bytes read at once: small enough that malloc needs no system call.
+#: Bytes: malloc needs no system call.
 _READ_SIZE: Final = 65_536
 
 _WRITE_SIZE: Final = 1_048_576
@@ -65,7 +65,6 @@ _Settled = list[tuple[Future[Message], Message | StormkeeperError]]
 
 
 def describe_error(error: OSError) -> str:
-    """Describe a socket's error."""
     if isinstance(error, socket.gaierror):  # has numbers of its own
         return f"the host's name could not be looked up: {error.strerror}"
     return _IN_WORDS.get(error.errno or 0) or error.strerror or str(error)
@@ -93,13 +92,12 @@ class PacemakerConnection:
         self._splitter = PacemakerFrameSplitter(max_message_size)
         self._unsent = bytearray()
         self._has_heard = False
-        #: Messages that `next_message` has not returned yet, and the fault after them.
+        #: Messages for `next_message`, and the fault after them.
         self.unread: deque[Message] = deque()
         self.fault: StormkeeperError | None = None
 
     @property
     def has_unsent(self) -> bool:
-        """Whether `flush` has bytes to send."""
         return bool(self._unsent)
 
     async def shake_hands(self) -> None:
@@ -110,7 +108,6 @@ class PacemakerConnection:
                 await self._read()
 
     async def next_message(self) -> Message:
-        """Wait for the next message."""
         while not self.unread:
             if self.fault is not None:
                 raise self.fault
@@ -118,7 +115,7 @@ class PacemakerConnection:
         return self.unread.popleft()
 
     def send(self, data: bytes) -> None:
-        """Send frames as far as the kernel takes bytes, and keep the rest."""
+        """Send as far as the kernel takes bytes, and keep the rest."""
         self._put(data if self._stream is None else self._stream.sealed(data))
 
     def flush(self) -> bool:
@@ -134,7 +131,7 @@ class PacemakerConnection:
         return True
 
     def receive(self) -> bytes | None:
-        """Return received bytes, decrypted; None if none came. Answers for TLS itself."""
+        """Return decrypted bytes; None if none came. Answers for TLS itself."""
         try:
             data = self.socket.recv(_READ_SIZE)
         except BlockingIOError:
@@ -161,9 +158,9 @@ class PacemakerConnection:
         return plain
 
     def read_messages(self, plain: bytes) -> tuple[list[Message], StormkeeperError | None]:
-        """Return the messages that decrypted bytes complete, and the fault after them, if any.
+        """Return the messages that decrypted bytes complete, and the fault after them.
 
-        The end of the stream over TLS is a fault too.
+        The end of TLS is a fault too.
         """
         messages: list[Message] = []
         try:
@@ -204,7 +201,7 @@ class PacemakerConnection:
         return self._ended(reason) if error.errno in _BY_PEER else reason
 
     def _ended(self, reason: str) -> str:
-        """Describe the end of a connection, with possible reasons if there was no answer."""
+        """Describe the end of a connection, with possible reasons."""
         if self._stream is not None:
             return self._stream.ended(reason)
         if self._has_heard:
@@ -236,11 +233,11 @@ class ServerLink:
         self._loop = loop
         self._name = name
         self._clock = clock
-        #: Guards the protocol and the attributes below, and orders the bytes on the socket.
+        #: Guards protocol and attributes below, and orders the bytes on the socket.
         self._lock = threading.Lock()
         self._futures: dict[ClientCall, Future[Message]] = {}
         self._connection: PacemakerConnection | None = None
-        #: Number of the newest attempt to connect; older ones count no more.
+        #: The newest attempt to connect; older attempts are ignored.
         self._attempt = 0
         self._timer_at = NEVER
         self._is_failure_logged = False
@@ -252,7 +249,6 @@ class ServerLink:
     def submit(self, call: ClientCall) -> Future[Message]:
         """Make a call and return the future, which is complete by the call's deadline.
 
-        The future cannot be cancelled; callbacks run in the loop's thread and must not block.
         Raises `PacemakerClosedError`, and `PacemakerUnavailableError` as `ClientEventLoop.start`.
         """
         if self._protocol.state is not LinkState.CLOSED:
@@ -267,26 +263,24 @@ class ServerLink:
         return future
 
     def retry_in(self) -> float:
-        """Return the seconds of back-off left."""
         if self._loop.is_forked:
             return 0.0  # `submit` raises
         with self._lock:
             return self._protocol.retry_in(self._clock())
 
     def close_idle(self) -> None:
-        """Close an idle connection."""
         if not self._loop.is_forked:
             self._change(self._protocol.close_idle)
 
     def close(self) -> None:
-        """Fail all open calls and close the connection. Idempotent."""
+        """Fail all open calls and disconnect. Idempotent."""
         if not self._loop.is_forked:
             self._change(self._protocol.close)
             self._timer_at = NEVER
             self._loop.call(self._set_timer)
 
     def _change(self, event: Callable[..., None], *arguments: Any, **options: Any) -> None:
-        """Pass an event to the protocol, and carry out what follows."""
+        """Pass an event to the protocol, and carry out the effects."""
         with self._lock:
             event(*arguments, **options)
             settled = self._perform()
@@ -348,7 +342,6 @@ class ServerLink:
     # --- in the loop's thread
 
     def _guard(self, step: Callable[..., None], *arguments: object) -> None:
-        """Take a step; an internal error costs only the connection."""
         try:
             step(*arguments)
         except BaseException as error:
@@ -381,7 +374,7 @@ class ServerLink:
             self._timer = self._loop.start().call_at(at, self._guard, self._on_timer)
 
     def _on_timer(self) -> None:
-        # A server times out only if no bytes wait, however long this thread was not scheduled.
+        # No timeout while received bytes wait, as this thread may be scheduled late.
         if self._connection is not None:
             self._on_readable(self._connection)
         with self._lock:
@@ -430,7 +423,7 @@ class ServerLink:
         _settle(settled)
 
     def _close_socket(self, gone: socket.socket | None) -> None:
-        """Give up an attempt to connect, and close a dropped connection's socket."""
+        """Stop connecting, and close a dropped socket."""
         if self._opening is not None:
             self._opening.cancel()
             self._opening = None
@@ -468,7 +461,7 @@ class ServerLink:
                 plain = connection.receive() if self._connection is connection else None
             if plain is None:
                 return
-            # Without the lock, as pages of a bulk read are large.
+            # Without the lock: pages of a bulk read are large.
             answers, fault = connection.read_messages(plain)
         except StormkeeperError as error:
             fault = error
@@ -487,7 +480,7 @@ class ServerLink:
         _settle(settled)
 
     def _receive(self, answers: Iterable[Message]) -> None:
-        # With KERBEROS a server ends an authentication twice.
+        # KERBEROS ends an authentication twice.
         wanted = [
             answer
             for answer in answers

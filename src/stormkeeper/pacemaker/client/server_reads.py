@@ -1,13 +1,13 @@
 """Reads of a Pacemaker in rounds of requests, without I/O.
 
-A `Question` is a generator: it yields rounds of requests, gets their answers in order, and returns
+A `Question` is a generator: it yields rounds of requests, gets the answers in order, and returns
 the result. `UnsupportedExtensionError` is thrown into the generator, which then continues with
 Storm's requests; any other error ends it.
 
 A Java Pacemaker has no bulk request: the pulse of each path is read, and the names below each path
-without a pulse, as Storm stores nothing below a pulse. It takes a path for a regular expression, so
-the children of ``/wc-1-17`` include the rest of ``/wc-1-1700000000``, a name without pulses; a name
-that is no valid expression is not listed, as the request would end the server.
+without a pulse, as Storm stores nothing below a pulse. A Java Pacemaker takes a path for a regular
+expression, so the children of ``/wc-1-17`` include the rest of ``/wc-1-1700000000``, a name without
+pulses; a path that is no valid expression is not listed, as the request would end the server.
 """
 
 from collections import deque
@@ -34,11 +34,10 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: Requests at once: as many as may be under way on a connection.
+#: Requests that may be under way on a connection.
 _WIDTH: Final = 100
 
-#: Levels below a path of a Java Pacemaker, in case a server lists a path below itself. Storm has
-#: two below ``/workerbeats``.
+#: In case a Java Pacemaker lists a path below itself. Storm has two levels below ``/workerbeats``.
 _DEPTH: Final = 16
 
 
@@ -68,23 +67,19 @@ class Heartbeat(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ListedNames:
-    """Names directly below a path on a server that have pulses or tombstones.
-
-    `deleted` is None from a Java Pacemaker.
-    """
+    """Names directly below a path; `deleted` is None from a Java Pacemaker."""
 
     listed: frozenset[str]
     deleted: frozenset[str] | None
 
 
 def one_request(message: Message) -> Question[Message]:
-    """Send a request and return the answer."""
     (answer,) = yield Round([message])
     return answer
 
 
 class ServerContents(NamedTuple):
-    """Pulses and tombstones by path, and the server's description (None from a Java Pacemaker)."""
+    """Pulses and tombstones by path; `info` is None from a Java Pacemaker."""
 
     copies: dict[str, Heartbeat]
     info: "ServerInfo | None"
@@ -93,7 +88,7 @@ class ServerContents(NamedTuple):
 def contents_below(
     path: str, server: Address, elapsed: Callable[[], float], *, values: bool = True
 ) -> Question[ServerContents]:
-    """Read all pulses at and below `path`, and the server's description of itself.
+    """Read all pulses at and below `path`, and the server's description.
 
     `elapsed` returns the seconds since the start of the read, which makes ages of several servers
     comparable. A Java Pacemaker always sends values.
@@ -107,7 +102,6 @@ def contents_below(
 
 
 def server_info_of(server: Address, pulse: Pulse | None) -> "ServerInfo | None":
-    """Decode a server's description, the pulse at `RESERVED_PATH`."""
     if pulse is None or pulse.details is None:
         return None
     from stormkeeper.thrift.pacemaker import ServerInfo  # noqa: PLC0415  # listing needs no Thrift
@@ -135,7 +129,7 @@ def copy_of(path: str, server: Address, elapsed: Callable[[], float]) -> Questio
 
 
 def pulses_of(paths: Sequence[str]) -> Question[dict[str, bytes | None]]:
-    """Read the pulses of some paths with Storm's requests."""
+    """Read pulses with Storm's requests."""
     found: dict[str, bytes | None] = {}
     for first in range(0, len(paths), _WIDTH):
         some = paths[first : first + _WIDTH]
@@ -146,7 +140,6 @@ def pulses_of(paths: Sequence[str]) -> Question[dict[str, bytes | None]]:
 
 
 def names_below(paths: Sequence[str]) -> Question[dict[str, ListedNames]]:
-    """List the names directly below each path, with pulses or tombstones."""
     deleted = yield from _nodes(MessageType.DELETED, paths)
     listed = yield from _nodes(MessageType.GET_ALL_NODES_FOR_PATH, paths)
     return {path: ListedNames(listed[path] or frozenset(), deleted[path]) for path in paths}
@@ -171,7 +164,6 @@ def _nodes(kind: MessageType, paths: Sequence[str]) -> Question[dict[str, frozen
 def copies_below_each(
     paths: Iterable[str], server: Address, elapsed: Callable[[], float]
 ) -> Question[dict[str, Heartbeat]]:
-    """Read all pulses at and below some paths."""
     found: dict[str, Heartbeat] = {}
     for path in paths:
         found |= (yield from contents_below(path, server, elapsed)).copies
@@ -183,9 +175,9 @@ def _scan(
 ) -> Question[ServerContents]:
     """Read all pages of changes, then the server's description.
 
-    A path that changes meanwhile moves to the end; a server reads changes faster than workers write
-    them. The description must not be older than the last page: a server restarted in between must
-    not vouch for lost pulses. The next page is requested before the current one is unpacked.
+    A path that changes meanwhile moves to the end; a server reads changes faster than workers
+    write. The description must not be older than the last page: a server restarted in between must
+    not vouch for lost pulses. The next page is requested before the current page is unpacked.
     """
     found: dict[str, Heartbeat] = {}
     who = Message(MessageType.GET_PULSE, path=RESERVED_PATH)
@@ -225,7 +217,7 @@ def _add_page(
     # An older server always sends values.
     given = repeat(None) if details is None or not values else details
     rows = zip(repeat(str(server)), ages, sizes, revisions, given, strict=False)
-    # Heartbeat(*row), without running Python code per row.
+    # Heartbeat(*row), without Python code per row.
     found.update(zip(paths, map(tuple.__new__, repeat(Heartbeat), rows), strict=False))
 
 
@@ -234,7 +226,6 @@ def _java_copy(server: Address, value: bytes) -> Heartbeat:
 
 
 def java_pulses(path: str) -> Question[dict[str, bytes]]:
-    """Read all pulses at and below `path` of a Java Pacemaker."""
     found: dict[str, bytes] = {}
     reader = JavaReader(path)
     while requests := reader.requests():
@@ -250,7 +241,7 @@ class JavaReader:
         self._root = path
         self._seen = {path}
         self._paths: deque[tuple[str, int]] = deque([(path, 0)])
-        #: Paths without a pulse, whose children are to be listed.
+        #: Paths without a pulse, to be listed.
         self._parents: deque[tuple[str, int]] = deque()
         self._asked: list[tuple[str, int]] = []
         self._asks_for_pulses = True
