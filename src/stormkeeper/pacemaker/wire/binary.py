@@ -51,37 +51,33 @@ _I64: Final = Struct(">q").unpack_from
 
 
 def field_header(kind: int, field_id: int) -> bytes:
-    """Write the header of a field."""
     return _pack_header(kind, field_id)
 
 
 def boolean_field(field_id: int, value: bool) -> bytes:
-    """Write a field of type bool."""
     return _pack_boolean(BOOL, field_id, value)
 
 
 def i32_field(field_id: int, value: int) -> bytes:
-    """Write a field of type i32; raises `struct.error` on overflow."""
+    """Write a field; raise `struct.error` on overflow."""
     return _pack_i32(I32, field_id, value)
 
 
 def i64_field(field_id: int, value: int) -> bytes:
-    """Write a field of type i64; raises `struct.error` on overflow."""
+    """Write a field; raise `struct.error` on overflow."""
     return _pack_i64(I64, field_id, value)
 
 
 def binary_field(field_id: int, value: bytes) -> bytes:
-    """Write a field of type binary."""
     return _pack_i32(STRING, field_id, len(value)) + value
 
 
 def text_field(field_id: int, value: str) -> bytes:
-    """Write a field of type string; raises `UnicodeEncodeError` for lone surrogates."""
+    """Write a field; raise `UnicodeEncodeError` for lone surrogates."""
     return binary_field(field_id, value.encode())
 
 
 def list_header(field_id: int, element: int, count: int) -> bytes:
-    """Write the header of a list field of `count` elements."""
     return _pack_list(LIST, field_id, element, count)
 
 
@@ -112,26 +108,22 @@ class BinaryReader:
         return kind, _FIELD_ID(self._data, self._advance(2))[0]
 
     def boolean(self) -> bool:
-        """Read a bool."""
         return self._byte() != 0
 
     def i32(self) -> int:
-        """Read a signed 32-bit integer."""
         value: int = _I32(self._data, self._advance(4))[0]
         return value
 
     def i64(self) -> int:
-        """Read a signed 64-bit integer."""
         value: int = _I64(self._data, self._advance(8))[0]
         return value
 
     def binary(self) -> bytes:
-        """Read a length and that many bytes."""
         start = self._advance(self._length("string"))
         return self._data[start : self._pos]
 
     def text(self, what: str) -> str:
-        """Read a string, named in errors."""
+        """Read a string, which errors call `what`."""
         raw = self.binary()
         try:
             return raw.decode("utf-8", self._text_errors)
@@ -144,7 +136,7 @@ class BinaryReader:
         return kind, self._length("list")
 
     def elements(self, wanted: int, what: str) -> int:
-        """Read the header of a list of type `wanted`; return the length."""
+        """Read the header of a list of type `wanted`; return the count."""
         kind, count = self.sequence()
         if kind != wanted and count:
             raise RemoteProtocolError(f"{what} of Thrift type {kind} where {wanted} is due")
@@ -161,11 +153,10 @@ class BinaryReader:
         return self._data, self._pos
 
     def seek(self, position: int) -> None:
-        """Continue at `position` of the frame."""
         self._pos = position
 
     def skip(self, kind: int, depth: int = MAX_NESTING) -> None:
-        """Skip a value of type `kind` with at most `depth` levels."""
+        """Skip a value of at most `depth` levels."""
         size = _FIXED_SIZES.get(kind)
         if size is not None:
             self._advance(size)

@@ -1,9 +1,9 @@
 """Decoding of Pacemaker frames.
 
 Paths, pulses and changes, as Storm and Stormkeeper write them, have exact shapes, which are decoded
-without walking the fields; any other order of fields takes the general way. Unknown fields and
-bytes after the message are ignored, and the last of a repeated field counts, as in every Thrift
-reader.
+without walking the fields; any other order of fields takes the general way. As in every Thrift
+reader, unknown fields and bytes after the message are ignored, and the last of a repeated field
+counts.
 """
 
 from collections.abc import Callable, Sequence
@@ -45,7 +45,7 @@ from stormkeeper.pacemaker.wire.messages import (
 )
 from stormkeeper.thrift.framing import FrameSplitter
 
-# Bytes of a header with a length, and of a change after its path and value.
+# Bytes of a header with length, and of a change after the value.
 _HEADER: Final = 7
 _TAIL: Final = 23
 _header: Final = Struct(">3si")
@@ -53,7 +53,7 @@ _tail: Final = Struct(">3sq3sqB")
 _code: Final = Struct(">h")
 _token_head: Final = Struct(">hi")
 
-#: Thrift values of a request: ten are usual, ten thousand take some milliseconds.
+#: Ten are usual; ten thousand take some milliseconds.
 MAX_REQUEST_VALUES: Final = 10_000
 
 # The exact shapes: bytes before the path or id, and after the value.
@@ -68,7 +68,7 @@ _unpack_i32: Final = Struct(">i").unpack_from
 
 
 def decode(payload: bytes) -> Message:
-    """Read the message of a frame without the length; raise `RemoteProtocolError`.
+    """Read a frame without the length; raise `RemoteProtocolError`.
 
     The type may be absent or unknown, and the member another type's.
     """
@@ -82,7 +82,7 @@ def decode(payload: bytes) -> Message:
 
 
 def decode_request(payload: bytes) -> Message:
-    """Read the request of a frame without the length; raise `RemoteProtocolError`.
+    """Read a request's frame without the length; raise `RemoteProtocolError`.
 
     A path that is not UTF-8 is decoded with ``surrogateescape``: the server refuses the path but
     keeps the connection.
@@ -99,7 +99,7 @@ def decode_request(payload: bytes) -> Message:
 def match_exact_shape(payload: bytes) -> tuple[int, int, bytes, bytes | None] | None:
     """Return (type, message id, path, details) of a payload in an exact shape, else None.
 
-    Without a value `details` is None. The path may not be UTF-8.
+    The path may not be UTF-8. Without a value `details` is None.
     """
     size = len(payload)
     if size < 26:  # the shortest: an empty path
@@ -177,7 +177,7 @@ def _read_data(reader: BinaryReader, *, is_request: bool) -> Message:
             reader.skip(kind)
             continue
         if is_request and field_id in _ANSWER_MEMBERS:
-            # Before the member is read, as a long list is much work.
+            # First, as reading a long list is much work.
             raise RemoteProtocolError(f"request with data of an answer (union member {field_id})")
         message = Message(None)
         setattr(message, name, read(reader))
@@ -227,7 +227,7 @@ def _read_nodes(reader: BinaryReader) -> list[str]:
 
 _Row = tuple[str, bytes | None, int, int]
 
-#: Fields of a page without values, in the order of `Columns`.
+#: In the order of `Columns`.
 _COLUMNS: Final[dict[tuple[int, int], Callable[[BinaryReader], Any]]] = {
     (STRING, 7): lambda reader: reader.text("paths of changes"),
     (LIST, 8): lambda reader: reader.numbers(I64, "revisions of changes"),
@@ -326,7 +326,7 @@ def _read_list(reader: BinaryReader) -> Columns[str]:
 
 
 def _match_change(data: bytes, position: int) -> tuple[_Row, int] | None:
-    """Read the change at `position` in the exact shape; return row and end."""
+    """Read a change in the exact shape; return row and end."""
     last = len(data) - _TAIL
     if position + _HEADER > last:
         return None
@@ -391,7 +391,7 @@ _ANSWER_MEMBERS: Final = frozenset({4, 5, 101})
 
 
 _TLS_HANDSHAKE: Final = b"\x16\x03"
-# HTTP comes to a Pacemaker's port by mistake for the metrics' port, and the other way round.
+# HTTP comes by mistake for the metrics' port, and the other way round.
 _HTTP: Final = (b"GET ", b"HEAD", b"POST")
 _HTTP_ANSWER: Final = b"HTTP"
 
@@ -406,7 +406,6 @@ class PacemakerFrameSplitter(FrameSplitter):
 
 
 def bad_length(length: int, max_size: int) -> RemoteProtocolError:
-    """Make the error for a frame length below 0 or above `max_size`."""
     raw = length.to_bytes(4, "big", signed=True)
     hint = ""
     if raw.startswith(_TLS_HANDSHAKE):
@@ -422,7 +421,6 @@ def bad_length(length: int, max_size: int) -> RemoteProtocolError:
 
 
 def read_control(message: Message) -> Control:
-    """Return the code of a CONTROL_MESSAGE, an i16."""
     blob = message.blob
     if blob is None or len(blob) != _code.size:
         raise RemoteProtocolError(f"control message without a code (its data: {_shown(blob)})")
@@ -434,7 +432,7 @@ def read_control(message: Message) -> Control:
 
 
 def read_token(message: Message) -> bytes:
-    """Return the token of a SASL_MESSAGE_TOKEN; errors do not show it."""
+    """Return a SASL token; errors do not show the token."""
     blob = message.blob
     if blob is None or len(blob) < _token_head.size:
         raise RemoteProtocolError("SASL token without its length")
@@ -454,7 +452,7 @@ def _shown(blob: bytes | None) -> str:
 
 
 def read_extensions(details: bytes | None) -> frozenset[str]:
-    """Read the extensions of a server from the pulse at `RESERVED_PATH`; none of a Java Pacemaker.
+    """Read the extensions from the pulse at `RESERVED_PATH`; empty for a Java Pacemaker.
 
     Only field 4 of the ``ServerInfo`` is read, so clients need no Thrift library.
     """

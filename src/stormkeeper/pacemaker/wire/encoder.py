@@ -1,8 +1,8 @@
 """Encoding of Pacemaker messages as frames.
 
-`encode` writes the bytes that Storm writes. Frequent answers have encoders of their own, without a
-`Message`, with paths as bytes. A page of changes with values is a list of changes, each in one
-exact shape; one without values has columns: the paths as one text, and a list per number.
+`encode` writes the bytes that Storm writes. Frequent answers have their own encoders, without a
+`Message`, with paths as bytes. A page of changes with values is a list of changes in the exact
+shape; a page without values has columns: the paths as one text, and a list per number.
 """
 
 from collections.abc import Iterable, Sequence
@@ -68,7 +68,7 @@ PULSE_OVERHEAD: Final = 15
 RECORDS_OVERHEAD: Final = 31
 CHANGE_OVERHEAD: Final = 37
 CHANGES_OVERHEAD: Final = 68
-# The same for a page without values, with the byte between two paths.
+# Of a page without values, with the separators of paths.
 SIZE_OVERHEAD: Final = 21
 SIZES_OVERHEAD: Final = CHANGES_OVERHEAD + 31
 
@@ -106,12 +106,11 @@ def encode(message: Message, *, max_size: int = DEFAULT_MAX_SIZE) -> bytes:
 
 
 def encode_acknowledgement(kind: int, message_id: int) -> bytes:
-    """Write the frame of an answer without data."""
     return _pack_without_data(15, TYPE_FIELD, kind, ID_FIELD, message_id, 0)
 
 
 def encode_pulse_answer(message_id: int, path: bytes, details: bytes | None) -> bytes:
-    """Write the frame of a GET_PULSE_RESPONSE, in half the time of `encode`."""
+    """Write a GET_PULSE_RESPONSE, in half the time of `encode`."""
     if details is None:
         head = _pack_pulse_head(30 + len(path), _PULSE_ANSWER, len(path))
         return head + path + _pack_pulse_tail(0, ID_FIELD, message_id, 0)
@@ -129,7 +128,7 @@ def encode_pulse_answer(message_id: int, path: bytes, details: bytes | None) -> 
 
 
 def encode_pulse_around(message_id: int, path: bytes, size: int) -> tuple[bytes, bytes]:
-    """Write the bytes before and after `size` bytes of details in a SEND_PULSE."""
+    """Write the bytes before and after the details of a SEND_PULSE."""
     length = len(path)
     before = (
         _pack_pulse_head(37 + length + size, _PULSE_SENT, length)
@@ -151,7 +150,7 @@ def encode_changes(
     next_after: int,
     kind: MessageType = MessageType.CHANGES_RESPONSE,
 ) -> bytes:
-    """Write the frame of a CHANGES_RESPONSE or HELD_RESPONSE (see `messages.Changes`)."""
+    """Write a CHANGES_RESPONSE or HELD_RESPONSE."""
     page = _changes(instance, revision, columns, more=more, reset=reset, next_after=next_after)
     size = 23 + sum(map(len, page))
     head = _pack_head(size, TYPE_FIELD, kind)
@@ -288,7 +287,6 @@ def _append_columns(parts: list[bytes], columns: Columns[bytes]) -> None:
 
 
 def control_frame(code: Control) -> bytes:
-    """Write a control message as a frame."""
     return encode(Message(MessageType.CONTROL_MESSAGE, blob=_code.pack(code)))
 
 

@@ -1,15 +1,15 @@
-"""Pacemaker's message types, their members, and the rules which members belong to which type.
+"""Pacemaker's message types, and the members that belong to each type.
 
 Names, numbers and limits are Storm's (``storm.thrift``). Types from 100 up are Stormkeeper's
-extensions, which crash a Java Pacemaker. A client sends one only if the server has listed the
-extension, on the same connection, in field 4 of the ``ServerInfo`` at `RESERVED_PATH`; a Java
-Pacemaker answers that GET_PULSE without details. The extensions:
+extensions, which crash a Java Pacemaker. A client sends an extension only if the server has listed
+it, on the same connection, in field 4 of the ``ServerInfo`` at `RESERVED_PATH`; a Java Pacemaker
+answers that GET_PULSE without details. The extensions:
 
 - ``changes``: changes at and below a path since a revision, with tombstones of deleted and expired
   paths. A reader whose revision precedes the oldest tombstone, or comes from another instance,
   starts again at revision 0.
 - ``sizes``: changes without values; ages suffice to see which workers are alive.
-- ``held``: the pulse or tombstone of one path, with its age.
+- ``held``: the pulse or tombstone of a path, with the age.
 - ``deleted``: the names directly below a path with tombstones at or below them.
 """
 
@@ -21,7 +21,7 @@ from typing import Final, Generic, NamedTuple, TypeVar
 from stormkeeper.errors import RemoteProtocolError
 from stormkeeper.pacemaker.wire.binary import I32, I64, STRING, STRUCT, field_header
 
-# Headers of the fields in the exact shapes. `PATH_FIELD` is also a pulse's id and a change's path,
+# Headers of the exact shapes. `PATH_FIELD` is also a pulse's id and a change's path,
 # `DETAILS_FIELD` the value of both.
 TYPE_FIELD: Final = field_header(I32, 1)
 DATA_FIELD: Final = field_header(STRUCT, 2)
@@ -32,28 +32,28 @@ DETAILS_FIELD: Final = field_header(STRING, 2)
 REVISION_FIELD: Final = field_header(I64, 3)
 AGE_FIELD: Final = field_header(I64, 4)
 
-#: Separator of paths in a page without values: servers refuse paths with control characters.
+#: Servers refuse paths with control characters.
 BETWEEN_PATHS: Final = "\0"
 
-#: Bytes of a frame without its length; default of ``pacemaker.thrift.message.size.max``.
+#: Bytes of a frame without the length; default of ``pacemaker.thrift.message.size.max``.
 DEFAULT_MAX_SIZE: Final = 10_485_760
 
-#: The path of a server's description of itself (``ServerInfo``).
+#: Path of a server's ``ServerInfo``.
 RESERVED_PATH: Final = "/.stormkeeper"
 
 SIZES: Final = "sizes"
 
 TOMBSTONE: Final = -1
 
-#: Characters with which a regular expression can be invalid; ``.``, ``]`` and ``}`` alone cannot.
+#: With these a regular expression can be invalid; ``.``, ``]`` and ``}`` alone cannot.
 _SPECIAL: Final = frozenset("\\^$|?*+()[{")
 
 P = TypeVar("P", str, bytes)
 
-#: Bytes of a SASL token: the buffer of the JDK's mechanisms (``maxbuf=65536``).
+#: Bytes: the buffer of the JDK's mechanisms (``maxbuf=65536``).
 MAX_TOKEN: Final = 65_536
 
-#: First number of a SASL token's blob.
+#: First number of a token's blob.
 TOKEN_CODE: Final = -500
 
 
@@ -88,7 +88,7 @@ class MessageType(IntEnum):
 
 
 class Pulse(NamedTuple):
-    """A path and its newest value; in an answer, `details` None means that none is stored."""
+    """A path and the newest value; `details` is None in an answer without a pulse."""
 
     id: str
     details: bytes | None
@@ -150,7 +150,7 @@ class Message:
     boolval: bool | None = None
     records: list[Pulse] | None = None
     nodes: list[str] | None = None
-    #: Control codes and SASL tokens; absent from `repr`, and so from logs.
+    #: Control codes and SASL tokens, hidden from logs.
     blob: bytes | None = field(default=None, repr=False)
     changes_request: ChangesRequest | None = None
     changes: Changes | None = None
@@ -160,14 +160,14 @@ class Verb(NamedTuple):
     """Properties of a request type."""
 
     asks_with: str
-    #: Member that the answer must have. GET_ALL_PULSE_FOR_PATH has none: Storm always answers it
-    #: without data, a Stormkeeper server does if the pulses exceed a frame.
+    #: Member that the answer must have. GET_ALL_PULSE_FOR_PATH has none: Storm always answers
+    #: without data, a Stormkeeper server if the pulses exceed a frame.
     answered_with: str | None
-    #: Verb for messages to people: ``a request to <deed> /path``.
+    #: In texts: ``a request to <deed> /path``.
     deed: str
     writes: bool = False
     is_short: bool = False
-    #: Extension that the server must have; None for Storm's own requests.
+    #: None for Storm's own requests.
     extension: str | None = None
 
 
@@ -223,10 +223,7 @@ def check_request(message: Message) -> None:
 
 
 def listing_ends_java(path: str) -> bool:
-    """Return whether GET_ALL_NODES_FOR_PATH of `path` may end a Java Pacemaker.
-
-    An invalid regular expression ends the daemon.
-    """
+    """Return whether listing `path`, as an invalid regular expression, may end a Java Pacemaker."""
     return not _SPECIAL.isdisjoint(path)
 
 
