@@ -1,7 +1,7 @@
 """The pipeline's tables: Parquet files under a manifest, with writer, readers and SQL.
 
-A file never changes once the manifest names it, and one rename replaces the manifest. So readers
-see a commit as a whole or not at all, and a killed writer leaves only files that no manifest names.
+Files never change once the manifest names them, and one rename replaces the manifest. So readers
+see a whole commit or none, and a killed writer leaves only unnamed files.
 """
 
 from stormkeeper import extras

@@ -1,8 +1,7 @@
-"""Compaction and retention of logs: small files are merged beside the writer, old ones go.
+"""Compaction and retention of logs: small files are merged beside the writer, old ones deleted.
 
-Sixteen files of a level are merged into one of the next, so each row is rewritten once per level,
-and a log of n commits has about 16 log16 n files. A clock that is suddenly ahead is not trusted at
-once, because deletion is final.
+Sixteen files of a level are merged into one of the next: each row is rewritten once per level, and
+a log of n commits has about 16 log16 n files.
 """
 
 from __future__ import annotations
@@ -32,14 +31,14 @@ MB: Final = 1 << 20
 
 FAN_IN: Final = 16
 
-#: Limits of a merged file: its rows are sorted in memory.
+#: Rows are sorted in memory.
 MAX_ROWS: Final = 1 << 19
 MAX_BYTES: Final = 64 * MB
 
-#: Largest share of a log's retention in one file, as files go whole.
+#: A file has at most an eighth of a log's retention, as files go whole.
 _PARTS: Final = 8
 
-#: Niceness of a merge, which takes a core for a second per 500,000 rows.
+#: A merge takes a core for a second per 500,000 rows.
 _NICE: Final = 10
 
 _RETRY_SECS: Final = 60.0
@@ -48,10 +47,10 @@ _RETRY_SECS: Final = 60.0
 def plan(
     files: Sequence[DataFile], retention: Retention, fan_in: int = FAN_IN
 ) -> list[list[DataFile]]:
-    """Return the groups of a log's files to merge: `fan_in` files of one level.
+    """Return groups of `fan_in` files of one level to merge.
 
-    A group has fewer files if the next one would exceed `MAX_ROWS`, `MAX_BYTES`, or an eighth of
-    the retention in time or bytes.
+    A group has fewer files if the next would exceed `MAX_ROWS`, `MAX_BYTES`, or an eighth of the
+    retention in time or bytes.
     """
     levels: dict[int, list[DataFile]] = {}
     for file in files:
@@ -67,7 +66,6 @@ def plan(
 def _groups(
     files: Sequence[DataFile], retention: Retention, fan_in: int
 ) -> Iterator[tuple[list[DataFile], bool]]:
-    """Yield groups of files, and whether each is full."""
     group: list[DataFile] = []
     for file in files:
         if len(group) == fan_in or (group and not _fit([*group, file], retention)):
@@ -92,7 +90,7 @@ def _fit(files: Sequence[DataFile], retention: Retention) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Merge:
-    """A file that has the rows of others."""
+    """A file with the rows of others."""
 
     table: str
     inputs: frozenset[str]
@@ -100,7 +98,7 @@ class Merge:
 
 
 class Compactor:
-    """Merges the files of successive manifests, in a separate thread."""
+    """Merges the files of successive manifests, in a thread."""
 
     def __init__(self, folder: Path, specs: Mapping[str, TableSpec], fan_in: int = FAN_IN) -> None:
         self._folder = folder
@@ -109,10 +107,10 @@ class Compactor:
         self._thread: threading.Thread | None = None
         self._stopping = threading.Event()
         self._guard = threading.Lock()
-        #: Both under the guard.
+        #: Under the guard.
         self._finished: list[Merge] = []
         self._outputs: set[str] = set()
-        #: Set by the thread; read after its end.
+        #: Set by the thread, read after its end.
         self._not_before = 0.0
 
     @property
@@ -123,7 +121,7 @@ class Compactor:
 
     @property
     def outputs(self) -> set[str]:
-        """Begun output files, which the manifest may still name."""
+        """Output files that a later manifest may name."""
         with self._guard:
             return set(self._outputs)
 
@@ -134,7 +132,7 @@ class Compactor:
             self._outputs -= {merge.output.path for merge in merges}
 
     def begin(self, manifest: Manifest) -> None:
-        """Start to merge the files of a manifest unless earlier merges are open."""
+        """Start to merge a manifest's files unless earlier merges are open."""
         if (self._thread is not None and self._thread.is_alive()) or self.finished:
             return
         if self._stopping.is_set() or time.monotonic() < self._not_before:
@@ -159,7 +157,7 @@ class Compactor:
         return self._thread is None or not self._thread.is_alive()
 
     def stop(self, deadline_secs: float) -> bool:
-        """Start no more merges, and wait for the running merge; returns whether the merge ended."""
+        """Start no more merges, and `settle`."""
         self._stopping.set()
         return self.settle(deadline_secs)
 
@@ -181,7 +179,7 @@ class Compactor:
                 self._finished.append(merge)
 
     def _merge(self, spec: TableSpec, group: Sequence[DataFile], path: str) -> Merge:
-        # On one core: the others are for queries.
+        # One core, as queries need the others.
         rows = parquet.read(self._folder, group, spec.schema, use_threads=False)
         level = group[0].level + 1
         output = parquet.write(self._folder, path, spec, [spec.sorted(rows)], level)
@@ -205,7 +203,7 @@ class Compactor:
 #: Before all rows: a longer retention keeps everything.
 _FIRST = datetime.fromtimestamp(0, UTC)
 
-#: How long a clock must be ahead to be trusted, and tolerance of a clock, in seconds.
+#: How long a clock must be ahead to be trusted, and tolerance, in seconds.
 DOUBT_SECS: Final = 3600.0
 _SMALL_SECS: Final = 60.0
 
@@ -213,12 +211,13 @@ _SMALL_SECS: Final = 60.0
 class RetentionClock:
     """The time by which rows expire: the machine's clock, or elapsed time while that is ahead.
 
-    `steady` is a monotonic clock in seconds.
+    A clock that is suddenly ahead is not trusted at once, as deletion is final. `steady` is a
+    monotonic clock in seconds.
     """
 
     def __init__(self, steady: Callable[[], float] = time.monotonic) -> None:
         self._steady = steady
-        #: The steady clock's and the machine's time of the last trusted moment.
+        #: Steady and machine time of the last trusted moment.
         self._known: tuple[float, float] | None = None
         self._ahead_since: float | None = None
 

@@ -27,20 +27,20 @@ _ROLLUPS: Final = (
     ("rollup_60m", timedelta.max),
 )
 
-#: How far back from the newest reading of any topology to look first for a topology's own.
+#: How far before the newest reading of any topology to look first.
 _BACK: Final = (timedelta(0), timedelta(minutes=10))
 
 _SUBMITTED: Final = r"try_cast(regexp_extract(storm_id, '-(\d+)$', 1) AS BIGINT)"
 
 _TASK: Final = r"try_cast(regexp_extract(component, '^tasks (\d+)-', 1) AS BIGINT)"
 
-#: Counts in which Storm's pages leave out Storm's own streams.
+#: Counts without Storm's own streams, as on Storm's pages.
 _SENT: Final = ("emitted", "transferred")
 
 _IN_WINDOW: Final = '"window" = ?'
 _NOT_STORMS: Final = " AND NOT starts_with(stream, '__')"
 
-#: Lengths of buckets in seconds, the shortest first.
+#: In seconds, the shortest first.
 BUCKET_SECS: Final = {"rollup_1m": 60, "rollup_10m": 600, "rollup_60m": 3_600}
 
 _COUNTS: Final = ("emitted", "transferred", "executed", "acked", "failed")
@@ -53,7 +53,6 @@ _AVERAGES: Final = {
 
 
 def rollup_for(length: timedelta) -> str:
-    """Return the roll-up with buckets that suit a length of time."""
     return next(name for name, longest in _ROLLUPS if length <= longest)
 
 
@@ -63,7 +62,7 @@ def newest(
     component: str | None = None,
     window: str | None = None,
 ) -> list[dict[str, Any]]:
-    """Return the newest reading of a topology's components: rows of ``component_stats``.
+    """Return the newest rows of ``component_stats`` of a topology.
 
     A name means the last submitted topology that was read. `window` is ``600``, ``10800``,
     ``86400`` or ``:all-time``. Rows are sorted by component and window, unnamed components first.
@@ -93,7 +92,7 @@ def newest(
 
 
 def totals(database: HistoryDatabase, storm_id: str) -> list[dict[str, Any]]:
-    """Return a topology's newest rows of ``topology_stats``, per window."""
+    """Return a topology's newest row of ``topology_stats`` per window."""
     which, values = of_topology(storm_id, is_id=True)
     for since in _looks(database, "topology_stats"):
         found = database.query(
@@ -113,8 +112,8 @@ def executors(
     """Return the newest figures of each executor of a component, by tasks.
 
     ``emitted`` and ``transferred`` are without Storm's own streams; ``capacity`` is the busy share
-    of the last ten minutes. If the newest reading has fewer than `expected` executors, as some
-    workers sent nothing new, readings of the last ten minutes are used, too.
+    of the last ten minutes. If the newest reading has fewer than `expected` executors, readings of
+    the last ten minutes are used, too.
     """
     found: list[dict[str, Any]] = []
     latest = database.latest("executor_stats")
@@ -155,7 +154,7 @@ def _executors(
 
 
 def topologies(database: HistoryDatabase) -> tuple[list[str], list[str]]:
-    """Return the names and the ids of the last day's topologies, each sorted."""
+    """Return the last day's topologies: sorted names, and sorted ids."""
     newest, day = database.latest("component_stats"), "rollup_10m"
     rows = [database.table("component_stats", newest)]
     if newest is not None and database.has(day):
@@ -175,13 +174,13 @@ def course(
     component: str | None = None,
     rollup: str | None = None,
 ) -> list[dict[str, Any]]:
-    """Return the figures of a topology or a component in each bucket of a time, oldest first.
+    """Return the figures of a topology or a component per bucket of a time, oldest first.
 
     Topologies of one name are added up. Without `component`, ``acked``, ``failed`` and
     ``complete_ms_avg`` are those of spouts, as in Storm; ``capacity`` is the largest. A worker
-    counts with each of its components, so ``restarts`` and ``skipped`` are those of the component
-    with the most. If ``interval_secs``, the longest time between two readings, exceeds the bucket,
-    counts include earlier time.
+    counts with each component, so ``restarts`` and ``skipped`` are those of the component with the
+    most. If ``interval_secs``, the longest time between two readings, exceeds the bucket, counts
+    include earlier time.
     """
     name = rollup or rollup_for(until - since)
     of_workers = "max" if component is None else "sum"
@@ -209,7 +208,6 @@ def _held(*more: str) -> str:
 
 
 def _sums(*, whole: bool) -> str:
-    """Return the columns of a bucket; `whole`: of a topology, not a component."""
     spouts = " FILTER (kind = 'spout')" if whole else ""
     of_spouts = {"acked", "failed", "complete_ms_avg"}
     parts = [f"sum({count}){spouts if count in of_spouts else ''} AS {count}" for count in _COUNTS]
@@ -223,7 +221,7 @@ def _sums(*, whole: bool) -> str:
 
 
 def _was_counted(database: HistoryDatabase, which: str, named: Sequence[Any]) -> bool:
-    """Return whether the smaller table of topologies may have a topology."""
+    """Return whether the small table of topologies may have a topology."""
     if not database.has("topology_stats"):
         return True
     rows = database.table("topology_stats")
@@ -231,7 +229,7 @@ def _was_counted(database: HistoryDatabase, which: str, named: Sequence[Any]) ->
 
 
 def _looks(database: HistoryDatabase, name: str) -> Iterator[datetime | None]:
-    """Yield times since which to read a table, the latest first; None: the whole table."""
+    """Yield times since which to read a table, the latest first; None: all."""
     latest = database.latest(name)
     if latest is not None:
         yield from (latest - back for back in _BACK)
@@ -244,7 +242,7 @@ def _finite(average: str, weight: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """The newest reading of a topology, or a component with its `executors`.
+    """The newest reading of a topology, or a component with `executors`.
 
     `newest_at` is when any topology was last read. `totals` are rows of ``topology_stats``,
     `components` of ``component_stats``.
@@ -262,7 +260,7 @@ class Reading:
 def reading(
     database: HistoryDatabase, topology: str, component: str | None, window: str
 ) -> Reading:
-    """Return the newest reading; raise `TableError` with suggestions for an unknown name."""
+    """Return the newest reading; raise `TableError` with suggestions."""
     rows = newest(database, topology, component)
     if not rows:
         raise _unknown(database, topology, component)
@@ -289,8 +287,8 @@ def course_with_bucket_secs(
 ) -> tuple[int, list[dict[str, Any]]]:
     """Return the length of a bucket in seconds, and the `course`.
 
-    Buckets are shorter than usual if none of the usual length is complete, as in a new pipeline.
-    Raises `TableError` for an unknown name.
+    Buckets are shorter than usual if none of the usual length is complete. Raises `TableError` for
+    an unknown name.
     """
     longest = BUCKET_SECS[rollup_for(until - since)]
     for rollup, secs in reversed(BUCKET_SECS.items()):
@@ -319,11 +317,11 @@ def _unknown(database: HistoryDatabase, topology: str, component: str | None) ->
 _HEIGHT: Final = 11
 _NARROWEST, _WIDEST = 40, 160
 
-#: Width beside the title, and the shortest title that tells anything.
+#: Width beside the title, and the shortest useful title.
 _BESIDE: Final = 6
 _SHORTEST: Final = 4
 
-#: Column, whether it is a count, and label of each drawing.
+#: Column, whether a count, and label.
 _DRAWN: Final = (
     ("emitted", True, "emitted, tuples/s"),
     ("executed", True, "executed, tuples/s"),
@@ -352,7 +350,7 @@ def draw_course(buckets: Sequence[dict[str, Any]], bucket_secs: int, title: str)
 
 
 def _label(title: str, text: str, width: int) -> str:
-    """Return the title, shortened to the width: plotext would print nothing otherwise."""
+    """Return the title shortened to the width: plotext omits longer titles."""
     room = width - len(text) - _BESIDE
     if len(title) > room:
         title = f"{title[: room - 1]}…" if room > _SHORTEST else ""
@@ -364,7 +362,7 @@ def _drawing(
 ) -> str:
     import plotext  # noqa: PLC0415 - only for drawings
 
-    # Otherwise plotext cuts drawings to the terminal that it detects.
+    # Otherwise plotext cuts drawings to the detected terminal.
     plotext.terminal.limit(False, False)
     figure = plotext.figure
     figure.clear()

@@ -1,8 +1,7 @@
 """``HistoryDatabase``: a pipeline's tables, queried with SQL through DuckDB.
 
 Neither Spark nor pyarrow is loaded: an answer takes a fraction of a second. Rows of Storm's own
-workers have tasks instead of components; where Nimbus has named these tasks, they get the
-component's name.
+workers have tasks instead of components, named where Nimbus has listed the tasks.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ _FOLDERS: Final = ("liveness", "statistics", "names", "alerts")
 
 _COMPONENTS: Final = "components"
 
-#: Files read at the same time; more cores make answers no quicker.
+#: More cores make answers no quicker.
 _THREADS: Final = 2
 
 _PATTERN: Final = re.compile(r"[][*?]")
@@ -44,9 +43,9 @@ _STORM_ID: Final = re.compile(r"(.+)-\d+-\d+")
 
 
 class HistoryDatabase:
-    """The present tables of a pipeline in ``pipeline.tables.dir``; a context manager.
+    """A pipeline's present tables in ``pipeline.tables.dir``; a context manager.
 
-    Raises `TableError` if there are no tables, or they cannot be read.
+    Raises `TableError` if tables are missing or unreadable.
     """
 
     def __init__(self, folder: Path | str) -> None:
@@ -77,7 +76,7 @@ class HistoryDatabase:
         return found
 
     def table(self, name: str, since: datetime | None = None, until: datetime | None = None) -> str:
-        """Return a table for FROM in SQL, with all columns and with named components.
+        """Return a table for FROM in SQL, with all columns and named components.
 
         With `since` or `until`, only of files that may have rows of this time.
         """
@@ -109,11 +108,9 @@ class HistoryDatabase:
         return rows, [*columns]
 
     def has(self, name: str) -> bool:
-        """Return whether a table exists."""
         return any(name in tables.manifest.tables for tables in self._tables)
 
     def interval_secs(self, name: str) -> float:
-        """Return how often a table is written."""
         return self._with(name).manifest.interval_secs
 
     def latest(self, name: str) -> datetime | None:
@@ -122,13 +119,12 @@ class HistoryDatabase:
         return max((file.latest for file in files if file.latest is not None), default=None)
 
     def written_at(self, name: str) -> datetime:
-        """Return when a table was last written."""
         return self._with(name).manifest.written_at
 
     def query(self, question: str, values: Sequence[Any] = ()) -> list[dict[str, Any]]:
         """Return the rows of a SELECT in DuckDB's SQL, by column; times are in UTC.
 
-        `values` stand for the ``?`` in the SELECT. Raises `TableError` if DuckDB refuses.
+        `values` stand for ``?``. Raises `TableError` if DuckDB refuses.
         """
         try:
             answer = self._database.execute(question, list(values))
@@ -148,7 +144,7 @@ class HistoryDatabase:
 
 
 def of_topology(given: str, *, is_id: bool) -> tuple[str, list[str]]:
-    """Return a condition on rows of a topology, by name or id, and the values.
+    """Return a condition on rows of a topology, and the values.
 
     Files are sorted by name: a condition on the id alone would read all of them.
     """
@@ -159,12 +155,11 @@ def of_topology(given: str, *, is_id: bool) -> tuple[str, list[str]]:
 
 
 def is_id(given: str) -> bool:
-    """Return whether a word looks like a topology's id."""
     return _STORM_ID.fullmatch(given) is not None
 
 
 def names_of(given: str) -> tuple[bool, ...]:
-    """Return meanings of a word, in the order to try: False a topology's name, True an id."""
+    """Return the order of lookups: False by name, True by id."""
     return (False, True) if is_id(given) else (False,)
 
 
@@ -173,7 +168,7 @@ def _in_utc(value: Any) -> Any:
 
 
 def _quoted(path: str) -> str:
-    """Return a path as a string in SQL without patterns."""
+    """Escape a path for a SQL string, without patterns."""
     return _PATTERN.sub(lambda found: f"[{found[0]}]", path).replace("'", "''")
 
 
@@ -202,7 +197,7 @@ def _alike(given: str, there: Sequence[str]) -> list[str]:
     return [cases[name] for name in difflib.get_close_matches(given.casefold(), cases)]
 
 
-#: Name of a component of which only the tasks are known.
+#: A component of which only tasks are known.
 _TASKS: Final = r"tasks ([0-9]+)-([0-9]+)"
 
 _KEYS: Final = ("read_at", "bucket", "storm_id", "topology", "kind", "window", "node", "port")
@@ -243,10 +238,10 @@ _SUMMED_UP: Final = {
 
 
 def named(rows: str, components: str, columns: Sequence[str]) -> str:
-    """Return a SELECT of rows with the names of components instead of tasks.
+    """Return a SELECT of rows with names of components instead of tasks.
 
-    Executors of a component become one row again. Two executors may share a worker, so the number
-    of workers is unknown, and restarts, readings and skipped ones are the largest.
+    Executors of a component become one row. They may share workers, so the number of workers is
+    unknown, and restarts, readings and skipped are the largest.
     """
     whole = f"SELECT r.* FROM {rows} r ANTI JOIN {components} n ON n.storm_id = r.storm_id"
     first, last = (
@@ -284,7 +279,7 @@ def _of(column: str) -> str:
     return _OTHERS.get(column, f'max("{column}")')
 
 
-#: The address in a supervisor's id, behind a UUID; else the whole id.
+#: The address behind the UUID in a supervisor's id, or the whole id.
 _ADDRESS: Final = "regexp_replace(node, '^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}-(.+)$', '\\2')"
 
 _SILENCES: Final = ("late", "dead", "gone")
@@ -297,7 +292,7 @@ def events(
     until: datetime | None = None,
     limit: int = 1000,
 ) -> list[dict[str, Any]]:
-    """Return the newest events of a subject's workers, oldest first: rows of ``worker_events``.
+    """Return the newest rows of ``worker_events`` of a subject, oldest first.
 
     `subject` is a node or its host, or a topology's name or id: the first of these with events. The
     silence of a worker since its topology was killed is one event, ``killed``.
@@ -343,7 +338,7 @@ def _with_kills(database: HistoryDatabase, found: list[dict[str, Any]]) -> Itera
 
 
 def check_known(database: HistoryDatabase, subject: str) -> None:
-    """Check that a node or a topology is known; raises `TableError` with a suggestion."""
+    """Raise `TableError` with a suggestion if a node or topology is unknown."""
     of_each = [
         f"SELECT DISTINCT node, {_ADDRESS} AS address, topology, storm_id"
         f" FROM {database.table(name)}"
@@ -364,7 +359,7 @@ def check_known(database: HistoryDatabase, subject: str) -> None:
 
 
 def hosts(database: HistoryDatabase) -> dict[str, str]:
-    """Return the hosts of supervisors that Nimbus has listed, by supervisor id."""
+    """By supervisor id, as listed by Nimbus."""
     if not database.has("supervisors"):
         return {}
     rows = database.query(f"SELECT node, host FROM {database.table('supervisors')}")
@@ -374,7 +369,7 @@ def hosts(database: HistoryDatabase) -> dict[str, str]:
 def alerts(
     database: HistoryDatabase, *, ended: bool = False, severity: str | None = None
 ) -> list[dict[str, Any]]:
-    """Return open alerts, with `ended` those of the last day, the severest and newest first."""
+    """Return open alerts, with `ended` also the last day's, the severest and newest first."""
     return database.query(
         f"SELECT * FROM {database.table('alerts')}"
         " WHERE (until IS NULL OR ?) AND (? IS NULL OR severity = ?)"
@@ -384,7 +379,7 @@ def alerts(
 
 
 def changes(database: HistoryDatabase, after: datetime) -> list[dict[str, Any]]:
-    """Return rows of ``alert_history``: changes of alerts noticed after a time."""
+    """Return rows of ``alert_history`` noticed after a time."""
     return database.query(
         f"SELECT * FROM {database.table('alert_history', after)}"
         ' WHERE "at" > ? ORDER BY "at", severity, since, id',

@@ -20,16 +20,16 @@ NAME: Final = "manifest.json"
 
 _ASIDE: Final = f".{NAME}"
 
-#: Format number of manifests; a higher one may have another meaning.
+#: A higher format may have another meaning.
 FORMAT: Final = 1
 
 
-#: ``current``: each commit replaces all rows. ``log``: each commit adds rows.
+#: A commit replaces all rows (``current``), or adds rows (``log``).
 Kind = Literal["current", "log"]
 
 
 class Origin(msgspec.Struct, frozen=True):
-    """The micro-batch of a streaming query that a commit comes from."""
+    """The micro-batch of a streaming query behind a commit."""
 
     query: str
     batch: int
@@ -39,7 +39,7 @@ class DataFile(msgspec.Struct, frozen=True, omit_defaults=True):
     """A Parquet file of a table; `path` is relative to the folder of the tables.
 
     `earliest` and `latest` are of the table's time column; None without rows or such a column.
-    `level` is how often its rows were merged.
+    `level` counts the merges.
     """
 
     path: str
@@ -51,9 +51,9 @@ class DataFile(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """A table with its columns' types, and its files, oldest first.
+    """A table with column types, and files, oldest first.
 
-    `version` grows when columns change: files of earlier versions may lack columns or have others.
+    `version` grows when columns change: older files may lack columns or have others.
     """
 
     kind: Kind
@@ -64,9 +64,9 @@ class Entry(msgspec.Struct, frozen=True):
 
 
 class Manifest(msgspec.Struct, frozen=True):
-    """All tables of a folder, by name, as of a commit with the number `version`, from 1.
+    """All tables of a folder, by name, as of commit `version`, from 1.
 
-    `written_at` is on the writer's clock; `interval_secs` is how often the writer commits.
+    `written_at` is on the writer's clock; `interval_secs` is the time between commits.
     """
 
     format: int
@@ -78,7 +78,6 @@ class Manifest(msgspec.Struct, frozen=True):
 
     @property
     def paths(self) -> set[str]:
-        """The paths of all named files."""
         return {file.path for entry in self.tables.values() for file in entry.files}
 
 
@@ -89,8 +88,7 @@ class _Format(msgspec.Struct):
 def load(folder: Path) -> Manifest | None:
     """Return the manifest of a folder; None before the first commit.
 
-    Raises `TableError` if the manifest is damaged or of a newer release, `OSError` if it cannot be
-    read.
+    Raises `TableError` if the manifest is damaged or of a newer release, `OSError` if unreadable.
     """
     path = folder / NAME
     try:
@@ -112,19 +110,19 @@ def load(folder: Path) -> Manifest | None:
 
 
 def stage(folder: Path, manifest: Manifest) -> None:
-    """Write the next manifest aside and sync the file."""
+    """Write and sync the next manifest aside."""
     with (folder / _ASIDE).open("wb") as file:
         file.write(msgspec.json.encode(manifest))
         sync_file(file)
 
 
 def publish(folder: Path) -> None:
-    """Replace the manifest by the staged manifest, atomically."""
+    """Replace the manifest by the staged one, atomically."""
     (folder / _ASIDE).replace(folder / NAME)
 
 
 def sync_manifest(folder: Path) -> None:
-    """Sync the folder, so that the manifest survives a power failure."""
+    """Make the manifest survive a power failure."""
     sync_folder(folder)
 
 
@@ -141,7 +139,7 @@ class TableFolder:
         self._identity = _identity(folder)
 
     def check(self) -> None:
-        """Check that the folder is still the same; raises `TableError`."""
+        """Raise `TableError` if the folder was moved or removed."""
         if self._identity is None:
             self.folder.mkdir(parents=True, exist_ok=True)
             self._identity = _identity(self.folder)
@@ -154,7 +152,7 @@ class TableFolder:
 
 
 def _identity(folder: Path) -> tuple[int, int] | None:
-    """Return the identity of a folder, which survives a move; None without a folder."""
+    """Return device and inode, which survive a move; None without a folder."""
     try:
         status = folder.stat()
     except FileNotFoundError:
@@ -164,7 +162,7 @@ def _identity(folder: Path) -> tuple[int, int] | None:
 
 @contextlib.contextmanager
 def sole_writer(folder: Path, key: str = KEY) -> Iterator[None]:
-    """Lock a folder for this process, after making a missing folder.
+    """Lock a folder, made if missing, for this process.
 
     `key` is the configuration key in errors. Raises `TableError` if the folder cannot be made, or
     another process holds the lock.
@@ -175,14 +173,13 @@ def sole_writer(folder: Path, key: str = KEY) -> Iterator[None]:
     except OSError as error:
         raise TableError(f"{key} cannot be {folder}: {error}") from error
     with lock:
-        # A file system without locks: the manifest's number must do.
+        # Without file locks, the manifest's number detects a second writer.
         if not try_lock(lock, if_unsupported=True):
             raise two_writers_error(folder)
         yield
 
 
 def two_writers_error(folder: Path) -> TableError:
-    """Return the error of a folder with two writers."""
     return TableError(
         f"another pipeline writes to {folder}: give each its own {KEY} and, where that is set, its "
         "own pipeline.checkpoint.dir"
@@ -190,7 +187,6 @@ def two_writers_error(folder: Path) -> TableError:
 
 
 def write_error(folder: Path, error: OSError) -> TableError:
-    """Return the error of a failed write, with a remedy."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         remedy = f"make space there, or set {KEY} to a folder where there is some"
     else:
@@ -200,7 +196,6 @@ def write_error(folder: Path, error: OSError) -> TableError:
 
 
 def read_error(folder: Path, error: OSError) -> TableError:
-    """Return the error of a failed read, with a remedy."""
     reason = os.strerror(error.errno) if error.errno else error
     remedy = ""
     if isinstance(error, PermissionError):
@@ -208,7 +203,7 @@ def read_error(folder: Path, error: OSError) -> TableError:
     return TableError(f"the tables in {folder} cannot be read: {reason}{remedy}")
 
 
-#: Names of our files; other files are left alone.
+#: Other files are left alone.
 _OURS: Final = re.compile(r"[0-9]{12,}-[0-9a-f]{8}\.parquet")
 
 
@@ -222,7 +217,7 @@ def mark_as_leaving(folder: Path, paths: Iterable[str], now: float) -> None:
 def remove_leftovers(
     folder: Path, tables: Iterable[str], named: Collection[str], now: float, keep_secs: float
 ) -> None:
-    """Remove unnamed files of these tables that left the manifest more than `keep_secs` ago."""
+    """Remove unnamed files that left the manifest more than `keep_secs` ago."""
     for table in tables:
         # A failed removal does not fail the commit; the next one tries again.
         with contextlib.suppress(OSError), os.scandir(folder / table) as entries:

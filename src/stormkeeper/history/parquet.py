@@ -44,10 +44,10 @@ class Retention:
 
 @dataclass(frozen=True, slots=True)
 class TableSpec:
-    """A table's definition; raises `TableError` if it is invalid.
+    """A table's definition; raises `TableError` if invalid.
 
-    The name is also that of the folder. The `time` column is never null, and a log must have one.
-    Rows of a file are sorted by `sort`, or by time.
+    The name is also the folder's. The `time` column is never null, and required for logs. Rows of a
+    file are sorted by `sort`, or by time.
     """
 
     name: str
@@ -73,7 +73,6 @@ class TableSpec:
 
     @property
     def order(self) -> tuple[str, ...]:
-        """The sort columns of the rows in a file."""
         return self.sort or ((self.time,) if self.time else ())
 
     @property
@@ -86,7 +85,6 @@ class TableSpec:
 
     @property
     def columns(self) -> dict[str, str]:
-        """Columns and types as in the manifest."""
         return {column.name: str(column.type) for column in self.schema}
 
     def fitted(self, rows: pa.Table) -> pa.Table:
@@ -108,39 +106,37 @@ class TableSpec:
         return self.sorted(rows)
 
     def _column(self, given: pa.Field) -> pa.Field:
-        """Return a column as written: a dictionary stays a dictionary."""
+        """Keep a dictionary a dictionary."""
         wanted = self.schema.field(given.name)
         is_dictionary = pa.types.is_dictionary(given.type) and given.type.value_type == wanted.type
         return given if is_dictionary and given.name not in self.order else wanted
 
     def sorted(self, rows: pa.Table) -> pa.Table:
-        """Return rows in the order of a file."""
         if not self.order or (len(self.order) == 1 and _ascends(rows[self.order[0]])):
             return rows
         return rows.sort_by([(name, "ascending") for name in self.order])
 
 
 def _ascends(column: pa.ChunkedArray) -> bool:
-    """Return whether a column ascends: most batches have a single time for all rows."""
+    """Most batches have a single time for all rows."""
     if column.null_count:
         return False
     return bool(pc.all(pc.less_equal(column[:-1], column[1:])).as_py() is not False)
 
 
 def schema_of(columns: dict[str, str]) -> pa.Schema:
-    """Return the schema of `TableSpec.columns`."""
     return pa.schema([(name, TYPES[kind]) for name, kind in columns.items()])
 
 
 def new_path(name: str, version: int) -> str:
-    """Return an unused path for a file of a table, relative to the folder of the tables."""
+    """Return an unused path for a file, relative to the folder of the tables."""
     return f"{name}/{version:012d}-{secrets.token_hex(4)}.parquet"
 
 
 def write(
     folder: Path, path: str, spec: TableSpec, parts: Iterable[pa.Table], level: int = 0
 ) -> DataFile:
-    """Write rows to a new file in parts; `level` counts the merges."""
+    """`level` counts the merges."""
     file = NewFile(folder, path, spec)
     for rows in parts:
         file.add(rows)
@@ -174,7 +170,7 @@ class NewFile:
             self._times += pc.min_max(rows[self._spec.time]).as_py().values()
 
     def finish(self, level: int = 0) -> DataFile:
-        """Complete and sync the file; the caller syncs the folder. `add` was called before."""
+        """Complete and sync the file after an `add`; the caller syncs the folder."""
         assert self._writer is not None
         self._writer.close()
         self._sink.close()
@@ -187,7 +183,7 @@ class NewFile:
     def _begun(self, rows: pa.Table) -> pq.ParquetWriter:
         spec = self._spec
         schema = _encoded(rows.slice(0, 0), self._names).schema
-        # Readers need not know that the rows had dictionaries.
+        # Readers need not know of dictionaries.
         self._writer = pq.ParquetWriter(
             self._sink,
             schema,
@@ -223,13 +219,13 @@ def read(
     only: ds.Expression | None = None,
     use_threads: bool = True,
 ) -> pa.Table:
-    """Return the rows of files, with null for columns that a file lacks.
+    """Return the rows of files, with null for missing columns.
 
     Texts in `schema` may be dictionaries; `only` filters rows.
     """
     if not files:
         return schema.empty_table().select(list(columns or schema.names))
-    # Without its file system, a path with a colon would count as a URL.
+    # Without a file system, a path with a colon counts as a URL.
     paths = [str((folder / file.path).absolute()) for file in files]
     coded = [column.name for column in schema if pa.types.is_dictionary(column.type)]
     form = ds.ParquetFileFormat(dictionary_columns=coded)
@@ -240,6 +236,5 @@ def read(
 
 
 def metadata(folder: Path, file: DataFile) -> dict[bytes, bytes] | None:
-    """Return the metadata of the rows of a file."""
     found: dict[bytes, bytes] | None = pq.read_schema(folder / file.path).metadata
     return found

@@ -58,7 +58,7 @@ class Tables:
         return TableError(f"there are no tables in {self.folder}; has `storm pipeline` run?")
 
     def check_access(self) -> None:
-        """Check that this user may read the tables' files; raises `TableError`."""
+        """Raise `TableError` if this user may not read the tables."""
         for folder in {(self.folder / path).parent for path in self.manifest.paths}:
             try:
                 with os.scandir(folder):
@@ -67,11 +67,9 @@ class Tables:
                 raise read_error(folder, error) from error
 
     def names(self) -> list[str]:
-        """Return the tables' names."""
         return sorted(self.manifest.tables)
 
     def schema(self, name: str) -> pa.Schema:
-        """Return the columns of a table as a pyarrow schema."""
         from stormkeeper.history.parquet import schema_of  # noqa: PLC0415 - as with `arrow`
 
         return schema_of(self._entry(name).columns)
@@ -93,10 +91,10 @@ class Tables:
         until: datetime | None = None,
         columns: Sequence[str] | None = None,
     ) -> pa.Table:
-        """Return the rows of a table, in no order, from `since` to before `until`.
+        """Return the rows of a table, unordered, from `since` to before `until`.
 
-        Both need a time zone. Columns that a file lacks are null. Raises `TableError` if there is
-        no such table, or a file cannot be read.
+        Both need a time zone. Columns that a file lacks are null. Raises `TableError` if the table
+        is missing or unreadable.
         """
         return self._read(name, self._files(name, since, until), since, until, columns)
 
@@ -119,7 +117,7 @@ class Tables:
         until: datetime | None,
         columns: Sequence[str] | None,
     ) -> pa.Table:
-        # Imported on demand: half a second, not needed for the names of files.
+        # The import takes half a second, and names of files do without.
         import pyarrow as pa  # noqa: PLC0415
         import pyarrow.compute as pc  # noqa: PLC0415
 
@@ -150,7 +148,7 @@ class Tables:
         """Return the rows of a table as a DataFrame; parameters as `arrow`."""
         entry = self._entry(name)
         schema = ", ".join(f"`{name}` {SPARK_TYPES[kind]}" for name, kind in entry.columns.items())
-        # Not percent-encoded, as Spark decodes no %3D.
+        # Spark does not decode %3D.
         paths = [
             "file://" + _PATTERN.sub(r"\\\g<0>", path) for path in self.files(name, since, until)
         ]

@@ -36,15 +36,15 @@ from stormkeeper.history.parquet import TableSpec
 
 log = logging.getLogger(__name__)
 
-#: How long a file stays after it left the manifest, in seconds: longer than a reader takes from the
-#: manifest to its last file.
+#: Seconds that a file outlives the manifest naming the file: longer than a reader takes to the last
+#: file.
 KEEP_SECS: Final = 300.0
 
-#: Rows of a table, in pieces if too many for memory.
+#: In pieces if too many for memory.
 Rows: TypeAlias = pa.Table | Iterable[pa.Table]
 
-#: The tables of a part, by name; a table may come several times. Rows in pieces are written in a
-#: thread while the next are made.
+#: The tables of a part, by name, even several times. Rows in pieces are written in a thread while
+#: the next are made.
 Made: TypeAlias = Iterable[tuple[str, Rows]]
 
 _AHEAD: Final = 2
@@ -55,8 +55,8 @@ _CLOSE_SECS: Final = 5.0
 class TableStore:
     """Writes the tables of a folder; a context manager.
 
-    Compaction and retention run beside it; commits put them into effect. Tables other than `specs`
-    stay. `keep_secs` is how long a file stays after it left the manifest.
+    Compaction and retention run beside the writer and take effect with commits. Tables other than
+    `specs` stay.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class TableStore:
             raise write_error(self._folder, error) from error
 
     def has(self, origin: Origin) -> bool:
-        """Return whether the newest commit is of this micro-batch, to skip a repetition."""
+        """Return whether the newest commit is of this micro-batch."""
         found = manifest.load(self._folder)
         if found is None or found.origin != origin:
             return False
@@ -124,7 +124,7 @@ class TableStore:
     def read_parts(
         self, name: str, schema: pa.Schema | None = None
     ) -> Sequence[Callable[[], pa.Table]]:
-        """Return readers of a ``current`` table's parts with their metadata, in published order."""
+        """Return readers of a ``current`` table's parts, with metadata, in published order."""
         schema = schema or self._specs[name].schema
         return [partial(self._read_current, file, schema) for file in self._files(name)]
 
@@ -141,19 +141,19 @@ class TableStore:
         return self._compactor.settle(deadline_secs)
 
     def publish(self, origin: Origin, tables: Mapping[str, Rows]) -> int:
-        """Publish the tables of a micro-batch atomically; returns the number of the commit.
+        """Publish the tables of a micro-batch atomically; returns the commit's number.
 
         `tables` has all rows of a ``current`` table, new rows of a log; other tables stay.
         Repeating the newest micro-batch changes nothing. Raises `TableError` if the rows do not
-        fit, another process writes the same tables, the folder is gone, or the file system refuses;
-        errors of making rows are raised unchanged.
+        fit, another process writes the tables, the folder is gone, or the file system refuses;
+        errors of making rows pass unchanged.
         """
         return self.publish_in_parts(origin, [tables.items()])
 
     def publish_in_parts(self, origin: Origin, parts: Iterable[Made]) -> int:
-        """Publish as `publish` does, with tables that are made part by part.
+        """Publish as `publish` does, with tables made part by part.
 
-        A part is written, to files of its own, before the next is made. A part that does not name a
+        Each part is written, to files of its own, before the next is made. A part without a
         ``current`` table keeps its file, if the number of parts is unchanged.
         """
         try:
@@ -198,7 +198,7 @@ class TableStore:
 
     @contextlib.contextmanager
     def _removed_on_failure(self) -> Iterator[list[str]]:
-        """Collect the paths of begun files, which are removed if the commit fails."""
+        """Collect the paths of new files, removed if the commit fails."""
         begun: list[str] = []
         try:
             yield begun
@@ -268,7 +268,7 @@ class _NewFiles:
         self._files: dict[str, parquet.NewFile] = {}
 
     def add(self, spec: TableSpec, given: Iterable[pa.Table]) -> None:
-        """Add rows to a table's file. A log without rows has none."""
+        """Add rows; a log without rows gets no file."""
         for rows in map(spec.fitted, given):
             if spec.name not in self._files and (rows.num_rows or spec.kind == "current"):
                 path = parquet.new_path(spec.name, self._version)
@@ -278,17 +278,16 @@ class _NewFiles:
                 self._files[spec.name].add(rows)
 
     def finish(self, name: str) -> None:
-        """Finish a table's file, if any."""
         if name in self._files:
             self.written[name] = self._files.pop(name).finish()
-            # Otherwise a power failure may leave the manifest without files that it names.
+            # Otherwise a power failure may lose files that the manifest names.
             sync_folder(self._folder / name)
 
 
 def _replaced(
     name: str, files: Sequence[DataFile], written: Sequence[DataFile | None]
 ) -> list[DataFile]:
-    """Return the files of a table's parts; parts that were not written stay."""
+    """Return the files of a table's parts; unwritten parts keep theirs."""
     if not any(written):
         return list(files)
     if not all(written) and len(files) != len(written):
