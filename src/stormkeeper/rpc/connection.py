@@ -1,9 +1,9 @@
 """Length-framed connections of Thrift messages, for the server and for blocking clients.
 
 `MessageStream` is the protocol without I/O: bytes in, messages out. `CallStream` adds the server's
-rules, `ClientConnection` the client's socket, with a deadline for every call. Memory is allocated
-for received bytes, never for announced lengths. A frame that is too long, or an unreadable message,
-ends a connection after the messages before it: the next one cannot be found.
+rules, `ClientConnection` the client's socket. Memory is allocated for received bytes, never for
+announced lengths. A bad length or message ends a connection after the messages before: the next one
+cannot be found.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _IN_WORDS: Final = {
 
 
 class MessageStream:
-    """Messages of at most `max_frame` bytes from a stream of bytes, however it is chopped."""
+    """Messages of at most `max_frame` bytes from a chopped stream of bytes."""
 
     __slots__ = ("_splitter", "_waiting", "_whole", "frames")
 
@@ -55,12 +55,10 @@ class MessageStream:
 
     @property
     def has_partial(self) -> bool:
-        """Whether a message is incomplete."""
         return self._splitter.has_partial
 
     @property
     def has_whole(self) -> bool:
-        """Whether complete messages wait."""
         return bool(self._waiting)
 
     @property
@@ -70,12 +68,11 @@ class MessageStream:
 
     @property
     def held_bytes(self) -> int:
-        """Bytes received and not yet returned as messages."""
         return self._whole + self._splitter.partial_bytes
 
     def feed(self, data: bytes) -> None:
-        """Take received bytes; those after a bad length are ignored."""
-        # The fault is raised by `next_message`, after the frames before it.
+        """Take received bytes; bytes after a bad length are ignored."""
+        # `next_message` raises the fault, after the frames before.
         with suppress(RemoteProtocolError):
             frames = self._splitter.feed(data)
             self._waiting.extend(frames)
@@ -83,7 +80,7 @@ class MessageStream:
             self.frames += len(frames)
 
     def next_message(self) -> ThriftMessage | None:
-        """Return the next message, None if none is complete; raise `RemoteProtocolError`."""
+        """Return the next message, or None; raise `RemoteProtocolError`."""
         if self._waiting:
             payload = self._waiting.popleft()
             self._whole -= len(payload)
@@ -93,7 +90,6 @@ class MessageStream:
         return None
 
     def drop_waiting(self) -> None:
-        """Forget the complete messages that wait."""
         self._waiting.clear()
         self._whole = 0
 
@@ -111,7 +107,7 @@ class HandshakeStep(NamedTuple):
     """The result of bytes in a handshake."""
 
     send: bytes = b""
-    #: Bytes behind the end of the handshake; None while it continues.
+    #: Bytes behind the handshake; None while unfinished.
     rest: bytes | None = None
     user: str | None = None
     fault: str | None = None
@@ -125,7 +121,7 @@ class Handshake(Protocol):
 
 
 class CallStream(MessageStream):
-    """The server's half of the protocol: one call at a time, after the authentication, if any."""
+    """The server's half of the protocol: an optional authentication, then one call at a time."""
 
     __slots__ = ("_authentication", "_methods", "fault", "state")
 
@@ -139,7 +135,7 @@ class CallStream(MessageStream):
         self._methods = methods
         self._authentication = authentication
         self.state = StreamState.READY if authentication is None else StreamState.AUTHENTICATING
-        #: Why no further call comes, at the end.
+        #: Why no further call comes.
         self.fault: str | None = None
 
     def receive(self, data: bytes) -> tuple[bytes, str | None]:
@@ -175,7 +171,6 @@ class CallStream(MessageStream):
         return message
 
     def answered(self) -> None:
-        """Record that the call in progress is answered."""
         if self.state is StreamState.CALLED:
             self.state = StreamState.READY
 
@@ -184,7 +179,7 @@ class CallStream(MessageStream):
             raise RemoteProtocolError(f"a message of type {message.kind.name} from a client")
         method = self._methods.get(message.name)
         if message.kind is Kind.ONEWAY and method is not None and method.answer is not None:
-            # The client would take its answer for that of the next call.
+            # The client would take the answer for that of the next call.
             raise RemoteProtocolError(f"{message.name} called one-way, but it has an answer")
 
     def _end(self, fault: str) -> None:
@@ -193,7 +188,7 @@ class CallStream(MessageStream):
 
 
 class ClientConnection:
-    """A client's blocking TCP connection to `address`; deadlines are on the monotonic clock.
+    """A client's blocking TCP connection; deadlines are on the monotonic clock.
 
     The constructor raises `RpcUnavailableError`; `send` and `receive` raise `OSError`, a
     `TimeoutError` after the deadline.
@@ -205,7 +200,7 @@ class ClientConnection:
         self._socket = connect(address, timeout)
 
     def is_stale(self) -> bool:
-        """Return whether the idle connection has ended, or has received unexpected bytes."""
+        """Return whether the idle connection ended, or received unexpected bytes."""
         self._socket.settimeout(0)
         try:
             self._socket.recv(1, socket.MSG_PEEK)
@@ -216,7 +211,6 @@ class ClientConnection:
         return True
 
     def send(self, frame: bytes, deadline: float) -> None:
-        """Send a frame."""
         with memoryview(frame) as unsent:
             sent = 0
             while sent < len(frame):
@@ -243,12 +237,11 @@ class ClientConnection:
             return message
 
     def shut_down(self) -> None:
-        """Make a call in progress in another thread fail."""
+        """Make a call in another thread fail."""
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Close the socket."""
         self._socket.close()
 
 
@@ -264,7 +257,6 @@ _Candidate = tuple[socket.AddressFamily, tuple[Any, ...]]
 
 
 def in_words(error: OSError) -> str:
-    """Return the meaning of a socket's error."""
     if isinstance(error, socket.gaierror):  # has other error numbers
         return f"the host's name could not be looked up: {error.strerror}"
     if isinstance(error, TimeoutError) and error.errno is None:
@@ -310,7 +302,7 @@ def _connect(candidate: _Candidate, timeout: float) -> socket.socket:
 def _check_is_another(connection: socket.socket) -> None:
     """Raise `ConnectionRefusedError` if a socket is connected to itself.
 
-    TCP does so if the kernel chooses the port that is dialled.
+    TCP does so if the kernel chooses the dialled port.
     """
     if connection.getsockname() == connection.getpeername():
         raise ConnectionRefusedError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
@@ -322,7 +314,7 @@ def _look_up(address: Address, deadline: float) -> list[_Candidate]:
         return _resolve(address, socket.AI_NUMERICHOST)
     except socket.gaierror:
         pass
-    # The resolver has no timeout, so a thread of its own waits for it.
+    # A thread waits, as the resolver has no timeout.
     found: list[list[_Candidate] | OSError] = []
 
     def look_up() -> None:
@@ -348,6 +340,6 @@ def _resolve(address: Address, flags: int) -> list[_Candidate]:
     try:
         found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=flags)
     except UnicodeError as error:
-        # A label of the name is empty or too long.
+        # An empty or too long label.
         raise socket.gaierror(socket.EAI_NONAME, f"no host name: {error}") from error
     return [(family, place) for family, _, _, _, place in found]

@@ -57,12 +57,12 @@ FAILED: Final = "failed"
 MALFORMED: Final = "malformed"
 UNKNOWN: Final = "unknown"
 DROPPED: Final = "dropped"
-#: The name of all unknown methods in counters.
+#: All unknown methods in counters.
 NO_METHOD: Final = "?"
 
 #: Longer messages are decoded by one thread at a time, as decoding holds the interpreter.
 _LONG: Final = 65_536
-#: Most log lines about failures of one method in so many seconds.
+#: Most log lines about a method's failures in so many seconds.
 _LINES: Final = 10
 _LINES_SECONDS: Final = 10.0
 
@@ -94,7 +94,7 @@ _CALLER: ContextVar[Caller] = ContextVar("caller")
 
 
 def caller() -> Caller:
-    """Return the client of the call that this thread carries out; raise `LookupError` outside."""
+    """Return the client of the call in this thread; raise `LookupError` outside."""
     return _CALLER.get()
 
 
@@ -124,7 +124,7 @@ class Dispatcher:
         }
 
     def carry_out(self, message: ThriftMessage, by: Caller) -> bytes | None:
-        """Carry out a call; return the frame of the answer, None for a one-way call."""
+        """Return the frame of the answer, None for a one-way call."""
         began = self._clock()
         method = self._service.methods.get(message.name)
         if method is None:
@@ -138,7 +138,7 @@ class Dispatcher:
         return None if method is not None and method.answer is None else frame
 
     def drop(self, message: ThriftMessage) -> None:
-        """Count a call that is not carried out, as its client is gone."""
+        """Count a call whose client is gone."""
         name = message.name if message.name in self._service.methods else NO_METHOD
         with self._lock:
             self.calls[name, DROPPED] += 1
@@ -192,7 +192,7 @@ class Dispatcher:
 
 
 def _declared(method: Method) -> dict[type, str]:
-    """Return the exceptions that a method declares, with their fields in its answer."""
+    """Return the fields of a method's declared exceptions by type."""
     assert method.answer is not None
     fields = schema_of(method.answer).fields
     return {field.type[1]: field.name for field in fields if field.id and field.type[0] == STRUCT}
@@ -227,10 +227,10 @@ def _unknown(message: ThriftMessage) -> bytes | None:
 
 
 class CallThreads:
-    """Runs calls in a limited number of threads, which are started when needed.
+    """Runs calls in a limited number of threads, started when needed.
 
-    An expensive call lets others pass. The threads are daemons: a handler that never returns does
-    not keep the process alive.
+    An expensive call lets others pass. Threads are daemons, so a hanging handler does not keep the
+    process alive.
     """
 
     def __init__(self, threads: int, most_waiting: int, name: str) -> None:
@@ -241,14 +241,13 @@ class CallThreads:
         self._waiting: deque[tuple[int, Callable[[], None]]] = deque()
         self._threads: list[threading.Thread] = []
         self._is_stopped = False
-        #: Busy threads, and the message bytes of calls in progress and of waiting ones.
+        #: Busy threads, and message bytes of calls in progress and waiting.
         self.busy = 0
         self._cost = 0
         self._waiting_cost = 0
 
     @property
     def waiting(self) -> int:
-        """The number of waiting calls."""
         return len(self._waiting)
 
     def submit(self, work: Callable[[], None], cost: int) -> bool:
@@ -273,7 +272,7 @@ class CallThreads:
             self._changed.notify_all()
 
     def _start_one(self) -> bool:
-        """Start another thread if allowed; return whether there is any."""
+        """Start a thread if allowed; return whether there is any."""
         if len(self._threads) < self._most:
             name = f"{self._name}-{len(self._threads)}"
             thread = threading.Thread(target=self._run, name=name, daemon=True)

@@ -1,7 +1,7 @@
-"""The client that finds the leading Nimbus by asking the seeds, as Storm's clients do.
+"""The client that finds the leading Nimbus through the seeds, as Storm's clients do.
 
-Each of ``nimbus.seeds`` is asked for the leader (``getLeader``), which is dialled unless it
-answered itself. If none knows a leader, all are asked again, as there is none during an election.
+Seeds are asked with ``getLeader``. If none knows a leader, all are asked again, as an election may
+be under way.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-#: Rounds after which the pause, by then weeks, no longer grows.
+#: Rounds after which the pause, by then weeks, stays.
 _GROWTH: Final = 30
 #: Seconds for one seed, so that a dead one leaves time for the others.
 _SEED_SECONDS: Final = 5.0
-#: Seconds after which the next seed is asked too: a healthy Nimbus answers in milliseconds.
+#: Seconds before the next seed is asked too: a healthy Nimbus answers in milliseconds.
 HEAD_START: Final = 0.5
 
 
@@ -80,7 +80,6 @@ class LeaderClient:
 
     @classmethod
     def from_conf(cls, conf: Conf) -> Self:
-        """Return the client of a configuration's cluster."""
         return cls(
             conf["nimbus.seeds"],
             conf["nimbus.thrift.port"],
@@ -104,13 +103,11 @@ class LeaderClient:
 
     @property
     def address(self) -> Address | None:
-        """The address of the leader, if known."""
         client = self._client
         return None if client is None else client.address
 
     @property
     def nimbus(self) -> NimbusCalls:
-        """The leader's methods; each is a `call`."""
         return cast("NimbusCalls", Calls(Nimbus, self.call))
 
     @property
@@ -127,7 +124,7 @@ class LeaderClient:
             client.close()
 
     def call(self, name: str, *arguments: Any, timeout: float | None = None) -> Any:
-        """Call the leader; see `ServiceClient.call`. Only a call that was not sent is repeated.
+        """Call the leader as `ServiceClient.call`; only an unsent call is repeated.
 
         Raises `LeaderNotFoundError` if no leader is found in time.
         """
@@ -164,7 +161,7 @@ class LeaderClient:
             return client.call(name, *arguments, timeout=max(0.0, deadline - time.monotonic()))
         except RpcRefusedError as error:
             if error.kind == FaultKind.INTERNAL_ERROR:
-                # Perhaps the Nimbus leads no longer, and refuses a leader's call.
+                # Perhaps the Nimbus leads no longer.
                 self._forget(client)
             raise
         except (RpcError, RemoteProtocolError):
@@ -211,7 +208,6 @@ class LeaderClient:
         return min(self._pause + 2.0 ** min(number, _GROWTH) / 1000, self._longest_pause)
 
     def _ask(self, seed: Address, deadline: float) -> ServiceClient:
-        """Return a client of the leader that a seed names."""
         deadline = min(deadline, time.monotonic() + _SEED_SECONDS)
         client = self._client_of(seed)
         try:
@@ -248,7 +244,7 @@ def _may_elect(error: BaseException) -> bool:
 
 
 def _seed_failure(seed: Address, error: BaseException) -> str:
-    """Return why a seed named no leader; raise an unexpected error again."""
+    """Return why a seed named no leader; re-raise an unexpected error."""
     match error:
         case RemoteProtocolError():
             _log.debug("%s", error)
@@ -280,8 +276,8 @@ def first_of(
 ) -> _Race[T]:
     """Make attempts, each in a thread, until one succeeds or the deadline on the monotonic clock.
 
-    As in RFC 8305, the next attempt begins when the last one has failed or has had a head start.
-    `give_back` is called with each result that comes too late.
+    As in RFC 8305, the next attempt begins when the last one failed or had a head start.
+    `give_back` takes results that come too late.
     """
     outcomes: SimpleQueue[tuple[int, T | None, BaseException | None]] = SimpleQueue()
     over, is_over = threading.Lock(), False

@@ -1,6 +1,6 @@
 """Thrift's messages in frames: the length in four bytes, then method, sequence number and body.
 
-Messages are written in the strict form, which begins with a version, and read also in the older
+Messages are written in the strict form, which begins with a version, and also read in the older
 form, as by Storm's daemons.
 """
 
@@ -24,11 +24,11 @@ _i32: Final = Struct(">i")
 _head: Final = Struct(">Hxbi")
 
 _VERSION: Final = 0x8001
-#: Most bytes of a method's name, as the log may show it.
+#: In bytes, as the log may show a name.
 _MAX_NAME: Final = 256
 NO_ZOOKEEPER: Final = "this server does not reach ZooKeeper"
 
-#: The first bytes of Thrift's SASL transport: the status START, and a length below 256.
+#: The first bytes of Thrift's SASL transport: START, and a length below 256.
 SASL: Final = b"\x01\x00\x00\x00"
 _SASL_ERROR: Final = 4
 
@@ -72,14 +72,14 @@ class FaultKind(IntEnum):
     UNSUPPORTED_CLIENT_TYPE = 10
 
 
-# A part of Thrift itself, not of a service's IDL. The type is no enum, as a peer may have others.
+# A part of Thrift itself, not of an IDL. The type is no enum, as a peer may have others.
 _Fault: Any = idl.load_text(
     "struct ApplicationException { 1: optional string message, 2: optional i32 type }", __name__
 )["ApplicationException"]
 
 
 def internal_error(method: str) -> str:
-    """Return the beginning of an internal error's text, as Storm's servers write it."""
+    """Return the beginning of an internal error's text, as in Storm's servers."""
     return f"Internal error processing {method}"
 
 
@@ -93,7 +93,7 @@ class ThriftMessage(NamedTuple):
 
 
 def read_message(payload: bytes) -> ThriftMessage:
-    """Read the payload of a frame; raise `RemoteProtocolError` for a bad head."""
+    """Read a frame's payload; raise `RemoteProtocolError` for a bad head."""
     try:
         (first,) = _unpack_i32(payload)
         if first < 0:
@@ -142,18 +142,17 @@ def frame(kind: Kind, name: str, sequence: int, body: bytes) -> bytes:
 
 
 def record_frame(kind: Kind, name: str, sequence: int, record: TPayload) -> bytes:
-    """Return a message with a record, in a frame; raise `SerializationError` for a bad record."""
+    """Return a record in a frame; raise `SerializationError` for a bad record."""
     return frame(kind, name, sequence, encode(record))
 
 
 def fault_frame(name: str, sequence: int, kind: FaultKind, text: str) -> bytes:
-    """Return a fault in a frame."""
     body = encode(_Fault(text, int(kind)))
     return frame(Kind.EXCEPTION, name, sequence, body)
 
 
 def read_fault(body: bytes) -> tuple[int, str]:
-    """Read the body of a fault: a `FaultKind` and a text; raise `SerializationError`."""
+    """Read the kind and text of a fault; raise `SerializationError`."""
     fault = decode(_Fault, body)
     return fault.type or FaultKind.UNKNOWN, fault.message or ""
 
@@ -165,7 +164,6 @@ def sasl_refusal() -> bytes:
 
 
 def bad_length(length: int, max_size: int) -> RemoteProtocolError:
-    """Return the error for a length that is negative or above `max_size`."""
     raw = length.to_bytes(4, "big", signed=True)
     hint = next((hint for begin, hint in _OTHERS.items() if raw.startswith(begin)), "")
     if hint:

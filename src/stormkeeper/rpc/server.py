@@ -1,11 +1,10 @@
 """The Thrift server: one thread for all sockets, a limited number of threads for calls.
 
-The sockets belong to an asyncio loop, in which thousands of idle clients cost little. Handlers are
-synchronous, and may wait for ZooKeeper in threads of their own.
+An asyncio loop has the sockets, so thousands of idle clients cost little. Handlers are synchronous,
+and may wait for ZooKeeper.
 
-- One call of a client at a time is carried out; nothing is read from the client meanwhile, or while
-  an answer is unread.
-- A call whose client is gone before it began is dropped, unless it is one-way.
+- A client has one call in progress; nothing is read meanwhile, or while an answer is unread.
+- A call whose client is gone is not begun, unless one-way.
 - All connections together hold a limited number of bytes.
 - Every state has a time limit, and every cause of an end a counter.
 """
@@ -38,10 +37,10 @@ _log = logging.getLogger(__name__)
 
 _TICK: Final = 1.0
 _PATIENCE: Final = 10.0
-#: Seconds for a client to read the last bytes.
+#: For a client to read the last bytes.
 _LINGER: Final = 1.0
 _AT_ONCE: Final = struct.pack("ii", 1, 0)
-#: Most log lines about one matter, such as an address, in so many seconds.
+#: Most log lines about a matter, such as an address, in so many seconds.
 _LINES: Final = 10
 _LINES_SECONDS: Final = 10.0
 
@@ -56,40 +55,38 @@ CROWDED: Final = "crowded"
 MEMORY: Final = "memory"
 DRAIN: Final = "drain"
 
-#: Descriptors reserved for the process itself: files, ZooKeeper, other services.
+#: Descriptors for files, ZooKeeper and other services.
 _OWN_DESCRIPTORS: Final = 128
-#: Most connections. A supervisor has one or two, a command one for a moment.
+#: A supervisor has one or two, a command one for a moment.
 MAX_CONNECTIONS: Final = 2_000
 
 
 @dataclass(frozen=True, slots=True)
 class ServerLimits:
-    """The limits of a server's clients.
+    """The limits of a server's clients, in bytes and seconds.
 
-    Storm has keys for the first three. The others protect clients from a broken or malicious one.
+    Storm has keys for the first three. The others protect against a broken or malicious client.
     """
 
     max_frame: int = 1024 * 1024
     threads: int = 64
     max_waiting: int = 100_000
     max_connections: int = MAX_CONNECTIONS
-    #: Connections from one address, so that one machine cannot keep the others out. A user
-    #: interface or a proxy may need many.
+    #: From one address, against a machine that keeps the others out; a proxy may need many.
     max_connections_per_address: int = 500
-    #: Bytes of unanswered calls and unread answers of all connections. Above it, a connection that
-    #: holds more than `READ_BYTES` ends.
+    #: Bytes of unanswered calls and unread answers of all connections. Above, a connection with
+    #: more than `READ_BYTES` ends.
     max_held: int = 128 * 1024 * 1024
     handshake_timeout: float = 10.0
     frame_timeout: float = 30.0
-    #: Seconds for a call, with waiting. Storm's clients wait as long.
+    #: Seconds for a call, with waiting: Storm's clients wait as long.
     answer_timeout: float = 600.0
-    #: Seconds in which a client must read some of an answer.
+    #: Seconds for a client to read some of an answer.
     unread_timeout: float = 60.0
     idle_timeout: float = 900.0
 
     @classmethod
     def of(cls, conf: Conf) -> Self:
-        """Return the limits of a Nimbus's configuration."""
         descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0] - _OWN_DESCRIPTORS
         return cls(
             max_frame=conf["nimbus.thrift.max_buffer_size"],
@@ -102,10 +99,10 @@ class ServerLimits:
 
 @dataclass(slots=True)
 class _ConnectionCounts:
-    """Counters of connections since the server started."""
+    """Counters since the server started."""
 
     accepted: int = 0
-    #: Refused connections by cause: connections, address; and descriptors, for pauses of accepting.
+    #: By cause: connections, address; and descriptors, for pauses of accepting.
     turned_away: Counter[str] = field(default_factory=Counter)
     ended: Counter[str] = field(default_factory=Counter)
     refused: int = 0
@@ -114,25 +111,25 @@ class _ConnectionCounts:
 
 
 class _Channel(asyncio.BufferedProtocol):
-    """The socket of one client, in the server's loop."""
+    """The socket of a client, in the server's loop."""
 
     def __init__(self, server: ThriftServer, caller: Caller, connection: CallStream) -> None:
         self.caller = caller
-        #: Whether only sending and closing is left.
+        #: Only sending and closing is left.
         self.is_over = False
         self.method: str | None = None
         self._server = server
         self._connection = connection
         self._transport: asyncio.Transport | None = None
         self._is_reading = True
-        #: Whether the client has shut down its sending.
+        #: The client has shut down sending.
         self._has_ended = False
         self._frames = 0
         self._held = 0
         #: Unread bytes when the client last read something.
         self._unread = 0
         # Monotonic times: the last answer, the beginning of a call, of an unfinished message and of
-        # unread answers; and the end of lingering.
+        # unread answers; the end of lingering.
         self._idle_since = self._call_since = time.monotonic()
         self._frame_since: float | None = None
         self._unread_since: float | None = None
@@ -169,7 +166,7 @@ class _Channel(asyncio.BufferedProtocol):
         self.move()
 
     def eof_received(self) -> bool:
-        """Return whether a half-closed connection still waits for an answer."""
+        """Return whether to keep a half-closed connection for an answer."""
         self._has_ended = True
         return not self.is_over and (self.method is not None or self._connection.has_whole)
 
@@ -302,15 +299,14 @@ class _Channel(asyncio.BufferedProtocol):
         if self._has_ended or not (reason or self._connection.has_partial):
             self._transport.close()
             return
-        # A socket closed with unread input is reset, and the answers are lost. So further input is
-        # read and dropped for a moment.
+        # Closing a socket with unread input resets the connection and loses answers. So further
+        # input is dropped for a moment.
         self._lingers_until = time.monotonic() + _LINGER
         self._transport.write_eof()
         self._read_or_not()
 
     def _read_or_not(self) -> None:
         assert self._transport is not None
-        # A waiting frame stops the reading.
         wanted = self.is_over or not self._connection.has_whole
         if self._has_ended:
             return
@@ -346,7 +342,7 @@ class _Channel(asyncio.BufferedProtocol):
 class ThriftServer:
     """Serves a Thrift service, from `start` to `stop`.
 
-    `authenticate` returns the handshake of a client. A handler's method finds its caller by
+    `authenticate` returns the handshake of a client. Handlers find the caller by
     `dispatcher.caller`. Raises `TypeError` if the handler lacks a method.
     """
 
@@ -383,7 +379,6 @@ class ThriftServer:
 
     @property
     def open(self) -> int:
-        """The number of open connections."""
         return len(self._channels)
 
     def start(self, listener: socket.socket) -> None:
@@ -408,7 +403,7 @@ class ThriftServer:
         return self._cut
 
     def carry_out(self, channel: _Channel, message: ThriftMessage) -> str | None:
-        """Start a call and report its answer to `channel`; return the reason of a refusal."""
+        """Start a call and report the answer to `channel`; return the reason of a refusal."""
         if self.workers.submit(partial(self._work, channel, message), len(message.body)):
             return None
         return f"{counted(self.workers.waiting, 'call')} waiting already; try again later"
@@ -420,11 +415,9 @@ class ThriftServer:
             _log.warning("%s%s", line, more)
 
     def used(self, channel: _Channel) -> None:
-        """Record an answered call."""
         self._places.used(channel, channel.caller.address)
 
     def forget(self, channel: _Channel) -> None:
-        """Record a closed connection."""
         if channel in self._channels:
             self._channels.discard(channel)
             self._places.leave(channel, channel.caller.address)
@@ -475,7 +468,7 @@ class ThriftServer:
         task.add_done_callback(partial(self._connected, channel, connection))
 
     def _make_room(self, address: str) -> tuple[str, str] | None:
-        """End an idle connection for a new one if needed; return why it is refused anyway."""
+        """End an idle connection for a new one if needed; return the reason of a refusal."""
         refusal = self._places.refuses(address, len(self._channels))
         if refusal is not None:
             idle = self._places.given_up(address, len(self._channels), lambda each: each.is_idle)

@@ -1,8 +1,7 @@
 """The blocking client of a Thrift service at one address: one call at a time, each with a deadline.
 
-A call ends in its value; in an exception that its method declares; in `RpcRefusedError`, if it
-failed at the server; in `RpcUnavailableError`, if it was not sent; or in `RpcOutcomeUnknownError`,
-if it was not answered.
+A call returns a value or raises an exception of the method; `RpcRefusedError` if the call failed at
+the server; `RpcUnavailableError` if not sent; `RpcOutcomeUnknownError` if not answered.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ _CONNECT_SECONDS: Final = 10.0
 
 
 class Calls:
-    """A service's methods as Python methods, each of which is a `call` with the method's name."""
+    """A service's methods as Python methods, which pass the method's name to `call`."""
 
     def __init__(self, service: Service, call: Callable[..., Any]) -> None:
         self._service = service
@@ -89,17 +88,17 @@ class ServiceClient:
         self.retire()
 
     def retire(self) -> None:
-        """Close the connection after the call in progress, if any."""
+        """Close the connection after the call in progress."""
         self._is_closed = True
         if self._turn.acquire(blocking=False):
             self._drop()
             self._turn.release()
-        # Otherwise the thread with the call in progress closes the connection.
+        # Otherwise the thread with the call closes the connection.
 
     def call(self, name: str, *arguments: Any, timeout: float | None = None) -> Any:
-        """Make a call, with the arguments in the order of the IDL; those left out are absent.
+        """Make a call, with arguments in the IDL's order; missing ones are absent.
 
-        Raises an exception of the method, an `RpcError` (see the module), `RemoteProtocolError`,
+        Raises an exception of the method, an `RpcError`, `RemoteProtocolError`,
         `LocalProtocolError` for too large arguments, or `SerializationError`.
         """
         method = self._service.methods[name]
@@ -123,7 +122,7 @@ class ServiceClient:
         return None if message is None else self._value(method, message)
 
     def connect(self, timeout: float) -> None:
-        """Connect now rather than at the first call; raise `RpcUnavailableError`."""
+        """Connect now; raise `RpcUnavailableError`."""
         with self._turn:
             self._connected(time.monotonic() + timeout)
 
