@@ -1,4 +1,4 @@
-"""Authentication: JAAS files, and SASL mechanisms without I/O, of which this is the interface.
+"""Authentication: JAAS files, and the interface of SASL mechanisms without I/O.
 
 A mechanism has a client's and a server's half: tokens in, tokens out (RFC 4422).
 """
@@ -24,9 +24,9 @@ class Mechanism(Protocol):
 
     @property
     def authorization_id(self) -> str | None:
-        """The client's name, in a complete server half; else None.
+        """The client's name in a complete server half, else None.
 
-        With Storm's DIGEST-MD5, any name of the client's choice.
+        Storm's DIGEST-MD5 clients choose any name.
         """
 
     def start(self) -> bytes | None:

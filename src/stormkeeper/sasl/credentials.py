@@ -9,7 +9,7 @@ from stormkeeper.errors import ConfigError
 from stormkeeper.sasl import Mechanism
 from stormkeeper.sasl.jaas import Login
 
-#: Name of Storm's client without a topology's name.
+#: Storm's client without a topology's name.
 DEFAULT_CLIENT_NAME = "pacemaker-client"
 
 #: Prefix of further users, as in ZooKeeper's ``DigestLoginModule``: ``user_NAME="password"``.
@@ -57,7 +57,7 @@ def user_passwords(login: Login) -> dict[str, UserPassword]:
 
 
 def storm_secret(user: UserPassword) -> str:
-    """Return Storm's secret of a user: SHA-512 of ``username:password``, in lower-case hex."""
+    """Return SHA-512 of ``username:password``, in lower-case hex."""
     return hashlib.sha512(f"{user.username}:{user.password}".encode()).hexdigest()
 
 
@@ -67,7 +67,7 @@ def storm_password(user: UserPassword) -> str:
 
 
 def storm_username(client_name: str) -> str:
-    """Return the user name in Storm's DIGEST-MD5: the client's own name, in base64."""
+    """Return the user name in Storm's DIGEST-MD5, in base64."""
     return base64.b64encode(client_name.encode()).decode()
 
 
@@ -80,13 +80,13 @@ def client_name(storm_username: str) -> str:
 
 
 def printable(text: str, limit: int = _SHOWN) -> str:
-    """Return a peer's or library's text for a log line: short and printable."""
+    """Return a foreign text for a log line: short and printable."""
     shown = "".join(c if c.isprintable() else "�" for c in text[:limit])
     return shown if len(text) <= limit else f"{shown}…"
 
 
 def shown(mechanism: Mechanism) -> str:
-    """Return the printable name, principal or user of an authenticated client."""
+    """Return an authenticated client's printable name."""
     name = mechanism.authorization_id
     if name is None:
         return "nobody"

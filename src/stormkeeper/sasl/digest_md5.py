@@ -1,7 +1,7 @@
 """DIGEST-MD5 (RFC 2831), the mechanism of Storm's ``pacemaker.auth.method: DIGEST``.
 
-Both halves, with quality of protection ``auth`` and without "subsequent authentication", as the JDK
-writes them. Historic since 2011 (RFC 6331): a listener can try passwords offline.
+Quality of protection ``auth``, no "subsequent authentication", written as by the JDK. Historic
+since 2011 (RFC 6331): a listener can try passwords offline.
 """
 
 import base64
@@ -24,7 +24,7 @@ MAX_RESPONSE = 4096
 STORM_REALM = "default"
 STORM_DIGEST_URI = "null/default"
 
-# As the JDK's client; without effect, as no security layer is negotiated.
+# As the JDK's client; no effect without a security layer.
 _MAXBUF = b"65536"
 
 _NONCE_COUNT = b"00000001"
@@ -34,14 +34,14 @@ _CHALLENGE_AT_MOST_ONCE = ("qop", "stale", "maxbuf", "charset", "cipher")
 _RESPONSE_ONCE = ("username", "nonce", "cnonce", "nc", "digest-uri", "response")
 _RESPONSE_AT_MOST_ONCE = ("realm", "qop", "maxbuf", "charset", "cipher", "authzid")
 
-# The beginning of the first token of our server with the method SCRAM.
+# Begins the first token of our SCRAM server.
 _SCRAM = b"SCRAM-"
 
 _HEX = re.compile(rb"[0-9a-f]{32}")
 
 
 def random_nonce() -> bytes:
-    """Return 240 random bits in 40 characters, the JDK's form of a nonce."""
+    """Return 240 random bits in 40 characters, as the JDK."""
     return base64.b64encode(secrets.token_bytes(30))
 
 
@@ -71,12 +71,10 @@ class DigestServer:
 
     @property
     def complete(self) -> bool:
-        """Whether the client has proved knowledge of the password."""
         return self._authorization_id is not None
 
     @property
     def authorization_id(self) -> str | None:
-        """The user name, once `complete`."""
         return self._authorization_id
 
     def start(self) -> bytes:
@@ -181,14 +179,13 @@ class DigestClient:
 
     @property
     def complete(self) -> bool:
-        """Whether the server has proved knowledge of the password."""
         return self._complete
 
     def start(self) -> None:
         """Return None: the server begins."""
 
     def step(self, token: bytes) -> bytes | None:
-        """Process the challenge and return the response, or check the server's proof."""
+        """Return the response to the challenge, or check the server's proof."""
         if self._complete:
             raise AuthenticationError("a token came after the end of the authentication")
         if self._rspauth is None:

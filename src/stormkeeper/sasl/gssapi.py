@@ -1,8 +1,7 @@
 """GSSAPI (RFC 4752), the mechanism of Storm's ``pacemaker.auth.method: KERBEROS``.
 
-There is no security layer and, as in Storm's client, no mutual authentication by AP-REP: the
-server's wrapped token proves as much, because only the service's key opens the ticket with the
-session key.
+There is no security layer and, as in Storm's client, no AP-REP: the server's wrapped token proves
+as much, as only the service's key opens the ticket with the session key.
 """
 
 import hashlib
@@ -26,10 +25,10 @@ except ImportError as error:
 
 NAME = "GSSAPI"
 
-#: The server's offer: no security layer, and the JDK's buffer of 65,536 bytes.
+#: No security layer, and the JDK's buffer of 65,536 bytes.
 OFFER = b"\x01\x01\x00\x00"
 
-#: The client's choice: no security layer, so no buffer.
+#: No security layer, so no buffer.
 CHOICE = b"\x01\x00\x00\x00"
 
 _NO_LAYER = 1
@@ -46,7 +45,7 @@ _BAD_KEY_VERSION = (-1765328384 + 44) % 2**32
 class Keytab:
     """The server's key, from a JAAS section; raises `ConfigError` without one.
 
-    ``principal`` is any in the keytab by default, or with ``*``.
+    By default, or with ``*``, any principal of the keytab.
     """
 
     def __init__(self, login: Login) -> None:
@@ -70,7 +69,6 @@ class GssapiServer:
 
     @property
     def complete(self) -> bool:
-        """Whether the client has authenticated and agreed to the rest."""
         return self._authorization_id is not None
 
     @property
@@ -82,7 +80,6 @@ class GssapiServer:
         """Return None: the client begins."""
 
     def step(self, token: bytes) -> bytes | None:
-        """Process the client's next token; returns the answer, None at the end."""
         step, self._step = self._step, self._refuse
         try:
             return step(token)
@@ -136,8 +133,8 @@ class GssapiServer:
 class GssapiClient:
     """The client's half, whose `start` may wait for Kerberos servers.
 
-    MIT Kerberos waits some seconds for each silent server: a caller with a deadline calls `start`
-    in another thread. Raises `ConfigError` for an incomplete section or keytab.
+    MIT Kerberos waits some seconds for each silent server: call `start` in another thread. Raises
+    `ConfigError` for an incomplete section or keytab.
     """
 
     name = NAME
@@ -185,7 +182,6 @@ class GssapiClient:
             ) from error
 
     def step(self, token: bytes) -> bytes:
-        """Process the server's next token; returns the answer."""
         step, self._step = self._step, self._refuse
         try:
             return step(token)
@@ -230,7 +226,7 @@ def _context(**arguments: Any) -> Any:
 
 
 def _unwrap(context: Any, token: bytes) -> bytes:
-    # MIT Kerberos (1.20) changes its input buffer; a plain copy of bytes would be the same object.
+    # MIT Kerberos (1.20) changes its input buffer; `bytes(token)` would be the same object.
     message: bytes = context.unwrap(bytes(bytearray(token))).message
     return message
 
@@ -274,12 +270,12 @@ def _client_store(login: Login) -> dict[str, str]:
             f"{login.place}: add useKeyTab=true and keyTab, or useTicketCache=true, to"
             f" {login.section}"
         )
-    # In memory, one cache per login, which connections share; the library renews tickets.
+    # In memory, shared by a login's connections; the library renews tickets.
     identity = "\0".join(login.options.get(name, "") for name in ("principal", "keyTab"))
     cache = "MEMORY:stormkeeper-" + hashlib.sha256(identity.encode()).hexdigest()[:16]
     keytab = _keytab(login, "client_keytab")
     if keytab:
-        # Otherwise the library ignores a bad keytab, and reports a missing cache.
+        # Otherwise the library reports a missing cache for a bad keytab.
         _keys(login)
     return keytab | {"ccache": cache}
 

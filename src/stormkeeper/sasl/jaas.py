@@ -1,7 +1,7 @@
 """JAAS files: a daemon's users, passwords and keytabs, in sections.
 
-The format is Java's (``javax.security.auth.login.Configuration``), with or without the login module
-and flag before the options. No message or ``repr`` shows a secret.
+The format is Java's (``javax.security.auth.login.Configuration``); login module and flag may be
+left out. No message or ``repr`` shows a secret.
 """
 
 import re
@@ -16,7 +16,7 @@ from stormkeeper.errors import ConfigError
 
 FLAGS = ("required", "requisite", "sufficient", "optional")
 
-#: Larger than any real file; a log or a device is refused.
+#: In bytes; refuses a log or a device.
 MAX_FILE_SIZE = 1 << 20
 
 _TOKEN = re.compile(
@@ -42,7 +42,7 @@ _PROPERTY = re.compile(r"\$\{[^}]*\}")
 class Login:
     """A section of a JAAS file; `module` and `flag` are None if absent.
 
-    Of several modules in a section, the first with an option gives its value, as in Storm.
+    The first module with an option gives the value, as in Storm.
     """
 
     section: str
@@ -57,18 +57,17 @@ class Login:
 
     @property
     def place(self) -> str:
-        """File and line."""
         return f"{self.source}:{self.line}"
 
     def option(self, name: str) -> str:
-        """Return the value of a required option; raises `ConfigError` without one."""
+        """Return a required option; raises `ConfigError` without one."""
         value = self.options.get(name, "")
         if not value:
             raise ConfigError(f'{self.place}: section {self.section} has no {name}="…"; add it')
         return value
 
     def switch(self, name: str, *, default: bool = False) -> bool:
-        """Return an option that is true or false; raises `ConfigError` for others."""
+        """Return a boolean option; raises `ConfigError` for other values."""
         value = self.options.get(name, str(default)).lower()
         if value not in ("true", "false"):
             raise ConfigError(f"{self.place}: {name} of {self.section} must be true or false")
@@ -76,7 +75,7 @@ class Login:
 
 
 def read(path: Path, named_by: str = "java.security.auth.login.config") -> dict[str, Login]:
-    """Return the sections of a JAAS file, in UTF-8, by name; raise `ConfigError` with the place."""
+    """Return the sections of a UTF-8 file by name; raise `ConfigError` with the place."""
     try:
         with path.open("rb") as file:
             data = file.read(MAX_FILE_SIZE + 1)
@@ -96,9 +95,9 @@ def read(path: Path, named_by: str = "java.security.auth.login.config") -> dict[
 
 
 def parse(text: str, source: str = "JAAS") -> dict[str, Login]:
-    """Return the sections in the text of a JAAS file by name.
+    """Return the sections of a JAAS text by name.
 
-    Raises `ConfigError` with the line, and never with the text, which may be a part of a password.
+    Raises `ConfigError` with the line, never the text, which may be a part of a password.
     """
     reader = _Reader(source, list(_tokens(text, source)))
     sections: dict[str, Login] = {}
@@ -273,7 +272,7 @@ def login_file(conf: Conf) -> LoginFile | None:
 def in_one_layer(conf: Conf) -> Conf:
     """Return a configuration that names the same file after a `Conf.write`.
 
-    There is no ``-c`` then, so the JVM property that ``-c`` overrode is removed.
+    Without ``-c``, the JVM property would count again, and is removed.
     """
     if conf[KEY] is None or not conf.is_override(KEY):
         return conf
@@ -283,7 +282,7 @@ def in_one_layer(conf: Conf) -> Conf:
 
 
 def ignored_childopts(conf: Conf) -> list[str]:
-    """Return the names of configured JVM options without effect; raises as `login_file`."""
+    """Return the names of JVM options without effect; raises as `login_file`."""
     if conf[CHILDOPTS] == defaults()[CHILDOPTS]:
         return []
     return [

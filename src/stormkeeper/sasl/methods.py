@@ -20,7 +20,7 @@ __all__ = [
     "unused_login",
 ]
 
-#: Storm's sections of a JAAS file, and one of ours.
+#: Storm's sections of a JAAS file; SCRAM's is ours.
 DIGEST_SECTION = "PacemakerDigest"
 SCRAM_SECTION = "PacemakerScram"
 SERVER_SECTION = "PacemakerServer"
@@ -34,14 +34,14 @@ _OF_SERVERS = {
 
 
 def server_mechanism(conf: Conf) -> Callable[[], Mechanism] | None:
-    """Return a factory of server halves; None with the method NONE; raise `ConfigError`."""
+    """Return a factory of server halves; None with NONE; raise `ConfigError`."""
     match conf["pacemaker.auth.method"]:
         case "NONE":
             return None
         case "DIGEST":
             user = credentials.user_password(login(conf, DIGEST_SECTION))
             password = credentials.storm_password(user)
-            # As in Storm, only the password counts, and not the name.
+            # As in Storm, only the password counts.
             return lambda: DigestServer(lambda _: password)
         case "SCRAM":
             return _scram_server(login(conf, SCRAM_SECTION, DIGEST_SECTION))
@@ -50,7 +50,7 @@ def server_mechanism(conf: Conf) -> Callable[[], Mechanism] | None:
 
 
 def unused_login(conf: Conf) -> str | None:
-    """Return a warning about a JAAS file that has no effect, as the method is NONE.
+    """Return a warning about a JAAS file without effect, as the method is NONE.
 
     None without a section of a Pacemaker's: Storm's daemons may need the file for ZooKeeper.
     """
@@ -71,9 +71,9 @@ def unused_login(conf: Conf) -> str | None:
 
 
 def client_mechanism(conf: Conf, host: str) -> Callable[[], Mechanism] | None:
-    """Return a factory of client halves; None with the method NONE; raise `ConfigError`.
+    """Return a factory of client halves; None with NONE; raise `ConfigError`.
 
-    `host` is the Pacemaker's configured name, a part of its Kerberos principal.
+    `host` is the Pacemaker's configured name, a part of the Kerberos principal.
     """
     match conf["pacemaker.auth.method"]:
         case "NONE":
@@ -91,7 +91,7 @@ def client_mechanism(conf: Conf, host: str) -> Callable[[], Mechanism] | None:
             return _gssapi_client(login(conf, CLIENT_SECTION), host)
 
 
-# scramp and gssapi are imported late, as most processes need neither.
+# Late imports, as most processes need neither.
 
 
 def _scram_server(login: Login) -> Callable[[], Mechanism]:
@@ -105,7 +105,7 @@ def _scram_client(login: Login) -> Callable[[], Mechanism]:
     from stormkeeper.sasl.scram import ScramClient  # noqa: PLC0415
 
     user = credentials.user_password(login)
-    # Once now, to find an invalid name or password.
+    # To find an invalid name or password now.
     ScramClient(user)
     return lambda: ScramClient(user)
 
@@ -157,8 +157,8 @@ def _readers(conf: Conf) -> set[str]:
     return {*conf["pacemaker.kerberos.users"], *([nimbus] if nimbus else [])}
 
 
-# What krb5_unparse_name writes: components between slashes, then the realm; any of these
-# characters stands for itself behind a backslash.
+# As krb5_unparse_name: components between slashes, then the realm; a backslash escapes these
+# characters.
 _PRINCIPAL_PART = re.compile(r"((?:[^\\/@]|\\.)*)([/@]|\Z)", re.DOTALL)
 _PRINCIPAL_ESCAPE = re.compile(r"\\(.)", re.DOTALL)
 
@@ -172,7 +172,7 @@ class Principal:
 
     @classmethod
     def parse(cls, text: str) -> "Principal":
-        """Parse a principal with realm in Kerberos's form; raises `AuthenticationError`."""
+        """Parse a principal with realm; raises `AuthenticationError`."""
         components: list[str] = []
         position = 0
         while (match := _PRINCIPAL_PART.match(text, position)) is not None and match[2]:
@@ -188,8 +188,7 @@ class Principal:
     def short_name(self, default_realm: str) -> str | None:
         """Return the first of at most two components in the default realm, else None.
 
-        That is ``DEFAULT`` of Java's ``auth_to_local``. In another realm the name is another
-        user's.
+        That is ``DEFAULT`` of Java's ``auth_to_local``. Other realms have other users.
         """
         if self.realm != default_realm or len(self.components) > 2:
             return None
@@ -197,7 +196,7 @@ class Principal:
 
 
 def admits(users: Iterable[str], principal: str, default_realm: str) -> bool:
-    """Return whether `principal` is among `users`; raises `AuthenticationError` for no principal.
+    """Return whether `principal` is among `users`; raises `AuthenticationError` if invalid.
 
     Users are full principals, also without the default realm, and short names.
     """

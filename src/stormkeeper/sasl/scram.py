@@ -1,7 +1,7 @@
 """SCRAM-SHA-256 (RFC 5802, RFC 7677), on scramp.
 
 The server sends the mechanism's name; then follow client-first, server-first, client-final and
-server-final. There is no channel binding: only TLS prevents a man in the middle.
+server-final. Without channel binding, only TLS prevents a man in the middle.
 """
 
 import hmac
@@ -18,14 +18,14 @@ from stormkeeper.sasl.credentials import UserPassword, printable
 
 NAME = "SCRAM-SHA-256"
 
-#: The server's first token, by which a client of another mechanism knows the server's.
+#: The server's first token tells other clients the mechanism.
 GREETING = NAME.encode()
 
-#: Rounds of hashing per password, which slow a listener's guesses; RFC 7677 §4 asks for 4096 at
-#: least. 16,384 take a few milliseconds.
+#: Rounds of hashing per password, a few milliseconds, to slow a listener's guesses. RFC 7677 §4
+#: asks for at least 4096.
 ITERATIONS = 16_384
 
-#: Most rounds that a client does for a server, in about half a second.
+#: Most rounds for a server, about half a second.
 MAX_ITERATIONS = 1_000_000
 
 MAX_MESSAGE = 4096
@@ -36,10 +36,10 @@ _Verifier = tuple[bytes, bytes, bytes, int]  # salt, stored key, server key, ite
 
 
 class ScramUsers:
-    """A server's verifiers of its users, without passwords.
+    """A server's verifiers, without passwords.
 
-    An unknown name gets a salt too, always the same, and fails where a wrong password does, so that
-    names cannot be found out. Raises `ConfigError` for a character that SCRAM forbids (RFC 4013).
+    An unknown name gets a constant salt, and fails as with a wrong password, so that names cannot
+    be found out. Raises `ConfigError` for a character that SCRAM forbids (RFC 4013).
     """
 
     def __init__(self, users: Mapping[str, UserPassword], salt_key: bytes | None = None) -> None:
@@ -89,16 +89,13 @@ class ScramServer:
 
     @property
     def complete(self) -> bool:
-        """Whether the client has proved knowledge of the password."""
         return self._complete
 
     @property
     def authorization_id(self) -> str | None:
-        """The user's name, once `complete`."""
         return self._user if self._complete else None
 
     def start(self) -> bytes:
-        """Return the mechanism's name."""
         return GREETING
 
     def step(self, token: bytes) -> bytes:
@@ -154,7 +151,6 @@ class ScramClient:
 
     @property
     def complete(self) -> bool:
-        """Whether the server has proved knowledge of the password's verifier."""
         return self._complete
 
     def start(self) -> None:
@@ -163,8 +159,8 @@ class ScramClient:
     def step(self, token: bytes) -> bytes | None:
         """Process the greeting, server-first or server-final; returns the answer.
 
-        Raises `AuthenticationError` for a malformed message, too much work, another mechanism, or a
-        server without the password.
+        Raises `AuthenticationError` for a malformed message, too many rounds, another mechanism, or
+        a server without the password.
         """
         self._step += 1
         if self._step > 3:
