@@ -1,1 +1,1 @@
-"""Runs a topology's streaming queries in one PySpark driver, counts rows, and sends heartbeats."""
+"""Runs a topology's streaming queries in a PySpark driver, counts rows, and sends heartbeats."""

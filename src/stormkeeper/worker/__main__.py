@@ -38,14 +38,13 @@ _LINGER_SECS = 5.0
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run a worker by command-line arguments; return the exit code."""
     if sys.getfilesystemencoding() == "ascii" or sys.flags.optimize >= 2:
         restart_if_unfit()
     options = _parser().parse_args(sys.argv[1:] if arguments is None else arguments)
     files = options.config or None
     configure_logging()
-    # The script's output appears line by line, also in a file or a pipe; characters that the
-    # encoding lacks, as with PYTHONIOENCODING=ascii, are escaped.
+    # Print line by line, also to a file or a pipe, and escape characters that the encoding lacks,
+    # as with PYTHONIOENCODING=ascii.
     for stream in (sys.stdout, sys.stderr):
         cast("TextIOWrapper", stream).reconfigure(
             line_buffering=True, write_through=False, errors="backslashreplace"
@@ -55,7 +54,7 @@ def main(arguments: list[str] | None = None) -> int:
         from stormkeeper.worker import process  # noqa: PLC0415  (PySpark)
 
         saved = read_overrides(options.overrides) if options.overrides is not None else {}
-        # Unknown keys are reported later, as a topology has keys of its own.
+        # Unknown keys are reported later, as a topology has its own.
         conf = load(files=files, overrides=options.conf, unknown="keep")
         commanded = {override.partition("=")[0].strip() for override in options.conf}
         conf = with_overrides(conf, saved, keep=commanded)

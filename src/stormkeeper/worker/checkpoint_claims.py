@@ -1,10 +1,10 @@
 """Claims in checkpoints, which keep two launches of a query from running at once.
 
 A worker that is cut off from the cluster runs on while its replacement starts. So each launch
-writes a claim, greater than all earlier ones, into the query's checkpoint, and ends the query when
-it sees a greater claim. Spark refuses the commit of a batch that already runs, but its rows stay in
-the sink, which has to accept a repeated batch. The name of a claim's file decides, so no claim is
-half written; the content names the owner.
+writes a claim, greater than all earlier claims, into the query's checkpoint, and ends the query
+when a greater claim appears. Spark refuses the commit of a batch that already runs, but its rows
+stay in the sink, which has to accept a repeated batch. A claim is the name of a file, so no claim
+is half written; the content names the owner.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _FOLDER = "claims"
 
 LOOK_SECS = 1.0
 
-#: Longest time until a worker notices that its claim was removed, in seconds.
+#: Longest time until a worker notices that its claim was removed.
 SETTLE_SECS = 3 * LOOK_SECS
 
 _UNREADABLE = (Py4JError, PySparkException, OSError)
@@ -55,7 +55,7 @@ class Checkpoint:
         self._files = self._folder.getFileSystem(context._jsc.hadoopConfiguration())
 
     def claims(self) -> list[Claim]:
-        """Return all claims, in order."""
+        """Return the claims in ascending order."""
         if not self._files.exists(self._folder):
             return []
         found = []
@@ -72,12 +72,12 @@ class Checkpoint:
         return found[-1] if found and found[-1] > claim else None
 
     def lost_to(self, claim: Claim) -> Claim | None:
-        """Return the claim that has replaced `claim`, if any."""
+        """Return the highest claim, if greater than `claim` or if `claim` is missing."""
         found = self.claims()
         return found[-1] if found and (found[-1] > claim or claim not in found) else None
 
     def owner(self, claim: Claim) -> Owner | None:
-        """Return the owner of a claim, if the file names an owner."""
+        """Return the owner; None if the file names no owner or cannot be read."""
         try:
             stream = self._files.open(self._file(claim))
             try:
@@ -89,11 +89,10 @@ class Checkpoint:
             return None
 
     def remove(self, claim: Claim) -> None:
-        """Remove a claim."""
         self._files.delete(self._file(claim), False)
 
     def take(self, claim: Claim, owner: Owner | None = None) -> Claim | None:
-        """Write `claim` and remove lower claims; or return a greater claim."""
+        """Write `claim` and remove lower claims, or return a greater claim."""
         newer = self.newer(claim)
         if newer is None:
             stream = self._files.create(self._file(claim), True)
@@ -102,7 +101,7 @@ class Checkpoint:
                     stream.write(bytearray(msgspec.json.encode(owner)))
             finally:
                 stream.close()
-            # Another launch may have written between the two; of both, the greater claim wins.
+            # Another launch may have written meanwhile: the greater claim wins.
             newer = self.newer(claim)
         if newer is None:
             for older in self.claims():
@@ -117,8 +116,8 @@ class Checkpoint:
 class Claims:
     """The claims of a worker's queries, by query id, or of a script, by checkpoint location.
 
-    A query without a claim runs without. `begin` is called before the first claim in a checkpoint,
-    and raises `ClaimedError` if the launch was taken back.
+    A query may have no claim. `begin` is called before the first claim in a checkpoint, and raises
+    `ClaimedError` if the launch was taken back.
     """
 
     def __init__(
@@ -136,15 +135,15 @@ class Claims:
         self._begin = begin
         self._taken: dict[str, tuple[Checkpoint, Claim]] = {}
         self.lost: dict[str, Claim] = {}
-        #: The owners of greater claims that other topologies made, by query.
+        #: Owners of greater claims from other topologies, by query.
         self.occupied: dict[str, Owner] = {}
         self._lock = threading.Lock()
 
     def take(self, query: str, claim: Claim | None = None) -> None:
         """Claim a query before the start, with the job's claim or else with `claim`.
 
-        Raises `OccupiedError` if another topology has claimed the checkpoint later, `ClaimedError`
-        if a later launch has, and `WorkerError` if the checkpoint cannot be read or written.
+        Raises `OccupiedError` if another topology has a greater claim, `ClaimedError` if a later
+        launch has, `WorkerError` if the checkpoint cannot be read or written.
         """
         claim = self._claims.get(query, claim)
         if claim is None:
@@ -177,7 +176,7 @@ class Claims:
                 continue
             if self._is_gone(other):
                 checkpoint.remove(each)
-                # A worker of that topology that still runs notices the missing claim meanwhile.
+                # Meanwhile a running worker of that topology notices the missing claim.
                 time.sleep(SETTLE_SECS)
             elif each > claim:
                 raise OccupiedError(
@@ -197,7 +196,7 @@ class Claims:
             raise
 
     def is_kept(self, query: str) -> bool:
-        """Return whether this launch still has the claim of a started query."""
+        """Return whether this launch still has a query's claim; True if unreadable."""
         taken = self._taken.get(query)
         if taken is None or query in self.lost:
             return query not in self.lost
@@ -205,7 +204,7 @@ class Claims:
         try:
             newer = checkpoint.lost_to(claim)
         except _UNREADABLE as error:
-            # Spark fails without the checkpoint, too, and reports why.
+            # Spark fails, too, and reports why.
             log.debug("the claims of %s could not be read: %s", query, error)
             return True
         if newer is not None:
@@ -216,7 +215,6 @@ class Claims:
         return newer is None
 
     def are_all_kept(self) -> bool:
-        """Return whether this launch still has the claims of all started queries."""
         lost = [query for query in [*self._taken] if not self.is_kept(query)]
         return not lost
 
@@ -258,8 +256,7 @@ class Claims:
 class JobClaims:
     """The claims of a job: for each query of a topology, or for a plain script as a whole.
 
-    A script's checkpoints are claimed when their queries start. The script ends when a claim is
-    lost.
+    A script claims a checkpoint when a query starts, and ends when a claim is lost.
     """
 
     def __init__(
@@ -273,7 +270,7 @@ class JobClaims:
         begin: Callable[[str], None],
     ) -> None:
         self._reports = reports
-        #: Why a script waits for a checkpoint, if so.
+        #: Why a script waits for a checkpoint.
         self.waiting: str | None = None
         self._job = job
         self._events = events
@@ -291,9 +288,9 @@ class JobClaims:
             self.claims = Claims(job.claims, checkpoint, begin)
 
     def take_for_script(self, location: str | None) -> None:
-        """Claim the checkpoint of a query that a script is about to start, if it has one.
+        """Claim the checkpoint, if any, of a query that a script is about to start.
 
-        Two scripts may name the same checkpoint: the older waits until the other topology is gone.
+        Of two topologies with one checkpoint, the older waits until the other is gone.
         """
         if location is None:
             return
@@ -316,7 +313,7 @@ class JobClaims:
                 return
 
     def admits(self, batch: Any) -> bool:
-        """Return whether a batch may run: no other launch has claimed the query."""
+        """Return whether no other launch has claimed the batch's query."""
         if not self._job.claims:
             return True
         if self._is_script:
@@ -328,7 +325,7 @@ class JobClaims:
 
     @property
     def _lost_code(self) -> int:
-        # A script that lost a checkpoint to another topology is started again, and waits.
+        # The supervisor restarts a script that another topology has replaced, and the script waits.
         return INACTIVE if self.claims.occupied else CLAIMED
 
     def watched(self, live: LiveQueries) -> AbstractContextManager[None]:

@@ -1,7 +1,7 @@
 """A worker's session with the cluster's state: the topology's status, and the worker's reports.
 
-A single thread makes all calls, however long they take, as a worker runs on without ZooKeeper. Only
-a supervisor's worker has a session; for any other the topology counts as active.
+A single thread makes all calls, as a worker runs on without ZooKeeper. Only a supervisor's worker
+has a session; for any other the topology counts as active.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class ClusterLink:
         self._unread: set[str] = set()
         self._status: TopologyStatus | None = None
         self._hints: dict[str, int] = {}
-        #: The topology's credentials by name, as of the first read of its base.
+        #: Credentials by name, as first read.
         self.credentials: Mapping[str, str] = {}
         self._newest: Mapping[str, str] = {}
         self._known = threading.Event()
@@ -92,16 +92,15 @@ class ClusterLink:
 
     @property
     def is_active(self) -> bool:
-        """Whether the topology is active, or of unknown status."""
+        """Whether the topology's status is active or unknown."""
         return self._status in (None, TopologyStatus.ACTIVE)
 
     @property
     def hints(self) -> dict[str, int]:
-        """The parallelism of components that a rebalance has set, as far as known."""
+        """Parallelism that a rebalance has set, by component."""
         return dict(self._hints)
 
     def start(self) -> None:
-        """Start the thread."""
         self._thread.start()
 
     def wait_known(self, timeout_secs: float) -> bool:
@@ -109,17 +108,16 @@ class ClusterLink:
         return self._known.wait(timeout_secs)
 
     def report(self, report: Report) -> None:
-        """Queue a report, which is written once ZooKeeper is reached."""
+        """Queue a report until ZooKeeper is reached."""
         with self._changed:
             self._reports.append(report)
 
     def flush(self, timeout_secs: float) -> bool:
-        """Wait until all reports are written; return whether that was in time."""
+        """Wait until all reports are written; return False after the timeout."""
         with self._changed:
             return self._changed.wait_for(lambda: not self._reports, timeout_secs)
 
     def close(self, timeout_secs: float = CLOSE_SECS) -> None:
-        """End the session, within `timeout_secs`."""
         self._closing.set()
         if self._thread.ident is not None:
             self._thread.join(timeout_secs)
@@ -131,7 +129,7 @@ class ClusterLink:
             except StormkeeperError as error:
                 self._record_failure(error)
             except Exception:
-                # After a defect of this program the worker must still learn of an activation.
+                # Even after a defect, the worker must learn of an activation.
                 log.exception("the cluster's state cannot be followed; trying again")
                 self._closing.wait(RETRY_SECS)
 
@@ -206,7 +204,7 @@ class ClusterLink:
         if self._failing:
             log.info("the cluster's state can be read again")
             self._failing = False
-        # A missing base of a known topology means that it was killed: its status stays.
+        # A missing base means that the topology was killed: its status stays.
         if base is not None and base.status is not self._status:
             if self._status is not None or base.status is not TopologyStatus.ACTIVE:
                 log.info("the topology is %s", base.status.name)
@@ -252,17 +250,15 @@ class WorkerReports(ClusterLink):
         servers = ",".join(map(str, conf["storm.zookeeper.servers"]))
         port, root = conf["storm.zookeeper.port"], conf["storm.zookeeper.root"]
         self._cluster = f"{servers}:{port}{root}"
-        # A topology that is always run again has no end.
+        # A topology that always restarts has no end.
         self._has_end = conf["topology.restart"] != "always"
         self._is_supervised = job.package is not None
 
     def start(self) -> None:
-        """Start to follow the topology's status."""
         if self._is_supervised:
             super().start()
 
     def report(self, report: Report) -> None:
-        """Queue a report, which is written once ZooKeeper is reached."""
         if self._is_supervised:
             super().report(report)
 
@@ -274,7 +270,7 @@ class WorkerReports(ClusterLink):
                 return
 
     def report_failure(self, text: str, component: str | None = None) -> None:
-        """Report the error that ends the worker, of a component or else of all sinks."""
+        """Report the error that ends the worker, of `component` or else of all sinks."""
         for reported in [component] if component is not None else self._job.reported:
             self._report_error(reported, text)
         self.flush(REPORT_SECS)
@@ -286,7 +282,6 @@ class WorkerReports(ClusterLink):
 
     @property
     def owner(self) -> Owner:
-        """The owner of this worker's claims of a script's checkpoints."""
         return Owner(
             topology=self._job.storm_id,
             query=self._job.script_id or "",
@@ -298,9 +293,9 @@ class WorkerReports(ClusterLink):
         )
 
     def is_gone(self, owner: Owner) -> bool:
-        """Return whether the topology of an owner is known to be gone, or to have ended.
+        """Return whether an owner's topology is known to be gone, or to have ended.
 
-        An owner in another cluster is known to be gone only if its process was on this machine.
+        In another cluster, that is known only of a process on this machine.
         """
         if owner.cluster != self._cluster:
             return owner.host == self._host and not _is_running(owner)
@@ -322,10 +317,10 @@ class WorkerReports(ClusterLink):
             return False
 
     def begin_claim(self, query: str, stopping: Callable[[], bool]) -> None:
-        """Record that this launch claims a query's checkpoint first, and wait for the write.
+        """Record that this launch claims a checkpoint first, and wait for the write.
 
-        A query without that record may be moved to another machine. Raises `ClaimedError` if the
-        launch was taken back, and `WorkerError` if the write fails or the worker stops.
+        A query without that record may move to another machine. Raises `ClaimedError` if the launch
+        was taken back, `WorkerError` if the write fails or the worker stops.
         """
         if not self._is_supervised:
             return
@@ -359,13 +354,12 @@ class WorkerReports(ClusterLink):
         raise WorkerError(f"the worker stops before the query {query!r} has begun")
 
     def report_end(self, query: str) -> None:
-        """Report that a query has ended by itself."""
         if self._has_end:
             beat, storm_id = self._heartbeats.last_of(query), self._job.storm_id
             self.report(lambda storm: storm.set_query_ended(storm_id, query, beat))
 
     def report_completion(self) -> None:
-        """Report that all queries have ended by themselves, and wait until that is written."""
+        """Report that all queries have ended by themselves, and wait for the write."""
         if self._job.script_id is not None:
             self.report_end(self._job.script_id)
         self.flush(REPORT_SECS)
@@ -389,7 +383,7 @@ def _is_running(owner: Owner) -> bool:
 
 
 def _connect(conf: Conf) -> StormClusterState:
-    """Connect with a worker's rights, without heartbeats, which have their own connection."""
+    """Connect with a worker's rights; heartbeats have a separate connection."""
     codec, limits = Codec.from_conf(conf), ErrorLimits.from_conf(conf)
     state = backends.connect(conf, role=Role.WORKER)
     return StormClusterState(state, codec, limits=limits)

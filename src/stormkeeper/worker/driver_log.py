@@ -1,9 +1,9 @@
 """The log of a worker's Spark driver: rotation, and levels that are set at run time.
 
-The worker, the JVM and Python workers share the open file, so it can be neither replaced nor
-truncated without a loss. Old content is copied to compressed files and removed at the beginning in
-whole blocks (FALLOC_FL_COLLAPSE_RANGE of fallocate(2)), which appending writers do not notice. A
-file system without this call loses lines that are written between the copy and the truncation.
+The worker, the JVM and Python workers share the open file, which cannot be replaced or truncated
+without a loss. So old content is copied to compressed files and removed at the beginning in whole
+blocks (FALLOC_FL_COLLAPSE_RANGE of fallocate(2)), unnoticed by appending writers. A file system
+without this call loses lines that are written between copy and truncation.
 
 ``storm set_log_level`` sets levels for Python in the worker's process and for the driver's JVM
 (log4j 2), not for Python workers or executors.
@@ -31,8 +31,7 @@ from stormkeeper.thrift.records import LogConfig
 
 log = logging.getLogger(__name__)
 
-#: Size of the log that triggers a rotation, and most compressed files: as in Storm's configuration
-#: of workers' logs.
+#: Size that triggers a rotation, and most compressed files, as Storm configures for workers.
 MOST_BYTES: Final = 100 * 1024 * 1024
 KEPT: Final = 9
 
@@ -60,7 +59,7 @@ _LEVELS_LOOK_SECS: Final = 1.0
 
 
 class LogRotation:
-    """A thread that rotates the file to which a descriptor appends, if that is one."""
+    """A thread that rotates the file, if any, to which a descriptor appends."""
 
     def __init__(
         self,
@@ -84,16 +83,15 @@ class LogRotation:
         )
 
     def start(self) -> None:
-        """Start the thread."""
         if self._file is not None:
             self._thread.start()
 
     def close(self) -> None:
-        """End the thread; a running copy is cancelled."""
+        """End the thread and cancel a running copy."""
         self._thread.close()
 
     def rotate_if_large(self) -> bool:
-        """Rotate the file if too large; return whether that was done."""
+        """Rotate the file if too large; return whether rotated."""
         if self._file is None or self._file.stat().st_size <= self._most_bytes:
             return False
         return rotate(self._file, self._kept, lambda: self._thread.is_closing)
@@ -106,7 +104,7 @@ def rotate(file: Path, kept: int, cancelled: Callable[[], bool] = lambda: False)
     """Move all of a file but the last block to ``FILE.1.gz``; older files get the next number.
 
     All writers have to append. Returns False, without a change, if `cancelled`. Raises `OSError` if
-    the disk does not take the copy.
+    the copy fails.
     """
     first, new = _numbered(file, 1), file.with_name(f"{file.name}.new")
     with file.open("rb+") as log_file:
@@ -121,7 +119,7 @@ def rotate(file: Path, kept: int, cancelled: Callable[[], bool] = lambda: False)
             for number in range(kept - 1, 0, -1):
                 if _numbered(file, number).exists():
                     _numbered(file, number).replace(_numbered(file, number + 1))
-            # First the copy, then the removal: an interruption duplicates lines and loses none.
+            # Copied before the removal: an interruption duplicates lines and loses none.
             new.replace(first)
         finally:
             new.unlink(missing_ok=True)
@@ -145,7 +143,7 @@ def _copied(
 
 
 def _take_out(descriptor: int, size: int) -> bool:
-    """Remove the first bytes of a file atomically; return False if the system cannot."""
+    """Remove the first bytes atomically; return False if the system cannot."""
     try:
         fallocate = ctypes.CDLL(None, use_errno=True).fallocate
     except AttributeError:  # no Linux
@@ -187,14 +185,13 @@ class PythonLoggers:
     """The loggers of this process."""
 
     def set(self, name: str, level: str) -> int:
-        """Set a logger's level, and return the state before, for `restore`."""
+        """Return the state before, for `restore`."""
         logger = self._logger(name)
         before = logger.level
         logger.setLevel(PYTHON_LEVELS[level])
         return before
 
     def restore(self, name: str, before: int) -> None:
-        """Restore a logger's level."""
         self._logger(name).setLevel(before)
 
     def _logger(self, name: str) -> logging.Logger:
@@ -211,7 +208,6 @@ class SparkLoggers:
         self._context = jvm.org.apache.logging.log4j.LogManager.getContext(False)
 
     def set(self, name: str, level: str) -> Any:
-        """Set a logger's level, and return the state before, for `restore`."""
         name = "" if name == ROOT else name
         configured = self._context.getConfiguration().getLoggerConfig(name)
         before = configured.getLevel() if configured.getName() == name else None
@@ -219,7 +215,6 @@ class SparkLoggers:
         return before
 
     def restore(self, name: str, before: Any) -> None:
-        """Restore a logger's level."""
         name = "" if name == ROOT else name
         if before is not None:
             self._configurator.setLevel(name, before)
@@ -262,17 +257,16 @@ class LogLevels:
         self._thread = PeriodicThread("worker-log-levels", self._step, logger=log)
 
     def start(self) -> None:
-        """Start the thread."""
         self._thread.start()
 
     def update(self, config: LogConfig | None) -> None:
-        """Apply a topology's levels; returns at once."""
+        """Apply a topology's levels without waiting."""
         if config is not None or self._config is not None:
             self._config = config
             self._thread.wake()
 
     def close(self) -> None:
-        """End the thread, without waiting."""
+        """End the thread without waiting."""
         self._thread.close(0.0)
 
     def _step(self) -> float:

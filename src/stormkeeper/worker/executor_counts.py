@@ -1,10 +1,10 @@
 """Counts of a worker's executors, from rows per micro-batch to Storm's statistics.
 
 Each edge of a query, from a component to a reader, has an observation that counts rows. Spark
-computes a component with two readers twice, each time on its own edge. A query of a plain script is
-a single component, which emits the rows that reach the sink.
+computes a component with two readers twice, once on each edge. A plain script's query is a single
+component, which emits the rows that reach the sink.
 
-As in Storm, a window has twenty buckets: a count stays for 19 to 20 twentieths of it.
+As in Storm, a window has twenty buckets: a count stays for 19 to 20 twentieths.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ ALL_TIME = ":all-time"
 #: Storm's ``NUM_STAT_BUCKETS``.
 BUCKETS = 20
 
-#: Storm's name of a component's unnamed stream, the only one here.
+#: Storm's name of a component's unnamed stream.
 STREAM = "default"
 
-#: Share of tuples that are counted: all; Storm samples one in twenty.
+#: Share of tuples that are counted; Storm samples one in twenty.
 RATE = 1.0
 
-#: Prefix of our observations' names, which keeps a user's own apart.
+#: Keeps the names of our observations apart from a user's.
 _PREFIX = "stormkeeper:"
 _SINK_OBSERVATION = f"{_PREFIX}sink"
 
@@ -59,7 +59,7 @@ _SINK_OBSERVATION = f"{_PREFIX}sink"
 class RollingSum:
     """A sum over the last `window_secs`, to within a bucket.
 
-    `now` is in seconds of one clock that never goes back.
+    `now` is a monotonic time in seconds.
     """
 
     def __init__(self, window_secs: float, buckets: int = BUCKETS) -> None:
@@ -68,7 +68,6 @@ class RollingSum:
         self._sums: deque[tuple[int, float]] = deque()  # (number of the bucket, sum), in order
 
     def add(self, amount: float, now: float) -> None:
-        """Add `amount` at `now`."""
         number = int(now / self._bucket_secs)
         if self._sums and self._sums[-1][0] >= number:
             last, before = self._sums.pop()
@@ -78,7 +77,7 @@ class RollingSum:
         self._forget(now)
 
     def total(self, now: float) -> float:
-        """Return the sum at `now`; an int if only ints were added."""
+        """Return the sum; an int if only ints were added."""
         self._forget(now)
         return sum(amount for _, amount in self._sums)
 
@@ -96,13 +95,12 @@ class WindowedSum:
         self._all_time: float = 0
 
     def add(self, amount: float, now: float) -> None:
-        """Add `amount` at `now`."""
         self._all_time += amount
         for rolling in self._rolling.values():
             rolling.add(amount, now)
 
     def totals(self, now: float) -> dict[str, float]:
-        """Return the sums at `now` by window: "600", "10800", "86400", ":all-time"."""
+        """Return the sums by window: "600", "10800", "86400", ":all-time"."""
         return {w: rolling.total(now) for w, rolling in self._rolling.items()} | {
             ALL_TIME: self._all_time
         }
@@ -113,12 +111,12 @@ class ComponentWork:
     """Rows that an executor processed in a committed micro-batch."""
 
     emitted: int = 0
-    #: Rows of its output, once for each component of the query that reads them.
+    #: Output rows, once for each component of the query that reads them.
     transferred: int = 0
     executed: Mapping[str, int] = field(default_factory=dict)
-    #: Duration of the whole micro-batch, from the look for data to the commit.
+    #: Duration of the micro-batch, from the look for data to the commit.
     took_ms: float = 0.0
-    #: Whether the counts cover only a part of the batch, because no action read all of it.
+    #: Whether rows are missing, because no action read the whole batch.
     partial: bool = False
 
 
@@ -134,7 +132,7 @@ class ExecutorCounts:
         self._executed = {source: WindowedSum() for source in executor.component.inputs}
 
     def record(self, work: ComponentWork, now: float) -> None:
-        """Add the work of a batch that ended at `now`."""
+        """Add a batch that ended at `now`."""
         self._emitted.add(work.emitted, now)
         self._transferred.add(work.transferred, now)
         self._row_ms.add(work.emitted * work.took_ms, now)
@@ -145,9 +143,8 @@ class ExecutorCounts:
     def stats(self, now: float) -> ExecutorStats:
         """Return Storm's record of the statistics at `now`.
 
-        Rows count as acked when their micro-batch is committed, so no row ever fails. A bolt has no
-        latencies, which Spark does not measure; a spout has the mean duration of its micro-batches,
-        weighted by their rows.
+        The commit of a micro-batch acks its rows, so no row ever fails. Spark does not measure a
+        bolt's latencies; a spout has the mean duration of its micro-batches, weighted by rows.
         """
         emitted = self._emitted.totals(now)
         nothing: dict[str, dict[Any, Any]] = {window: {} for window in emitted}
@@ -162,7 +159,6 @@ class ExecutorCounts:
             ),
             rate=RATE,
             component=self._executor.component.id,
-            # Usually zero, and then left out.
             partial_batches=partial if any(partial.values()) else None,
         )
 
@@ -207,26 +203,25 @@ class WorkerStatistics:
         self._executors: dict[tuple[str, str], tuple[Executor, ExecutorCounts]] = {}
 
     def add(self, executor: Executor) -> None:
-        """Add an executor, with all counts zero."""
         with self._lock:
             key = executor.query, executor.component.id
             self._executors[key] = executor, ExecutorCounts(executor)
 
     def record(self, query: str, work: Mapping[str, ComponentWork], now: float) -> None:
-        """Add the work of a query's components, by component id, in a batch that ended at `now`."""
+        """Add a batch that ended at `now`; `work` is by component id."""
         with self._lock:
             for component, done in work.items():
                 self._executors[query, component][1].record(done, now)
 
     def snapshot(self, now: float) -> list[tuple[Executor, ExecutorStats]]:
-        """Return all executors with their statistics at `now`, by task."""
+        """Return all executors with statistics, by task."""
         with self._lock:
             found = [(executor, counts.stats(now)) for executor, counts in self._executors.values()]
         return sorted(found, key=lambda pair: pair[0].task_start)
 
 
 def counted(frame: DataFrame, name: str) -> DataFrame:
-    """Return `frame` with an observation of that name, which counts the rows of each batch."""
+    """Return `frame` with an observation that counts the rows of each batch."""
     return frame.observe(name, F.count(F.lit(1)).alias(ROWS))
 
 
@@ -238,7 +233,7 @@ def observation(edge: Edge) -> str:
 def component_work(query: Query, batch: BatchRows, took_ms: float) -> dict[str, ComponentWork]:
     """Return the work of each component of `query` in a micro-batch.
 
-    An observation that is missing counts no rows: Spark leaves out plans that it knows to be empty.
+    A missing observation counts no rows: Spark leaves out plans that it knows to be empty.
     """
     rows = {edge: batch.rows.get(observation(edge), 0) for edge in query.edges}
     partial = {
@@ -266,7 +261,7 @@ def component_work(query: Query, batch: BatchRows, took_ms: float) -> dict[str, 
 
 
 class TopologyCounts(BatchCounter):
-    """Counts the micro-batches of a topology's queries; Spark's names of queries are their ids."""
+    """Counts the micro-batches of a topology; Spark's query names are the query ids."""
 
     def __init__(
         self,
@@ -281,7 +276,6 @@ class TopologyCounts(BatchCounter):
             statistics.add(executor)
 
     def batch(self, run: QueryRun, batch: BatchRows, took_ms: float) -> None:
-        """Count a committed micro-batch."""
         query = self._queries.get(run.name or "")
         if query is not None:
             work = component_work(query, batch, took_ms)
@@ -308,7 +302,7 @@ class ScriptCounts(BatchCounter):
         self._components: dict[str, str] = {}  # by the query's name, else by its id
 
     def component(self, run: QueryRun) -> str:
-        """Return the component of a query: the same after a restart in this process."""
+        """Return the component, the same after a restart in this process."""
         with self._lock:
             key = self._one or run.name or run.query_id
             if key not in self._components:
@@ -322,11 +316,9 @@ class ScriptCounts(BatchCounter):
             return self._components[key]
 
     def started(self, run: QueryRun) -> None:
-        """Add a query's component."""
         self.component(run)
 
     def batch(self, run: QueryRun, batch: BatchRows, took_ms: float) -> None:
-        """Count a committed micro-batch."""
         rows = sum(n for name, n in batch.rows.items() if name.startswith(_SINK_OBSERVATION))
         partial = any(name.startswith(_SINK_OBSERVATION) for name in batch.partial)
         name = self.component(run)
@@ -334,7 +326,7 @@ class ScriptCounts(BatchCounter):
         self._statistics.record(name, {name: work}, self._clock())
 
     def ended(self, run: QueryRun) -> None:
-        """Log the error of a query, for a script that does not look for errors."""
+        """Log the error of a query, which a script may not look for."""
         if run.error is not None:
             cause = readable_text(run.error).rpartition("\n")[2]
             name = run.name or self.component(run)
@@ -348,7 +340,7 @@ class ScriptCounts(BatchCounter):
 
 @contextlib.contextmanager
 def count_written_frames(events: QueryEvents) -> Iterator[None]:
-    """Count the rows of every streaming frame that any code of this process writes."""
+    """Count the rows of every streaming frame that this process writes."""
     write_stream = ClassicDataFrame.__dict__["writeStream"]
     numbers = itertools.count(1)
 

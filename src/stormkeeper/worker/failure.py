@@ -1,7 +1,7 @@
 """Text of errors in a user's code, without the frames of Spark and Stormkeeper.
 
-The text of a query's exception has pages: the JVM's stack, the plan, and somewhere a Python
-traceback. A user needs that traceback with the frames of their own code, or else Spark's message.
+A query's exception has pages: the JVM's stack, the plan, and somewhere a Python traceback. A user
+needs that traceback with the frames of their own code, or else Spark's message.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _TRACEBACK = re.compile(
 )
 _FRAME = re.compile(r'[ \t]+File "([^"]+)", line \d+.*\n(?:(?![ \t]+File ").*\n)*')
 
-#: What follows a message of Spark's: the JVM's stack, or the tree of a plan.
+#: Follows Spark's message: the JVM's stack, or a plan.
 _APPENDIX = re.compile(r"\s+at |=== |JVM stacktrace|Driver stacktrace|['~+:]|\s*$")
 _SQLSTATE = re.compile(r"[;. ]*SQLSTATE: \w+;?$")
 
@@ -34,11 +34,11 @@ _MISSING = re.compile(r"\bModuleNotFoundError: (No module named '([^']+)')$")
 
 _EXIT = re.compile(r"^SystemExit(\(\)|: .*)?$(?!\n)", re.MULTILINE)
 
-#: The system's errors of a full disk, in the text of any exception of a chain.
+#: The system's errors of a full disk, anywhere in a chain of exceptions.
 _DISK = re.compile(r"No space left on device|Disk quota exceeded|Read-only file system")
 _SOURCE = re.compile(r"(Failed to find (?:the )?data source: (\S+))\. [^\n]*")
 
-#: Spark's errors of a checkpoint's file that is empty, and of one that is cut off.
+#: Spark's errors of an empty and of a truncated checkpoint file.
 _EMPTY = re.compile(
     r"(?:Failed to read log file|Checksum error:) (?:file:)?(\S+)/(?:offsets|commits)/\d+\b"
 )
@@ -62,15 +62,15 @@ _SPARK_LINES = 6
 
 
 def readable(error: BaseException) -> str:
-    """Return the traceback of the user's code in an exception, or else its message's first lines.
+    """Return the traceback of the user's code in an exception, or else the message's beginning.
 
-    The traceback is from here or from a Python worker of Spark's.
+    The traceback is from here or from Spark's Python worker.
     """
     return _with_disk(_readable(error), _chain(error))
 
 
 def readable_text(text: str) -> str:
-    """Shorten the text of an exception from elsewhere for the user."""
+    """Shorten the text of an exception from elsewhere."""
     text = without_separators(text)
     said = _with_remedy(python_traceback(text) or first_lines(text))
     empty = _EMPTY.search(text)
@@ -111,13 +111,12 @@ def log_failure(log: logging.Logger, text: str) -> None:
 
 
 def own_frames(tb: TracebackType | None) -> list[str]:
-    """Return the frames of the user's code as text."""
     frames = [f for f in traceback.extract_tb(tb) if not _is_foreign(f.filename)]
     return traceback.format_list(frames)
 
 
 def python_traceback(text: str) -> str | None:
-    """Return the last Python traceback in `text`, with the frames of the user's code."""
+    """Return the last Python traceback, with the frames of the user's code."""
     found = _TRACEBACK.findall(text)
     if not found:
         return None
@@ -130,7 +129,7 @@ def python_traceback(text: str) -> str | None:
 
 
 def without_folder(text: str, package: Path | None) -> str:
-    """Return a text with paths relative to the package."""
+    """Make paths in the package relative."""
     if package is None:
         return text
     return text.replace(f"{package / manifest.CODE}/", "").replace(f"{package}/", "")
@@ -145,7 +144,7 @@ def _text(error: BaseException) -> str:
 
 
 def _shortened(text: str) -> str:
-    """Cut the middle out of a text that is too long for a log or ZooKeeper."""
+    """Cut the middle out of a text, for the log and ZooKeeper."""
     left_out = len(text) - _CAUSE_CHARACTERS
     if left_out <= 0:
         return text
@@ -154,7 +153,7 @@ def _shortened(text: str) -> str:
 
 
 def first_lines(text: str) -> str:
-    """Return the message of an exception's text, without stack and plan."""
+    """Return an exception's message without stack and plan."""
     lines = []
     for line in text.strip().splitlines():
         if _APPENDIX.match(line):
@@ -187,7 +186,7 @@ def _chain(error: BaseException) -> str:
 
 
 def _with_disk(text: str, chain: str) -> str:
-    """Add a full disk, which may be deep in a chain, to the text of an error."""
+    """Add a full disk, which may be deep in a chain, to an error's text."""
     found = _DISK.search(chain)
     if found is None:
         return text

@@ -1,7 +1,7 @@
 """A worker's heartbeats: the record, the sending thread, and the sign of life for the supervisor.
 
-Heartbeats go out on a fixed schedule. A heartbeat that cannot be sent is dropped, as the next one
-holds newer counts; a failure never ends the worker.
+Heartbeats go out on a fixed schedule. An unsent heartbeat is dropped, as the next holds newer
+counts; a failure never ends the worker.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ _ENDED = "ended"
 
 
 class HeartbeatBuilder:
-    """Builds the heartbeats of a worker from its counts, its queries and its JVM.
+    """Builds a worker's heartbeats from counts, queries and the JVM.
 
-    `name_of` returns a query's name in heartbeats, and `waiting` why the worker waits, if so.
+    `name_of` returns a query's name in heartbeats, `waiting` why the worker waits.
     """
 
     def __init__(
@@ -65,11 +65,9 @@ class HeartbeatBuilder:
         self.has_completed = False
 
     def encoded(self) -> bytes:
-        """Return the bytes of the current heartbeat."""
         return self._codec.write(self.current())
 
     def current(self) -> ClusterWorkerHeartbeat:
-        """Return the current heartbeat."""
         now = time.monotonic()
         return heartbeat(
             self._storm_id,
@@ -84,7 +82,7 @@ class HeartbeatBuilder:
         )
 
     def last_of(self, query: str) -> ClusterWorkerHeartbeat:
-        """Return the last heartbeat of a query's executors."""
+        """Return the final heartbeat of a query's executors."""
         now = time.monotonic()
         executors = self._statistics.snapshot(now)
         return heartbeat(
@@ -110,7 +108,7 @@ def heartbeat(
     jvm_silent_ms: int | None = None,
     waiting: str | None = None,
 ) -> ClusterWorkerHeartbeat:
-    """Build the record of a heartbeat; `executors` is empty while the worker starts."""
+    """Build a heartbeat; `executors` is empty while the worker starts."""
     return ClusterWorkerHeartbeat(
         storm_id=storm_id,
         executor_stats={
@@ -130,8 +128,8 @@ def heartbeat(
 def next_due(due: float, period: float, now: float) -> float:
     """Return when the heartbeat after `due` is due, always later than `now`.
 
-    Heartbeats that were missed, because a call took long or the machine slept, are skipped, so that
-    no burst follows.
+    Missed heartbeats, after a long call or a sleep of the machine, are skipped, so that no burst
+    follows.
     """
     return due + period * max(1, math.floor((now - due) / period) + 1)
 
@@ -160,13 +158,12 @@ class Beater:
         self._clock = clock
         self._sender: HeartbeatSender | None = None
         self._failing_since: float | None = None
-        #: The time of the last attempt, accepted or not.
+        #: Time of the last attempt, accepted or not.
         self.beaten_at: float | None = None
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="worker-heartbeat", daemon=True)
 
     def start(self) -> None:
-        """Start the thread, which sends the first heartbeat at once."""
         self._thread.start()
 
     def close(self, timeout_secs: float) -> None:
@@ -222,7 +219,7 @@ class AliveFile:
     """A file that is touched every `period_secs` as long as the heartbeat thread makes progress.
 
     Progress is an attempt to beat within `stuck_secs`, accepted or not, as a worker goes on without
-    Pacemakers. `beaten_at` returns the time of the last attempt.
+    Pacemakers. `beaten_at` returns the last attempt's time.
     """
 
     def __init__(
@@ -261,15 +258,13 @@ class AliveFile:
         )
 
     def start(self) -> None:
-        """Start the thread; the first touch follows the first attempt to beat."""
         self._thread.start()
 
     def close(self) -> None:
-        """Stop touching the file."""
         self._thread.close()
 
     def touch(self) -> bool:
-        """Touch the file if the heartbeat thread makes progress; return that condition."""
+        """Touch the file, and return True, if the heartbeat thread makes progress."""
         beaten_at = self._beaten_at()
         if beaten_at is None:
             return False
@@ -297,10 +292,10 @@ class AliveFile:
 
 
 def write_exit_code(alive: Path | None, code: int) -> None:
-    """Write the worker's intended exit code beside the sign of life.
+    """Write the intended exit code beside the sign of life.
 
-    User code can end the process with any code, so the supervisor counts a worker as completed only
-    if this file exists.
+    User code can end the process with any code, so only this file tells the supervisor that a
+    worker completed.
     """
     if alive is None:
         return
@@ -311,7 +306,6 @@ def write_exit_code(alive: Path | None, code: int) -> None:
 
 
 def warn_of_silent_pacemakers(conf: Conf) -> None:
-    """Warn if Pacemakers are configured but heartbeats go to ZooKeeper."""
     store = conf["storm.cluster.state.store"]
     if store == backends.ZOOKEEPER_STORE and conf["pacemaker.servers"]:
         log.warning(

@@ -1,8 +1,7 @@
-"""What a worker runs: the job, its unpacked package, its command line and its configuration.
+"""A worker's job, unpacked package, command line and configuration.
 
 The layers of the configuration, from the lowest to the highest: the cluster's files, the topology's
-own conf, the values that were saved when it was submitted, the command line, and the topology's
-credentials.
+own conf, the values saved at its submission, the command line, and the topology's credentials.
 """
 
 from __future__ import annotations
@@ -28,16 +27,16 @@ from stormkeeper.topology.package.manifest import PackageManifest
 from stormkeeper.topology.plan import Claim
 from stormkeeper.topology.topology import Topology
 
-#: Name of the archive of a package's code. Spark needs distinct names of the files that it is sent.
+#: Archive of a package's code. Spark needs distinct names of sent files.
 _ARCHIVE: Final = "stormkeeper-topology-code.zip"
 
-#: The attributes of a folder in a zip: its mode, and what DOS calls a folder.
+#: A folder's attributes in a zip: the mode, and DOS's flag for a folder.
 _FOLDER: Final = (0o040755 << 16) | 0x10
 
 
 @dataclass(frozen=True)
 class UnpackedPackage:
-    """A topology's package in a folder, which is only read."""
+    """A topology's package in a read-only folder."""
 
     folder: Path
     manifest: PackageManifest
@@ -50,21 +49,19 @@ class UnpackedPackage:
 
     @property
     def is_script(self) -> bool:
-        """Whether the package is a plain script, without a topology."""
         return self.description.kind == "script"
 
     @property
     def queries(self) -> tuple[str, ...]:
-        """The ids of all queries; a plain script has one id."""
+        """The ids of all queries; a plain script has a single id."""
         return self.description.query_ids
 
     @property
     def py_files(self) -> list[Path]:
-        """Modules and archives of modules in the package."""
         return [self.folder / name for name in self.manifest.py_files]
 
     def with_jars(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Return Spark settings with the package's jars and Maven packages added."""
+        """Add the package's jars and Maven packages to Spark settings."""
         jars = [str(self.folder / name) for name in self.manifest.jars]
         added = {"spark.jars": jars, "spark.jars.packages": [*self.manifest.jvm_packages]}
         with_them = dict(values)
@@ -74,10 +71,9 @@ class UnpackedPackage:
         return with_them
 
     def write_code(self, folder: Path) -> Path:
-        """Write the code to an archive of modules, for executors elsewhere; return the path.
+        """Write an archive of the code for executors elsewhere; return the path.
 
-        The archive has the files of the manifest alone, and always the same bytes. Raises
-        `OSError`.
+        The archive has only the manifest's files, and always the same bytes. Raises `OSError`.
         """
         prefix = manifest.CODE
         names = sorted(
@@ -102,7 +98,7 @@ class UnpackedPackage:
 
 
 def read_package(folder: Path) -> UnpackedPackage:
-    """Read the package in a folder; raises `WorkerError` if missing or unreadable."""
+    """Read a package; raises `WorkerError` if missing or unreadable."""
     folder = folder.absolute()
     try:
         return UnpackedPackage(
@@ -116,11 +112,11 @@ def read_package(folder: Path) -> UnpackedPackage:
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """A worker's job: the script, the slot that it names by node and port, and what to run of it.
+    """A worker's job: the script, the slot (node and port), and the queries to run.
 
-    With a `package`, from a supervisor, only queries with a claim run, and the worker follows the
-    topology's status and reports to the cluster's state. `script` is relative to the package.
-    Without one, `queries` selects, and all run by default. The `alive` file is touched on progress.
+    With a `package`, from a supervisor, `script` is relative to the package, only queries with a
+    claim run, and the worker follows the topology's status and reports to the cluster's state.
+    Without a package, `queries` selects; empty: all. The `alive` file is touched on progress.
     """
 
     script: Path
@@ -136,7 +132,7 @@ class Job:
 
     @property
     def script_file(self) -> Path:
-        """The path of the script; raises `WorkerError` if outside the package's code."""
+        """The script's path; raises `WorkerError` if outside the package's code."""
         if self.package is None:
             return self.script
         file = self.package.folder / self.script
@@ -146,22 +142,20 @@ class Job:
 
     @property
     def root(self) -> Path | None:
-        """The first folder in ``sys.path``; None: the folder of the script."""
+        """The first folder in ``sys.path``; None: the script's."""
         return None if self.package is None else self.package.code
 
     @property
     def all_arguments(self) -> Sequence[str]:
-        """The script's arguments in ``sys.argv``."""
         return self.arguments or (() if self.package is None else self.package.manifest.arguments)
 
     @property
     def all_py_files(self) -> list[Path]:
-        """All modules and archives of modules beside the script."""
         return [*(self.package.py_files if self.package is not None else ()), *self.py_files]
 
     @property
     def chosen(self) -> list[str]:
-        """Ids of the topology's queries to run; empty: all."""
+        """Ids of queries to run; empty: all."""
         return [*(self.queries or (self.claims if self.package is not None else ()))]
 
     @property
@@ -173,7 +167,7 @@ class Job:
 
     @property
     def script_id(self) -> str | None:
-        """The id of a plain script in the cluster; None outside a cluster."""
+        """The id of a plain script; None outside a cluster."""
         if self.package is None or not self.package.is_script:
             return None
         return next(iter(self.claims), self.package.queries[0])
@@ -185,12 +179,12 @@ class Job:
 
     @property
     def reported(self) -> list[str]:
-        """The components of which an error without a component is reported: all sinks."""
+        """The components that get an error without a component: all sinks."""
         return self.chosen or [*(self.package.queries if self.package is not None else ())]
 
 
 class Owner(msgspec.Struct, frozen=True, kw_only=True):
-    """The topology and the worker that made a claim, as stored in a checkpoint."""
+    """The topology and the worker of a claim, as stored in a checkpoint."""
 
     topology: str
     query: str
@@ -256,9 +250,9 @@ def merged_conf(
     strict: bool = False,
     saved: Mapping[str, Any] | None = None,
 ) -> Conf:
-    """Return the configuration of all layers but the credentials; `saved` are the saved values.
+    """Merge all layers but the credentials; `saved` are the saved values.
 
-    The rest is as for `stormkeeper.conf.load`. Raises `ConfigError` for an invalid layer.
+    The rest is as for `stormkeeper.conf.load`. Raises `ConfigError`.
     """
     saved = saved or {}
     own = {*(topology.conf if topology is not None else ()), *saved}
@@ -271,7 +265,7 @@ def merged_conf(
 def with_topology(
     conf: Conf, topology: Topology | None, *, keep: set[str] | frozenset[str] = frozenset()
 ) -> Conf:
-    """Return `conf` with the topology's own values, except for the keys to `keep`."""
+    """Add the topology's own values to `conf`, except for the keys to `keep`."""
     if topology is None:
         return conf
     values = {key: value for key, value in topology.conf.items() if key not in keep}
@@ -283,7 +277,7 @@ def with_topology(
 
 
 def read_overrides(file: Path) -> dict[str, Any]:
-    """Read a file of saved values, by key; errors leave out the content, which may be secret."""
+    """Read saved values by key; errors leave out the content, which may be secret."""
     try:
         return msgspec.json.decode(file.read_bytes(), type=dict[str, Any])
     except OSError as error:
@@ -293,7 +287,6 @@ def read_overrides(file: Path) -> dict[str, Any]:
 
 
 def with_overrides(conf: Conf, values: Mapping[str, Any], *, keep: Collection[str] = ()) -> Conf:
-    """Return `conf` with saved values, except for the keys to `keep`."""
     try:
         return conf.with_values({key: value for key, value in values.items() if key not in keep})
     except ConfigError as error:
@@ -301,7 +294,7 @@ def with_overrides(conf: Conf, values: Mapping[str, Any], *, keep: Collection[st
 
 
 def with_credentials(conf: Conf, credentials: Mapping[str, str]) -> Conf:
-    """Return `conf` with a topology's credentials; errors leave out the value."""
+    """Add credentials to `conf`; errors leave out the value."""
     try:
         return conf.with_values(credentials)
     except ConfigError:
@@ -312,9 +305,9 @@ def with_credentials(conf: Conf, credentials: Mapping[str, str]) -> Conf:
 
 
 def checkpoint_location(conf: Mapping[str, Any], storm_id: str, query: str) -> str:
-    """Return the location of a query's checkpoint, the same at every start of the topology.
+    """Return a checkpoint's location, the same at every start of the topology.
 
-    A topology that continues from another one's checkpoints uses that topology's folder.
+    A topology that continues another topology's checkpoints uses that topology's folder.
     """
     folder = conf["topology.checkpoint.from"] or storm_id
     return f"{checkpoint_root(conf).rstrip('/')}/{folder}/{query}"

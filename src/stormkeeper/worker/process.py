@@ -1,4 +1,4 @@
-"""The worker's process: runs a script's streaming queries, counts their rows, and beats.
+"""The worker's process: runs a script's streaming queries, counts rows, and sends heartbeats.
 
 The script runs in the main thread, as it may set signal handlers and may block. After a signal,
 another thread stops the queries; then a script that waits for them ends, and any other is left.
@@ -70,7 +70,7 @@ from stormkeeper.worker.streaming_queries import (
 
 log = logging.getLogger(__name__)
 
-#: Longest time between the first failed call to a dying JVM and the end of its process, in seconds.
+#: Longest time between the first failed call to a dying JVM and the end of its process.
 _DYING_SECS = 2.0
 
 _LOOK_SECS = 0.2
@@ -81,8 +81,8 @@ _STDERR = 2
 def serve(conf: Conf, job: Job, resolve_conf: Callable[[Topology | None], Conf]) -> int:
     """Run a worker until all queries have ended, or until a signal; return the exit code.
 
-    `resolve_conf` returns the configuration of the queries, once the topology is known; `conf` is
-    that of the heartbeats. Raises `ConfigError`.
+    `conf` is for the heartbeats; `resolve_conf` returns that of the queries, once the topology is
+    known. Raises `ConfigError`.
     """
     die_with_parent()
     warn_of_silent_pacemakers(conf)
@@ -182,7 +182,6 @@ class TopologyWorker:
         self._alive = AliveFile.from_conf(job.alive, conf, lambda: self._beater.beaten_at)
 
     def run(self) -> int:
-        """Run the script and all queries; return the exit code."""
         try:
             self._reports.start()
             self._log_levels.start()
@@ -290,7 +289,7 @@ class TopologyWorker:
 
     def _leave(self, code: int) -> None:
         self._finish()
-        # The reader of stdout may be gone, or the script may have closed it.
+        # The reader of stdout may be gone, or the script may have closed stdout.
         with contextlib.suppress(OSError, ValueError):
             sys.stdout.flush()
         os._exit(code)
@@ -444,7 +443,7 @@ class TopologyWorker:
         self._live.stop(self._countdown if self._stop_request.is_asked else Countdown())
 
     def _name_of(self, run: QueryRun) -> str | None:
-        """Return a query's name in heartbeats; None for a query that a bolt starts itself."""
+        """Return a query's name in heartbeats; None for a query that a bolt starts."""
         if self._query_ids is not None:
             return run.name if run.name in self._query_ids else None
         return run.name or self._job.script_id or "query"

@@ -1,10 +1,10 @@
-"""Spark's events of this process's queries, with the rows of their batches.
+"""Spark's events of this process's queries, with the rows of batches.
 
-Each action of a ``foreachBatch`` function computes the batch again and counts its rows again, and
-Spark's progress reports only the last action. So the counts of all actions are taken from Spark's
-accumulators, and the fullest reading counts. An action such as ``show(1)`` stops early, which its
-plan tells; if no action reads the whole batch, the count is partial. The names are those of Spark
-4.3, without a public interface; if they change, the progress counts.
+Each action of a ``foreachBatch`` function computes the batch and counts its rows again, and Spark's
+progress reports only the last action. So Spark's accumulators give the counts of all actions, and
+the fullest reading counts. An action such as ``show(1)`` stops early, which its plan tells; if no
+action reads the whole batch, the count is partial. The names are those of Spark 4.3, without a
+public interface; if they change, the progress counts.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _RDDS = "org$apache$spark$util$LastAttemptAccumulator$$lastAttemptRddsMap"
 _OBSERVES = "CollectMetrics"
 _EXECUTION_ID = "spark.sql.execution.id"
 
-#: Longest wait for the plan of a finished action, which Spark stores from another thread.
+#: Longest wait for a finished action's plan, which Spark stores from another thread.
 _PLAN_SECS = 0.1
 _PLAN_LOOK_SECS = 0.02
 
@@ -69,7 +69,6 @@ class StoppingError(Exception):
 
 
 def is_stop(text: str) -> bool:
-    """Return whether the text of a query's exception names `StoppingError`."""
     return StoppingError.__name__ in text
 
 
@@ -84,7 +83,7 @@ class QueryRun:
     last_batch: int = -1
     last_at: float | None = None
     ended: bool = False
-    #: Text of the exception that ended the run, pages long; None without one.
+    #: Text of the exception, pages long; None without an exception.
     error: str | None = None
 
 
@@ -113,7 +112,7 @@ class QueryEvents:
         self.readings = BatchReadings(lambda: self._sessions)
 
     def attach(self, session: SparkSession) -> None:
-        """Listen to the queries of `session`; a second call does nothing."""
+        """Listen to `session`; a second call does nothing."""
         with self._changed:
             if any(known._jsparkSession == session._jsparkSession for known in self._sessions):
                 return
@@ -122,15 +121,14 @@ class QueryEvents:
 
     @property
     def sessions(self) -> list[SparkSession]:
-        """The attached sessions."""
         return list(self._sessions)
 
     def run(self, run_id: str) -> QueryRun | None:
-        """Return a run by id; None before the event of the start."""
+        """Return a run; None before the event of the start."""
         return self._runs.get(run_id)
 
     def running_as(self, query_id: str | None) -> QueryRun | None:
-        """Return the running run of a query, by Spark's id of the query."""
+        """Return the running run of a query, by Spark's query id."""
         return next((run for run in self.running() if run.query_id == query_id), None)
 
     def running(self) -> list[QueryRun]:
@@ -140,7 +138,7 @@ class QueryEvents:
     def wait(self, condition: Callable[[], bool], timeout_secs: float) -> bool:
         """Wait until `condition` holds, checked at every event; return False after the timeout.
 
-        `condition` must not call the JVM, which may be waiting for this listener.
+        `condition` must not call the JVM, which may wait for this listener.
         """
         with self._changed:
             return self._changed.wait_for(condition, timeout_secs)
@@ -210,7 +208,7 @@ def _safely(call: Callable[..., None], *arguments: Any) -> None:
 
 
 def find_query(sessions: Iterable[SparkSession], query_id: str) -> Any:
-    """Return the JVM's object of an active query by Spark's id, if any."""
+    """Return the JVM's object of an active query, by Spark's id."""
     for session in sessions:
         query = session._jsparkSession.streams().get(query_id)
         if query is not None:
@@ -220,11 +218,10 @@ def find_query(sessions: Iterable[SparkSession], query_id: str) -> Any:
 
 @dataclass(frozen=True)
 class BatchReading:
-    """One pass over a batch or a part."""
+    """A pass over a batch or a part."""
 
     rows: tuple[int, ...]
-    #: Spark's number of the reading action, if the action may have stopped early; None in front of
-    #: a shuffle.
+    #: Spark's number of the action, which may have stopped early; None in front of a shuffle.
     action: int | None = None
 
 
@@ -245,8 +242,8 @@ class BatchRows:
 def fullest(readings: Iterable[BatchReading]) -> int:
     """Return the rows of the fullest reading.
 
-    Each partition of a persisted batch is computed once, by the first action that needs it. So
-    readings of equally many partitions are combined, partition by partition.
+    The first action that needs a partition of a persisted batch computes the partition. So readings
+    of equally many partitions are combined, partition by partition.
     """
     by_size: dict[int, list[BatchReading]] = {}
     for reading in readings:
@@ -263,8 +260,7 @@ def fullest(readings: Iterable[BatchReading]) -> int:
 def stops_early(plan: str) -> bool:
     """Return whether an action with this plan (Spark's formatted text) may leave rows unread.
 
-    That is so with a limit above the batch, unless an operator between reads all of its input
-    first.
+    A limit above the batch does, unless an operator between reads all input first.
     """
     above: list[tuple[int, str]] = []
     for line in plan.split("\n\n", 1)[0].splitlines():
@@ -291,8 +287,8 @@ def _stopped(operators: Iterable[str]) -> bool:
 def parsed(text: str, batch_rdd: int, own_action: int | None) -> list[BatchReading]:
     """Parse the readings in an accumulator's text (Spark 4.3).
 
-    Readings of RDDs older than `batch_rdd` are of stages in front of the batch; readings with
-    `own_action`, the micro-batch itself, have no plan.
+    RDDs older than `batch_rdd` are of stages in front of the batch; `own_action`, the micro-batch
+    itself, has no plan.
     """
     readings = []
     for rdd, action, partitions in _READING.findall(text):
@@ -305,7 +301,7 @@ def parsed(text: str, batch_rdd: int, own_action: int | None) -> list[BatchReadi
 
 
 class BatchReadings:
-    """Readings of ``foreachBatch`` functions, kept until Spark reports their batches' ends."""
+    """Readings of ``foreachBatch`` functions, kept until Spark reports the ends of the batches."""
 
     def __init__(self, sessions: Callable[[], Sequence[SparkSession]]) -> None:
         self._sessions = sessions
@@ -319,7 +315,7 @@ class BatchReadings:
         return spark_callbacks.wrapped(self._watched)
 
     def take(self, query_id: str, number: int) -> BatchRows:
-        """Return the rows of a batch, and forget the batch."""
+        """Return a batch's rows, and forget the batch."""
         with self._lock:
             readings = self._batches.pop((query_id, number), {})
             for key in [k for k in self._batches if k[0] == query_id and k[1] < number]:
@@ -360,7 +356,7 @@ class BatchReadings:
             TypeError,
             ValueError,
         ) as error:
-            # The user's batch is done and must not fail for an inexact count.
+            # An inexact count must not fail the user's batch.
             if not self._failed:
                 self._failed = True
                 log.warning(
@@ -386,9 +382,9 @@ class BatchReadings:
         return readings
 
     def _observations(self, query_id: str, plan: Any) -> dict[str, Any]:
-        """Return the observations' operators by name.
+        """Find the observations' operators by name.
 
-        Their positions are remembered, as a walk through a large plan takes long.
+        Positions are remembered, as a walk through a large plan takes long.
         """
         known = self._places.get(query_id, {})
         found = {name: plan.apply(place) for name, place in known.items()}

@@ -1,9 +1,9 @@
 """A user's script: run like ``python SCRIPT``, and searched for the topology or described.
 
-``python -m stormkeeper.worker.script SCRIPT --to FILE [--session | --session-first]`` writes the
-description of the script's topology, after running the whole script;
-`stormkeeper.topology.description` starts that process. It starts no query and calls no component. A
-Spark session takes seconds, and most topologies need none. `ExitCode` says what FILE holds.
+``python -m stormkeeper.worker.script SCRIPT --to FILE [--session | --session-first]``, started by
+`stormkeeper.topology.description`, runs the whole script and writes the description of the
+topology. No query starts, and no component is called. A Spark session takes seconds, and most
+topologies need none. `ExitCode` says what FILE holds.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ def prepare(
 ) -> None:
     """Set up this process like ``python SCRIPT ARGUMENTS``, also for Spark's Python workers.
 
-    `root` is the first folder in ``sys.path``; default: the script's own. Raises `WorkerError` for
-    a missing file, `TopologyError` for a fault in the source.
+    `root` is the first folder in ``sys.path``; None: the script's own. Raises `WorkerError` for a
+    missing file, `TopologyError` for a fault in the source.
     """
     for file in (script, *py_files):
         if not file.is_file():
@@ -72,13 +72,12 @@ def prepare(
 
 
 class SingleModules:
-    """An import finder for single files, by module name, without the rest of their folders."""
+    """An import finder for single files, without the rest of the folders."""
 
     def __init__(self, files: Mapping[str, str]) -> None:
         self._files = files
 
     def find_spec(self, name: str, path: object = None, _: object = None) -> ModuleSpec | None:
-        """Find a module, for ``sys.meta_path``."""
         file = self._files.get(name) if path is None else None
         return spec_from_file_location(name, file) if file is not None else None
 
@@ -89,8 +88,8 @@ def run(
     """Run the whole script and return the global names.
 
     The script stays the module ``__main__``, so that PySpark pickles its functions by value.
-    `declared` gets each topology when created. Raises `WorkerError` for an exit status other than
-    0, and all exceptions of the script.
+    `declared` gets each new topology. Raises `WorkerError` for an exit status other than 0, and the
+    script's exceptions.
     """
     module = types.ModuleType("__main__")
     module.__file__ = str(script)
@@ -116,7 +115,8 @@ def run(
 def explained(script: Path, *passed: type[BaseException]) -> Iterator[None]:
     """Turn a script's exceptions, except `passed`, into errors that name the line.
 
-    Raises `TopologyError` for one without a line, and `WorkerError` for foreign exceptions.
+    A `TopologyError` gets the line, other errors of Stormkeeper pass, and any foreign exception
+    becomes a `WorkerError`.
     """
     try:
         yield
@@ -133,7 +133,7 @@ def explained(script: Path, *passed: type[BaseException]) -> Iterator[None]:
 def the_topology(names: Mapping[str, Any], made: list[Topology], script: Path) -> Topology | None:
     """Return the topology that a script defines, if any; raises `TopologyError` for several.
 
-    Topologies among the script's global names win over the others that it has `made`.
+    Topologies among the script's global names win over others that it has `made`.
     """
     named = {id(value): value for value in names.values() if isinstance(value, Topology)}
     found = list(named.values()) or made
@@ -147,7 +147,7 @@ def the_topology(names: Mapping[str, Any], made: list[Topology], script: Path) -
 
 
 def line_of(error: BaseException, script: Path) -> str:
-    """Return ", line N" of the script for an error; empty if no frame is the script's."""
+    """Return ", line N" of the script; empty if no frame is the script's."""
     lines = [
         f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == str(script)
     ]
@@ -155,7 +155,7 @@ def line_of(error: BaseException, script: Path) -> str:
 
 
 class NeedsSessionError(BaseException):
-    """The script needs a Spark session, with `first` before it begins.
+    """The script needs a Spark session, with `first` before the script begins.
 
     A `BaseException`, which scripts do not catch.
     """
@@ -170,7 +170,6 @@ class _QueryStartedError(BaseException):
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Describe a script by command-line arguments; return the exit code."""
     parser = ScriptArgumentParser(
         prog="python -m stormkeeper.worker.script",
         description="Write the description of a script's topology.",
@@ -217,9 +216,9 @@ def describe(
 ) -> Description:
     """Run a script in this process, after `prepare`, and describe the result.
 
-    `resolve_conf` returns the configuration of the script's Spark session; None: no session. Raises
-    `NeedsSessionError` if the script or PySpark asks for a session without one, and `TopologyError`
-    or `WorkerError` for a fault of the script.
+    `resolve_conf` returns the configuration of the Spark session; None: no session. Raises
+    `NeedsSessionError` if the script or PySpark needs a session, `TopologyError` or `WorkerError`
+    for a fault of the script.
     """
     made: list[Topology] = []
     session = None
@@ -265,7 +264,7 @@ def _run_to_describe(
         try:
             return run(script, declared, root)
         except Exception as error:
-            # A column, for example, fails without a session instead of asking for one.
+            # A column, for example, fails without a session.
             if SparkContext._active_spark_context is None and _comes_from_spark(error):
                 raise NeedsSessionError(first=not made) from error
             raise
@@ -301,5 +300,5 @@ if __name__ == "__main__":
     code = main(sys.argv[1:])
     with contextlib.suppress(ValueError):  # the script may have closed it
         sys.stdout.flush()
-    # The parent process ends what the script has started and left.
+    # The parent process ends processes that the script has left.
     os._exit(code)

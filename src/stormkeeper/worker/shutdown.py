@@ -2,7 +2,7 @@
 
 Spark can only interrupt a query, whose batch is repeated later; rows that a ``foreachBatch``
 function has written by then are not counted. So a stop waits for the running batch, and a
-`BatchGate` keeps the next batch from the function.
+`BatchGate` keeps the next from the function.
 """
 
 from __future__ import annotations
@@ -27,19 +27,18 @@ from stormkeeper.worker.spark_watch import check_jvm, is_running
 
 log = logging.getLogger(__name__)
 
-#: Exit code: a later launch has claimed a query of this worker.
+#: Exit code: a later launch has claimed a query.
 CLAIMED: Final = 3
 
-#: Exit code: a plain script ended because its topology is inactive; the supervisor starts it again
-#: at once, and it waits.
+#: Exit code: a plain script's topology is inactive; the supervisor starts the script again, and it
+#: waits.
 INACTIVE: Final = 4
 
-#: Exit code: a signal ended a supervisor's worker before its queries ended; a shell's code for
-#: SIGTERM.
+#: Exit code: a signal ended a supervisor's worker before its queries; a shell's code for SIGTERM.
 STOPPED: Final = 143
 
-# Deadlines of a stop's steps, in seconds from its beginning. A step that ends early leaves its time
-# to the next. A supervisor waits little longer than the last deadline.
+# Deadlines of a stop's steps, in seconds from its beginning. A supervisor waits little longer than
+# the last deadline.
 
 #: The running batches.
 STOP_SECS: Final = 15.0
@@ -47,32 +46,29 @@ STOP_SECS: Final = 15.0
 DRAIN_SECS: Final = 18.0
 #: The script, which goes on after its queries.
 SCRIPT_SECS: Final = 21.0
-#: The last heartbeat.
 LAST_BEAT_SECS: Final = 24.0
 #: The JVM.
 END_SECS: Final = 27.0
 
-# Timeouts of single steps, however much time is left until their deadlines.
+# Timeouts of single steps, within these deadlines.
 
 #: A script after its queries.
 AFTER_SECS: Final = 6.0
-#: A heartbeat.
 BEAT_SECS: Final = 4.0
-#: The JVM.
 JVM_SECS: Final = 12.0
 
 # Timeouts of other waits.
 
-#: The running batches when a topology is deactivated.
+#: The running batches of a deactivated topology.
 PAUSE_SECS: Final = 600.0
-#: Reports to the cluster's state when the worker ends by itself.
+#: Reports when the worker ends by itself.
 REPORT_SECS: Final = 5.0
 STATUS_SECS: Final = 15.0
 CLOSE_SECS: Final = 1.0
 
 INTERRUPT_SECS = 1.0
 
-#: Spark's status of a query from the first look at a batch's rows until its commit.
+#: Spark's status from the first look at a batch's rows until the commit.
 _IN_BATCH = "Processing new data"
 
 _BATCH_LOOK_SECS = 0.005
@@ -99,18 +95,17 @@ class StopRequest:
 
     @property
     def is_asked(self) -> bool:
-        """Whether the worker is asked to end."""
         return self._code is not None or self._signalled()
 
     @property
     def code(self) -> int:
-        """The exit code; 0 if the worker is not asked to end."""
+        """The exit code; 0 without a request."""
         if self._signalled():
             return self._stopped_code
         return self._code or 0
 
     def ask(self, code: int) -> None:
-        """Ask the worker to end with an exit code; the first code counts."""
+        """Ask the worker to end; the first code counts."""
         if self._code is None:
             if code == INACTIVE:
                 self._write_code(code)
@@ -144,12 +139,9 @@ class BatchGate:
         self._closed = True
 
     def open(self) -> None:
-        """Admit batches again."""
         self._closed = False
 
     def guard(self, function: BatchFunction) -> BatchFunction:
-        """Return `function` behind the gate."""
-
         @functools.wraps(function)
         def guarded(batch: Any, number: int) -> Any:
             if self._closed or not self._admits(batch):
@@ -162,7 +154,7 @@ class BatchGate:
     def installed(self) -> Iterator[None]:
         """Put every ``foreachBatch`` function of this process behind the gate.
 
-        A query that ends at the gate looks to a waiting caller like any stopped query.
+        To a waiting caller, a query that ends at the gate looks like any stopped query.
         """
         waits: list[tuple[type, str, Callable[..., bool | None]]] = [
             (StreamingQuery, "awaitTermination", StreamingQuery.awaitTermination),
@@ -190,14 +182,14 @@ def _without_stop_error(wait: Callable[..., bool | None]) -> Callable[..., bool 
         except StreamingQueryException as error:
             if not is_stop(str(error)):
                 raise
-            # The result of an end in time; without a timeout the call returns nothing.
+            # The result in time; without a timeout the call returns nothing.
             return True if len(args) > 1 or kwargs else None
 
     return waiting
 
 
 def stop_queries(queries: Sequence[StreamingQuery], timeout_secs: float) -> None:
-    """Stop `queries` in parallel, after the running batches, which `timeout_secs` limits."""
+    """Stop `queries` in parallel; running batches get `timeout_secs`."""
     deadline = time.monotonic() + timeout_secs
     threads = [
         threading.Thread(target=_stop_one, args=(query, deadline), name="worker-stop", daemon=True)
@@ -223,7 +215,7 @@ def _stop_one(query: StreamingQuery, deadline: float) -> None:
 
 
 class LiveQueries:
-    """Stops the running queries of all sessions of this process, or waits for their end."""
+    """Stops this process's running queries, or waits until all have ended."""
 
     def __init__(self, events: QueryEvents, gate: BatchGate, stopping: Callable[[], bool]) -> None:
         self._events = events
@@ -233,7 +225,7 @@ class LiveQueries:
     def stop(self, countdown: Countdown, batch_secs: float = STOP_SECS) -> None:
         """Stop all queries after the running batches, and wait for Spark's events.
 
-        Running batches are interrupted when the stop is `batch_secs` old.
+        Interrupts batches when the stop is `batch_secs` old.
         """
         self._gate.close()
         try:
@@ -249,14 +241,14 @@ class LiveQueries:
                 self._gate.open()
 
     def interrupt(self, name: str | None = None) -> None:
-        """Interrupt the query of that name within the running batch; None: all queries."""
+        """Interrupt the query of that name within the batch; None: all."""
         for query in self._active():
             if name is None or query.name == name:
                 with contextlib.suppress(Py4JError, PySparkException):
                     query.stop()
 
     def wait(self) -> list[QueryRun]:
-        """Wait until all running queries have ended, or a stop is asked; return their runs.
+        """Wait until all queries have ended, or a stop is asked; return the runs.
 
         Raises `WorkerError` if the JVM has ended.
         """

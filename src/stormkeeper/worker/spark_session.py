@@ -2,7 +2,7 @@
 
 Settings such as ``spark.driver.memory`` take effect only at the JVM's start, and may stand in the
 topology's conf or in a script's ``SparkSession.builder``. So Spark starts when the topology is
-created or when the script asks for a session, whichever comes first.
+created or the script asks for a session, whichever comes first.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ _STANDALONE: Final = "spark://"
 _PORT: Final = 7077
 _CONNECT_SECS: Final = 3.0
 
-#: How long Spark waits for a stopped query's thread; Spark's default is for ever.
+#: Spark's wait for a stopped query's thread; by default for ever.
 _STOP_TIMEOUT: Final = "20s"
 
 #: Smallest heap with which Spark starts: 1.5 times its reserve of 300 MB.
 LEAST_HEAP_MB: Final = 512
 
-#: Memory of a worker besides the heap, measured with 1.3 million rows through a Python function:
-#: 250 MB for the JVM and 165 MB for the driver's Python, and 100 MB for each core's Python worker.
+#: Memory besides the heap, measured with 1.3 million rows through a Python function: 250 MB for the
+#: JVM and 165 MB for the driver's Python, and 100 MB for each core's Python worker.
 BESIDE_MB: Final = 415
 CORE_MB: Final = 100
 
@@ -58,8 +58,8 @@ _STDERR_PATH: Final = "/proc/self/fd/2"
 
 _MOST_SAID: Final = 256 * 1024
 
-#: Loggers of Spark that fill pages with errors of the user's code, which the worker logs once and
-#: readably. On a cluster the failure of a task is news by itself, as Spark retries the task.
+#: Loggers that fill pages with errors of the user's code, which the worker logs once. On a cluster
+#: a task's failure is news, as Spark retries the task.
 _WORDY: Final = (
     "org.apache.spark.sql.execution.streaming.runtime.MicroBatchExecution",
     "org.apache.spark.sql.execution.datasources.FileFormatWriter",
@@ -73,10 +73,10 @@ _WORDY_LOCAL: Final = (
     "org.apache.spark.sql.execution.datasources.v2.DataWritingSparkTask",
     "org.apache.spark.util.Utils",
 )
-#: Python's loggers of the same: py4j for ``foreachBatch``, PySpark for errors that it raises.
+#: Python's loggers of the same: py4j for ``foreachBatch``, PySpark for its errors.
 _WORDY_PYTHON: Final = ("py4j", "DataFrameQueryContextLogger", "SQLQueryContextLogger")
 
-#: Failures on executors elsewhere, by text, and what to do about them.
+#: Failures on executors elsewhere, by text, and the remedies.
 _REMEDIES: Final = (
     (
         re.compile(r'Cannot run program "([^"]+)"'),
@@ -100,7 +100,7 @@ _REMEDIES: Final = (
         " the logs of Spark's workers say why",
     ),
     (
-        # Spark gives up after a minute, and then fails with an unrelated error.
+        # Spark gives up after a minute, with an unrelated error.
         re.compile(r"Spark did not start .*stopped SparkContext|All masters are unresponsive"),
         "no master of spark.master={master} took the driver in: is what listens there a Spark"
         " master, of this release?",
@@ -109,17 +109,16 @@ _REMEDIES: Final = (
 
 
 def is_remote(master: object) -> bool:
-    """Return whether tasks run outside the driver's process."""
     return master is not None and not str(master).startswith("local")
 
 
 def spark_values(
     conf: Mapping[str, Any], script: Mapping[str, Any], share: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Return the ``spark.*`` settings of a session; `conf` beats `script`, which beats `share`."""
+    """Return the ``spark.*`` settings; `conf` beats `script`, which beats `share`."""
     chosen: dict[str, Any] = {
         "spark.sql.streaming.stopTimeout": _STOP_TIMEOUT,
-        # Plans of finished actions tell whether they read a batch to its end.
+        # Plans tell whether an action reads a batch to its end.
         "spark.sql.ui.retainedExecutions": "200",
     }
     if is_local(checkpoint_root(conf)):
@@ -129,7 +128,7 @@ def spark_values(
 
 
 def slot_share(conf: Mapping[str, Any], cores: int) -> dict[str, str]:
-    """Return the Spark settings for a slot of a machine with so many cores.
+    """Return the Spark settings for a slot of a machine.
 
     Half of ``topology.worker.memory.mb`` is the JVM's heap; the rest is for the JVM besides, the
     driver's Python, and Python workers, which limit the slot's cores.
@@ -147,7 +146,7 @@ def standalone_defaults(conf: Conf, cores: int) -> dict[str, str]:
     """Return the default settings of a driver for a standalone master.
 
     The driver takes its slot's cores: without a limit the first driver would get all of the
-    cluster's. It listens on all addresses, as its name may be a loopback address on the machine
+    cluster's. It listens on all addresses, as its name may resolve to loopback on the machine
     itself.
     """
     capacity = conf["supervisor.cpu.capacity"]
@@ -164,7 +163,6 @@ def _slot_cores(conf: Mapping[str, Any], cores: int) -> int:
 
 
 def warn_of_own_checkpoints(conf: Mapping[str, Any]) -> None:
-    """Warn if executors on other machines would keep state on their own disks."""
     root = checkpoint_root(conf)
     if is_local(root) and not conf["topology.checkpoint.shared"]:
         log.warning(
@@ -176,10 +174,10 @@ def warn_of_own_checkpoints(conf: Mapping[str, Any]) -> None:
 
 
 def check_master(master: str) -> None:
-    """Raise `EngineError` if none of the named standalone masters accepts a connection.
+    """Raise `EngineError` if no named standalone master accepts a connection.
 
-    Spark itself tries for a minute and then fails with an unrelated error. Other kinds of masters
-    are left to Spark.
+    Spark tries for a minute and then fails with an unrelated error. Other kinds of masters are left
+    to Spark.
     """
     if not master.startswith(_STANDALONE):
         return
@@ -204,7 +202,7 @@ def check_master(master: str) -> None:
 def remedy(text: str, values: Mapping[str, Any]) -> str | None:
     """Return the remedy of a failure on executors, by text; None for any other failure.
 
-    `values` are the settings with which Spark was started.
+    `values` are Spark's settings.
     """
     master = values.get(_MASTER)
     if not is_remote(master):
@@ -220,7 +218,7 @@ class WorkerSession:
     """The single Spark session of a worker.
 
     `package`, from a supervisor, adds jars, the slot's share of the machine, and code for executors
-    elsewhere. `cancelled` is asked while Spark starts.
+    elsewhere. `cancelled` is polled while Spark starts.
     """
 
     def __init__(
@@ -238,11 +236,11 @@ class WorkerSession:
         self._package = package
         self._cancelled = cancelled
         self._lock = threading.RLock()
-        #: The session that was started last, even after the end.
+        #: The last session, even after the end.
         self.session: SparkSession | None = None
         self._given: dict[str, Any] = {}
         self._starting = False
-        #: Holds the code for executors elsewhere, which may ask for it at any time.
+        #: The code for executors elsewhere, which may ask for it at any time.
         self._sent: tempfile.TemporaryDirectory[str] | None = None
         self._watch: ExecutorWatch | None = None
 
@@ -252,7 +250,7 @@ class WorkerSession:
         return self.session if is_running(self.session) else None
 
     def get(self, asked: Mapping[str, Any] | None = None) -> SparkSession:
-        """Return the session; start a session with the `asked` settings if needed."""
+        """Return the session, started with the `asked` settings if needed."""
         with self._lock:
             if not is_running(self.session):
                 self.session = self._start(asked or {})
@@ -326,7 +324,7 @@ class WorkerSession:
             SparkSession.stop = stop  # type: ignore[method-assign]
 
     def adapt(self) -> None:
-        """Apply settings that have changed since the session's start, or log that Spark cannot."""
+        """Apply changed settings, or log that Spark cannot."""
         session = self.get()
         for key, value in self._values({}, {}).items():
             if value is None or self._given.get(key) == value:
@@ -394,9 +392,9 @@ class WorkerSession:
             os.environ["PYSPARK_PYTHON"] = str(python)
 
     def _archive(self) -> list[Path]:
-        """Return the archive of the package's code, if executors do not see the folder.
+        """Return the archive of the code, if executors do not see the folder.
 
-        It is sent last, as executors prefer the last of modules with the same name.
+        Sent last, as executors prefer the last of modules with the same name.
         """
         if self._package is None or not self._is_remote:
             return []
@@ -406,11 +404,11 @@ class WorkerSession:
 
     @property
     def waiting(self) -> str | None:
-        """Why the session waits for executors, if so."""
+        """Why the session waits for executors."""
         return None if self._watch is None else self._watch.waiting
 
     def check_executors(self) -> None:
-        """Raise `WorkerError` if the running session has lost all executors elsewhere."""
+        """Raise `WorkerError` if the session has lost all executors elsewhere."""
         if self._watch is not None and self._watch.has_lost and self.started is not None:
             raise WorkerError(
                 f"Spark has lost all executors at spark.master={self._given[_MASTER]},"
@@ -428,7 +426,7 @@ class WorkerSession:
         return WorkerError(f"{error}\n{what}", component)
 
     def end(self, timeout_secs: float) -> None:
-        """End the session with the JVM and Spark's Python workers, within `timeout_secs`."""
+        """End the session, the JVM and Spark's Python workers, within `timeout_secs`."""
         if self._watch is not None:
             self._watch.close()
         if self.session is not None:

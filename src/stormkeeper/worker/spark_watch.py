@@ -1,4 +1,4 @@
-"""Watches what the worker runs in Spark: its JVM, and executors on other machines.
+"""Watches a worker's JVM, and the driver's executors on other machines.
 
 A call into the JVM has no deadline. So one thread polls, and another (`JvmWatch.look`) measures the
 silence, without the time in which this process did not run, as on a sleeping laptop.
@@ -31,21 +31,21 @@ _PERIOD_SECS = 2.0
 
 _LOOK_SECS = 1.0
 
-#: Running triggers by run id, each as its start and its batch; None if the JVM has ended the run. A
-#: run between two triggers is missing.
+#: Running triggers by run id, each as its start and its batch; None if the JVM has ended the run.
+#: Runs between two triggers are missing.
 States = dict[str, tuple[int, int] | None]
 
-#: Time without executors, after there were some, that ends the driver, in seconds. Meanwhile the
-#: machines of executors may restart one after another.
+#: Time after the loss of all executors that ends the driver. Meanwhile the executors' machines may
+#: restart one after another.
 LOST_SECS: Final = 20.0
 
-#: Time without executors before the worker reports it, in seconds. With free cores an executor
-#: registers within 2 to 5 s.
+#: Time without executors before the worker reports it. With free cores an executor registers within
+#: 2 to 5 s.
 WAIT_SECS: Final = 15.0
 
 
 def is_running(session: SparkSession | None) -> bool:
-    """Return whether the session was not stopped and the JVM runs."""
+    """Return whether the session and the JVM run."""
     return (
         session is not None
         and session.sparkContext._jsc is not None
@@ -54,7 +54,7 @@ def is_running(session: SparkSession | None) -> bool:
 
 
 def check_jvm(sessions: Iterable[SparkSession], timeout_secs: float = 0.0) -> None:
-    """Raise `WorkerError` if the JVM of a session has ended, or ends within `timeout_secs`."""
+    """Raise `WorkerError` if a session's JVM has ended, or ends within `timeout_secs`."""
     for session in sessions:
         status = engine.jvm_exit(session, timeout_secs)
         if status is not None:
@@ -77,7 +77,7 @@ def _ended_with(status: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Trigger:
-    """A running trigger: Spark's start time, the batch, and the time of the poll that found it."""
+    """A running trigger: Spark's start time, the batch, and the time when a poll found the trigger."""
 
     started: int
     batch: int
@@ -85,7 +85,7 @@ class _Trigger:
 
 
 class JvmWatch:
-    """Polls the JVM on a thread, for the JVM's silence and the running batches.
+    """Polls the JVM on a thread, for silence and the running batches.
 
     Heartbeats report a silence of `reported_secs`. `ask` returns the states of all runs.
     """
@@ -113,15 +113,14 @@ class JvmWatch:
         )
 
     def start(self) -> None:
-        """Start the poll."""
         self._thread.start()
 
     def close(self) -> None:
-        """End the poll, without waiting for a call that runs."""
+        """End the poll, without waiting for a running call."""
         self._thread.close(0.0)
 
     def look(self) -> float:
-        """Return the JVM's silence in seconds; to be called several times a second."""
+        """Return the silence in seconds; to be called several times a second."""
         with self._lock:
             now = self._clock()
             if self._is_asking:
@@ -131,7 +130,7 @@ class JvmWatch:
 
     @property
     def silent_ms(self) -> int | None:
-        """The JVM's silence in milliseconds; None while the JVM answers in time."""
+        """The silence; None while the JVM answers in time."""
         with self._lock:
             return int(self._silence * 1000) if self._silence >= self._reported_secs else None
 
@@ -161,7 +160,7 @@ class JvmWatch:
         try:
             states = self._ask(self._events)
         except (Py4JError, PySparkException, OSError) as error:
-            # An error is an answer, too; the worker notices the end of the JVM elsewhere.
+            # An error is an answer, too; the end of the JVM is noticed elsewhere.
             if not self._is_failing:
                 log.debug("the JVM did not report the states of its queries: %s", error)
             self._is_failing = True
@@ -189,7 +188,7 @@ class JvmWatch:
 
 
 def _states(events: QueryEvents) -> States:
-    # Spark has no public interface for the number of a running batch. These are names of Spark 4.3.
+    # Names of Spark 4.3: a running batch's number has no public interface.
     gateway = SparkContext._gateway
     if gateway is None:
         return {}
@@ -227,10 +226,9 @@ def _distinct(name: str, taken: Iterable[str]) -> str:
 class ExecutorWatch:
     """Counts the executors of a driver with a standalone master, on a thread.
 
-    After `wait_secs` without an executor, `waiting` is the text of `wanted`. After `limit_secs`
-    without the executors that there were, `has_lost` is true: the driver registers with its master
-    once, and a restarted master does not know it. A driver that never had executors goes on
-    waiting.
+    After `wait_secs` without an executor, `waiting` is the text of `wanted`. `limit_secs` after the
+    loss of all executors, `has_lost` is true: the driver registers with its master once, and a
+    restarted master does not know it. A driver that never had executors goes on waiting.
     """
 
     def __init__(
@@ -250,18 +248,15 @@ class ExecutorWatch:
         self._clock = clock
         self._had_one = False
         self._absent_since: float | None = None
-        #: Why the driver waits for executors, if so.
         self.waiting: str | None = None
-        #: Whether all executors were lost for `limit_secs`.
         self.has_lost = False
         self._thread = PeriodicThread("executor-watch", self.look, period_secs=look_secs)
 
     def start(self) -> None:
-        """Start the thread."""
         self._thread.start()
 
     def close(self) -> None:
-        """End the watch, without waiting for a call that runs."""
+        """End the watch, without waiting for a running call."""
         self._thread.close(0.0)
 
     def look(self) -> None:
@@ -284,7 +279,7 @@ class ExecutorWatch:
 
 
 def watch_executors(session: SparkSession, values: Mapping[str, Any]) -> ExecutorWatch | None:
-    """Start to watch the executors of a new session that was started with these settings.
+    """Start to watch the executors of a new session.
 
     Only executors of a standalone master are watched, and none with
     ``spark.dynamicAllocation.enabled``, with which Spark ends idle executors.
@@ -304,7 +299,7 @@ def watch_executors(session: SparkSession, values: Mapping[str, Any]) -> Executo
 
 
 def wanted(conf: Callable[[str, str], str | None]) -> str:
-    """Describe why a driver has no executors; `conf` returns a setting of Spark, or a default."""
+    """Say why a driver has no executors; `conf` returns a setting of Spark, or a default."""
     return (
         f"no executor has come from spark.master={conf('spark.master', '')}: others have its cores"
         f" or memory (this driver asks for spark.cores.max={conf('spark.cores.max', 'all')} and"

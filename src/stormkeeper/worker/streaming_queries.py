@@ -1,10 +1,10 @@
-"""The streaming queries of a worker: a topology's, and those that a script starts itself.
+"""The streaming queries of a worker: of a topology, or started by a script itself.
 
-`FileSinks` watches all streaming writers of this process. A file sink keeps a log of its batches in
+`FileSinks` watches all streaming writers of this process. A file sink logs its batches in
 ``_spark_metadata`` and skips a batch whose number is in the log. A query with a new checkpoint
 counts from 0: in the folder of an earlier run Spark would silently drop its first rows. A
-checkpoint has each batch before the sink does, so a log that goes beyond the query's checkpoint
-belongs to another run, and the start is refused.
+checkpoint has each batch before the sink does, so a log beyond the query's checkpoint belongs to
+another run, and the start is refused.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ from stormkeeper.worker.spark_watch import check_jvm
 
 log = logging.getLogger(__name__)
 
-#: Longest wait of the next query for a query's first batch, in seconds: queries with Python workers
-#: that start at the same time cause the transient failure that is retried below.
+#: Longest wait of the next query for a query's first batch: Python workers that start at the same
+#: time cause the transient failure that is retried below.
 _FIRST_BATCH_SECS = 60.0
 
 _LOOK_SECS = 0.1
 
 _LOG = "_spark_metadata"
 
-#: Options of a writer, by name in lower case, with the settings below.
+#: A writer's options, by name in lower case, with the settings below.
 _Options = dict[str, Any]
 _QUERY = "query name"
 #: No option of Spark's has a blank in its name.
@@ -76,8 +76,7 @@ def build(
     """Build the writers of all queries of a plan, by query id.
 
     Starts none, so that a fault is found before any query runs. Raises `TopologyError` if a
-    function returns what its component must not return, and `WorkerError` with a traceback if a
-    function raises.
+    component's function returns a wrong type, `WorkerError` with a traceback if a function raises.
     """
     built = {}
     for query in plan.queries:
@@ -164,7 +163,7 @@ def _described(returned: Any) -> str:
 class _Running:
     id: str
     query: StreamingQuery
-    #: Spark's id of the run; the query object would have to ask the JVM.
+    #: Spark's run id; the query object would ask the JVM.
     run_id: str
     starts: Starts
 
@@ -284,8 +283,8 @@ class Sink(NamedTuple):
 class FileSinks:
     """Records the options of this process's streaming writers, and refuses folders of other runs.
 
-    `checkpoint` may choose the checkpoint of a query that names none; then `started` gets the
-    query, or None after a failure. `on_start` gets the checkpoint of each writer and may raise.
+    `checkpoint` may choose the checkpoint of a query that names none; `started` then gets the
+    query, or None after a failure. `on_start` gets each writer's checkpoint and may raise.
     """
 
     def __init__(
@@ -300,14 +299,14 @@ class FileSinks:
         self._known: WeakKeyDictionary[DataStreamWriter, _Options] = WeakKeyDictionary()
 
     def check(self, writer: DataStreamWriter) -> None:
-        """Raise `TopologyError` if the writer's folder has the log of another run."""
+        """Raise `TopologyError` if the writer's folder has another run's log."""
         options = self._known.get(writer, {})
         if options.get("path"):
             _check(str(options["path"]), options)
 
     @contextlib.contextmanager
     def installed(self) -> Iterator[None]:
-        """Record options from now on, and check each writer that any code starts."""
+        """Record options, and check each writer that any code starts."""
         methods = {name: getattr(DataStreamWriter, name) for name in _METHODS}
         for name, method in methods.items():
             setattr(DataStreamWriter, name, self._recording(method))
@@ -434,12 +433,12 @@ def _location(table: str) -> str | None:
 class ScriptCheckpoints:
     """Checkpoints for a script's queries that name none: the same in each process.
 
-    A query is known by its name, or else its sink, and by the number of earlier starts of the same,
-    so that a loop over tables gets a checkpoint for each. A query that failed and is started again
-    with the same sink keeps its checkpoint, so that no row is written twice.
+    A query is known by its name, or else its sink, and by the number of earlier starts, so that a
+    loop over tables gets a checkpoint for each. A failed query that starts again with the same sink
+    keeps its checkpoint, so that no row is written twice.
     """
 
-    #: Most checkpoints of one name: a script that starts a query in a loop must not fill the disk.
+    #: Most checkpoints of one name: a script's loop must not fill the disk.
     MOST = 100
 
     def __init__(self, folder: Callable[[], str]) -> None:
@@ -462,7 +461,7 @@ class ScriptCheckpoints:
         return self._place(name)
 
     def started(self, sink: Sink, location: str, query: StreamingQuery | None) -> None:
-        """Record the query that was started with a checkpoint; None: the start has failed."""
+        """Record the query of a checkpoint; None: the start has failed."""
         name = checkpoint_name(sink)
         if location != self._place(name):  # another thread has started the same name since
             return
@@ -479,7 +478,7 @@ class ScriptCheckpoints:
 
 
 def checkpoint_name(sink: Sink) -> str:
-    """Return the folder name of a query's checkpoint, from the query's name or sink."""
+    """Return the folder name of a checkpoint, from the query's name or sink."""
     if sink.query:
         return _folder_name(sink.query)
     if sink.function is not None:
