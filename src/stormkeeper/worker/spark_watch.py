@@ -77,7 +77,7 @@ def _ended_with(status: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Trigger:
-    """A running trigger: Spark's start time, the batch, and the time when a poll found the trigger."""
+    """A running trigger: Spark's start time, the batch, and the time of discovery."""
 
     started: int
     batch: int
